@@ -31,9 +31,9 @@ from spark_streams.commands.shared import connect, url_option
 from spark_streams.errors import RStreamError
 from spark_streams.jobs.command import SETTINGS, run
 from spark_streams.monitor.groups import StreamView, view_streams
-from spark_streams.wire.address import Address
-from spark_streams.wire.sentinel import master
-from spark_streams.wire.server import Server
+from spark_streams.wire.address.address import Address
+from spark_streams.wire.connection.server import Server
+from spark_streams.wire.topology.sentinel import master
 
 ROOT = Path(__file__).resolve().parent.parent
 OUT = Path("out")

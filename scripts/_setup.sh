@@ -255,7 +255,7 @@ share_classes() {
 # write_archive FILE OPTIONS: the JVM writes it as it ends, after Python; `cat` ends with the JVM.
 write_archive() {
   mkdir -p "${1%/*}"
-  in_root env SPARK_SUBMIT_OPTS="${SPARK_SUBMIT_OPTS-} -XX:ArchiveClassesAtExit=$1.$$ $2" python -m tests.warm_up 2>&1 | cat &&
+  in_root env SPARK_SUBMIT_OPTS="${SPARK_SUBMIT_OPTS-} -XX:ArchiveClassesAtExit=$1.$$ $2" python -m tools.warm_up 2>&1 | cat &&
     mv "$1.$$" "$1"
 }
 
@@ -334,7 +334,7 @@ install_docs() (
 # The same with the oldest version that the project declares of everything that it needs, .venv/oldest.
 set_up_oldest() {
   local floors
-  floors=$(cd "$root" && "$venv/bin/python" -m tests.oldest) || exit
+  floors=$(cd "$root" && "$venv/bin/python" -m tools.oldest) || exit
   # shellcheck disable=SC2086 # a word a package
   set_up_beside oldest "the oldest of everything (Spark is a download of 430 MB)" $floors
 }

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-    from spark_streams.deadletter.routing import route_dead_letters
+    from spark_streams.deadletter.write.routing import route_dead_letters
     from spark_streams.monitor.watch.listener import Watch
 
 __all__ = ["__version__", "register", "route_dead_letters", "run", "transaction", "watch"]
@@ -29,7 +29,7 @@ __all__ = ["__version__", "register", "route_dead_letters", "run", "transaction"
 def __getattr__(name: str) -> object:
     if name == "route_dead_letters":
         _check_for_spark("spark_streams.route_dead_letters")
-        from spark_streams.deadletter.routing import route_dead_letters
+        from spark_streams.deadletter.write.routing import route_dead_letters
 
         return route_dead_letters
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

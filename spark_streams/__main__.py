@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from spark_streams.installation import look
+from spark_streams.spark.installation import look
 
 
 def main() -> int:

@@ -11,23 +11,23 @@ import click
 
 from spark_streams._version import __version__
 from spark_streams.commands.add import add
-from spark_streams.commands.dead import dead
-from spark_streams.commands.doctor import doctor
-from spark_streams.commands.exporter import exporter
-from spark_streams.commands.groups import groups
+from spark_streams.commands.dead.dead import dead
+from spark_streams.commands.groups.groups import groups
+from spark_streams.commands.groups.replay import replay
 from spark_streams.commands.init import init
-from spark_streams.commands.lag import lag
-from spark_streams.commands.pending import pending
-from spark_streams.commands.replay import replay
-from spark_streams.commands.report import report
+from spark_streams.commands.look.doctor import doctor
+from spark_streams.commands.look.exporter import exporter
+from spark_streams.commands.look.lag import lag
+from spark_streams.commands.look.pending import pending
+from spark_streams.commands.look.report import report
+from spark_streams.commands.look.show import show
+from spark_streams.commands.look.streams import streams
+from spark_streams.commands.look.tail import tail
+from spark_streams.commands.look.top import top
 from spark_streams.commands.run import run
 from spark_streams.commands.serve import serve
 from spark_streams.commands.shards import shards
 from spark_streams.commands.shared import Group
-from spark_streams.commands.show import show
-from spark_streams.commands.streams import streams
-from spark_streams.commands.tail import tail
-from spark_streams.commands.top import top
 from spark_streams.commands.url import url
 
 

@@ -46,7 +46,7 @@ from __future__ import annotations
 import re
 from typing import ClassVar
 
-from spark_streams.printable import printable
+from spark_streams.model.printable import printable
 
 
 class RStreamError(Exception):
@@ -128,7 +128,7 @@ class ServerUnreachableError(ServerError):
 class ServerReplyError(ServerError):
     """The server answered a command with an error.
 
-    code: the first word of what it said (`OOM`, `LOADING`, `ERR` …), by which wire.retry tells what passes by itself;
+    code: the first word of what it said (`OOM`, `LOADING`, `ERR` …), by which wire.connection.retry tells what passes by itself;
     empty where that is not known.
     """
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.servers import (
+from tools.servers.server import (
     KINDS,
     Server,
     kind_of_turn,

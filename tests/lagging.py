@@ -9,11 +9,11 @@ from typing import Any, Protocol
 
 import redis
 
-from spark_streams.wire.address import Address
+from spark_streams.wire.address.address import Address
 from spark_streams.wire.session import Session
 from tests.proxy import Proxy
-from tests.sentinel.processes import until
-from tests.servers import Server, running_redis
+from tools.servers.sentinels import until
+from tools.servers.server import Server, running_redis
 
 FAST = ["--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1"]
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from spark_streams.errors import DataLossError, StreamStateError
-from spark_streams.operator_commands import seek_command
+from spark_streams.model.operator_commands import seek_command
 from spark_streams.source.stream_reader import StreamReader
 from tests.lagging import Lagging, ask
-from tests.source.driving import ALL, NEVER_AHEAD, begin, drain, read, reader, stop_all
+from tools.driving import ALL, NEVER_AHEAD, begin, drain, read, reader, stop_all
 
 LENIENT = {"failOnDataLoss": "false"}
 RUNS = pytest.mark.parametrize("restarted", [False, True], ids=["going on", "restarted"])

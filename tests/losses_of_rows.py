@@ -10,7 +10,7 @@ import pytest
 
 from spark_streams.errors import LedgerError, ReplicationError, RetriesExhaustedError
 from spark_streams.options.sink_options import SinkOptions
-from spark_streams.wire.patience import Patience
+from spark_streams.wire.address.patience import Patience
 from tests.lagging import Lagging, ask
 from tests.sink.writing import batch_of, close, frame, options, write
 

@@ -13,9 +13,9 @@ from typing import Any
 import redis
 
 from spark_streams.wire.session import Session
-from tests.servers import Server
 from tests.sink.writing import batch_of, close, frame, options, write
-from tests.source.driving import ALL, pending_count, reader, rows
+from tools.driving import ALL, pending_count, reader, rows
+from tools.servers.server import Server
 
 
 class Piping:

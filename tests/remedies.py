@@ -8,7 +8,7 @@ import shlex
 from click.testing import CliRunner
 
 from spark_streams.cli import main
-from tests.servers import Server
+from tools.servers.server import Server
 
 
 def carry_out(server: Server, message: str, *more: str) -> None:

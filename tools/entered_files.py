@@ -25,7 +25,7 @@ from spark_streams.engine import LocalEngine
 from spark_streams.options.sink_options import SinkOptions
 from spark_streams.options.source_options import SourceOptions
 from spark_streams.sink.batch_writer import BatchWriter, Written
-from spark_streams.sink.write import Task, append
+from spark_streams.sink.send.write import Task, append
 from spark_streams.source.rows.columns import Columns
 from spark_streams.source.stream_reader import UNLIMITED, StreamReader
 from spark_streams.spark.read_limits import ReadMaxRows

@@ -21,7 +21,7 @@ from spark_streams.monitor.exporter import metrics as exporter_metrics
 from spark_streams.monitor.group_metrics import Table
 from spark_streams.monitor.watch import prometheus as query_metrics
 from spark_streams.options.table import ACCESS, BATCH_SOURCE, REQUIRED, SINK, SOURCE, Option, but_access
-from spark_streams.source.group import remedies
+from spark_streams.source.findings import remedies
 
 PAGES = Path(__file__).resolve().parents[1] / "docs" / "reference"
 _BLOCK = re.compile(r"(<!-- printed: ([\w-]+) -->\n).*?(<!-- end of \2 -->)", re.DOTALL)

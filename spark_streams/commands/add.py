@@ -14,8 +14,8 @@ from spark_streams.errors import SchemaError, ServerReplyError
 from spark_streams.monitor.terminal.units import counted
 
 if TYPE_CHECKING:
-    from spark_streams.wire.connection import Argument
-    from spark_streams.wire.server import Server
+    from spark_streams.wire.connection.connection import Argument
+    from spark_streams.wire.connection.server import Server
 
 _CHUNK = 1_000  # entries that are sent together
 
@@ -66,7 +66,7 @@ def add(
 
 def _send(server: Server, head: Sequence[Argument], entries: Iterator[Sequence[str]]) -> tuple[int, str | None]:
     """How many were added, and the last id. Raises ServerError, SchemaError, which say how many were added before."""
-    from spark_streams.wire.connection import ReplyError
+    from spark_streams.wire.connection.connection import ReplyError
 
     added, last = 0, None
     while True:

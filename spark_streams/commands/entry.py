@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import click
 
 from spark_streams.errors import StreamStateError
-from spark_streams.ids import MAX_ID, MIN_ID, U64_MAX, StreamId
+from spark_streams.model.ids import MAX_ID, MIN_ID, U64_MAX, StreamId
 
 if TYPE_CHECKING:
-    from spark_streams.wire.server import Server
+    from spark_streams.wire.connection.server import Server
 
 _NO_TIME = 100 * 366 * 86_400_000  # milliseconds: an id that far from now is a number
 _VALUE = 500  # characters of a value that are shown
@@ -38,7 +38,7 @@ def age(entry: str) -> str:
 def print_entry(what: str, entry: str, pairs: Iterable[tuple[bytes, bytes]], note: str = "") -> None:
     """An entry, a line for each field. what: it is; note: what else is known of it. Bytes that are no text, or that a
     terminal would obey, are escaped; of a long value the beginning is shown."""
-    from spark_streams.printable import printable
+    from spark_streams.model.printable import printable
 
     old = age(entry)
     more = "   ".join(printable(one) for one in ("" if old == entry else old, note) if one)
@@ -53,7 +53,7 @@ def print_entry(what: str, entry: str, pairs: Iterable[tuple[bytes, bytes]], not
 def entry_as_json(entry: str, pairs: Iterable[tuple[bytes, bytes]], **more: object) -> dict[str, object]:
     """An entry for programs, as rstream dead export writes fields. more: what else is known, before its id."""
     from spark_streams.deadletter.envelope import text
-    from spark_streams.deadletter.export import fields_as_json
+    from spark_streams.deadletter.inspect.export import fields_as_json
 
     return {**more, "id": entry, "fields": fields_as_json([(text(name), text(value)) for name, value in pairs])}
 
@@ -80,7 +80,7 @@ def _shown(value: bytes) -> str:
 
 
 def _printable(raw: bytes) -> str:
+    from spark_streams.model.printable import printable
     from spark_streams.monitor.groups import shown
-    from spark_streams.printable import printable
 
     return printable(shown(raw))

@@ -12,7 +12,7 @@ from click.core import ParameterSource
 from spark_streams.commands.shared import connect, named_streams, output_option, url_option
 from spark_streams.errors import StreamStateError
 from spark_streams.jobs.arguments import MONITORING, sample_argument
-from spark_streams.wire.server_url import redacted
+from spark_streams.wire.address.server_url import redacted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,7 +41,7 @@ def init(name: str, output: str | None, stream: str | None, url: str) -> None:
       rstream init archive -o /etc/rstream/archive.toml
       rstream init alerts -o /etc/prometheus/rstream-alerts.yml
     """
-    from spark_streams.jobs.sample_config import about, file_of, sample_config
+    from spark_streams.jobs.settings.sample_config import about, file_of, sample_config
 
     if name in MONITORING and stream is not None:
         raise click.UsageError(f"--stream goes with a job: {file_of(name)} is for all streams")
@@ -69,7 +69,7 @@ def _columns(url: str, stream: str) -> Sequence[tuple[str, str]]:
     from spark_streams.jobs.start import leave_if_lacking
 
     leave_if_lacking()
-    from spark_streams.jobs.sample_config import columns_of
+    from spark_streams.jobs.settings.sample_config import columns_of
 
     with connect(url) as server:
         named_streams(server, [stream])

@@ -14,7 +14,7 @@ from spark_streams.errors import StreamStateError
 if TYPE_CHECKING:
     from spark_streams.shards.registry import ShardSet
     from spark_streams.shards.survey import Survey
-    from spark_streams.wire.server import Server
+    from spark_streams.wire.connection.server import Server
 
 
 @click.command(short_help="Streams in shards: which there are, and one's names.")
@@ -93,7 +93,7 @@ def _print(known: ShardSet, line: str, as_json: bool, **more: object) -> None:
 def _list(server: Server, as_json: bool) -> None:
     from spark_streams.shards.names import Shard
     from spark_streams.shards.survey import look
-    from spark_streams.wire.scan import list_streams
+    from spark_streams.wire.replies.scan import list_streams
 
     # A shard is created with the key that tells of it: no other keys are to be looked through.
     counts: dict[str, set[int]] = {}
@@ -169,7 +169,7 @@ def _delete(server: Server, found: Survey, count: int | None, force: bool, as_js
 
 
 def _require_none_waits(server: Server, known: ShardSet, names: Sequence[str]) -> None:
-    from spark_streams.deadletter.waiting import waiting_entries
+    from spark_streams.deadletter.retry.waiting_entries import waiting_entries
 
     for one in waiting_entries(server, [name.encode() for name in names]):
         raise StreamStateError(
@@ -180,7 +180,7 @@ def _require_none_waits(server: Server, known: ShardSet, names: Sequence[str]) -
 
 
 def _require_read(server: Server, known: ShardSet, returned: Sequence[str]) -> None:
-    from spark_streams.ids import StreamId
+    from spark_streams.model.ids import StreamId
     from spark_streams.monitor.groups import view_streams
 
     for view in view_streams(server, [*known.names, *returned]):

@@ -12,13 +12,13 @@ import click
 from click.core import ParameterSource
 
 from spark_streams.errors import RStreamError, StreamStateError
-from spark_streams.printable import json_text, printable, printable_lines
+from spark_streams.model.printable import json_text, printable, printable_lines
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from spark_streams.wire.address import Address
-    from spark_streams.wire.server import Server
+    from spark_streams.wire.address.address import Address
+    from spark_streams.wire.connection.server import Server
 
 _WIDE = 240  # columns
 # What was given beside --url, in click's context: as options; by variables.
@@ -155,14 +155,14 @@ def named_streams(server: Server, names: Sequence[str], beside: bool = False) ->
     """These streams, in place of those that are in shards the shards. Without names all that the server has; beside:
     also those that queries keep beside a stream for another try. Raises StreamStateError if one is not there."""
     from spark_streams.shards.settling import known_shards
-    from spark_streams.wire.scan import list_streams, without_beside
+    from spark_streams.wire.replies.scan import list_streams, without_beside
 
     if not names:
         found = list_streams(server)
         return found if beside else without_beside(found)
     sets = known_shards(server, names)
     names = [name for stream in names for name in (sets[stream].names if stream in sets else (stream,))]
-    from spark_streams.wire.reply_errors import is_no_such_key
+    from spark_streams.wire.replies.reply_errors import is_no_such_key
 
     # XINFO, because a user who may use streams may ask it.
     replies = server.pipeline([("XINFO", "STREAM", name) for name in names])
@@ -176,7 +176,7 @@ def named_streams(server: Server, names: Sequence[str], beside: bool = False) ->
 
 def _what_is_there(server: Server, missing: Sequence[str]) -> str:
     """A hint for whoever named streams that are missing: the nearest ones."""
-    from spark_streams.wire.absent_streams import nearest
+    from spark_streams.wire.replies.absent_streams import nearest
 
     near = [repr(one) for one in nearest(server, missing).values()]
     return f"did you mean {', '.join(near)}?" if near else "rstream streams lists what is there"

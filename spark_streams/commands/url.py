@@ -10,19 +10,19 @@ import click
 from spark_streams.commands.shared import address_of, url_option
 
 if TYPE_CHECKING:
-    from spark_streams.wire.address import Address
+    from spark_streams.wire.address.address import Address
 
 _UNIX = "unix://"
 
 
 def _of_now(address: Address) -> str:
     if address.is_cluster:
-        from spark_streams.wire.topology import topology_of
+        from spark_streams.wire.topology.topology import topology_of
 
         return address.node(*topology_of(address).masters()[0]).resolve()
     if not address.asks_sentinels:
         return address.resolve()
-    from spark_streams.wire.sentinel import master
+    from spark_streams.wire.topology.sentinel import master
 
     return address.node(*master(address).node).resolve()
 

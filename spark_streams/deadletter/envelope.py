@@ -30,7 +30,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from spark_streams.numbers import COUNT_MAX, whole
+from spark_streams.model.numbers import COUNT_MAX, whole
 
 PREFIX = "dl."
 NAMES = (

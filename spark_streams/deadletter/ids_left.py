@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from spark_streams.errors import IdsExhaustedError, WrongKeyTypeError
-from spark_streams.ids import MAX_ID, StreamId
-from spark_streams.wire.connection import Argument, Connection, Reply, ReplyError
-from spark_streams.wire.reply_errors import is_no_such_key
-from spark_streams.wire.server import Key
-from spark_streams.wire.xinfo import stream_in
+from spark_streams.model.ids import MAX_ID, StreamId
+from spark_streams.wire.connection.connection import Argument, Connection, Reply, ReplyError
+from spark_streams.wire.connection.server import Key
+from spark_streams.wire.replies.reply_errors import is_no_such_key
+from spark_streams.wire.replies.xinfo import stream_in
 
 
 def watch_with_room(

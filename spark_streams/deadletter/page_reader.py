@@ -13,15 +13,15 @@ from spark_streams.deadletter.criteria import Criteria
 from spark_streams.deadletter.limits import DEAD_LETTER_LIMITS, DeadLetterLimits
 from spark_streams.deadletter.page import DeadLetterPage
 from spark_streams.errors import ServerReplyError
-from spark_streams.ids import MAX_ID, StreamId
-from spark_streams.wire.connection import ReplyError, ReplyTooLargeError, pack
+from spark_streams.model.ids import MAX_ID, StreamId
+from spark_streams.wire.connection.connection import ReplyError, ReplyTooLargeError, pack
+from spark_streams.wire.connection.page_sizer import PageSizer
+from spark_streams.wire.connection.server import Server
 from spark_streams.wire.entries.decode import decode_entries
 from spark_streams.wire.entries.lines import Index
-from spark_streams.wire.page_sizer import PageSizer
-from spark_streams.wire.replies import milliseconds
-from spark_streams.wire.server import Server
+from spark_streams.wire.replies.replies import milliseconds
+from spark_streams.wire.replies.xinfo import read_stream_state
 from spark_streams.wire.session import Session
-from spark_streams.wire.xinfo import read_stream_state
 
 T = TypeVar("T")
 

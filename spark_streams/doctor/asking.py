@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Mapping
 
 from spark_streams.doctor.server_facts import Clock, ServerFacts
-from spark_streams.wire.connection import Connection, Reply, ReplyError
-from spark_streams.wire.replies import info, milliseconds, pairs
-from spark_streams.wire.reply_errors import is_not_permitted
+from spark_streams.wire.connection.connection import Connection, Reply, ReplyError
+from spark_streams.wire.replies.replies import info, milliseconds, pairs
+from spark_streams.wire.replies.reply_errors import is_not_permitted
 
 SETTINGS = (
     *("appendonly", "appendfsync", "save", "stop-writes-on-bgsave-error"),

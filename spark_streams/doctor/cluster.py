@@ -12,11 +12,11 @@ from spark_streams.doctor.asking import ask
 from spark_streams.doctor.finding import Finding, Level, sorted_by_level
 from spark_streams.doctor.server_facts import ServerFacts
 from spark_streams.errors import LoginError, NotPermittedError, ServerReplyError, ServerUnreachableError
-from spark_streams.keys import SLOTS
-from spark_streams.wire.address import Address
-from spark_streams.wire.connection import ReplyError
-from spark_streams.wire.server_url import Node
-from spark_streams.wire.topology import SlotMap, connect_to_node, topology_of, why_not
+from spark_streams.model.keys import SLOTS
+from spark_streams.wire.address.address import Address
+from spark_streams.wire.address.server_url import Node
+from spark_streams.wire.connection.connection import ReplyError
+from spark_streams.wire.topology.topology import SlotMap, connect_to_node, topology_of, why_not
 
 _AT_ONCE = 16  # nodes that are connected to at the same time: a node that does not answer takes seconds
 _SHOWN = 3  # values of one finding, if the nodes differ

@@ -9,7 +9,7 @@ from spark_streams.doctor import clock, durability, kind, limits, memory, replic
 from spark_streams.doctor.asking import ask
 from spark_streams.doctor.finding import Finding, sorted_by_level
 from spark_streams.doctor.server_facts import ServerFacts
-from spark_streams.wire.connection import Connection
+from spark_streams.wire.connection.connection import Connection
 
 
 def examine(

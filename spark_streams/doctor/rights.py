@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from spark_streams.doctor.finding import Finding, Level
-from spark_streams.wire.connection import Connection, ReplyError
-from spark_streams.wire.named_errors import missing_right
-from spark_streams.wire.reply_errors import is_not_permitted
+from spark_streams.wire.connection.connection import Connection, ReplyError
+from spark_streams.wire.connection.named_errors import missing_right
+from spark_streams.wire.replies.reply_errors import is_not_permitted
 
 LOOKING, READING, WRITING, REDRIVE = "looking", "reading", "writing", "redrive"
 USES = (LOOKING, READING, WRITING, REDRIVE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from spark_streams.numbers import whole
+from spark_streams.model.numbers import whole
 
 Version = tuple[int, ...]
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from spark_streams.groups.choice import Choice, pages
+from spark_streams.groups.group_snapshot import Standing, queries_among
 from spark_streams.groups.guard import change
-from spark_streams.groups.standing import Standing, queries_among
-from spark_streams.wire.connection import Argument
-from spark_streams.wire.server import Server
+from spark_streams.groups.pending_selection import Choice, pages
+from spark_streams.wire.connection.connection import Argument
+from spark_streams.wire.connection.server import Server
 
 
 @dataclass

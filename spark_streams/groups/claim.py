@@ -16,16 +16,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from spark_streams.errors import StreamStateError
-from spark_streams.groups.choice import Choice, pages
+from spark_streams.groups.group_snapshot import Standing, queries_among, query_of
 from spark_streams.groups.guard import change
-from spark_streams.groups.standing import Standing, queries_among, query_of
-from spark_streams.ids import MAX_ID, StreamId
-from spark_streams.retention.commit_mark import Mark, committed_key
-from spark_streams.source.group.count_entries import count_missing, ids_between
-from spark_streams.wire.connection import Argument
-from spark_streams.wire.released import RELEASED_IDLE, SHOWN
-from spark_streams.wire.replies import pairs
-from spark_streams.wire.server import Server
+from spark_streams.groups.pending_selection import Choice, pages
+from spark_streams.model.commit_mark import Mark, committed_key
+from spark_streams.model.ids import MAX_ID, StreamId
+from spark_streams.source.findings.count_entries import count_missing, ids_between
+from spark_streams.wire.connection.connection import Argument
+from spark_streams.wire.connection.server import Server
+from spark_streams.wire.replies.released import RELEASED_IDLE, SHOWN
+from spark_streams.wire.replies.replies import pairs
 
 _ENDLESS = 1 << 50  # milliseconds
 _PAGE = 1_000  # entries that one command changes, some milliseconds of the server's time

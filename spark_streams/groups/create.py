@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from spark_streams.errors import StreamStateError
+from spark_streams.groups.group_snapshot import DEFAULT_QUERY
 from spark_streams.groups.guard import change
-from spark_streams.groups.standing import DEFAULT_QUERY
 from spark_streams.groups.target import Target
-from spark_streams.source.group.count_entries import count_read
-from spark_streams.source.group.finding import Start
-from spark_streams.wire.absent_streams import missing
-from spark_streams.wire.reply_errors import is_no_such_key
-from spark_streams.wire.server import Server
-from spark_streams.wire.xinfo import group_named, read_stream_state
+from spark_streams.source.findings.count_entries import count_read
+from spark_streams.source.findings.finding import Start
+from spark_streams.wire.connection.server import Server
+from spark_streams.wire.replies.absent_streams import missing
+from spark_streams.wire.replies.reply_errors import is_no_such_key
+from spark_streams.wire.replies.xinfo import group_named, read_stream_state
 
 
 @dataclass(frozen=True)

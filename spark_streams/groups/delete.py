@@ -10,14 +10,14 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from spark_streams.errors import StreamStateError
+from spark_streams.groups.group_keys import Kept
+from spark_streams.groups.group_snapshot import DEFAULT_QUERY, Standing, queries_among, query_of
 from spark_streams.groups.guard import change
-from spark_streams.groups.kept_keys import Kept
-from spark_streams.groups.standing import DEFAULT_QUERY, Standing, queries_among, query_of
-from spark_streams.keys import keys_of_consumer
-from spark_streams.operator_commands import create_command
-from spark_streams.wire.connection import Argument, ReplyError
-from spark_streams.wire.server import Server
-from spark_streams.wire.xinfo import consumers_in, group_named
+from spark_streams.model.keys import keys_of_consumer
+from spark_streams.model.operator_commands import create_command
+from spark_streams.wire.connection.connection import Argument, ReplyError
+from spark_streams.wire.connection.server import Server
+from spark_streams.wire.replies.xinfo import consumers_in, group_named
 
 
 @dataclass

@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from spark_streams.errors import GroupInUseError
-from spark_streams.groups.standing import lives, living
-from spark_streams.lease import Processes
+from spark_streams.groups.group_snapshot import lives, living
 from spark_streams.source.group.consumer_lease import lease_key
-from spark_streams.wire.connection import Argument, Reply
-from spark_streams.wire.multi_exec import transact
-from spark_streams.wire.server import Server
+from spark_streams.wire.connection.connection import Argument, Reply
+from spark_streams.wire.connection.server import Server
+from spark_streams.wire.lease import Processes
+from spark_streams.wire.replies.multi_exec import transact
 
 
 def change(

@@ -16,14 +16,14 @@ from dataclasses import dataclass
 
 from spark_streams.errors import GroupInUseError
 from spark_streams.groups.delete import Deleted, delete_group, plan_delete_group
-from spark_streams.groups.kept_keys import Kept
-from spark_streams.groups.standing import Standing, look
-from spark_streams.ids import MAX_ID, StreamId
+from spark_streams.groups.group_keys import Kept
+from spark_streams.groups.group_snapshot import Standing, look
+from spark_streams.model.ids import MAX_ID, StreamId
+from spark_streams.model.pattern import matches
 from spark_streams.monitor.lag_survey import age_ms
 from spark_streams.monitor.terminal.units import duration
-from spark_streams.redis_pattern import matches
-from spark_streams.wire.server import Server
-from spark_streams.wire.xinfo import groups_in
+from spark_streams.wire.connection.server import Server
+from spark_streams.wire.replies.xinfo import groups_in
 
 SHORTEST_MS = 60_000  # of the idle time: below that a consumer may be between two requests
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from spark_streams.errors import StreamStateError, UnsupportedError
-from spark_streams.groups.choice import Choice, pages
+from spark_streams.groups.group_snapshot import Standing, queries_among
 from spark_streams.groups.guard import change
-from spark_streams.groups.standing import Standing, queries_among
-from spark_streams.wire.connection import Argument, ReplyError
-from spark_streams.wire.reply_errors import is_unknown_command
-from spark_streams.wire.server import Server
+from spark_streams.groups.pending_selection import Choice, pages
+from spark_streams.wire.connection.connection import Argument, ReplyError
+from spark_streams.wire.connection.server import Server
+from spark_streams.wire.replies.reply_errors import is_unknown_command
 
 
 @dataclass

@@ -14,14 +14,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from spark_streams.errors import StreamStateError
-from spark_streams.groups.choice import Choice
 from spark_streams.groups.claim import claim_again
-from spark_streams.groups.standing import Standing
+from spark_streams.groups.group_snapshot import Standing
+from spark_streams.groups.pending_selection import Choice
 from spark_streams.groups.target import Target
-from spark_streams.ids import MIN_ID, StreamId
-from spark_streams.operator_commands import seek_command
-from spark_streams.source.group.count_entries import count_between
-from spark_streams.wire.server import Server
+from spark_streams.model.ids import MIN_ID, StreamId
+from spark_streams.model.operator_commands import seek_command
+from spark_streams.source.findings.count_entries import count_between
+from spark_streams.wire.connection.server import Server
 
 
 @dataclass(frozen=True)

@@ -5,15 +5,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from spark_streams.groups.group_snapshot import Standing
 from spark_streams.groups.guard import change
-from spark_streams.groups.standing import Standing
 from spark_streams.groups.target import Target
-from spark_streams.ids import MAX_ID, StreamId
-from spark_streams.source.group.count_entries import count_between, count_read
-from spark_streams.source.group.finding import Start
+from spark_streams.model.ids import MAX_ID, StreamId
+from spark_streams.source.findings.count_entries import count_between, count_read
+from spark_streams.source.findings.finding import Start
 from spark_streams.source.pending_list import pending_page
-from spark_streams.wire.server import Server
-from spark_streams.wire.xinfo import group_named
+from spark_streams.wire.connection.server import Server
+from spark_streams.wire.replies.xinfo import group_named
 
 _PAGE = 10_000  # pending entries
 

@@ -14,11 +14,11 @@ import re
 from dataclasses import dataclass
 
 from spark_streams.errors import StreamStateError
-from spark_streams.ids import MIN_ID, StreamId
+from spark_streams.model.ids import MIN_ID, StreamId
 from spark_streams.options.values import duration, moment
-from spark_streams.source.group.count_entries import nth_from
-from spark_streams.wire.server import Server
-from spark_streams.wire.xinfo import StreamState
+from spark_streams.source.findings.count_entries import nth_from
+from spark_streams.wire.connection.server import Server
+from spark_streams.wire.replies.xinfo import StreamState
 
 FORMS = "earliest, latest, an entry's id, a time (ISO-8601, or 1h: an hour ago), +N or -N entries"
 

@@ -8,17 +8,17 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from spark_streams.errors import ConfigError
-from spark_streams.jobs.config import FREE
 from spark_streams.jobs.job import Job, Program
 from spark_streams.jobs.query import SHAPE as JOB
 from spark_streams.jobs.query import Query, foreach_batch
 from spark_streams.jobs.schema.columns import SHAPE as SCHEMA
 from spark_streams.jobs.schema.columns import Columns
+from spark_streams.jobs.settings.config import FREE
 from spark_streams.jobs.ways_back import check_ways_back
 from spark_streams.options.sink_options import SinkOptions
 from spark_streams.options.source_options import SourceOptions
-from spark_streams.running.failing import first_line
-from spark_streams.sink.destination import Destination
+from spark_streams.running.error_summary import first_line
+from spark_streams.sink.encode.destination import Destination
 
 SHAPE = {
     "source": FREE,

@@ -15,7 +15,6 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from spark_streams.errors import ConfigError, RStreamError, StreamStateError
-from spark_streams.jobs.config import FREE
 from spark_streams.jobs.exact_fields import exact_binary, exact_text
 from spark_streams.jobs.job import Job, Program
 from spark_streams.jobs.output.outputs import main_table
@@ -23,15 +22,16 @@ from spark_streams.jobs.output.table import SHAPE as TABLE
 from spark_streams.jobs.output.table import TableConfig
 from spark_streams.jobs.query import SHAPE as JOB
 from spark_streams.jobs.query import Query, foreach_batch
-from spark_streams.keys import key_beside
+from spark_streams.jobs.settings.config import FREE
+from spark_streams.model.keys import key_beside
 from spark_streams.options.source_options import SourceOptions
 from spark_streams.options.values import duration
-from spark_streams.sink.trim import AckedTrimmer, Kept, Trimming, clock
+from spark_streams.sink.trim.trim import AckedTrimmer, Kept, Trimming, clock
 from spark_streams.source.shard_sets import names_of
 from spark_streams.wire.connect import connect
-from spark_streams.wire.retry import is_transient
-from spark_streams.wire.server import Server
-from spark_streams.wire.xinfo import group_named
+from spark_streams.wire.connection.retry import is_transient
+from spark_streams.wire.connection.server import Server
+from spark_streams.wire.replies.xinfo import group_named
 
 SHAPE = {
     "source": FREE,

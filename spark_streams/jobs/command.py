@@ -21,15 +21,15 @@ from rich.console import Console
 
 from spark_streams.errors import OptionError
 from spark_streams.jobs.arguments import Given, job_options
-from spark_streams.jobs.config import load
 from spark_streams.jobs.job import ACCESS_SHAPE, NO_JAVA, CheckedError, Job, JobError, Program
-from spark_streams.jobs.spark_settings import SHAPE as SPARK
-from spark_streams.jobs.spark_settings import has_java
+from spark_streams.jobs.settings.config import load
+from spark_streams.jobs.settings.spark_settings import SHAPE as SPARK
+from spark_streams.jobs.settings.spark_settings import has_java
 from spark_streams.jobs.spark_submit import become
 from spark_streams.jobs.spark_submit import program as spark_submit
-from spark_streams.running.failing import one_line
-from spark_streams.running.quiet import quieten_python
-from spark_streams.wire.server_url import redacted
+from spark_streams.running.error_summary import one_line
+from spark_streams.running.spark_log_filter import quieten_python
+from spark_streams.wire.address.server_url import redacted
 
 # As the command `rstream` has it.
 SETTINGS = {"help_option_names": ["-h", "--help"]}

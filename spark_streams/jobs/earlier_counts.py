@@ -11,9 +11,9 @@ from collections.abc import Container
 
 from spark_streams.errors import LedgerError
 from spark_streams.jobs.file_log import plain
-from spark_streams.keys import key_beside
-from spark_streams.wire.scan import matching_hashes
-from spark_streams.wire.server import Server
+from spark_streams.model.keys import key_beside
+from spark_streams.wire.connection.server import Server
+from spark_streams.wire.replies.scan import matching_hashes
 
 
 def require_uncounted(server: Server, stream: str, files: Container[str]) -> None:

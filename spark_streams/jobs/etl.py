@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from spark_streams.deadletter.routing import TO
+from spark_streams.deadletter.write.routing import TO
 from spark_streams.errors import ConfigError
-from spark_streams.jobs.config import FREE
 from spark_streams.jobs.job import Job, Program
 from spark_streams.jobs.output.outputs import SHAPE as OUTPUTS
 from spark_streams.jobs.output.outputs import Output, apply_sql, check_main_columns, outputs_of, stream_options
@@ -22,11 +21,12 @@ from spark_streams.jobs.query import SHAPE as JOB
 from spark_streams.jobs.query import Query, added, foreach_batch
 from spark_streams.jobs.schema.columns import SHAPE as SCHEMA
 from spark_streams.jobs.schema.columns import Columns
+from spark_streams.jobs.settings.config import FREE
 from spark_streams.jobs.split import Split
 from spark_streams.jobs.ways_back import check_ways_back
 from spark_streams.options.sink_options import SinkOptions
 from spark_streams.options.source_options import SourceOptions
-from spark_streams.running.failing import first_line
+from spark_streams.running.error_summary import first_line
 
 SHAPE = {
     "source": FREE,

@@ -18,16 +18,16 @@ from rich.text import Text
 
 from spark_streams import register
 from spark_streams.errors import ConfigError, RStreamError
-from spark_streams.jobs.config import Config, Shape, value_at
-from spark_streams.jobs.spark_settings import SparkSettings, has_java, prepare, settings_of
+from spark_streams.jobs.settings.config import Config, Shape, value_at
+from spark_streams.jobs.settings.spark_settings import SparkSettings, has_java, prepare, settings_of
+from spark_streams.model.printable import json_text, printable
+from spark_streams.model.untyped import Json
 from spark_streams.options.access_options import server_of
 from spark_streams.options.table import ACCESS, IDENTITY
-from spark_streams.printable import json_text, printable
-from spark_streams.running.failing import first_line
+from spark_streams.running.error_summary import first_line
 from spark_streams.running.stopping import Stop
 from spark_streams.spark.connect import is_of_connect
-from spark_streams.untyped import Json
-from spark_streams.wire.address import Address, default_url
+from spark_streams.wire.address.address import Address, default_url
 
 _NEEDS_THE_DRIVER = (
     "a job runs in Spark's driver, and this is a client of Spark Connect: unset SPARK_REMOTE (spark.remote, "

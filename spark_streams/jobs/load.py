@@ -11,20 +11,20 @@ from pathlib import Path
 from pyspark.sql import DataFrame
 
 from spark_streams.errors import ConfigError, InvalidOptionError, RStreamError
-from spark_streams.jobs.config import FREE, Removed
 from spark_streams.jobs.earlier_counts import require_uncounted
 from spark_streams.jobs.file_log import FileLog, list_files, rows_by_file
 from spark_streams.jobs.job import Job, Program
 from spark_streams.jobs.micro_batches import Ran, run_batches, trigger_of
 from spark_streams.jobs.schema.columns import FOREIGN, Columns
+from spark_streams.jobs.settings.config import FREE, Removed
 from spark_streams.monitor.groups import view_streams
 from spark_streams.options.sink_options import SinkOptions
 from spark_streams.running.ending import cut
-from spark_streams.sink.batch_commit import rows_written
-from spark_streams.sink.fields import WAYS_TO_USE, check_writable
+from spark_streams.sink.encode.fields import WAYS_TO_USE, check_writable
+from spark_streams.sink.ledger.batch_commit import rows_written
 from spark_streams.spark.arrow_schema import arrow_schema
 from spark_streams.wire.connect import connect
-from spark_streams.wire.server import Server
+from spark_streams.wire.connection.server import Server
 
 SHAPE = {
     "input": {"path": str, "format": str, "schema": str, "options": FREE},

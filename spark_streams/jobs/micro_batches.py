@@ -13,7 +13,7 @@ from spark_streams.errors import ConfigError
 from spark_streams.jobs.job import Job
 from spark_streams.monitor.terminal.progress_bar import Bar
 from spark_streams.options.values import duration
-from spark_streams.running.to_the_end import to_the_end
+from spark_streams.running.run_until_drained import to_the_end
 
 _INTERVAL = re.compile(r"^\s*\d+\s+(millisecond|second|minute|hour)s?\s*$", re.IGNORECASE)
 

@@ -11,7 +11,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from spark_streams import watch
-from spark_streams.deadletter.inputs import Inputs, own_dead_letter_streams
+from spark_streams.deadletter.inspect.input_streams import Inputs, own_dead_letter_streams
 from spark_streams.errors import ConfigError
 from spark_streams.jobs.job import Job, access_of
 from spark_streams.jobs.micro_batches import Ran, run_batches, trigger_of
@@ -22,11 +22,19 @@ from spark_streams.options.values import duration
 from spark_streams.running.ending import end_between_batches
 from spark_streams.shards.names import Shard
 from spark_streams.source.shard_sets import names_of
-from spark_streams.wire.absent_streams import ABSENT, CREATE, SILENT, WAITING, lines_of, missing, nothing_matches
-from spark_streams.wire.address import Address
+from spark_streams.wire.address.address import Address
 from spark_streams.wire.connect import connect
-from spark_streams.wire.scan import matching_streams
-from spark_streams.wire.server import Server
+from spark_streams.wire.connection.server import Server
+from spark_streams.wire.replies.absent_streams import (
+    ABSENT,
+    CREATE,
+    SILENT,
+    WAITING,
+    lines_of,
+    missing,
+    nothing_matches,
+)
+from spark_streams.wire.replies.scan import matching_streams
 
 # What [job] holds.
 SHAPE = {

@@ -9,14 +9,14 @@ from rich.text import Text
 
 from spark_streams.deadletter import transform
 from spark_streams.deadletter.criteria import parse_criteria
-from spark_streams.deadletter.redrive import Redrive, Report
-from spark_streams.deadletter.redrive_plan import MAX_REDRIVES, RedriveOptions
+from spark_streams.deadletter.redrive.redrive import Redrive, Report
+from spark_streams.deadletter.redrive.redrive_plan import MAX_REDRIVES, RedriveOptions
 from spark_streams.errors import ConfigError
-from spark_streams.jobs.config import FREE
 from spark_streams.jobs.job import Job, Program
+from spark_streams.jobs.settings.config import FREE
+from spark_streams.model.printable import printable
 from spark_streams.monitor.groups import view_streams
 from spark_streams.monitor.terminal.progress_bar import telling
-from spark_streams.printable import printable
 from spark_streams.wire.connect import connect
 
 SHAPE = {

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NoReturn
 
-from spark_streams.jobs.spark_settings import SparkSettings, prepare
+from spark_streams.jobs.settings.spark_settings import SparkSettings, prepare
 
 _ENTRY = Path(__file__).parent / "__main__.py"
 

@@ -14,12 +14,12 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from spark_streams.deadletter.routing import route_dead_letters
+from spark_streams.deadletter.write.routing import route_dead_letters
 from spark_streams.errors import ConfigError
-from spark_streams.jobs.config import Config
 from spark_streams.jobs.schema.columns import Columns, is_nested
+from spark_streams.jobs.settings.config import Config
 from spark_streams.options.values import delays
-from spark_streams.running.failing import first_line
+from spark_streams.running.error_summary import first_line
 
 
 def _is_str(value: object) -> bool:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from spark_streams.errors import ConfigError
+from spark_streams.model.pattern import matches
 from spark_streams.options.sink_options import SinkOptions
 from spark_streams.options.source_options import SourceOptions
-from spark_streams.redis_pattern import matches
 
 
 def check_ways_back(source: SourceOptions, written: Mapping[str, SinkOptions]) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from spark_streams.deadletter.waiting import WaitingEntries
+from spark_streams.deadletter.retry.waiting_entries import WaitingEntries
 from spark_streams.monitor.lag_survey import GroupStanding
 
 if TYPE_CHECKING:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from spark_streams.wire.connection import ReplyError
-from spark_streams.wire.reply_errors import is_no_such_key
-from spark_streams.wire.server import Server
-from spark_streams.wire.xinfo import GroupInfo, groups_in, stream_in
+from spark_streams.wire.connection.connection import ReplyError
+from spark_streams.wire.connection.server import Server
+from spark_streams.wire.replies.reply_errors import is_no_such_key
+from spark_streams.wire.replies.xinfo import GroupInfo, groups_in, stream_in
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable
 
 from spark_streams.errors import RStreamError, ServerUnreachableError
-from spark_streams.wire.address import Address
+from spark_streams.wire.address.address import Address
 from spark_streams.wire.connect import connect
-from spark_streams.wire.server import Server
+from spark_streams.wire.connection.server import Server
 
 _AT_ONCE = 1.0  # seconds: what took longer was no connection that had broken before, but a server that is silent
 

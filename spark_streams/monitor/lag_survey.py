@@ -13,14 +13,14 @@ from dataclasses import dataclass, replace
 
 from spark_streams.deadletter.envelope import says_where_from
 from spark_streams.errors import NotPermittedError, RStreamError, WrongKeyTypeError
-from spark_streams.ids import MAX_ID, MIN_ID, StreamId
+from spark_streams.model.ids import MAX_ID, MIN_ID, StreamId
 from spark_streams.monitor.groups import shown
-from spark_streams.wire.connection import Argument, Reply, ReplyError
-from spark_streams.wire.released import released_in
-from spark_streams.wire.replies import milliseconds
-from spark_streams.wire.reply_errors import is_no_such_key, is_not_permitted
-from spark_streams.wire.server import Server
-from spark_streams.wire.xinfo import ConsumerInfo, GroupInfo, consumers_in, ends_in, groups_in, stream_in
+from spark_streams.wire.connection.connection import Argument, Reply, ReplyError
+from spark_streams.wire.connection.server import Server
+from spark_streams.wire.replies.released import released_in
+from spark_streams.wire.replies.replies import milliseconds
+from spark_streams.wire.replies.reply_errors import is_no_such_key, is_not_permitted
+from spark_streams.wire.replies.xinfo import ConsumerInfo, GroupInfo, consumers_in, ends_in, groups_in, stream_in
 
 ACTIVE_MS = 24 * 3_600_000  # a group that nobody has read from for longer may be abandoned
 COUNTED = 10_000  # entries at most that a group's lag is counted by hand

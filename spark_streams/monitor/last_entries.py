@@ -10,12 +10,12 @@ import heapq
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from spark_streams.ids import MAX_ID, StreamId
-from spark_streams.wire.connection import Argument, Reply, ReplyError
-from spark_streams.wire.page_sizer import PageSizer
-from spark_streams.wire.reply_errors import is_no_such_key
-from spark_streams.wire.server import Server
-from spark_streams.wire.xinfo import stream_states
+from spark_streams.model.ids import MAX_ID, StreamId
+from spark_streams.wire.connection.connection import Argument, Reply, ReplyError
+from spark_streams.wire.connection.page_sizer import PageSizer
+from spark_streams.wire.connection.server import Server
+from spark_streams.wire.replies.reply_errors import is_no_such_key
+from spark_streams.wire.replies.xinfo import stream_states
 
 # Entries of a round trip, of all streams.
 _FIRST, _LARGEST, _BYTES = 10, 1_000, 4 << 20

@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from html import escape
 
+from spark_streams.model.printable import printable
 from spark_streams.monitor.lag_survey import GroupStanding
 from spark_streams.monitor.terminal.units import count, duration, rate
 from spark_streams.monitor.watch.queries import Counts, Query
-from spark_streams.printable import printable
 
 # The colours are the notebook's own, so the table is readable in a light and in a dark theme.
 _TABLE = "border-collapse: collapse; color: inherit; background: transparent"

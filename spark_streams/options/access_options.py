@@ -15,10 +15,10 @@ from typing import Any, ClassVar, Self
 from spark_streams.errors import InvalidOptionError, OptionError, UnknownOptionError
 from spark_streams.options.checks import check_together
 from spark_streams.options.table import ACCESS, BATCH_SOURCE, REQUIRED, SOURCE, Option
-from spark_streams.wire import allowed, server_url
-from spark_streams.wire.address import DEFAULT_URL_VARIABLE, Address, default_identity, default_url
-from spark_streams.wire.identity import Identity
-from spark_streams.wire.patience import Patience
+from spark_streams.wire.address import allowed, server_url
+from spark_streams.wire.address.address import DEFAULT_URL_VARIABLE, Address, default_identity, default_url
+from spark_streams.wire.address.identity import Identity
+from spark_streams.wire.address.patience import Patience
 
 # What Spark itself puts among the options of a reader or a writer.
 SPARKS_OWN = frozenset({"checkpointlocation", "queryname"})

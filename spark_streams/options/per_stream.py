@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from spark_streams.redis_pattern import is_pattern, matches
+from spark_streams.model.pattern import is_pattern, matches
 
 T = TypeVar("T")
 U = TypeVar("U")

@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
 from spark_streams.errors import InvalidOptionError
-from spark_streams.ids import MIN_ID, StreamId
+from spark_streams.model.ids import MIN_ID, StreamId
+from spark_streams.model.pattern import is_pattern
 from spark_streams.options.access_options import AccessOptions
 from spark_streams.options.checks import check_names_of_shards
 from spark_streams.options.per_stream import PerStream
 from spark_streams.options.table import BATCH_SOURCE, SOURCE, Option
-from spark_streams.redis_pattern import is_pattern
 from spark_streams.shards.names import Shard
 
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from spark_streams.ids import U64_MAX
+from spark_streams.model.ids import U64_MAX
 from spark_streams.options.per_stream import PerStream
 from spark_streams.options.values import (
     count,
@@ -31,7 +31,7 @@ from spark_streams.options.values import (
     text,
     weights,
 )
-from spark_streams.wire.address import Address, default_url
+from spark_streams.wire.address.address import Address, default_url
 
 # Those of ACCESS that say who connects, as Identity has them.
 IDENTITY = ("username", "password", "passwordFile", "credentialProvider")

@@ -12,9 +12,9 @@ import uuid
 from collections.abc import Callable
 from typing import TypeVar
 
-from spark_streams.ids import U64_MAX, InvalidStreamId, StreamId
+from spark_streams.model.ids import U64_MAX, InvalidStreamId, StreamId
+from spark_streams.model.pattern import is_pattern
 from spark_streams.options.per_stream import PerStream
-from spark_streams.redis_pattern import is_pattern
 from spark_streams.shards.names import MOST
 
 T = TypeVar("T")

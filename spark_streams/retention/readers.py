@@ -11,13 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from spark_streams.errors import StreamStateError
-from spark_streams.ids import MAX_ID, StreamId
-from spark_streams.operator_commands import delete_consumer_command
-from spark_streams.retention.commit_mark import Mark, committed_key
-from spark_streams.wire.connection import Reply, ReplyError
-from spark_streams.wire.reply_errors import is_no_group, is_no_such_key
-from spark_streams.wire.server import Server
-from spark_streams.wire.xinfo import GroupInfo, consumers_in, groups_in
+from spark_streams.model.commit_mark import Mark, committed_key
+from spark_streams.model.ids import MAX_ID, StreamId
+from spark_streams.model.operator_commands import delete_consumer_command
+from spark_streams.wire.connection.connection import Reply, ReplyError
+from spark_streams.wire.connection.server import Server
+from spark_streams.wire.replies.reply_errors import is_no_group, is_no_such_key
+from spark_streams.wire.replies.xinfo import GroupInfo, consumers_in, groups_in
 
 _Group = tuple[bytes, bytes]  # stream, group
 _Reader = tuple[bytes, bytes, bytes]  # stream, group, consumer

@@ -19,9 +19,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from spark_streams.retention.readers import Readers, Standing
-from spark_streams.wire.connection import ReplyError
-from spark_streams.wire.reply_errors import is_no_such_key, is_syntax_error
-from spark_streams.wire.server import Server
+from spark_streams.wire.connection.connection import ReplyError
+from spark_streams.wire.connection.server import Server
+from spark_streams.wire.replies.reply_errors import is_no_such_key, is_syntax_error
 
 _SHORT = 0.01  # seconds that walking past what is pending may always take
 _SHARE = 20  # else at most one part in so many of the time

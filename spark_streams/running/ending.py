@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from pyspark import SparkContext
 from pyspark.sql.streaming.query import StreamingQuery
 
+from spark_streams.model.untyped import JavaObject
 from spark_streams.running.stopping import Stop
 from spark_streams.spark.connect import is_of_connect
-from spark_streams.untyped import JavaObject
 
 _LOOK = 0.2  # seconds
 _GLANCE = 0.005  # seconds

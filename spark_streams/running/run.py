@@ -14,11 +14,11 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from spark_streams.errors import InvalidOptionError, UnsupportedError
 from spark_streams.options.values import duration
+from spark_streams.running.console import errors_in_one_line, say
 from spark_streams.running.ending import cut, end_between_batches
-from spark_streams.running.quiet import quietened
+from spark_streams.running.run_until_drained import to_the_end
+from spark_streams.running.spark_log_filter import quietened
 from spark_streams.running.stopping import Stop
-from spark_streams.running.telling import errors_in_one_line, say
-from spark_streams.running.to_the_end import to_the_end
 from spark_streams.spark.connect import is_of_connect
 from spark_streams.spark.read_limits import HAS_READ_LIMITS
 

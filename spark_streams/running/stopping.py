@@ -21,7 +21,7 @@ from types import FrameType
 
 from pyspark.java_gateway import ensure_callback_server_started
 
-from spark_streams.untyped import JavaObject
+from spark_streams.model.untyped import JavaObject
 
 SIGNALS = ("TERM", "INT")
 _TWICE = 1.0  # seconds: `timeout` and some supervisors tell the process and its group, which is one request

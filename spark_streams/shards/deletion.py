@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from spark_streams.keys import RetryStream, delays_key, read_retry_stream, shards_key
+from spark_streams.model.keys import RetryStream, delays_key, read_retry_stream, shards_key
 from spark_streams.shards.registry import ShardSet
 from spark_streams.shards.survey import Survey
-from spark_streams.wire.scan import list_streams
-from spark_streams.wire.server import Server
+from spark_streams.wire.connection.server import Server
+from spark_streams.wire.replies.scan import list_streams
 
 
 def retry_streams_of(server: Server, known: ShardSet) -> dict[str, RetryStream]:

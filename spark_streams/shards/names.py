@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
-from spark_streams.keys import SLOTS, tag_of_slot
-from spark_streams.numbers import whole
+from spark_streams.model.keys import SLOTS, tag_of_slot
+from spark_streams.model.numbers import whole
 
 MOST = 256  # shards of a stream
 _NAME = re.compile(r"([^{}]+):([0-9]{1,3})/([0-9]{1,3}):\{[0-9]+\}", re.DOTALL)

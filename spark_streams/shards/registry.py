@@ -12,10 +12,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from spark_streams.errors import ShardsError
-from spark_streams.keys import shards_key
-from spark_streams.numbers import whole
+from spark_streams.model.keys import shards_key
+from spark_streams.model.numbers import whole
 from spark_streams.shards.names import MOST, shards_of
-from spark_streams.wire.connection import Reply, ReplyError
+from spark_streams.wire.connection.connection import Reply, ReplyError
 
 RULE = "crc32"  # of the key's bytes, modulo the number of shards; names as in names.py
 _SHOWN = 300  # characters of a key that cannot be read

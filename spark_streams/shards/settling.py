@@ -6,14 +6,14 @@ import logging
 from collections.abc import Sequence
 
 from spark_streams.errors import NotPermittedError, ShardsError
-from spark_streams.keys import shards_key
+from spark_streams.model.keys import shards_key
 from spark_streams.shards.names import may_be_in_shards
 from spark_streams.shards.registry import ShardSet
 from spark_streams.shards.survey import Survey, both, look, require_whole
-from spark_streams.wire.connection import ReplyError
-from spark_streams.wire.multi_exec import transact
-from spark_streams.wire.reply_errors import is_busy_group
-from spark_streams.wire.server import Server
+from spark_streams.wire.connection.connection import ReplyError
+from spark_streams.wire.connection.server import Server
+from spark_streams.wire.replies.multi_exec import transact
+from spark_streams.wire.replies.reply_errors import is_busy_group
 
 _MAKING = "rstream:making"  # a group that is there for a moment, because XGROUP alone makes an empty stream
 _PAGE = "docs/guide/order-by-key.md, on the number of shards"

@@ -13,14 +13,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from spark_streams.errors import ShardsError
-from spark_streams.ids import MIN_ID
-from spark_streams.keys import shards_key
+from spark_streams.model.ids import MIN_ID
+from spark_streams.model.keys import shards_key
 from spark_streams.shards.names import every_name, shards_of
 from spark_streams.shards.registry import ShardSet
-from spark_streams.wire.connection import Reply, ReplyError
-from spark_streams.wire.reply_errors import is_not_permitted, is_wrong_type
-from spark_streams.wire.server import Server
-from spark_streams.wire.xinfo import stream_in
+from spark_streams.wire.connection.connection import Reply, ReplyError
+from spark_streams.wire.connection.server import Server
+from spark_streams.wire.replies.reply_errors import is_not_permitted, is_wrong_type
+from spark_streams.wire.replies.xinfo import stream_in
 
 _SHOWN = 8  # names in a message
 _log = logging.getLogger("spark_streams.shards")

@@ -13,17 +13,17 @@ from pyspark.sql.types import StructType
 
 from spark_streams.errors import InvalidOptionError, SchemaError, UnsupportedError
 from spark_streams.options.sink_options import SinkOptions
-from spark_streams.same_version import SameVersion
-from spark_streams.sink.balance import Total
-from spark_streams.sink.batch import Batch
-from spark_streams.sink.batch_commit import close_batch, pass_over
-from spark_streams.sink.destination import Destination
-from spark_streams.sink.fields import check_writable
-from spark_streams.sink.runs import begin_job, begin_run, reach
-from spark_streams.sink.write import Task, append
+from spark_streams.sink.encode.destination import Destination
+from spark_streams.sink.encode.fields import check_writable
+from spark_streams.sink.ledger.balance import Total
+from spark_streams.sink.ledger.batch import Batch
+from spark_streams.sink.ledger.batch_commit import close_batch, pass_over
+from spark_streams.sink.ledger.runs import begin_job, begin_run, reach
+from spark_streams.sink.send.write import Task, append
 from spark_streams.spark.arrow_schema import arrow_schema
-from spark_streams.task_context import MicroBatchName, micro_batch, partition
-from spark_streams.worker import settle_in
+from spark_streams.spark.same_version import SameVersion
+from spark_streams.spark.task_context import MicroBatchName, micro_batch, partition
+from spark_streams.spark.worker import settle_in
 
 
 @dataclass

@@ -12,7 +12,7 @@ from spark_streams.errors import InvalidOptionError, UnsupportedError
 from spark_streams.options.sink_options import SinkOptions
 from spark_streams.sink.batch_writer import BatchWriter, Written
 from spark_streams.spark.stream_arrow_writer import DataSourceStreamArrowWriter
-from spark_streams.task_context import micro_batch
+from spark_streams.spark.task_context import micro_batch
 
 
 class StreamWriter(DataSourceStreamArrowWriter):

@@ -32,20 +32,20 @@ from pyspark.sql.types import (
 from spark_streams.deadletter.envelope import MARK, text
 from spark_streams.errors import SchemaError
 from spark_streams.options.source_options import BatchSourceOptions
-from spark_streams.same_version import SameVersion
 from spark_streams.source.batch.infer_schema import infer
 from spark_streams.source.batch.plan import plan_tasks
 from spark_streams.source.batch.pushdown import narrowing_of
 from spark_streams.source.batch.sample import sample
 from spark_streams.source.batch.stream_bounds import Narrowing
-from spark_streams.source.column_report import ColumnReport
-from spark_streams.source.column_warnings import READ_MODES, ColumnWarnings
 from spark_streams.source.limits import LIMITS, Limits
 from spark_streams.source.membership import Membership
+from spark_streams.source.notes.column_warnings import READ_MODES, ColumnWarnings
 from spark_streams.source.partitioning import Task
+from spark_streams.source.rows.column_report import ColumnReport
 from spark_streams.source.rows.column_tally import ColumnTally
 from spark_streams.source.rows.columns import Columns
 from spark_streams.source.task.fetcher import Fetch
+from spark_streams.spark.same_version import SameVersion
 from spark_streams.wire.session import Session
 
 if TYPE_CHECKING:

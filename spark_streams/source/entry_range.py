@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from spark_streams.ids import StreamId
+from spark_streams.model.ids import StreamId
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from spark_streams.deadletter.limits import DEAD_LETTER_LIMITS, DeadLetterLimits
-from spark_streams.lease import DEFAULT_TERMS, Terms
+from spark_streams.wire.lease import DEFAULT_TERMS, Terms
 
 
 @dataclass(frozen=True)

@@ -34,9 +34,9 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from spark_streams.errors import OffsetError
-from spark_streams.ids import MIN_ID, InvalidStreamId, StreamId
+from spark_streams.model.ids import MIN_ID, InvalidStreamId, StreamId
+from spark_streams.model.untyped import Json
 from spark_streams.source.entry_range import EntryRange
-from spark_streams.untyped import Json
 
 
 class Count(NamedTuple):

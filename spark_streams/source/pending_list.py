@@ -9,14 +9,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from spark_streams.errors import ServerReplyError
-from spark_streams.ids import MAX_ID, MIN_ID, StreamId
+from spark_streams.model.ids import MAX_ID, MIN_ID, StreamId
 from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.limits import LIMITS, Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.offset import Claimed
-from spark_streams.wire.connection import Argument, Connection, ReplyError, pack
+from spark_streams.wire.connection.connection import Argument, Connection, ReplyError, pack
+from spark_streams.wire.connection.server import Server
 from spark_streams.wire.entries.pending_page import PendingPage, decode_pending
-from spark_streams.wire.server import Server
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from spark_streams.errors import ShardsError
 from spark_streams.options.source_options import ReadOptions, SourceOptions
 from spark_streams.shards.names import Shard
 from spark_streams.shards.settling import known_shards, require_still, settle, shards_among
-from spark_streams.wire.server import Server
+from spark_streams.wire.connection.server import Server
 
 Reading = TypeVar("Reading", bound=ReadOptions)
 

@@ -15,34 +15,34 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from spark_streams.errors import RStreamError, ServerUnreachableError, UnsupportedError
-from spark_streams.keys import LOSSY, NARROWED, told_key, told_value
+from spark_streams.model.keys import LOSSY, NARROWED, told_key, told_value
+from spark_streams.model.printable import printable
 from spark_streams.options.source_options import SourceOptions
-from spark_streams.printable import printable
-from spark_streams.same_version import SameVersion
-from spark_streams.source.column_report import ColumnReport
-from spark_streams.source.column_warnings import STREAM_MODES, ColumnWarnings
 from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.limits import LIMITS, Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.microbatch.micro_batch_stream import MicroBatchStream
+from spark_streams.source.notes.column_warnings import STREAM_MODES, ColumnWarnings
+from spark_streams.source.notes.task_notes import Writer
 from spark_streams.source.offset import Offset
 from spark_streams.source.partitioning import Task
 from spark_streams.source.recovery.poison_record import note_try, tried_key
+from spark_streams.source.rows.column_report import ColumnReport
 from spark_streams.source.rows.columns import Columns
 from spark_streams.source.rows.malformed import Dead
 from spark_streams.source.shard_sets import require_not_in_shards_since, require_shards_of, with_shards
 from spark_streams.source.task.read_partition import Told, read_task
-from spark_streams.source.task_notes import Writer
 from spark_streams.spark.read_limits import (
     ReadAllAvailable,
     ReadLimit,
     ReadMaxRows,
     SupportsTriggerAvailableNow,
 )
-from spark_streams.task_context import MicroBatchName, micro_batch
-from spark_streams.wire.server import Server
+from spark_streams.spark.same_version import SameVersion
+from spark_streams.spark.task_context import MicroBatchName, micro_batch
+from spark_streams.spark.worker import leave_interrupts_to_the_driver
+from spark_streams.wire.connection.server import Server
 from spark_streams.wire.session import Session
-from spark_streams.worker import leave_interrupts_to_the_driver
 
 # Spark sets every limit aside for trigger(once=True), and for it alone: so there is always one.
 UNLIMITED = 1 << 62

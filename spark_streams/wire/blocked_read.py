@@ -14,11 +14,11 @@ from collections.abc import Mapping
 import hiredis
 
 from spark_streams.errors import RStreamError
-from spark_streams.ids import StreamId
-from spark_streams.wire.address import Address
+from spark_streams.model.ids import StreamId
+from spark_streams.wire.address.address import Address
 from spark_streams.wire.connect import connect, mistrust
-from spark_streams.wire.connection import Connection, ReplyError, pack
-from spark_streams.wire.server import Server
+from spark_streams.wire.connection.connection import Connection, ReplyError, pack
+from spark_streams.wire.connection.server import Server
 
 
 class BlockedRead:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from spark_streams.wire.address import Address
-from spark_streams.wire.connection import Connection
-from spark_streams.wire.server import Server
+from spark_streams.wire.address.address import Address
+from spark_streams.wire.connection.connection import Connection
+from spark_streams.wire.connection.server import Server
 
 
 def connect(address: Address, repeats: bool = False) -> Server:
@@ -15,12 +15,12 @@ def connect(address: Address, repeats: bool = False) -> Server:
     ServerReplyError where a master is being replaced, UnsupportedError where an address of a cluster leads to none.
     """
     if address.is_cluster:
-        from spark_streams.wire.cluster import Cluster
+        from spark_streams.wire.topology.cluster import Cluster
 
         return Cluster(address, follows=not repeats)
     if address.asks_sentinels:
-        from spark_streams.wire.sentinel import connect_to_master
-        from spark_streams.wire.sentinel_watch import watch
+        from spark_streams.wire.topology.sentinel import connect_to_master
+        from spark_streams.wire.topology.sentinel_watch import watch
 
         server, named = connect_to_master(address)
         watch(address, server, named)
@@ -31,6 +31,6 @@ def connect(address: Address, repeats: bool = False) -> Server:
 def mistrust(address: Address) -> None:
     """Whoever was connected to this address has lost it, or was sent elsewhere: look anew."""
     if address.is_cluster:
-        from spark_streams.wire.topology import forget
+        from spark_streams.wire.topology.topology import forget
 
         forget(address)

@@ -9,10 +9,10 @@ It closes the connection to whoever goes beyond (FACTS R22), and trying again wo
 from __future__ import annotations
 
 from spark_streams.errors import RStreamError
-from spark_streams.wire.address import Address
+from spark_streams.wire.address.address import Address
 from spark_streams.wire.connect import connect
-from spark_streams.wire.connection import ReplyError
-from spark_streams.wire.server import Server
+from spark_streams.wire.connection.connection import ReplyError
+from spark_streams.wire.connection.server import Server
 
 SMALL = 1 << 20  # bytes that every server takes: neither can be set lower
 NAMES = ("proto-max-bulk-len", "client-query-buffer-limit")

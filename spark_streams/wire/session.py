@@ -15,13 +15,13 @@ from collections.abc import Callable
 from typing import Self, TypeVar
 
 from spark_streams.errors import RetriesExhaustedError, RStreamError, ServerUnreachableError
-from spark_streams.wire.address import Address
+from spark_streams.wire.address.address import Address
 from spark_streams.wire.connect import connect, mistrust
-from spark_streams.wire.connection import Argument, Connection, Reply, ReplyError
-from spark_streams.wire.named_errors import REDIRECTIONS, node_of_a_cluster
-from spark_streams.wire.pipe import Pipe
-from spark_streams.wire.retry import Backoff, is_transient, wants_new_connection
-from spark_streams.wire.server import Server
+from spark_streams.wire.connection.connection import Argument, Connection, Reply, ReplyError
+from spark_streams.wire.connection.named_errors import REDIRECTIONS, node_of_a_cluster
+from spark_streams.wire.connection.pipe import Pipe
+from spark_streams.wire.connection.retry import Backoff, is_transient, wants_new_connection
+from spark_streams.wire.connection.server import Server
 
 T = TypeVar("T")
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.cluster.standalone import EXECUTOR_MEMORY, PATIENCE, SPARK_HOME, Cluster, end_with_the_tests, wait_until
-from tests.servers import Server
+from tools.servers.server import Server
 
 ROOT = Path(__file__).resolve().parents[2]
 SUBMIT = str(Path(sys.executable).parent / "spark-submit")

@@ -10,7 +10,7 @@ import pytest
 
 from tests.cluster.pythons import as_zip, install, make_python, make_wheel
 from tests.cluster.standalone import Cluster, standalone
-from tests.servers import Server
+from tools.servers.server import Server
 
 
 @dataclasses.dataclass(frozen=True)

@@ -21,7 +21,7 @@ from typing import Any
 
 import pyspark
 
-from tests.servers import free_port
+from tools.servers.server import free_port
 
 SPARK_HOME = Path(pyspark.__file__).parent
 PATIENCE = 240.0  # seconds, for anything that must come about

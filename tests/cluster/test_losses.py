@@ -16,7 +16,7 @@ import pytest
 from tests.cluster.carrying import Carrying, carried, feed, pending
 from tests.cluster.conftest import Pythons
 from tests.cluster.standalone import SPARK_HOME, Cluster, wait_until
-from tests.servers import Server
+from tools.servers.server import Server
 
 pytestmark = [pytest.mark.cluster, pytest.mark.spark]
 MANY = 50_000

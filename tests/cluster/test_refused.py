@@ -15,7 +15,7 @@ from tests.cluster.carrying import QUICK, ROOT, SUBMIT, Carrying, carried, feed,
 from tests.cluster.conftest import Pythons
 from tests.cluster.pythons import install, make_python, make_wheel
 from tests.cluster.standalone import PATIENCE, Cluster, can_rename_machines, standalone
-from tests.servers import Server
+from tools.servers.server import Server
 
 pytestmark = [pytest.mark.cluster, pytest.mark.spark]
 

@@ -15,7 +15,7 @@ from tests.cluster.conftest import Pythons
 from tests.cluster.pythons import pack
 from tests.cluster.standalone import PATIENCE, Cluster, wait_until
 from tests.jobs.work import sample
-from tests.servers import Server
+from tools.servers.server import Server
 
 pytestmark = [pytest.mark.cluster, pytest.mark.spark]
 MANY = 60_000

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 import pyspark
 
-from tests.servers import free_port
 from tests.spark.conftest import JAVA_OPTIONS
+from tools.servers.server import free_port
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession

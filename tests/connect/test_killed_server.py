@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.connect.connect_server import PATIENCE, ROOT, ConnectServer
-from tests.servers import Server
+from tools.servers.server import Server
 
 pytestmark = pytest.mark.spark
 

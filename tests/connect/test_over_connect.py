@@ -12,8 +12,8 @@ from pyspark.sql import SparkSession
 
 import spark_streams
 from spark_streams.errors import DecodeError
-from tests.servers import Server
 from tests.spark.streams import append, read_stream
+from tools.servers.server import Server
 
 pytestmark = pytest.mark.spark
 

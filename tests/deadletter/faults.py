@@ -10,13 +10,13 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from spark_streams.deadletter.redrive_lock import RedriveLease
+from spark_streams.deadletter.redrive.redrive_lock import RedriveLease
 from spark_streams.errors import RedriveTakenError, RStreamError
-from spark_streams.ids import MAX_ID, StreamId
-from spark_streams.keys import SESSIONS
-from spark_streams.wire.address import Address
-from spark_streams.wire.connection import Connection
-from spark_streams.wire.replies import pairs
+from spark_streams.model.ids import MAX_ID, StreamId
+from spark_streams.model.keys import SESSIONS
+from spark_streams.wire.address.address import Address
+from spark_streams.wire.connection.connection import Connection
+from spark_streams.wire.replies.replies import pairs
 
 if TYPE_CHECKING:
     from tests.deadletter.lives import Lives

@@ -16,24 +16,24 @@ from typing import Any
 
 from spark_streams.deadletter.criteria import Criteria
 from spark_streams.deadletter.envelope import MARK, Mark, opened
-from spark_streams.deadletter.purge import purge
-from spark_streams.deadletter.redrive import Redrive
-from spark_streams.deadletter.redrive_plan import RedriveOptions
+from spark_streams.deadletter.redrive.purge import purge
+from spark_streams.deadletter.redrive.redrive import Redrive
+from spark_streams.deadletter.redrive.redrive_plan import RedriveOptions
 from spark_streams.errors import RStreamError
-from spark_streams.ids import StreamId
+from spark_streams.model.ids import StreamId
 from spark_streams.source.limits import LIMITS
 from spark_streams.source.membership import Membership
+from spark_streams.source.notes.task_notes import Destination, collect, notes_key
 from spark_streams.source.recovery.dead_entries import DeadEntries, dead_letter
-from spark_streams.source.task_notes import Destination, collect, notes_key
-from spark_streams.wire.address import Address
-from spark_streams.wire.connection import Connection, pack
-from spark_streams.wire.patience import Patience
-from spark_streams.wire.replies import pairs
+from spark_streams.wire.address.address import Address
+from spark_streams.wire.address.patience import Patience
+from spark_streams.wire.connection.connection import Connection, pack
+from spark_streams.wire.replies.replies import pairs
 from spark_streams.wire.session import Session
 from tests.deadletter.faults import FOREIGN, Faults, Killed
 from tests.deadletter.making import SMALL
 from tests.proxy import Proxy
-from tests.servers import Server
+from tools.servers.server import Server
 
 DEAD, PARKED, RETRY = "dead", "dead:parked", "retry"
 FEW = replace(SMALL, post_entries=6, post_bytes=7_000)  # letters at a time

@@ -10,10 +10,10 @@ import redis
 
 from spark_streams.deadletter.envelope import MARK, dead_letter_fields, opened
 from spark_streams.deadletter.limits import DEAD_LETTER_LIMITS
-from spark_streams.deadletter.redrive import Redrive, Report
-from spark_streams.deadletter.redrive_plan import RedriveOptions
-from spark_streams.wire.address import Address
-from tests.servers import Server
+from spark_streams.deadletter.redrive.redrive import Redrive, Report
+from spark_streams.deadletter.redrive.redrive_plan import RedriveOptions
+from spark_streams.wire.address.address import Address
+from tools.servers.server import Server
 
 DEAD = "dead"
 SMALL = replace(DEAD_LETTER_LIMITS, first_page=7, largest_page=50)  # so that a few hundred letters cross every boundary

@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from spark_streams.cli import main
 from spark_streams.deadletter.envelope import dead_letter_fields
 from tests.deadletter.making import DEAD, fill, numbers, words
-from tests.servers import Server
+from tools.servers.server import Server
 
 # click before 8.2 has errors among the output, or nowhere else.
 APART = {"mix_stderr": False} if "mix_stderr" in inspect.signature(CliRunner).parameters else {}
@@ -182,7 +182,7 @@ def test_purge_asks_and_deletes_what_is_meant(server: Server, monkeypatch: pytes
     assert (
         "would delete 30 dead letters of dead" in dead(server, "purge", DEAD, "--reason", "decode", "--dry-run").stdout
     )
-    monkeypatch.setattr("spark_streams.commands.dead.is_terminal", lambda: True)
+    monkeypatch.setattr("spark_streams.commands.dead.dead.is_terminal", lambda: True)
     unsure = dead(server, "purge", DEAD, "--reason", "decode", given="n\n")
     assert (unsure.exit_code, "Delete 30 dead letters of dead?" in unsure.output) == (1, True)
     with server.client() as client:

@@ -17,13 +17,13 @@ import pytest
 
 from spark_streams.errors import RStreamError
 from spark_streams.source.membership import Membership
-from spark_streams.source.task_notes import Destination, collect, notes_key
-from spark_streams.wire.address import Address
-from spark_streams.wire.connection import Connection, pack
+from spark_streams.source.notes.task_notes import Destination, collect, notes_key
+from spark_streams.wire.address.address import Address
+from spark_streams.wire.connection.connection import Connection, pack
 from tests.deadletter.making import DEAD, fill, marks, numbers
 from tests.proxy import Proxy
-from tests.servers import Server
-from tests.source.driving import drain, forget_all, reader
+from tools.driving import drain, forget_all, reader
+from tools.servers.server import Server
 
 ROOT = Path(__file__).resolve().parents[2]
 LETTERS = 3_000
@@ -100,9 +100,9 @@ def test_sigterm_ends_it_after_its_page_and_it_goes_on_later(server: Server) -> 
 
 _DRIVER = """
 import os, signal, sys
-from spark_streams.wire.connection import Connection
-from tests.servers import Server
-from tests.source.driving import ALL, read, reader
+from spark_streams.wire.connection.connection import Connection
+from tools.servers.server import Server
+from tools.driving import ALL, read, reader
 
 url, when = sys.argv[1:]
 honest = Connection.pipeline

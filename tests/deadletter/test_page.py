@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from spark_streams.deadletter.envelope import FIELDS, MARK, NAMES, dead_letter_fields, opened, raw
 from spark_streams.deadletter.kind_counts import KindCounts
 from spark_streams.deadletter.page import DeadLetterPage
-from spark_streams.wire.connection import pack
+from spark_streams.wire.connection.connection import pack
 from spark_streams.wire.entries.decode import decode_entries
 
 _names = st.one_of(st.sampled_from([*FIELDS, MARK, b"n", b""]), st.binary(max_size=4))

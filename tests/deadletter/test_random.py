@@ -12,7 +12,7 @@ import pytest
 
 from tests.deadletter.lives import Lives
 from tests.proxy import Proxy
-from tests.servers import Server
+from tools.servers.server import Server
 
 RUNS = int(os.environ.get("RSTREAM_RUNS") or 25)
 

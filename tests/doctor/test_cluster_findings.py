@@ -9,8 +9,8 @@ import pytest
 
 from spark_streams.doctor.cluster import ClusterFacts, Member, judge, merge
 from spark_streams.doctor.finding import Finding, Level, sorted_by_level, worst
-from spark_streams.wire.server_url import Node
-from spark_streams.wire.topology import SlotMap
+from spark_streams.wire.address.server_url import Node
+from spark_streams.wire.topology.topology import SlotMap
 from tests.doctor.test_findings import MB, check, facts
 
 MASTERS: list[Node] = [("a", 1), ("b", 1), ("c", 1)]

@@ -14,10 +14,10 @@ from click.testing import CliRunner, Result
 from spark_streams.cli import main
 from spark_streams.doctor.asking import ask
 from spark_streams.engine import LocalEngine
-from spark_streams.wire.address import Address
-from spark_streams.wire.connection import Argument, Connection, Reply
-from spark_streams.wire.reply_errors import is_syntax_error
-from tests.servers import (
+from spark_streams.wire.address.address import Address
+from spark_streams.wire.connection.connection import Argument, Connection, Reply
+from spark_streams.wire.replies.reply_errors import is_syntax_error
+from tools.servers.server import (
     Server,
     counts_entries,
     free_port,

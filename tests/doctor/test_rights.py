@@ -7,23 +7,23 @@ from collections.abc import Callable, Iterator
 import pytest
 import redis
 
-from spark_streams.deadletter.redrive import Redrive
-from spark_streams.deadletter.redrive_plan import RedriveOptions
+from spark_streams.deadletter.redrive.redrive import Redrive
+from spark_streams.deadletter.redrive.redrive_plan import RedriveOptions
 from spark_streams.doctor.finding import Level
 from spark_streams.doctor.rights import LOOKING, OWN, READING, REDRIVE, USES, WRITING, ask_rights, findings, names_of
 from spark_streams.monitor.groups import view_streams
 from spark_streams.monitor.lag_survey import survey
-from spark_streams.sink.batch import Batch
-from spark_streams.sink.batch_commit import pass_over
-from spark_streams.sink.runs import begin_job, begin_run
-from spark_streams.wire.address import Address
-from spark_streams.wire.connection import Connection
-from spark_streams.wire.scan import list_streams
+from spark_streams.sink.ledger.batch import Batch
+from spark_streams.sink.ledger.batch_commit import pass_over
+from spark_streams.sink.ledger.runs import begin_job, begin_run
+from spark_streams.wire.address.address import Address
+from spark_streams.wire.connection.connection import Connection
+from spark_streams.wire.replies.scan import list_streams
 from tests.identity.documented_rights import rights
-from tests.key_copies import copies
-from tests.servers import Server
 from tests.sink.writing import batch_of, close, frame, numbers, options, write
 from tests.source.limited_user import read_in_all_ways
+from tools.key_copies import copies
+from tools.servers.server import Server
 
 Makes = Callable[..., Server]
 

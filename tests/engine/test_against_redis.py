@@ -22,7 +22,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_sta
 
 from tests.engine.judge import NEWER_COMMANDS, NEWER_OPTIONS, Command, Judge
 from tests.engine.wire import Wire, wire
-from tests.servers import Server
+from tools.servers.server import Server
 
 EXAMPLES = int(os.environ.get("RSTREAM_FUZZ", "100"))
 SEED = int(os.environ.get("RSTREAM_SEED", random.randrange(10**9)))

@@ -18,7 +18,7 @@ import pytest
 
 from spark_streams.engine.commands import COMMANDS
 from tests.engine.wire import Wire, command, wire
-from tests.servers import Served, serving
+from tools.servers.server import Served, serving
 
 INPUTS = int(os.environ.get("RSTREAM_HOSTILE", "10000"))
 SEED = int(os.environ.get("RSTREAM_SEED", "1"))

@@ -13,7 +13,7 @@ import time
 
 import pytest
 
-from tests.servers import Server
+from tools.servers.server import Server
 
 pytestmark = pytest.mark.skipif(shutil.which("redis-cli") is None, reason="redis-cli is not installed")
 

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
+from tests.engine.commands.test_blocking import wait_blocked
+from tests.engine.persistence.test_append_only import rewrite
 from tests.engine.state import Inside
-from tests.engine.test_append_only import rewrite
-from tests.engine.test_blocking import wait_blocked
 from tests.engine.wire import Failed, Wire, wire
-from tests.servers import Server
+from tools.servers.server import Server
 
 BAD_ID = Failed("ERR Invalid stream ID specified as stream command argument")
 SYNTAX = Failed("ERR syntax error")

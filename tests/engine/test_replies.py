@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from tests.engine.wire import wire
-from tests.servers import Server
+from tools.servers.server import Server
 
 WRONGTYPE = b"-WRONGTYPE Operation against a key holding the wrong kind of value\r\n"
 BAD_ID = b"-ERR Invalid stream ID specified as stream command argument\r\n"

@@ -10,7 +10,7 @@ import pytest
 import redis
 import redis.asyncio
 
-from tests.servers import Server
+from tools.servers.server import Server
 
 needs_tools = pytest.mark.skipif(
     shutil.which("redis-cli") is None or shutil.which("redis-benchmark") is None,

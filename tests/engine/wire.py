@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import hiredis
 
-from tests.servers import Server
+from tools.servers.server import Server
 
 
 class Failed(str):

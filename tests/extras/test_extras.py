@@ -17,9 +17,9 @@ from pathlib import Path
 import pyarrow.dataset
 import pytest
 
+from tests.project.test_build import Built, built
 from tests.recipes.test_programs import PROGRAMS
-from tests.servers import Server, free_port, running_engine
-from tests.unit.test_build import Built, built
+from tools.servers.server import Server, free_port, running_engine
 
 __all__ = ["built"]
 

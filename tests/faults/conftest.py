@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.chaos.query import SINKS
-from tests.chaos.scene import Scene
-from tests.servers import Server, kind_of_turn
+from tools.chaos.query import SINKS
+from tools.chaos.scene import Scene
+from tools.servers.server import Server, kind_of_turn
 
 _CHOSEN = pytest.StashKey[dict[str, str]]()
 
@@ -38,7 +38,7 @@ def servers(servers_of_kinds: dict[str, Server]) -> dict[str, str]:
 @pytest.fixture(scope="package")
 def spark() -> Iterator[SparkSession]:
     """Tasks are tried four times."""
-    from tests.chaos.job import session
+    from tools.chaos.job import session
 
     active = SparkSession.getActiveSession()
     if active is not None:

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.chaos import changed_streams
-from tests.chaos.scene import Outcome, Scene
+from tools.chaos import changed_streams
+from tools.chaos.scene import Outcome, Scene
 
 pytestmark = pytest.mark.spark
 

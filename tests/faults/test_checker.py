@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from tests.chaos.accounts import Aftermath, Done, settle
-from tests.chaos.attempts import Attempt
-from tests.chaos.checker import Report, check
-from tests.chaos.history import Acknowledged, Added, History, Row
-from tests.chaos.history import Outcome as Sent
-from tests.chaos.scene import Outcome
-from tests.chaos.sink import rows_of_entries
+from tools.chaos.accounts import Aftermath, Done, settle
+from tools.chaos.attempts import Attempt
+from tools.chaos.checker import Report, check
+from tools.chaos.history import Acknowledged, Added, History, Row
+from tools.chaos.history import Outcome as Sent
+from tools.chaos.scene import Outcome
+from tools.chaos.sink import rows_of_entries
 
 
 def good() -> History:

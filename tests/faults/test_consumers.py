@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.chaos import consumers
-from tests.chaos.scene import Scene
+from tools.chaos import consumers
+from tools.chaos.scene import Scene
 
 pytestmark = pytest.mark.spark
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from spark_streams.spark.read_limits import HAS_READ_LIMITS
-from tests.chaos import endings
-from tests.chaos.scene import Outcome, Scene
+from tools.chaos import endings
+from tools.chaos.scene import Outcome, Scene
 
 pytestmark = pytest.mark.spark
 

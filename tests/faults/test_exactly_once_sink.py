@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.chaos import away_sink, taken_entries, zombies
-from tests.chaos.scene import Scene
+from tools.chaos import away_sink, taken_entries, zombies
+from tools.chaos.scene import Scene
 
 pytestmark = [pytest.mark.spark, pytest.mark.chaos]
 SINK = "stream"  # of all scenes here

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tests.chaos import failed_tasks
-from tests.chaos.failed_tasks import Failed
-from tests.chaos.scene import Scene
 from tests.faults.conftest import say
-from tests.servers import skip_without_redis
+from tools.chaos import failed_tasks
+from tools.chaos.failed_tasks import Failed
+from tools.chaos.scene import Scene
+from tools.servers.server import skip_without_redis
 
 pytestmark = pytest.mark.spark
 

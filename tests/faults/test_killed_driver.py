@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import redis
 
-from tests.chaos import killed_driver
-from tests.chaos.killed_driver import Killed
 from tests.faults.conftest import say
-from tests.servers import skip_without_redis
+from tools.chaos import killed_driver
+from tools.chaos.killed_driver import Killed
+from tools.servers.server import skip_without_redis
 
 pytestmark = pytest.mark.spark
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.chaos import broken_server, restored_server
-from tests.chaos.moments import Moment
-from tests.chaos.scene import Scene
+from tools.chaos import broken_server, restored_server
+from tools.chaos.moments import Moment
+from tools.chaos.scene import Scene
 
 pytestmark = [pytest.mark.spark, pytest.mark.chaos]
 

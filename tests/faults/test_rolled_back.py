@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.chaos.rolled_back import rolled_back
-from tests.chaos.scene import Scene
+from tools.chaos.rolled_back import rolled_back
+from tools.chaos.scene import Scene
 
 pytestmark = [pytest.mark.spark, pytest.mark.chaos]
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos import keyed
-from tests.servers import Server
+from tools.chaos import keyed
+from tools.servers.server import Server
 
 pytestmark = [pytest.mark.spark, pytest.mark.chaos]
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos import stopped_driver
 from tests.faults.conftest import say
-from tests.servers import Server
+from tools.chaos import stopped_driver
+from tools.servers.server import Server
 
 pytestmark = [pytest.mark.spark, pytest.mark.chaos]
 

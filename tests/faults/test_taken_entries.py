@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.chaos import taken_entries
-from tests.chaos.moments import DOWN, Moment
-from tests.chaos.scene import Scene
+from tools.chaos import taken_entries
+from tools.chaos.moments import DOWN, Moment
+from tools.chaos.scene import Scene
 
 pytestmark = [pytest.mark.spark, pytest.mark.chaos]
 

@@ -11,8 +11,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from spark_streams.cli import main
-from tests.servers import Server
 from tests.source.conftest import client, no_reader_is_left
+from tools.servers.server import Server
 
 __all__ = ["client", "no_reader_is_left"]
 

@@ -10,10 +10,10 @@ import redis
 
 from spark_streams.errors import ServerUnreachableError
 from spark_streams.groups import guard
-from spark_streams.keys import delays_key, retry_stream, returned_stream
-from spark_streams.wire.connection import Connection
+from spark_streams.model.keys import delays_key, retry_stream, returned_stream
+from spark_streams.wire.connection.connection import Connection
 from tests.groups.conftest import Rstream, Said
-from tests.servers import counts_entries
+from tools.servers.server import counts_entries
 
 G = ("--group", "g", "--even-active")
 

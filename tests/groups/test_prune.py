@@ -8,10 +8,10 @@ import pytest
 import redis
 
 from spark_streams.groups import prune
-from spark_streams.keys import retry_stream
+from spark_streams.model.keys import retry_stream
 from tests.groups.conftest import Rstream, Said
-from tests.servers import Server
-from tests.source.driving import ALL, NEVER_AHEAD, drain, read, reader, stop_all
+from tools.driving import ALL, NEVER_AHEAD, drain, read, reader, stop_all
+from tools.servers.server import Server
 
 OLD = 1_700_000_000_000  # an entry's time, years ago
 
@@ -20,7 +20,7 @@ OLD = 1_700_000_000_000  # an entry's time, years ago
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """A consumer is silent after 50 ms, as after a minute."""
     monkeypatch.setattr(prune, "SHORTEST_MS", 1)
-    monkeypatch.setattr("spark_streams.groups.standing.ACTIVE_MS", 1)
+    monkeypatch.setattr("spark_streams.groups.group_snapshot.ACTIVE_MS", 1)
 
 
 def abandoned(client: redis.Redis, stream: str = "orders", group: str = "nb-1", pending: int = 2) -> None:

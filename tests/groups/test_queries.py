@@ -18,8 +18,8 @@ from spark_streams.source.stream_reader import StreamReader
 from spark_streams.spark.read_limits import ReadMaxRows
 from tests.groups.conftest import Rstream, Said
 from tests.remedies import carry_out
-from tests.servers import Server, skip_where_nothing_is_counted
-from tests.source.driving import NEVER_AHEAD, add, begin, drain, pending_count, read, reader, stop_all
+from tools.driving import NEVER_AHEAD, add, begin, drain, pending_count, read, reader, stop_all
+from tools.servers.server import Server, skip_where_nothing_is_counted
 
 TEN = ReadMaxRows(10)
 LENIENT = {"failOnDataLoss": "false"}
@@ -142,7 +142,7 @@ def test_the_lease_of_a_process_that_is_dead_hinders_nobody(
 ) -> None:
     made(server, client, "reserved")
     key = lease_key("s", "g", "spark")
-    from spark_streams.lease import Processes
+    from spark_streams.wire.lease import Processes
 
     client.set(key, json.dumps({**Processes().this(), "pid": 999_999_999, "born": "1"}))
     assert said("groups", "seek", *G, "--to", "-5")["refused"] == []

@@ -10,8 +10,8 @@ import redis
 from tests.groups.conftest import Rstream, Said
 from tests.groups.test_pending import G, held, twice
 from tests.groups.test_queries import made
-from tests.servers import Server, skip_without_xnack
-from tests.source.driving import add, another_reader, begin, drain, reader
+from tools.driving import add, another_reader, begin, drain, reader
+from tools.servers.server import Server, skip_without_xnack
 
 
 @pytest.fixture

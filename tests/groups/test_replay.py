@@ -13,8 +13,8 @@ from spark_streams.source.stream_reader import StreamReader
 from spark_streams.spark.read_limits import ReadMaxRows
 from tests.groups.conftest import Rstream, Said
 from tests.remedies import carry_out
-from tests.servers import Server, skip_where_nothing_is_counted
-from tests.source.driving import ALL, NEVER_AHEAD, add, drain, pending_count, read, reader, stop_all
+from tools.driving import ALL, NEVER_AHEAD, add, drain, pending_count, read, reader, stop_all
+from tools.servers.server import Server, skip_where_nothing_is_counted
 
 G = ("--group", "g")
 

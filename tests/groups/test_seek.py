@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from spark_streams.cli import main
 from tests.groups.conftest import Rstream, Said
-from tests.servers import counts_entries
+from tools.servers.server import counts_entries
 
 
 @pytest.fixture

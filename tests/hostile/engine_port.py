@@ -27,10 +27,10 @@ from queue import Queue
 
 from spark_streams.engine.persistence.crc64 import crc64
 from tests.engine import test_hostile as bytes_of
-from tests.engine.test_flooding import FLOODS
-from tests.engine.test_http import REQUESTS
+from tests.engine.server.test_flooding import FLOODS
+from tests.engine.server.test_http import REQUESTS
 from tests.engine.wire import Wire, command, wire
-from tests.servers import Served, Server, serving
+from tools.servers.server import Served, Server, serving
 
 PASSWORD = "a password that hostile clients may know"
 LOGIN = command("AUTH", PASSWORD) + command("SELECT", 1)

@@ -2,7 +2,7 @@
 
     python -m tests.hostile.entries --minutes 60 --seed 7 --server redis
 
-Queries are driven as Spark drives them (tests/source/driving.py). Each round appends good entries, has the stranger
+Queries are driven as Spark drives them (tools/driving.py). Each round appends good entries, has the stranger
 write beside them, and has every reader look: a query of a stream, one of a pattern, one whose failed entries wait for
 another try, spark.read, dead letters, and the commands. At the end there is a table; the exit code is 1 if a query
 ended, or a good entry was not read.
@@ -24,8 +24,8 @@ from typing import Any, Self
 from spark_streams.source.stream_reader import StreamReader
 from tests.hostile.readers import READERS, TRIES, WIDE
 from tests.hostile.stranger import Stranger
-from tests.servers import Server, running_engine, running_redis
-from tests.source.driving import ALL, LOOK_EACH_TIME, another_reader, forget_all, rows
+from tools.driving import ALL, LOOK_EACH_TIME, another_reader, forget_all, rows
+from tools.servers.server import Server, running_engine, running_redis
 
 GOOD = "good"  # the field that tells an entry of ours
 _LETTERS = {"mode": "DEADLETTER", "deadLetterStream": "dead"}

@@ -10,13 +10,13 @@ import pyarrow as pa
 from click.testing import CliRunner
 
 from spark_streams.cli import main
-from spark_streams.deadletter.redrive import Redrive
-from spark_streams.deadletter.redrive_plan import RedriveOptions
+from spark_streams.deadletter.redrive.redrive import Redrive
+from spark_streams.deadletter.redrive.redrive_plan import RedriveOptions
 from spark_streams.options.source_options import BatchSourceOptions
 from spark_streams.source.batch_reader import BatchReader, infer_schema
 from spark_streams.source.rows.columns import Columns
-from spark_streams.wire.address import Address
-from tests.servers import Server
+from spark_streams.wire.address.address import Address
+from tools.servers.server import Server
 
 TIME = pa.timestamp("us", tz="UTC")
 WIDE = pa.schema([

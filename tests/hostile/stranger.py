@@ -11,7 +11,7 @@ import random
 import redis
 
 from spark_streams.deadletter.envelope import FIELDS, MARK, NAMES
-from spark_streams.keys import key_beside
+from spark_streams.model.keys import key_beside
 
 HUGE = b"9" * 5_000
 NUMBERS = [

@@ -15,20 +15,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_streams.deadletter.envelope import FIELDS, dead_letter_fields, is_dead_letter, opened, unmarked
-from spark_streams.deadletter.export import as_line
+from spark_streams.deadletter.inspect.export import as_line
 from spark_streams.deadletter.page import DeadLetterPage
-from spark_streams.deadletter.redrive_plan import RedriveOptions, origins, plan_page
-from spark_streams.deadletter.returned_entry import ReturnedEntry
+from spark_streams.deadletter.redrive.redrive_plan import RedriveOptions, origins, plan_page
+from spark_streams.deadletter.retry.returned_entry import ReturnedEntry
 from spark_streams.deadletter.transform import dead_letters_of
-from spark_streams.keys import origin_of, read_retry_stream, returned_stream, slot_of
+from spark_streams.model.keys import origin_of, read_retry_stream, returned_stream, slot_of
 from spark_streams.shards.names import Shard
 from spark_streams.source.batch.infer_schema import infer
 from spark_streams.source.rows.returned_page import ReturnedPage
 from spark_streams.wire.entries.decode import decode_entries, decode_replies
 from tests.hostile.entries import Soak
 from tests.hostile.stranger import HUGE, Stranger
-from tests.servers import Server
-from tests.source.driving import LOOK_EACH_TIME, drain, forget_all, reader
+from tools.driving import LOOK_EACH_TIME, drain, forget_all, reader
+from tools.servers.server import Server
 
 CHANCES = st.randoms(use_true_random=False)
 

@@ -6,7 +6,7 @@ import re
 import shlex
 from pathlib import Path
 
-from tests.servers import Server
+from tools.servers.server import Server
 
 RIGHTS = Path(__file__).resolve().parents[2] / "docs" / "reference" / "rights.md"
 _BLOCK = re.compile(r"^redis-cli ACL SETUSER (?:.*\\\n)*.*$", re.M)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import redis
 
-from tests.servers import Server
+from tools.servers.server import Server
 
 RIGHTS = ("~*", "&*", "+@all")
 

@@ -18,7 +18,7 @@ from spark_streams.options.sink_options import SinkOptions
 from spark_streams.options.source_options import BatchSourceOptions, SourceOptions
 from spark_streams.wire.connect import connect
 from tests.identity import tokens
-from tests.servers import Server
+from tools.servers.server import Server
 
 SECRET = "s3cret-word"
 NEEDED = {"streams": "s", "group": "g"}

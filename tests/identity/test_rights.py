@@ -12,19 +12,20 @@ from click.testing import CliRunner, Result
 
 from spark_streams.cli import main
 from spark_streams.errors import NotPermittedError
-from spark_streams.groups import prune, standing
+from spark_streams.groups import group_snapshot as standing
+from spark_streams.groups import prune
 from spark_streams.jobs.earlier_counts import require_uncounted
-from spark_streams.keys import retry_stream
-from spark_streams.sink.batch import Batch
-from spark_streams.sink.batch_commit import pass_over, rows_written
-from spark_streams.sink.runs import begin_job, begin_run
+from spark_streams.model.keys import retry_stream
+from spark_streams.sink.ledger.batch import Batch
+from spark_streams.sink.ledger.batch_commit import pass_over, rows_written
+from spark_streams.sink.ledger.runs import begin_job, begin_run
 from spark_streams.source.group.commit_marks import committed_key
 from spark_streams.wire.connect import connect
 from tests.identity.documented_rights import as_user, besides, documented, rights
-from tests.servers import Server
 from tests.sink.writing import batch_of, close, frame, numbers, options, write
-from tests.source.driving import ALL, add, drain, forget_all, reader
 from tests.source.limited_user import read_in_all_ways
+from tools.driving import ALL, add, drain, forget_all, reader
+from tools.servers.server import Server
 
 ROLES = {"reader", "writer", "redrive", "looker", "exporter", "operator"}
 

@@ -11,14 +11,14 @@ import pytest
 import redis
 
 from spark_streams.options.access_options import server_of
-from spark_streams.wire import connection
 from spark_streams.wire.connect import connect
+from spark_streams.wire.connection import connection
 from spark_streams.wire.session import Session
 from tests.identity import tokens
 from tests.identity.rotation import Rotation
 from tests.piping import Piping
-from tests.servers import Server
-from tests.source.driving import forget_all
+from tools.driving import forget_all
+from tools.servers.server import Server
 
 WAYS = ("passwordFile", "credentialProvider")
 

@@ -14,9 +14,9 @@ from spark_streams.errors import ServerUnreachableError
 from spark_streams.options.access_options import server_of
 from spark_streams.wire.connect import connect
 from tests.certificates import certificates
-from tests.servers import Server, free_port, running_redis, skip_without_redis
 from tests.sink.writing import batch_of, close, frame, options, write
-from tests.source.driving import add, drain, forget_all, reader
+from tools.driving import add, drain, forget_all, reader
+from tools.servers.server import Server, free_port, running_redis, skip_without_redis
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
 

@@ -10,7 +10,7 @@ import pytest
 
 from spark_streams.jobs.exact_fields import HEX
 from tests.jobs.work import ROOT, Work, call
-from tests.servers import Server
+from tools.servers.server import Server
 
 ENTRIES: list[list[bytes]] = [
     [b"n", b"1", b"text", "Ærø 🦊\r\n".encode()],

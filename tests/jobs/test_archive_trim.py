@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from spark_streams.jobs.archive import Trimmer
-from spark_streams.keys import key_beside
+from spark_streams.model.keys import key_beside
 from spark_streams.options.source_options import SourceOptions
-from spark_streams.sink.trim import Kept, Trimming
-from tests.servers import Server
+from spark_streams.sink.trim.trim import Kept, Trimming
+from tools.servers.server import Server
 
 ENTRIES = 25_000  # a server trims 10,000 at a time
 

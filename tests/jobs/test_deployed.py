@@ -24,7 +24,7 @@ import pyspark
 import pytest
 
 from tests.jobs.work import PATIENCE, ROOT, SUBMIT, Work, sample
-from tests.servers import Server
+from tools.servers.server import Server
 
 pytestmark = pytest.mark.spark
 

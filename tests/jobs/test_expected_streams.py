@@ -9,7 +9,7 @@ from rich.console import Console
 from spark_streams.jobs.job import Job
 from spark_streams.jobs.query import Query
 from spark_streams.options.source_options import SourceOptions
-from tests.servers import Server
+from tools.servers.server import Server
 
 
 @pytest.fixture

@@ -16,13 +16,13 @@ from click.testing import CliRunner, Result
 from spark_streams.cli import main
 from spark_streams.jobs.arguments import JOBS
 from spark_streams.jobs.command import program
-from spark_streams.jobs.config import check_keys
 from spark_streams.jobs.output.outputs import outputs_of
-from spark_streams.jobs.sample_config import about, sample_config
 from spark_streams.jobs.schema.columns import Columns
-from spark_streams.jobs.spark_settings import SHAPE as SPARK
+from spark_streams.jobs.settings.config import check_keys
+from spark_streams.jobs.settings.sample_config import about, sample_config
+from spark_streams.jobs.settings.spark_settings import SHAPE as SPARK
 from spark_streams.jobs.split import Split
-from tests.servers import Server
+from tools.servers.server import Server
 
 ROOT = Path(__file__).resolve().parents[2]
 

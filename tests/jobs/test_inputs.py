@@ -8,7 +8,7 @@ from typing import Any
 from spark_streams.jobs.query import Query
 from spark_streams.options.source_options import SourceOptions
 from tests.deadletter.making import fill
-from tests.servers import Server
+from tools.servers.server import Server
 
 
 def test_letters_do_not_wait_to_be_read(server: Server) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from tests.jobs.work import KEY, Running, Work, sample
-from tests.servers import KINDS, Server, skip_without_redis
+from tools.servers.server import KINDS, Server, skip_without_redis
 
 pytestmark = pytest.mark.spark
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.deadletter.making import fill, numbers
 from tests.jobs.work import ROOT, call
-from tests.servers import Server
+from tools.servers.server import Server
 
 DEAD = "flights:dead"
 

@@ -15,7 +15,7 @@ import pytest
 
 from tests.deadletter.making import fill, numbers
 from tests.jobs.work import NEW_SESSION, PATIENCE, Running, Work
-from tests.servers import Server, running_engine
+from tools.servers.server import Server, running_engine
 
 pytestmark = pytest.mark.spark
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.jobs.work import ROOT, Work, call
-from tests.servers import Server, free_port
+from tools.servers.server import Server, free_port
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ import pyarrow.dataset
 import pyspark
 import pytest
 
-from tests.servers import Server
+from tools.servers.server import Server
 
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLE = ROOT / "tests" / "data" / "flights_sample.csv"

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 import redis
 
-from spark_streams.wire.address import Address
-from spark_streams.wire.connection import Connection
-from tests.servers import Server
+from spark_streams.wire.address.address import Address
+from spark_streams.wire.connection.connection import Connection
+from tools.servers.server import Server
 
 
 @pytest.fixture

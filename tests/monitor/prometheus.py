@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from tests.servers import free_port
+from tools.servers.server import free_port
 
 needs_prometheus = pytest.mark.skipif(
     shutil.which("prometheus") is None or shutil.which("promtool") is None,

@@ -10,18 +10,18 @@ from pathlib import Path
 import pytest
 import redis
 
-from spark_streams.monitor.exporter.chosen import Chosen
-from spark_streams.monitor.exporter.looks import Looks
 from spark_streams.monitor.exporter.metrics import Collector
+from spark_streams.monitor.exporter.snapshot_cache import Looks
+from spark_streams.monitor.exporter.stream_filter import Chosen
 from spark_streams.monitor.exposition import Exposition
 from spark_streams.monitor.watch.lag_cache import Standings
 from spark_streams.monitor.watch.prometheus import Collector as OfQueries
 from spark_streams.monitor.watch.queries import Query
-from spark_streams.wire.address import Address
+from spark_streams.wire.address.address import Address
 from tests.deadletter.making import fill
 from tests.monitor.dashboard import CONF, board, panels
 from tests.monitor.prometheus import Prometheus, needs_prometheus, promtool, running_prometheus
-from tests.servers import Server, counts_entries
+from tools.servers.server import Server, counts_entries
 
 ALERTS = CONF / "alerts.yml"
 METRICS = CONF.parent / "docs" / "reference" / "metrics.md"

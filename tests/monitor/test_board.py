@@ -9,14 +9,14 @@ import pytest
 import redis
 from rich.console import Console
 
-from spark_streams.commands.top import Watched
+from spark_streams.commands.look.top import Watched
 from spark_streams.monitor.lag_survey import ConsumerStanding, GroupStanding, StreamStanding, Survey
 from spark_streams.monitor.rates import History, Rates, rates_between
 from spark_streams.monitor.terminal.board import Board, Title
 from spark_streams.monitor.terminal.names import shorten, widths
 from spark_streams.monitor.terminal.units import count, duration, rate, short, sparkline
 from tests.monitor.test_cli import orders, rstream, state  # noqa: F401 - a fixture
-from tests.servers import Server, counts_entries
+from tools.servers.server import Server, counts_entries
 
 
 def seen(seconds: float, added: int | None, delivered: int | None, lag: int, pending: int = 0) -> Survey:

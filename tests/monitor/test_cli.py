@@ -13,8 +13,8 @@ import redis
 from click.testing import CliRunner, Result
 
 from spark_streams.cli import main
-from tests.engine.test_processes import shut_down
-from tests.servers import Server
+from tests.engine.server.test_processes import shut_down
+from tools.servers.server import Server
 
 
 def rstream(server: Server, *words: str, given: str | None = None) -> Result:

@@ -23,15 +23,15 @@ from click.testing import CliRunner, Result
 
 from spark_streams.cli import main
 from spark_streams.deadletter.limits import DEAD_LETTER_LIMITS
-from spark_streams.keys import delays_key, retry_stream, returned_stream
-from spark_streams.monitor.exporter.chosen import Chosen
-from spark_streams.monitor.exporter.looks import Looks
+from spark_streams.model.keys import delays_key, retry_stream, returned_stream
 from spark_streams.monitor.exporter.metrics import Collector
+from spark_streams.monitor.exporter.snapshot_cache import Looks
+from spark_streams.monitor.exporter.stream_filter import Chosen
 from spark_streams.monitor.exposition import Exposition
-from spark_streams.wire.address import Address
-from spark_streams.wire.patience import Patience
+from spark_streams.wire.address.address import Address
+from spark_streams.wire.address.patience import Patience
 from tests.deadletter.making import DEAD, fill
-from tests.servers import Server, counts_entries, free_port, running_redis, serving, skip_without_redis
+from tools.servers.server import Server, counts_entries, free_port, running_redis, serving, skip_without_redis
 
 Page = dict[str, float]  # `name{label="value"}`, labels by name
 

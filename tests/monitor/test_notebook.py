@@ -14,9 +14,9 @@ from spark_streams.monitor.lag_survey import GroupStanding
 from spark_streams.monitor.notebook import NotebookTable, lag_table, query_table
 from spark_streams.monitor.watch.listener import Watch
 from spark_streams.monitor.watch.queries import Query
-from spark_streams.wire.address import Address
+from spark_streams.wire.address.address import Address
 from tests.monitor.test_progress import offset, progress
-from tests.servers import Server
+from tools.servers.server import Server
 
 
 def standing(stream: str, lag: int = 0, **more: Any) -> GroupStanding:

@@ -10,9 +10,9 @@ from click.testing import CliRunner
 
 from spark_streams.cli import main
 from spark_streams.monitor.lag_survey import survey
-from spark_streams.wire.connection import Connection
+from spark_streams.wire.connection.connection import Connection
 from tests.monitor.test_exporter import read
-from tests.servers import Server, skip_without_xnack
+from tools.servers.server import Server, skip_without_xnack
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from spark_streams.monitor.report.report import LINES, Chart, ConsumerRow, Group
 from spark_streams.monitor.report.series import Series, thinned
 from spark_streams.monitor.report.svg import draw, time_ticks, value_ticks
 from tests.monitor.test_cli import orders, rstream, state  # noqa: F401 - a fixture
-from tests.servers import Server, counts_entries
+from tools.servers.server import Server, counts_entries
 
 
 class Words(HTMLParser):

@@ -7,11 +7,11 @@ import logging
 import pytest
 import redis
 
-from spark_streams.keys import delays_key, retry_stream, returned_stream
+from spark_streams.model.keys import delays_key, retry_stream, returned_stream
 from spark_streams.monitor.lag_survey import GroupStanding
 from spark_streams.monitor.watch.lag_cache import Standings
-from spark_streams.wire.address import Address
-from tests.servers import Server, free_port
+from spark_streams.wire.address.address import Address
+from tools.servers.server import Server, free_port
 
 
 class Clock:

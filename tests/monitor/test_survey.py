@@ -9,9 +9,9 @@ import pytest
 import redis
 
 from spark_streams.monitor.lag_survey import GroupStanding, survey
-from spark_streams.wire.connection import Connection
-from spark_streams.wire.scan import list_streams
-from tests.servers import Server, counts_entries
+from spark_streams.wire.connection.connection import Connection
+from spark_streams.wire.replies.scan import list_streams
+from tools.servers.server import Server, counts_entries
 
 
 def add(client: redis.Redis, stream: str, count: int, **first: Any) -> list[str]:

@@ -18,10 +18,10 @@ import redis
 from click.testing import CliRunner, Result
 
 from spark_streams.cli import main
-from spark_streams.ids import StreamId
+from spark_streams.model.ids import StreamId
 from spark_streams.monitor.last_entries import Follower
-from spark_streams.wire.connection import Connection
-from tests.servers import Server, free_port, serving
+from spark_streams.wire.connection.connection import Connection
+from tools.servers.server import Server, free_port, serving
 
 ROOT = Path(__file__).parents[2]
 

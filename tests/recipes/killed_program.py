@@ -9,8 +9,8 @@ import sys
 
 from pyspark.sql import SparkSession
 
-from tests.chaos.job import JAVA_OPTIONS
 from tests.recipes.conftest import recipe_of
+from tools.chaos.job import JAVA_OPTIONS
 
 url, folder, *drain = sys.argv[1:]
 spark = (

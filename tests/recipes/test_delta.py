@@ -23,7 +23,7 @@ from spark_streams.jobs.job import Job
 from spark_streams.jobs.output.deltalake_table import _Batch, _writer
 from spark_streams.jobs.output.table import TableConfig
 from tests.recipes.conftest import RECIPES, recipe_of
-from tests.servers import Server
+from tools.servers.server import Server
 
 pytestmark = pytest.mark.spark
 

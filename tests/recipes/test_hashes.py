@@ -10,8 +10,8 @@ import pytest
 from pyspark.sql import SparkSession
 from redis.crc import key_slot
 
-from tests.redis_cluster.processes import running_cluster
-from tests.servers import Server, skip_without_redis
+from tools.servers.cluster import running_cluster
+from tools.servers.server import Server, skip_without_redis
 
 pytestmark = pytest.mark.spark
 Recipe = Callable[[str], ModuleType]

@@ -14,7 +14,7 @@ import pytest
 
 from spark_streams.spark.read_limits import HAS_READ_LIMITS
 from tests.recipes.feed import READ, Feed
-from tests.servers import Server
+from tools.servers.server import Server
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 240.0  # seconds

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from spark_streams.spark.read_limits import HAS_READ_LIMITS
 from tests.recipes.conftest import RECIPES
-from tests.servers import Server
+from tools.servers.server import Server
 
 pytestmark = pytest.mark.spark
 

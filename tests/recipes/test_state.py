@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from spark_streams.spark.read_limits import HAS_READ_LIMITS
 from tests.recipes.conftest import recipe_of
 from tests.recipes.feed import Feed
-from tests.servers import Server
+from tools.servers.server import Server
 
 pytestmark = [
     pytest.mark.spark,

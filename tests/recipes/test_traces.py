@@ -11,8 +11,8 @@ from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
 from spark_streams.cli import main
-from tests.servers import Server
 from tests.spark.streams import run_to_the_end
+from tools.servers.server import Server
 
 pytestmark = pytest.mark.spark
 Recipe = Callable[[str], ModuleType]

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.redis_cluster.processes import RedisCluster, running_cluster
-from tests.servers import skip_without_redis
-from tests.source.driving import forget_all
+from tools.driving import forget_all
+from tools.servers.cluster import RedisCluster, running_cluster
+from tools.servers.server import skip_without_redis
 
 
 @pytest.fixture(scope="session")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tests.lagging import cut_off, join_again
-from tests.redis_cluster.processes import RedisCluster
-from tests.sentinel.processes import until
+from tools.servers.cluster import RedisCluster
+from tools.servers.sentinels import until
 
 
 class OfCluster:

@@ -10,13 +10,13 @@ import time
 from collections import Counter
 from typing import Any, Protocol
 
-from spark_streams.wire.address import Address
+from spark_streams.wire.address.address import Address
 from spark_streams.wire.connect import connect
+from spark_streams.wire.replies.xinfo import stream_states
 from spark_streams.wire.session import Session
-from spark_streams.wire.xinfo import stream_states
-from tests.servers import Server
 from tests.sink.writing import HASTY, batch_of, close, frame, options, write
-from tests.source.driving import ALL, reader, rows
+from tools.driving import ALL, reader, rows
+from tools.servers.server import Server
 
 STREAMS = [f"s{n}" for n in range(12)]
 OUTS = [f"out-{n}" for n in range(12)]

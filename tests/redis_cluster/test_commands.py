@@ -15,12 +15,12 @@ from click.testing import CliRunner, Result
 from jobs.demo import redis_cli
 from spark_streams.cli import main
 from spark_streams.source.stream_reader import StreamReader
-from spark_streams.wire.address import Address
+from spark_streams.wire.address.address import Address
 from spark_streams.wire.connect import connect
 from tests.deadletter.making import DEAD, fill
-from tests.redis_cluster.processes import RedisCluster
-from tests.sentinel.processes import until
-from tests.source.driving import ALL, NEVER_AHEAD, another_reader, rows, stop_all
+from tools.driving import ALL, NEVER_AHEAD, another_reader, rows, stop_all
+from tools.servers.cluster import RedisCluster
+from tools.servers.sentinels import until
 
 NAMES = [f"orders-{n}" for n in range(6)]  # on all three masters
 
@@ -110,7 +110,7 @@ def test_dead_letters(filled: RedisCluster) -> None:
 
 
 def test_top_goes_on_when_a_master_has_died(filled: RedisCluster) -> None:
-    from spark_streams.commands.top import Watched
+    from spark_streams.commands.look.top import Watched
 
     top = Watched(filled.url, (), None, 1000)
     top.look()
@@ -185,7 +185,7 @@ def test_a_stopped_query_replays_a_part_of_streams_on_every_node(filled: RedisCl
 
 def test_abandoned_groups_are_pruned_on_every_node(filled: RedisCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("spark_streams.groups.prune.SHORTEST_MS", 1)
-    monkeypatch.setattr("spark_streams.groups.standing.ACTIVE_MS", 1)
+    monkeypatch.setattr("spark_streams.groups.group_snapshot.ACTIVE_MS", 1)
     with connect(Address.parse(filled.url)) as server:
         for name in (f"old-{n}" for n in range(6)):
             server.execute_all([("XADD", name, f"170000000000{n}-1", "n", n) for n in range(3)])
@@ -202,7 +202,7 @@ def test_abandoned_groups_are_pruned_on_every_node(filled: RedisCluster, monkeyp
 
 
 def test_tail(filled: RedisCluster) -> None:
-    from spark_streams.ids import StreamId
+    from spark_streams.model.ids import StreamId
     from spark_streams.monitor.last_entries import Follower
 
     seen = rstream(filled, "tail", "orders-?", "-n", "7", "--json")

@@ -11,21 +11,21 @@ from unittest import mock
 
 import pytest
 
-from spark_streams.deadletter.failed_entry import FailedEntry
-from spark_streams.deadletter.post import post
-from spark_streams.deadletter.redrive_lock import RedriveState, redrive_key
-from spark_streams.deadletter.redrive_plan import RedriveOptions
-from spark_streams.ids import StreamId
-from spark_streams.keys import retry_stream, returned_stream, slot_of
+from spark_streams.deadletter.redrive.redrive_lock import RedriveState, redrive_key
+from spark_streams.deadletter.redrive.redrive_plan import RedriveOptions
+from spark_streams.deadletter.write.failed_entry import FailedEntry
+from spark_streams.deadletter.write.post import post
+from spark_streams.model.ids import StreamId
+from spark_streams.model.keys import retry_stream, returned_stream, slot_of
 from spark_streams.source.membership import Membership
-from spark_streams.source.task_notes import Destination, collect, notes_key
-from spark_streams.wire.address import Address
+from spark_streams.source.notes.task_notes import Destination, collect, notes_key
+from spark_streams.wire.address.address import Address
 from spark_streams.wire.connect import connect
-from spark_streams.wire.connection import pack
+from spark_streams.wire.connection.connection import pack
 from tests.deadletter.making import DEAD, envelopes, fill, marks, numbers, redrive
-from tests.redis_cluster.processes import RedisCluster
-from tests.sending import KilledError, at_each_point, before_sending, dying_at, killed, lost
-from tests.source.driving import ALL, drain, forget_all, reader, rows
+from tools.driving import ALL, drain, forget_all, reader, rows
+from tools.sending import KilledError, at_each_point, before_sending, dying_at, killed, lost
+from tools.servers.cluster import RedisCluster
 
 MEMBER = Membership(("s",), "g", "spark")
 COUNT = 12
@@ -84,7 +84,7 @@ def test_what_is_tried_again_waits_beside_its_stream_and_dies_in_another_slot(cl
         log["rows"] = set()
 
     def act() -> None:
-        with mock.patch("spark_streams.lease.Lease._take"):  # whoever died has one for ten seconds
+        with mock.patch("spark_streams.wire.lease.Lease._take"):  # whoever died has one for ten seconds
             one = reader(cluster.server, **given)
             log.setdefault("committed", one.initialOffset())
             deadline = time.monotonic() + 30
@@ -134,7 +134,7 @@ def test_each_dead_letter_is_moved_once_wherever_a_redrive_dies(cluster: RedisCl
         fill(cluster.server, COUNT // 2, first=COUNT // 2, stream="other")
 
     def act() -> None:
-        with mock.patch("spark_streams.lease.Lease._take"):  # whoever died has one for ten seconds
+        with mock.patch("spark_streams.wire.lease.Lease._take"):  # whoever died has one for ten seconds
             redrive(cluster.server)
 
     def check() -> None:
@@ -167,7 +167,7 @@ def test_in_one_slot_each_dead_letter_is_in_one_place_wherever_a_redrive_dies(cl
         fill(cluster.server, COUNT, into=letters)
 
     def act() -> None:
-        with mock.patch("spark_streams.lease.Lease._take"):
+        with mock.patch("spark_streams.wire.lease.Lease._take"):
             redrive(cluster.server, stream=letters)
 
     for turn in range(1, 20):
@@ -205,7 +205,7 @@ def test_a_page_that_an_earlier_version_left_on_its_way_is_moved_once(cluster: R
 
 def test_a_page_on_its_way_to_other_slots_does_not_expire(cluster: RedisCluster) -> None:
     fill(cluster.server, COUNT)
-    with mock.patch("spark_streams.lease.Lease._take"):
+    with mock.patch("spark_streams.wire.lease.Lease._take"):
         with contextlib.suppress(KilledError), before_sending(b"XDEL", act=killed):
             redrive(cluster.server)
         with cluster.server.client() as client:
@@ -244,7 +244,7 @@ def test_a_stream_of_dead_letters_that_is_written_to_all_the_time_is_redriven_to
     cluster: RedisCluster,
 ) -> None:
     fill(cluster.server, COUNT)
-    with mock.patch("spark_streams.lease.Lease._take"):
+    with mock.patch("spark_streams.wire.lease.Lease._take"):
         with contextlib.suppress(KilledError), before_sending(b"XDEL", act=killed):  # a page is on its way
             redrive(cluster.server)
         with before_sending(b"SET", redrive_key(DEAD), act=lambda *_: fill(cluster.server, 1, first=-1)) as busy:

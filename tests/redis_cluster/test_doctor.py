@@ -11,15 +11,15 @@ from click.testing import CliRunner, Result
 from spark_streams.cli import main
 from spark_streams.doctor.rights import LOOKING, READING, REDRIVE, WRITING, names_of
 from spark_streams.monitor.lag_survey import survey
-from spark_streams.wire.address import Address
+from spark_streams.wire.address.address import Address
 from spark_streams.wire.connect import connect, mistrust
-from spark_streams.wire.scan import list_streams
+from spark_streams.wire.replies.scan import list_streams
 from tests.deadletter.making import DEAD, fill, redrive
 from tests.redis_cluster.piping import Piping
-from tests.redis_cluster.processes import RedisCluster
 from tests.redis_cluster.test_rights import IN_A_CLUSTER, RIGHTS, Limited, allow
-from tests.sentinel.processes import until
 from tests.source.limited_user import read_in_all_ways
+from tools.servers.cluster import RedisCluster
+from tools.servers.sentinels import until
 
 WHO = "+client|info"  # for the user's name in what is found
 

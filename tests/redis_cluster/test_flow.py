@@ -7,10 +7,10 @@ import time
 
 import pytest
 
-from spark_streams.keys import slot_of
+from spark_streams.model.keys import slot_of
 from tests.redis_cluster.piping import OUTS, STREAMS, Piping
-from tests.redis_cluster.processes import RedisCluster
-from tests.sentinel.processes import until
+from tools.servers.cluster import RedisCluster
+from tools.servers.sentinels import until
 
 
 @pytest.mark.parametrize(

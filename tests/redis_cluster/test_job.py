@@ -20,12 +20,12 @@ import pytest
 from click.testing import CliRunner
 
 from spark_streams.cli import main
-from spark_streams.keys import slot_of
+from spark_streams.model.keys import slot_of
 from tests.certificates import certificates
 from tests.jobs.work import PATIENCE, ROOT, SUBMIT
-from tests.redis_cluster.processes import RedisCluster, running_cluster
 from tests.redis_cluster.test_rights import IN_A_CLUSTER, RIGHTS
-from tests.servers import skip_without_redis
+from tools.servers.cluster import RedisCluster, running_cluster
+from tools.servers.server import skip_without_redis
 
 pytestmark = [
     pytest.mark.long,

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from spark_streams.keys import RUNS
-from spark_streams.sink.runs import begin_job
+from spark_streams.model.keys import RUNS
+from spark_streams.sink.ledger.runs import begin_job
 from tests.lagging import Lagging
 from tests.losses_of_entries import LossesOfEntries
 from tests.losses_of_rows import LossesOfRows, batch_done, sink
 from tests.redis_cluster.lagging import OfCluster
-from tests.redis_cluster.processes import RedisCluster
 from tests.sink.writing import close, frame, write
+from tools.servers.cluster import RedisCluster
 
 
 @pytest.fixture

@@ -9,12 +9,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from spark_streams.keys import slot_of
+from spark_streams.model.keys import slot_of
 from tests.redis_cluster.piping import OUTS, STREAMS, Piping
-from tests.redis_cluster.processes import RedisCluster, running_cluster
 from tests.redis_cluster.test_long import finished, replaced, seeded
-from tests.source.driving import forget_all
 from tests.versions.folder import bin_of, version_of
+from tools.driving import forget_all
+from tools.servers.cluster import RedisCluster, running_cluster
 
 pytestmark = pytest.mark.long
 

@@ -7,14 +7,14 @@ from collections.abc import Iterator
 import pytest
 
 from spark_streams.errors import LoginError, NotPermittedError
-from spark_streams.keys import slot_of
-from spark_streams.wire.address import Address
+from spark_streams.model.keys import slot_of
+from spark_streams.wire.address.address import Address
 from spark_streams.wire.connect import connect, mistrust
 from tests.deadletter.making import DEAD, fill, redrive
 from tests.identity.documented_rights import besides, rights
 from tests.redis_cluster.piping import STREAMS, Piping
-from tests.redis_cluster.processes import ClusterServer, RedisCluster
-from tests.servers import Server
+from tools.servers.cluster import ClusterServer, RedisCluster
+from tools.servers.server import Server
 
 IN_A_CLUSTER = besides("a [cluster]")
 

@@ -7,16 +7,16 @@ from collections.abc import Iterator
 import pytest
 
 from spark_streams.errors import NotAllowedError, ServerReplyError, UnsupportedError
-from spark_streams.keys import key_beside, slot_of
+from spark_streams.model.keys import key_beside, slot_of
 from spark_streams.options.access_options import server_of
-from spark_streams.wire import cluster_watch
-from spark_streams.wire.address import Address
+from spark_streams.wire.address.address import Address
 from spark_streams.wire.connect import connect
-from spark_streams.wire.scan import list_streams, matching_streams, streams_if_few
-from spark_streams.wire.server import Server
+from spark_streams.wire.connection.server import Server
+from spark_streams.wire.replies.scan import list_streams, matching_streams, streams_if_few
 from spark_streams.wire.session import Session
-from spark_streams.wire.topology import SlotMap, topology_of
-from tests.redis_cluster.processes import RedisCluster
+from spark_streams.wire.topology import cluster_watch
+from spark_streams.wire.topology.topology import SlotMap, topology_of
+from tools.servers.cluster import RedisCluster
 
 NAMES = [f"s{n}" for n in range(12)]
 

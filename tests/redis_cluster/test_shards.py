@@ -9,16 +9,16 @@ import pyarrow as pa
 import pytest
 
 from spark_streams.errors import ShardsError
-from spark_streams.keys import shards_key, slot_of
+from spark_streams.model.keys import shards_key, slot_of
 from spark_streams.shards.names import shards_of
-from spark_streams.sink.destination import Destination
-from spark_streams.wire.address import Address
+from spark_streams.sink.encode.destination import Destination
+from spark_streams.wire.address.address import Address
 from spark_streams.wire.session import Session
-from tests.redis_cluster.processes import RedisCluster
-from tests.sentinel.processes import until
 from tests.shards.making import Row, by_key, frame, sequence, sharded
 from tests.sink.writing import batch_of, close, options, write
-from tests.source.driving import ALL, reader, rows
+from tools.driving import ALL, reader, rows
+from tools.servers.cluster import RedisCluster
+from tools.servers.sentinels import until
 
 KEYS = 100
 NAMES = shards_of("orders", 8)

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import hiredis
 
-from tests.sentinel.processes import NAME
+from tools.servers.sentinels import NAME
 
 
 class Stub(socketserver.ThreadingTCPServer):

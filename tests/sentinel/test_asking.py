@@ -14,15 +14,15 @@ from spark_streams.cli import main
 from spark_streams.errors import LoginError, NotAllowedError, RStreamError, ServerReplyError, ServerUnreachableError
 from spark_streams.options.access_options import server_of
 from spark_streams.options.source_options import SourceOptions
-from spark_streams.wire.address import Address
+from spark_streams.wire.address.address import Address
 from spark_streams.wire.connect import connect
-from spark_streams.wire.retry import is_transient
+from spark_streams.wire.connection.retry import is_transient
 from spark_streams.wire.session import Session
 from tests.identity.documented_rights import rights
-from tests.sentinel.processes import NAME, Sentinels, until
 from tests.sentinel.stub import stub
-from tests.servers import Server, free_port
-from tests.source.driving import add, drain, forget_all, reader
+from tools.driving import add, drain, forget_all, reader
+from tools.servers.sentinels import NAME, Sentinels, until
+from tools.servers.server import Server, free_port
 
 
 def url_of(*ports: int, name: str = NAME, login: str = "") -> str:

@@ -8,11 +8,11 @@ from click.testing import CliRunner, Result
 
 from jobs.demo import redis_cli
 from spark_streams.cli import main
-from spark_streams.wire.address import Address
+from spark_streams.wire.address.address import Address
 from spark_streams.wire.connect import connect
 from tests.deadletter.making import DEAD, fill
-from tests.sentinel.processes import Sentinels, until
-from tests.servers import Server
+from tools.servers.sentinels import Sentinels, until
+from tools.servers.server import Server
 
 
 def rstream(sentinels: Sentinels, *words: str) -> Result:

@@ -17,10 +17,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 import spark_streams
-from spark_streams.wire.address import Address
+from spark_streams.wire.address.address import Address
 from spark_streams.wire.session import Session
-from tests.sentinel.processes import Sentinels, until
-from tests.source.driving import pending_count
+from tools.driving import pending_count
+from tools.servers.sentinels import Sentinels, until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.spark]
 MINUTES = float(os.environ.get("RSTREAM_SENTINEL_MINUTES", "2"))

@@ -9,8 +9,8 @@ import pytest
 from tests.lagging import Lagging, one_server
 from tests.losses_of_entries import LossesOfEntries
 from tests.losses_of_rows import LossesOfRows, RowsThatAreRefused
-from tests.servers import skip_without_redis
-from tests.source.driving import forget_all
+from tools.driving import forget_all
+from tools.servers.server import skip_without_redis
 
 
 @pytest.fixture

@@ -8,11 +8,11 @@ import pyarrow as pa
 
 from spark_streams.options.sink_options import SinkOptions
 from spark_streams.shards.names import shards_of
-from spark_streams.sink.destination import Destination
+from spark_streams.sink.encode.destination import Destination
 from spark_streams.wire.connect import connect
-from tests.servers import Server
 from tests.shards.rule import shard_of
 from tests.sink.writing import options
+from tools.servers.server import Server
 
 Row = tuple[str | None, int]  # key, number
 

@@ -11,12 +11,12 @@ from click.testing import CliRunner, Result
 
 from spark_streams.cli import main
 from spark_streams.deadletter.envelope import dead_letter_fields
-from spark_streams.keys import retry_stream, returned_stream
+from spark_streams.model.keys import retry_stream, returned_stream
 from spark_streams.shards.names import shards_of
-from tests.servers import Server
 from tests.shards.making import frame, sequence, sharded, shards_there
 from tests.sink.writing import batch_of, close, write
-from tests.source.driving import ALL, NEVER_AHEAD, another_reader, rows, stop_all
+from tools.driving import ALL, NEVER_AHEAD, another_reader, rows, stop_all
+from tools.servers.server import Server
 
 NAMES = shards_of("orders", 4)
 

@@ -8,12 +8,12 @@ import pyarrow as pa
 import pytest
 
 from spark_streams.errors import LedgerError
-from spark_streams.sink import chunk_writer
-from spark_streams.sink.batch_commit import close_batch
+from spark_streams.sink.ledger.batch_commit import close_batch
+from spark_streams.sink.send import chunk_writer
 from tests.lagging import OneServer, one_server
-from tests.servers import Server, skip_without_redis
 from tests.shards.making import by_key, frame, sequence, sharded, shards_there
 from tests.sink.writing import batch_of, close, write
+from tools.servers.server import Server, skip_without_redis
 
 ROWS = sequence(300, keys=30)
 IN_ORDER = {f"k{key}": list(range(key, 300, 30)) for key in range(30)}

@@ -12,16 +12,16 @@ from click.testing import CliRunner
 
 from spark_streams.cli import main
 from spark_streams.errors import ShardsError, StreamMissingError
-from spark_streams.keys import shards_key
+from spark_streams.model.keys import shards_key
 from spark_streams.options.access_options import server_of
 from spark_streams.shards.names import shards_of
 from spark_streams.shards.settling import known_shards, require_plain
-from spark_streams.sink.destination import Destination
+from spark_streams.sink.encode.destination import Destination
 from spark_streams.wire.connect import connect
-from tests.servers import Server
 from tests.shards.test_source import read, written
 from tests.sink.writing import options
-from tests.source.driving import ALL, drain, forget_all, reader, stop_all
+from tools.driving import ALL, drain, forget_all, reader, stop_all
+from tools.servers.server import Server
 
 KEY = shards_key("orders").decode()
 NAMES = shards_of("orders", 4)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_streams.keys import slot_of
+from spark_streams.model.keys import slot_of
 from spark_streams.shards.names import MOST, Shard, may_be_in_shards, shards_of
 from spark_streams.shards.of_keys import crc32, shards_of_keys
 from tests.shards import rule

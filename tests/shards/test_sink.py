@@ -11,14 +11,14 @@ import pytest
 
 from spark_streams.errors import InvalidOptionError, SchemaError
 from spark_streams.options.sink_options import SinkOptions
-from spark_streams.sink.destination import Destination
-from spark_streams.sink.write import append
-from spark_streams.wire.connection import Connection
-from tests.sending import before_sending, killed, lost, reply_lost
-from tests.servers import Server
+from spark_streams.sink.encode.destination import Destination
+from spark_streams.sink.send.write import append
+from spark_streams.wire.connection.connection import Connection
 from tests.shards.making import Row, by_key, frame, sequence, sharded, shards_there
 from tests.shards.rule import shard_of
 from tests.sink.writing import KilledError, batch_of, close, dying, killed_before_chunk, options, write
+from tools.sending import before_sending, killed, lost, reply_lost
+from tools.servers.server import Server
 
 ROWS = sequence(300, keys=30)
 IN_ORDER = {f"k{key}": list(range(key, 300, 30)) for key in range(30)}

@@ -10,18 +10,18 @@ import pytest
 import redis
 
 from spark_streams.errors import InvalidOptionError, ShardsError, StreamMissingError
-from spark_streams.keys import shards_key
+from spark_streams.model.keys import shards_key
 from spark_streams.options.sink_options import SinkOptions
 from spark_streams.options.source_options import BatchSourceOptions, SourceOptions
 from spark_streams.shards.names import shards_of
-from spark_streams.sink.destination import Destination
+from spark_streams.sink.encode.destination import Destination
 from spark_streams.source.batch.plan import plan_tasks
 from spark_streams.source.batch.stream_bounds import Narrowing
 from spark_streams.wire.connect import connect
-from tests.servers import Server
 from tests.shards.making import by_key, frame, sequence, sharded, shards_there
 from tests.sink.writing import batch_of, came_before, close, options, write
-from tests.source.driving import ALL, begin, drain, forget_all, reader, rows, stop_all
+from tools.driving import ALL, begin, drain, forget_all, reader, rows, stop_all
+from tools.servers.server import Server
 
 KEY = shards_key("orders").decode()
 NAMES = shards_of("orders", 4)

@@ -6,6 +6,6 @@ carry a delay in *ticks*: a tick is a moment before or after bytes leave the pro
 does (ticks.py). The *model* knows of every entry whether it must reach the sink, and why it may not (model.py); the
 *verdict* holds the sink, the errors and the counted losses against it (verdict.py).
 
-    python -m tests.simulation --runs 20000 --server redis --seed 1
+    python -m tools.simulation --runs 20000 --server redis --seed 1
     RSTREAM_SEED=17 python -m pytest tests/simulation -s
 """

@@ -11,12 +11,12 @@ import redis
 
 from spark_streams.errors import DataLossError
 from spark_streams.source.stream_reader import StreamReader
-from tests.servers import Server
-from tests.simulation.patched import product
-from tests.simulation.plan import NEVER_AHEAD, Plan, Setup
-from tests.simulation.run import run
-from tests.simulation.step import Step
-from tests.source.driving import ALL, add, drain, forget_all, pending_count, read, reader
+from tools.driving import ALL, add, drain, forget_all, pending_count, read, reader
+from tools.servers.server import Server
+from tools.simulation.patched import product
+from tools.simulation.plan import NEVER_AHEAD, Plan, Setup
+from tools.simulation.run import run
+from tools.simulation.step import Step
 
 pytestmark = pytest.mark.chaos
 

@@ -9,10 +9,10 @@ import pytest
 import redis
 
 from spark_streams.source.microbatch import reconcile
-from tests.key_copies import copies, make_again
-from tests.servers import Server
 from tests.simulation.test_found import LENIENT, at_rest, lost
-from tests.source.driving import ALL, NEVER_AHEAD, add, begin, drain, forget_all, pending_count, read, reader
+from tools.driving import ALL, NEVER_AHEAD, add, begin, drain, forget_all, pending_count, read, reader
+from tools.key_copies import copies, make_again
+from tools.servers.server import Server
 
 pytestmark = pytest.mark.chaos
 

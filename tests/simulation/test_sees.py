@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from spark_streams.ids import MAX_ID
-from spark_streams.sink.balance import Balance
-from spark_streams.sink.ledger_view import LedgerView
-from spark_streams.sink.opening import _Opening
-from spark_streams.source.group import account
-from spark_streams.source.group.data_loss import DataLoss
-from spark_streams.source.group.finding import Finding
-from spark_streams.source.group.snapshot import Snapshot
+from spark_streams.model.ids import MAX_ID
+from spark_streams.sink.ledger.balance import Balance
+from spark_streams.sink.ledger.join import _Opening
+from spark_streams.sink.ledger.ledger_view import LedgerView
+from spark_streams.source.findings import account
+from spark_streams.source.findings.data_loss import DataLoss
+from spark_streams.source.findings.finding import Finding
+from spark_streams.source.findings.snapshot import Snapshot
 from spark_streams.source.membership import Membership
 from spark_streams.source.microbatch import batch_contents
 from spark_streams.source.microbatch.reconcile import Reconciler
@@ -23,13 +23,13 @@ from spark_streams.source.microbatch.run_state import RunState
 from spark_streams.source.microbatch.trigger import Trigger, Triggered
 from spark_streams.source.offset import Offset
 from spark_streams.source.pending_list import PendingRange, acknowledge
-from spark_streams.wire.connection import Connection
-from tests.servers import Server
-from tests.simulation.patched import product
-from tests.simulation.plan import NEVER_AHEAD, Plan, Setup
-from tests.simulation.run import run
-from tests.simulation.step import Step
-from tests.simulation.world import CONSUMER, GROUP
+from spark_streams.wire.connection.connection import Connection
+from tools.servers.server import Server
+from tools.simulation.patched import product
+from tools.simulation.plan import NEVER_AHEAD, Plan, Setup
+from tools.simulation.run import run
+from tools.simulation.step import Step
+from tools.simulation.world import CONSUMER, GROUP
 
 pytestmark = pytest.mark.chaos
 
@@ -92,7 +92,7 @@ def forgets_what_a_crash_left(patch: pytest.MonkeyPatch) -> None:
 
 
 def does_not_hold_groups_against_the_checkpoint(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("spark_streams.source.group.diagnosis._One._above", lambda *given: None)
+    patch.setattr("spark_streams.source.findings.diagnosis._One._above", lambda *given: None)
     patch.setattr(Reconciler, "settle_and_reread", _hardly_asks)
 
 

@@ -6,12 +6,12 @@ import os
 
 import pytest
 
-from tests.servers import Server
-from tests.simulation import known
-from tests.simulation.patched import product
-from tests.simulation.plan import make
-from tests.simulation.run import run
-from tests.simulation.soak import shrunk, soak
+from tools.servers.server import Server
+from tools.simulation import known
+from tools.simulation.patched import product
+from tools.simulation.plan import make
+from tools.simulation.run import run
+from tools.simulation.soak import shrunk, soak
 
 pytestmark = pytest.mark.chaos  # every run has seeds of its own
 

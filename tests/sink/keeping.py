@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tests.key_copies import copies, make_again
-from tests.servers import Server
+from tools.key_copies import copies, make_again
+from tools.servers.server import Server
 
 
 class Copy:

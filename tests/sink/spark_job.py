@@ -12,9 +12,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming import DataStreamWriter
 from pyspark.sql.streaming.query import StreamingQuery
 
-from spark_streams.running.to_the_end import may_have_more
-from tests.chaos.job import JAVA_OPTIONS, TOO_SLOW, add_worker
+from spark_streams.running.run_until_drained import may_have_more
 from tests.sink.faulty import FaultySource
+from tools.chaos.job import JAVA_OPTIONS, TOO_SLOW, add_worker
 
 ROWS = 6_000
 KILLED = ("hold-write", "hold-commit")

@@ -9,8 +9,8 @@ from typing import Any
 from unittest import mock
 
 from spark_streams.errors import RStreamError
-from spark_streams.wire.connection import Connection
-from spark_streams.wire.pipe import Pipe
+from spark_streams.wire.connection.connection import Connection
+from spark_streams.wire.connection.pipe import Pipe
 
 
 class Standing(threading.Thread):

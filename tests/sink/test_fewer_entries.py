@@ -10,8 +10,7 @@ import pytest
 import redis
 
 from spark_streams.errors import LedgerError
-from spark_streams.task_context import MicroBatchName
-from tests.servers import Server
+from spark_streams.spark.task_context import MicroBatchName
 from tests.sink.writing import (
     KilledError,
     batch_of,
@@ -24,7 +23,8 @@ from tests.sink.writing import (
     options,
     write,
 )
-from tests.source.driving import ALL, add, forget_all, reader
+from tools.driving import ALL, add, forget_all, reader
+from tools.servers.server import Server
 
 ROWS = list(range(100))
 LEFT = ROWS[30:]

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from spark_streams.sink.write import append
-from tests.servers import Server
+from spark_streams.sink.send.write import append
 from tests.sink.spark_job import KILLED, ROWS
 from tests.sink.writing import frame, ledger_keys, numbers, options
+from tools.servers.server import Server
 
 pytestmark = pytest.mark.spark
 ROOT = Path(__file__).resolve().parents[2]

@@ -8,10 +8,9 @@ import pytest
 from pyspark.sql.types import LongType, StructType
 
 from spark_streams.errors import LedgerError
-from spark_streams.sink.batch import Batch
-from spark_streams.sink.batch_commit import pass_over
 from spark_streams.sink.batch_writer import BatchWriter
-from tests.servers import Server
+from spark_streams.sink.ledger.batch import Batch
+from spark_streams.sink.ledger.batch_commit import pass_over
 from tests.sink.keeping import Copy
 from tests.sink.writing import (
     batch_of,
@@ -24,6 +23,7 @@ from tests.sink.writing import (
     options,
     write,
 )
+from tools.servers.server import Server
 
 ROWS = list(range(100, 160))
 

@@ -8,14 +8,14 @@ from typing import cast
 import pytest
 import redis
 
-from spark_streams.sink import ledger_view
-from spark_streams.sink.batch import Batch
-from spark_streams.sink.ledger import JOB_SECONDS
-from spark_streams.sink.runs import begin_job
-from spark_streams.wire.connection import Connection
-from tests.sending import before_sending
-from tests.servers import Server
+from spark_streams.sink.ledger import ledger_view
+from spark_streams.sink.ledger.batch import Batch
+from spark_streams.sink.ledger.ledger import JOB_SECONDS
+from spark_streams.sink.ledger.runs import begin_job
+from spark_streams.wire.connection.connection import Connection
 from tests.sink.writing import batch_of, close, frame, numbers, options, write
+from tools.sending import before_sending
+from tools.servers.server import Server
 
 ROWS = list(range(80))
 

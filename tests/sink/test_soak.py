@@ -18,15 +18,15 @@ import pyarrow as pa
 import pytest
 
 from spark_streams.errors import LedgerError
-from spark_streams.sink.batch import Batch
-from spark_streams.sink.runs import begin_run
-from spark_streams.sink.write import Result
-from spark_streams.wire.address import Address
+from spark_streams.sink.ledger.batch import Batch
+from spark_streams.sink.ledger.runs import begin_run
+from spark_streams.sink.send.write import Result
+from spark_streams.wire.address.address import Address
 from tests.proxy import Proxy
-from tests.servers import KINDS, Server
 from tests.sink.keeping import Copy
 from tests.sink.standing import Standing, watched
 from tests.sink.writing import KilledError, close, dying, frame, ledger_keys, numbers, options, write
+from tools.servers.server import KINDS, Server
 
 FIRST, RUNS = int(os.environ.get("RSTREAM_SEED", "0")), int(os.environ.get("RSTREAM_RUNS", "25"))
 BATCHES = 6

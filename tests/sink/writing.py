@@ -10,15 +10,15 @@ import pyarrow as pa
 import pytest
 
 from spark_streams.options.sink_options import SinkOptions
-from spark_streams.sink.balance import Total
-from spark_streams.sink.batch import Batch
-from spark_streams.sink.batch_commit import TOGETHER, close_batch
-from spark_streams.sink.runs import run_name
-from spark_streams.sink.write import Result, Task, append
-from spark_streams.wire.connection import Connection, pack
-from spark_streams.wire.patience import Patience
-from tests.sending import KilledError, before_sending
-from tests.servers import Server
+from spark_streams.sink.ledger.balance import Total
+from spark_streams.sink.ledger.batch import Batch
+from spark_streams.sink.ledger.batch_commit import TOGETHER, close_batch
+from spark_streams.sink.ledger.runs import run_name
+from spark_streams.sink.send.write import Result, Task, append
+from spark_streams.wire.address.patience import Patience
+from spark_streams.wire.connection.connection import Connection, pack
+from tools.sending import KilledError, before_sending
+from tools.servers.server import Server
 
 HASTY = Patience(first_pause=0.001)
 

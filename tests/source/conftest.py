@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 import redis
 
-from tests.servers import Server
-from tests.source.driving import forget_all
+from tools.driving import forget_all
+from tools.servers.server import Server
 
 
 @pytest.fixture(autouse=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.servers import Server
-from tests.source.driving import SMALL, add, drain, reader
+from tools.driving import SMALL, add, drain, reader
+from tools.servers.server import Server
 
 
 def read_in_all_ways(limited: Server, server: Server) -> None:

@@ -9,8 +9,8 @@ import redis
 
 from spark_streams.source.stream_reader import StreamReader
 from spark_streams.spark.read_limits import ReadLimit
-from tests.servers import Server
-from tests.source.driving import ALL, read, reader
+from tools.driving import ALL, read, reader
+from tools.servers.server import Server
 
 LETTERS = {"maxDeliveries": "2", "deadLetterStream": "dead"}
 

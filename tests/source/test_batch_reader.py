@@ -21,8 +21,8 @@ from spark_streams.options.source_options import BatchSourceOptions
 from spark_streams.source.batch_reader import BatchReader
 from spark_streams.source.limits import LIMITS
 from spark_streams.source.rows.columns import Columns
-from spark_streams.wire.connection import Connection
-from tests.servers import Server
+from spark_streams.wire.connection.connection import Connection
+from tools.servers.server import Server
 
 SCHEMA = pa.schema([("n", pa.int64()), ("_stream", pa.string()), ("_id", pa.string())])
 # Small pages, so that a few hundred entries cross every boundary, and no task is smaller than it was told to be.

@@ -9,8 +9,8 @@ import redis
 
 from spark_streams.errors import UnsupportedError
 from spark_streams.spark.batch_starts import StartingReader
-from tests.servers import Server
-from tests.source.driving import NEVER_AHEAD, add, reader
+from tools.driving import NEVER_AHEAD, add, reader
+from tools.servers.server import Server
 
 
 class OldSpark:

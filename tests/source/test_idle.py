@@ -12,11 +12,11 @@ import pytest
 import redis
 
 from spark_streams.errors import GroupMissingError
-from spark_streams.ids import StreamId
+from spark_streams.model.ids import StreamId
 from spark_streams.source.stream_reader import StreamReader
 from spark_streams.wire.blocked_read import BlockedRead
-from tests.servers import Server
-from tests.source.driving import ALL, SMALL, add, forget_all, read, reader
+from tools.driving import ALL, SMALL, add, forget_all, read, reader
+from tools.servers.server import Server
 
 IDLE = replace(SMALL, idle_look=5.0, idle_wait=0.05)
 

@@ -13,8 +13,7 @@ import pytest
 import redis
 
 from spark_streams.source.stream_reader import StreamReader
-from tests.servers import Server
-from tests.source.driving import (
+from tools.driving import (
     ALL,
     NEVER_AHEAD,
     SMALL,
@@ -27,6 +26,7 @@ from tests.source.driving import (
     reader,
     rows,
 )
+from tools.servers.server import Server
 
 WIDE = pa.schema([("n", pa.int64()), ("text", pa.string()), ("_stream", pa.string())])
 LIMITS = (SMALL, NEVER_AHEAD)

@@ -9,15 +9,15 @@ import pytest
 import redis
 
 from spark_streams.errors import GroupMissingError, ServerReplyError
-from spark_streams.ids import MAX_ID, MIN_ID, StreamId
+from spark_streams.model.ids import MAX_ID, MIN_ID, StreamId
 from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.limits import LIMITS
 from spark_streams.source.membership import Membership
 from spark_streams.source.pending_list import PendingRange, acknowledge, pending_ranges
-from spark_streams.wire.address import Address
-from spark_streams.wire.connection import Connection
+from spark_streams.wire.address.address import Address
+from spark_streams.wire.connection.connection import Connection
 from spark_streams.wire.entries.pending_page import texts_of
-from tests.servers import Server
+from tools.servers.server import Server
 
 MEMBER = Membership((), "g", "c")
 

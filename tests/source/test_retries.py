@@ -17,15 +17,13 @@ import redis
 
 from spark_streams.deadletter.envelope import FIELDS, MARK, dead_letter_fields, opened
 from spark_streams.errors import InvalidOptionError, RStreamError
-from spark_streams.keys import read_retry_stream, retry_stream, returned_stream
+from spark_streams.model.keys import read_retry_stream, retry_stream, returned_stream
 from spark_streams.source.microbatch.remove import Removing
 from spark_streams.source.stream_reader import StreamReader
 from spark_streams.spark.read_limits import ReadMaxRows
-from spark_streams.wire.address import Address
-from spark_streams.wire.connection import Connection
-from tests.sending import KilledError, before_sending, dying_at, killed, reply_lost
-from tests.servers import Server, skip_without_xnack
-from tests.source.driving import (
+from spark_streams.wire.address.address import Address
+from spark_streams.wire.connection.connection import Connection
+from tools.driving import (
     ALL,
     LOOK_EACH_TIME,
     SCHEMA,
@@ -39,6 +37,8 @@ from tests.source.driving import (
     rows,
     stop_all,
 )
+from tools.sending import KilledError, before_sending, dying_at, killed, reply_lost
+from tools.servers.server import Server, skip_without_xnack
 
 LETTERS = {"mode": "DEADLETTER", "deadLetterStream": "dead"}
 TWICE = {**LETTERS, "retryDelay": "30ms, 60ms"}
@@ -536,7 +536,9 @@ def test_killed_at_each_request_each_entry_is_tried_once_a_time(server: Server, 
         died = False
         for heard in (False, True):
             begin()
-            with mock.patch("spark_streams.lease.Lease._take"):  # this process, which lives on, would have it still
+            with mock.patch(
+                "spark_streams.wire.lease.Lease._take"
+            ):  # this process, which lives on, would have it still
                 try:
                     with dying_at(turn, heard):
                         act()

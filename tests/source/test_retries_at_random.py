@@ -14,12 +14,12 @@ import pytest
 import redis
 
 from spark_streams.errors import RStreamError
-from spark_streams.keys import returned_stream
+from spark_streams.model.keys import returned_stream
 from spark_streams.source.stream_reader import StreamReader
-from tests.sending import KilledError, dying_at
-from tests.servers import Server
-from tests.source.driving import ALL, another_reader, forget_all, pending_count, rows
 from tests.source.test_retries import TEXTS, TOLD
+from tools.driving import ALL, another_reader, forget_all, pending_count, rows
+from tools.sending import KilledError, dying_at
+from tools.servers.server import Server
 
 STREAMS = ("s", "{t}x")
 
@@ -84,7 +84,7 @@ def live(server: Server, client: redis.Redis, chance: random.Random) -> None:
     client.flushall()
     queries = [Query(server, name, chance) for name in ("a", "b")[: chance.randint(1, 2)]]
     added: set[tuple[str, str]] = set()
-    with mock.patch("spark_streams.lease.Lease._take"):
+    with mock.patch("spark_streams.wire.lease.Lease._take"):
         try:
             for _ in range(chance.randint(10, 40)):
                 query = chance.choice(queries)

@@ -9,12 +9,12 @@ import pytest
 import redis
 
 from spark_streams.errors import WrongKeyTypeError
-from spark_streams.ids import MIN_ID, StreamId
+from spark_streams.model.ids import MIN_ID, StreamId
 from spark_streams.source.limits import LIMITS
 from spark_streams.source.sampled_size import SampledSize, sampled_sizes
-from spark_streams.wire.address import Address
-from spark_streams.wire.connection import Connection
-from tests.servers import Server
+from spark_streams.wire.address.address import Address
+from spark_streams.wire.connection.connection import Connection
+from tools.servers.server import Server
 
 FEW = replace(LIMITS, sampled_entries=10, sampled_at_once=40, sampled_bytes=1_000)
 

@@ -20,11 +20,11 @@ from spark_streams.source.batch_reader import BatchReader, infer_schema
 from spark_streams.source.rows.columns import Columns
 from spark_streams.source.stream_reader import EntriesPartition, StreamReader
 from spark_streams.source.task.fetcher import Fetch
-from spark_streams.wire.patience import Patience
+from spark_streams.wire.address.patience import Patience
 from tests.proxy import Proxy
-from tests.servers import Server
-from tests.source import driving
-from tests.source.driving import ALL, SCHEMA, add, drain, read
+from tools import driving
+from tools.driving import ALL, SCHEMA, add, drain, read
+from tools.servers.server import Server
 
 SHORT = 0.2  # seconds that a first connection is waited for here
 LONG = 0.5  # that the server is away

@@ -10,7 +10,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 from spark_streams.spark.filters import HAS_FILTERS
 from spark_streams.spark.read_limits import HAS_READ_LIMITS
-from tests.servers import Server
+from tools.servers.server import Server
 
 # Since Spark 4.1, which also hands over filters, a loaded DataFrame keeps the plan of its first use.
 PLANS_ONCE = HAS_FILTERS

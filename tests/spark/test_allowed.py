@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.servers import Server, free_port
+from tools.servers.server import Server, free_port
 
 pytestmark = pytest.mark.spark
 PROGRAM = Path(__file__).with_name("limited_program.py")

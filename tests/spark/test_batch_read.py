@@ -15,8 +15,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_streams.spark.filters import HAS_FILTERS
-from tests.servers import Server
 from tests.spark.streams import PLANS_ONCE
+from tools.servers.server import Server
 
 pytestmark = pytest.mark.spark
 

@@ -12,8 +12,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_streams.spark.read_limits import HAS_READ_LIMITS
-from tests.servers import Server
 from tests.spark.streams import append, drain, read_stream, run_to_the_end
+from tools.servers.server import Server
 
 pytestmark = pytest.mark.spark
 

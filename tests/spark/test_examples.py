@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_streams.spark.read_limits import HAS_READ_LIMITS
-from tests.servers import Server
+from tools.servers.server import Server
 
 pytestmark = pytest.mark.spark
 

@@ -14,8 +14,8 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from tests.servers import Server, engine_at_length
 from tests.spark.streams import read_stream, run_to_the_end
+from tools.servers.server import Server, engine_at_length
 
 pytestmark = pytest.mark.spark
 

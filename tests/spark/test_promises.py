@@ -15,8 +15,8 @@ from pyspark.sql.streaming import StreamingQuery
 
 from spark_streams.cli import main
 from spark_streams.spark.read_limits import HAS_READ_LIMITS
-from tests.servers import Server
 from tests.spark.streams import read_stream, run_to_the_end, start, written
+from tools.servers.server import Server
 
 pytestmark = pytest.mark.spark
 

@@ -10,12 +10,12 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from spark_streams.keys import slot_of
-from spark_streams.wire.address import Address
+from spark_streams.model.keys import slot_of
+from spark_streams.wire.address.address import Address
 from spark_streams.wire.connect import connect
-from tests.redis_cluster.processes import running_cluster
-from tests.servers import skip_without_redis
 from tests.spark.streams import append, read_stream, run_to_the_end
+from tools.servers.cluster import running_cluster
+from tools.servers.server import skip_without_redis
 
 pytestmark = pytest.mark.spark
 

@@ -17,10 +17,10 @@ from spark_streams import route_dead_letters
 from spark_streams.errors import ConfigError, InvalidOptionError, SchemaError
 from spark_streams.jobs import etl
 from spark_streams.jobs.job import Job
-from spark_streams.keys import retry_stream
+from spark_streams.model.keys import retry_stream
 from spark_streams.spark.read_limits import HAS_READ_LIMITS
-from tests.servers import Server
 from tests.spark.streams import append, read_stream
+from tools.servers.server import Server
 
 pytestmark = pytest.mark.spark
 

@@ -11,10 +11,10 @@ from pyspark.sql import functions as F
 from spark_streams import route_dead_letters
 from spark_streams.deadletter.envelope import MARK, NAMES, Mark, dead_letter_fields, opened
 from spark_streams.errors import SchemaError
-from spark_streams.wire.address import Address
-from spark_streams.wire.connection import Connection
-from tests.servers import Server
+from spark_streams.wire.address.address import Address
+from spark_streams.wire.connection.connection import Connection
 from tests.spark.streams import read_stream, run_to_the_end
+from tools.servers.server import Server
 
 pytestmark = pytest.mark.spark
 

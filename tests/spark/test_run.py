@@ -21,11 +21,11 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import spark_streams
 from spark_streams.errors import DecodeError, InvalidOptionError, QueryError, UnknownOptionError, UnsupportedError
-from spark_streams.running import quiet
+from spark_streams.running import spark_log_filter as quiet
 from spark_streams.spark.read_limits import HAS_READ_LIMITS
 from tests.conftest import by_turns, turn_of
-from tests.servers import KINDS, Server, kind_of_turn
 from tests.spark.streams import read_stream
+from tools.servers.server import KINDS, Server, kind_of_turn
 
 pytestmark = pytest.mark.spark
 

@@ -15,8 +15,8 @@ from pyspark.sql import functions as F
 
 import spark_streams
 from spark_streams.cli import main
-from tests.servers import Server, running_redis, skip_without_redis
 from tests.spark.streams import read_stream
+from tools.servers.server import Server, running_redis, skip_without_redis
 
 SECRET = "s3cret-of-mine"
 SCHEMA = "n LONG, _stream STRING"

@@ -9,8 +9,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from spark_streams.shards.names import shards_of
-from tests.servers import Server
 from tests.spark.streams import append, read_stream, run_to_the_end
+from tools.servers.server import Server
 
 pytestmark = pytest.mark.spark
 

@@ -14,8 +14,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 import spark_streams
 from spark_streams.errors import InvalidOptionError
-from tests.servers import Server
 from tests.spark.streams import append, read_stream, run_to_the_end
+from tools.servers.server import Server
 
 pytestmark = pytest.mark.spark
 

@@ -16,8 +16,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_streams.monitor.watch.progress import read_progress
-from tests.servers import Server
 from tests.spark.streams import append, drain, read_stream, run_to_the_end, start, written
+from tools.servers.server import Server
 
 pytestmark = pytest.mark.spark
 

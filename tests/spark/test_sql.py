@@ -9,8 +9,8 @@ import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql import Row, SparkSession
 
-from tests.servers import Server
 from tests.spark.streams import PLANS_ONCE
+from tools.servers.server import Server
 
 pytestmark = pytest.mark.spark
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import Row, SparkSession
 
-from tests.servers import Server
 from tests.spark.streams import append, drain, read_stream
+from tools.servers.server import Server
 
 pytestmark = pytest.mark.spark
 

@@ -16,8 +16,8 @@ from urllib.parse import urlsplit
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.servers import Server
 from tests.spark.streams import run_to_the_end
+from tools.servers.server import Server
 
 pytestmark = pytest.mark.spark
 

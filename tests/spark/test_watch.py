@@ -22,8 +22,8 @@ import spark_streams
 from spark_streams.errors import InvalidOptionError
 from spark_streams.monitor.watch.listener import Watch
 from spark_streams.spark.read_limits import HAS_READ_LIMITS
-from tests.servers import Server, engine_at_length, free_port
 from tests.spark.streams import read_stream, run_to_the_end, start
+from tools.servers.server import Server, engine_at_length, free_port
 
 pytestmark = pytest.mark.spark
 

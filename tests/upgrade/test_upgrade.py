@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow.dataset
 import pytest
 
-from tests.servers import Server
+from tools.servers.server import Server
 
 pytestmark = [pytest.mark.spark, pytest.mark.upgrade]
 

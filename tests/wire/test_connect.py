@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from spark_streams.errors import ServerUnreachableError, UnsupportedError
-from spark_streams.wire.address import Address
+from spark_streams.wire.address.address import Address
 from spark_streams.wire.connect import connect
-from tests.servers import Server
+from tools.servers.server import Server
 
 
 def test_one_server_is_connected_to(server: Server) -> None:

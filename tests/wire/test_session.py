@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import pytest
 
 from spark_streams.errors import RetriesExhaustedError, ServerUnreachableError
-from spark_streams.wire.address import Address
-from spark_streams.wire.connection import Connection, ReplyError
-from spark_streams.wire.patience import Patience
+from spark_streams.wire.address.address import Address
+from spark_streams.wire.address.patience import Patience
+from spark_streams.wire.connection.connection import Connection, ReplyError
 from spark_streams.wire.session import Session
-from tests.servers import Server
+from tools.servers.server import Server
 
 
 @pytest.fixture

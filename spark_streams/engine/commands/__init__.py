@@ -3,30 +3,19 @@
 from __future__ import annotations
 
 from spark_streams.engine.command_table import COMMANDS, Command
-from spark_streams.engine.commands import (  # noqa: F401 - imported for what they register
-    clients,
-    connection,
-    databases,
-    dump,
+from spark_streams.engine.commands import refusals
+from spark_streams.engine.commands.server import clients, connection, databases, info, persistence, server, transactions
+from spark_streams.engine.commands.streams import (
     groups,
-    hashes,
     idempotence,
-    info,
-    keys,
-    lists,
     pending,
-    persistence,
     reading,
-    refusals,
     releasing,
     removing,
-    server,
-    sets,
     streams,
-    strings,
-    transactions,
     xinfo,
 )
-from spark_streams.engine.commands.xadd_batch import add_batch
+from spark_streams.engine.commands.streams.xadd_batch import add_batch
+from spark_streams.engine.commands.values import dump, hashes, keys, lists, sets, strings
 
 __all__ = ["COMMANDS", "Command", "add_batch"]

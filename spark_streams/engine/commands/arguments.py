@@ -6,7 +6,7 @@ import re
 
 from spark_streams.engine.resp.replies import CommandError
 from spark_streams.engine.store import entryid
-from spark_streams.ids import U64_MAX
+from spark_streams.model.ids import U64_MAX
 
 SYNTAX = "ERR syntax error"
 NOT_INTEGER = "ERR value is not an integer or out of range"

@@ -35,7 +35,7 @@ from spark_streams.engine.resp.replies import CommandError
 from spark_streams.engine.store import entryid
 from spark_streams.engine.store.entry import fields_wire
 from spark_streams.engine.store.stream import Stream
-from spark_streams.ids import U64_MAX
+from spark_streams.model.ids import U64_MAX
 
 _CHUNK = 1 << 20
 _QUEUED = 10_000  # commands of a transaction from one breath to the next

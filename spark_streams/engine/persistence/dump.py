@@ -22,7 +22,7 @@ from spark_streams.engine.store.idempotence import Idempotence
 from spark_streams.engine.store.node import Node
 from spark_streams.engine.store.pel_range import Consumer
 from spark_streams.engine.store.stream import Stream
-from spark_streams.ids import U64_MAX
+from spark_streams.model.ids import U64_MAX
 
 _VERSIONS = {STREAM_2: 10, STREAM_4: 13, STREAM_5: 14}  # of the format that brought a type of stream
 

@@ -26,7 +26,7 @@ versions have no place for these. Sources: `rdb.c`, `t_stream.c`, `cluster.c`.
 from __future__ import annotations
 
 from spark_streams.engine.persistence.listpack import PER_ELEMENT, BadDataError, TooLargeError, unpack
-from spark_streams.ids import U64_MAX
+from spark_streams.model.ids import U64_MAX
 
 # Types of streams, by their names in `rdb.h`.
 STREAM, STREAM_2, STREAM_3, STREAM_4, STREAM_5 = 15, 19, 21, 26, 27

@@ -23,7 +23,7 @@ from spark_streams.engine.store.idempotence import MAX_DURATION, MAX_SIZE, Idemp
 from spark_streams.engine.store.node_limits import NodeLimits
 from spark_streams.engine.store.pel_range import Consumer, PelRange
 from spark_streams.engine.store.stream import Stream
-from spark_streams.ids import U64_MAX
+from spark_streams.model.ids import U64_MAX
 
 READ_VERSION = 14  # Redis 8.8
 # Bytes of memory beside those of the text.

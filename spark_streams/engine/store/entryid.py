@@ -2,14 +2,14 @@
 
 Inside the store an id is `ms << 64 | seq`: one integer compares, hashes and bisects faster than a pair, and "the next
 id" is plus one. Texts are parsed as Redis' `streamGenericParseIDOrReply` does, which is a little more forgiving than
-`spark_streams.ids` (leading zeros and blanks pass, because `strtoull` takes them).
+`spark_streams.model.ids` (leading zeros and blanks pass, because `strtoull` takes them).
 """
 
 from __future__ import annotations
 
 import re
 
-from spark_streams.ids import U64_MAX
+from spark_streams.model.ids import U64_MAX
 
 LOWEST = 0
 HIGHEST = (U64_MAX << 64) | U64_MAX

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 import xxhash
 
-from spark_streams.ids import U64_MAX
+from spark_streams.model.ids import U64_MAX
 
 MAX_DURATION = 86_400
 MAX_SIZE = 10_000

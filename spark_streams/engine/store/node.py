@@ -31,7 +31,7 @@ from typing import Any
 
 from spark_streams.engine.store.id_ranges import IdRuns
 from spark_streams.engine.store.listpack_size import integer_size
-from spark_streams.ids import U64_MAX
+from spark_streams.model.ids import U64_MAX
 
 _NOTHING: list[Any] = []  # shared by all sealed nodes
 

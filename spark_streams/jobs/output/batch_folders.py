@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_streams.jobs.output.batch_name import batch_name
-from spark_streams.untyped import JavaObject
+from spark_streams.model.untyped import JavaObject
 
 
 class BatchFolders:

@@ -9,13 +9,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_streams.errors import ConfigError, OptionError
-from spark_streams.jobs.config import FREE, Config, check_keys, value_at
 from spark_streams.jobs.job import as_texts, beside
 from spark_streams.jobs.output.stream import Stream
 from spark_streams.jobs.output.table import PARQUET_SHAPE, Table, TableConfig
 from spark_streams.jobs.output.table import SHAPE as TABLE
+from spark_streams.jobs.settings.config import FREE, Config, check_keys, value_at
 from spark_streams.options.sink_options import SinkOptions
-from spark_streams.running.failing import first_line
+from spark_streams.running.error_summary import first_line
 
 # What a job has that writes to outputs.
 SHAPE = {"table": TABLE, "parquet": PARQUET_SHAPE, "output": list, "sql": {"query": str}}

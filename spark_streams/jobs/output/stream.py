@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame
 
 from spark_streams.options.sink_options import SinkOptions
-from spark_streams.sink.destination import Destination
+from spark_streams.sink.encode.destination import Destination
 
 
 @dataclass(frozen=True)

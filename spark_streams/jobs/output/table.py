@@ -11,13 +11,13 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_streams.errors import ConfigError
-from spark_streams.jobs.config import FREE, Config
 from spark_streams.jobs.output.appended_table import AppendedTable
 from spark_streams.jobs.output.batch_folders import BatchFolders
 from spark_streams.jobs.output.catalog_table import CatalogTable
 from spark_streams.jobs.output.deltalake_table import DELTALAKE, DeltalakeTable, lacking
-from spark_streams.running.failing import one_line
-from spark_streams.untyped import JavaObject
+from spark_streams.jobs.settings.config import FREE, Config
+from spark_streams.model.untyped import JavaObject
+from spark_streams.running.error_summary import one_line
 
 SHAPE = {"format": str, "path": str, "name": str, "partition_by": list, "once": bool, "options": FREE}
 PARQUET_SHAPE = {"path": str, "partition_by": list}

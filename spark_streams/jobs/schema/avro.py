@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Mapping
 
 from spark_streams.errors import ConfigError
-from spark_streams.untyped import Json
+from spark_streams.model.untyped import Json
 
 _PRIMITIVE = {
     "boolean": "BOOLEAN",

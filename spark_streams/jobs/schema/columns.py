@@ -11,10 +11,10 @@ from pathlib import Path
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from spark_streams.errors import ConfigError
-from spark_streams.jobs.config import FREE, Config, value_at
 from spark_streams.jobs.schema import avro, json_schema
-from spark_streams.running.failing import first_line
-from spark_streams.untyped import Json
+from spark_streams.jobs.settings.config import FREE, Config, value_at
+from spark_streams.model.untyped import Json
+from spark_streams.running.error_summary import first_line
 
 FOREIGN = {"ddl": str, "json": str, "avro": str, "json_schema": str}
 SHAPE = {"columns": FREE, "schema": FOREIGN}

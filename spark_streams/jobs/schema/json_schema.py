@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Container, Mapping
 
 from spark_streams.errors import ConfigError
-from spark_streams.untyped import Json
+from spark_streams.model.untyped import Json
 
 _SIMPLE = {"integer": "BIGINT", "number": "DOUBLE", "boolean": "BOOLEAN", "string": "STRING"}
 _FORMATS = {"date-time": "TIMESTAMP", "date": "DATE"}

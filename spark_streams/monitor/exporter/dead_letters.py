@@ -13,16 +13,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from spark_streams.deadletter.envelope import raw
+from spark_streams.deadletter.inspect.reason_counts import REASONS, ReasonCounts
 from spark_streams.deadletter.kind_counts import KindCounts
 from spark_streams.deadletter.limits import DEAD_LETTER_LIMITS, DeadLetterLimits
 from spark_streams.deadletter.page_reader import PageSize, read_page
-from spark_streams.deadletter.reason_counts import REASONS, ReasonCounts
 from spark_streams.errors import NotPermittedError, RStreamError, ServerUnreachableError
-from spark_streams.ids import StreamId
-from spark_streams.keys import read_retry_stream
+from spark_streams.model.ids import StreamId
+from spark_streams.model.keys import read_retry_stream
 from spark_streams.monitor.lag_survey import StreamStanding
-from spark_streams.wire.connection import ReplyTooLargeError
-from spark_streams.wire.server import Server
+from spark_streams.wire.connection.connection import ReplyTooLargeError
+from spark_streams.wire.connection.server import Server
 
 SECONDS = 1.0  # of a look that dead letters are read for: some 60,000 of 250 bytes
 _SHOWN = 100  # characters of a reason

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from spark_streams._version import __version__
 from spark_streams.monitor.exporter.dead_letters import Reason
-from spark_streams.monitor.exporter.looks import Looks
+from spark_streams.monitor.exporter.snapshot_cache import Looks
 from spark_streams.monitor.group_metrics import (
     OF_GROUPS,
     Family,

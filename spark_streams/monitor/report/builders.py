@@ -8,6 +8,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Iterable, Mapping
 
+from spark_streams.model.untyped import Json
 from spark_streams.monitor.lag_survey import GroupStanding, Survey
 from spark_streams.monitor.rates import Key, rates_between
 from spark_streams.monitor.report.report import (
@@ -20,7 +21,6 @@ from spark_streams.monitor.report.report import (
     charts_of,
 )
 from spark_streams.monitor.report.series import Series
-from spark_streams.untyped import Json
 
 
 class _Groups:

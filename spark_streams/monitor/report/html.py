@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from spark_streams._version import __version__
+from spark_streams.model.printable import printable_lines
 from spark_streams.monitor.report.rendering import MOST_ROWS, render
 from spark_streams.monitor.report.report import Report
 from spark_streams.monitor.report.svg import draw
 from spark_streams.monitor.terminal.units import count, duration
-from spark_streams.printable import printable_lines
 
 
 class Tile(NamedTuple):

@@ -10,12 +10,12 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.table import Table
 from rich.text import Text
 
+from spark_streams.model.printable import printable
 from spark_streams.monitor.lag_survey import ConsumerStanding, GroupStanding
 from spark_streams.monitor.rates import UNKNOWN, History, Key, Rates
 from spark_streams.monitor.terminal.names import shorten, widths
 from spark_streams.monitor.terminal.units import count, duration, rate, sparkline
-from spark_streams.printable import printable
-from spark_streams.wire.released import SHOWN
+from spark_streams.wire.replies.released import SHOWN
 
 _SPARK = (13, 40)  # columns that a sparkline has, at least and at most
 _RATES = ("added/s", "deliv/s", "acked/s")

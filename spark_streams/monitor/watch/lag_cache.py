@@ -7,12 +7,12 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 
-from spark_streams.deadletter.waiting import WaitingEntries, waiting_of
-from spark_streams.keys import is_returned
+from spark_streams.deadletter.retry.waiting_entries import WaitingEntries, waiting_of
+from spark_streams.model.keys import is_returned
 from spark_streams.monitor.kept_connection import KeptConnection
 from spark_streams.monitor.lag_survey import GroupStanding, survey
-from spark_streams.wire.address import Address
-from spark_streams.wire.server import Server
+from spark_streams.wire.address.address import Address
+from spark_streams.wire.connection.server import Server
 
 _FRESH = 1.0  # seconds that an answer serves several askers
 _log = logging.getLogger("spark_streams.monitor")

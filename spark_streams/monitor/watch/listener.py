@@ -24,6 +24,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from spark_streams.errors import InvalidOptionError, OffsetError, UnsupportedError
+from spark_streams.model.untyped import Json
 from spark_streams.monitor.exposition import Exposition
 from spark_streams.monitor.notebook import NotebookTable, lag_table, query_table
 from spark_streams.monitor.watch import log_lines
@@ -36,8 +37,7 @@ from spark_streams.options.access_options import server_of
 from spark_streams.source.offset import Offset
 from spark_streams.source.recovery.poison_record import Failure, note_failure
 from spark_streams.spark.connect import is_of_connect
-from spark_streams.untyped import Json
-from spark_streams.wire.address import Address
+from spark_streams.wire.address.address import Address
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

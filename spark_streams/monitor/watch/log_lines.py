@@ -23,10 +23,10 @@ from pathlib import Path
 from typing import IO, Protocol
 
 from spark_streams.errors import ConfigError
+from spark_streams.model.printable import json_text
+from spark_streams.model.untyped import Json
 from spark_streams.monitor.lag_survey import GroupStanding
 from spark_streams.monitor.watch.progress import Progress, SourceProgress
-from spark_streams.printable import json_text
-from spark_streams.untyped import Json
 
 
 class Writer(Protocol):

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from spark_streams.untyped import Json
+from spark_streams.model.untyped import Json
 
 _OURS = frozenset({"version", "group", "consumer", "streams"})
 

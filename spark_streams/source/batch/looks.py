@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from spark_streams.ids import StreamId
+from spark_streams.model.ids import StreamId
 from spark_streams.source.batch.split_points import Look, first_places, further_places
 from spark_streams.source.entry_range import EntryRange
-from spark_streams.wire.connection import ReplyError
-from spark_streams.wire.server import Server
+from spark_streams.wire.connection.connection import ReplyError
+from spark_streams.wire.connection.server import Server
 
 _ROUNDS = 6  # of looks, where entries come in bursts; one, where they do not
 _LOOKS = 4_096  # in a round, shared between the streams

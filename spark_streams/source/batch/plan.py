@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from spark_streams.deadletter.envelope import is_dead_letter
-from spark_streams.ids import MAX_ID, MIN_ID, StreamId
+from spark_streams.model.ids import MAX_ID, MIN_ID, StreamId
 from spark_streams.options.per_stream import PerStream
 from spark_streams.options.source_options import BatchSourceOptions
 from spark_streams.shards.names import Shard
@@ -17,12 +17,12 @@ from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.limits import LIMITS, Limits
 from spark_streams.source.partitioning import Task, task_size, tasks
 from spark_streams.source.shard_sets import with_shards
-from spark_streams.wire.absent_streams import SILENT, lines_of, missing, nothing_matches
-from spark_streams.wire.connection import ReplyError
-from spark_streams.wire.reply_errors import is_no_such_key
-from spark_streams.wire.scan import matching_streams
-from spark_streams.wire.server import Server
-from spark_streams.wire.xinfo import StreamEnds, ends_in, stream_in
+from spark_streams.wire.connection.connection import ReplyError
+from spark_streams.wire.connection.server import Server
+from spark_streams.wire.replies.absent_streams import SILENT, lines_of, missing, nothing_matches
+from spark_streams.wire.replies.reply_errors import is_no_such_key
+from spark_streams.wire.replies.scan import matching_streams
+from spark_streams.wire.replies.xinfo import StreamEnds, ends_in, stream_in
 
 _log = logging.getLogger("spark_streams.source")
 

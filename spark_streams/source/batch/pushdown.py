@@ -14,8 +14,8 @@ import datetime
 import re
 from collections.abc import Callable, Iterable, Mapping
 
-from spark_streams.ids import MIN_ID, U64_MAX, InvalidStreamId, StreamId
-from spark_streams.numbers import whole
+from spark_streams.model.ids import MIN_ID, U64_MAX, InvalidStreamId, StreamId
+from spark_streams.model.numbers import whole
 from spark_streams.source.batch.stream_bounds import Narrowing, TextBound
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)

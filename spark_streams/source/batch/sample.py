@@ -10,8 +10,8 @@ from spark_streams.source.batch.plan import look_at_inputs
 from spark_streams.source.batch.stream_bounds import Narrowing
 from spark_streams.source.limits import LIMITS, Limits
 from spark_streams.source.shard_sets import with_shards
-from spark_streams.wire.connection import ReplyError
-from spark_streams.wire.server import Server
+from spark_streams.wire.connection.connection import ReplyError
+from spark_streams.wire.connection.server import Server
 
 STREAMS = 20  # at most
 

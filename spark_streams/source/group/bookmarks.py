@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from spark_streams.ids import StreamId
-from spark_streams.source.group.finding import Start
+from spark_streams.model.ids import StreamId
+from spark_streams.source.findings.finding import Start
+from spark_streams.source.findings.group_state import GroupState
 from spark_streams.source.group.group_admin import set_groups_to
-from spark_streams.source.group.group_state import GroupState
 from spark_streams.source.membership import Membership
 from spark_streams.source.offset import Offset
-from spark_streams.wire.server import Server
+from spark_streams.wire.connection.server import Server
 
 Bookmarks = Mapping[str, StreamId]
 

@@ -1,4 +1,4 @@
-"""The commit marks of a query: up to which entry of each stream its batches are committed (retention.commit_mark).
+"""The commit marks of a query: up to which entry of each stream its batches are committed (model.commit_mark).
 
 The mark says what neither checkpoint nor group does:
 
@@ -19,11 +19,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from spark_streams.ids import MIN_ID, StreamId
-from spark_streams.retention.commit_mark import Mark, committed_key
+from spark_streams.model.commit_mark import Mark, committed_key
+from spark_streams.model.ids import MIN_ID, StreamId
 from spark_streams.source.membership import Membership
 from spark_streams.source.offset import Offset
-from spark_streams.wire.server import Server
+from spark_streams.wire.connection.server import Server
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from spark_streams import lease
 from spark_streams.errors import ConsumerTakenError
-from spark_streams.keys import key_beside
-from spark_streams.wire.address import Address
-from spark_streams.wire.server import Server
+from spark_streams.model.keys import key_beside
+from spark_streams.wire import lease
+from spark_streams.wire.address.address import Address
+from spark_streams.wire.connection.server import Server
 
 
 def lease_key(stream: str, group: str, consumer: str) -> bytes:

@@ -7,8 +7,8 @@ was trimmed unread, a stream that was made anew, a server that came back from an
 from __future__ import annotations
 
 from spark_streams.errors import UnsupportedError
-from spark_streams.wire.reply_errors import is_syntax_error, is_wrong_number_of_arguments
-from spark_streams.wire.server import Server
+from spark_streams.wire.connection.server import Server
+from spark_streams.wire.replies.reply_errors import is_syntax_error, is_wrong_number_of_arguments
 
 # Nobody has such a key, so nothing is set: whoever knows these words says so, and the others do not come so far (R43).
 _QUESTION = ("XSETID", "rstream:none", "0-0", "ENTRIESADDED", "0", "MAXDELETEDID", "0-0")

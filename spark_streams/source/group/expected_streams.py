@@ -1,7 +1,7 @@
 """Streams that a query names before they exist: waited for, and said to be, or refused (`createStreams=false`).
 
 What a query knows of its streams is in its checkpoint, which it sees with its first trigger: only then is anything said
-or refused. A stream that the checkpoint knows and that is gone is a loss (spark_streams.source.group.diagnosis).
+or refused. A stream that the checkpoint knows and that is gone is a loss (spark_streams.source.findings.diagnosis).
 """
 
 from __future__ import annotations
@@ -9,13 +9,21 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from spark_streams.deadletter.inputs import own_dead_letter_streams
-from spark_streams.ids import MIN_ID
+from spark_streams.deadletter.inspect.input_streams import own_dead_letter_streams
+from spark_streams.model.ids import MIN_ID
 from spark_streams.options.source_options import SourceOptions
 from spark_streams.shards.names import Shard
-from spark_streams.wire.absent_streams import ABSENT, CREATE, SILENT, WAITING, lines_of, missing, nothing_matches
-from spark_streams.wire.server import Server
-from spark_streams.wire.xinfo import stream_states
+from spark_streams.wire.connection.server import Server
+from spark_streams.wire.replies.absent_streams import (
+    ABSENT,
+    CREATE,
+    SILENT,
+    WAITING,
+    lines_of,
+    missing,
+    nothing_matches,
+)
+from spark_streams.wire.replies.xinfo import stream_states
 
 _log = logging.getLogger("spark_streams.source")
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from spark_streams.source.group.finding import Start
-from spark_streams.source.group.group_state import missing
+from spark_streams.source.findings.finding import Start
+from spark_streams.source.findings.group_state import missing
 from spark_streams.source.membership import Membership
-from spark_streams.wire.connection import ReplyError
-from spark_streams.wire.reply_errors import is_busy_group, is_key_required, is_no_such_key
-from spark_streams.wire.server import Server
-from spark_streams.wire.xinfo import group_named
+from spark_streams.wire.connection.connection import ReplyError
+from spark_streams.wire.connection.server import Server
+from spark_streams.wire.replies.reply_errors import is_busy_group, is_key_required, is_no_such_key
+from spark_streams.wire.replies.xinfo import group_named
 
 
 def streams_without_group(server: Server, member: Membership, streams: Sequence[str]) -> list[str]:

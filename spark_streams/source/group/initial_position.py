@@ -6,18 +6,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from spark_streams.errors import StreamStateError
-from spark_streams.ids import MIN_ID, InvalidStreamId, StreamId
-from spark_streams.keys import key_beside
-from spark_streams.operator_commands import seek_command
+from spark_streams.model.ids import MIN_ID, InvalidStreamId, StreamId
+from spark_streams.model.keys import key_beside
+from spark_streams.model.operator_commands import seek_command
 from spark_streams.options.per_stream import PerStream
-from spark_streams.source.group.count_entries import count_read
-from spark_streams.source.group.finding import Start
+from spark_streams.source.findings.count_entries import count_read
+from spark_streams.source.findings.finding import Start
+from spark_streams.source.findings.group_state import fetch_state, missing
 from spark_streams.source.group.group_admin import create_groups_at, streams_without_group
-from spark_streams.source.group.group_state import fetch_state, missing
 from spark_streams.source.membership import Membership
-from spark_streams.wire.connection import ReplyError
-from spark_streams.wire.server import Server
-from spark_streams.wire.xinfo import StreamState, stream_states
+from spark_streams.wire.connection.connection import ReplyError
+from spark_streams.wire.connection.server import Server
+from spark_streams.wire.replies.xinfo import StreamState, stream_states
 
 FIRST = PerStream("0", {})  # before a stream's first entry
 

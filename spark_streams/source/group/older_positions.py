@@ -13,7 +13,7 @@ from spark_streams.source.group.initial_position import (
 )
 from spark_streams.source.membership import Membership
 from spark_streams.source.offset import Offset
-from spark_streams.wire.server import Server
+from spark_streams.wire.connection.server import Server
 
 
 def with_older_positions(server: Server, member: Membership, begin: Offset, streams: Sequence[str]) -> Offset:

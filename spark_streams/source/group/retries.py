@@ -5,8 +5,8 @@ Beside each stream there may be, of its group,
     rstream:retry:{orders}:billing:1     entries that have failed once, :2 twice …    a stream each; ids are server time
     rstream:returned:{orders}:billing    those whose time has come                    read like any other stream
 
-An entry that fails is written to the first kind and acknowledged in one transaction (deadletter.post), and is moved to
-the second, a transaction too, by the first trigger of a query of the group at which it is due (deadletter.come_back).
+An entry that fails is written to the first kind and acknowledged in one transaction (deadletter.write.post), and is moved to
+the second, a transaction too, by the first trigger of a query of the group at which it is due (deadletter.retry.return_entries).
 From there on it is like any entry: reserved, pending, acknowledged when its batch is committed; then it is removed.
 """
 
@@ -18,17 +18,17 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from spark_streams.deadletter.come_back import bring_back
-from spark_streams.ids import U64_MAX, StreamId
-from spark_streams.keys import delays_key, retry_stream, returned_stream
+from spark_streams.deadletter.retry.return_entries import bring_back
+from spark_streams.model.ids import U64_MAX, StreamId
+from spark_streams.model.keys import delays_key, retry_stream, returned_stream
 from spark_streams.options.source_options import SourceOptions
 from spark_streams.options.values import MOST_DELAYS
 from spark_streams.source.limits import Limits
 from spark_streams.source.offset import Offset
-from spark_streams.wire.connection import ReplyError
-from spark_streams.wire.replies import milliseconds
-from spark_streams.wire.reply_errors import is_busy_group, is_key_required, is_wrong_type
-from spark_streams.wire.server import Server
+from spark_streams.wire.connection.connection import ReplyError
+from spark_streams.wire.connection.server import Server
+from spark_streams.wire.replies.replies import milliseconds
+from spark_streams.wire.replies.reply_errors import is_busy_group, is_key_required, is_wrong_type
 
 _ALL = range(1, MOST_DELAYS + 1)
 _log = logging.getLogger("spark_streams.source")

@@ -7,16 +7,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import filterfalse
 
-from spark_streams.deadletter.inputs import Inputs, own_dead_letter_streams
+from spark_streams.deadletter.inspect.input_streams import Inputs, own_dead_letter_streams
 from spark_streams.errors import StreamMissingError
-from spark_streams.ids import StreamId
-from spark_streams.keys import is_returned, key_of_query, origin_of, returned_stream
+from spark_streams.model.ids import StreamId
+from spark_streams.model.keys import is_returned, key_of_query, origin_of, returned_stream
 from spark_streams.options.source_options import SourceOptions
+from spark_streams.source.findings.finding import Start
+from spark_streams.source.findings.group_state import fetch_state, missing
 from spark_streams.source.group.consumer_lease import Lease
 from spark_streams.source.group.expected_streams import ExpectedStreams
-from spark_streams.source.group.finding import Start
 from spark_streams.source.group.group_admin import create_groups_at, set_groups_to, streams_without_group
-from spark_streams.source.group.group_state import fetch_state, missing
 from spark_streams.source.group.initial_position import (
     FIRST,
     InitialPositionKeys,
@@ -31,9 +31,9 @@ from spark_streams.source.group.retries import Retries
 from spark_streams.source.limits import Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.offset import Offset
-from spark_streams.wire.scan import matching_streams
-from spark_streams.wire.server import Server
-from spark_streams.wire.xinfo import stream_states
+from spark_streams.wire.connection.server import Server
+from spark_streams.wire.replies.scan import matching_streams
+from spark_streams.wire.replies.xinfo import stream_states
 
 _log = logging.getLogger("spark_streams.source")
 

@@ -19,26 +19,26 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from spark_streams.ids import MIN_ID, StreamId
-from spark_streams.keys import is_returned
+from spark_streams.model.ids import MIN_ID, StreamId
+from spark_streams.model.keys import is_returned
 from spark_streams.options.source_options import SourceOptions
-from spark_streams.source.column_report import ColumnReport
-from spark_streams.source.column_warnings import STREAM_MODES, ColumnWarnings
 from spark_streams.source.entry_range import EntryRange
+from spark_streams.source.findings.data_loss import DataLoss
+from spark_streams.source.findings.finding import Finding, Kind
 from spark_streams.source.group.bookmarks import Bookmarks, set_bookmarks
 from spark_streams.source.group.commit_marks import CommitMarks, InFlight, Marks
-from spark_streams.source.group.data_loss import DataLoss
-from spark_streams.source.group.finding import Finding, Kind
 from spark_streams.source.limits import Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.microbatch.background import Job
 from spark_streams.source.microbatch.remove import Removing
+from spark_streams.source.notes.column_warnings import STREAM_MODES, ColumnWarnings
+from spark_streams.source.notes.task_notes import Destination, Opened, collect, notes_key
 from spark_streams.source.offset import Offset
 from spark_streams.source.pending_list import PendingRange, acknowledge, claimed_ranges, pending_ranges
 from spark_streams.source.recovery.claim_consumers import delete_claim_consumers
+from spark_streams.source.rows.column_report import ColumnReport
 from spark_streams.source.run_counters import RunCounters
-from spark_streams.source.task_notes import Destination, Opened, collect, notes_key
-from spark_streams.wire.server import Server
+from spark_streams.wire.connection.server import Server
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from spark_streams.ids import MIN_ID
+from spark_streams.model.ids import MIN_ID
 from spark_streams.options.source_options import SourceOptions
-from spark_streams.source.group.group_state import GroupState
-from spark_streams.wire.xinfo import StreamState
+from spark_streams.source.findings.group_state import GroupState
+from spark_streams.wire.replies.xinfo import StreamState
 
 ENDLESS = 1 << 62  # a backlog that the server cannot count
 

@@ -7,9 +7,9 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 
-from spark_streams.wire.address import Address
+from spark_streams.wire.address.address import Address
 from spark_streams.wire.connect import connect
-from spark_streams.wire.server import Server
+from spark_streams.wire.connection.server import Server
 
 Job = Callable[[Server], object]
 

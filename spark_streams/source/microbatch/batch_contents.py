@@ -18,11 +18,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from spark_streams.ids import MAX_ID, StreamId
+from spark_streams.model.ids import MAX_ID, StreamId
 from spark_streams.options.source_options import SourceOptions
 from spark_streams.source.entry_range import EntryRange, per_stream
-from spark_streams.source.group.data_loss import DataLoss
-from spark_streams.source.group.finding import Finding
+from spark_streams.source.findings.data_loss import DataLoss
+from spark_streams.source.findings.finding import Finding
 from spark_streams.source.limits import Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.microbatch.next_ranges import NextRanges
@@ -32,11 +32,11 @@ from spark_streams.source.microbatch.reserve import Reserving
 from spark_streams.source.microbatch.run_state import RunState
 from spark_streams.source.offset import Claimed, Offset
 from spark_streams.source.pending_list import PendingRange, pending_ranges
+from spark_streams.source.quota import Room, take_in_parts
 from spark_streams.source.recovery.claim import Claims
 from spark_streams.source.recovery.claim_consumers import claim_consumer
 from spark_streams.source.recovery.poison_batch import PoisonBatch
-from spark_streams.source.room import Room, take_in_parts
-from spark_streams.wire.server import Server
+from spark_streams.wire.connection.server import Server
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,10 @@ import time
 from collections.abc import Callable, Mapping
 
 from spark_streams.errors import RStreamError
-from spark_streams.ids import StreamId
+from spark_streams.model.ids import StreamId
 from spark_streams.source.limits import Limits
 from spark_streams.source.offset import Offset
-from spark_streams.wire.address import Address
+from spark_streams.wire.address.address import Address
 from spark_streams.wire.blocked_read import BlockedRead
 
 _MARGIN = 0.05  # seconds that the server is given to end a blocking read by itself

@@ -19,18 +19,17 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from spark_streams.errors import DataLossError, GroupMissingError, OffsetError, StreamStateError
-from spark_streams.keys import origin_of
+from spark_streams.model.keys import origin_of
 from spark_streams.options.source_options import SourceOptions
 from spark_streams.source.entry_range import EntryRange, per_stream
+from spark_streams.source.findings.data_loss import DataLoss
+from spark_streams.source.findings.finding import Finding, Kind
+from spark_streams.source.findings.group_state import fetch_state, require_groups
+from spark_streams.source.findings.messages import Place
 from spark_streams.source.group.counting_server import refuse_where_nothing_is_counted
-from spark_streams.source.group.data_loss import DataLoss
-from spark_streams.source.group.eviction_policy import refuse_where_keys_are_needed
-from spark_streams.source.group.finding import Finding, Kind
-from spark_streams.source.group.group_state import fetch_state, require_groups
 from spark_streams.source.group.initial_position import first_positions
-from spark_streams.source.group.messages import Place
 from spark_streams.source.group.older_positions import with_older_positions
-from spark_streams.source.group.rows_read import RowsRead
+from spark_streams.source.group.server_checks import refuse_where_keys_are_needed
 from spark_streams.source.group.subscription import Subscription
 from spark_streams.source.limits import LIMITS, Limits
 from spark_streams.source.membership import Membership
@@ -46,6 +45,8 @@ from spark_streams.source.microbatch.remove import Removing
 from spark_streams.source.microbatch.replay import Replay
 from spark_streams.source.microbatch.run_state import RunState
 from spark_streams.source.microbatch.trigger import Trigger
+from spark_streams.source.notes.rows_read import RowsRead
+from spark_streams.source.notes.task_notes import open_notes, void
 from spark_streams.source.offset import Offset
 from spark_streams.source.partitioning import Plan, tasks
 from spark_streams.source.recovery.claim import Claims
@@ -54,10 +55,9 @@ from spark_streams.source.recovery.poison_batch import PoisonBatch
 from spark_streams.source.recovery.poison_pieces import held_by
 from spark_streams.source.recovery.poison_record import Remembered
 from spark_streams.source.run_counters import RunCounters
-from spark_streams.source.task_notes import open_notes, void
-from spark_streams.wire.server import Server
+from spark_streams.wire.connection.server import Server
+from spark_streams.wire.replies.xinfo import StreamState, stream_states
 from spark_streams.wire.session import Session
-from spark_streams.wire.xinfo import StreamState, stream_states
 
 _TRIES = 5  # how often a trigger may find that something has vanished under it (failOnDataLoss=false)
 _log = logging.getLogger("spark_streams.source")

@@ -10,20 +10,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from spark_streams.ids import StreamId
+from spark_streams.model.ids import StreamId
 from spark_streams.source.batch.batch_ends import Course, course_of_ids, course_of_looks, front
 from spark_streams.source.batch.looks import Aim, look_around, may_be_large
 from spark_streams.source.batch.plan import look_at_heads
 from spark_streams.source.batch.stream_bounds import Head
 from spark_streams.source.entry_range import EntryRange
-from spark_streams.source.group.group_state import GroupState, Reserved
+from spark_streams.source.findings.group_state import GroupState, Reserved
 from spark_streams.source.limits import Limits
 from spark_streams.source.microbatch.admission import ENDLESS, Admission
 from spark_streams.source.partitioning import task_size
-from spark_streams.source.room import Room, take_in_parts
-from spark_streams.wire.connection import ReplyError
-from spark_streams.wire.server import Server
-from spark_streams.wire.xinfo import StreamState
+from spark_streams.source.quota import Room, take_in_parts
+from spark_streams.wire.connection.connection import ReplyError
+from spark_streams.wire.connection.server import Server
+from spark_streams.wire.replies.xinfo import StreamState
 
 _BATCHES = 8  # that are planned at once
 _STEPS = 8  # of a batch, at least

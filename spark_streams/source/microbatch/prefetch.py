@@ -12,14 +12,14 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from spark_streams.ids import StreamId
+from spark_streams.model.ids import StreamId
 from spark_streams.source.entry_range import EntryRange, per_stream
-from spark_streams.source.group.account import held_above
-from spark_streams.source.group.group_state import GroupState, fetch_state
+from spark_streams.source.findings.account import held_above
+from spark_streams.source.findings.group_state import GroupState, fetch_state
 from spark_streams.source.microbatch.reserve import Reserving
-from spark_streams.source.room import Room
-from spark_streams.wire.server import Server
-from spark_streams.wire.xinfo import StreamState
+from spark_streams.source.quota import Room
+from spark_streams.wire.connection.server import Server
+from spark_streams.wire.replies.xinfo import StreamState
 
 
 @dataclass(frozen=True)

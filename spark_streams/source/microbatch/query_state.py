@@ -14,22 +14,22 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from spark_streams.ids import StreamId
+from spark_streams.model.ids import StreamId
 from spark_streams.options.source_options import SourceOptions
+from spark_streams.source.findings.count_entries import count_read
+from spark_streams.source.findings.data_loss import DataLoss
+from spark_streams.source.findings.diagnosis import diagnose
+from spark_streams.source.findings.group_state import GroupState, fetch_state
+from spark_streams.source.findings.snapshot import Snapshot
 from spark_streams.source.group.bookmarks import are_moved, bookmarks_of
-from spark_streams.source.group.count_entries import count_read
-from spark_streams.source.group.data_loss import DataLoss
-from spark_streams.source.group.diagnosis import diagnose
-from spark_streams.source.group.group_state import GroupState, fetch_state
 from spark_streams.source.group.older_positions import forget_older_positions, with_older_positions
-from spark_streams.source.group.snapshot import Snapshot
 from spark_streams.source.group.subscription import Subscription
 from spark_streams.source.microbatch.acknowledge import Acknowledging
 from spark_streams.source.microbatch.reconcile import Reconciler
 from spark_streams.source.microbatch.run_state import RunState
 from spark_streams.source.offset import Offset
-from spark_streams.wire.server import Server
-from spark_streams.wire.xinfo import StreamState
+from spark_streams.wire.connection.server import Server
+from spark_streams.wire.replies.xinfo import StreamState
 
 
 @dataclass(frozen=True)

@@ -7,16 +7,13 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from spark_streams.ids import MAX_ID, MIN_ID, StreamId
+from spark_streams.model.ids import MAX_ID, MIN_ID, StreamId
 from spark_streams.options.source_options import SourceOptions
-from spark_streams.source.group.bookmarks import Bookmarks
-from spark_streams.source.group.commit_marks import delete_marks
-from spark_streams.source.group.count_entries import entries_up_to
-from spark_streams.source.group.data_loss import DataLoss
-from spark_streams.source.group.diagnosis import Diagnosis, diagnose, explain
-from spark_streams.source.group.finding import Start
-from spark_streams.source.group.group_admin import create_consumers, create_groups_at, set_groups_to
-from spark_streams.source.group.group_state import (
+from spark_streams.source.findings.count_entries import entries_up_to
+from spark_streams.source.findings.data_loss import DataLoss
+from spark_streams.source.findings.diagnosis import Diagnosis, diagnose, explain
+from spark_streams.source.findings.finding import Start
+from spark_streams.source.findings.group_state import (
     GroupState,
     fetch_state,
     require_alone,
@@ -24,20 +21,23 @@ from spark_streams.source.group.group_state import (
     require_none_released,
     shared_above,
 )
-from spark_streams.source.group.repair import Repair, repair_of
-from spark_streams.source.group.rows_read import RowsRead
-from spark_streams.source.group.snapshot import Evidence, Run, Snapshot
+from spark_streams.source.findings.repair import Repair, repair_of
+from spark_streams.source.findings.snapshot import Evidence, Run, Snapshot
+from spark_streams.source.group.bookmarks import Bookmarks
+from spark_streams.source.group.commit_marks import delete_marks
+from spark_streams.source.group.group_admin import create_consumers, create_groups_at, set_groups_to
 from spark_streams.source.group.subscription import Subscription
 from spark_streams.source.limits import Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.microbatch.acknowledge import Acknowledging
 from spark_streams.source.microbatch.run_state import RunState
+from spark_streams.source.notes.rows_read import RowsRead
 from spark_streams.source.offset import Offset
 from spark_streams.source.pending_list import PendingRange, acknowledge
 from spark_streams.source.recovery.claim_consumers import delete_empty_consumers
 from spark_streams.source.recovery.handed_entries import refuse_handed, take_handed
-from spark_streams.wire.server import Server
-from spark_streams.wire.xinfo import StreamState
+from spark_streams.wire.connection.server import Server
+from spark_streams.wire.replies.xinfo import StreamState
 
 
 class Reconciler:

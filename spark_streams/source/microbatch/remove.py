@@ -14,15 +14,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Set
 
-from spark_streams.ids import StreamId
-from spark_streams.keys import is_returned
+from spark_streams.model.ids import StreamId
+from spark_streams.model.keys import is_returned
 from spark_streams.options.source_options import SourceOptions
 from spark_streams.retention.readers import Standing
 from spark_streams.retention.sweep import Sweeper
 from spark_streams.source.group.retries import Retries
 from spark_streams.source.limits import Limits
 from spark_streams.source.offset import Offset
-from spark_streams.wire.server import Server
+from spark_streams.wire.connection.server import Server
 
 
 class Removing:

@@ -6,16 +6,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from spark_streams.errors import DataLossError, GroupMissingError
-from spark_streams.ids import MAX_ID, MIN_ID, StreamId
+from spark_streams.model.ids import MAX_ID, MIN_ID, StreamId
 from spark_streams.source.entry_range import EntryRange
-from spark_streams.source.group.data_loss import DataLoss
-from spark_streams.source.group.finding import Finding, Kind
+from spark_streams.source.findings.data_loss import DataLoss
+from spark_streams.source.findings.finding import Finding, Kind
 from spark_streams.source.limits import Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.offset import Offset, Share
 from spark_streams.source.pending_list import PendingRange, pending_ranges
-from spark_streams.wire.server import Server
-from spark_streams.wire.xinfo import stream_states
+from spark_streams.wire.connection.server import Server
+from spark_streams.wire.replies.xinfo import stream_states
 
 
 @dataclass(frozen=True)

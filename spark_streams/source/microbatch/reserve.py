@@ -12,16 +12,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from spark_streams.ids import StreamId
+from spark_streams.model.ids import StreamId
 from spark_streams.source.entry_range import EntryRange
-from spark_streams.source.group.group_state import GroupState, Reserved, read_group_state
+from spark_streams.source.findings.group_state import GroupState, Reserved, read_group_state
 from spark_streams.source.limits import LIMITS, Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.microbatch.admission import Admission
-from spark_streams.source.room import Room, take_in_parts
-from spark_streams.wire.connection import Reply, pack
-from spark_streams.wire.server import Server
-from spark_streams.wire.xinfo import StreamState
+from spark_streams.source.quota import Room, take_in_parts
+from spark_streams.wire.connection.connection import Reply, pack
+from spark_streams.wire.connection.server import Server
+from spark_streams.wire.replies.xinfo import StreamState
 
 _SKIP = pack("CLIENT", "REPLY", "SKIP")
 

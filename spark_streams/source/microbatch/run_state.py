@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from spark_streams.ids import StreamId
+from spark_streams.model.ids import StreamId
 from spark_streams.source.batch.batch_ends import Course
-from spark_streams.source.group.account import Account
+from spark_streams.source.findings.account import Account
+from spark_streams.source.findings.group_state import GroupState
+from spark_streams.source.findings.snapshot import Run
 from spark_streams.source.group.bookmarks import Bookmarks
 from spark_streams.source.group.commit_marks import Marks
-from spark_streams.source.group.group_state import GroupState
-from spark_streams.source.group.snapshot import Run
 from spark_streams.source.membership import Membership
 from spark_streams.source.microbatch.acknowledge import Acknowledged
 from spark_streams.source.microbatch.admission import Admission
 from spark_streams.source.microbatch.prefetch import Ahead
 from spark_streams.source.offset import Offset
 from spark_streams.source.recovery.poison_record import Remembered
-from spark_streams.wire.xinfo import StreamState
+from spark_streams.wire.replies.xinfo import StreamState
 
 
 @dataclass(frozen=True)

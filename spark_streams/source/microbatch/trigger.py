@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 
 from spark_streams.options.source_options import SourceOptions
 from spark_streams.source.entry_range import EntryRange, per_stream
-from spark_streams.source.group.data_loss import DataLoss
+from spark_streams.source.findings.data_loss import DataLoss
 from spark_streams.source.microbatch.acknowledge import Acknowledged, Acknowledging
 from spark_streams.source.microbatch.background import Job
 from spark_streams.source.microbatch.batch_contents import BatchContents, ContentsChooser, Wish
@@ -31,8 +31,8 @@ from spark_streams.source.microbatch.prefetch import Prefetch
 from spark_streams.source.microbatch.query_state import Observer, QueryState
 from spark_streams.source.microbatch.run_state import RunState
 from spark_streams.source.offset import Count, Offset
-from spark_streams.source.room import Room
-from spark_streams.wire.server import Server
+from spark_streams.source.quota import Room
+from spark_streams.wire.connection.server import Server
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ A claim that a crash left before the offset was logged is found by its consumer'
 An entry that consumers were given too often (`maxDeliveries`, by the server's counter) is dead. A claim is one more
 delivery and counts as such, but not where it takes over what another query had claimed or held apart: queries that die
 of an outage would pass an entry on until it is dead. So one that only queries have had is given twice at the most, and
-what it does to them is for source.recovery.suspects to judge. Reading counts nothing (FACTS R8).
+what it does to them is for source.recovery.poison_state to judge. Reading counts nothing (FACTS R8).
 """
 
 from __future__ import annotations
@@ -26,30 +26,30 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_streams.ids import MAX_ID, MIN_ID, StreamId
+from spark_streams.model.ids import MAX_ID, MIN_ID, StreamId
 from spark_streams.options.source_options import SourceOptions
 from spark_streams.source.entry_range import EntryRange
-from spark_streams.source.group.count_entries import count_missing
-from spark_streams.source.group.data_loss import DataLoss
-from spark_streams.source.group.finding import Finding, Kind
-from spark_streams.source.group.group_state import GroupState
+from spark_streams.source.findings.count_entries import count_missing
+from spark_streams.source.findings.data_loss import DataLoss
+from spark_streams.source.findings.finding import Finding, Kind
+from spark_streams.source.findings.group_state import GroupState
 from spark_streams.source.group.subscription import Subscription
 from spark_streams.source.limits import Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.offset import Claimed, Offset
 from spark_streams.source.pending_list import PendingRange, claimed_ranges, pending_page, pending_ranges
+from spark_streams.source.quota import Room
 from spark_streams.source.recovery.claim_consumers import delete_claim_consumers
 from spark_streams.source.recovery.dead_entries import DeadEntries
 from spark_streams.source.recovery.holders import Holder, holders_of
 from spark_streams.source.recovery.left_claims import left_claims, that_fit
-from spark_streams.source.room import Room
 from spark_streams.source.run_counters import RunCounters
 from spark_streams.source.sampled_size import sampled_sizes
-from spark_streams.wire.connection import pack
+from spark_streams.wire.connection.connection import pack
+from spark_streams.wire.connection.server import Server
 from spark_streams.wire.entries.pending_page import PendingPage, arguments_of, texts_of
-from spark_streams.wire.released import FATAL
-from spark_streams.wire.server import Server
-from spark_streams.wire.xinfo import consumers_in
+from spark_streams.wire.replies.released import FATAL
+from spark_streams.wire.replies.xinfo import consumers_in
 
 _SKIP = pack("CLIENT", "REPLY", "SKIP")
 _log = logging.getLogger("spark_streams.source")

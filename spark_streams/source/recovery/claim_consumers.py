@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from spark_streams.source.group.group_state import GroupState
+from spark_streams.source.findings.group_state import GroupState
 from spark_streams.source.membership import Membership
 from spark_streams.source.offset import Claimed
-from spark_streams.wire.server import Server
+from spark_streams.wire.connection.server import Server
 
 MARK = "~claim~"
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from spark_streams.deadletter.failed_entry import FailedEntry, now
 from spark_streams.deadletter.limits import DEAD_LETTER_LIMITS, DeadLetterLimits
 from spark_streams.deadletter.page_reader import PageSize
-from spark_streams.deadletter.post import post
-from spark_streams.deadletter.returned_entry import ReturnedEntry
-from spark_streams.ids import StreamId
-from spark_streams.keys import is_returned
-from spark_streams.wire.server import Server
+from spark_streams.deadletter.retry.returned_entry import ReturnedEntry
+from spark_streams.deadletter.write.failed_entry import FailedEntry, now
+from spark_streams.deadletter.write.post import post
+from spark_streams.model.ids import StreamId
+from spark_streams.model.keys import is_returned
+from spark_streams.wire.connection.server import Server
 
 _FIRST_LOOK = 20  # entries that are asked for at once; how large they are shows how many more
 

@@ -11,15 +11,15 @@ import logging
 from collections.abc import Mapping
 
 from spark_streams.errors import StreamStateError
-from spark_streams.ids import StreamId
-from spark_streams.operator_commands import acknowledge_command
-from spark_streams.source.group.group_state import GroupState
+from spark_streams.model.ids import StreamId
+from spark_streams.model.operator_commands import acknowledge_command
+from spark_streams.source.findings.group_state import GroupState
 from spark_streams.source.limits import Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.pending_list import PendingRange, pending_ranges
 from spark_streams.source.recovery.claim import To, send_claim
 from spark_streams.source.recovery.claim_consumers import claim_consumer
-from spark_streams.wire.server import Server
+from spark_streams.wire.connection.server import Server
 
 _log = logging.getLogger("spark_streams.source")
 

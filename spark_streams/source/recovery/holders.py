@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from spark_streams.ids import StreamId
-from spark_streams.source.group.group_state import GroupState, OtherConsumer
+from spark_streams.model.ids import StreamId
+from spark_streams.source.findings.group_state import GroupState, OtherConsumer
 from spark_streams.source.membership import OF_A_QUERY, Membership, owner_of
-from spark_streams.wire.connection import Argument
-from spark_streams.wire.released import RELEASED_IDLE, released_in
-from spark_streams.wire.server import Server
+from spark_streams.wire.connection.connection import Argument
+from spark_streams.wire.connection.server import Server
+from spark_streams.wire.replies.released import RELEASED_IDLE, released_in
 
 Live = Callable[[Server, Sequence[tuple[str, str]]], set[tuple[str, str]]]
 

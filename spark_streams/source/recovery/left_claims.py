@@ -9,17 +9,17 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping, Sequence
 
-from spark_streams.ids import MAX_ID, MIN_ID
-from spark_streams.source.group.group_state import GroupState
+from spark_streams.model.ids import MAX_ID, MIN_ID
+from spark_streams.source.findings.group_state import GroupState
 from spark_streams.source.limits import Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.offset import Claimed, Offset
 from spark_streams.source.pending_list import PendingRange, pending_ranges
+from spark_streams.source.quota import Room
 from spark_streams.source.recovery.claim_consumers import MARK, claim_consumer
-from spark_streams.source.room import Room
 from spark_streams.source.sampled_size import SampledSize, sampled_sizes
+from spark_streams.wire.connection.server import Server
 from spark_streams.wire.entries.pending_page import texts_of
-from spark_streams.wire.server import Server
 
 
 def left_claims(member: Membership, states: Mapping[str, GroupState], begin: Offset) -> dict[str, list[Claimed]]:

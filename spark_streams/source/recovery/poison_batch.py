@@ -21,12 +21,12 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from spark_streams.ids import MAX_ID, StreamId
-from spark_streams.printable import printable
+from spark_streams.model.ids import MAX_ID, StreamId
+from spark_streams.model.printable import printable
 from spark_streams.source.entry_range import EntryRange, per_stream
-from spark_streams.source.group.data_loss import DataLoss
-from spark_streams.source.group.finding import Finding, Kind
-from spark_streams.source.group.group_state import GroupState
+from spark_streams.source.findings.data_loss import DataLoss
+from spark_streams.source.findings.finding import Finding, Kind
+from spark_streams.source.findings.group_state import GroupState
 from spark_streams.source.limits import Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.offset import Claimed, Offset
@@ -42,8 +42,8 @@ from spark_streams.source.recovery.poison_record import (
     failure_of,
     is_done_in_the_sink,
 )
-from spark_streams.source.recovery.suspects import PIECES, Book
-from spark_streams.wire.server import Server
+from spark_streams.source.recovery.poison_state import PIECES, Book
+from spark_streams.wire.connection.server import Server
 
 _log = logging.getLogger("spark_streams.source")
 

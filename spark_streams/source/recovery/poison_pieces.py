@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from spark_streams.ids import StreamId
+from spark_streams.model.ids import StreamId
 from spark_streams.source.entry_range import EntryRange
-from spark_streams.source.group.group_state import GroupState, fetch_state
+from spark_streams.source.findings.group_state import GroupState, fetch_state
 from spark_streams.source.limits import Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.offset import Offset
 from spark_streams.source.pending_list import PendingRange, pending_ranges
 from spark_streams.source.recovery.claim import To, send_claim
-from spark_streams.wire.server import Server
+from spark_streams.wire.connection.server import Server
 
 MARK = "~held~"
 _PAGE = 10_000  # entries that are moved with one command

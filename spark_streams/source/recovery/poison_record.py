@@ -6,11 +6,11 @@ import json
 from dataclasses import dataclass, replace
 
 from spark_streams.errors import StreamStateError
-from spark_streams.keys import CLOSED, is_returned, key_beside, record_key
-from spark_streams.numbers import whole
+from spark_streams.model.keys import CLOSED, is_returned, key_beside, record_key
+from spark_streams.model.numbers import whole
 from spark_streams.source.offset import Offset
-from spark_streams.source.recovery.suspects import Book
-from spark_streams.wire.server import Server
+from spark_streams.source.recovery.poison_state import Book
+from spark_streams.wire.connection.server import Server
 
 
 @dataclass(frozen=True)

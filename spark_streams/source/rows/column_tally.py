@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.pandas.types import from_arrow_type
 
-from spark_streams.printable import printable
-from spark_streams.source.column_report import MOST_NAMES, BadValues, ColumnReport
+from spark_streams.model.printable import printable
+from spark_streams.source.rows.column_report import MOST_NAMES, BadValues, ColumnReport
 from spark_streams.source.rows.columns import Columns, Decoded
 from spark_streams.source.rows.malformed import Unfit
 from spark_streams.source.rows.nested_json import is_nested

@@ -9,7 +9,7 @@
     any      null is null
 
 A page is read at once where Arrow's own reader is certain to read the same (arrow_json.py), and row by row where not.
-A row whose text is no JSON, or has anything that does not fit, is null as a whole. The sink writes so (sink/fields.py).
+A row whose text is no JSON, or has anything that does not fit, is null as a whole. The sink writes so (sink/encode/fields.py).
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_streams.model.untyped import Json
 from spark_streams.source.rows.arrow_json import raw_type, read_lines
 from spark_streams.source.rows.bisect_cast import assemble, halved
-from spark_streams.untyped import Json
 from spark_streams.wire.entries.lines import Index, Mask
 
 _FEW = 50  # rows that are sooner read one by one than halved further

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_streams.deadletter.envelope import FIELDS, MARK, NAMES
-from spark_streams.deadletter.returned_entry import ReturnedEntry, is_origin
+from spark_streams.deadletter.retry.returned_entry import ReturnedEntry, is_origin
 from spark_streams.source.rows.cast import cast_values
 from spark_streams.wire.entries.entry_page import EntryPage, UInt64s
 from spark_streams.wire.entries.lines import Index, Mask

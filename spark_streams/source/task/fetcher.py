@@ -22,20 +22,20 @@ import numpy as np
 import pyarrow as pa
 
 from spark_streams.errors import GroupMissingError, RStreamError, ServerReplyError, ServerUnreachableError
-from spark_streams.ids import StreamId
-from spark_streams.keys import is_returned
+from spark_streams.model.ids import StreamId
+from spark_streams.model.keys import is_returned
 from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.limits import LIMITS, Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.pending_list import PendingRange, ask_pending
 from spark_streams.source.task.ownership import match
 from spark_streams.source.task.range_cursor import Asked, Chosen, Reading
-from spark_streams.wire.connection import Connection, ReplyError, ReplyTooLargeError, pack
+from spark_streams.wire.connection.connection import Connection, ReplyError, ReplyTooLargeError, pack
+from spark_streams.wire.connection.named_errors import while_reading
+from spark_streams.wire.connection.page_sizer import PageSizer
 from spark_streams.wire.entries.decode import EntryPage, decode_entries, decode_replies
 from spark_streams.wire.entries.filtered_page import FilteredPage
 from spark_streams.wire.entries.pending_page import NOTHING_PENDING, PendingPage, arguments_of, decode_pending, texts_of
-from spark_streams.wire.named_errors import while_reading
-from spark_streams.wire.page_sizer import PageSizer
 from spark_streams.wire.session import Session
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_streams.ids import StreamId
+from spark_streams.model.ids import StreamId
 from spark_streams.source.task.range_cursor import LEAST_JUDGED, Asked
 from spark_streams.wire.entries.entry_page import EntryPage
 from spark_streams.wire.entries.lines import Index, Mask

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from spark_streams.ids import StreamId
+from spark_streams.model.ids import StreamId
 from spark_streams.source.entry_range import EntryRange
 from spark_streams.wire.entries.entry_page import EntryPage
 from spark_streams.wire.entries.lines import Index

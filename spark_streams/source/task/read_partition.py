@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from spark_streams.errors import StreamStateError
-from spark_streams.keys import is_returned
+from spark_streams.model.keys import is_returned
 from spark_streams.source.entry_range import EntryRange
-from spark_streams.source.group.finding import Finding, Kind
-from spark_streams.source.group.messages import Place
-from spark_streams.source.group.remedies import error_of, remedy_of
+from spark_streams.source.findings.finding import Finding, Kind
+from spark_streams.source.findings.messages import Place
+from spark_streams.source.findings.remedies import error_of, remedy_of
 from spark_streams.source.limits import LIMITS, Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.partitioning import Task
@@ -22,9 +22,9 @@ from spark_streams.source.rows.columns import Columns
 from spark_streams.source.rows.malformed import Dead
 from spark_streams.source.rows.returned_page import ReturnedPage, Tries
 from spark_streams.source.task.fetcher import Fetch, Page
+from spark_streams.spark.worker import settle_in
 from spark_streams.wire.entries.entry_page import EntryPage
 from spark_streams.wire.session import Session
-from spark_streams.worker import settle_in
 
 _log = logging.getLogger("spark_streams.source")
 

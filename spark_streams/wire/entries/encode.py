@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_streams.wire.connection import pack
+from spark_streams.wire.connection.connection import pack
 
 _TABLE = 256  # lengths that are looked up
 _CRLF = b"\r\n"

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_streams.ids import StreamId
+from spark_streams.model.ids import StreamId
 from spark_streams.wire.entries.lines import Index, Mask
 
 UInt64s = npt.NDArray[np.uint64]

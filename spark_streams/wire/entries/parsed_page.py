@@ -10,11 +10,11 @@ import numpy as np
 import pyarrow as pa
 
 from spark_streams.errors import ServerReplyError
-from spark_streams.ids import StreamId
-from spark_streams.wire.connection import ReplyError
+from spark_streams.model.ids import StreamId
+from spark_streams.wire.connection.connection import ReplyError
 from spark_streams.wire.entries.entry_page import EntryPage, UInt64s
 from spark_streams.wire.entries.lines import Index
-from spark_streams.wire.replies import each_reply
+from spark_streams.wire.replies.replies import each_reply
 
 ParsedEntry = Sequence[bytes | Sequence[bytes] | None] | None
 

@@ -17,11 +17,11 @@ import numpy as np
 import pyarrow as pa
 
 from spark_streams.errors import ServerReplyError
-from spark_streams.ids import StreamId
-from spark_streams.wire.connection import ReplyError, pack
+from spark_streams.model.ids import StreamId
+from spark_streams.wire.connection.connection import ReplyError, pack
 from spark_streams.wire.entries.entry_page import slices_of
 from spark_streams.wire.entries.lines import COLON, DOLLAR, STAR, Index, Lines, ShapeError
-from spark_streams.wire.replies import each_reply
+from spark_streams.wire.replies.replies import each_reply
 
 _LINES_PER_ENTRY = 7
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_streams.errors import ServerReplyError
-from spark_streams.ids import StreamId
+from spark_streams.model.ids import StreamId
 from spark_streams.wire.entries.entry_page import EntryPage, UInt64s, slices_of
 from spark_streams.wire.entries.lines import DASH, Index
 from spark_streams.wire.entries.walk import Shape, Walk

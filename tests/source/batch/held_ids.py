@@ -6,7 +6,7 @@ import bisect
 
 from hypothesis import strategies as st
 
-from spark_streams.ids import MIN_ID, U64_MAX, StreamId
+from spark_streams.model.ids import MIN_ID, U64_MAX, StreamId
 from spark_streams.source.batch.stream_bounds import Head
 from spark_streams.source.entry_range import EntryRange
 from spark_streams.wire.entries.pending_page import texts_of

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_streams.ids import U64_MAX, StreamId
+from spark_streams.model.ids import U64_MAX, StreamId
 from spark_streams.source.batch.batch_ends import Course, Step, course_of_ids, course_of_looks, front
 from spark_streams.source.batch.split_points import Look, first_places, further_places
 from spark_streams.source.entry_range import EntryRange

@@ -19,8 +19,8 @@ from spark_streams.source.batch.sample import sample
 from spark_streams.source.batch_reader import infer_schema
 from spark_streams.source.limits import LIMITS, Limits
 from spark_streams.source.rows.cast import cast_values
-from spark_streams.wire.connection import Connection
-from tests.servers import Server
+from spark_streams.wire.connection.connection import Connection
+from tools.servers.server import Server
 
 ARROW = {
     "long": pa.int64(),

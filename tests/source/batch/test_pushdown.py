@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_streams.ids import MAX_ID, MIN_ID, StreamId
+from spark_streams.model.ids import MAX_ID, MIN_ID, StreamId
 from spark_streams.source.batch.pushdown import narrowing_of
 from spark_streams.source.batch.stream_bounds import Narrowing, run_of
 from spark_streams.spark.filters import HAS_FILTERS

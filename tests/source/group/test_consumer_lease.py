@@ -15,14 +15,14 @@ import pytest
 import redis
 
 from spark_streams.errors import ConsumerTakenError
-from spark_streams.keys import session_key
-from spark_streams.lease import Processes, Terms
+from spark_streams.model.keys import session_key
 from spark_streams.source.group.consumer_lease import Lease, lease_key
-from spark_streams.wire.address import Address
-from spark_streams.wire.connection import Connection
-from tests.sending import before_sending, reply_lost
-from tests.servers import Server
-from tests.source.driving import ALL, LOOK_EACH_TIME, SMALL, add, another_reader, drain, reader
+from spark_streams.wire.address.address import Address
+from spark_streams.wire.connection.connection import Connection
+from spark_streams.wire.lease import Processes, Terms
+from tools.driving import ALL, LOOK_EACH_TIME, SMALL, add, another_reader, drain, reader
+from tools.sending import before_sending, reply_lost
+from tools.servers.server import Server
 
 KEY = lease_key("s", "g", "spark")
 

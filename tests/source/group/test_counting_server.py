@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from spark_streams.errors import UnsupportedError
-from spark_streams.wire.connection import Connection, ReplyError
-from tests.servers import Server, counts_entries
-from tests.source.driving import add, drain, reader
+from spark_streams.wire.connection.connection import Connection, ReplyError
+from tools.driving import add, drain, reader
+from tools.servers.server import Server, counts_entries
 
 # As Redis 6.2 words it.
 UNKNOWN = "ERR wrong number of arguments for 'xsetid' command"

@@ -9,10 +9,10 @@ import pytest
 import redis
 
 from spark_streams.errors import DataLossError, GroupMissingError, StreamMissingError
-from spark_streams.wire import scan
-from tests.servers import Server
-from tests.source import driving
-from tests.source.driving import ALL, LOOK_EACH_TIME, add, drain, reader
+from spark_streams.wire.replies import scan
+from tools import driving
+from tools.driving import ALL, LOOK_EACH_TIME, add, drain, reader
+from tools.servers.server import Server
 
 by_pattern = functools.partial(driving.reader, limits=LOOK_EACH_TIME)
 

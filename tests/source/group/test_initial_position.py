@@ -9,8 +9,8 @@ import redis
 
 from spark_streams.source.stream_reader import StreamReader
 from tests.remedies import carry_out
-from tests.servers import Server
-from tests.source.driving import ALL, add, drain, read, reader, stop_all
+from tools.driving import ALL, add, drain, read, reader, stop_all
+from tools.servers.server import Server
 
 
 @pytest.fixture

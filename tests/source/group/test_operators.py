@@ -12,11 +12,11 @@ from spark_streams.errors import DataLossError, StreamStateError
 from spark_streams.source.microbatch.acknowledge import Acknowledging
 from spark_streams.source.stream_reader import StreamReader
 from spark_streams.spark.read_limits import ReadMaxRows
-from spark_streams.wire.connection import Connection
+from spark_streams.wire.connection.connection import Connection
 from tests.remedies import carry_out
-from tests.sending import before_sending
-from tests.servers import Server
-from tests.source.driving import ALL, NEVER_AHEAD, add, begin, drain, pending_count, read, reader, stop_all
+from tools.driving import ALL, NEVER_AHEAD, add, begin, drain, pending_count, read, reader, stop_all
+from tools.sending import before_sending
+from tools.servers.server import Server
 
 LENIENT = {"failOnDataLoss": "false"}
 TEN = ReadMaxRows(10)

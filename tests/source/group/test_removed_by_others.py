@@ -10,16 +10,16 @@ import pytest
 import redis
 
 from spark_streams.errors import DataLossError, StreamStateError
-from spark_streams.ids import StreamId
-from spark_streams.source.group.count_entries import count_read
+from spark_streams.model.ids import StreamId
+from spark_streams.source.findings.count_entries import count_read
 from spark_streams.source.stream_reader import StreamReader
 from spark_streams.spark.read_limits import ReadMaxRows
-from spark_streams.wire.address import Address
-from spark_streams.wire.connection import Connection
-from spark_streams.wire.xinfo import stream_states
-from tests.sending import before_sending
-from tests.servers import Server
-from tests.source.driving import ALL, LOOK_EACH_TIME, NEVER_AHEAD, add, another_reader, drain, read, reader
+from spark_streams.wire.address.address import Address
+from spark_streams.wire.connection.connection import Connection
+from spark_streams.wire.replies.xinfo import stream_states
+from tools.driving import ALL, LOOK_EACH_TIME, NEVER_AHEAD, add, another_reader, drain, read, reader
+from tools.sending import before_sending
+from tools.servers.server import Server
 
 HURRY = replace(LOOK_EACH_TIME, look_behind=0.0)
 

@@ -12,10 +12,10 @@ import redis
 
 from spark_streams.errors import DataLossError
 from spark_streams.spark.read_limits import ReadMaxRows
-from spark_streams.wire.connection import Connection
-from tests.servers import Server
-from tests.source import driving
-from tests.source.driving import ALL, LOOK_EACH_TIME, add, drain, pending_count, read
+from spark_streams.wire.connection.connection import Connection
+from tools import driving
+from tools.driving import ALL, LOOK_EACH_TIME, add, drain, pending_count, read
+from tools.servers.server import Server
 
 reader = functools.partial(driving.reader, limits=LOOK_EACH_TIME)
 

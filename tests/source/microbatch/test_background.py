@@ -14,13 +14,13 @@ import pytest
 import redis
 
 from spark_streams.errors import GroupMissingError, ServerUnreachableError
-from spark_streams.ids import MAX_ID, StreamId
+from spark_streams.model.ids import MAX_ID, StreamId
 from spark_streams.source.membership import Membership
 from spark_streams.source.microbatch.background import BackgroundWorker, Job
 from spark_streams.source.pending_list import PendingRange, acknowledge
-from spark_streams.wire.address import Address
-from spark_streams.wire.connection import Connection
-from tests.servers import Server
+from spark_streams.wire.address.address import Address
+from spark_streams.wire.connection.connection import Connection
+from tools.servers.server import Server
 
 MEMBER = Membership((), "g", "c")
 

@@ -12,8 +12,8 @@ import redis
 from spark_streams.errors import DataLossError
 from spark_streams.source.stream_reader import StreamReader
 from spark_streams.spark.read_limits import ReadMaxRows
-from tests.servers import Server, skip_where_nothing_is_counted
-from tests.source.driving import ALL, NEVER_AHEAD, SMALL, add, drain, read, reader, stop_all
+from tools.driving import ALL, NEVER_AHEAD, SMALL, add, drain, read, reader, stop_all
+from tools.servers.server import Server, skip_where_nothing_is_counted
 
 NO_ACK = {"noAck": "true"}
 LENIENT = {"failOnDataLoss": "false"}

@@ -19,8 +19,7 @@ from spark_streams.errors import (
 )
 from spark_streams.source.microbatch import reserve
 from spark_streams.spark.read_limits import ReadMaxRows
-from tests.servers import Server, skip_where_nothing_is_counted
-from tests.source.driving import (
+from tools.driving import (
     ALL,
     NEVER_AHEAD,
     SMALL,
@@ -32,6 +31,7 @@ from tests.source.driving import (
     read,
     reader,
 )
+from tools.servers.server import Server, skip_where_nothing_is_counted
 
 
 def test_a_batch_is_read_and_settled_when_the_next_one_is_asked_for(server: Server, client: redis.Redis) -> None:

@@ -12,10 +12,8 @@ import redis
 from spark_streams.errors import InvalidOptionError
 from spark_streams.source.stream_reader import StreamReader
 from spark_streams.spark.read_limits import ReadMaxRows
-from tests.bench.retention import STREAM, hour
-from tests.sending import KilledError, before_sending, killed, reply_lost
-from tests.servers import Server
-from tests.source.driving import (
+from tools.bench.retention import STREAM, hour
+from tools.driving import (
     ALL,
     SMALL,
     add,
@@ -25,6 +23,8 @@ from tests.source.driving import (
     read,
     reader,
 )
+from tools.sending import KilledError, before_sending, killed, reply_lost
+from tools.servers.server import Server
 
 HURRY = replace(SMALL, look_behind=0.0, look_every=0.0)  # streams in which others are behind are looked at every time
 MODES: list[dict[str, str]] = [{}, {"noAck": "true"}, {"delivery": "at-most-once"}]

@@ -11,8 +11,8 @@ from spark_streams.errors import DataLossError, ServerUnreachableError
 from spark_streams.source.microbatch import prefetch, reserve
 from spark_streams.source.stream_reader import StreamReader
 from spark_streams.spark.read_limits import ReadMaxRows
-from tests.servers import Server
-from tests.source.driving import ALL, LOOK_EACH_TIME, NEVER_AHEAD, add, begin, drain, pending_count, read, reader
+from tools.driving import ALL, LOOK_EACH_TIME, NEVER_AHEAD, add, begin, drain, pending_count, read, reader
+from tools.servers.server import Server
 
 TEN = ReadMaxRows(10)
 

@@ -8,7 +8,7 @@ import pytest
 import redis
 
 from spark_streams.errors import ServerUnreachableError
-from spark_streams.ids import StreamId
+from spark_streams.model.ids import StreamId
 from spark_streams.options.source_options import SourceOptions
 from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.microbatch.batch_contents import BatchContents
@@ -17,8 +17,8 @@ from spark_streams.source.microbatch.trigger import Trigger, end_of_batch
 from spark_streams.source.offset import Claimed, Count, Offset, Share
 from spark_streams.source.stream_reader import StreamReader
 from spark_streams.spark.read_limits import ReadMaxRows
-from tests.servers import Server
-from tests.source.driving import ALL, NEVER_AHEAD, add, begin, drain, read, reader
+from tools.driving import ALL, NEVER_AHEAD, add, begin, drain, read, reader
+from tools.servers.server import Server
 
 BEGIN = Offset("g", "c", {"s": StreamId(5, 0)}, token="before", lost={"s": 1})
 

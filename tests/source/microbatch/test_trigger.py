@@ -8,10 +8,8 @@ import redis
 from spark_streams.errors import DataLossError
 from spark_streams.source.offset import Offset
 from spark_streams.spark.read_limits import ReadMaxRows
-from spark_streams.wire.connection import Connection
-from tests.sending import Act, before_sending, lost, reply_lost
-from tests.servers import Server
-from tests.source.driving import (
+from spark_streams.wire.connection.connection import Connection
+from tools.driving import (
     ALL,
     LOOK_EACH_TIME,
     NEVER_AHEAD,
@@ -23,6 +21,8 @@ from tests.source.driving import (
     read,
     reader,
 )
+from tools.sending import Act, before_sending, lost, reply_lost
+from tools.servers.server import Server
 
 
 class Clock:

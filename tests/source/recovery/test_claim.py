@@ -13,8 +13,7 @@ import redis
 from spark_streams.errors import DataLossError
 from spark_streams.source.recovery import claim
 from spark_streams.spark.read_limits import ReadMaxRows
-from tests.servers import Server
-from tests.source.driving import (
+from tools.driving import (
     ALL,
     NEVER_AHEAD,
     SCHEMA,
@@ -27,6 +26,7 @@ from tests.source.driving import (
     reader,
     rows,
 )
+from tools.servers.server import Server
 
 IDLE = "50ms"
 TWO = ReadMaxRows(2)

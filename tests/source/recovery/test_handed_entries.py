@@ -12,8 +12,7 @@ from spark_streams.source.recovery.claim import Claims
 from spark_streams.source.stream_reader import StreamReader
 from spark_streams.spark.read_limits import ReadMaxRows
 from tests.remedies import carry_out
-from tests.servers import Server, skip_where_nothing_is_counted
-from tests.source.driving import (
+from tools.driving import (
     ALL,
     NEVER_AHEAD,
     add,
@@ -26,6 +25,7 @@ from tests.source.driving import (
     reader,
     stop_all,
 )
+from tools.servers.server import Server, skip_where_nothing_is_counted
 
 NO_ACK = {"noAck": "true"}
 TEN = ReadMaxRows(10)

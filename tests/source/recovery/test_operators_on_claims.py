@@ -11,9 +11,9 @@ import redis
 from spark_streams.errors import DataLossError
 from spark_streams.source.recovery.claim import Claims
 from spark_streams.source.stream_reader import StreamReader
-from tests.servers import Server
-from tests.source.driving import ALL, add, another_reader, drain, pending_count, read, reader
 from tests.source.supervised import LETTERS, consumers
+from tools.driving import ALL, add, another_reader, drain, pending_count, read, reader
+from tools.servers.server import Server
 
 IDLE = {"claimIdle": "1h"}
 SOON = {"claimIdle": "1m"}  # not before the test is over, where 'ops' has something

@@ -11,7 +11,7 @@ import pytest
 import redis
 
 from spark_streams.errors import DataLossError, ServerUnreachableError, StreamStateError
-from spark_streams.ids import MIN_ID, StreamId
+from spark_streams.model.ids import MIN_ID, StreamId
 from spark_streams.source.offset import Offset, Share
 from spark_streams.source.recovery.poison_record import (
     Failure,
@@ -20,11 +20,11 @@ from spark_streams.source.recovery.poison_record import (
     note_failure,
     tried_key,
 )
-from spark_streams.wire.address import Address
-from spark_streams.wire.connection import Connection
-from tests.servers import Server
-from tests.source.driving import ALL, SCHEMA, add, drain, pending_count, read, reader, rows
+from spark_streams.wire.address.address import Address
+from spark_streams.wire.connection.connection import Connection
 from tests.source.supervised import LETTERS, Supervised, consumers, letters
+from tools.driving import ALL, SCHEMA, add, drain, pending_count, read, reader, rows
+from tools.servers.server import Server
 
 
 def test_a_connection_that_breaks_while_a_run_is_counted_counts_it_once(

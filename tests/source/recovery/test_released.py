@@ -12,10 +12,9 @@ import pytest
 import redis
 
 from spark_streams.errors import DataLossError, GroupSharedError
-from spark_streams.source.group import group_state
+from spark_streams.source.findings import group_state
 from spark_streams.spark.read_limits import ReadMaxRows
-from tests.servers import Server, skip_without_xnack
-from tests.source.driving import (
+from tools.driving import (
     ALL,
     NEVER_AHEAD,
     SCHEMA,
@@ -29,6 +28,7 @@ from tests.source.driving import (
     reader,
     rows,
 )
+from tools.servers.server import Server, skip_without_xnack
 
 WITH_COUNT = SCHEMA.append(pa.field("_deliveries", pa.int64()))
 LETTERS = {"maxDeliveries": "3", "deadLetterStream": "dead"}

@@ -14,10 +14,10 @@ import pytest
 import redis
 
 from spark_streams.spark.read_limits import ReadMaxRows
-from spark_streams.wire.connection import Connection
-from tests.servers import Server
-from tests.source.driving import ALL, add, pending_count
+from spark_streams.wire.connection.connection import Connection
 from tests.source.supervised import DiedError, Supervised, consumers, letters
+from tools.driving import ALL, add, pending_count
+from tools.servers.server import Server
 
 RUNS = int(os.environ.get("RSTREAM_RUNS", "12"))
 SEEDS = [int(os.environ["RSTREAM_SEED"])] if "RSTREAM_SEED" in os.environ else range(RUNS)

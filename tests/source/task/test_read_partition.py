@@ -13,21 +13,21 @@ import pytest
 import redis
 
 from spark_streams.errors import DataLossError, GroupMissingError, ServerReplyError
-from spark_streams.ids import MAX_ID, MIN_ID, StreamId
-from spark_streams.source.column_report import ColumnReport
+from spark_streams.model.ids import MAX_ID, MIN_ID, StreamId
 from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.limits import LIMITS, Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.partitioning import Task
+from spark_streams.source.rows.column_report import ColumnReport
 from spark_streams.source.rows.columns import Columns
 from spark_streams.source.rows.malformed import Dead
 from spark_streams.source.task import fetcher
 from spark_streams.source.task.read_partition import Told, read_task
-from spark_streams.wire.address import Address
-from spark_streams.wire.connection import Connection, pack
+from spark_streams.wire.address.address import Address
+from spark_streams.wire.connection.connection import Connection, pack
 from spark_streams.wire.session import Session
 from tests.proxy import Proxy
-from tests.servers import Server
+from tools.servers.server import Server
 
 SCHEMA = pa.schema([("n", pa.int64()), ("_stream", pa.string()), ("_id", pa.string())])
 COUNTED = SCHEMA.append(pa.field("_deliveries", pa.int32()))

@@ -10,8 +10,8 @@ import redis
 from spark_streams.options.source_options import BatchSourceOptions
 from spark_streams.source.batch_reader import BatchReader
 from spark_streams.source.rows.columns import Columns
-from tests.servers import Server
-from tests.source.driving import ALL, NEVER_AHEAD, SCHEMA, add, drain, reader, rows
+from tools.driving import ALL, NEVER_AHEAD, SCHEMA, add, drain, reader, rows
+from tools.servers.server import Server
 
 LARGE = 1 << 20
 

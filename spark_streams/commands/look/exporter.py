@@ -1,0 +1,101 @@
+"""`rstream exporter`: metrics of all streams and groups of a server, for Prometheus."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from typing import TYPE_CHECKING
+
+import click
+
+from spark_streams.commands.shared import address_of, milliseconds, url_option
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PORT = 9405
+
+
+@click.command(short_help="Metrics of all streams and groups, for Prometheus.")
+@click.argument("names", metavar="[STREAM]...", nargs=-1)
+@click.option("--port", type=click.IntRange(0, 65535), default=PORT, show_default=True, help="Where; 0: any.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on; 0.0.0.0: all.")
+@click.option(
+    "--every",
+    metavar="TIME",
+    default="3s",
+    show_default=True,
+    callback=milliseconds,
+    help="How long a look at the server serves all who ask.",
+)
+@click.option(
+    "--time-limit",
+    metavar="TIME",
+    default="8s",
+    show_default=True,
+    callback=milliseconds,
+    help="How long a look may take; less than Prometheus' scrape_timeout.",
+)
+@click.option(
+    "--max-streams",
+    type=click.IntRange(1),
+    default=10_000,
+    show_default=True,
+    help="So many streams at most, the first ones by name.",
+)
+@click.option("--once", is_flag=True, help="Print the page and stop; exit code 1 where the server does not answer.")
+@url_option
+def exporter(
+    names: tuple[str, ...], port: int, host: str, every: int, time_limit: int, max_streams: int, once: bool, url: str
+) -> None:
+    """Serve metrics at http://HOST:PORT/metrics, whether a query runs or not: lag, pending entries, consumers, length
+    and memory of all streams, dead letters by reason.
+
+    STREAM is a name, or a pattern with * ? []; default: all streams. The server is looked at when somebody asks. While
+    it does not answer, rstream_server_up is 0 and the other metrics are gone; the exporter goes on. Nothing on the
+    server changes. Ctrl-C and SIGTERM end it, with exit code 0.
+
+    `rstream init alerts` and `rstream init grafana` write alert rules and a dashboard for these metrics.
+
+    \b
+    Examples:
+      rstream exporter
+      rstream exporter orders 'payments-*' --host 0.0.0.0 --port 9405
+      rstream exporter --once | grep lag_seconds
+    """  # fmt: skip
+    from spark_streams.model.printable import printable, printable_lines
+    from spark_streams.monitor.exporter.dead_letters import SECONDS
+    from spark_streams.monitor.exporter.metrics import Collector
+    from spark_streams.monitor.exporter.snapshot_cache import Looks
+    from spark_streams.monitor.exporter.stream_filter import Chosen
+    from spark_streams.monitor.exposition import Exposition
+
+    def tell(line: str) -> None:
+        click.echo(printable(line), err=True)
+
+    address = address_of(url)
+    limit = time_limit / 1000
+    looks = Looks(address, Chosen(names, max_streams), every / 1000, limit, tell, limit if once else SECONDS)
+    page = Exposition(Collector(looks), None if once else port, host)
+    try:
+        if once:
+            click.echo(printable_lines(page.text()), nl=False)
+            if looks.failure is not None:
+                raise click.exceptions.Exit(1)
+        else:
+            _until_told(lambda: tell(f"metrics of {address} at http://{host}:{page.port}/metrics"))
+    finally:
+        page.close()
+        looks.close()
+
+
+def _until_told(begin: Callable[[], None]) -> None:
+    """Wait for SIGINT or SIGTERM."""
+    told = threading.Event()
+    before = {number: signal.signal(number, lambda *_: told.set()) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        begin()
+        told.wait()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

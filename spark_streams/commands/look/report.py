@@ -1,0 +1,117 @@
+"""`rstream report`: one HTML page about a server, or about what the query listener has logged."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from spark_streams.commands.shared import address_of, connect, milliseconds, named_streams, output_option, url_option
+from spark_streams.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from spark_streams.monitor.report.report import LetterRow, Report
+    from spark_streams.wire.connection.server import Server
+
+
+@click.command(short_help="A page for the browser, from a server or a log.")
+@click.argument("names", metavar="[STREAM]...", nargs=-1)
+@click.option("--group", help="Only this group.")
+@click.option("--for", "lasts", metavar="TIME", callback=milliseconds, help="Watch the server for so long (60s).")
+@click.option(
+    "--every", metavar="TIME", default="1s", show_default=True, callback=milliseconds, help="How often to look then."
+)
+@click.option("--log", type=click.Path(dir_okay=False), help="Instead of a server: a log of spark_streams.watch.")
+@output_option("The file to write; - for standard output.", "rstream-report.html")
+@url_option
+def report(
+    names: tuple[str, ...], group: str | None, lasts: int | None, every: int, log: str | None, output: str, url: str
+) -> None:
+    """A page for the browser: how far each group is behind, who holds what, dead letters by reason.
+
+    Without more it shows the server now; with --for also lag and throughput over that time; with --log what queries did
+    by the lines that spark_streams.watch wrote. The page is one file that needs no other, and no network. Nothing on
+    the server changes.
+
+    \b
+    Examples:
+      rstream report
+      rstream report orders --for 60s -o orders.html
+      rstream report --log /var/log/billing.jsonl
+    """
+    from spark_streams.monitor.report.html import page
+
+    if log is not None and lasts is not None:
+        raise click.UsageError("--for watches a server, and --log reads a file: give one of them")
+    found = _of_log(log, names, group) if log is not None else _of_server(url, names, group, lasts, every)
+    text = page(found)
+    if output == "-":
+        click.echo(text, nl=False)  # printable already
+        return
+    try:
+        Path(output).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"the report cannot be written to {output}: {error}") from error
+    click.echo(f"{output}: {len(found.groups):,} groups, {len(text) / 1024:,.0f} kB")
+
+
+def _of_log(path: str, names: tuple[str, ...], group: str | None) -> Report:
+    from spark_streams.monitor.report.builders import LogReading
+    from spark_streams.monitor.watch.log_lines import read_lines
+
+    reading = LogReading(names, group)
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            for line in read_lines(file):
+                reading.add(line)
+    except OSError as error:
+        raise ConfigError(f"the log {path} cannot be read: {error}") from error
+    return reading.report(Path(path).name)
+
+
+def _of_server(url: str, names: tuple[str, ...], group: str | None, lasts: int | None, every: int) -> Report:
+    from dataclasses import replace
+
+    from spark_streams.monitor.lag_survey import survey
+    from spark_streams.monitor.report.builders import ServerReading
+
+    reading = ServerReading()
+    with connect(url) as server:
+        streams = named_streams(server, names)
+        began = due = time.monotonic()
+        while True:
+            seen = survey(server, streams)
+            if group is not None:
+                seen = replace(seen, groups=tuple(one for one in seen.groups if one.group == group))
+            reading.add(seen)
+            left = 0.0 if lasts is None else lasts / 1000 - (time.monotonic() - began)
+            if left <= 0:
+                break
+            _say_left(left)
+            due += every / 1000
+            time.sleep(max(0.0, min(due - time.monotonic(), left)))
+        _say_left(None)
+        letters = list(_letters(url, server))
+        return reading.report(str(server.address), letters)
+
+
+def _letters(url: str, server: Server) -> Iterator[LetterRow]:
+    from spark_streams.deadletter.criteria import Criteria
+    from spark_streams.deadletter.inspect.listing import count_by_kind, dead_letter_streams
+    from spark_streams.monitor.report.report import LetterRow
+
+    for dead in dead_letter_streams(server):
+        for kind, counted in count_by_kind(address_of(url), dead.key, Criteria()).counts.items():
+            _, stage, reason, error = kind
+            yield LetterRow(dead.stream, stage, reason, error, counted.letters)
+
+
+def _say_left(seconds: float | None) -> None:
+    """On a terminal: how long it still takes."""
+    if sys.stderr.isatty():
+        click.echo("\r\x1b[K" if seconds is None else f"\rlooking for {seconds:.0f} s more \x1b[K", err=True, nl=False)

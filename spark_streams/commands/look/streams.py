@@ -1,0 +1,36 @@
+"""`rstream streams`: what the server holds."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import click
+
+from spark_streams.commands.shared import connect, json_option, print_json, print_table, url_option
+
+
+@click.command(short_help="What the server holds.")
+@url_option
+@json_option
+def streams(url: str, as_json: bool) -> None:
+    """All streams of the server: entries, last id, groups. Streams that queries keep beside them for another try are
+    left out: `rstream dead list` and `rstream lag` show these.
+
+    \b
+    Examples:
+      rstream streams
+      rstream streams --url redis://user:password@host:6379/0
+      rstream streams --json | jq '.[] | select(.length > 1000000) | .stream'
+    """
+    from spark_streams.monitor.groups import view_streams
+    from spark_streams.wire.replies.scan import list_streams, without_beside
+
+    with connect(url) as server:
+        views = view_streams(server, without_beside(list_streams(server)))
+    if as_json:
+        print_json([asdict(view) for view in views])
+        return
+    print_table(
+        ("stream", "entries", "ever added", "last id", "groups"),
+        [(v.stream, v.length, v.added, v.last, ", ".join(g.group for g in v.groups) or "-") for v in views],
+    )

@@ -1,0 +1,82 @@
+"""Dead letters that nobody wants any more, deleted a page at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from spark_streams.deadletter.criteria import Criteria
+from spark_streams.deadletter.kind_counts import KindCounts
+from spark_streams.deadletter.limits import DEAD_LETTER_LIMITS, DeadLetterLimits
+from spark_streams.deadletter.page_reader import dead_letter_pages, extent
+from spark_streams.deadletter.redrive.redrive_lock import RedriveLease
+from spark_streams.deadletter.retry.waiting_entries import refuse_what_is_read
+from spark_streams.wire.address.address import Address
+from spark_streams.wire.connection.server import Server
+from spark_streams.wire.session import Session
+
+
+@dataclass
+class Purged:
+    """total: entries of the stream at the start; looked_at: of them so far; deleted, or would be; counts: of these, by
+    (stream, stage, reason, error)."""
+
+    total: int = 0
+    looked_at: int = 0
+    deleted: int = 0
+    counts: KindCounts = field(default_factory=KindCounts)
+
+
+def purge(
+    address: Address,
+    stream: str,
+    criteria: Criteria,
+    limit: int | None = None,
+    dry_run: bool = False,
+    tell: Callable[[Purged], None] = lambda purged: None,
+    limits: DeadLetterLimits = DEAD_LETTER_LIMITS,
+) -> Purged:
+    """Delete the dead letters that are meant and are there now; other entries stay.
+
+    Raises RedriveTakenError where another process moves or purges them, StreamStateError where a query reads them,
+    ServerError.
+    """
+    refuse_what_is_read(stream)
+    purged = Purged()
+    lease = RedriveLease(address, "redrive")
+    with Session(address) as session:
+        try:
+            if not dry_run:
+                session.run(lambda server: lease.hold(server, [stream]))
+            within = session.run(lambda server: extent(server, stream, criteria))
+            purged.total = within.length
+            for page, meant in dead_letter_pages(session, stream, within, criteria, limits):
+                if not dry_run:
+                    lease.hold(session.get(), [stream])
+                rows = meant if limit is None else meant[: limit - purged.deleted]
+                purged.looked_at += page.count
+                purged.counts.add(page.ids, page.kind(), rows)
+                if dry_run or not len(rows):
+                    purged.deleted += len(rows)
+                else:
+                    purged.deleted += _delete(session, stream, page.ids.take(rows).to_pylist())
+                tell(purged)
+                if purged.deleted == limit:
+                    break
+        finally:
+            lease.release()
+    return purged
+
+
+def _delete(session: Session, stream: str, ids: Sequence[bytes]) -> int:
+    """How many of these dead letters were deleted. Where a reply is lost, all of them: nobody can tell any more."""
+    tries = 0
+
+    def delete(server: Server) -> int:
+        nonlocal tries
+        tries += 1
+        deleted: int = server.execute("XDEL", stream, *ids)
+        return deleted
+
+    deleted = session.run(delete)
+    return deleted if tries == 1 else len(ids)

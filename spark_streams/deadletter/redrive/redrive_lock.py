@@ -1,0 +1,189 @@
+"""What keeps two processes from moving the same dead letters: a lease, and a state that each transaction checks.
+
+The lease (`rstream:lease:…`) refuses a second process while the first one lives. Its session expires: a process that
+stood still for longer than that (SIGSTOP, a machine asleep) may wake up beside its successor. So every transaction
+WATCHes the key `rstream:redrive:{stream}`, and writes the next state there. A process that was not the last one to
+write it moves nothing.
+
+The state also tells the outcome of a transaction whose reply was lost. A run that was killed continues under the same
+bound if it is started again with the same options within a day.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+
+from spark_streams.deadletter.envelope import text
+from spark_streams.errors import RedriveTakenError, ServerReplyError, StreamStateError
+from spark_streams.model.ids import InvalidStreamId, StreamId
+from spark_streams.model.keys import key_beside
+from spark_streams.wire import lease
+from spark_streams.wire.connection.connection import Argument, Connection, Reply
+from spark_streams.wire.connection.server import Server
+from spark_streams.wire.replies.multi_exec import transact
+from spark_streams.wire.session import Session
+
+KEPT_MS = 86_400_000
+
+
+def redrive_key(stream: str) -> bytes:
+    """Return the key of the state of a redrive of this stream."""
+    return key_beside(stream, "redrive")
+
+
+def earlier_to_key(stream: str) -> bytes:
+    """Return the key of a set that earlier versions kept in a cluster. The state has its members now (`to`)."""
+    return key_beside(stream, "redrive", "to")
+
+
+class RedriveLease(lease.Lease):
+    """The lease of the process that moves or purges dead letters of a stream. Raises RedriveTakenError."""
+
+    def key_of(self, stream: str) -> bytes:
+        return key_beside(stream, "lease", "redrive")
+
+    def taken(self, stream: str, where: str) -> RedriveTakenError:
+        return RedriveTakenError(
+            f"another process moves or purges dead letters of stream {stream!r} at {self._address}{where}; "
+            "let it end, or stop it"
+        )
+
+
+@dataclass(frozen=True)
+class RedriveState:
+    """How far a redrive is; the names are those of its JSON. run: a token; serial: transactions that were tried in
+    that run; orders: a digest of its options; bound: the last dead letter that it may move; moved, parked: dead
+    letters, over all processes that worked on the run; to: streams in other slots of a cluster that the dead letters of
+    one page are on their way to."""
+
+    run: str
+    serial: int
+    orders: str
+    bound: str
+    moved: int = 0
+    parked: int = 0
+    to: tuple[str, ...] = ()
+
+    @classmethod
+    def begin(cls, digest: str, bound: StreamId) -> RedriveState:
+        """Return a run that has moved nothing yet."""
+        return cls(secrets.token_hex(8), 0, digest, str(bound))
+
+    @classmethod
+    def parse(cls, value: bytes | None) -> RedriveState | None:
+        """Return None if there is none, or one that this version does not know."""
+        try:
+            state = cls(**json.loads(value or b""))
+            StreamId.parse(state.bound)
+            return replace(state, to=tuple(state.to))
+        except (ValueError, TypeError, InvalidStreamId):
+            return None
+
+    def __bytes__(self) -> bytes:
+        return json.dumps(asdict(self)).encode()
+
+    def after(self, serial: int, moved: int, parked: int) -> RedriveState:
+        """Return the state after the transaction with this number, which moves so many."""
+        return replace(self, serial=serial, moved=self.moved + moved, parked=self.parked + parked)
+
+    def since(self, before: RedriveState) -> tuple[int, int]:
+        """Return how many dead letters were moved, and parked, since an earlier state."""
+        return self.moved - before.moved, self.parked - before.parked
+
+    def taken_over(self) -> RedriveState:
+        """Return the same run, continued by another process."""
+        return replace(self, run=secrets.token_hex(8))
+
+    def store(self, stream: str) -> tuple[Argument, ...]:
+        """Return the command that writes it. It expires unless dead letters are on their way to other slots."""
+        expiry = () if self.to else ("PX", KEPT_MS)
+        return ("SET", redrive_key(stream), bytes(self), *expiry)
+
+
+def begin_or_continue(server: Server, stream: str, fresh: RedriveState) -> tuple[RedriveState, bool]:
+    """Write the state of this run. Return it, and whether it continues a run that was killed. fresh: the state of a
+    run that begins.
+
+    To be called under the lease, and again with the same state if it has raised ServerError: a try that is executed
+    late finds another state there. Raises StreamStateError if there is a state that this version cannot read.
+    """
+    key, earlier = redrive_key(stream), earlier_to_key(stream)
+    home = server.of(stream)
+    ask_earlier = [("SMEMBERS", earlier)] if server.address.is_cluster else []
+    while True:
+        _, value, *members = home.execute_all([("WATCH", key, earlier), ("GET", key), *ask_earlier])
+        left = RedriveState.parse(value)
+        if left is None and value is not None:
+            home.execute("UNWATCH")
+            raise StreamStateError(
+                f"stream {stream!r} at {server.address}: a redrive by another version of spark-streams has left its "
+                f"state in key {text(key)!r}, and this version cannot read it. Run rstream dead redrive {stream} with "
+                "that version until it ends"
+            )
+        goes_on = left is not None and left.orders == fresh.orders and left.run != fresh.run
+        state = left.taken_over() if left is not None and goes_on else fresh
+        to = {text(name) for names in members for name in names} | set(left.to if left is not None else ())
+        state = replace(state, to=tuple(sorted(to)))
+        if transact(home, [state.store(stream), *([("DEL", earlier)] if any(members) else [])]) is not None:
+            return state, goes_on
+
+
+class RedriveRun:
+    """One redrive while it runs. stream: of the dead letters; state: what the server has, as far as is known. It is
+    watched before each transaction, and written by each."""
+
+    def __init__(self, session: Session, stream: str, state: RedriveState) -> None:
+        self.session = session
+        self.stream = stream
+        self.state = state
+        self._serial = state.serial
+
+    @property
+    def home(self) -> Connection:
+        """The connection to the server that has the dead letters and the state."""
+        return self.session.of(self.stream)
+
+    def stored(self, *also: Argument) -> RedriveState | None:
+        """Watch the state, and the keys in `also`. Return the state if it is this run's, else None."""
+        key = redrive_key(self.stream)
+        state = RedriveState.parse(self.home.execute_all([("WATCH", key, *also), ("GET", key)])[1])
+        return state if state is not None and state.run == self.state.run else None
+
+    def watch(self, *also: Argument) -> None:
+        """The same. Raises RedriveTakenError if the state is another run's."""
+        state = self.stored(*also)
+        if state is None:
+            self.home.execute("UNWATCH")
+            raise RedriveTakenError(
+                f"another process has taken over the redrive of stream {self.stream!r} at {self.session.address} "
+                "while this one stood still; it moves what is left"
+            )
+        self.state = state
+
+    def next(self, moved: int = 0, parked: int = 0) -> RedriveState:
+        """Return the state after a transaction that moves so many. No other try of a transaction leaves the same."""
+        self._serial = max(self._serial, self.state.serial) + 1
+        return self.state.after(self._serial, moved, parked)
+
+    def write(self, state: RedriveState, *before: Sequence[Argument]) -> None:
+        """Execute commands and write the state in one transaction. Raises a ServerReplyError that passes if the state
+        has changed since it was watched."""
+        require_unchanged(self, transact(self.home, [*before, state.store(self.stream)]))
+        self.state = state
+
+    def end(self) -> None:
+        """Delete the state, if it is this run's."""
+        if self.stored() is None:
+            self.home.execute("UNWATCH")
+        else:
+            transact(self.home, [("DEL", redrive_key(self.stream))])
+
+
+def require_unchanged(run: RedriveRun, replies: list[Reply] | None) -> list[Reply]:
+    """Return the replies to a transaction. Raises a ServerReplyError that passes if it was not executed."""
+    if replies is None:
+        raise ServerReplyError(f"the redrive of stream {run.stream!r} was changed meanwhile", "TRYAGAIN")
+    return replies

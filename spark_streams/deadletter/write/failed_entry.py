@@ -1,0 +1,91 @@
+"""An entry that becomes a dead letter: what is known of it, and the commands that its posting consists of.
+
+Pure: values in, commands out.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from spark_streams.deadletter.envelope import dead_letter_fields
+from spark_streams.wire.connection.connection import Argument
+from spark_streams.wire.replies.released import RELEASED_IDLE
+
+Command = Sequence[Argument]
+
+
+@dataclass(frozen=True)
+class Note:
+    """A field of a hash that says that a dead letter is due. It is removed by the transaction that acknowledges."""
+
+    key: bytes
+    field: bytes
+    value: bytes
+
+
+@dataclass(frozen=True)
+class FailedEntry:
+    """An entry that cannot be processed. id: the entry's; fields: name, value, name, value …, untouched; envelope:
+    what is known of it, by names without their prefix (what an entry that was sent back tells of itself goes before).
+
+    note: the dead letter is due while this note exists; pending_for: it is due while the entry is pending for this
+    consumer; released: it is due while the entry is pending for no consumer (XNACK).
+    """
+
+    stream: str
+    id: bytes
+    fields: Sequence[bytes]
+    envelope: Mapping[str, str] = field(default_factory=dict)
+    note: Note | None = None
+    pending_for: str | None = None
+    released: bool = False
+
+    @property
+    def size(self) -> int:
+        """Bytes of its fields."""
+        return sum(map(len, self.fields))
+
+    def proof(self, group: str) -> Command:
+        """Return the command whose reply is not empty as long as the dead letter is due."""
+        if self.note is not None:
+            return ("HEXISTS", self.note.key, self.note.field)
+        if self.pending_for is not None:
+            return ("XPENDING", self.stream, group, self.id, self.id, 1, self.pending_for)
+        if self.released:
+            return ("XPENDING", self.stream, group, "IDLE", RELEASED_IDLE, self.id, self.id, 1)
+        return ("ECHO", "due")
+
+    def letter(self, to: str) -> Command:
+        """Return the XADD of its dead letter."""
+        return ("XADD", to, "*", *dead_letter_fields(self.fields, self.envelope))
+
+    def pending_again(self, group: str) -> Command:
+        """Return the command that makes the entry pending after it was acknowledged."""
+        deliveries = self.envelope.get("deliveries") or "1"
+        if self.released:
+            release = ("XNACK", self.stream, group, "FAIL", "IDS", 1, self.id)
+            return (*release, "RETRYCOUNT", deliveries, "FORCE")
+        consumer = self.pending_for or self.envelope.get("consumer", "")
+        claim = ("XCLAIM", self.stream, group, consumer, 0, self.id)
+        return (*claim, "RETRYCOUNT", deliveries, "FORCE", "JUSTID")
+
+
+def now() -> str:
+    """Return this moment, as dead letters write it."""
+    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def acknowledgement(group: str, entries: Sequence[FailedEntry]) -> list[Command]:
+    """Return the commands that acknowledge entries of one stream and remove their notes."""
+    return [("XACK", entries[0].stream, group, *[entry.id for entry in entries]), *of_notes("HDEL", entries)]
+
+
+def of_notes(command: str, entries: Sequence[FailedEntry]) -> list[Command]:
+    """Return HDEL or HSET of the entries' notes, one command for each hash."""
+    notes = [entry.note for entry in entries if entry.note is not None]
+    words_of: dict[bytes, list[Argument]] = {}
+    for note in notes:
+        words_of.setdefault(note.key, []).extend([note.field, *([note.value] if command == "HSET" else [])])
+    return [(command, key, *of_key) for key, of_key in words_of.items()]

@@ -1,0 +1,189 @@
+"""Posting dead letters: each entry has exactly one, and is acknowledged when it has it.
+
+    → WATCH to   XINFO STREAM to   is each dead letter still due?   its note exists, or the entry is pending
+    → MULTI   XADD to …   XACK …   HDEL notes   EXEC                nil if `to` has changed since WATCH
+
+If the dead-letter stream is in another slot of a cluster than the entries, no transaction covers both. Then the
+transaction is made of two, and `rstream:outbox:{to}:<group>:<stream>` holds the ids of entries between them:
+
+    → MULTI   XADD to …   HSET outbox ids   EXEC                    in the slot of the dead letters
+    → MULTI   XACK …   HDEL notes   EXEC                            in the slot of the entries
+    → HDEL outbox ids
+
+An entry that is in the outbox gets no second dead letter. A transaction that is executed late, after its process has
+died, fails by its own WATCH, or breaks the WATCH of the process that has begun since.
+
+An XADD that fails within EXEC does not hold up the XACK (FACTS R14). What can be asked before is asked before, under
+WATCH. The rest (XSETID, rights that are taken away) is repaired afterwards: these entries are pending again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from spark_streams.deadletter.ids_left import watch_with_room
+from spark_streams.deadletter.limits import DEAD_LETTER_LIMITS, DeadLetterLimits
+from spark_streams.deadletter.write.failed_entry import Command, FailedEntry, acknowledgement, of_notes
+from spark_streams.errors import RowTooLargeError, ServerReplyError, ServerUnreachableError
+from spark_streams.model.keys import key_beside
+from spark_streams.wire.connection.connection import Connection, Reply, ReplyError
+from spark_streams.wire.connection.server import Server
+from spark_streams.wire.limits import beyond
+from spark_streams.wire.replies.multi_exec import transact, transact_each
+from spark_streams.wire.replies.replies import errors_among
+
+_ATTEMPTS = 100  # while others append to the same dead-letter stream
+
+
+def outbox_key(to: str, group: str, stream: str) -> bytes:
+    """Return the key of the ids of entries that have a dead letter in `to` and may still be pending."""
+    return key_beside(to, "outbox", group, stream)
+
+
+def post(
+    server: Server,
+    to: str,
+    group: str,
+    entries: Sequence[FailedEntry],
+    limits: DeadLetterLimits = DEAD_LETTER_LIMITS,
+) -> int:
+    """Append dead letters of one stream to `to` and acknowledge their entries, a few hundred at a time. Dead letters
+    that are no longer due are left out. Return how many were due.
+
+    May be run again after a lost connection. Raises WrongKeyTypeError, IdsExhaustedError, RowTooLargeError,
+    ServerReplyError; then the entries of the last portion are as they were.
+    """
+    return sum(_Portion(server, to, group, portion).post() for portion in _portions(entries, limits))
+
+
+def _portions(entries: Sequence[FailedEntry], limits: DeadLetterLimits) -> Iterator[Sequence[FailedEntry]]:
+    first, size = 0, 0
+    for place, entry in enumerate(entries):
+        is_full = place - first == limits.post_entries or size + entry.size > limits.post_bytes
+        if place > first and is_full:
+            yield entries[first:place]
+            first, size = place, 0
+        size += entry.size
+    if first < len(entries):
+        yield entries[first:]
+
+
+@dataclass(frozen=True)
+class _Portion:
+    """Entries of one stream that are posted together."""
+
+    server: Server
+    to: str
+    group: str
+    entries: Sequence[FailedEntry]
+
+    @property
+    def stream(self) -> str:
+        """The stream of the entries."""
+        return self.entries[0].stream
+
+    @property
+    def outbox(self) -> bytes | None:
+        """The key of the outbox; None if one transaction covers the dead letters and their entries."""
+        apart = len(self.server.together([self.to, self.stream], lambda key: key)) > 1
+        return outbox_key(self.to, self.group, self.stream) if apart else None
+
+    def post(self) -> int:
+        """Return how many dead letters were due."""
+        outbox = self.outbox
+        for _ in range(_ATTEMPTS):
+            there, home = self.server.of(self.to), self.server.of(self.stream)
+            appended = self._watch(there, outbox)
+            due = self._due(there, home)
+            fresh = [entry for entry in due if entry.id not in appended]
+            if not fresh:
+                there.execute("UNWATCH")
+            elif not self._append(there, fresh, outbox):
+                continue
+            if outbox is not None:
+                if due:
+                    self._settle(home, due)
+                self._forget(there, home, outbox, appended | {entry.id for entry in due})
+            return len(due)
+        raise ServerReplyError(
+            f"stream {self.to!r} at {self.server.address} changes too often to append dead letters to it"
+        )
+
+    def _watch(self, there: Connection, outbox: bytes | None) -> set[bytes]:
+        """Watch the dead-letter stream and return the ids in the outbox. Raises if the stream cannot take so many dead
+        letters; then nothing is watched."""
+        if outbox is None:
+            watch_with_room(there, [self.to], [self.to], len(self.entries))
+            return set()
+        [flat] = watch_with_room(there, [self.to, outbox], [self.to], len(self.entries), ("HGETALL", outbox))
+        return set(flat[0::2])
+
+    def _due(self, there: Connection, home: Connection) -> list[FailedEntry]:
+        try:
+            proofs = home.execute_all([entry.proof(self.group) for entry in self.entries])
+        except ServerReplyError:
+            there.execute("UNWATCH")
+            raise
+        return [entry for entry, proof in zip(self.entries, proofs, strict=True) if proof]
+
+    def _append(self, there: Connection, fresh: Sequence[FailedEntry], outbox: bytes | None) -> bool:
+        """Append dead letters, and acknowledge their entries or note them in the outbox. Return False if the
+        dead-letter stream has changed since it was watched. Raises ServerReplyError if some were refused."""
+        if outbox is None:
+            then = acknowledgement(self.group, fresh)
+        else:
+            then = [("HSET", outbox, *[word for entry in fresh for word in (entry.id, b"")])]
+        replies = _transaction(there, self.to, fresh, [*[entry.letter(self.to) for entry in fresh], *then])
+        if replies is None:
+            return False
+        refused = errors_among(replies[: len(fresh)])
+        if refused:
+            some = [fresh[place] for place, _ in refused]
+            if outbox is not None:
+                there.execute("HDEL", outbox, *[entry.id for entry in some])
+            else:
+                acked = replies[len(fresh)]
+                again = [entry.pending_again(self.group) for entry in some] if acked else []
+                there.execute_all([*again, *of_notes("HSET", some)])
+            raise ServerReplyError(
+                f"{len(some)} dead letters of stream {self.stream!r}, the first one of entry {some[0].id.decode()}, "
+                f"were refused by stream {self.to!r} at {self.server.address}, and their entries are pending as "
+                f"before: {there.error_of(refused[0][1], ('XADD', self.to)).message}"
+            )
+        for command, reply in zip(then, replies[len(fresh) :], strict=True):
+            if isinstance(reply, ReplyError):
+                raise there.error_of(reply, command[:4])
+        return True
+
+    def _settle(self, home: Connection, due: Sequence[FailedEntry]) -> None:
+        """Acknowledge entries that have their dead letters."""
+        done = transact(home, acknowledgement(self.group, due))
+        assert done is not None  # nothing is watched there
+
+    def _forget(self, there: Connection, home: Connection, outbox: bytes, ids: set[bytes]) -> None:
+        """Remove from the outbox what is no longer pending: entries of this posting, and of one that was killed after
+        its XACK."""
+        asked = sorted(ids)
+        pending = home.execute_all([("XPENDING", self.stream, self.group, one, one, 1) for one in asked])
+        done = [one for one, left in zip(asked, pending, strict=True) if not left]
+        if done:
+            there.execute("HDEL", outbox, *done)
+
+
+def _transaction(
+    server: Connection, to: str, entries: Sequence[FailedEntry], commands: Sequence[Command]
+) -> list[Reply] | None:
+    """Return the replies to the commands; None if the transaction was given up because `to` has changed."""
+    try:
+        return transact_each(server, commands)
+    except ServerUnreachableError as error:
+        largest = max(entries, key=lambda entry: entry.size)
+        why = beyond(server.address, max(map(len, largest.fields), default=0), largest.size)
+        if not why:
+            raise
+        raise RowTooLargeError(
+            f"the dead letter of entry {largest.id.decode()} of stream {largest.stream!r} has {largest.size:,} bytes, "
+            f"its largest value {max(map(len, largest.fields)):,}, and the server at {server.address} {why}, so it is "
+            f"not appended to stream {to!r} and the entry is pending as before: raise that"
+        ) from error

@@ -1,0 +1,222 @@
+"""Dead letters by the user's own rules: a DataFrame of a query is split into good rows and rows for the sink."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import BinaryType, MapType
+
+from spark_streams.deadletter.envelope import FIELDS, MARK, MARK_FORM, NAMES, PREFIX
+from spark_streams.errors import InvalidOptionError, SchemaError
+from spark_streams.model.keys import retry_stream
+from spark_streams.options.values import delays
+from spark_streams.spark.task_context import micro_batch, micro_batch_of_driver
+
+_NEEDED = ("_stream", "_id", "_fields")
+_OF_TRIES = {"_attempt": "INT", "_first_failed": "TIMESTAMP"}
+TO = "_to"  # the column of a letter's retry stream
+_BYTES = MapType(BinaryType(), BinaryType()).simpleString()
+_FORM = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'"
+_MARK_NAME = f"X'{MARK.hex()}'"
+_MARK_VALUE = "make_valid_utf8(cast(try_element_at(map_values(_fields), -1) AS STRING))"
+_ENVELOPE = ", ".join(f"X'{field.hex()}'" for field in FIELDS)
+
+
+class Routed(NamedTuple):
+    """Result of `route_dead_letters`.
+
+    Attributes:
+        good: Rows that stay, with all their columns.
+        letters: Dead letters, one row each, ready for the sink.
+    """
+
+    good: DataFrame
+    letters: DataFrame
+
+
+def route_dead_letters(
+    df: DataFrame,
+    condition: Column | str,
+    reason: Column | str,
+    *,
+    stage: str = "query",
+    group: str = "",
+    consumer: str = "",
+    error: Column | str = "",
+    message: Column | str = "",
+    at: Column | None = None,
+    retry_delay: str = "",
+) -> Routed:
+    """Split rows of `format("rstream")`: rows for which `condition` holds become dead letters.
+
+    Write `letters` with `format("rstream")` to the dead-letter stream: as a streaming query of its own, or within
+    `foreachBatch`, there with option `transaction` and an `at` that a replay repeats (a column `current_timestamp()` of
+    the streaming frame). A letter has all original fields, byte for byte, in `_fields`, and the columns of the
+    envelope.
+
+    With `retry_delay` the letters also have a column `_to`, for option `streamColumn` beside option `stream`, without
+    an option that trims. It names the stream in which the entry waits for its next retry. It is null if no
+    retry is left.
+
+    Args:
+        df: Streaming or batch frame with the metadata columns `_stream STRING`, `_id STRING` and
+            `_fields MAP<BINARY, BINARY>`; also `_deliveries` if dead letters shall contain it. With `retry_delay` also
+            `_attempt INT` and `_first_failed TIMESTAMP`.
+        condition: Column or SQL. A row for which it is null is good.
+        reason: Text, or a column with a text for each row.
+        stage: Text for the envelope.
+        group: Consumer group for the envelope. With `retry_delay` it is the group of the source.
+        consumer: Consumer for the envelope.
+        error: Class of the error: text or column.
+        message: Message of the error: text or column.
+        at: Time of the failure. Default: now.
+        retry_delay: The value of the source's option `retryDelay`, if it has one.
+
+    Returns:
+        The good rows and the dead letters.
+
+    Raises:
+        SchemaError: A metadata column is missing.
+        InvalidOptionError: `retry_delay` is not valid, or `group` is missing beside it.
+    """
+    retries = _retries(retry_delay, group)
+    _check(df, retries)
+    dead = F.coalesce(F.expr(condition) if isinstance(condition, str) else condition, F.lit(False))
+    # In a streaming query this is the batch's own time, which a replay repeats.
+    moment = F.current_timestamp() if at is None else at
+    now = F.date_format(F.to_utc_timestamp(moment, F.current_timezone()), _FORM)
+    told = {
+        **_of_entry(df, now, retries),
+        "group": F.lit(group),
+        "consumer": F.lit(consumer),
+        "stage": F.lit(stage),
+        "reason": _text(reason),
+        "error": _text(error),
+        "message": _text(message),
+    }
+    envelope = [F.coalesce(told[name].cast("string"), F.lit("")).alias(f"{PREFIX}{name}") for name in NAMES]
+    known = df.where(dead).withColumns({"_mark": F.expr(_mark()), "_batch": _batch(df)})
+    known = known.withColumn("_past", F.coalesce("_mark", F.expr(_past())))
+    to = [_waits_in(group, retries).alias(TO)] if retries else []
+    return Routed(df.where(~dead), known.select(*to, _original_fields().alias("_fields"), *envelope))
+
+
+def _retries(retry_delay: str, group: str) -> int:
+    """How often an entry is tried again. Raises InvalidOptionError."""
+    if not retry_delay:
+        return 0
+    try:
+        found = len(delays(retry_delay))
+    except ValueError as error:
+        raise InvalidOptionError(f"retry_delay={retry_delay!r} {error}") from None
+    if not group:
+        raise InvalidOptionError("retry_delay needs group, the source's: what waits comes back to that group alone")
+    return found
+
+
+def _waits_in(group: str, retries: int) -> Column:
+    """keys.retry_stream, as a column."""
+    stream = F.col("_stream")
+    tag = F.regexp_extract(stream, r"^[^{]*\{([^}]+)\}", 1)
+    untold = F.raise_error(
+        F.concat(F.lit("retryDelay: rules cannot send entries of stream '"), stream, F.lit("' to wait: a name with "
+        "'}' needs a hash tag, such as {x}"))
+    )  # fmt: skip
+    where = (
+        F.when(tag != "", F.concat(F.lit("{"), tag, F.lit("}:"), stream))
+        .when(F.contains(stream, F.lit("}")), untold.cast("string"))
+        .otherwise(F.concat(F.lit("{"), stream, F.lit("}")))
+    )
+    # What comes before and behind the stream in a name.
+    before, behind = retry_stream("x", group, 0).removesuffix("0").split("{x}")
+    name = F.concat(F.lit(before), where, F.lit(behind), F.col("_attempt").cast("string"))
+    return F.when(F.col("_attempt") <= retries, name)
+
+
+def _of_entry(df: DataFrame, now: Column, retries: int) -> dict[str, Column]:
+    """What the entry and its past say of a dead letter."""
+    deliveries = F.col("_deliveries") if "_deliveries" in df.columns else F.lit("")
+    first = [F.date_format(F.to_utc_timestamp("_first_failed", F.current_timezone()), _FORM)] if retries else []
+    return {
+        "stream": F.col("_stream"),
+        "id": F.col("_id"),
+        "query": F.col("_batch.query"),
+        "batch": F.col("_batch.number"),
+        "deliveries": F.col("_attempt") if retries else deliveries,
+        "first-failed": F.coalesce(F.nullif(_of_mark(2), F.lit("")), *first, now),
+        "last-failed": now,
+        "redrives": F.coalesce(_of_mark(1), F.lit("0")),
+        "previous": _of_mark(3),
+    }
+
+
+def _original_fields() -> Column:
+    """Without the mark of an entry that was sent back."""
+    unmarked = F.expr(f"map_filter(_fields, (name, value) -> name != {_MARK_NAME})")
+    return F.when(F.col("_mark").isNull(), F.col("_fields")).otherwise(unmarked)
+
+
+def _text(value: Column | str) -> Column:
+    return F.lit(value) if isinstance(value, str) else value
+
+
+def _mark() -> str:
+    """The mark of an entry that was sent back, null for others: it is the last field."""
+    return (
+        f"CASE WHEN try_element_at(map_keys(_fields), -1) = {_MARK_NAME} AND {_MARK_VALUE} RLIKE '{MARK_FORM}' "
+        f"THEN {_MARK_VALUE} END"
+    )
+
+
+def _of_mark(part: int) -> Column:
+    return F.regexp_extract(F.col("_past"), MARK_FORM, part)
+
+
+def _past() -> str:
+    """The same of an entry that is a dead letter itself."""
+    told = [
+        f"make_valid_utf8(cast(try_element_at(_fields, X'{(PREFIX + name).encode().hex()}') AS STRING))"
+        for name in ("redrives", "first-failed", "previous")
+    ]
+    joined = f"concat_ws(' ', {', '.join(told)})"
+    is_dead_letter = f"size(array_except(array({_ENVELOPE}), map_keys(_fields))) = 0"
+    return f"CASE WHEN {is_dead_letter} AND {joined} RLIKE '{MARK_FORM}' THEN {joined} END"
+
+
+def _batch(df: DataFrame) -> Column:
+    """The micro-batch: within foreachBatch the driver knows it, elsewhere only the tasks do (FACTS S8)."""
+    if not df.isStreaming:
+        of_driver = micro_batch_of_driver(df.sparkSession)
+        query, number = ("", "") if of_driver is None else (of_driver.query, str(of_driver.number))
+        return F.struct(F.lit(query).alias("query"), F.lit(number).alias("number"))
+
+    def look() -> tuple[str, str]:  # for dead rows only
+        batch = micro_batch()
+        return ("", "") if batch is None else (batch.query, str(batch.number))
+
+    found: Column = F.udf(look, "query STRING, number STRING", useArrow=False).asNondeterministic()()
+    return found
+
+
+def _check(df: DataFrame, retries: int) -> None:
+    types = {field.name: field.dataType.simpleString() for field in df.schema}
+    missing = [name for name in _NEEDED if name not in types]
+    if missing:
+        raise SchemaError(
+            f"dead letters cannot be told apart without column {', '.join(missing)}: declare _stream STRING, "
+            "_id STRING and _fields MAP<BINARY, BINARY> in the source's schema, and keep them up to route_dead_letters"
+        )
+    untold = [name for name in _OF_TRIES if name not in types] if retries else []
+    if untold:
+        raise SchemaError(
+            f"nobody can tell which try a row is at without column {', '.join(untold)}: declare "
+            f"{', '.join(f'{name} {kind}' for name, kind in _OF_TRIES.items())} in the source's schema, and keep them "
+            "up to route_dead_letters"
+        )
+    if types["_fields"] != _BYTES:
+        raise SchemaError(
+            f"column '_fields' is {types['_fields']}, which does not hold every field byte for byte: "
+            "declare it MAP<BINARY, BINARY>"
+        )

@@ -1,0 +1,93 @@
+"""COPY SWAPDB, OBJECT ENCODING and MEMORY USAGE: keys between databases, and what is known about them."""
+
+from __future__ import annotations
+
+import copy as copying
+import sys
+
+from spark_streams.engine.client import Client
+from spark_streams.engine.command_table import command
+from spark_streams.engine.commands.arguments import integer_of, syntax_error
+from spark_streams.engine.commands.values.keys import encoding_of
+from spark_streams.engine.core import Engine
+from spark_streams.engine.resp.replies import NIL, OK, CommandError, Reply, bulk, integer
+from spark_streams.engine.store.keyspace import Database, Value
+from spark_streams.engine.store.memory import size_of
+from spark_streams.engine.store.stream import Stream
+
+
+def _database(engine: Engine, text: bytes, problem: str = "ERR value is not an integer or out of range") -> Database:
+    number = integer_of(text, problem)
+    if not 0 <= number < len(engine.databases):
+        raise CommandError("ERR DB index is out of range")
+    return engine.databases[number]
+
+
+def copy_of(value: Value) -> Value:
+    """A value that shares nothing with this one but the settings."""
+    if isinstance(value, Stream):
+        return copying.deepcopy(value, {id(value.limits): value.limits})
+    return copying.copy(value)
+
+
+@command("copy", -3, "write denyoom", (1, 2, 1))
+def copy(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """COPY source destination [DB number] [REPLACE]: a stream with its groups and what is pending."""
+    source, target, replace = client.db, client.db, False
+    at = 3
+    while at < len(args):
+        option = args[at].lower()
+        if option == b"replace":
+            replace = True
+        elif option == b"db" and at + 1 < len(args):
+            at += 1
+            target = _database(engine, args[at])
+        else:
+            raise syntax_error()
+        at += 1
+    if source is target and args[1] == args[2]:
+        raise CommandError("ERR source and destination objects are the same")
+    value = source.get(args[1])
+    if value is None or (target.get(args[2]) is not None and not replace):
+        return integer(0)
+    due = source.expires.get(args[1])
+    target.remove(args[2], changes=0)
+    target.set(args[2], copy_of(value))
+    if due is not None:
+        target.expires[args[2]] = due
+    return integer(1)
+
+
+@command("swapdb", 3, "write fast")
+def swapdb(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """SWAPDB one other: whoever is in one sees the keys of the other."""
+    first = _database(engine, args[1], "ERR invalid first DB index")
+    other = _database(engine, args[2], "ERR invalid second DB index")
+    if first is not other:
+        first.values, other.values = other.values, first.values
+        first.expires, other.expires = other.expires, first.expires
+        for db in (first, other):
+            for key in {*db.watched, *db.waiting}:
+                if key in first.values or key in other.values:
+                    db.touch(key, 0)
+        client.db.changes += 1
+    return OK
+
+
+@command("object|encoding", 3, "readonly", (2, 2, 1))
+def object_encoding(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """OBJECT ENCODING key: the name that Redis would give for such a value."""
+    value = client.db.get(args[2])
+    return NIL if value is None else bulk(encoding_of(value))
+
+
+@command("memory|usage", -3, "readonly", (2, 2, 1))
+def memory_usage(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """MEMORY USAGE key [SAMPLES n]: an estimate of this process' own bytes."""
+    if len(args) > 3:
+        if len(args) != 5 or args[3].lower() != b"samples":
+            raise syntax_error()
+        if integer_of(args[4]) < 0:
+            raise syntax_error()
+    value = client.db.get(args[2])
+    return NIL if value is None else integer(sys.getsizeof(args[2]) + size_of(value))

@@ -1,0 +1,54 @@
+"""TIME WAIT SHUTDOWN, DEBUG SLEEP."""
+
+from __future__ import annotations
+
+from time import sleep
+
+from spark_streams.engine.client import Client
+from spark_streams.engine.command_table import command
+from spark_streams.engine.commands.arguments import integer_of, syntax_error
+from spark_streams.engine.commands.values.lists import seconds_of
+from spark_streams.engine.core import Engine
+from spark_streams.engine.resp.replies import OK, Array, CommandError, Reply, bulks, integer
+
+
+@command("time", 1, "fast loading")
+def time(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """TIME: seconds and microseconds; the clock is read in milliseconds."""
+    return Array(bulks([b"%d" % (engine.now // 1000), b"%d" % (engine.now % 1000 * 1000)]))
+
+
+@command("wait", 3)
+def wait(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """WAIT replicas timeout: there are no replicas, so none has acknowledged, and waiting would not change that."""
+    integer_of(args[1])
+    if integer_of(args[2], "ERR timeout is not an integer or out of range") < 0:
+        raise CommandError("ERR timeout is negative")
+    return integer(0)
+
+
+@command("shutdown", -1, "loading")
+def shutdown(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """SHUTDOWN [SAVE|NOSAVE] [NOW] [FORCE]: an append-only file is complete on disk either way."""
+    options = {arg.lower() for arg in args[1:]}
+    if b"save" in options and not engine.persistence.enabled:
+        raise CommandError("ERR Errors trying to SHUTDOWN. Check logs.")
+    if options - {b"save", b"nosave", b"now", b"force"}:
+        raise syntax_error()
+    engine.stopping = True
+    client.closing = True
+    return b""
+
+
+@command("debug|sleep", 3, "loading")
+def debug_sleep(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """DEBUG SLEEP seconds: nobody is served meanwhile, which is the purpose."""
+    sleep(seconds_of(args[2]) / 1000)
+    return OK
+
+
+@command("debug|set-active-expire", 3, "loading")
+def debug_set_active_expire(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """DEBUG SET-ACTIVE-EXPIRE 0|1: whether expired keys go before somebody asks for them."""
+    engine.active_expire = integer_of(args[2]) != 0
+    return OK

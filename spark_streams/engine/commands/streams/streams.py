@@ -1,0 +1,229 @@
+"""XADD XLEN XRANGE XREVRANGE XTRIM XSETID: what works on entries, without groups."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from spark_streams.engine.client import Client
+from spark_streams.engine.command_table import command
+from spark_streams.engine.commands.arguments import entry_id, integer_of, interval, syntax_error
+from spark_streams.engine.commands.streams.add_options import AddOptions, parse_add_or_trim
+from spark_streams.engine.core import Engine
+from spark_streams.engine.resp.replies import (
+    EMPTY_ARRAY,
+    NIL,
+    NIL_ARRAY,
+    CommandError,
+    Pieces,
+    Reply,
+    Typed,
+    bulk,
+    integer,
+)
+from spark_streams.engine.store import entryid
+from spark_streams.engine.store.entry import fields_wire
+from spark_streams.engine.store.idempotence import message_of
+from spark_streams.engine.store.keyspace import Database, existing
+from spark_streams.engine.store.listpack_size import MAX_NODE_BYTES
+from spark_streams.engine.store.node_list import Slice
+from spark_streams.engine.store.references import Policy
+from spark_streams.engine.store.stream import Stream
+from spark_streams.model.ids import U64_MAX
+
+_NO_OPTIONS = AddOptions()
+
+
+class Entries(Typed):
+    """Stored entries: an array whose bytes are taken from the nodes only when it is sent."""
+
+    __slots__ = ("count", "slices")
+
+    def __init__(self, slices: Sequence[Slice], count: int) -> None:
+        self.slices = slices
+        self.count = count
+
+    def write(self, out: list[bytes], resp: int) -> None:
+        out.append(b"*%d\r\n" % self.count)
+        for node, low, high in self.slices:
+            out.append(node.wire(low, high))
+
+
+@command("xadd", -5, "write denyoom fast effect", (1, 1, 1))
+def xadd(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """XADD key [options] *|id field value …
+
+    Options: NOMKSTREAM, KEEPREF|DELREF|ACKED, IDMPAUTO producer|IDMP producer message,
+    MAXLEN|MINID [=|~] threshold [LIMIT n].
+    """
+    options, id_at = _NO_OPTIONS, 2
+    if args[2] != b"*":
+        options, id_at = parse_add_or_trim(engine, args, adding=True)
+    pairs = args[id_at + 1 :]
+    if len(pairs) < 2 or len(pairs) % 2:
+        raise CommandError("ERR wrong number of arguments for 'xadd' command")
+    if options.ms == 0 and options.seq == 0:
+        raise CommandError("ERR The ID specified in XADD must be greater than 0-0")
+    db, key = client.db, args[1]
+    found = db.stream(key)
+    if found is None and not options.make:
+        return NIL
+    stream = found if found is not None else Stream(engine.node_limits)
+    if options.producer is not None:
+        known = _known(stream, options, options.producer, pairs, engine.now)
+        if known is not None:
+            db.changes += 1
+            return bulk(entryid.text(known))
+    last = stream.last_id
+    if last == entryid.HIGHEST:
+        raise CommandError("ERR The stream has exhausted the last possible ID, unable to add more items")
+    new = engine.now << 64 if options.ms is None else _explicit(options.ms, options.seq, last)
+    if new <= last:
+        new = last + 1
+    fields = fields_wire(pairs)
+    if len(fields) > MAX_NODE_BYTES and sum(map(len, pairs)) > MAX_NODE_BYTES:
+        raise CommandError("ERR Elements are too large to be stored")
+    if found is None:
+        db.values[key] = stream
+    text = b"%d-%d" % (new >> 64, new & U64_MAX)
+    answer = b"$%d\r\n%b\r\n" % (len(text), text)
+    stream.append(new, b"*2\r\n%b%b" % (answer, fields), pairs)
+    if options is not _NO_OPTIONS:
+        _after_add(engine, db, key, stream, options, new, answer, fields)
+    elif engine.journal is not None:
+        engine.journal.added(db, key, answer, fields)
+    db.touch(key)
+    return answer
+
+
+def _known(stream: Stream, options: AddOptions, producer: bytes, pairs: list[bytes], now: int) -> int | None:
+    """The entry that this producer's message has become already; an IDMPAUTO gets its message id."""
+    if options.message is None:
+        options.message = message_of(pairs)
+    memory = stream.idempotence
+    memory.forget_old(now)
+    known = memory.find(producer, options.message)
+    memory.duplicates += known is not None
+    return known
+
+
+def _after_add(
+    engine: Engine, db: Database, key: bytes, stream: Stream, options: AddOptions, new: int, answer: bytes,
+    fields: bytes,
+) -> None:  # fmt: skip
+    """Remember the message, trim, and write down what was done."""
+    producer, message = options.producer, options.message
+    if producer is not None and message is not None:
+        stream.idempotence.remember(producer, message, new)
+    removed = options.trim(stream)
+    journal = engine.journal
+    if journal is None:
+        return
+    journal.begin()
+    together = bool(removed) and message is None and options.policy is Policy.KEEPREF
+    journal.added(db, key, answer, fields, stream.length if together else None)
+    if producer is not None and message is not None:
+        journal.write(db, b"XIDMPRECORD", key, producer, message, entryid.text(new))
+    if removed and not together:
+        journal.trimmed(db, key, stream.length, options.policy)
+    journal.end()
+
+
+def _explicit(ms: int, seq: int | None, last: int) -> int:
+    if seq is not None:
+        new = (ms << 64) | seq
+    elif last >> 64 == ms and last & U64_MAX != U64_MAX:
+        new = last + 1
+    else:
+        new = ms << 64
+    if new <= last:
+        raise CommandError("ERR The ID specified in XADD is equal or smaller than the target stream top item")
+    return new
+
+
+@command("xtrim", -4, "write effect", (1, 1, 1))
+def xtrim(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """XTRIM key MAXLEN|MINID [=|~] threshold [LIMIT n] [KEEPREF|DELREF|ACKED]"""
+    options = parse_add_or_trim(engine, args, adding=False)[0]
+    stream = client.db.stream(args[1])
+    removed = options.trim(stream) if stream is not None else 0
+    if removed and stream is not None:
+        client.db.touch(args[1], removed)
+        if engine.journal is not None:
+            engine.journal.trimmed(client.db, args[1], stream.length, options.policy)
+    return integer(removed)
+
+
+@command("xlen", 2, "readonly fast", (1, 1, 1))
+def xlen(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """XLEN key"""
+    stream = client.db.stream(args[1])
+    return integer(stream.length if stream is not None else 0)
+
+
+def _range(client: Client, args: list[bytes], backwards: bool) -> Reply:
+    start, end = interval(args[3], args[2]) if backwards else interval(args[2], args[3])
+    count: int | None = None
+    at = 4
+    while at < len(args):
+        if args[at].lower() != b"count" or at + 1 == len(args):
+            raise syntax_error()
+        count = max(integer_of(args[at + 1]), 0)
+        at += 2
+    stream = client.db.stream(args[1])
+    if stream is None:
+        return EMPTY_ARRAY
+    if count == 0:
+        return NIL_ARRAY
+    if backwards:
+        entries = stream.entries_backwards(start, end, count)
+        return Pieces(len(entries), entries)
+    return Entries(*stream.slices(start, end, count))
+
+
+@command("xrange", -4, "readonly", (1, 1, 1))
+def xrange_(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """XRANGE key start end [COUNT n]"""
+    return _range(client, args, backwards=False)
+
+
+@command("xrevrange", -4, "readonly", (1, 1, 1))
+def xrevrange(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """XREVRANGE key end start [COUNT n]"""
+    return _range(client, args, backwards=True)
+
+
+@command("xsetid", -3, "write denyoom fast", (1, 1, 1))
+def xsetid(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """XSETID key last-id [ENTRIESADDED n] [MAXDELETEDID id]"""
+    last = entry_id(args[2])
+    added: int | None = None
+    deleted: int | None = None
+    at = 3
+    while at < len(args):
+        option, more = args[at].lower(), len(args) - at - 1
+        if option == b"entriesadded" and more:
+            added = integer_of(args[at + 1])
+            if added < 0:
+                raise CommandError("ERR entries_added must be positive")
+        elif option == b"maxdeletedid" and more:
+            deleted = entry_id(args[at + 1])
+            if last < deleted:
+                raise CommandError("ERR The ID specified in XSETID is smaller than the provided max_deleted_entry_id")
+        else:
+            raise syntax_error()
+        at += 2
+    stream = existing(client.db.stream(args[1]))
+    if last < stream.max_deleted_id:
+        raise CommandError("ERR The ID specified in XSETID is smaller than current max_deleted_entry_id")
+    if stream.length:
+        if last < stream.top_id():
+            raise CommandError("ERR The ID specified in XSETID is smaller than the target stream top item")
+        if added is not None and added < stream.length:
+            raise CommandError("ERR The entries_added specified in XSETID is smaller than the target stream length")
+    stream.set_last_id(last)
+    if added is not None:
+        stream.entries_added = added
+    if deleted:
+        stream.max_deleted_id = deleted
+    client.db.touch_groups(args[1])
+    return b"+OK\r\n"

@@ -1,0 +1,155 @@
+"""A job's configuration: a TOML file, `--set` on top, checked against what the job knows.
+
+Pure but for reading the file. Every complaint is a ConfigError of one line that names the key.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from spark_streams.errors import ConfigError
+from spark_streams.model.untyped import Json
+
+Config = dict[str, Json]  # as TOML has it: the same values as JSON, and times
+# A key's shape: a type (str, int, bool, list), a choice of types, FREE for a table of any keys, or a table of shapes.
+Shape = Mapping[str, object]
+FREE = object()
+
+
+@dataclass(frozen=True)
+class Removed:
+    """The shape of a key that earlier versions had. instead: what to do."""
+
+    instead: str
+
+
+def load(path: str | None, overrides: Iterable[str], shape: Shape, required: Iterable[str]) -> Config:
+    """The checked configuration. required: dotted keys. Raises ConfigError."""
+    config = _read(path) if path else {}
+    for override in overrides:
+        key, equals, text = override.partition("=")
+        if not equals or not key.strip():
+            raise ConfigError(f"--set {override!r} is not KEY=VALUE; write for example --set source.group=etl")
+        _put(config, key.strip(), _value(text, _shape_at(shape, key.strip()), key.strip()))
+    check_keys(config, shape, "", path or "--set")
+    for key in required:
+        if value_at(config, key) in (None, "", {}, []):
+            raise ConfigError(f"{path or 'the configuration'}: {key} is missing; add it, or pass --set {key}=…")
+    filled = _fill(config, path or "--set")
+    assert isinstance(filled, dict)
+    return filled
+
+
+def value_at(config: Config, key: str, default: Json = None) -> Json:
+    """The value at a dotted key."""
+    at: Json = config
+    for part in key.split("."):
+        if not isinstance(at, dict) or part not in at:
+            return default
+        at = at[part]
+    return at
+
+
+def _read(path: str) -> Config:
+    try:
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"there is no config file {path!r} (seen from {Path.cwd()})") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"the config file {path!r} cannot be read: {error}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"the config file {path!r} is not TOML: {error}") from None
+
+
+def _shape_at(shape: object, key: str) -> object:
+    """What is expected at a dotted key: str inside a table of any keys, whose values are options, that is texts."""
+    for part in key.split("."):
+        if shape is FREE:
+            return str
+        shape = shape.get(part) if isinstance(shape, Mapping) else None
+    return shape
+
+
+def _value(text: str, expected: object, key: str) -> Json:
+    """Where a string is expected, the text as it was typed, without quotes around it; else as TOML reads it, and a
+    string if it is not TOML. Raises ConfigError for quotes that are not around all of it."""
+    quoted = text.strip().startswith(("'", '"'))
+    if expected is str and not quoted:
+        return text
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        if quoted:
+            raise ConfigError(
+                f"--set {key}: {text} begins with a quote and is no TOML string; leave the quotes out, or put "
+                'others around all of it ("…")'
+            ) from None
+        return text
+
+
+def _put(config: Config, key: str, value: Json) -> None:
+    *tables, last = key.split(".")
+    at = config
+    for table in tables:
+        at = at.setdefault(table, {})
+        if not isinstance(at, dict):
+            raise ConfigError(f"--set {key}: {table!r} is a value, not a table")
+    at[last] = value
+
+
+def check_keys(config: Mapping[str, Json], shape: Shape, prefix: str, where: str) -> None:
+    """Whether these are keys that are known, and their values of the types that are expected. Raises ConfigError.
+
+    prefix: of the keys, as messages have them; where: the file."""
+    for key, value in config.items():
+        if key not in shape:
+            near = difflib.get_close_matches(key, shape, n=1)
+            known = [name for name, kind in shape.items() if not isinstance(kind, Removed)]
+            hint = f"did you mean {prefix}{near[0]}?" if near else f"known here: {', '.join(known)}"
+            raise ConfigError(f"{where}: unknown key {prefix}{key}; {hint}")
+        expected = shape[key]
+        if isinstance(expected, Removed):
+            raise ConfigError(f"{where}: {prefix}{key} was removed: {expected.instead}")
+        if expected is FREE or isinstance(expected, Mapping):
+            if not isinstance(value, dict):
+                raise ConfigError(f"{where}: {prefix}{key} must be a table, not {value!r}")
+            if isinstance(expected, Mapping):
+                check_keys(value, expected, f"{prefix}{key}.", where)
+            continue
+        assert isinstance(expected, type | tuple)
+        if not isinstance(value, expected) or (isinstance(value, bool) and expected is not bool):
+            raise ConfigError(f"{where}: {prefix}{key} must be a {_NAMES[expected]}, not {value!r}")
+
+
+_NAMES = {
+    str: "string",
+    int: "whole number",
+    bool: "true or false",
+    list: "list",
+    (list, dict): "list or a table",
+}
+_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+
+
+def _fill(value: Json, where: str) -> Json:
+    """`${NAME}` in strings becomes the environment variable: the place for secrets."""
+    if isinstance(value, dict):
+        return {key: _fill(inner, where) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_fill(inner, where) for inner in value]
+    if not isinstance(value, str):
+        return value
+
+    def variable(found: re.Match[str]) -> str:
+        name = found.group(1)
+        if name not in os.environ:
+            raise ConfigError(f"{where}: the environment variable {name} is not set")
+        return os.environ[name]
+
+    return _VARIABLE.sub(variable, value)

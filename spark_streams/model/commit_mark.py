@@ -1,0 +1,77 @@
+"""Commit mark: the value of the key `rstream:committed:{stream}:<group>:<consumer>`.
+
+5-0                            at-least-once: batches up to 5-0 are committed and acknowledged
+5-0 begun                      the query begins above 5-0, and nothing is committed yet; so with the words below
+5-0 noAck                      noAck: batches up to 5-0 are committed, and nothing is ever pending
+5-0 holds                      at-most-once: entries above 5-0 must not be trimmed
+5-0 holds noAck                noAck of older versions, whose group stands above what is read: the same
+5-0 holds above=2-0            the same; it also holds entries above 2-0 that were handed to the query
+
+Earlier versions wrote `given=9-0` after `holds`: the end of a batch that was acknowledged before it was read. This
+version accepts it, and does not need it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from spark_streams.model.ids import InvalidStreamId, StreamId
+from spark_streams.model.keys import key_beside
+
+_BEGUN, _HOLDS, _NO_ACK, _ABOVE, _GIVEN = "begun", "holds", "noAck", "above=", "given="
+
+
+@dataclass(frozen=True)
+class Mark:
+    """up_to: all entries up to this one are committed. held_above: entries above this one are needed, whatever the
+    group says; None: the group's position and pending list say what is needed. no_ack: the query reads without a
+    pending list. begun: it has committed nothing, and begins above `up_to`."""
+
+    up_to: StreamId
+    held_above: StreamId | None = None
+    no_ack: bool = False
+    begun: bool = False
+
+    @classmethod
+    def parse(cls, value: bytes | None) -> Mark | None:
+        """Return the mark; None if there is no value, or none that this version knows."""
+        if value is None:
+            return None
+        first, *words = value.decode("utf-8", "replace").split(" ")
+        try:
+            up_to, begun = StreamId.parse(first), words[:1] == [_BEGUN]
+            words = words[1:] if begun else words
+            if not words:
+                return cls(up_to, begun=begun)
+            if words == [_NO_ACK]:
+                return cls(up_to, no_ack=True, begun=begun)
+            above, no_ack = up_to, False
+            for word in words[1:]:
+                if word.startswith(_ABOVE):
+                    above = StreamId.parse(word.removeprefix(_ABOVE))
+                elif word.startswith(_GIVEN):
+                    StreamId.parse(word.removeprefix(_GIVEN))
+                elif word == _NO_ACK:
+                    no_ack = True
+                else:
+                    return None
+        except InvalidStreamId:
+            return None
+        return cls(up_to, above, no_ack, begun) if words[0] == _HOLDS else None
+
+    def __str__(self) -> str:
+        said = {_BEGUN: self.begun, _HOLDS: self.holds, _NO_ACK: self.no_ack}
+        words = [str(self.up_to), *[word for word, is_so in said.items() if is_so]]
+        if self.holds:
+            words += [f"{_ABOVE}{self.held_above}" if self.held_above != self.up_to else ""]
+        return " ".join(word for word in words if word)
+
+    @property
+    def holds(self) -> bool:
+        """Whether entries are needed that the group does not show as pending."""
+        return self.held_above is not None
+
+
+def committed_key(stream: str | bytes, group: str, consumer: str) -> bytes:
+    """Return the key of one stream's mark."""
+    return key_beside(stream, "committed", group, consumer)

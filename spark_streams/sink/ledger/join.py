@@ -1,0 +1,194 @@
+"""How a task comes into the ledgers of streams that it writes to for the first time (the three steps of ledger.py).
+
+    → WATCH heads   HMGET head …   HMGET record closed stream …       what is open, what is done
+    → HSET record stream … = this batch   HGET record closed          is the batch closed meanwhile?
+    → MULTI   HSET head batch runs …   EXEC                           nil: the head was touched, once more
+    → SMEMBERS parts   GET carried   HGETALL marks …                  what is written already
+
+Steps that are not needed are left out: a task of a run that others have entered joins it with the first and the last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from spark_streams.model.keys import CLOSED
+from spark_streams.sink.encode.fingerprint import Multiset
+from spark_streams.sink.ledger import refusals
+from spark_streams.sink.ledger.ledger import HEAD_FIELDS, Command, Part, Role, expiry, number_in, read_mark, rows_in
+from spark_streams.sink.ledger.ledger_view import LedgerView, LedgerViews
+from spark_streams.wire.connection.server import Server
+from spark_streams.wire.replies.multi_exec import transact
+
+
+def open_views(server: Server, views: LedgerViews, wanted: Sequence[LedgerView]) -> None:
+    """Enter this run in the heads of streams that it has not written to yet, and read what is written already.
+
+    May be run again after a lost connection. Raises LedgerError where it must not write, ServerError.
+    """
+    fresh = [view for view in wanted if not view.opened]
+    if fresh:
+        opening = _Opening(server, views)
+        while not opening.enter(fresh):
+            pass
+        opening.read([view for view in fresh if not view.done])
+        for view in fresh:
+            view.opened = True
+
+
+class _Opening:
+    def __init__(self, server: Server, views: LedgerViews) -> None:
+        self._server = server
+        self._views = views
+        self._batch = views.batch
+
+    # -- entering -----------------------------------------------------------------------------------------------
+
+    def enter(self, fresh: Sequence[LedgerView]) -> bool:
+        """One attempt; False where something has changed meanwhile. Raises LedgerError, ServerError."""
+        closed, named = self._read_heads(fresh)
+        roles = [self._role(view, closed, batch) for view, batch in zip(fresh, named, strict=True)]
+        for view, role in zip(fresh, roles, strict=True):
+            view.done = role is Role.DONE
+        here = b"%d" % self._batch.number
+        unnamed = [view.stream for view, batch in zip(fresh, named, strict=True) if not view.done and batch != here]
+        if unnamed and not self._name(unnamed, closed):
+            return False
+        entering = [view for view, role in zip(fresh, roles, strict=True) if role in (Role.OPEN, Role.TAKE_OVER)]
+        return not entering or self._enter_heads(entering)
+
+    def _read_heads(self, fresh: Sequence[LedgerView]) -> tuple[bytes | None, list[bytes | None]]:
+        """WATCH the heads and read them; what the record says: the batch that is closed, and for each of these streams
+        the last batch that wrote to it."""
+        _, _, *heads, record = self._server.execute_all([
+            ("UNWATCH",),
+            ("WATCH", *[view.keys.head for view in fresh]),
+            *[("HMGET", view.keys.head, *HEAD_FIELDS) for view in fresh],
+            ("HMGET", self._batch.record, CLOSED, *[view.stream for view in fresh]),
+        ])  # fmt: skip
+        for view, reply in zip(fresh, heads, strict=True):
+            view.learn_head(reply)
+        return record[0], record[1:]
+
+    def _enter_heads(self, entering: Sequence[LedgerView]) -> bool:
+        """Write this run into the heads; False where one was touched since it was read."""
+        results = transact(self._server, [
+            *[command for view in entering for command in view.head.entered(view.keys)],
+            *[("HMGET", view.keys.head, *HEAD_FIELDS) for view in entering],
+        ])  # fmt: skip
+        if results is None:
+            return False
+        for view, reply in zip(entering, results[-len(entering) :], strict=True):
+            view.learn_head(reply)
+        return True
+
+    def _role(self, view: LedgerView, closed: bytes | None, named: bytes | None) -> Role:
+        """What is to be done with this stream. closed, named: what the record says. Raises LedgerError."""
+        batch = self._batch
+        if batch.expires and closed is None:
+            raise refusals.job_is_over(batch, view.shown)
+        if closed is not None and number_in(closed) >= batch.number:
+            if number_in(closed) > batch.number:
+                raise refusals.set_back(batch, view.shown, number_in(closed))
+            return Role.DONE
+        role = view.head.role_of(batch, view.shown)
+        if role is Role.OPEN:
+            self._require_whole(view, closed, named)
+        return role
+
+    def _name(self, streams: Sequence[bytes], closed: bytes | None) -> bool:
+        """Write these into the record; whether still the same batch is closed."""
+        record = self._batch.record
+        words = [word for stream in streams for word in (stream, self._batch.number)]
+        closed_now = self._server.execute_all(
+            [("HSET", record, *words), *expiry(self._batch, record), ("HGET", record, CLOSED)]
+        )[-1]
+        if self._batch.expires and closed_now is None:
+            self._server.execute_all([("UNLINK", record)])  # the job is over, and nobody else would remove it
+        return bool(closed_now == closed)
+
+    def _require_whole(self, view: LedgerView, closed: bytes | None, named: bytes | None) -> None:
+        """Spark begins a batch when the one before it is done; where the server has another opinion, it has lost
+        something. Raises LedgerError."""
+        batch, head = self._batch, view.head
+        if closed is None and head.batch is None and head.done is None and batch.follows_another:
+            raise refusals.no_record(batch)
+        if (earlier := head.open_before(batch.number)) is not None:
+            told, parts = self._server.execute_all([batch.asks_kind, ("SMEMBERS", view.keys.parts)])
+            if batch.kind(told).narrowed:
+                return  # a piece of that batch
+            rows = rows_in(self._server.execute_all(head.counts(view.keys, map(Part.read, parts))))
+            refusals.give_up(batch, view.shown, earlier, rows, view.keys.head)
+        elif (
+            (head.batch is not None or self._views.apart)
+            and named is not None
+            and closed is not None
+            and head.lacks(number_in(named), number_in(closed))
+        ):
+            raise refusals.lost_done(batch, view.shown, number_in(named), head.last_done, view.keys.head)
+
+    # -- what is written ----------------------------------------------------------------------------------------
+
+    def read(self, views: Sequence[LedgerView]) -> None:
+        """Marks, claims, and what is carried. Nobody of an earlier run or batch adds to them any more."""
+        replies = self._server.execute_all([
+            ("UNWATCH",),
+            *[command for view in views for command in (
+                ("SMEMBERS", view.keys.parts), ("GET", view.keys.carried), ("HGETALL", view.marks),
+                ("TYPE", view.stream),
+            )],
+        ])[1:]  # fmt: skip
+        for view, names, carried, marks, kind in zip(views, *[replies[nth::4] for nth in range(4)], strict=True):
+            if kind not in (b"none", b"stream"):
+                raise self._server.not_a_stream(view.stream, "XADD")
+            parts = [Part.read(name) for name in names]
+            stale = [part for part in parts if part.batch < self._batch.number]
+            view.carried = self._without(view, stale) if stale else carried or b""
+            own = view.marks[len(view.keys.head) + 1 :].decode()
+            if not marks and any(part.name == own for part in parts):
+                raise refusals.marks_gone(self._batch, view.shown, own)
+            view.met_marks(marks)
+            self._read_earlier(view, parts)
+
+    def _without(self, view: LedgerView, stale: Sequence[Part]) -> bytes:
+        """Drop the marks of an earlier batch, which came to nothing; where this one is a piece of it, what they say is
+        carried on. What is carried then."""
+        keys = [view.keys.named(part.name) for part in stale]
+        gone: list[Command] = [("UNLINK", *keys), ("SREM", view.keys.parts, *[part.name for part in stale])]
+        while True:
+            told, _, carried, names, *marks = self._server.execute_all([
+                self._batch.asks_kind,
+                ("WATCH", view.keys.carried),
+                ("GET", view.keys.carried),
+                ("SMEMBERS", view.keys.parts),
+                *[("HVALS", view.keys.named(part.name)) for part in stale if part.has_marks],
+            ])  # fmt: skip
+            carried = carried or b""
+            if stale[0].name.encode() not in names:  # another task was faster
+                self._server.execute("UNWATCH")
+                return bytes(carried)
+            if self._batch.kind(told).narrowed:
+                carried += b"".join(
+                    [read_mark(mark)[0].astype("<u8").tobytes() for of_part in marks for mark in of_part]
+                )
+            kept: list[Command] = [("SET", view.keys.carried, carried)] if carried else []
+            if transact(self._server, [*kept, *gone]) is not None:
+                return bytes(carried)
+
+    def _read_earlier(self, view: LedgerView, parts: Sequence[Part]) -> None:
+        """Rows that other runs of this batch have written, or earlier pieces of it."""
+        batch = self._batch
+        view.earlier, view.claims_read = Multiset(), 0
+        view.earlier.add(np.frombuffer(view.carried, "<u8").astype(np.uint64))
+        earlier = [part for part in parts if part.batch == batch.number and part.run != batch.run and part.has_marks]
+        replies = self._server.execute_all([("HVALS", view.keys.named(part.name)) for part in earlier])
+        for part, marks in zip(earlier, replies, strict=True):
+            if not marks:
+                raise refusals.marks_gone(batch, view.shown, part.name)
+            for mark in marks:
+                view.earlier.add(read_mark(mark)[0])
+        view.recovers = bool(view.carried or earlier)
+        if view.recovers:
+            view.read_claims(self._server)

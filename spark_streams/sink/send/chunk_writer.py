@@ -1,0 +1,304 @@
+"""The loop that writes a task's chunks: exactly once or at least once, as the delivery says.
+
+With a ledger, two chunks overlap on each connection. Time goes down; ECHO ends each group of replies:
+
+    chunk n                                          chunk n + 1
+    → EXEC ECHO
+                                                     → WATCH head marks   HMGET head …   HLEN marks   ECHO    checks
+                                                     → MULTI   XADD …   XTRIM   HSET marks …   INCRBY written
+    ← ids; nil: head or marks changed since WATCH
+                                                     ← answers to the checks: is the ledger as this task knows it?
+                                                     → EXEC ECHO
+                                                                                          chunk n + 2: → WATCH …
+
+So the server executes one chunk while the task builds the next one. With a ledger a connection has at most one chunk in
+EXECUTING and one in QUEUED; without a ledger it has at most two in EXECUTING. The checks find what has changed between
+this task's last read of the ledger and WATCH; WATCH finds what changes after that. chunk_states.py says what follows
+each event.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+from spark_streams.errors import RStreamError, ServerUnreachableError
+from spark_streams.sink.encode.chunks import Chunk
+from spark_streams.sink.encode.limits import Limits
+from spark_streams.sink.encode.row_errors import error_of_row
+from spark_streams.sink.ledger.replicas import WINDOW, wait_for_replicas
+from spark_streams.sink.send.chunk_states import SILENT, Action, Event, State, advance
+from spark_streams.sink.send.delivery import Delivery, Write
+from spark_streams.sink.send.pace import Pace
+from spark_streams.sink.trim.trim import Trimmer
+from spark_streams.wire.connection.connection import ReplyError, pack
+from spark_streams.wire.connection.pipe import Pipe
+from spark_streams.wire.connection.server import Server
+from spark_streams.wire.session import Session
+
+_LEDGER = ("EXEC", "(the sink's ledger)")  # the refused command, in messages
+
+T = TypeVar("T")
+Happened = tuple[Write, Event]
+
+
+class ChunkWriter:
+    """Writes chunks over a session. replicas: how many must have what is written (waitReplicas), None: not waited for.
+
+    Raises LedgerError, the named error of a row that the server refuses for good, RowTooLargeError, ReplicationError,
+    RetriesExhaustedError.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        delivery: Delivery,
+        trimmer: Trimmer,
+        limits: Limits,
+        pace: Pace,
+        replicas: int | None = None,
+    ) -> None:
+        self._session = session
+        self._delivery = delivery
+        self._trimmer = trimmer
+        self._limits = limits
+        self._pace = pace
+        self._replicas = replicas
+        self._under_way: list[Write] = []  # sent, and replies not read yet; in the order of replies for each connection
+        self._kept: list[Write] = []  # executed since the last WAIT; always empty without waitReplicas
+        self._actions: dict[Action, Callable[[Write], list[Happened]]] = {
+            Action.START: self._start,
+            Action.QUEUE: self._queue,
+            Action.CONFIRM: self._confirm,
+            Action.EXECUTE: self._execute,
+            Action.SEND: self._send,
+            Action.READ_REPLIES: self._read_replies,
+            Action.PAUSE: self._pause,
+            Action.COMPARE: self._compare,
+            Action.SEND_REST: self._send_rest,
+            Action.CORRECT_MARK: self._correct_mark,
+            Action.SETTLE: self._settle,
+            Action.NOTHING: lambda write: [],
+        }
+
+    def run(self, chunks: Iterable[Chunk]) -> int:
+        """Write all rows that are not written yet. Return the number of rows, written before or now."""
+        rows = 0
+        for whole in chunks:
+            rows += len(whole)
+            if self._limits.needs_asking(whole):
+                self._read_all_replies()
+                self._session.run_part(self._limits.ask)
+            for chunk in self._limits.fitting(whole):
+                if self._delivery.needs_opening(chunk):
+                    self._read_all_replies()
+                    self._session.run_part(functools.partial(self._delivery.open, chunk))
+                for write in self._delivery.take_in(chunk):
+                    self._write(write)
+        if rows:
+            self._read_all_replies()
+            self._session.run_part(self._delivery.require_all_matched)
+            for write in self._delivery.held_back():
+                self._write(write)
+            self._read_all_replies()
+            self._session.run_part(
+                self._delivery.require_all_matched
+            )  # another attempt may have written beside the last chunks
+            self._ensure_durable(at_the_end=True)
+        return rows
+
+    def _write(self, write: Write) -> None:
+        """Bring the chunk as far as it gets without waiting for its own EXEC."""
+        if self._replicas is not None and len(self._kept) + len(self._under_way) >= WINDOW:
+            self._ensure_durable()
+        self._loop((write, Event.TURN))
+
+    def _read_all_replies(self) -> None:
+        """When this returns nothing is under way."""
+        while self._under_way:
+            self._loop((self._under_way[0], Event.TURN))
+
+    def _loop(self, *happened: Happened) -> None:
+        """Follow the table until no event is left. The events that follow an event come before the ones behind it.
+
+        A TURN may be stale: its chunk has moved on since. The table then repeats a read or does nothing.
+        """
+        events = list(reversed(happened))
+        while events:
+            write, event = events.pop()
+            step = advance(write.state, event)
+            if step.action in SILENT and self._under_way:
+                events += [(write, event), (self._under_way[0], Event.TURN)]
+                continue
+            write.state = step.state
+            if step.action is Action.FAIL:
+                raise self._error(write)
+            try:
+                follows = self._actions[step.action](write)
+            except RStreamError as error:
+                follows = self._interrupted(write, error)
+            events += reversed(follows)
+
+    # -- the fast path ------------------------------------------------------------------------------------------
+
+    def _start(self, write: Write) -> list[Happened]:
+        if not self._under_way and (lost := self._requeue_lost(self._session.get())):
+            return [*lost, (write, Event.TURN)]
+        pipe = self._session.pipe_of(write.stream)
+        for other in self._under_way:
+            if other.pipe is not pipe and not {*other.chunk.stream_names}.isdisjoint(write.chunk.stream_names):
+                return [(other, Event.TURN), (write, Event.TURN)]  # a slot was moved: rows stay in their order
+        return [(write, self._delivery.way(write))]
+
+    def _queue(self, write: Write) -> list[Happened]:
+        pipe = self._session.pipe_of(write.stream)
+        begin, _ = self._delivery.frame
+        before = self._transmit(write, pipe, pipe.end_marker + begin, b"", asks=True)
+        return [*before, (write, Event.TURN)]
+
+    def _confirm(self, write: Write) -> list[Happened]:
+        pipe = _pipe_of(write)
+        if pipe.take() == self._delivery.expected(write):
+            return [(write, Event.CONFIRMED)]
+        _discard(pipe)
+        self._under_way.remove(write)
+        return [(write, Event.CHANGED)]
+
+    def _execute(self, write: Write) -> list[Happened]:
+        pipe = _pipe_of(write)
+        _, end = self._delivery.frame
+        pipe.send(end, pipe.end_marker)
+        return []
+
+    def _send(self, write: Write) -> list[Happened]:
+        pipe = self._session.pipe_of(write.stream)
+        return self._transmit(write, pipe, b"", pipe.end_marker)
+
+    def _transmit(self, write: Write, pipe: Pipe, begin: bytes, end: bytes, asks: bool = False) -> list[Happened]:
+        """Send the commands for the rows that are missing. asks: send the checks before them. Return a TURN for each
+        chunk before it on this connection: their replies come first."""
+        self._pace.wait(len(write.rest.fresh))
+        request = self._delivery.request(write, self._trimmer.commands(write.chunk))
+        write.pipe, write.count, write.verdict = pipe, request.count, None
+        pipe.send((request.checks if asks else b"") + begin, request.rows, b"".join([*request.beside, end]))
+        before = [(other, Event.TURN) for other in self._under_way if other.pipe is pipe]
+        self._under_way.append(write)
+        return before
+
+    def _read_replies(self, write: Write) -> list[Happened]:
+        pipe = _pipe_of(write)
+        verdict = self._delivery.verdict(write, pipe.take())
+        happened = [(write, verdict.event)]
+        behind = [other for other in self._under_way if other.pipe is pipe and other.state is State.QUEUED]
+        if behind and verdict.event is not Event.EXECUTED:
+            pipe.take()  # the answers to its checks
+            _discard(pipe)
+            self._under_way.remove(behind[0])
+            happened.insert(0, (behind[0], Event.OVERTAKEN))
+        self._under_way.remove(write)
+        write.verdict = verdict
+        return happened
+
+    def _settle(self, write: Write) -> list[Happened]:
+        self._delivery.on_executed(write)
+        self._session.backoff.succeeded()
+        self._trimmer.after(write.chunk)
+        if self._replicas is None:
+            return [(write, Event.SAFE)]
+        self._kept.append(write)
+        return []
+
+    # -- comparing with the ledger: nothing else is under way -----------------------------------------------------
+
+    def _interrupted(self, write: Write, error: RStreamError) -> list[Happened]:
+        """The connection was lost, or the server cannot answer. Raises the error if it cannot pass.
+
+        All chunks whose replies were not read are LOST: the session closes all its connections."""
+        lost = self._under_way if write in self._under_way else [*self._under_way, write]
+        is_sent = write.pipe is not None and write.state in (State.QUEUED, State.EXECUTING)
+        if isinstance(error, ServerUnreachableError) and is_sent and len(lost) == 1:
+            self._limits.lost(write.rest.fresh)  # a single chunk: the server may have dropped it for its size
+        self._session.again(error)
+        self._under_way = []
+        for one in lost:
+            one.pipe = None
+        return [(one, Event.LOST) for one in lost]
+
+    def _pause(self, write: Write) -> list[Happened]:
+        assert write.verdict is not None
+        assert write.verdict.pause is not None
+        try:
+            self._session.again(write.verdict.pause)
+        except ReplyError as refusal:
+            raise self._session.get().error_of(refusal, _LEDGER) from None
+        return [(write, Event.TURN)]
+
+    def _compare(self, write: Write) -> list[Happened]:
+        server = self._session.get()
+        if lost := self._requeue_lost(server, write):
+            return [*lost, (write, Event.TURN)]
+        found = self._delivery.compare(server, write)
+        write.rest, write.watched, write.verdict = found.rest, found.watched, None
+        return [(write, found.event)]
+
+    def _send_rest(self, write: Write) -> list[Happened]:
+        pipe = self._session.pipe_of(write.stream)
+        if write.watched is not None and pipe.server is not write.watched:
+            return [(write, Event.CHANGED)]  # the slot was moved: EXEC there would not see what changes
+        begin, end = self._delivery.frame
+        self._transmit(write, pipe, begin, end + pipe.end_marker)
+        return [(write, Event.TURN)]
+
+    def _correct_mark(self, write: Write) -> list[Happened]:
+        self._delivery.correct_mark(self._session.get(), write)
+        return [(write, Event.TAKEN_BACK)]
+
+    def _error(self, write: Write) -> RStreamError:
+        """The named error of the first command that was refused: of a row, or of what goes along."""
+        assert write.verdict is not None
+        place, refusal = next(iter(write.verdict.refused.items()))
+        if place < len(write.rest.fresh):
+            return error_of_row(self._session.get(), write.rest.fresh, place, refusal)
+        return self._session.get().error_of(refusal, self._trimmer.words(write.stream))
+
+    # -- durability ---------------------------------------------------------------------------------------------
+
+    def _ensure_durable(self, at_the_end: bool = False) -> None:
+        """Return when the server that answers now has all executed chunks, and so have the replicas that waitReplicas
+        asks for. Chunks that it lacks are written again."""
+        self._read_all_replies()
+        while lost := self._session.run_part(lambda server: self._wait_for_replicas(server, at_the_end)):
+            self._loop(*lost)
+            self._read_all_replies()
+        safe, self._kept = self._kept, []
+        self._loop(*[(write, Event.SAFE) for write in safe])
+
+    def _wait_for_replicas(self, server: Server, at_the_end: bool) -> list[Happened]:
+        """WAIT, unless the server lacks chunks: these are to be written first. Return them."""
+        lost = self._requeue_lost(server)
+        if not lost and self._replicas is not None and (self._kept or at_the_end):
+            wait_for_replicas(server, self._replicas, self._delivery.touch(server, self._kept))
+        return lost
+
+    def _requeue_lost(self, server: Server, *unfinished: Write) -> list[Happened]:
+        """If another server has taken over, reset the executed chunks that it lacks, so that they are written again.
+        unfinished: chunks that may be executed. Without waitReplicas no chunk is kept, so a lost one is an error."""
+        missing = self._delivery.missing_on(server, [*self._kept, *unfinished])
+        again = [write for write in self._kept if write in missing]
+        self._kept = [write for write in self._kept if write not in missing]
+        for write in again:
+            write.begin()
+        return [(write, Event.GONE) for write in again]
+
+
+def _pipe_of(write: Write) -> Pipe:
+    """The connection that it was sent over."""
+    assert write.pipe is not None
+    return write.pipe
+
+
+def _discard(pipe: Pipe) -> None:
+    """Drop what is queued behind MULTI."""
+    pipe.send(pack("DISCARD"), pipe.end_marker)
+    pipe.take()

@@ -1,0 +1,70 @@
+"""What a task does: its rows become chunks, and the chunks are sent, exactly once or at least once."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from spark_streams.options.sink_options import SinkOptions
+from spark_streams.sink.encode.chunks import chunks, of_one_slot
+from spark_streams.sink.encode.destination import Destination
+from spark_streams.sink.encode.limits import Limits
+from spark_streams.sink.encode.spill_queue import SpillQueue
+from spark_streams.sink.ledger.balance import Total
+from spark_streams.sink.ledger.batch import Batch
+from spark_streams.sink.ledger.ledger_view import LedgerViews
+from spark_streams.sink.send.at_least_once import AtLeastOnce
+from spark_streams.sink.send.chunk_writer import ChunkWriter
+from spark_streams.sink.send.delivery import Delivery
+from spark_streams.sink.send.exactly_once import ExactlyOnce
+from spark_streams.sink.send.pace import Pace
+from spark_streams.sink.trim.trim import Trimmer
+from spark_streams.wire.session import Session
+
+
+@dataclass(frozen=True)
+class Task:
+    """Which part of what is written. partition: of the batch; attempt: names one execution of it, without a dot."""
+
+    batch: Batch
+    partition: int = 0
+    attempt: str = field(default_factory=lambda: secrets.token_hex(6))
+
+
+@dataclass(frozen=True)
+class Result:
+    """rows: that the task had; totals: by stream, where the ledger was used."""
+
+    rows: int
+    totals: dict[bytes, Total]
+
+
+def append(batches: Iterable[pa.RecordBatch], options: SinkOptions, task: Task | None, pace: str = "") -> Result:
+    """Append every row to its stream. task: None for at-least-once; pace: a name that the tasks of a write share, for
+    option rowsPerSecond. The driver has been connected before: where the server is away now, it comes back.
+
+    Raises SchemaError, EntryIdError for a row that cannot be an entry, LedgerError for rows that are not those of an
+    earlier attempt, RetriesExhaustedError where the server stays unusable, ServerReplyError (or kin) for what it
+    refused, ReplicationError.
+    """
+    address = options.address
+    with Session(address, is_known=True) as session, SpillQueue() as held:
+        trimmer, limits = Trimmer(session, options), Limits(address)
+        turns = Pace(address, pace, options.rows_per_second)
+        try:
+            to = Destination.of(options)
+            size = turns.chunk_size(options.chunk_size)
+            cut = chunks(batches, to, options.nulls, size, task is not None)
+            if address.is_cluster:
+                cut = of_one_slot(cut)
+            delivery: Delivery = AtLeastOnce()
+            if task is not None:
+                delivery = ExactlyOnce(LedgerViews(task.batch, task.partition, task.attempt, address.is_cluster), held)
+            rows = ChunkWriter(session, delivery, trimmer, limits, turns, options.wait_replicas).run(cut)
+        finally:
+            trimmer.close()
+            turns.close()
+    return Result(rows, delivery.totals())

@@ -1,0 +1,58 @@
+"""Entries that are lost: an error that names them, or counted and passed over.
+
+Each loss is a finding (group.finding): of the diagnosis, of the account of what was read, or of whoever reads a batch
+again. The table of remedies says what becomes of it, by failOnDataLoss. The counts are logged, shown in the query's
+progress, and written into the next offset (`losses`). If there is nothing to read, a batch of no entries carries them
+(microbatch.trigger), so that a restart does not count them again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from dataclasses import dataclass, field
+
+from spark_streams.source.findings.finding import Finding
+from spark_streams.source.findings.messages import Place, problem_of
+from spark_streams.source.findings.remedies import Act, Remedy, error_of, remedy_of
+
+_COUNTED = "%s. Lost entries of stream %r that are counted: %d"
+_AT_LEAST = "%s. Lost entries of stream %r that are counted: at least %d (the server cannot tell how many)"
+_log = logging.getLogger("spark_streams.source")
+
+
+@dataclass
+class DataLoss:
+    """The losses of one run. allowed: failOnDataLoss=false. counts: entries that this run has passed over, per stream.
+    unlogged: those of them that no offset has yet."""
+
+    allowed: bool
+    place: Place
+    counts: Counter[str] = field(default_factory=Counter)
+    unlogged: Counter[str] = field(default_factory=Counter)
+
+    def report(self, *findings: Finding, accepted: bool = False) -> None:
+        """Raise the error of the first finding that has one; else count what is lost, and log each of them. accepted: a
+        run with failOnDataLoss=false has found them."""
+        remedies = [(finding, remedy_of(finding, self.allowed or accepted)) for finding in findings]
+        for finding, remedy in remedies:
+            if remedy.error is not None:
+                raise error_of(finding, remedy, self.place)
+        for finding, remedy in remedies:
+            self._note(finding, remedy)
+
+    def _note(self, finding: Finding, remedy: Remedy) -> None:
+        told = f"{problem_of(finding, self.place)}. The query {remedy.does}"
+        if Act.COUNT in remedy.acts and finding.lost != 0:
+            entries = finding.lost or 1
+            self.counts[finding.stream] += entries
+            self.unlogged[finding.stream] += entries
+            _log.warning(_AT_LEAST if finding.lost is None else _COUNTED, told, finding.stream, entries)
+        else:
+            at = f" ({finding.to.position})" if Act.PUT_GROUP in remedy.acts else ""
+            _log.log(logging.INFO if remedy.is_quiet else logging.WARNING, "%s%s", told, at)
+
+    def logged(self) -> Counter[str]:
+        """What is counted so far and no offset has: the next one has it."""
+        told, self.unlogged = self.unlogged, Counter()
+        return told

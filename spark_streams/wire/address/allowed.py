@@ -1,0 +1,121 @@
+"""What options may name, if the environment of this process limits it: for a driver whose users are not its operators.
+
+    variable                     limits                                                     an entry of its list
+    RSTREAM_ALLOW_HOSTS          servers, sentinels, cluster nodes and sockets of `url`     host, host:port, *.domain,
+                                                                                            unix:///path
+    RSTREAM_ALLOW_FILES          `passwordFile`, the ssl_… files of `url`                   file, or folder of files
+    RSTREAM_ALLOW_PROVIDERS      `credentialProvider`                                       module:function
+    RSTREAM_ALLOW_EMBEDDED       `embedded:`                                                embedded:, or folder
+
+A list is separated by commas. A variable that is set to nothing refuses everything of its kind; one that is not set
+limits nothing. Paths are compared with their links and `..` resolved, and URLs as redis-py reads them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from spark_streams.errors import InvalidOptionError, NotAllowedError
+from spark_streams.wire.address import server_url
+from spark_streams.wire.address.address import EMBEDDED, Address
+from spark_streams.wire.address.identity import Identity
+
+HOSTS, FILES = "RSTREAM_ALLOW_HOSTS", "RSTREAM_ALLOW_FILES"
+PROVIDERS, EMBEDDED_ENGINES = "RSTREAM_ALLOW_PROVIDERS", "RSTREAM_ALLOW_EMBEDDED"
+_UNIX = "unix://"
+_FILES_OF_URL = ("ssl_keyfile", "ssl_certfile", "ssl_ca_certs", "ssl_ca_path")
+
+Named = tuple[str, str, str]  # variable that limits it, what it is, its value
+
+
+def check_server(address: Address) -> None:
+    """Refuse a server that the environment's lists do not have. Raises NotAllowedError."""
+    if address.is_embedded:
+        folder = address.directory
+        _check((EMBEDDED_ENGINES, "the bundled engine at", EMBEDDED if folder is None else str(folder)))
+    elif HOSTS in os.environ or FILES in os.environ:
+        for named in _of_url(address):
+            _check(named)
+
+
+def check_identity(identity: Identity) -> None:
+    """Refuse a file or a function that the environment's lists do not have. Raises NotAllowedError."""
+    if identity.password_file:
+        _check((FILES, "passwordFile", identity.password_file))
+    if identity.provider:
+        _check((PROVIDERS, "credentialProvider", identity.provider))
+
+
+def _of_url(address: Address) -> Iterator[Named]:
+    """Hosts, sockets and files, as redis-py reads them from the URL of each server that the address names."""
+    from spark_streams.wire.address.redis_py import understood
+
+    one_by_one = server_url.of_sentinel if address.asks_sentinels else server_url.of_node
+    several = address.asks_sentinels or address.is_cluster
+    for url in [one_by_one(address.url, node) for node in address.nodes] if several else [address.url]:
+        try:
+            parts = understood(url)
+        except (ValueError, TypeError) as error:
+            raise InvalidOptionError(f"url {str(address)!r} cannot be read: {error}") from None
+        if url.startswith(_UNIX):
+            yield HOSTS, "socket", f"{_UNIX}{os.path.normpath(parts.get('path', ''))}"
+        else:
+            host, port = parts.get("host", "localhost"), parts.get("port", 6379)
+            yield HOSTS, "host", f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        for name in _FILES_OF_URL:
+            if name in parts:
+                yield FILES, name, parts[name]
+
+
+def _check(named: Named) -> None:
+    variable, what, value = named
+    listed = os.environ.get(variable)
+    if listed is None or any(_LISTS[variable](value, entry.strip()) for entry in listed.split(",") if entry.strip()):
+        return
+    raise NotAllowedError(
+        f"{what} {value} is refused: {variable}, in the environment of this Spark driver, does not list it; use one "
+        "that is listed, or ask who operates the driver to add it"
+    )
+
+
+def _is_host(value: str, entry: str) -> bool:
+    if value.startswith(_UNIX) or entry.startswith(_UNIX):
+        return value.startswith(_UNIX) and entry.startswith(_UNIX) and _is_within(*(_path(it) for it in (value, entry)))
+    wanted, allowed = server_url.host_and_port(value.casefold()), server_url.host_and_port(entry.casefold())
+    if wanted is None or allowed is None or allowed[1] not in (None, wanted[1]):
+        return False
+    host, pattern = wanted[0], allowed[0]
+    return host.endswith(pattern[1:]) if pattern.startswith("*.") else host == pattern
+
+
+def _path(url: str) -> str:
+    return url.removeprefix(_UNIX)
+
+
+def _is_within(value: str, entry: str) -> bool:
+    """Whether it is this path, or below it."""
+    try:
+        path, allowed = (Path(os.path.realpath(one)) for one in (value, entry))
+    except ValueError:  # a path with a NUL in it
+        return False
+    return Path(entry).is_absolute() and path.is_relative_to(allowed)
+
+
+def _is_engine(value: str, entry: str) -> bool:
+    if EMBEDDED in (value, entry):
+        return value == entry
+    return _is_within(value, entry)
+
+
+def _is_same(value: str, entry: str) -> bool:
+    return value == entry
+
+
+_LISTS: dict[str, Callable[[str, str], bool]] = {
+    HOSTS: _is_host,
+    FILES: _is_within,
+    PROVIDERS: _is_same,
+    EMBEDDED_ENGINES: _is_engine,
+}

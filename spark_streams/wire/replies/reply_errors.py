@@ -1,0 +1,79 @@
+"""What an error reply means. No other module looks into the text of one.
+
+An error reply begins with its code: NOGROUP, BUSYGROUP, WRONGTYPE, OOM … But Redis answers quite different things with
+plain ERR, and then only the sentence behind it tells them apart: those sentences are here, as Redis, Valkey and our
+engine word them. Each function may be asked about any reply; what is no error reply is none of these.
+"""
+
+from __future__ import annotations
+
+from typing import TypeGuard
+
+from spark_streams.wire.connection.connection import Reply, ReplyError
+
+IDS_EXHAUSTED = "ERR The stream has exhausted the last possible ID, unable to add more items"
+ID_TOO_LOW = "ERR The ID specified in XADD is equal or smaller than the target stream top item"
+_ID_REFUSALS = ("The ID specified in XADD", "Invalid stream ID")
+
+
+def is_wrong_type(reply: Reply) -> TypeGuard[ReplyError]:
+    """The key holds something that is not a stream."""
+    return _has_code(reply, "WRONGTYPE")
+
+
+def is_no_group(reply: Reply) -> TypeGuard[ReplyError]:
+    """The stream, or its consumer group, does not exist."""
+    return _has_code(reply, "NOGROUP")
+
+
+def is_not_permitted(reply: Reply) -> TypeGuard[ReplyError]:
+    """The user has no right to the command, or to a key."""
+    return _has_code(reply, "NOPERM")
+
+
+def is_busy_group(reply: Reply) -> TypeGuard[ReplyError]:
+    """XGROUP CREATE: the group exists already."""
+    return _has_code(reply, "BUSYGROUP")
+
+
+def is_no_such_key(reply: Reply) -> TypeGuard[ReplyError]:
+    """XINFO, XSETID: the stream does not exist."""
+    return _says(reply, "no such key")
+
+
+def is_key_required(reply: Reply) -> TypeGuard[ReplyError]:
+    """XGROUP without MKSTREAM: the stream does not exist."""
+    return _says(reply, "requires the key to exist")
+
+
+def is_syntax_error(reply: Reply) -> TypeGuard[ReplyError]:
+    """The server does not know one of the command's options."""
+    return _says(reply, "syntax error")
+
+
+def is_unknown_command(reply: Reply) -> TypeGuard[ReplyError]:
+    """The server does not have the command."""
+    return _says(reply, "unknown command")
+
+
+def is_wrong_number_of_arguments(reply: Reply) -> TypeGuard[ReplyError]:
+    """The server knows fewer options of the command's than it was given."""
+    return _says(reply, "wrong number of arguments")
+
+
+def is_id_refusal(reply: Reply) -> TypeGuard[ReplyError]:
+    """XADD: the id that was given is none, or not above the last one of the stream."""
+    return any(_says(reply, sentence) for sentence in _ID_REFUSALS)
+
+
+def is_id_form_unknown(reply: Reply) -> TypeGuard[ReplyError]:
+    """XADD: the server takes this for no id at all."""
+    return _says(reply, "Invalid stream ID")
+
+
+def _has_code(reply: Reply, code: str) -> TypeGuard[ReplyError]:
+    return isinstance(reply, ReplyError) and reply.code == code
+
+
+def _says(reply: Reply, sentence: str) -> TypeGuard[ReplyError]:
+    return _has_code(reply, "ERR") and sentence in str(reply)

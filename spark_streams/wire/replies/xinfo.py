@@ -1,0 +1,128 @@
+"""Streams, consumer groups and consumers, as XINFO describes them.
+
+The functions `…_in` read a reply that is no error; what an error means depends on who asks (wire.replies.reply_errors).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, TypeVar
+
+from spark_streams.model.ids import MIN_ID, StreamId
+from spark_streams.wire.connection.connection import Reply, ReplyError
+from spark_streams.wire.connection.server import Server
+from spark_streams.wire.replies.replies import pairs
+from spark_streams.wire.replies.reply_errors import is_no_such_key
+
+Name = TypeVar("Name", str, bytes, str | bytes)
+Entry = tuple[StreamId, Sequence[bytes]]  # its id; name, value, name, value …
+
+
+class StreamState(NamedTuple):
+    """last: the id of the last entry ever added (0-0: none); length: entries now; added: entries ever added, and
+    first: the oldest entry's id, None before Redis 7; exists: whether there is such a key."""
+
+    last: StreamId
+    length: int
+    added: int | None
+    first: StreamId | None
+    exists: bool = True
+
+
+@dataclass(frozen=True)
+class StreamEnds:
+    """The first and the last entry of a stream that has some, and how many it has."""
+
+    first: Entry
+    last: Entry
+    length: int
+
+
+class GroupInfo(NamedTuple):
+    """consumers: how many; pending: entries that are given and not acknowledged; last_delivered: the group's position;
+    entries_read, lag: Redis' own counts, None where it cannot tell, as it never can before Redis 7."""
+
+    name: bytes
+    consumers: int
+    pending: int
+    last_delivered: StreamId
+    entries_read: int | None
+    lag: int | None
+
+
+class ConsumerInfo(NamedTuple):
+    """pending: entries that it has not acknowledged; idle: milliseconds since it last asked for anything."""
+
+    name: bytes
+    pending: int
+    idle: int
+
+    @property
+    def text(self) -> str:
+        """The name as text, from which the same bytes can be made again."""
+        return self.name.decode("utf-8", "surrogateescape")
+
+
+def stream_states(server: Server, streams: Sequence[Name]) -> dict[Name, StreamState]:
+    """What each stream holds, in one round trip; a stream that does not exist holds nothing."""
+    replies = server.each([("XINFO", "STREAM", stream) for stream in streams])
+    return {s: read_stream_state(server, s, reply) for s, reply in zip(streams, replies, strict=True)}
+
+
+def read_stream_state(server: Server, stream: str | bytes, reply: Reply) -> StreamState:
+    """From the reply to XINFO STREAM; a stream that does not exist holds nothing. Raises WrongKeyTypeError,
+    ServerReplyError."""
+    if is_no_such_key(reply):
+        return StreamState(MIN_ID, 0, 0, None, exists=False)
+    if isinstance(reply, ReplyError):
+        raise server.error_of(reply, ("XINFO", "STREAM", stream))
+    return stream_in(reply)
+
+
+def stream_in(reply: Sequence[Reply]) -> StreamState:
+    """From the reply to XINFO STREAM."""
+    info = pairs(reply)
+    first = info.get(b"recorded-first-entry-id")
+    return StreamState(
+        last=StreamId.parse(info[b"last-generated-id"]),
+        length=info[b"length"],
+        added=info.get(b"entries-added"),
+        first=None if first is None else StreamId.parse(first),
+    )
+
+
+def ends_in(reply: Sequence[Reply]) -> StreamEnds | None:
+    """From the reply to XINFO STREAM; None where the stream is empty."""
+    info = pairs(reply)
+    first, last = info[b"first-entry"], info[b"last-entry"]
+    if first is None or last is None:
+        return None
+    return StreamEnds((StreamId.parse(first[0]), first[1]), (StreamId.parse(last[0]), last[1]), info[b"length"])
+
+
+def groups_in(reply: Sequence[Reply]) -> list[GroupInfo]:
+    """From the reply to XINFO GROUPS."""
+    return [
+        GroupInfo(
+            name=info[b"name"],
+            consumers=info[b"consumers"],
+            pending=info[b"pending"],
+            last_delivered=StreamId.parse(info[b"last-delivered-id"]),
+            entries_read=info.get(b"entries-read"),
+            lag=info.get(b"lag"),
+        )
+        for info in map(pairs, reply)
+    ]
+
+
+def group_named(name: str, reply: Reply) -> GroupInfo | None:
+    """Return the group of this name, from the reply to XINFO GROUPS; None if there is none, or if that is an error."""
+    if isinstance(reply, ReplyError):
+        return None
+    return next((group for group in groups_in(reply) if group.name == name.encode()), None)
+
+
+def consumers_in(reply: Sequence[Reply]) -> list[ConsumerInfo]:
+    """From the reply to XINFO CONSUMERS."""
+    return [ConsumerInfo(info[b"name"], info[b"pending"], info[b"idle"]) for info in map(pairs, reply)]

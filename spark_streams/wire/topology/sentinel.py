@@ -1,0 +1,195 @@
+"""Which server is the master, by its sentinels: asked for each new connection.
+
+All sentinels that can be reached are asked, and the newest configuration counts (its epoch): after a failover some have
+not heard of it for a second or two, and name the old master, which takes writes until it is told that it is a replica
+(docs/internals/facts.md, R30). While one of them promotes a replica nobody is connected to: what the old master takes
+then is lost.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import hiredis
+import redis
+
+from spark_streams.errors import LoginError, RStreamError, ServerReplyError, ServerUnreachableError
+from spark_streams.wire.address import server_url
+from spark_streams.wire.address.address import Address
+from spark_streams.wire.address.redis_py import opened, socket_of
+from spark_streams.wire.address.server_url import Node
+from spark_streams.wire.connection.connection import Connection, Reply, ReplyError, pack
+
+ANSWER_WITHIN = 1.0  # seconds for a sentinel to be connected to, and for each reply of it
+_NOT_ASKED_FOR = 10.0  # seconds, of one that did not answer, while another does
+# States of a failover in the sentinel that leads it.
+_PROMOTING = ("select_slave", "send_slaveof_noone", "wait_promotion")
+_PROMOTED = ("reconf_slaves", "update_config")
+
+
+@dataclass(frozen=True)
+class Named:
+    """What one sentinel says of the master: where it is, in which configuration; down: it counts as down; promoting: a
+    replica is being made the master; promoted: it is one, and the configuration is not everywhere yet."""
+
+    node: Node
+    epoch: int
+    down: bool
+    promoting: bool
+    promoted: bool
+
+    def replaces(self, earlier: Named) -> bool:
+        """Whether whoever is connected to what was said earlier is to leave it."""
+        other = self.promoting or self.node != earlier.node
+        return self.epoch > earlier.epoch or (self.epoch == earlier.epoch and other)
+
+
+class UnknownMasterError(Exception):
+    """The sentinel has no master of this name; known: those that it has."""
+
+    def __init__(self, known: list[str]) -> None:
+        super().__init__(f"it knows {', '.join(map(repr, known)) or 'none'}")
+        self.known = known
+
+
+class _Silent:
+    """The sentinels that did not answer a moment ago. For any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._since: dict[Node, float] = {}
+
+    def in_order(self, nodes: tuple[Node, ...]) -> list[Node]:
+        """Those that may answer first."""
+        with self._lock:
+            return sorted(nodes, key=lambda node: self._since.get(node, 0.0))
+
+    def is_silent(self, node: Node) -> bool:
+        with self._lock:
+            return time.monotonic() - self._since.get(node, -_NOT_ASKED_FOR) < _NOT_ASKED_FOR
+
+    def note(self, node: Node, answers: bool) -> None:
+        with self._lock:
+            if answers:
+                self._since.pop(node, None)
+            else:
+                self._since[node] = time.monotonic()
+
+
+_silent = _Silent()
+
+
+def connect_to_master(address: Address) -> tuple[Connection, Named]:
+    """A connection to the server that the sentinels name, which says itself that it is a master.
+
+    Raises ServerUnreachableError where no sentinel answers or the master does not, ServerReplyError (READONLY) where
+    it is being replaced, which passes, LoginError, NotPermittedError.
+    """
+    named = master(address)
+    server = Connection(address, address.node(*named.node))
+    try:
+        role = server.execute("ROLE")[0]
+    except RStreamError:
+        server.close()
+        raise
+    if role != b"master":
+        server.close()
+        where = f"{named.node[0]}:{named.node[1]}"
+        raise ServerReplyError(
+            f"the sentinels at {address} name {where} as the master, and it is a {role.decode()}: "
+            "a failover is under way",
+            "READONLY",
+        )
+    return server, named
+
+
+def master(address: Address) -> Named:
+    """What the newest configuration says. Raises as above."""
+    answers: list[Named] = []
+    failed: dict[Node, Exception] = {}
+    for node in _silent.in_order(address.nodes):
+        if answers and _silent.is_silent(node):
+            continue
+        try:
+            answers.append(ask(address, node))
+        except (redis.RedisError, OSError, ReplyError, UnknownMasterError) as error:
+            failed[node] = error
+        _silent.note(node, not isinstance(failed.get(node), redis.RedisError | OSError))
+    if not answers:
+        raise _nobody(address, failed)
+    newest = max(answers, key=lambda named: (named.epoch, named.promoted, not named.down))
+    if any(named.promoting and named.epoch == newest.epoch for named in answers):
+        raise ServerReplyError(f"the sentinels at {address} are making a replica the master", "READONLY")
+    if all(named.down for named in answers if named.epoch == newest.epoch):
+        where = f"{newest.node[0]}:{newest.node[1]}"
+        raise ServerUnreachableError(f"the sentinels at {address} say that the master, {where}, is down")
+    return newest
+
+
+def ask(address: Address, node: Node) -> Named:
+    """What one sentinel says. Raises redis-py's errors, OSError, ReplyError, UnknownMasterError."""
+    name = server_url.master_name(address.url)
+    connection = opened(server_url.of_sentinel(address.url, node), ANSWER_WITHIN, ANSWER_WITHIN)
+    try:
+        connected = socket_of(connection)
+        questions = ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", name), ("SENTINEL", "MASTERS")
+        connected.sendall(b"".join(pack(*question) for question in questions))
+        reader = hiredis.Reader(replyError=ReplyError, encoding="utf-8", errors="replace")
+        where, masters = (reply for _, reply in zip(questions, _replies(connected, reader), strict=False))
+    finally:
+        connection.disconnect()  # type: ignore[no-untyped-call]  # redis-py leaves it untyped
+    for reply in (where, masters):
+        if isinstance(reply, ReplyError):
+            raise reply
+    told = {one["name"]: one for one in (dict(zip(flat[::2], flat[1::2], strict=True)) for flat in masters)}
+    if where is None or name not in told:
+        raise UnknownMasterError(sorted(told))
+    of_it, flags = told[name], told[name]["flags"].split(",")
+    state = of_it.get("failover-state", "none")
+    down = "s_down" in flags or "o_down" in flags
+    return Named((where[0], int(where[1])), int(of_it["config-epoch"]), down, state in _PROMOTING, state in _PROMOTED)
+
+
+def _replies(connected: socket.socket, reader: hiredis.Reader) -> Iterator[Reply]:
+    """Replies as they come. Raises OSError."""
+    while True:
+        while (reply := reader.gets()) is not False:
+            yield reply
+        data = connected.recv(65536)
+        if not data:
+            raise ConnectionError("it closed the connection")
+        reader.feed(data)
+
+
+def _nobody(address: Address, failed: dict[Node, Exception]) -> RStreamError:
+    """The error where no sentinel has named a master."""
+    name = server_url.master_name(address.url)
+    each = "; ".join(f"{host}:{port}: {str(error).rstrip('.')}" for (host, port), error in failed.items())
+    unknown = [error for error in failed.values() if isinstance(error, UnknownMasterError)]
+    if unknown:
+        known = sorted({one for error in unknown for one in error.known})
+        names = ", ".join(map(repr, known)) or "none"
+        away = len(unknown) < len(failed)  # and may know more
+        return ServerUnreachableError(
+            f"no sentinel of {address} knows a master {name!r}; they know {names}{f' ({each})' if away else ''}: "
+            "write redis+sentinel://…/name-of-the-master/db",
+            passes=away,
+        )
+    if any(_is_login(error) for error in failed.values()):
+        return LoginError(
+            f"the sentinels of {address} refuse to be asked ({each}): their own login is given behind the ?, as "
+            "sentinel_username=…&sentinel_password=…, and needs the right +sentinel",
+            "NOAUTH",
+        )
+    return ServerUnreachableError(
+        f"no sentinel answers at {address} ({each}){address.beside()}; start them, or mend the url"
+    )
+
+
+def _is_login(error: Exception) -> bool:
+    refused = redis.AuthenticationError | redis.exceptions.NoPermissionError
+    return isinstance(error, refused) or (isinstance(error, ReplyError) and error.code in ("NOAUTH", "NOPERM"))

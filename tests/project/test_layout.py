@@ -1,0 +1,258 @@
+"""The rules of the layout: which folder may import which, and what stays apart. HOUSE: imports never run upwards."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import spark_streams
+
+ROOT = Path(spark_streams.__file__).parent
+JOBS = ROOT.parent / "jobs"
+# What each part of the package may import of the others, from the ground up.
+GROUND = {"numbers", "printable", "untyped"}  # any part may import these, which import nothing
+BELOW = {
+    "_version": set(),
+    "numbers": set(),
+    "printable": set(),
+    "untyped": set(),
+    "errors": set(),
+    "ids": set(),
+    "redis_pattern": set(),
+    "shards": {"errors", "ids", "keys", "wire"},
+    "task_context": set(),
+    "worker": set(),
+    "same_version": {"_version", "errors"},
+    "operator_commands": set(),
+    "spark": {"errors"},
+    "engine": {"_version", "ids", "redis_pattern"},
+    "keys": set(),
+    "wire": {"_version", "engine", "errors", "ids", "keys"},
+    "doctor": {"errors", "keys", "wire"},
+    "lease": {"errors", "keys", "wire"},
+    "options": {"errors", "ids", "redis_pattern", "shards", "wire"},
+    "deadletter": {"errors", "ids", "keys", "lease", "options", "task_context", "wire"},
+    "retention": {"errors", "ids", "keys", "operator_commands", "wire"},
+    "source": {
+        *("deadletter", "errors", "ids", "keys", "lease", "operator_commands", "options"),
+        *("retention", "same_version", "shards", "spark", "task_context", "wire", "worker"),
+    },
+    "sink": {
+        *("deadletter", "errors", "ids", "keys", "options", "retention", "same_version", "shards"),
+        *("source", "spark", "task_context", "wire", "worker"),
+    },
+    "monitor": {"_version", "deadletter", "errors", "ids", "keys", "options", "source", "spark", "wire"},
+    "groups": {
+        *("errors", "ids", "keys", "lease", "monitor", "operator_commands", "options"),
+        *("redis_pattern", "retention", "source", "wire"),
+    },
+    "datasource": {"errors", "options", "sink", "source", "spark", "wire"},
+    "commands": {
+        "deadletter",
+        "doctor",
+        "engine",
+        "errors",
+        "groups",
+        "ids",
+        "jobs",
+        "monitor",
+        "options",
+        "redis_pattern",
+        "shards",
+        "spark",
+        "wire",
+    },
+    "cli": {"_version", "commands"},
+    # Streams they read and write by format("rstream"): source and sink are not among these.
+    "running": {"errors", "monitor", "options", "spark"},
+    "jobs": {
+        *(
+            "__init__",
+            "deadletter",
+            "errors",
+            "keys",
+            "monitor",
+            "options",
+            "redis_pattern",
+            "running",
+            "shards",
+        ),
+        *("spark", "sink", "source", "wire"),  # a load's writer, an archive's trimming, the columns of a stream
+    },
+    "installation": {"_version", "spark"},
+    "pytest_plugin": {"engine"},
+    "__main__": {"installation"},
+    "__init__": {"_version", "datasource", "deadletter", "monitor", "running", "sink", "spark"},
+}
+# Within the source: from what is known of entries and groups up to what Spark asks.
+SOURCE = [
+    {
+        "shard_sets",
+        "entry_range",
+        "limits",
+        "membership",
+        "offset",
+        "pending_list",
+        "partitioning",
+        "run_counters",
+        "sampled_size",
+    },
+    {"column_report", "column_warnings", "rows", "task_notes", "group"},
+    {"task", "room", "recovery"},
+    {"batch", "microbatch"},
+    {"batch_reader", "refused_reader", "stream_reader"},
+]
+
+
+def modules() -> Iterator[tuple[str, ast.Module]]:
+    for path in sorted(ROOT.rglob("*.py")):
+        name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        yield name.removesuffix(".__init__"), ast.parse(path.read_text(encoding="utf-8"))
+
+
+def imported(tree: ast.AST, everywhere: bool = True, for_types: bool = False) -> Iterator[str]:
+    """What a module imports, below the package; everywhere: within functions, too; for_types: what types need, too."""
+    nodes = list(getattr(tree, "body", []))
+    while nodes:
+        node = nodes.pop()
+        if not for_types and isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+            nodes += node.orelse
+        elif isinstance(node, ast.Import):
+            yield from (one.name for one in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield from (f"{node.module}.{one.name}" for one in node.names)
+        elif everywhere or not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            nodes += [one for one in ast.iter_child_nodes(node) if isinstance(one, (ast.stmt, ast.ExceptHandler))]
+
+
+def ours(name: str) -> str:
+    return name.removeprefix("spark_streams.")
+
+
+def test_no_part_imports_what_stands_above_it() -> None:
+    wrong = set()
+    for name, tree in modules():
+        part = name.split(".")[0]
+        for what in imported(tree):
+            if what.startswith("spark_streams."):
+                other = ours(what).split(".")[0]
+                other = "__init__" if other in spark_streams.__all__ else other
+                if other != part and other not in BELOW[part] | GROUND:
+                    wrong.add(f"{name} imports {other}")
+    assert not wrong
+
+
+def test_within_the_source_imports_run_downwards() -> None:
+    floor = {part: at for at, parts in enumerate(SOURCE) for part in parts}
+    wrong = set()
+    for name, tree in modules():
+        if not name.startswith("source."):
+            continue
+        part = name.split(".")[1]
+        for what in imported(tree):
+            if ours(what).startswith("source."):
+                other = ours(what).split(".")[1]
+                if floor[other] > floor[part]:
+                    wrong.add(f"{name} imports source.{other}")
+    assert not wrong
+
+
+def test_connections_are_made_in_one_place() -> None:
+    """By `connect`, which knows of every kind of address, and by whom it asks."""
+    makers = {
+        name
+        for name, tree in modules()
+        if not name.startswith("engine")
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Connection"
+    }
+    assert makers == {"wire.connect", "wire.topology.sentinel", "wire.topology.topology"}
+
+
+def test_nothing_imports_the_jobs_but_the_commands() -> None:
+    assert [part for part, below in BELOW.items() if "jobs" in below] == ["commands"]
+
+
+def test_what_a_command_of_rstream_imports_of_the_jobs_before_it_runs_is_next_to_nothing() -> None:
+    """`rstream --help` is there at once, and where there is no Spark."""
+    found = {ours(what) for name, tree in modules() if name.startswith("commands") for what in imported(tree, False)}
+    assert {what.rpartition(".")[0] for what in found if what.startswith("jobs")} == {"jobs.arguments"}
+
+
+@pytest.mark.parametrize("path", sorted(JOBS.glob("*.py")), ids=lambda path: path.stem)
+def test_a_job_stands_on_public_names_of_the_package_alone(path: Path) -> None:
+    """And on no other job: the package and this one file are all that spark-submit is given."""
+    wrong = []
+    for name in imported(ast.parse(path.read_text(encoding="utf-8"))):
+        first = name.split(".")[0]
+        private = first == "spark_streams" and any(part.startswith("_") for part in name.split("."))
+        if private or (JOBS / f"{first}.py").exists():
+            wrong.append(name)
+    assert not wrong
+    assert not path.stem.startswith("_")
+
+
+def test_no_function_of_the_source_has_many_parameters() -> None:
+    """At most seven, a constructor at most six. What belongs together is a value (a frozen dataclass)."""
+    wrong = []
+    for name, tree in modules():
+        for node in ast.walk(tree):
+            if not name.startswith("source.") or not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                continue
+            given = node.args
+            count = sum(one.arg not in ("self", "cls") for one in (*given.posonlyargs, *given.args, *given.kwonlyargs))
+            if count > (6 if node.name == "__init__" else 7):
+                wrong.append(f"{name}.{node.name}: {count}")
+    assert not wrong
+
+
+def circles(everywhere: bool, for_types: bool) -> set[str]:
+    """The modules in a circle of imports, and those that lead into one."""
+    known = dict(modules())
+    graph = {
+        name: {
+            target
+            for what in imported(tree, everywhere, for_types)
+            if what.startswith("spark_streams.")
+            for target in (ours(what), ours(what).rpartition(".")[0])
+            if target in known and target != name
+        }
+        for name, tree in known.items()
+    }
+    while True:  # whoever imports nothing that is left is in no circle
+        free = {name for name, targets in graph.items() if not targets & graph.keys()}
+        if not free:
+            return set(graph)
+        graph = {name: targets for name, targets in graph.items() if name not in free}
+
+
+def test_no_circle_of_modules() -> None:
+    assert not circles(everywhere=False, for_types=False)
+
+
+def test_no_circle_in_the_engine_whatever_an_import_is_for() -> None:
+    """Neither one that an import within a function puts off, nor one that only types would close."""
+    assert not {name for name in circles(everywhere=True, for_types=True) if name.startswith("engine")}
+
+
+@pytest.mark.parametrize("apart", ["pyspark", "pyarrow", "numpy", "redis"])
+def test_the_engine_stands_apart_from(apart: str) -> None:
+    wrong = [name for name, tree in modules() if name.startswith("engine") and any(
+        what.split(".")[0] == apart for what in imported(tree)
+    )]  # fmt: skip
+    assert not wrong
+
+
+def test_what_is_public_is_there() -> None:
+    assert sorted(spark_streams.__all__) == [
+        "__version__",
+        "register",
+        "route_dead_letters",
+        "run",
+        "transaction",
+        "watch",
+    ]
+    assert all(getattr(spark_streams, name) is not None for name in spark_streams.__all__)

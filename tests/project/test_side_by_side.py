@@ -1,0 +1,127 @@
+"""scripts/test runs all tests, whichever folders there are."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tools.servers.server import redis_server_path
+from tools.side_by_side import (
+    AGAIN,
+    BY_TURNS,
+    FIRST,
+    ON_ANOTHER_SPARK,
+    PARTS,
+    ROOT,
+    Leg,
+    Part,
+    folders,
+    parts,
+    run_again,
+    short_parts,
+    wanted,
+)
+
+
+def test_no_test_is_left_out() -> None:
+    tests = [path.relative_to(ROOT) for path in ROOT.glob("tests/**/test_*.py")]
+    assert all(any(path.is_relative_to(folder) for folder in folders()) for path in tests)
+    assert len(folders()) == len(set(folders()))
+    assert set(FIRST) <= set(folders())
+
+
+def test_the_parts_of_a_folder_are_the_folder() -> None:
+    for folder, count in PARTS.items():
+        shares = [part.paths for part in parts() if part.folder == folder]
+        files = [path for share in shares for path in share]
+        assert sorted(files) == sorted(str(path.relative_to(ROOT)) for path in ROOT.glob(f"{folder}/**/test_*.py"))
+        assert (len(shares), len(set(files))) == (count, len(files))
+    assert [part.folder for part in parts() if part.folder not in PARTS] == [
+        one for one in folders() if one not in PARTS
+    ]
+
+
+def test_what_runs_on_another_spark_is_there() -> None:
+    assert {part.folder for part in wanted(["--spark"])} == set(ON_ANOTHER_SPARK)
+    assert wanted(["--both"]) == parts()
+    assert [part._replace(options=()) for part in wanted([])] == parts()
+    assert {part.folder for part in wanted([]) if part.options} == set(BY_TURNS)
+    assert all((ROOT / path).exists() for part in short_parts() for path in part.paths)
+    assert {part.folder for part in short_parts()} <= set(ON_ANOTHER_SPARK)
+
+
+def test_two_turns_run_every_test_and_no_test_of_a_server_twice() -> None:
+    def collected(**turn: str) -> list[str]:
+        """Of a small folder, and of a file whose tests share a parameter `kind`."""
+        words = [
+            "--collect-only",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            *(["--by-turns"] if turn else []),
+            "tests/deadletter",
+            "tests/faults/test_killed_driver.py",
+        ]
+        run = subprocess.run(
+            [sys.executable, "-m", "pytest", *words], cwd=ROOT, env={**os.environ, **turn},
+            capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        return [line for line in run.stdout.splitlines() if "::" in line]
+
+    everything, even, odd = collected(), collected(RSTREAM_SEED="8"), collected(RSTREAM_SEED="7")
+    assert set(even) | set(odd) == set(everything)
+    twice = set(even) & set(odd)
+    if redis_server_path() is None:
+        assert twice == set(everything)
+    else:
+        assert len(everything) / 3 < len(even) < 2 * len(everything) / 3
+        assert not [one for one in twice if "[engine" in one or "[redis" in one]
+
+
+def leg_of(home: Path, body: str) -> Leg:
+    """The ended pytest of a file with these lines."""
+    home.mkdir()
+    tests = home / "test_some.py"
+    tests.write_text(body)
+    leg = Leg(Part(f"tests/{home.name}", "tests/some", (str(tests),)), home / "leg")
+    leg.process.wait()
+    return leg
+
+
+@pytest.fixture
+def beside() -> Iterator[Path]:
+    """A folder of the project: names of tests are those that pytest takes."""
+    cache = ROOT / ".pytest_cache"
+    cache.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=cache) as folder:
+        yield Path(folder)
+
+
+def test_what_fails_is_run_again_alone(beside: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Only what fails again counts."""
+    late = """
+from pathlib import Path
+def test_late():
+    seen = Path(__file__).with_name("seen")
+    was_there = seen.exists()
+    seen.touch()
+    assert was_there
+def test_fine():
+    assert not Path(__file__).with_name("seen").exists() or True
+"""
+    wrong = "def test_wrong():\n    assert False\n"
+    many = f"import pytest\n@pytest.mark.parametrize('n', range({AGAIN + 1}))\ndef test_n(n):\n    assert False\n"
+    legs = [leg_of(beside / "late", late), leg_of(beside / "wrong", wrong)]
+    assert [leg.code for leg in legs] == [1, 1]
+    run_again(beside / "again", legs)
+    assert [leg.code for leg in legs] == [0, 1]
+    assert "1 passed" in capfd.readouterr().out
+    too_many = leg_of(beside / "many", many)
+    run_again(beside / "more", [too_many])
+    assert (too_many.code, too_many.again) == (1, None)

@@ -1,0 +1,82 @@
+"""Where there is no Spark, all works that needs none, and the rest says what to do."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import spark_streams
+from spark_streams.deadletter.envelope import NAMES
+from tools.servers.server import Server
+
+WITHOUT = "import sys; sys.modules['pyspark'] = sys.modules['py4j'] = None\n"
+# One process, for it takes a while to start. Each prints its name and its exit code.
+COMMANDS = """
+import sys
+from spark_streams.cli import main
+for line in sys.stdin.read().splitlines():
+    try:
+        main(line.split(), prog_name="rstream")
+    except SystemExit as ended:
+        print("==", line, ended.code)
+"""
+
+
+def run(program: str, given: str = "") -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", WITHOUT + program]
+    return subprocess.run(command, input=given, capture_output=True, text=True, check=False, timeout=60)
+
+
+def test_the_commands_of_rstream_need_no_spark(engine_server: Server) -> None:
+    with engine_server.client() as client:
+        client.flushall()
+        client.xadd("orders", {"customer": "ann", "amount": "12.50"})
+        client.xgroup_create("orders", "billing", 0)
+        client.xreadgroup("billing", "one", {"orders": ">"}, count=1)
+        for reason in ("good", "bad"):
+            told = {"stream": "orders", "id": "1-1", "stage": "read", "reason": reason, "redrives": "0"}
+            told |= {"first-failed": "2026-01-01T00:00:00.000Z", "last-failed": "2026-01-01T00:00:00.000Z"}
+            client.xadd("orders:dead", {"n": "1", **{f"dl.{name}": told.get(name, "") for name in NAMES}})
+    commands = [
+        *(
+            "add orders customer=bob",
+            "streams",
+            "show orders",
+            "groups orders",
+            "lag",
+            "pending orders --group billing",
+        ),
+        *("dead list", "dead show orders:dead", "dead export orders:dead"),
+        *("dead redrive orders:dead --allow orders --reason good",),
+        *("dead purge orders:dead --yes", "url"),
+    ]
+    lines = [f"{one} --url {engine_server.url}" for one in commands]
+    ended = run(COMMANDS, "\n".join([*lines, "top --help", "report --help", "serve --help"]))
+    assert "Traceback" not in ended.stderr
+    assert "pyspark" not in ended.stderr + ended.stdout
+    codes = [line.rsplit(" ", 1)[1] for line in ended.stdout.splitlines() if line.startswith("==")]
+    assert codes == ["0"] * (len(commands) + 3), ended
+    with engine_server.client() as client:
+        assert (client.xlen("orders"), client.xlen("orders:dead")) == (3, 0)  # one redriven, one purged
+
+
+@pytest.mark.parametrize("name", [name for name in spark_streams.__all__ if name != "__version__"])
+def test_what_needs_spark_says_how_to_get_one(name: str) -> None:
+    call = {"route_dead_letters": "", "transaction": "('', None, 0, '')"}.get(name, "(None)")
+    ended = run(f"import spark_streams; spark_streams.{name}{call}")
+    assert ended.returncode == 1
+    said = ended.stderr.splitlines()[-1]
+    assert f"[RSTREAM_UNSUPPORTED] spark_streams.{name} needs Spark, and this Python has no pyspark: " in said
+    assert "pip install 'spark-streams[spark]', or run this with a Spark's own Python (spark-submit)" in said
+
+
+def test_rows_are_read_and_written_as_arrow_without_spark() -> None:
+    """What a program without Spark may use: options, addresses, entries to columns and back."""
+    ended = run(
+        "import spark_streams.model.ids, spark_streams.options.source_options, spark_streams.wire.session, "
+        "spark_streams.wire.entries.decode, spark_streams.source.rows.columns, spark_streams.sink.send.write, "
+        "spark_streams.deadletter.redrive.redrive"
+    )
+    assert ended.returncode == 0, ended.stderr

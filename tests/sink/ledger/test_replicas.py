@@ -1,0 +1,186 @@
+"""waitReplicas when the master is lost: a WAIT says something of what was written on its connection, and no more."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from spark_streams.errors import LedgerError
+from spark_streams.sink.send.write import Task, append
+from spark_streams.wire.connection.connection import Connection, pack
+from tests.proxy import Proxy
+from tests.sink.writing import batch_of, close, frame, numbers, options, write
+from tools.sending import before_sending, reply_lost
+from tools.servers.server import Server, running_redis, skip_without_redis
+
+ROWS = list(range(60))
+ONCE = Counter(ROWS)
+
+
+@contextlib.contextmanager
+def with_a_replica() -> Iterator[Server]:
+    """A master whose one replica has caught up."""
+    with contextlib.ExitStack() as stack:
+        master = stack.enter_context(running_redis("--repl-diskless-sync-delay", "0"))
+        replica = stack.enter_context(running_redis("--replicaof", "127.0.0.1", str(urlsplit(master.url).port)))
+        deadline = time.monotonic() + 60
+        with replica.client() as client:
+            while client.info("replication")["master_link_status"] != "up":
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
+        yield master
+
+
+@pytest.fixture(scope="module")
+def both() -> Iterator[tuple[Server, Server]]:
+    skip_without_redis()
+    with with_a_replica() as one, with_a_replica() as other:
+        yield one, other
+
+
+@pytest.fixture
+def masters(both: tuple[Server, Server]) -> tuple[Server, Server]:
+    """The master that is lost, and the one that takes over; both empty."""
+    for server in both:
+        with server.client() as client:
+            client.flushall()
+    return both
+
+
+def copy(old: Server, new: Server) -> None:
+    """The new master is a replica of the old one that has come to here."""
+    with old.client() as here, new.client() as there:
+        for key in here.keys("*"):
+            there.restore(key, 0, here.dump(key), replace=True)
+
+
+@contextlib.contextmanager
+def failing_over(masters: tuple[Server, Server], monkeypatch: pytest.MonkeyPatch, at: int = 0) -> Iterator[Proxy]:
+    """The old master is lost just before it is asked for WAIT, number `at`."""
+    old, new = masters
+    honest = Connection.send
+    waits = 0
+
+    def send(self: Connection, data: Any) -> None:
+        nonlocal waits
+        if b"$4\r\nWAIT\r\n" in bytes(data):
+            if waits == at:
+                proxy.lead_to(new.url)
+            waits += 1
+        honest(self, data)
+
+    monkeypatch.setattr(Connection, "send", send)
+    with Proxy(old.url) as proxy:
+        yield proxy
+
+
+@pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
+def test_what_only_the_lost_master_had_is_written_to_the_next_one(
+    masters: tuple[Server, Server], monkeypatch: pytest.MonkeyPatch, delivery: str
+) -> None:
+    """The next one has nothing at all, and its replicas have all of that."""
+    with failing_over(masters, monkeypatch) as proxy:
+        checked, batch = options(proxy.url, chunkSize="10", waitReplicas="1"), batch_of(0)
+        task = Task(batch) if delivery == "exactly-once" else None
+        result = append([frame(ROWS)], checked, task)
+        if task is not None:
+            close(checked, batch, result)
+    assert numbers(masters[1]) == ONCE
+
+
+@pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
+def test_what_a_lagging_replica_misses_is_written_again(
+    masters: tuple[Server, Server], monkeypatch: pytest.MonkeyPatch, delivery: str
+) -> None:
+    def rows() -> Iterator[Any]:
+        yield frame(ROWS[:20])
+        yield frame(ROWS[20:40])
+        copy(*masters)
+        yield frame(ROWS[40:])
+
+    with failing_over(masters, monkeypatch) as proxy:
+        checked, batch = options(proxy.url, chunkSize="10", waitReplicas="1"), batch_of(0)
+        task = Task(batch) if delivery == "exactly-once" else None
+        result = append(rows(), checked, task)
+        if task is not None:
+            close(checked, batch, result)
+    found = numbers(masters[1])
+    assert found.keys() == ONCE.keys()
+    assert found == ONCE or delivery == "at-least-once"
+
+
+def test_what_is_lost_of_what_replicas_had_acknowledged_is_written_by_the_next_attempt(
+    masters: tuple[Server, Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another replica than the one that is the master now: the rows are not in memory any more."""
+    with failing_over(masters, monkeypatch, at=2) as proxy:
+        checked, batch = options(proxy.url, chunkSize="2", waitReplicas="1"), batch_of(0)
+        with pytest.raises(LedgerError, match="chunks that were written to stream 'out' .* are not on the server any"):
+            write([frame(ROWS)], checked, batch)
+        close(checked, batch, write([frame(ROWS)], checked, batch))
+    assert numbers(masters[1]) == ONCE
+
+
+def test_without_waiting_a_task_says_what_a_failover_has_lost(
+    masters: tuple[Server, Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another attempt can write it; the driver, when all tasks have ended, could not."""
+    batch = batch_of(0)
+    with failing_over(masters, monkeypatch) as proxy:
+        checked = options(proxy.url, chunkSize="10")
+
+        def rows() -> Iterator[Any]:
+            yield frame(ROWS[:20])
+            copy(*masters)
+            yield frame(ROWS[20:40])
+            proxy.lead_to(masters[1].url)
+            yield frame(ROWS[40:])
+
+        with pytest.raises(LedgerError, match="another attempt writes what is missing, and nothing twice"):
+            write(rows(), checked, batch)
+        close(checked, batch, write([frame(ROWS[::-1])], checked, batch))
+    assert numbers(masters[1]) == ONCE
+
+
+def test_a_chunk_that_was_found_written_and_is_lost_then_is_written_again(masters: tuple[Server, Server]) -> None:
+    """Nobody heard of its EXEC, its mark was found, and before the task went on another master took over."""
+    old, new = masters
+    copied = False
+    met: list[bytes] = []
+
+    def act(server: Connection, request: bytes) -> None:
+        nonlocal copied
+        if request == pack("UNWATCH"):
+            met.append(request)
+            proxy.lead_to(new.url)
+            raise server.lost(None)
+        if request.startswith(pack("EXEC")) and not copied:
+            copy(old, new)
+            copied = True
+            reply_lost(server, request)
+
+    with Proxy(old.url) as proxy:
+        checked, batch = options(proxy.url), batch_of(0)
+        with before_sending(act=act):
+            result = write([frame(ROWS)], checked, batch)
+        assert met
+        close(checked, batch, result)
+    assert numbers(new) == ONCE
+
+
+@pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
+def test_replicas_are_waited_for_every_few_chunks(masters: tuple[Server, Server], delivery: str) -> None:
+    """What may have to be written again is kept in memory: eight chunks at the most."""
+    old = masters[0]
+    with old.client() as client:
+        client.config_resetstat()
+        task = Task(batch_of(0)) if delivery == "exactly-once" else None
+        append([frame(ROWS)], options(old.url, chunkSize="2", waitReplicas="1"), task)
+        assert client.info("commandstats")["cmdstat_wait"]["calls"] == 4
+    assert numbers(old) == ONCE

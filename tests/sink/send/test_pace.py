@@ -1,0 +1,57 @@
+"""Option rowsPerSecond: the tasks of one write share one rate, and only rows that are sent count."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from spark_streams.sink.send.write import Task, append
+from tests.sink.writing import batch_of, close, frame, killed_before_chunk, numbers, options
+from tools.servers.server import Server
+
+ROWS = list(range(120))
+
+
+@pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
+def test_the_tasks_of_a_write_share_the_rate(server: Server, delivery: str) -> None:
+    """120 rows at 100 a second take a second (all but the first ten have to wait), whatever the number of tasks."""
+    checked = options(server.url, rowsPerSecond="100", delivery=delivery)
+    batch = batch_of(0)
+
+    def task(partition: int) -> None:
+        mine = frame(ROWS[partition::3])
+        append([mine], checked, Task(batch, partition) if delivery == "exactly-once" else None, pace="one")
+
+    began = time.monotonic()
+    tasks = [threading.Thread(target=task, args=(partition,)) for partition in range(3)]
+    for one in tasks:
+        one.start()
+    for one in tasks:
+        one.join()
+    assert 1.0 <= time.monotonic() - began < 30
+    assert numbers(server) == dict.fromkeys(ROWS, 1)
+
+
+def test_rows_that_an_earlier_run_has_written_do_not_wait(server: Server) -> None:
+    """480 of 500 rows are there: the next run sends 20, in a fifth of a second and not in five."""
+    rows = list(range(500))
+    killed_before_chunk(49, [frame(rows)], options(server.url, chunkSize="10"), batch_of(0))
+    assert len(numbers(server)) == 480
+    checked, batch = options(server.url, rowsPerSecond="100"), batch_of(0)
+    began = time.monotonic()
+    result = append([frame(rows)], checked, Task(batch), pace="one")
+    assert time.monotonic() - began < 2
+    close(checked, batch, result)
+    assert numbers(server) == dict.fromkeys(rows, 1)
+
+
+def test_the_pace_is_a_key_that_expires_and_without_the_option_there_is_none(server: Server) -> None:
+    for given in ({}, {"rowsPerSecond": "100000"}):
+        batch = batch_of(0, str(len(given)))
+        append([frame(ROWS)], options(server.url, **given), Task(batch), pace="one")
+        with server.client(decode_responses=True) as client:
+            keys = [key for key in client.keys("rstream:*") if "pace" in key]
+            assert keys == (["rstream:pace:one"] if given else [])
+            assert not given or 0 < client.ttl(keys[0]) <= 61

@@ -1,0 +1,87 @@
+"""A server that may drop keys when its memory is full, and a query that would lose entries by it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+import redis
+
+from spark_streams.errors import UnsupportedError
+from spark_streams.wire.address.address import Address
+from spark_streams.wire.connection.connection import Connection
+from spark_streams.wire.replies.eviction import evicting_policy
+from tests.proxy import Proxy
+from tools.driving import ALL, add, drain, reader
+from tools.servers.server import Server
+
+LETTERS = {"mode": "DEADLETTER", "deadLetterStream": "dead"}
+
+
+@pytest.fixture
+def forgetful(redis_server: Server) -> Iterator[redis.Redis]:
+    """A server with a maxmemory, and the client that sets its policy. (The bundled engine never drops a key.)"""
+    with redis_server.client(decode_responses=True) as client:
+        client.flushall()
+        client.config_set("maxmemory", 10**9)
+        yield client
+        client.config_set("maxmemory", 0)
+        client.config_set("maxmemory-policy", "noeviction")
+
+
+def policy_of(server: Server) -> str | None:
+    with Connection(Address.parse(server.url)) as connection:
+        return evicting_policy(connection)
+
+
+@pytest.mark.parametrize("policy", ["allkeys-lru", "allkeys-random", "volatile-ttl"])
+def test_a_policy_is_one_that_drops_keys_and_has_a_reason_to(
+    redis_server: Server, forgetful: redis.Redis, policy: str
+) -> None:
+    assert policy_of(redis_server) is None
+    forgetful.config_set("maxmemory-policy", policy)
+    assert policy_of(redis_server) == policy
+    forgetful.config_set("maxmemory", 0)
+    assert policy_of(redis_server) is None
+
+
+def test_the_engine_drops_nothing(server: Server) -> None:
+    assert policy_of(server) is None
+
+
+@pytest.mark.parametrize(("given", "why"), [(LETTERS, "choose another mode"), ({"noAck": "true"}, "without noAck")])
+def test_a_query_that_would_lose_entries_in_silence_is_refused(
+    redis_server: Server, forgetful: redis.Redis, given: dict[str, str], why: str
+) -> None:
+    add(forgetful, 5)
+    for policy in ("noeviction", "volatile-lru"):
+        forgetful.config_set("maxmemory-policy", policy)
+        assert drain(reader(redis_server, group=policy, **given)) == [list(range(5))]
+    forgetful.config_set("maxmemory-policy", "allkeys-lru")
+    with pytest.raises(UnsupportedError, match=rf"maxmemory-policy allkeys-lru.*{why}"):
+        reader(redis_server, **given).initialOffset()
+    forgetful.config_set("maxmemory", 0)
+    assert drain(reader(redis_server, **given)) == [list(range(5))]
+
+
+def test_another_query_is_warned_once(
+    redis_server: Server, forgetful: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    add(forgetful, 5)
+    forgetful.config_set("maxmemory-policy", "allkeys-lru")
+    with caplog.at_level(logging.WARNING):
+        assert drain(reader(redis_server)) == [list(range(5))]
+    assert caplog.text.count("drops any key when its memory is full") == 1
+
+
+def test_a_server_that_takes_the_place_of_another_is_asked_too(redis_server: Server, forgetful: redis.Redis) -> None:
+    """A replica that is promoted has settings of its own."""
+    add(forgetful, 5)
+    with Proxy(redis_server.url) as proxy:
+        one = reader(Server("redis", proxy.url), **LETTERS)
+        start = one.initialOffset()
+        forgetful.config_set("maxmemory-policy", "allkeys-lfu")
+        proxy.cut_all()
+        with pytest.raises(UnsupportedError, match="allkeys-lfu"):
+            one.latestOffset(start, ALL)

@@ -1,0 +1,155 @@
+"""The offset in Spark's log."""
+
+import json
+from typing import Any
+
+import pytest
+
+from spark_streams.errors import OffsetError
+from spark_streams.model.ids import MIN_ID, StreamId
+from spark_streams.source.entry_range import EntryRange
+from spark_streams.source.offset import Claimed, Offset, Share
+from spark_streams.spark.batch_starts import REPORT
+
+
+def at(ms: int) -> StreamId:
+    return StreamId(ms, 0)
+
+
+def test_an_offset_comes_back_from_the_log() -> None:
+    offset = Offset(
+        "g",
+        "c",
+        {"b": at(5), "a": StreamId(2**64 - 1, 0)},
+        {"b": Share(7, True, at(3))},
+        {"a": (Claimed("c~claim~1", 2),)},
+        "1f",
+    )
+    assert Offset.from_json(json.loads(json.dumps(offset.to_json()))) == offset
+    assert list(offset.to_json()["streams"]) == ["a", "b"]
+
+
+def test_a_stream_that_is_not_named_stands_at_the_start() -> None:
+    assert Offset("g", "c")["a"] == MIN_ID
+
+
+def test_the_end_of_a_batch_says_what_it_held() -> None:
+    start = Offset("g", "c", {"a": at(1), "b": at(2)}, {"a": Share(99, True, MIN_ID)})
+    end = start.after([EntryRange("a", at(1), at(4), 3, True), EntryRange("a", at(4), at(9), 5, True)])
+    assert end.positions == {"a": at(9), "b": at(2)}
+    assert end.shares == {"a": Share(8, True, at(1))}
+
+
+@pytest.mark.parametrize(
+    "runs",
+    [
+        [
+            EntryRange("a", at(1), at(4), 3, True),
+            EntryRange("a", at(5), at(9), 5, True),
+        ],  # something lies between two runs
+        [EntryRange("a", at(1), at(4), 3, True), EntryRange("a", at(4), at(9), 5, False)],  # others read there
+    ],
+)
+def test_a_batch_with_gaps_or_others_entries_is_not_owned(runs: list[EntryRange]) -> None:
+    assert not Offset("g", "c", {"a": at(1)}).after(runs).shares["a"].owned
+
+
+def test_the_written_form_of_version_1_is_refused_with_what_to_do() -> None:
+    kept = {
+        "version": 1,
+        "group": "etl",
+        "consumer": "spark",
+        "streams": {"flights": "1795150168606-197"},
+        "batch": {"flights": {"count": 100000, "owned": True}},
+    }
+    with pytest.raises(OffsetError, match=r"has version 1, .* reads versions 2 and 3.* a new checkpoint directory"):
+        Offset.from_json(kept)
+
+
+VERSION_3 = {
+    "version": 3,
+    "group": "etl",
+    "consumer": "spark",
+    "token": "5f1c9a0be37d",
+    "streams": {"flights": "1795150168606-197"},
+    "batch": {"flights": {"count": 3, "owned": False, "after": "1795150168606-0", "begun": "1795150168600-0"}},
+    "claimed": {"flights": [{"consumer": "spark~claim~5f1c9a0be37d", "count": 2}]},
+    "counts": {"flights": {"read": 7, "added": 9, "missed": 1, "shared": True, "ahead": True}},
+    "losses": {"flights": 4},
+    "noAck": True,
+}
+
+
+def test_the_written_form_of_version_3_is_read_for_ever() -> None:
+    offset = Offset.from_json(VERSION_3)
+    assert offset.to_json() == VERSION_3
+    assert offset.lost == {"flights": 4}
+
+
+def test_what_spark_4_1_keeps_beside_an_offset_is_no_part_of_it() -> None:
+    told = {**VERSION_3, REPORT: {"lost": {"flights": 4}}}
+    assert Offset.from_json(told).to_json() == VERSION_3
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"version": 4}, "has version 4, and this spark-streams reads versions 2 to 3"),
+        ({"regions": {}}, r"\(regions in an offset\)"),
+        ({"version": 2, "regions": {}}, r"\(regions in an offset\)"),
+        ({"batch": {"flights": {"count": 3, "owned": False, "from": "0-0"}}}, r"\(from in batch\)"),
+        ({"claimed": {"flights": [{"consumer": "x", "count": 2, "of": 1}]}}, r"\(of in claimed\)"),
+        ({"counts": {"flights": {"read": 7, "added": 9, "seen": 1}}}, r"\(seen in counts\)"),
+    ],
+)
+def test_an_offset_of_a_newer_version_is_refused_with_what_to_do(change: dict[str, Any], field: str) -> None:
+    with pytest.raises(OffsetError, match=f"{field}.*Install a spark-streams at least as new as the one"):
+        Offset.from_json({**VERSION_3, **change})
+
+
+def test_what_is_counted_as_lost_goes_on_with_each_batch() -> None:
+    begun = Offset("g", "c", {"a": at(1)}, lost={"a": 2})
+    end = begun.after([EntryRange("a", at(1), at(4), 3, True)], "t").with_lost({"a": 1, "b": 4})
+    assert end.lost == {"a": 3, "b": 4}
+    assert end.without(["a"]).lost == {"a": 3, "b": 4}  # a stream that is gone has lost what it has lost
+
+
+def test_the_written_form_of_version_2_is_read_for_ever() -> None:
+    kept = {
+        "version": 2,
+        "group": "etl",
+        "consumer": "spark",
+        "token": "5f1c9a0be37d",
+        "streams": {"flights": "1795150168606-197"},
+        "batch": {"flights": {"count": 3, "owned": False, "after": "1795150168606-0"}},
+        "claimed": {"flights": [{"consumer": "spark~claim~5f1c9a0be37d", "count": 2}]},
+    }
+    offset = Offset.from_json(kept)
+    assert offset.to_json() == {**kept, "version": 3}
+    assert offset.shares["flights"] == Share(3, False, StreamId(1795150168606, 0))
+    assert offset.claimed["flights"] == (Claimed("spark~claim~5f1c9a0be37d", 2),)
+
+
+def test_a_batch_that_leaves_others_entries_behind_begins_above_them() -> None:
+    end = Offset("g", "c", {"a": at(1)}).after([EntryRange("a", at(3), at(4), 3, True)], "t")
+    assert end.shares["a"] == Share(3, True, at(3), begun=at(1))
+    assert end.token == "t"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {},
+        {"version": 3},
+        {**VERSION_3, "version": "3"},
+        {**VERSION_3, "version": 0},
+        {"version": 2},
+        {"version": 1},
+        {"version": 1, "group": "g", "consumer": "c", "streams": {"a": "x"}},
+        [],
+        "1-0",
+    ],
+)
+def test_another_offset_is_a_named_error(value: Any) -> None:
+    with pytest.raises(OffsetError, match="RSTREAM_OFFSET"):
+        Offset.from_json(value)

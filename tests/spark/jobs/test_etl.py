@@ -1,0 +1,149 @@
+"""The etl job with many outputs: each is written once, also where a batch is run again."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from rich.console import Console
+
+from spark_streams import register
+from spark_streams.errors import ConfigError
+from spark_streams.jobs import aggregate, etl
+from spark_streams.jobs.job import CheckedError, Job
+from tools.servers.server import Server
+
+pytestmark = pytest.mark.spark
+
+AVRO = {
+    "type": "record", "name": "Order",
+    "fields": [
+        {"name": "n", "type": "int"}, {"name": "who", "type": ["null", "string"]},
+        {"name": "amount", "type": {"type": "bytes", "logicalType": "decimal", "precision": 10, "scale": 2}},
+    ],
+}  # fmt: skip
+CONFIG = """
+url = "{url}"
+source = {{streams = "orders", group = "etl", startingOffsets = "earliest", maxEntriesPerTrigger = 7}}
+schema.avro = "{folder}/order.avsc"
+dead_letters.stream = "orders:dead"
+job = {{checkpoint = "{folder}/checkpoint"}}
+
+[[rule]]
+reason = "nobody"
+when = "who IS NULL"
+
+[sql]
+query = "SELECT *, amount * 2 AS twice FROM rows"
+
+[table]
+format = "orc"
+path = "{folder}/all"
+partition_by = ["who"]
+
+[[output]]
+name = "large"
+where = "amount >= 10"
+select = {{ n = "n", sum = "CAST(twice AS STRING)" }}
+sink.stream = "large"
+
+[[output]]
+name = "by who"
+sql = "SELECT who, count(*) AS orders, sum(amount) AS amount FROM rows GROUP BY who ORDER BY who"
+table = {{ format = "json", path = "{folder}/by_who" }}
+"""
+
+
+@pytest.fixture
+def config(server: Server, tmp_path: Path) -> dict[str, Any]:
+    (tmp_path / "order.avsc").write_text(json.dumps(AVRO))
+    with server.client() as client:
+        for n in range(20):
+            fields = {"n": n, "who": "ann" if n % 2 else "bob", "amount": f"{n}.50"}
+            client.xadd("orders", fields if n % 10 else {**fields, "amount": "much"})
+        client.xadd("orders", {"n": 20, "amount": "1"})
+    return tomllib.loads(CONFIG.format(url=server.url, folder=tmp_path))
+
+
+def run(spark: SparkSession, config: dict[str, Any], monkeypatch: pytest.MonkeyPatch, program: Any = etl) -> Job:
+    """The job in the session of all tests."""
+    register(spark)
+    monkeypatch.setattr(Job, "session", lambda _job: spark)
+    job = Job("etl", config, Console(quiet=True))
+    program.body(job)
+    return job
+
+
+def test_each_output_has_its_rows_once(
+    spark: SparkSession, server: Server, config: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = run(spark, config, monkeypatch).summary
+    assert told["reasons"] == {"decode: amount is no DECIMAL(10, 2)": 2, "nobody": 1}
+    assert (told["entries"], told["orc"], told["dead"], told["outputs"]["large"]) == (21, 18, 3, 9)
+    assert told["outputs"]["by who"] >= 2
+
+    def seen() -> tuple[Any, ...]:
+        with server.client(decode_responses=True) as client:
+            large = [(fields["n"], fields["sum"]) for _, fields in client.xrange("large")]
+            dead = client.xlen("orders:dead")
+        orc = spark.read.orc(f"{tmp_path}/all").select("n", "who", "twice").collect()
+        by_who = spark.read.json(f"{tmp_path}/by_who").groupBy("who").sum("orders").collect()
+        return sorted(large), dead, sorted(map(str, orc)), sorted(map(str, by_who))
+
+    before = seen()
+    assert before[0] == sorted((str(n), f"{2 * n + 1}.00") for n in range(11, 20))
+    assert (before[1], len(before[2]), len(before[3])) == (3, 18, 2)
+    commits = tmp_path / "checkpoint" / "commits"
+    last = max(int(file.name) for file in commits.iterdir() if file.name.isdigit())
+    for name in (str(last), f".{last}.crc"):
+        (commits / name).unlink()
+    again = run(spark, config, monkeypatch).summary
+    assert 0 < again["entries"] <= 7
+    assert seen() == before
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("sql", {"query": "SELECT nothing FROM rows"}, r"sql.query: \[UNRESOLVED_COLUMN"),
+        ("output", [{"name": "x", "where": "m > 1", "sink": {"stream": "x"}}], r"output x: \[UNRESOLVED_COLUMN"),
+        ("output", [{"name": "x", "sql": "SELEKT", "sink": {"stream": "x"}}], r"output x: \[PARSE_SYNTAX_ERROR\]"),
+        (
+            "output",
+            [{"name": "x", "select": ["n"], "table": {"path": "x", "partition_by": ["who"]}}],
+            "output x: table.partition_by names 'who', which is not among the columns",
+        ),
+        (
+            "table",
+            {"format": "delta", "path": "x"},
+            "table.format .delta.: .*DATA_SOURCE_NOT_FOUND.*jars.packages",
+        ),
+        ("schema", {"ddl": "n INTT"}, r"schema.ddl: \["),
+        ("schema", {"ddl": "n INT, who ARRAY<STRING>"}, "schema.ddl: who is ARRAY<STRING>, which is JSON in an entry"),
+    ],
+)
+def test_what_spark_alone_can_see_is_said_before_anything_starts(
+    spark: SparkSession, engine_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    key: str, value: Any, message: str,
+) -> None:  # fmt: skip
+    (tmp_path / "order.avsc").write_text(json.dumps(AVRO))
+    config = tomllib.loads(CONFIG.format(url=engine_server.url, folder=tmp_path))
+    with pytest.raises(ConfigError, match=message):
+        run(spark, {**config, key: value}, monkeypatch)
+    assert not (tmp_path / "checkpoint").exists()
+
+
+def test_an_aggregate_takes_its_columns_from_a_schema_too(
+    spark: SparkSession, config: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = {key: config[key] for key in ("url", "source", "schema", "job")}
+    keys |= {"aggregate": {"keys": ["who"], "values": {"n": "count(n)"}}, "sink": {"stream": "counts"}}
+    monkeypatch.setattr(Job, "plan", lambda _job, **facts: (_ for _ in ()).throw(CheckedError))
+    with pytest.raises(CheckedError):
+        run(spark, keys, monkeypatch, aggregate)
+    with pytest.raises(ConfigError, match=r"\[aggregate\]: .*UNRESOLVED_COLUMN"):
+        run(spark, keys | {"aggregate": {"keys": ["whom"], "values": {"n": "count(n)"}}}, monkeypatch, aggregate)

@@ -1,0 +1,171 @@
+"""Job load: each row of the files is in the stream once, in the order of its file, and a file is loaded once."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from rich.console import Console
+
+import spark_streams
+from spark_streams.errors import LedgerError
+from spark_streams.jobs.job import ACCESS_SHAPE, CheckedError, Job, JobError
+from spark_streams.jobs.load import PROGRAM
+from spark_streams.jobs.settings.config import load
+from tools.servers.server import Server
+
+pytestmark = pytest.mark.spark
+Load = Callable[..., dict[str, Any]]
+MONTH = 30 * 86_400
+
+
+@pytest.fixture
+def run(server: Server, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Load:
+    """Runs the job with these settings; its summary."""
+
+    def session(job: Job) -> SparkSession:
+        job.spark = spark.newSession()
+        spark_streams.register(job.spark)
+        return job.spark
+
+    def run(*settings: str, check: bool = False) -> dict[str, Any]:
+        given = [
+            f"url={server.url}", "sink.stream=out", f"input.path={tmp_path}/in", "input.schema=n INT",
+            f"job.checkpoint={tmp_path}/checkpoint", *settings,
+        ]  # fmt: skip
+        job = Job("load", load(None, given, {**ACCESS_SHAPE, **PROGRAM.shape}, PROGRAM.required), Console(quiet=True))
+        job.check = check
+        PROGRAM.body(job)
+        return job.summary
+
+    monkeypatch.setattr(Job, "session", session)
+    return run
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "in"
+    made.mkdir()
+    return made
+
+
+def write(path: Path, numbers: range, age: float = 0) -> None:
+    """A file of one column without a head. age: seconds since it was changed."""
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("".join(f"{number}\n" for number in numbers))
+    then = time.time() - age
+    os.utime(path, (then, then))
+
+
+def order(server: Server) -> list[int]:
+    """The stream's rows, in its order."""
+    with server.client() as client:
+        return [int(fields[b"n"]) for _, fields in client.xrange("out")]
+
+
+def counts(summary: dict[str, Any]) -> tuple[int, int, int]:
+    return summary["entries"], summary["loaded_before"], summary["left"]
+
+
+@pytest.mark.parametrize("name", ["in", "in/a b.csv", "in/*.csv"])
+def test_a_file_is_loaded_once_in_its_order(run: Load, server: Server, folder: Path, name: str) -> None:
+    """A folder, one file, or a pattern: the second run adds nothing, and in a folder what has come to it."""
+    write(folder / "a b.csv", range(5000), age=60)
+    path = f"input.path={folder.parent}/{name}"
+    assert counts(run(path, "sink.chunkSize=64")) == (5000, 0, 0)
+    assert counts(run(path)) == (0, 5000, 0)
+    assert order(server) == list(range(5000))
+    write(folder / "c.csv", range(5000, 5010))
+    new = 0 if name.endswith("b.csv") else 10
+    assert counts(run(path)) == (new, 5000, 0)
+    assert order(server) == list(range(5000 + new))
+
+
+def test_the_oldest_file_comes_first_and_none_is_too_old(run: Load, server: Server, folder: Path) -> None:
+    """Spark's file source passes over files that are a week older than the newest one, unless it is told otherwise."""
+    write(folder / "a.csv", range(10, 20), age=60)
+    write(folder / "b.csv", range(10), age=2 * MONTH)
+    assert counts(run()) == (20, 0, 0)
+    write(folder / "c.csv", range(20, 30), age=MONTH)
+    assert counts(run()) == (10, 20, 0)
+    assert order(server) == list(range(30))
+
+
+def test_folders_may_be_columns(run: Load, server: Server, folder: Path) -> None:
+    write(folder / "month=1" / "a.csv", range(10), age=60)
+    write(folder / "month=2" / "a.csv", range(10, 20))
+    assert counts(run()) == (20, 0, 0)
+    with server.client() as client:
+        rows = [(int(fields[b"n"]), int(fields[b"month"])) for _, fields in client.xrange("out")]
+    assert rows == [(number, 1 + number // 10) for number in range(20)]
+
+
+def test_a_format_that_has_a_schema_needs_none(run: Load, server: Server, folder: Path, spark: SparkSession) -> None:
+    spark.range(20).withColumnRenamed("id", "n").coalesce(1).write.mode("overwrite").parquet(str(folder))
+    assert counts(run("input.format=parquet", "input.schema=")) == (20, 0, 0)
+    assert order(server) == list(range(20))
+
+
+def test_a_file_that_was_changed_after_it_was_loaded_is_refused(run: Load, server: Server, folder: Path) -> None:
+    """What the message says helps: its new rows in a file of their own, the changed file elsewhere."""
+    write(folder / "a.csv", range(10), age=60)
+    run()
+    write(folder / "a.csv", range(15))
+    with pytest.raises(JobError, match=r"in/a\.csv was changed at 20.*move the changed file out of input.path"):
+        run()
+    assert order(server) == list(range(10))
+    (folder / "a.csv").rename(folder.parent / "a.csv")
+    write(folder / "b.csv", range(10, 15))
+    assert counts(run()) == (5, 0, 0)
+    assert order(server) == list(range(15))
+
+
+def test_what_an_earlier_version_has_counted_is_not_loaded_again(run: Load, server: Server, folder: Path) -> None:
+    """Version 7368ee8 kept the counts of an unfinished load beside the stream, under any name."""
+    write(folder / "a %20b.csv", range(10), age=60)
+    key = "rstream:load:{out}:any%2Fname"
+    with server.client() as client:
+        client.xadd("out", {"n": 0})
+        client.hset(key, f"file://{folder}/a %20b.csv", "1 1234567")
+        client.hset("rstream:load:{out}:x{out}:n", f"file://{folder}/b.csv", "1 1234567")  # of another stream
+        with pytest.raises(
+            LedgerError, match=r"loaded 1 rows of file:/.*in/a %20b\.csv into stream 'out' .*a second time"
+        ):
+            run()
+        assert order(server) == [0]
+        # As the message says: the file is moved away, the others are loaded.
+        (folder / "a %20b.csv").rename(folder.parent / "elsewhere.csv")
+        write(folder / "b.csv", range(1, 5))
+        assert counts(run()) == (4, 0, 0)
+        assert order(server) == list(range(5))
+        # As it says, too: its rows once more.
+        (folder.parent / "elsewhere.csv").rename(folder / "a %20b.csv")
+        with pytest.raises(LedgerError, match="DEL rstream:load:"):
+            run()
+        client.delete(key)
+        assert counts(run()) == (10, 4, 0)
+        # A stream that is gone has no rows of them.
+        client.hset(key, f"file://{folder}/a %20b.csv", "1 1234567")
+        client.delete("out")
+        assert counts(run(f"job.checkpoint={folder.parent}/another"))[0] == 14
+
+
+def test_a_rate_is_kept(run: Load, server: Server, folder: Path) -> None:
+    """All but the first ten rows wait."""
+    write(folder / "a.csv", range(60))
+    began = time.monotonic()
+    assert counts(run("sink.rowsPerSecond=50")) == (60, 0, 0)
+    assert time.monotonic() - began >= 1
+    assert order(server) == list(range(60))
+
+
+def test_a_check_loads_nothing(run: Load, server: Server, folder: Path) -> None:
+    write(folder / "a.csv", range(10))
+    with pytest.raises(CheckedError):
+        run(check=True)
+    assert order(server) == []

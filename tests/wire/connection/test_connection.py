@@ -1,0 +1,173 @@
+"""The bytes on a connection: whatever is sent, and however large replies are, neither side waits for the other."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import traceback
+import tracemalloc
+from collections.abc import Iterator
+
+import pytest
+
+from spark_streams.errors import ServerUnreachableError
+from spark_streams.wire.address.address import Address
+from spark_streams.wire.connection.connection import Connection, ReplyError, ReplyTooLargeError, pack
+from spark_streams.wire.connection.duplex import Duplex
+from spark_streams.wire.connection.pipe import Pipe
+from tools.servers.server import Server, free_port
+
+MB = 1 << 20
+
+
+@pytest.fixture
+def connection(server: Server) -> Iterator[Connection]:
+    """One that gives up after some seconds rather than a minute."""
+    with Connection(Address.parse(f"{server.url}?socket_timeout=8")) as made:
+        yield made
+
+
+@pytest.fixture
+def stubborn() -> Iterator[socket.socket]:
+    """A server that answers every request with a hundred times its bytes, and reads no more while that is not read."""
+    ours, theirs = socket.socketpair()
+    for end in (ours, theirs):
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+
+    def serve() -> None:
+        while data := theirs.recv(4096):
+            theirs.sendall(b"+" + b"x" * (100 * len(data)) + b"\r\n")
+            if b"the end" in data:
+                theirs.sendall(b"MARK")
+                return
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    ours.settimeout(8)
+    yield ours
+    ours.close()
+    thread.join(5)
+    theirs.close()
+
+
+def test_a_pipeline_larger_than_all_buffers_comes_back_whole(connection: Connection) -> None:
+    """40 MB of commands and as much of replies: who sends all before reading waits for ever, and so does the server."""
+    values = [b"%d" % n + b"x" * 2000 for n in range(20_000)]
+    assert connection.pipeline([("ECHO", value) for value in values]) == values
+    assert list(connection.each([("ECHO", value) for value in values])) == values
+    assert connection.execute("PING") == b"PONG"
+
+
+def test_a_request_larger_than_all_buffers_comes_back_whole(connection: Connection) -> None:
+    value = b"x" * 5000
+    connection.request(*[pack("ECHO", value)] * 8000)
+    assert bytes(connection.receive()) == (b"$5000\r\n%b\r\n" % value) * 8000
+    connection.request_apart([pack("ECHO", value) * 4000, pack("ECHO", "y") * 4000])
+    first, second = connection.apart(connection.receive())
+    assert (len(first), bytes(second)) == (4000 * 5009, b"$1\r\ny\r\n" * 4000)
+
+
+def test_replies_that_come_while_a_request_is_sent_are_bounded(server: Server, connection: Connection) -> None:
+    with pytest.raises(ReplyTooLargeError):
+        connection.request(*[pack("ECHO", b"x" * 5000)] * 8000, most=MB)
+    with pytest.raises(ServerUnreachableError):
+        connection.execute("PING")
+
+
+def test_sending_takes_replies_in(stubborn: socket.socket) -> None:
+    """A sender that reads nothing would wait for ever here, and so would the server."""
+    duplex = Duplex(stubborn, lambda error: ServerUnreachableError(str(error)))
+    duplex.send(pack("SET", "k", b"v" * 200_000) + b"the end")
+    came = bytearray()
+    while not came.endswith(b"MARK"):
+        came += duplex.receive()
+    assert len(came) == duplex.received > 100 * 200_000
+
+
+def test_marked_requests_of_any_size_may_be_under_way_together(connection: Connection) -> None:
+    pipe = Pipe(connection)
+    for n in range(6):
+        pipe.send(pack("ECHO", b"%d" % n * MB) * 4, pipe.end_marker)
+    for n in range(6):
+        assert pipe.take() == (b"$1048576\r\n%b\r\n" % (b"%d" % n * MB)) * 4
+
+
+def test_replies_that_are_taken_one_by_one_are_not_in_memory_together(server: Server) -> None:
+    """Nor are they all under way: a server, too, must keep what its client has not read."""
+    with server.client() as client:
+        client.set("k", b"x" * MB)
+    sent = 0
+    with Connection(Address.parse(server.url)) as connection:
+        send = connection.send
+
+        def counting(data: bytes | memoryview) -> None:
+            nonlocal sent
+            sent += bytes(data).count(b"GET")
+            send(data)
+
+        connection.send = counting  # type: ignore[method-assign]
+        tracemalloc.start()
+        for number, reply in enumerate(connection.each([("GET", "k")] * 300)):
+            assert len(reply) == MB
+            assert sent - number <= 20
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert number == 299
+    assert peak < 8 * MB
+
+
+def test_replies_that_are_not_taken_end_the_connection(connection: Connection) -> None:
+    """Rather than answer the next question."""
+    replies = connection.each([("ECHO", n) for n in range(100)])
+    assert [next(replies) for _ in range(100)] == [b"%d" % n for n in range(100)]
+    del replies
+    assert connection.execute("PING") == b"PONG"
+    replies = connection.each([("ECHO", n) for n in range(100)])
+    assert next(replies) == b"0"
+    del replies
+    with pytest.raises(ServerUnreachableError):
+        connection.execute("PING")
+
+
+def test_error_replies_are_values_in_their_places(connection: Connection) -> None:
+    connection.execute("SET", "k", "v")
+    for replies in (connection.pipeline, lambda commands: list(connection.each(commands))):
+        found = replies([("GET", "k"), ("XLEN", "k"), ("ECHO", 7), ("GET", b"k")])
+        assert [found[0], found[2], found[3]] == [b"v", b"7", b"v"]
+        assert isinstance(found[1], ReplyError)
+        assert str(found[1]).startswith("WRONGTYPE ")
+        assert replies([]) == []
+
+
+def test_a_server_that_falls_silent_is_given_up(server: Server) -> None:
+    """The time is how long not a byte comes, or goes: a large reply may take longer."""
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        socket.create_connection(listener.getsockname()) as silent,
+        Connection(Address.parse(server.url)) as connection,
+    ):
+        silent.settimeout(0.3)
+        duplex = Duplex(silent, connection.lost)
+        with pytest.raises(ServerUnreachableError, match=r"lost the stream server at .*: no answer for 0.3 s"):
+            duplex.receive()
+        with pytest.raises(ServerUnreachableError, match="no answer for 0.3 s"):
+            duplex.send(b"x" * 64 * MB)
+        accepted, _ = listener.accept()
+        accepted.close()
+        with pytest.raises(ServerUnreachableError):
+            duplex.receive()
+
+
+def test_what_cannot_be_reached_is_said_once(server: Server) -> None:
+    """redis-py's own errors, and what caused those, repeat it: they are in the message, and in no traceback."""
+    with pytest.raises(ServerUnreachableError, match="Connection refused") as refused:
+        Connection(Address.parse(f"redis://127.0.0.1:{free_port()}/0"))
+    with pytest.raises(ServerUnreachableError, match="no stream server answers at .*missing.sock") as missing:
+        Connection(Address.parse("unix:///tmp/rstream-test/missing.sock"))
+    with Connection(Address.parse(server.url)) as broken:
+        broken._duplex._socket.shutdown(socket.SHUT_RDWR)
+        with pytest.raises(ServerUnreachableError) as lost:
+            broken.execute("PING")
+    for caught in (refused, missing, lost):
+        shown = "".join(traceback.format_exception(caught.value))
+        assert shown.count("Traceback") == 1, shown

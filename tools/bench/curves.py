@@ -1,0 +1,160 @@
+"""Curves of the source: `scripts/bench --draw curves.svg`.
+
+Entries per second against backlog, streams, queries of one group, what is pending for others, and batch size; memory
+against batch size. A point is one run: what several batches of 100,000 entries take, behind a first one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql.streaming.query import StreamingQuery
+
+from tools.bench import scale
+from tools.bench.servers import running
+from tools.bench.spark import entries, load, rate_of_batches, started, stream
+from tools.bench.spark import running as running_query
+
+_BATCH = 100_000
+_BATCHES = 5
+_OF_MANY = 700_000  # entries over several streams
+_MOST = 10_500_000
+_MIB = 1 << 20
+_COLOUR = "#1f6f8b"
+
+
+@dataclass
+class Curve:
+    """title, x: what stands above and below; unit: of the points' second value."""
+
+    title: str
+    x: str
+    unit: str
+    points: list[tuple[float, float]] = field(default_factory=list)
+
+    def told(self) -> str:
+        """`backlog: 700k 412k/s · 10M 405k/s`."""
+        return f"{self.title}: " + " · ".join(f"{_short(x)} {_short(y)}{self.unit}" for x, y in self.points)
+
+
+def measure(tell: Callable[[str], None]) -> list[Curve]:
+    """Some minutes: each point on a redis-server of its own kind of fill."""
+    backlog = Curve("entries/s by backlog", "entries in the stream", "/s")
+    pending = Curve("entries/s by what is pending for others", "entries", "/s")
+    size = Curve("entries/s by batch", "entries of a batch", "/s")
+    memory = Curve("MiB that Python holds, by batch", "entries of a batch", " MiB")
+    with running("redis-server") as server:
+        load(server, "long", _MOST)
+        scale.rate(server, "long")  # what the JVM compiles while it is fresh is nobody's figure
+        for count in (0, 10_000, 100_000, 1_000_000):
+            tell(f"{count:,} pending for others")
+            pending.points.append((count, scale.rate(server, "long", count)))
+        for count in (1_000, 10_000, 30_000, 100_000, 300_000, 1_000_000):
+            tell(f"batches of {count:,}")
+            size.points.append((count, scale.rate(server, "long", batch=count)))
+        for count in (10_000, 100_000, 1_000_000, 5_000_000):
+            tell(f"the memory of batches of {count:,}")
+            found = scale.memory(server, count, max(2, min(20, 5_000_000 // count)))
+            memory.points.append((count, found["python"] / _MIB))
+    for count in (700_000, 2_000_000, 5_000_000, _MOST):
+        tell(f"a backlog of {count:,}")
+        with running("redis-server") as server:
+            load(server, "long", count)
+            backlog.points.append((count, scale.rate(server, "long")))
+    streams, queries = _of_many_streams(tell), _of_many_queries(tell)
+    return [backlog, streams, queries, pending, size, memory]
+
+
+def _of_many_streams(tell: Callable[[str], None]) -> Curve:
+    curve = Curve("entries/s by streams", "streams with the same entries", "/s")
+    for count in (1, 10, 100, 1_000):
+        tell(f"{count:,} streams")
+        with running("redis-server") as server:
+            names = [f"m{at}" for at in range(count)]
+            client = server.client()
+            for name in names:
+                client.socket.sendall(entries(name, _OF_MANY // count))
+                client.take(_OF_MANY // count)
+                client.call("XGROUP", "CREATE", name, "g", "0")
+            client.close()
+            frame = stream(server, ",".join(names), maxEntriesPerTrigger=_BATCH)
+            curve.points.append((count, rate_of_batches(frame, _BATCHES)))
+    return curve
+
+
+def _of_many_queries(tell: Callable[[str], None]) -> Curve:
+    """Queries in one Spark that share a group, each as a consumer of its own: all of them together."""
+    curve = Curve("entries/s by queries that share a group", "queries, one Spark", "/s")
+    for count in (1, 2, 4):
+        tell(f"{count} queries of one group")
+        with running("redis-server") as server, contextlib.ExitStack() as stack:
+            load(server, "s", 3_000_000)
+            client = server.client()
+            client.call("XGROUP", "CREATE", "s", "g", "0")
+            client.close()
+            queries = []
+            for at in range(count):
+                frame = stream(server, "s", consumer=f"c{at}", maxEntriesPerTrigger=_BATCH)
+                queries.append(stack.enter_context(running_query(frame, processingTime="0 seconds")))
+            progresses = [progress for query in queries for progress in _batches_of(query, _BATCHES + 1)]
+            behind = [one for one in progresses if one.batchId > 0]
+            began = min(map(started, behind))
+            ended = max(started(one) + one.durationMs["triggerExecution"] / 1000 for one in behind)
+            curve.points.append((count, sum(one.numInputRows for one in behind) / (ended - began)))
+    return curve
+
+
+def _batches_of(query: StreamingQuery, count: int) -> Sequence[Any]:
+    deadline = time.monotonic() + 120
+    while True:
+        error = query.exception()
+        if error is not None:
+            raise error
+        found = [one for one in query.recentProgress if one.numInputRows]
+        if len(found) >= count:
+            return found[:count]
+        if time.monotonic() > deadline:
+            raise TimeoutError("a query did not come to its next batch")
+        time.sleep(0.05)
+
+
+def draw(curves: Sequence[Curve], to: Path) -> None:
+    """All of them on one page, SVG or PNG by the file's name."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    mpl.rcParams["svg.hashsalt"] = "curves"  # the same picture from the same figures
+    mpl.rcParams["svg.fonttype"] = "none"  # words as words
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(2, 3, figsize=(12, 6.4), layout="constrained")
+    for axis, curve in zip(axes.flat, curves, strict=True):
+        xs, ys = zip(*curve.points, strict=True)
+        axis.plot(xs, ys, marker="o", color=_COLOUR)
+        if min(xs) == 0:
+            axis.set_xscale("symlog", linthresh=sorted(xs)[1])
+        elif max(xs) > 10 * min(xs):
+            axis.set_xscale("log")
+        axis.set_xticks(xs)
+        axis.minorticks_off()
+        axis.set_ylim(0, 1.15 * max(ys))
+        axis.set_title(curve.title, fontsize=10)
+        axis.set_xlabel(curve.x, fontsize=9)
+        axis.xaxis.set_major_formatter(lambda value, _: _short(value))
+        axis.yaxis.set_major_formatter(lambda value, _: _short(value))
+        axis.grid(visible=True, alpha=0.25)
+        axis.spines[["top", "right"]].set_visible(False)
+    figure.savefig(to, metadata={"Date": None} if to.suffix == ".svg" else None)
+    pyplot.close(figure)
+
+
+def _short(value: float) -> str:
+    for size, unit in ((1e6, "M"), (1e3, "k")):
+        if value >= size:
+            return f"{value / size:.3g}{unit}"
+    return f"{value:.3g}"

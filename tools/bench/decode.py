@@ -1,0 +1,208 @@
+"""P4, P23: reply bytes of XRANGE to a RecordBatch, beside what redis-py and hiredis make of them. No server."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import time
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+import hiredis
+import pyarrow as pa
+from redis._parsers.helpers import parse_stream_list
+
+from spark_streams.source.rows.columns import Columns
+from spark_streams.wire.entries.decode import decode_entries
+from tools.bench.row import Row
+
+ENTRIES = 8_000  # source.task.read_partition's largest page
+SECONDS = 0.4  # a measure runs so long
+FLIGHTS = pa.schema([("carrier", pa.string()), ("flight", pa.int32()), ("delay", pa.float64())])
+TEXTS = pa.schema([(name, pa.string()) for name in FLIGHTS.names])
+
+
+def _bulk(value: bytes) -> bytes:
+    return b"$%d\r\n%b\r\n" % (len(value), value)
+
+
+def reply_of(entries: int, shapes: list[list[str]]) -> bytes:
+    """An XRANGE reply whose entries take turns between these field names."""
+    chance = random.Random(7)
+    value: dict[str, Callable[[], str]] = {
+        "carrier": lambda: chance.choice(("UA", "AA", "B6", "DL", "EV")),
+        "flight": lambda: str(chance.randint(1, 8500)),
+        "delay": lambda: f"{chance.uniform(-20, 200):.1f}",
+    }
+    parts = [b"*%d\r\n" % entries]
+    milliseconds = 1_700_000_000_000
+    for at in range(entries):
+        names = shapes[at % len(shapes)]
+        milliseconds += chance.randint(0, 3)
+        parts.append(b"*2\r\n%b*%d\r\n" % (_bulk(b"%d-%d" % (milliseconds, at)), 2 * len(names)))
+        parts += [_bulk(name.encode()) + _bulk(value.get(name, lambda: "x")().encode()) for name in names]
+    return b"".join(parts)
+
+
+def wide_reply(entries: int) -> tuple[bytes, pa.Schema]:
+    """Twenty fields of five types in each entry."""
+    chance = random.Random(8)
+    kinds: list[tuple[pa.DataType, Callable[[], str]]] = [
+        (pa.int64(), lambda: str(chance.randrange(10**12))),
+        (pa.float64(), lambda: f"{chance.uniform(-1000, 1000):.3f}"),
+        (pa.string(), lambda: f"customer {chance.randrange(97)}"),
+        (
+            pa.timestamp("us", tz="UTC"),
+            lambda: f"2013-{chance.randint(1, 12):02d}-{chance.randint(1, 28):02d}T05:15:00Z",
+        ),
+        (pa.bool_(), lambda: chance.choice(("true", "false"))),
+    ]
+    schema = pa.schema([(f"f{at}", kinds[at % 5][0]) for at in range(20)])
+    return _reply(entries, lambda: {f"f{at}": kinds[at % 5][1]() for at in range(20)}), schema
+
+
+def json_reply(entries: int) -> tuple[bytes, pa.Schema]:
+    """A JSON object of four fields, one of them a list, in each entry."""
+    chance = random.Random(9)
+    order = pa.struct(
+        [("id", pa.int64()), ("who", pa.string()), ("price", pa.float64()), ("tags", pa.list_(pa.string()))]
+    )
+
+    def fields() -> dict[str, str]:
+        number = chance.randrange(10**6)
+        return {
+            "order": json.dumps({"id": number, "who": f"c{number % 97}", "price": number / 100, "tags": ["a", "b"]})
+        }
+
+    return _reply(entries, fields), pa.schema([("order", order)])
+
+
+def large_reply(entries: int) -> tuple[bytes, pa.Schema]:
+    """A value of 10 kB and a number in each entry."""
+    text = "".join(random.Random(10).choices("abcdefghij ", k=10_000))
+    at = iter(range(10**9))
+    return _reply(entries, lambda: {"text": text, "n": str(next(at))}), pa.schema(
+        [("text", pa.string()), ("n", pa.int32())]
+    )
+
+
+def _reply(entries: int, fields: Callable[[], dict[str, str]]) -> bytes:
+    parts = [b"*%d\r\n" % entries]
+    for at in range(entries):
+        words = [word.encode() for pair in fields().items() for word in pair]
+        parts.append(b"*2\r\n%b*%d\r\n" % (_bulk(b"%d-%d" % (1_700_000_000_000 + at, at)), len(words)))
+        parts += map(_bulk, words)
+    return b"".join(parts)
+
+
+# What a program without columns makes of a value.
+_OF_TEXT: dict[str, Callable[[str], object]] = {
+    "int64": int, "int32": int, "double": float, "bool": lambda text: text == "true", "string": str,
+    "timestamp[us, tz=UTC]": datetime.fromisoformat,
+}  # fmt: skip
+
+
+def _wide_row(what: str, reply: bytes, entries: int, schema: pa.Schema) -> Row:
+    """Beside rows of Python: a tuple of the declared types for each entry."""
+    names = [name.encode() for name in schema.names]
+    casts: list[Callable[[str], object]] = [_OF_TEXT.get(str(field.type), json.loads) for field in schema]
+    maps = schema.names == ["_fields"]
+
+    def peer() -> object:
+        found = _by_redis_py(reply)
+        if maps:
+            return [{name.decode(): value.decode() for name, value in fields.items()} for _, fields in found]
+        return [
+            tuple(cast(fields[name].decode()) for name, cast in zip(names, casts, strict=True)) for _, fields in found
+        ]
+
+    ran = f"{entries:,} entries, {len(reply):,} bytes of XRANGE's reply → RecordBatch; peer → ids, dicts, rows"
+    return Row(
+        "P23",
+        what,
+        ran,
+        "/s",
+        8,
+        lambda: _rate(_batch_of(reply, schema), entries),
+        lambda: _rate(peer, entries),
+        peer_name="redis-py",
+    )
+
+
+def wide_rows() -> list[Row]:
+    """P23."""
+    some = 2_000
+    wide, types = wide_reply(some)
+    fields = pa.schema([("_fields", pa.map_(pa.string(), pa.string()))])
+    return [
+        _wide_row("20 mixed fields", wide, some, types),
+        _wide_row("_fields of 20", wide, some, fields),
+        _wide_row("a JSON column", *_with(json_reply, some)),
+        _wide_row("values of 10 kB", *_with(large_reply, 400)),
+    ]
+
+
+def _with(make: Callable[[int], tuple[bytes, pa.Schema]], entries: int) -> tuple[bytes, int, pa.Schema]:
+    reply, schema = make(entries)
+    return reply, entries, schema
+
+
+def _batch_of(reply: bytes, schema: pa.Schema) -> Callable[[], object]:
+    """Our way from the reply to a batch."""
+    columns = Columns(schema, True, "PERMISSIVE")
+
+    def work() -> object:
+        page = decode_entries(memoryview(reply))
+        return columns.batch(page, page.count, "s")
+
+    return work
+
+
+def _by_redis_py(reply: bytes) -> Any:
+    """Its way to ids and dicts."""
+    reader = hiredis.Reader()
+    reader.feed(reply)
+    return parse_stream_list(reader.gets())  # type: ignore[no-untyped-call]
+
+
+def _rate(work: Callable[[], object], entries: int) -> float:
+    """Entries per second."""
+    done = 0
+    begun = time.perf_counter()
+    while (spent := time.perf_counter() - begun) < SECONDS:
+        work()
+        done += entries
+    return done / spent
+
+
+def _row(what: str, reply: bytes, entries: int, schema: pa.Schema, target: float | None) -> Row:
+
+    types = ", ".join(str(field.type) for field in schema)
+    ran = f"{entries:,} entries, {len(reply):,} bytes of XRANGE's reply → RecordBatch of {types}; peer → ids, dicts"
+    return Row(
+        "P4", f"decode {what}", ran, "/s", target,
+        lambda: _rate(_batch_of(reply, schema), entries), lambda: _rate(lambda: _by_redis_py(reply), entries),
+        peer_name="redis-py",
+    )  # fmt: skip
+
+
+def rows(_stack: contextlib.ExitStack) -> list[Row]:
+    """All rows of the group."""
+    names = FLIGHTS.names
+    two = [names, ["carrier", "delay"]]
+    chance = random.Random(7)
+    optional = [[*names, *(f"o{i}" for i in range(6) if chance.random() < 0.5)] for _ in range(1000)]
+    four = [*two, [*names, "gate"], ["flight", "carrier", "delay"]]
+    return [
+        _row("same-shaped, text", reply_of(ENTRIES, [names]), ENTRIES, TEXTS, 8),
+        _row("same-shaped, typed", reply_of(ENTRIES, [names]), ENTRIES, FLIGHTS, 8),
+        _row("two shapes in turns, typed", reply_of(ENTRIES, two), ENTRIES, FLIGHTS, 2),
+        _row("four shapes in turns, typed", reply_of(ENTRIES, four), ENTRIES, FLIGHTS, 2),
+        _row("64 shapes at random, typed", reply_of(ENTRIES, optional), ENTRIES, FLIGHTS, 2),
+        _row("a page of 10, typed", reply_of(10, [names]), 10, FLIGHTS, 1),
+        _row("a page of 100, typed", reply_of(100, [names]), 100, FLIGHTS, 3),
+        _row("a page of 500, typed", reply_of(500, [names]), 500, FLIGHTS, 3),
+        *wide_rows(),
+    ]

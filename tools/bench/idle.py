@@ -1,0 +1,149 @@
+"""P26: what a query costs while nothing comes, and how soon it has the first entry after that."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tools.bench.client import RawClient
+from tools.bench.row import Row
+from tools.bench.servers import Running, running
+from tools.bench.spark import SCHEMA, entries, session
+
+SECONDS = 10.0
+STREAMS = (1, 1_000, 10_000)
+SAMPLES = 10
+_TICKS = 100.0  # of /proc/…/stat, a second
+
+
+@contextlib.contextmanager
+def idle_query(server: Running, streams: int) -> Iterator[Any]:
+    """A query over so many streams that has read all there is, into the stream `out`; it has been idle for a while."""
+    client = server.client()
+    client.call("FLUSHALL")
+    for at in range(streams):
+        client.socket.sendall(entries(f"in:{at}", 1))
+    client.take(streams)
+    given = {"url": f"redis://127.0.0.1:{server.port}/0", "group": "g", "startingOffsets": "earliest"}
+    given |= {"streams": "in:0"} if streams == 1 else {"streamsPattern": "in:*"}
+    rows = session().readStream.format("rstream").schema(SCHEMA).options(**given).load()
+    with tempfile.TemporaryDirectory() as folder:
+        to = {"url": given["url"], "stream": "out", "checkpointLocation": str(Path(folder) / "checkpoint")}
+        query = rows.writeStream.format("rstream").options(**to).start()
+        try:
+            while client.call("XLEN", "out") < streams:
+                time.sleep(0.1)
+            time.sleep(3)
+            yield query
+        finally:
+            query.stop()
+            client.close()
+
+
+@dataclass(frozen=True)
+class Idleness:
+    """What a second without an entry takes: commands, and percent of a core by process."""
+
+    commands: float
+    server: float
+    source: float  # the source's Python processes on the driver
+    jvm: float  # Spark's driver
+
+
+def _info(client: RawClient, section: str) -> dict[str, str]:
+    lines = client.call("INFO", section).decode().splitlines()
+    return dict(line.split(":", 1) for line in lines if ":" in line)
+
+
+def _processor_seconds(pid: int | str) -> float:
+    words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(words[11]) + int(words[12])) / _TICKS
+
+
+def _so_far(server: Running, client: RawClient) -> list[float]:
+    """Commands that the server has carried out, and processor seconds of the server, the source and the JVM."""
+    source = jvm = 0.0
+    for folder in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if folder.name.isdigit():
+                command = (folder / "cmdline").read_bytes()
+                if b"streaming_source_runner" in command:
+                    source += _processor_seconds(folder.name)
+                elif b"org.apache.spark.deploy.SparkSubmit" in command:
+                    jvm += _processor_seconds(folder.name)
+    done = float(_info(client, "stats")["total_commands_processed"])
+    return [done, _processor_seconds(server.pid), source, jvm]
+
+
+def idleness(server: Running, streams: int) -> Idleness:
+    """What a query over so many streams takes while nothing comes."""
+    with idle_query(server, streams), contextlib.closing(server.client()) as client:
+        before, begun = _so_far(server, client), time.monotonic()
+        time.sleep(SECONDS)
+        after, seconds = _so_far(server, client), time.monotonic() - begun
+    commands, *busy = [(end - start) / seconds for start, end in zip(before, after, strict=True)]
+    return Idleness(commands, *[100 * part for part in busy])
+
+
+def _figure(taken: Callable[[], Idleness], name: str) -> float:
+    return float(getattr(taken(), name))
+
+
+def first_entry(server: Running) -> list[float]:
+    """Milliseconds from XADD to the entry in the next stream, each after ten seconds of idleness."""
+    found = []
+    with idle_query(server, 1):
+        client = server.client()
+        for _ in range(SAMPLES):
+            time.sleep(SECONDS)
+            last = client.call("XREVRANGE", "out", "+", "-", "COUNT", 1)[0][0]
+            begun = time.perf_counter()
+            client.socket.sendall(entries("in:0", 1))
+            client.take(1)
+            client.call("XREAD", "BLOCK", 10_000, "STREAMS", "out", last)
+            found.append((time.perf_counter() - begun) * 1000)
+        client.close()
+    return sorted(found)
+
+
+def stop(server: Running) -> float:
+    """Seconds that query.stop() takes while nothing comes."""
+    with idle_query(server, 1) as query:
+        begun = time.perf_counter()
+        query.stop()
+        return time.perf_counter() - begun
+
+
+def rows(stack: contextlib.ExitStack) -> list[Row]:
+    """All rows of the group."""
+    server = stack.enter_context(running("redis-server"))
+    latencies = functools.cache(lambda: first_entry(server))
+    quiet = f"{SECONDS:g} s without an entry"
+    figures = (
+        ("commands", "commands a second", quiet, "/s", 5.0),
+        ("server", "processor, server", quiet, "%", None),
+        ("source", "processor, source", "its Python processes on the driver", "%", None),
+        ("jvm", "processor, Spark", "the driver's JVM", "%", None),
+    )
+    found = []
+    for count in STREAMS:
+        taken = functools.cache(functools.partial(idleness, server, count))
+        found += [
+            Row("P26", f"idle: {what}, {count:,} streams", ran, unit, target, functools.partial(_figure, taken, name),
+                at_least=False, rounds=1)
+            for name, what, ran, unit, target in figures
+        ]  # fmt: skip
+    ran = f"from XADD to the entry in the next stream, {SAMPLES} times after {SECONDS:g} s of idleness"
+    return [
+        *found,
+        Row("P26", "idle: first entry, median", ran, "ms", None, lambda: statistics.median(latencies()), rounds=1),
+        Row("P26", "idle: first entry, slowest", ran, "ms", None, lambda: latencies()[-1], rounds=1),
+        Row("P26", "idle: query.stop()", "after 3 s of idleness", "s", 0.2, lambda: stop(server), at_least=False),
+    ]

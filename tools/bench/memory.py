@@ -1,0 +1,97 @@
+"""P17, P18: what an entry and a pending entry take in memory."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+
+from tools.bench.client import PAGE, request
+from tools.bench.engine import filled
+from tools.bench.row import Row
+from tools.bench.servers import Running, running
+
+ENTRIES = 1_000_000
+_IDLE = 30.0  # seconds that the engine may take to let data become cold
+
+
+class _Measured:
+    """A fresh server filled with entries, then read through a group: bytes per entry hot, cold, pending."""
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+        self.empty = self.hot = self.cold = self.pending = 0.0
+
+    def run(self) -> None:
+        with running(self._kind) as server:
+            self.empty = server.resident() / 1e6
+            before = self._used(server)
+            filled(server, ENTRIES)
+            self.hot = (self._used(server) - before) / ENTRIES
+            if self._kind == "engine":
+                wait_until_steady(server)
+            self.cold = (self._used(server) - before) / ENTRIES
+            after = self._allocated(server)
+            client = server.client()
+            client.call("XGROUP", "CREATE", "s", "g", "0")
+            for _ in range(ENTRIES // PAGE):
+                client.bytes_of(request("XREADGROUP", "GROUP", "g", "c", "COUNT", PAGE, "STREAMS", "s", ">"))
+            client.close()
+            if self._kind == "engine":
+                wait_until_steady(server)
+            self.pending = (self._allocated(server) - after) / ENTRIES
+
+    def _used(self, server: Running) -> float:
+        if self._kind == "engine":
+            return server.resident()
+        client = server.client()
+        used = client.call("MEMORY", "USAGE", "s", "SAMPLES", 0)
+        client.close()
+        return float(used or 0)
+
+    def _allocated(self, server: Running) -> float:
+        """As `_used`; but MEMORY USAGE of redis-server only guesses what consumer groups take, used_memory counts."""
+        if self._kind == "engine":
+            return server.resident()
+        client = server.client()
+        info = client.call("INFO", "memory")
+        client.close()
+        return float(info.split(b"used_memory:")[1].split(b"\r\n")[0])
+
+
+def wait_until_steady(server: Running) -> None:
+    """Until an engine has packed what is cold."""
+    deadline = time.monotonic() + _IDLE
+    last = server.resident()
+    same = 0
+    while time.monotonic() < deadline and same < 4:
+        time.sleep(0.5)
+        now = server.resident()
+        same = same + 1 if abs(now - last) < 1 << 20 else 0
+        last = now
+
+
+def rows(_stack: contextlib.ExitStack) -> list[Row]:
+    """All rows of the group; each side is measured once, memory does not vary."""
+    ours, peer = _Measured("engine"), _Measured("redis-server")
+
+    def first() -> float:
+        ours.run()
+        return ours.cold
+
+    def first_of_peer() -> float:
+        peer.run()
+        return peer.cold
+
+    ran = f"{ENTRIES:,} entries of two fields of 12 digits; private memory of the engine, MEMORY USAGE of redis-server"
+    return [
+        Row("P17", "bytes per entry, cold", ran + "; after some seconds without commands", "B", 1.0, first,
+            first_of_peer, at_least=False, rounds=1),
+        Row("P17", "bytes per entry, hot", ran, "B", 1.8, lambda: ours.hot, lambda: peer.cold,
+            at_least=False, rounds=1),
+        Row("P17", "an engine that holds nothing", "private memory", "MB", 16, lambda: ours.empty,
+            at_least=False, rounds=1),
+        Row("P18", "bytes per pending entry", f"{ENTRIES:,} delivered in thousands", "B", 1.0, lambda: ours.pending,
+            at_least=False, rounds=1),
+        Row("P18", "beside redis-server", f"{ENTRIES:,} delivered in thousands", "B", None, lambda: ours.pending,
+            lambda: peer.pending, at_least=False, rounds=1),
+    ]  # fmt: skip

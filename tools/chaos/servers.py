@@ -1,0 +1,97 @@
+"""Servers that keep what they were told (fsync always), so that they can be killed: the engine and redis-server."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from tools.servers.server import free_port, redis_server_path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass
+class KeptServer:
+    """A server on a port of its own that comes up again with what it had."""
+
+    kind: str
+    folder: Path
+    port: int
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        """Its address."""
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    def start(self) -> None:
+        """Start it, and wait until it answers."""
+        where = ["--port", str(self.port), "--dir", str(self.folder), "--appendonly", "yes", "--appendfsync", "always"]
+        if self.kind == "redis":
+            command = [str(redis_server_path()), "--bind", "127.0.0.1", "--save", "", *where]
+        else:
+            command = [sys.executable, "-m", "spark_streams.engine", *where]
+        log = (self.folder / "server.log").open("ab")
+        self.process = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, "PYTHONPATH": str(ROOT)})
+        deadline = time.monotonic() + 60
+        with redis.Redis.from_url(self.url, protocol=2, retry=Retry(NoBackoff(), 0)) as client:
+            while True:
+                with contextlib.suppress(redis.RedisError):
+                    client.ping()
+                    return
+                if time.monotonic() > deadline or self.process.poll() is not None:
+                    raise RuntimeError((self.folder / "server.log").read_text()[-2000:])
+                time.sleep(0.02)
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+
+    def save_to(self, folder: Path) -> None:
+        """Stop, copy all that it keeps, and start again."""
+        self.kill()
+        shutil.copytree(self.folder, folder)
+        self.start()
+
+    def restore_from(self, folder: Path) -> None:
+        """Stop, put what it kept once in the place of what it keeps now, and start again."""
+        self.kill()
+        shutil.rmtree(self.folder)
+        shutil.copytree(folder, self.folder)
+        self.start()
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send it a signal."""
+        assert self.process is not None
+        self.process.send_signal(number)
+
+
+def other_database(url: str) -> str:
+    """Another database of the server at this address, which is that of database 0."""
+    return f"{url}?db=1" if url.startswith("unix:") else f"{url.removesuffix('/0')}/1"
+
+
+@contextlib.contextmanager
+def kept_server(kind: str, folder: Path) -> Iterator[KeptServer]:
+    """Such a server, running."""
+    (folder / "server").mkdir(parents=True)
+    server = KeptServer(kind, folder / "server", free_port())
+    server.start()
+    try:
+        yield server
+    finally:
+        server.kill()

@@ -1,0 +1,117 @@
+"""format("rstream-chaos"): the source and the sink as they are, with kill points around their methods.
+
+The planner's methods run in a Python process of their own on the driver, `read` in the tasks' (FACTS S1, S7); both get
+the fault with the reader, through the option `chaos`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.types import StructType
+
+from spark_streams.datasource import RStreamDataSource
+from spark_streams.options.source_options import SourceOptions
+from spark_streams.source.limits import LIMITS
+from spark_streams.source.stream_reader import StreamReader
+from spark_streams.spark.batch_starts import for_this_spark
+from spark_streams.spark.read_limits import ReadLimit, SupportsTriggerAvailableNow
+from tools.chaos import patience
+from tools.chaos.query import Query
+from tools.chaos.strike import Strike, stand_still, struck, wait_for_file
+from tools.chaos.wiretap import listen
+from tools.chaos.writer import ChaosWriter
+
+
+class ChaosDataSource(RStreamDataSource):
+    """The data source under test; its option `chaos` holds the Query."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        given = dict(options)
+        self._query = given.pop("chaos")
+        super().__init__(given)
+
+    @classmethod
+    def name(cls) -> str:
+        return "rstream-chaos"
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        query = Query.from_json(json.loads(self._query))
+        options = SourceOptions.parse(self.options)
+        limits = replace(LIMITS, worth_ahead=query.ahead)
+        return for_this_spark(ChaosReader(StreamReader(options, self._columns(schema, options), limits=limits), query))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> ChaosWriter:  # type: ignore[override]
+        query = Query.from_json(json.loads(self._query))
+        patience.limit(query.patience)  # making a writer asks the server already
+        return ChaosWriter(super().streamWriter(schema, overwrite), query)
+
+
+class ChaosReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Hands every call on to the real reader, and stops at the query's kill point."""
+
+    def __init__(self, inner: StreamReader, query: Query) -> None:
+        self._inner, self._query = inner, query
+        self._recording = False
+
+    # -- in the planner's process ---------------------------------------------------------------------------------
+
+    def initialOffset(self) -> dict[str, Any]:
+        self._record()
+        return self._inner.initialOffset()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        return self._inner.getDefaultReadLimit()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._record()
+        self._inner.prepareForTriggerAvailableNow()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        self._record()
+        query = self._query
+        if query.logged() == -1:
+            stand_still(query, "started", 0)
+            fault = query.fault
+            if fault and (fault.kind, fault.batch) == ("hold", 0) and query.options.get("startingOffsets") == "latest":
+                wait_for_file(query.sign("go"))
+        stand_still(query, "committed", query.committed())
+        end = self._inner.latestOffset(start, limit)
+        if end != start:
+            stand_still(query, "reserved", query.logged() + 1)
+        return end
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        return self._inner.reportLatestOffset()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        self._record()
+        stand_still(self._query, "logged", self._query.logged())
+        return self._inner.partitions(start, end)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        self._inner.commit(end)
+
+    def stop(self) -> None:
+        self._inner.stop()
+
+    def _record(self) -> None:
+        """From now on note down every XACK that leaves this process."""
+        if not self._recording:
+            self._recording = True
+            self._query.sign("up").touch()
+            listen(self._query)
+
+    # -- in a task --------------------------------------------------------------------------------------------------
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        strike = Strike.of(self._query, "reading")
+        if strike is not None and strike.rows == 0:  # before the task has said a word to the server
+            strike.now()
+            strike = None
+        yield from struck(self._inner.read(partition), strike)

@@ -1,0 +1,323 @@
+"""Three masters and three replicas on free ports of the loopback address: started, killed, frozen, and slots moved."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import redis
+
+from spark_streams.model.keys import SLOTS, slot_of
+from tools.servers.sentinels import let_replicas_catch_up, until
+from tools.servers.server import Server, free_port, redis_server_path
+
+NODE_TIMEOUT = 1_000  # milliseconds of silence, then a node may be failing
+MASTERS = REPLICAS = 3
+
+
+class RedisCluster:
+    """All six processes, by their ports; `url` is what a user would write.
+
+    keys: the folder of tests.certificates: the nodes speak TLS, to each other and on ports of their own to users, who
+    write `secured`; the ports that tests use stay plain. program: another server than the one that is installed.
+    """
+
+    def __init__(self, directory: Path, *options: str, keys: Path | None = None, program: Path | None = None) -> None:
+        self._program = program or redis_server_path()
+        self._directory = directory
+        self._options = options
+        self._keys = keys
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._clients: dict[int, redis.Redis] = {}
+        self._frozen: set[int] = set()
+        self.ports: list[int] = []
+        self._bus: dict[int, int] = {}
+        self._tls: dict[int, int] = {}
+        try:
+            self._begin()
+        except BaseException:
+            self.stop()
+            raise
+
+    def _begin(self) -> None:
+        """Three masters that have all slots, and a replica of each."""
+        for _ in range(MASTERS + REPLICAS):
+            self.join()
+        first, *others = self.ports
+        for port in others:
+            self.command(first, "CLUSTER", "MEET", "127.0.0.1", port, self._bus[port])
+        share = -(-SLOTS // MASTERS)
+        for n in range(MASTERS):
+            self.command(self.ports[n], "CLUSTER", "ADDSLOTSRANGE", n * share, min((n + 1) * share, SLOTS) - 1)
+        # A node that another one has only heard of stands in its list under a name that is no node's.
+        ids = {self.id_of(port) for port in self.ports}
+
+        def have_met(port: int) -> bool:
+            return ids <= {name for name, _, _ in self.nodes(port).values()}
+
+        until(lambda: all(map(have_met, self.ports)), "the nodes did not meet")
+        for n in range(REPLICAS):
+            self.command(self.ports[MASTERS + n], "CLUSTER", "REPLICATE", self.id_of(self.ports[n]))
+        self.healthy()
+
+    @property
+    def url(self) -> str:
+        """Three of the nodes."""
+        return f"redis+cluster://{','.join(f'127.0.0.1:{port}' for port in self.ports[:3])}"
+
+    def secured(self, login: str) -> str:
+        """The same by TLS, for a user. login: `name:password`."""
+        nodes = ",".join(f"127.0.0.1:{self._tls[port]}" for port in self.ports[:3])
+        own = f"ssl_certfile={self._keys}/client.pem&ssl_keyfile={self._keys}/client.key"
+        return f"rediss+cluster://{login}@{nodes}?ssl_ca_certs={self._keys}/ca.pem&{own}"
+
+    @property
+    def server(self) -> Server:
+        """The same, for the helpers of other tests; it has no plain client."""
+        return ClusterServer("redis", self.url)
+
+    def client(self, port: int) -> redis.Redis:
+        """A plain client of one process."""
+        if port not in self._clients:
+            self._clients[port] = redis.Redis(
+                port=port,
+                protocol=2,
+                decode_responses=True,
+                socket_timeout=5,
+                retry=redis.retry.Retry(redis.backoff.NoBackoff(), 0),
+            )
+        return self._clients[port]
+
+    def command(self, port: int, *words: Any) -> Any:
+        """One command to one process."""
+        return self.client(port).execute_command(*words)  # type: ignore[no-untyped-call]
+
+    def flushed(self) -> None:
+        """Empty."""
+        for port in self.masters():
+            self.client(port).flushall()
+
+    # -- who is what -----------------------------------------------------------------------------------------------
+
+    def nodes(self, asked: int) -> dict[int, tuple[str, set[str], str]]:
+        """(id, flags, the master's id) of each node, by its port, as the asked one sees them."""
+        found = {}
+        for line in self.command(asked, "CLUSTER", "NODES").splitlines():
+            name, where, flags, master, *_ = line.split(" ")
+            port = int(where.partition("@")[0].rpartition(":")[2])
+            found[port] = (name, set(flags.split(",")), master)
+        return found
+
+    def id_of(self, port: int) -> str:
+        """A node's name."""
+        return str(self.command(port, "CLUSTER", "MYID"))
+
+    def masters(self) -> list[int]:
+        """Those that have slots, as a node sees it that answers."""
+        for port in self.ports:
+            if self._processes[port].poll() is None and port not in self._frozen:
+                with contextlib.suppress(redis.RedisError):
+                    told = self.command(port, "CLUSTER", "SLOTS")
+                    return list(dict.fromkeys(int(one[2][1]) for one in told))
+        raise AssertionError("no node answers")
+
+    def owner(self, key: str) -> int:
+        """The port of the master that has this key's slot."""
+        return self.owner_of_slot(slot_of(key.encode()))
+
+    def owner_of_slot(self, slot: int) -> int:
+        """The same for a slot: what the node itself says, or, where it is away, another one."""
+        told = []
+        for port in self.ports:
+            if self._processes[port].poll() is None and port not in self._frozen:
+                with contextlib.suppress(redis.RedisError):
+                    for first, last, master, *_ in self.command(port, "CLUSTER", "SLOTS"):
+                        if first <= slot <= last:
+                            told.append((port, int(master[1])))
+        assert told, f"nobody has slot {slot}"
+        return next((owner for port, owner in told if owner == port), told[0][1])
+
+    # -- what happens to them ---------------------------------------------------------------------------------------
+
+    def join(self) -> int:
+        """One more node, alone."""
+        port, bus, tls = free_port(), free_port(), free_port()
+        self._bus[port], self._tls[port] = bus, tls
+        self.ports.append(port)
+        self._start(port)
+        return port
+
+    def meet(self) -> int:
+        """One more node, which the others know: a master that has no slot yet."""
+        port = self.join()
+        self.command(self.ports[0], "CLUSTER", "MEET", "127.0.0.1", port, self._bus[port])
+        until(lambda: all(len(self.nodes(one)) == len(self.ports) for one in self.ports), "the nodes did not meet")
+        until(lambda: "cluster_state:ok" in self.command(port, "CLUSTER", "INFO"), "the new node sees no cluster")
+        return port
+
+    def leave(self, port: int) -> None:
+        """The others forget this node, which has no slot, and it ends."""
+        name = self.id_of(port)
+        self.kill(port)
+        self.ports.remove(port)
+        del self._processes[port]
+        for one in self.ports:
+            self.command(one, "CLUSTER", "FORGET", name)
+
+    def kill(self, port: int) -> None:
+        """SIGKILL, when the replicas that follow it have all that it has."""
+        let_replicas_catch_up(self.client(port))
+        self._processes[port].kill()
+        self._processes[port].wait()
+
+    def is_running(self, port: int) -> bool:
+        """Whether the process lives, frozen or not."""
+        return self._processes[port].poll() is None
+
+    def freeze(self, port: int) -> None:
+        """SIGSTOP, likewise."""
+        let_replicas_catch_up(self.client(port))
+        self._frozen.add(port)
+        self._processes[port].send_signal(signal.SIGSTOP)
+
+    def thaw(self, port: int) -> None:
+        self._processes[port].send_signal(signal.SIGCONT)
+        self._frozen.discard(port)
+
+    def move(self, slot: int, to: int) -> None:
+        """Move a slot as redis-cli does: SETSLOT, and its keys one by one."""
+        before = self.owner_of_slot(slot)
+        if before == to:
+            return
+        names = {port: self.id_of(port) for port in (before, to)}
+        self.command(to, "CLUSTER", "SETSLOT", slot, "IMPORTING", names[before])
+        self.command(before, "CLUSTER", "SETSLOT", slot, "MIGRATING", names[to])
+        while keys := self.command(before, "CLUSTER", "GETKEYSINSLOT", slot, 1):
+            self.command(before, "MIGRATE", "127.0.0.1", to, keys[0], 0, 5000)
+        for port in (to, before):
+            self.command(port, "CLUSTER", "SETSLOT", slot, "NODE", names[to])
+        # Nodes that have not heard of a move when the next one begins may take the old owner's word for the new one's.
+        until(lambda: self._is_agreed(slot, to), f"nodes do not agree on slot {slot}")
+
+    def move_at_once(self, slot: int, to: int) -> None:
+        """Move a slot with all its keys in one step, as Redis from 8.4 on and Valkey from 9 on do."""
+        before = self.owner_of_slot(slot)
+        if before == to:
+            return
+        if self._moves_at_once() == "MIGRATION":
+            self.command(to, "CLUSTER", "MIGRATION", "IMPORT", slot, slot)
+        else:
+            self.command(before, "CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", slot, slot, "NODE", self.id_of(to))
+        until(lambda: self._is_agreed(slot, to), f"slot {slot} did not move")
+
+    def _moves_at_once(self) -> str | None:
+        told = " ".join(self.command(self.ports[0], "CLUSTER", "HELP"))
+        return next((word for word in ("MIGRATION", "MIGRATESLOTS") if f" {word} " in told), None)
+
+    def _is_agreed(self, slot: int, owner: int) -> bool:
+        """Whether all nodes that answer name this one as the slot's owner, and have heard of its newest epoch."""
+        epochs = set()
+        for port in self.ports:
+            if self._processes[port].poll() is None and port not in self._frozen:
+                slots = self.command(port, "CLUSTER", "SLOTS")
+                named = [int(master[1]) for first, last, master, *_ in slots if first <= slot <= last]
+                if named != [owner]:
+                    return False
+                epochs.update(re.findall(r"current_epoch:\d+", self.command(port, "CLUSTER", "INFO")))
+        return len(epochs) == 1
+
+    def healthy(self) -> None:
+        """Start again what is not running, and wait until all agree."""
+        for port, process in self._processes.items():
+            if process.poll() is not None:
+                self._start(port)
+        until(self._is_whole, "the cluster did not come together again", 60)
+
+    def _is_whole(self) -> bool:
+        views = []
+        for port in self.ports:
+            if "cluster_state:ok" not in self.command(port, "CLUSTER", "INFO"):
+                return False
+            views.append(sorted((n, sorted(flags - {"myself"}), m) for n, flags, m in self.nodes(port).values()))
+        if any(view != views[0] for view in views):
+            return False
+        if any(set(flags) - {"master", "slave"} for _, flags, _ in views[0]):
+            return False
+        for port in self.masters():
+            told = self.client(port).info("replication")
+            states = [told[f"slave{n}"]["state"] for n in range(told["connected_slaves"])]
+            if states != ["online"]:
+                return False
+        return len(self.masters()) == MASTERS
+
+    def stop(self) -> None:
+        """End all, whatever state they are in."""
+        for process in self._processes.values():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process.pid, signal.SIGCONT)
+            process.kill()
+            process.wait()
+
+    # -- processes --------------------------------------------------------------------------------------------------
+
+    def _start(self, port: int) -> None:
+        path = self._program
+        assert path is not None, "redis-server is not installed"
+        where = ["--port", str(port), "--bind", "127.0.0.1", "--dir", str(self._directory)]
+        cluster = [
+            *("--cluster-enabled", "yes", "--cluster-port", str(self._bus[port])),
+            *("--cluster-config-file", f"{port}.nodes", "--cluster-node-timeout", str(NODE_TIMEOUT)),
+            *("--cluster-allow-replica-migration", "no", "--cluster-replica-validity-factor", "0"),
+        ]
+        fast = ["--save", "", "--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1"]
+        more = ["--dbfilename", f"{port}.rdb", *self._options]
+        if self._keys is not None:
+            more += ["--tls-port", str(self._tls[port]), "--tls-cluster", "yes", "--tls-replication", "yes",
+                     "--tls-ca-cert-file", f"{self._keys}/ca.pem", "--tls-cert-file", f"{self._keys}/server.pem",
+                     "--tls-key-file", f"{self._keys}/server.key"]  # fmt: skip
+        with (self._directory / f"{port}.log").open("ab") as log:
+            self._processes[port] = subprocess.Popen([path, *where, *cluster, *fast, *more], stdout=log, stderr=log)
+        with contextlib.suppress(KeyError):
+            self._clients.pop(port).close()
+        until(self.client(port).ping, f"port {port} does not answer: {self._log(port)}")
+
+    def _log(self, port: int) -> str:
+        return (self._directory / f"{port}.log").read_text()[-2000:]
+
+
+class ClusterServer(Server):
+    """The address of a cluster; a client finds the node of each key."""
+
+    def client(self, **options: Any) -> Any:
+        named = [one.split(":") for one in self.url.rpartition("/")[2].split(",")]
+        nodes = [redis.cluster.ClusterNode(*one) for one in named]  # type: ignore[no-untyped-call]
+        key = (self.url, *sorted(options.items()))
+        if key not in _clients:  # to make one takes longer than what it is for
+            _clients[key] = _KeptClient(startup_nodes=nodes, **{"protocol": 2, **options})
+        return _clients[key]
+
+
+class _KeptClient(redis.RedisCluster):
+    def close(self) -> None:
+        """It is used again."""
+
+
+_clients: dict[tuple[Any, ...], _KeptClient] = {}
+
+
+@contextlib.contextmanager
+def running_cluster(*options: str, keys: Path | None = None, program: Path | None = None) -> Iterator[RedisCluster]:
+    """All of them, stopped at the end."""
+    with tempfile.TemporaryDirectory(prefix="rstream-cluster-") as directory:
+        made = RedisCluster(Path(directory), *options, keys=keys, program=program)
+        try:
+            yield made
+        finally:
+            made.stop()

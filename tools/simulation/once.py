@@ -1,0 +1,91 @@
+"""The exactly-once sink itself, into stream `out` of the same server, driven as Spark drives it (FACTS S10)."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+
+from spark_streams.options.sink_options import SinkOptions
+from spark_streams.sink.stream_writer import StreamWriter
+from tools.chaos.history import Row
+from tools.simulation.injected import PATIENCE
+from tools.simulation.world import World
+
+if TYPE_CHECKING:
+    from tools.simulation.spark import Query
+
+OUT = "out"
+_COLUMNS = ["n", "source", "entry"]
+_SCHEMA = StructType([StructField(name, LongType() if name == "n" else StringType()) for name in _COLUMNS])
+
+
+class Once:
+    """delivery: the sink's option, which an operator may change."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._writer = b""
+        self._tasks: dict[int, tuple[object, set[int]]] = {}  # by partition: what the task tells, what it read
+        self._read: set[int] = set()
+        self.delivery = "exactly-once"
+
+    def begin(self, query: Query, number: int) -> None:
+        """A run of a batch begins: Spark makes a writer."""
+        given = {"url": self._world.server.url, "stream": OUT, "delivery": self.delivery}
+        if self.delivery == "exactly-once":
+            given["chunkSize"] = str(self._world.setup.chunk)
+        self._tasks = {}
+        out = self._world.model.stream(OUT)
+        out.at_batch = out.happened
+        checked = SinkOptions.parse(given).with_patience(PATIENCE)
+        self._writer = pickle.dumps(StreamWriter(checked, _SCHEMA, False))
+
+    def write(self, batches: Iterator[pa.RecordBatch], number: int, partition: int, attempt: int) -> None:
+        """One execution of a task; where it ends well, what it tells the driver counts."""
+        tasks, writer = self._tasks, pickle.loads(self._writer)
+        read: set[int] = set()
+        message = writer.write(_renamed(batches, read))
+        if tasks is self._tasks:  # the run that it belongs to has not ended
+            tasks[partition] = (message, read)
+
+    def read(self, number: int) -> set[int]:
+        """The numbers that the tasks of this run have read."""
+        return {n for _, read in self._tasks.values() for n in read}
+
+    def close(self, number: int) -> None:
+        """All tasks have ended well."""
+        tasks, self._tasks = self._tasks, {}
+        self._read = {n for _, read in tasks.values() for n in read}
+        pickle.loads(self._writer).commit([message for message, _ in tasks.values()], number)
+        self._world.tick()
+
+    def committed(self, number: int) -> None:
+        """The commit log has the batch."""
+        self._world.model.sunk |= self._read
+        out = self._world.model.stream(OUT)
+        out.seen = out.at_batch
+
+    @property
+    def may_repeat(self) -> bool:
+        """Whether an operator has chosen to have rows twice."""
+        return self.delivery != "exactly-once"
+
+    def forget_after(self, epoch: int, number: int) -> None:
+        """The checkpoint is set back; the stream is not."""
+
+    def rows(self) -> list[Row]:
+        """All that the stream holds, in its order."""
+        return [
+            Row((fields["source"], fields["entry"]), ("p", int(fields["n"])), 0, 0, 0, at)
+            for at, (_, fields) in enumerate(self._world.client.xrange(OUT))
+        ]
+
+
+def _renamed(batches: Iterator[pa.RecordBatch], read: set[int]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        read |= set(batch.column("n").to_pylist())
+        yield batch.rename_columns(_COLUMNS)

@@ -1,0 +1,86 @@
+"""The product with the world's hands in it: every send is a tick, every process may be killed, nothing sleeps."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from spark_streams.errors import ServerUnreachableError
+from spark_streams.source.microbatch import micro_batch_stream
+from spark_streams.spark import task_context
+from spark_streams.wire.address.address import Address
+from spark_streams.wire.connection.connection import Connection
+from tools.chaos.wiretap import acknowledged_in
+from tools.simulation.actor import Actor
+from tools.simulation.beside import SimulatedBeside, world_of
+from tools.simulation.place import TaskPlace
+from tools.simulation.world import World
+
+
+@contextlib.contextmanager
+def product() -> Iterator[None]:
+    """The product patched, for any number of worlds one after the other."""
+    with pytest.MonkeyPatch.context() as patch:
+        _ticks(patch)
+        patch.setattr(micro_batch_stream, "BackgroundWorker", SimulatedBeside)
+        patch.setattr(task_context, "TaskContext", TaskPlace)
+        log = logging.getLogger("spark_streams")
+        listener = _Losses()
+        log.addHandler(listener)
+        propagates, log.propagate = log.propagate, False
+        try:
+            yield
+        finally:
+            log.removeHandler(listener)
+            log.propagate = propagates
+
+
+@contextlib.contextmanager
+def in_world(world: World) -> Iterator[None]:
+    """The product is in this world now."""
+    world_of["now"] = world
+    try:
+        yield
+    finally:
+        del world_of["now"]
+
+
+def _ticks(patch: pytest.MonkeyPatch) -> None:
+    honest_init, honest_send = Connection.__init__, Connection.send
+
+    def init(self: Connection, address: Address) -> None:
+        world = world_of["now"]
+        if world.unreachable > 0:
+            world.unreachable -= 1
+            raise ServerUnreachableError(f"no stream server answers at {address}: it is away")
+        honest_init(self, address)
+        world.connections.append((self, Actor.current()))
+
+    def send(self: Connection, data: bytes | memoryview) -> None:
+        world = world_of["now"]
+        world.tick(self, data)
+        if b"XACK" in bytes(data):
+            for stream, group, ids in acknowledged_in(bytes(data)):
+                world.acknowledged(stream, group, ids)
+        if b"XREADGROUP" in bytes(data):  # from here on a group does not stand any more where it was made
+            world.births.look()
+        honest_send(self, data)
+        world.tick(self)
+
+    patch.setattr(Connection, "__init__", init)
+    patch.setattr(Connection, "send", send)
+
+
+class _Losses(logging.Handler):
+    """Hears of the entries that the product counts as lost."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        world = world_of.get("now")
+        if world is None:
+            return
+        world.tell(f"      log: {record.getMessage()}")
+        if "Lost entries of stream" in str(record.msg) and isinstance(record.args, tuple):
+            world.lost(str(record.args[1]), int(str(record.args[2])))

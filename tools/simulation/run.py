@@ -1,0 +1,137 @@
+"""One run: a plan carried out in a world, then a drain, and the verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import redis
+
+from tools.servers.server import Server
+from tools.simulation import (
+    hands_accidents,
+    hands_network,
+    hands_operators,
+    hands_others,
+    hands_producers,
+    hands_spark,
+    verdict,
+)
+from tools.simulation.births import Births
+from tools.simulation.once import Once
+from tools.simulation.patched import in_world
+from tools.simulation.plan import Plan
+from tools.simulation.recorder import Recorder
+from tools.simulation.remedies import Operator
+from tools.simulation.spark import Query
+from tools.simulation.step import Step
+from tools.simulation.ticks import Killed
+from tools.simulation.world import Failure, World
+
+_HANDS = (hands_producers, hands_others, hands_operators, hands_accidents, hands_network, hands_spark)
+POWERS: dict[str, Callable[[World, Step], None]] = {
+    name: power
+    for hand in _HANDS
+    for name, power in vars(hand).items()
+    if getattr(power, "__module__", "") == hand.__name__ and not name.startswith("_")
+}
+_MOST_RUNS = 12  # of the last drain
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a run."""
+
+    plan: Plan
+    failures: list[Failure]
+    batches: int
+    ticks: int
+
+
+def run(server: Server, client: redis.Redis, plan: Plan, tell: Callable[[str], None] | None = None) -> Outcome:
+    """Carry a plan out on an empty server, with the product patched. tell: takes the run's story, line by line."""
+    client.flushall()
+    world = World(server, client, plan, tell)
+    world.powers = POWERS
+    world.births, world.operator = Births(world), Operator(world)
+    world.sink = Once(world) if plan.setup.sink == "once" else Recorder(world)
+    before = world.add(world.names()[0], plan.setup.before)
+    options = dict(plan.setup.options)
+    if options.get("startingOffsets") == "id":
+        options["startingOffsets"] = before[len(before) // 2].id if before else "5-5"
+    world.query = Query(world, options)
+    with in_world(world):
+        try:
+            for step in plan.steps:
+                _carry_out(world, step)
+                if world.failures:
+                    break
+            else:
+                _finish(world)
+        finally:
+            world.query.die()
+            world.query.tasks.end()
+            world.raw.close()
+    return Outcome(plan, world.failures, len(world.query.offsets), world.ticks.count)
+
+
+def _carry_out(world: World, step: Step) -> None:
+    if step.kind == "trigger":
+        world.tell("trigger")
+        _trigger(world)
+    elif step.kind == "drain":
+        world.tell("drain")
+        _drain(world, 1)
+    elif step.delay:
+        world.tell(f"armed: {step}")
+        world.ticks.arm(step)
+    else:
+        try:
+            world.happen(step)
+        except Killed:
+            world.query.die()
+
+
+def _trigger(world: World, available_now: bool = False) -> str:
+    happened = world.model.happened
+    result = world.query.advance(available_now)
+    turns = 0
+    while result == "idle" and not available_now and turns < len(world.names()) and verdict.something_unread(world):
+        result, turns = world.query.advance(), turns + 1
+    # What is added while an AvailableNow run is on is left to the next one.
+    whole = world.query.until in (None, len(world.model.entries))
+    if result == "idle" and world.model.happened == happened and whole:
+        verdict.at_peace(world)
+        if world.query.lenient and world.query.strict_again:
+            world.tell("   operator: strict again")
+            world.query.die()
+            world.query.lenient = False
+    return result
+
+
+def _drain(world: World, runs: int) -> bool:
+    """AvailableNow, so many times where a run ends before it is done; whether one came to its end."""
+    for _ in range(runs):
+        world.query.die()
+        while (result := _trigger(world, available_now=True)) == "batch":
+            pass
+        if result == "idle":
+            world.query.die()
+            return True
+    return False
+
+
+def _finish(world: World) -> None:
+    """Nothing more happens: all that is there is read."""
+    world.tell("the end")
+    world.ticks.disarm()
+    world.unreachable = 0
+    world.query.tasks.wake_all()
+    world.query.read_all()
+    for _ in range(2):
+        if not _drain(world, _MOST_RUNS) and not world.failures:
+            world.fail(f"never drained | {world.query.mode}", "the last drain has not come to its end")
+        world.query.tasks.wake_all()
+        if world.failures:
+            return
+    verdict.at_the_end(world)
