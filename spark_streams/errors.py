@@ -128,8 +128,8 @@ class ServerUnreachableError(ServerError):
 class ServerReplyError(ServerError):
     """The server answered a command with an error.
 
-    code: the first word of what it said (`OOM`, `LOADING`, `ERR` …), by which wire.connection.retry tells what passes by itself;
-    empty where that is not known.
+    code: the first word of what it said (`OOM`, `LOADING`, `ERR` …), by which
+    wire.connection.retry tells what passes by itself; empty if that is not known.
     """
 
     condition = "RSTREAM_SERVER_REPLY"

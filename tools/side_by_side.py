@@ -43,7 +43,7 @@ OF_CONNECT = Path(sys.prefix) / "connect" / "bin" / "python"
 IN_CONNECT = SPARK[-2:]
 # What depends on Spark, or is told by it how things are; and the part of it that shows most in little time: the side
 # of the driver, a query from end to end, how one ends. (Not Spark Connect, no recipes, and no notebooks.)
-ON_ANOTHER_SPARK = [*SPARK[:-3], "tests/source", "tests/unit"]
+ON_ANOTHER_SPARK = [*SPARK[:-3], "tests/source", "tests/running", "tests/project"]
 SHORT = {
     "tests/spark": ("tests/spark/test_end_to_end.py",),
     "tests/faults": ("tests/faults/test_endings.py",),

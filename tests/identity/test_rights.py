@@ -12,8 +12,7 @@ from click.testing import CliRunner, Result
 
 from spark_streams.cli import main
 from spark_streams.errors import NotPermittedError
-from spark_streams.groups import group_snapshot as standing
-from spark_streams.groups import prune
+from spark_streams.groups import group_snapshot, prune
 from spark_streams.jobs.earlier_counts import require_uncounted
 from spark_streams.model.keys import retry_stream
 from spark_streams.sink.ledger.batch import Batch
@@ -215,7 +214,7 @@ def test_an_operator_deletes_a_group_with_what_queries_keep_for_it(
     letters: Server, line: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(prune, "SHORTEST_MS", 1)
-    monkeypatch.setattr(standing, "ACTIVE_MS", 1)
+    monkeypatch.setattr(group_snapshot, "ACTIVE_MS", 1)
     with letters.client(decode_responses=True) as admin:
         admin.xadd(retry_stream("s", "g", 1), {"n": 1})  # waits for another try, and stays
         assert admin.exists(committed_key("s", "g", "spark"))

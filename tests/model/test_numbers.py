@@ -19,10 +19,10 @@ OWN = "what this program wrote itself: a checkpoint, a request, a local property
 SERVER = "the server's own protocol, which no other client can write"
 OPTIONS = "what the user of this machine has set, checked by a pattern before"
 ALLOWED = {
-    "ids.py": "fewer than twenty digits, looked at before",
-    "numbers.py": "bounded here",
+    "model/ids.py": "fewer than twenty digits, looked at before",
+    "model/numbers.py": "bounded here",
     "options/values.py": OPTIONS,
-    "installation.py": OPTIONS,
+    "spark/installation.py": OPTIONS,
     "jobs/schema/avro.py": OPTIONS,
     "jobs/file_log.py": "what Spark has written into its checkpoint",
     "wire/address/server_url.py": OPTIONS,
@@ -32,7 +32,7 @@ ALLOWED = {
     "monitor/exporter/snapshot_cache.py": OPTIONS,
     "groups/target.py": OPTIONS,
     "source/offset.py": OWN,
-    "task_context.py": OWN,
+    "spark/task_context.py": OWN,
     "sink/encode/limits.py": OWN,
     "source/pending_list.py": SERVER,
     "sink/trim.py": SERVER,
@@ -57,7 +57,8 @@ for _path in (
     ),
     *("monitor/watch/prometheus.py", "wire/entries/encode.py", "wire/entries/lines.py", "wire/entries/pending_page.py"),
     *("wire/entries/vector_page.py", "wire/entries/walk.py"),
-    *(f"sink/{name}.py" for name in ("chunks", "entry_sizes", "exactly_once", "fingerprint", "ledger_view")),
+    *("sink/encode/chunks.py", "sink/encode/fingerprint.py", "sink/ledger/ledger_view.py", "sink/send/exactly_once.py"),
+    *("sink/trim/entry_sizes.py",),
     *("sink/encode/row_errors.py", "sink/encode/spill_queue.py"),
 ):
     ALLOWED[_path] = ARRAYS

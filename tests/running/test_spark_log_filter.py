@@ -7,9 +7,9 @@ import sys
 
 PROGRAM = """
 from pyspark.logger import PySparkLogger
-from spark_streams.running import spark_log_filter as quiet
+from spark_streams.running import spark_log_filter
 
-for give_back in quiet._turned_off_here():
+for give_back in spark_log_filter._turned_off_here():
     give_back()
 for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
     PySparkLogger.getLogger(name).error("told", errorClass="X")
@@ -25,7 +25,7 @@ def test_pyspark_may_log_its_errors_afterwards() -> None:
 
 AT_THE_END = """
 import logging
-from spark_streams.running import spark_log_filter as quiet
+from spark_streams.running import spark_log_filter
 
 log = logging.getLogger("py4j.clientserver")
 log.info("opening")
@@ -39,7 +39,7 @@ vars(logging).update(taken)
 
 def test_nothing_is_said_when_python_takes_itself_apart() -> None:
     """py4j's connections are closed that late, and log it: where logging has forgotten its levels, that fails."""
-    for calls in ("[give_back() for give_back in quiet._turned_off_here()]", "quiet.quieten_python()"):
+    for calls in ("[give_back() for give_back in spark_log_filter._turned_off_here()]", "quiet.quieten_python()"):
         program = AT_THE_END.format(calls=calls)
         ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
         assert (ended.returncode, ended.stderr) == (0, "")

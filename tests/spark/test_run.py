@@ -21,7 +21,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import spark_streams
 from spark_streams.errors import DecodeError, InvalidOptionError, QueryError, UnknownOptionError, UnsupportedError
-from spark_streams.running import spark_log_filter as quiet
+from spark_streams.running import spark_log_filter
 from spark_streams.spark.read_limits import HAS_READ_LIMITS
 from tests.conftest import by_turns, turn_of
 from tests.spark.streams import read_stream
@@ -185,7 +185,9 @@ def writer(spark: SparkSession, server: Server, tmp_path: Path) -> Callable[...,
 def levels(spark: SparkSession) -> dict[str, Any]:
     """Of the loggers that are turned off meanwhile: null where they have none of their own."""
     loggers = spark._jvm.org.apache.logging.log4j.LogManager.getContext(False).getConfiguration().getLoggers()
-    of_java = {name: loggers.get(name) for name in quiet.REPEATING}  # asked once each: they may be given back meanwhile
+    of_java = {
+        name: loggers.get(name) for name in spark_log_filter.REPEATING
+    }  # asked once each: they may be given back meanwhile
     of_java = {name: one and one.getLevel().toString() for name, one in of_java.items()}
     return {**of_java, "py4j": logging.getLogger("py4j.clientserver").disabled, "root": logging.getLogger().filters}
 
@@ -206,7 +208,7 @@ def test_a_query_that_ends_is_given_back_and_nothing_has_changed(
 def test_an_error_has_its_class_and_spark_s_words_only_on_request(
     spark: SparkSession, writer: Callable[..., DataStreamWriter], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(quiet, "_LATE", 0.0)
+    monkeypatch.setattr(spark_log_filter, "_LATE", 0.0)
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
     before = levels(spark)
     with pytest.raises(DecodeError) as caught:
@@ -229,7 +231,7 @@ def test_what_spark_logs_late_of_a_stop_is_not_shown(
     spark: SparkSession, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its scheduler is told asynchronously that no task of the query is to go on, and may warn that there is none."""
-    monkeypatch.setattr(quiet, "_LATE", 1.0)
+    monkeypatch.setattr(spark_log_filter, "_LATE", 1.0)
     before = levels(spark)
     with server.client() as client:
         client.xadd("s", {"a": "1"})
@@ -243,7 +245,7 @@ def test_what_spark_logs_late_of_a_stop_is_not_shown(
 
     query = spark_streams.run(started_and_stopped)
     assert not query.isActive
-    assert {levels(spark)[name] for name in quiet.REPEATING} == {"OFF"}
+    assert {levels(spark)[name] for name in spark_log_filter.REPEATING} == {"OFF"}
     deadline = time.monotonic() + PATIENCE
     while levels(spark) != before and time.monotonic() < deadline:
         time.sleep(0.02)

@@ -1,0 +1,1 @@
+"""Servers that tests and tools start and stop: Redis, Valkey, clusters, Sentinel."""

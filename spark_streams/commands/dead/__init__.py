@@ -1,0 +1,1 @@
+"""Commands of `rstream` for dead letters."""

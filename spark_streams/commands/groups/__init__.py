@@ -1,0 +1,1 @@
+"""Commands of `rstream` that manage consumer groups."""

@@ -1,0 +1,1 @@
+"""Commands of `rstream` that only read from the server."""

@@ -1,0 +1,1 @@
+"""Read dead-letter streams without changing them."""

@@ -1,0 +1,1 @@
+"""Send dead letters back to a stream, or delete them: each exactly once."""

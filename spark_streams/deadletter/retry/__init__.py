@@ -1,0 +1,1 @@
+"""Entries that wait for a retry, and their return to the query."""

@@ -1,5 +1,7 @@
 """The commands, one file a family; importing this package fills the command table."""
 
+# ruff: noqa: F401 (the modules are imported for the commands that they register)
+
 from __future__ import annotations
 
 from spark_streams.engine.command_table import COMMANDS, Command

@@ -1,0 +1,1 @@
+"""A job's configuration file, and what its Spark session is given."""

@@ -1,0 +1,1 @@
+"""From Arrow record batches to chunks of XADD commands."""

@@ -1,0 +1,1 @@
+"""Send chunks to the server: the states of a chunk, exactly once and at least once."""

@@ -1,8 +1,8 @@
 """At least once: plain pipelined XADDs, and no ledger.
 
-What the server refuses for a reason that may pass (wire.connection.retry) is sent again by itself, after all that was under way. A
-chunk whose connection was lost is sent again whole, because nobody knows how much of it arrived. Both may change the
-order of entries, the second may write some twice.
+What the server refuses for a reason that may pass (wire.connection.retry) is sent again by itself, after all that was
+under way. A chunk whose connection was lost is sent again whole, because nobody knows how much of it arrived. Both may
+change the order of entries, the second may write some twice.
 
 A row with an id of its own that is refused because the stream has come further is looked for there: a batch that is
 replayed finds what it has written before.

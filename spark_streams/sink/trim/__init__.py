@@ -1,0 +1,1 @@
+"""Trimming a stream after writing."""

@@ -1,0 +1,1 @@
+"""Compare the streams and groups with the checkpoint: snapshot, diagnosis, findings, remedies."""

@@ -5,9 +5,10 @@ Beside each stream there may be, of its group,
     rstream:retry:{orders}:billing:1     entries that have failed once, :2 twice …    a stream each; ids are server time
     rstream:returned:{orders}:billing    those whose time has come                    read like any other stream
 
-An entry that fails is written to the first kind and acknowledged in one transaction (deadletter.write.post), and is moved to
-the second, a transaction too, by the first trigger of a query of the group at which it is due (deadletter.retry.return_entries).
-From there on it is like any entry: reserved, pending, acknowledged when its batch is committed; then it is removed.
+An entry that fails is written to the first kind and acknowledged in one transaction (deadletter.write.post). The first
+trigger of a query of the group at which it is due moves it to the second, also in one transaction
+(deadletter.retry.return_entries). From there on it is like any entry: reserved, pending, acknowledged when its batch is
+committed; then it is removed.
 """
 
 from __future__ import annotations

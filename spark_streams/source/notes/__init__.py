@@ -1,0 +1,1 @@
+"""What tasks report to the driver: dead letters, missing entries, values that do not fit a column."""

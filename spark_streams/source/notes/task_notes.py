@@ -10,8 +10,8 @@ If a batch may leave dead letters, the driver writes the field `batch` with the 
 task runs (`open_notes`). If that field is missing when the batch is committed, the hash was deleted in between, and
 notes may be lost with it.
 
-Notes on columns (source.rows.column_report) are counts that nothing hangs on. All of a batch stand beside the first stream
-that it took from, so that one question tells whether there are any.
+Notes on columns (source.rows.column_report) are counts that nothing hangs on. All of a batch stand beside the first
+stream that it took from, so that one question tells whether there are any.
 """
 
 from __future__ import annotations

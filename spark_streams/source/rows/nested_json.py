@@ -9,7 +9,8 @@
     any      null is null
 
 A page is read at once where Arrow's own reader is certain to read the same (arrow_json.py), and row by row where not.
-A row whose text is no JSON, or has anything that does not fit, is null as a whole. The sink writes so (sink/encode/fields.py).
+A row whose text is no JSON, or has anything that does not fit, is null as a whole. The sink writes so
+(sink/encode/fields.py).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Where the stream server is: URLs in, addresses out. Pure, but for `embedded:`, which may start the bundled engine.
 
 `redis://`, `rediss://`, `unix://` as redis-py reads them; `redis+sentinel://`, `redis+cluster://`, which name several
-servers, of which `wire.connect` chooses (`wire.address.server_url` has their forms); `embedded:` for the bundled engine of this
-machine: the one where the URL was read, which is the driver's. An executor elsewhere must not start an engine of its
-own.
+servers, of which `wire.connect` chooses (`wire.address.server_url` has their forms); `embedded:` for the bundled engine
+of this machine: the one where the URL was read, which is the driver's. An executor elsewhere must not start an engine
+of its own.
 """
 
 from __future__ import annotations

@@ -1,0 +1,1 @@
+"""One connection to one server: bytes out, replies in, retries, named errors."""

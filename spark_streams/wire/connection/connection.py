@@ -168,7 +168,7 @@ class Connection(Commands):
         else:
             self._login = fresh
 
-    # -- where keys are: all here (wire.connection.server) ---------------------------------------------------------------------
+    # -- where keys are: all here (wire.connection.server) ------------------------------------------------------------
 
     def of(self, key: str | bytes) -> Connection:
         """The connection to the server that has this key: this one."""

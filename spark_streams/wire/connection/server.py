@@ -1,9 +1,9 @@
 """What one server and a cluster of them have in common: whoever uses one, uses the other.
 
-One server is a `Connection`: `of` is itself, and everything is as near as can be. A cluster (wire.topology.cluster) sends each
-command to the node that has its key's slot, and hands out the connections to its nodes for what goes out as raw bytes.
-What spans slots no server of a cluster does: WATCH and MULTI are for the keys of one slot, and whoever works on several
-asks `together`.
+One server is a `Connection`: `of` is itself, and everything is as near as can be. A cluster (wire.topology.cluster)
+sends each command to the node that has its key's slot, and hands out the connections to its nodes for what goes out as
+raw bytes. What spans slots no server of a cluster does: WATCH and MULTI are for the keys of one slot, and whoever works
+on several asks `together`.
 """
 
 from __future__ import annotations

@@ -1,0 +1,1 @@
+"""From reply bytes to values: XINFO, SCAN, transactions, the meaning of error replies."""

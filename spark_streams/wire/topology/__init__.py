@@ -1,0 +1,1 @@
+"""Many servers behind one address: Redis Cluster and Sentinel."""

@@ -63,8 +63,10 @@ class _Leg:
 
 
 class Cluster(Commands):
-    """All nodes of the cluster at `address` (wire.connection.server). follows: slots that have moved are followed. Raises what
-    Topology raises."""
+    """All nodes of the cluster at `address` (wire.connection.server). follows: slots that have moved are followed.
+
+    Raises what Topology raises.
+    """
 
     def __init__(self, address: Address, follows: bool = True) -> None:
         self.address = address

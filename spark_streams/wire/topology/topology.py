@@ -1,8 +1,8 @@
 """Which node of a cluster has which slot: one map for each address in a process, read with CLUSTER SLOTS.
 
-The map is read again when somebody finds it wrong (MOVED, a node that is lost), and by the watch (wire.topology.cluster_watch)
-once a second. A node that was cut off or stood still tells of a past: an answer counts where its epoch is not below one
-that was seen, and a node that says that the cluster is down is believed last.
+The map is read again when somebody finds it wrong (MOVED, a node that is lost), and by the watch
+(wire.topology.cluster_watch) once a second. A node that was cut off or stood still tells of a past: an answer counts
+where its epoch is not below one that was seen, and a node that says that the cluster is down is believed last.
 """
 
 from __future__ import annotations

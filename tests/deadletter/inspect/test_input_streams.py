@@ -11,7 +11,7 @@ import pytest
 import redis
 
 from spark_streams.deadletter.envelope import MARK, Mark, dead_letter_fields
-from spark_streams.deadletter.inspect import input_streams as inputs
+from spark_streams.deadletter.inspect import input_streams
 from spark_streams.deadletter.inspect.input_streams import Inputs, divide
 from spark_streams.deadletter.limits import DEAD_LETTER_LIMITS
 from spark_streams.options.source_options import BatchSourceOptions
@@ -163,13 +163,13 @@ def test_an_entry_is_looked_at_once_however_often_its_stream_is_found(
     add(client, 3, "o:1")
     fill(server, 5, into="o:dead")
     looked: list[list[str]] = []
-    honest = inputs.divide
+    honest = input_streams.divide
 
     def counts(connection: Connection, names: Any, *given: Any) -> Any:
         looked.append(list(names))
         return honest(connection, names, *given)
 
-    monkeypatch.setattr(inputs, "divide", counts)
+    monkeypatch.setattr(input_streams, "divide", counts)
     known = Inputs()
     with Connection(Address.parse(server.url)) as connection:
         assert known.among(connection, ["o:1", "o:dead", "o:new"]) == ["o:1"]

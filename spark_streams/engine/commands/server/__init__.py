@@ -1,0 +1,1 @@
+"""Commands on connections, transactions, persistence and the server itself."""

@@ -1,0 +1,1 @@
+"""Commands on keys and on values that are not streams."""
