@@ -29,6 +29,7 @@ from spark_streams.sink.send.write import Task, append
 from spark_streams.source.rows.columns import Columns
 from spark_streams.source.stream_reader import UNLIMITED, StreamReader
 from spark_streams.spark.read_limits import ReadMaxRows
+from spark_streams.spark.task_context import MicroBatchName
 
 PACKAGE = Path(spark_streams.__file__).parent
 
@@ -91,7 +92,7 @@ def trace(url: str) -> tuple[list[str], list[str]]:
                 reader.batches.worker.wait()
             with tracer.tracing(whole if is_traced else None):
                 rows = [page for part in parts for page in reader.read(part)]
-                batch = writer.batch_of("q", number)
+                batch = writer.batch_of(MicroBatchName("q", number))
                 result = append(rows, sink, Task(batch))  # as the writer does in a task of Spark's
                 writer.commit([Written(result.rows, batch, result.totals)])
             begin = end

@@ -21,7 +21,7 @@ def floors() -> dict[str, str]:
     """By name: what the package needs, and the Spark of the extra."""
     project = tomllib.loads(PROJECT.read_text(encoding="utf-8"))["project"]
     declared = project["dependencies"] + project["optional-dependencies"]["spark"]
-    return dict(found.groups() for found in map(_FLOOR.match, declared) if found)
+    return {found[1]: found[2] for found in map(_FLOOR.match, declared) if found}
 
 
 def others() -> list[str]:
