@@ -13,13 +13,14 @@ import pyarrow as pa
 import pytest
 import redis
 
+from spark_streams.model.micro_batch import MicroBatchName
 from spark_streams.options.source_options import SourceOptions
 from spark_streams.source.limits import LIMITS, Limits
 from spark_streams.source.microbatch import reserve
 from spark_streams.source.rows.columns import Columns
 from spark_streams.source.stream_reader import UNLIMITED, StreamReader
 from spark_streams.spark.read_limits import ReadMaxRows
-from spark_streams.spark.task_context import MicroBatchName, micro_batch
+from spark_streams.spark.task_context import micro_batch
 from spark_streams.wire.address.patience import DEFAULT_PATIENCE, Patience
 from tools.servers.server import Server
 

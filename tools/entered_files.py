@@ -22,6 +22,7 @@ from pyspark.sql.types import LongType, StructType
 
 import spark_streams
 from spark_streams.engine import LocalEngine
+from spark_streams.model.micro_batch import MicroBatchName
 from spark_streams.options.sink_options import SinkOptions
 from spark_streams.options.source_options import SourceOptions
 from spark_streams.sink.batch_writer import BatchWriter, Written
@@ -29,7 +30,6 @@ from spark_streams.sink.send.write import Task, append
 from spark_streams.source.rows.columns import Columns
 from spark_streams.source.stream_reader import UNLIMITED, StreamReader
 from spark_streams.spark.read_limits import ReadMaxRows
-from spark_streams.spark.task_context import MicroBatchName
 
 PACKAGE = Path(spark_streams.__file__).parent
 

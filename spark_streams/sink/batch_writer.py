@@ -12,6 +12,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from spark_streams.errors import InvalidOptionError, SchemaError, UnsupportedError
+from spark_streams.model.micro_batch import MicroBatchName
 from spark_streams.options.sink_options import SinkOptions
 from spark_streams.sink.encode.destination import Destination
 from spark_streams.sink.encode.fields import check_writable
@@ -22,7 +23,7 @@ from spark_streams.sink.ledger.runs import begin_job, begin_run, reach
 from spark_streams.sink.send.write import Task, append
 from spark_streams.spark.arrow_schema import arrow_schema
 from spark_streams.spark.same_version import SameVersion
-from spark_streams.spark.task_context import MicroBatchName, micro_batch, partition
+from spark_streams.spark.task_context import micro_batch, partition
 from spark_streams.spark.worker import settle_in
 
 

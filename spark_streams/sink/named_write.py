@@ -12,8 +12,9 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_streams.errors import InvalidOptionError
+from spark_streams.model.micro_batch import MicroBatchName
 from spark_streams.spark.connect import is_of_connect
-from spark_streams.spark.task_context import MicroBatchName, micro_batch_of_driver
+from spark_streams.spark.task_context import micro_batch_of_driver
 
 # By session and checkpoint: the function of one run of a query has one session, in a process of the server.
 _known: dict[tuple[str, str], str] = {}

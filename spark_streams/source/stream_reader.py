@@ -16,6 +16,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from spark_streams.errors import RStreamError, ServerUnreachableError, UnsupportedError
 from spark_streams.model.keys import LOSSY, NARROWED, told_key, told_value
+from spark_streams.model.micro_batch import MicroBatchName
 from spark_streams.model.printable import printable
 from spark_streams.options.source_options import SourceOptions
 from spark_streams.source.entry_range import EntryRange
@@ -39,7 +40,7 @@ from spark_streams.spark.read_limits import (
     SupportsTriggerAvailableNow,
 )
 from spark_streams.spark.same_version import SameVersion
-from spark_streams.spark.task_context import MicroBatchName, micro_batch
+from spark_streams.spark.task_context import micro_batch
 from spark_streams.spark.worker import leave_interrupts_to_the_driver
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.session import Session

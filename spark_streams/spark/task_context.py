@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pyspark import TaskContext
+
+from spark_streams.model.micro_batch import MicroBatchName
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 QUERY, BATCH = "sql.streaming.queryId", "streaming.sql.batchId"  # Spark's names; the driver's local properties, too
 RUN = "spark.jobGroup.id"  # Spark puts the jobs of one run of a query into one group, named by the run's id
-
-
-class MicroBatchName(NamedTuple):
-    """query: its id; number: of the batch; query_run: Spark's id of the run, which has one batch of a number."""
-
-    query: str
-    number: int
-    query_run: str = ""
 
 
 def micro_batch() -> MicroBatchName | None:

@@ -18,7 +18,7 @@ BELOW = {
     "_version": set(),
     "model": set(),
     "errors": {"model"},
-    "spark": {"_version", "errors"},
+    "spark": {"_version", "errors", "model"},
     "engine": {"_version", "model"},
     "wire": {"_version", "engine", "errors", "model"},
     "doctor": {"errors", "model", "wire"},

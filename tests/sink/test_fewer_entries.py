@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from spark_streams.errors import LedgerError
-from spark_streams.spark.task_context import MicroBatchName
+from spark_streams.model.micro_batch import MicroBatchName
 from tests.sink.writing import (
     KilledError,
     batch_of,

@@ -97,7 +97,7 @@ class RedisCluster:
 
     def command(self, port: int, *words: Any) -> Any:
         """One command to one process."""
-        return self.client(port).execute_command(*words)  # type: ignore[no-untyped-call]
+        return self.client(port).execute_command(*words)
 
     def flushed(self) -> None:
         """Empty."""
@@ -297,7 +297,7 @@ class ClusterServer(Server):
 
     def client(self, **options: Any) -> Any:
         named = [one.split(":") for one in self.url.rpartition("/")[2].split(",")]
-        nodes = [redis.cluster.ClusterNode(*one) for one in named]  # type: ignore[no-untyped-call]
+        nodes = [redis.cluster.ClusterNode(*one) for one in named]
         key = (self.url, *sorted(options.items()))
         if key not in _clients:  # to make one takes longer than what it is for
             _clients[key] = _KeptClient(startup_nodes=nodes, **{"protocol": 2, **options})

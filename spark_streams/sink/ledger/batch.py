@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from spark_streams.model.keys import ANY_RUN, LOSSY, NARROWED, record_key, told_key, told_value
-from spark_streams.spark.task_context import MicroBatchName
+from spark_streams.model.micro_batch import MicroBatchName
 
 
 @dataclass(frozen=True)

@@ -17,13 +17,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from spark_streams.model.keys import CLOSED
+from spark_streams.model.micro_batch import MicroBatchName
 from spark_streams.sink.ledger import refusals
 from spark_streams.sink.ledger.balance import Balance, InLedger, Total
 from spark_streams.sink.ledger.batch import Batch, Kind
 from spark_streams.sink.ledger.ledger import HEAD_FIELDS, NONE_CLOSED, Command, Head, Keys, Part, Record, rows_in
 from spark_streams.sink.ledger.replicas import wait_for_replicas
 from spark_streams.sink.ledger.witness import leave_word, place_of, require_all_there
-from spark_streams.spark.task_context import MicroBatchName
 from spark_streams.wire.address.address import Address
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.multi_exec import transact

@@ -8,8 +8,8 @@ import pytest
 
 from spark_streams.errors import LedgerError
 from spark_streams.model.keys import NARROWED
+from spark_streams.model.micro_batch import MicroBatchName
 from spark_streams.source.stream_reader import tell_the_sink
-from spark_streams.spark.task_context import MicroBatchName
 from spark_streams.wire.address.address import Address
 from spark_streams.wire.connection.connection import Connection
 from tests.sink.writing import (
