@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class MicroBatchName(NamedTuple):
-    """query: ID of the query; number: of the batch; query_run: Spark's ID of the run, which has one batch of a number."""
+    """query: ID of the query; number: of the batch; query_run: Spark's ID of the run, which has one batch a number."""
 
     query: str
     number: int
