@@ -73,7 +73,11 @@ class OneServer:
     def promote(self) -> None:
         with self._master.client() as master, self._replica.client() as replica:
             with contextlib.suppress(redis.ConnectionError):
-                master.shutdown(nosave=True, now=True, force=True)
+                with contextlib.suppress(
+                    redis.ResponseError
+                ):  # Redis 6.2 waits for no replica, and has no such setting
+                    master.config_set("shutdown-timeout", 0)
+                master.shutdown(nosave=True)
             replica.config_set("min-replicas-to-write", 0)
             replica.replicaof("NO", "ONE")  # type: ignore[no-untyped-call]
             until(lambda: replica.role()[0] in (b"master", "master"), "the replica is not promoted")
