@@ -63,7 +63,7 @@ class Findings:
 
 def look() -> Findings:
     """Look at all of it."""
-    found = Findings([("spark-streams", __version__, str(Path(__file__).parent))])
+    found = Findings([("spark-streams", __version__, str(Path(__file__).parents[1]))])
     _look_at_python(found)
     _look_at_spark(found)
     _look_at_packages(found)

@@ -32,8 +32,8 @@ def read(version: str, pickled: bytes) -> object:
     if version != __version__:
         raise VersionError(
             f"the driver has spark-streams {version}, and {sys.executable} on {socket.gethostname()}, which is to run "
-            f"its task, has {__version__} at {Path(__file__).parent}: install the driver's version there, or send it "
-            "along with --py-files"
+            f"its task, has {__version__} at {Path(__file__).parents[1]}: install the driver's version there, or send "
+            "it along with --py-files"
         )
     kind, state = pickle.loads(pickled)
     made = kind.__new__(kind)

@@ -39,7 +39,10 @@ vars(logging).update(taken)
 
 def test_nothing_is_said_when_python_takes_itself_apart() -> None:
     """py4j's connections are closed that late, and log it: where logging has forgotten its levels, that fails."""
-    for calls in ("[give_back() for give_back in spark_log_filter._turned_off_here()]", "quiet.quieten_python()"):
+    for calls in (
+        "[give_back() for give_back in spark_log_filter._turned_off_here()]",
+        "spark_log_filter.quieten_python()",
+    ):
         program = AT_THE_END.format(calls=calls)
         ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
         assert (ended.returncode, ended.stderr) == (0, "")

@@ -20,7 +20,7 @@ from spark_streams.jobs.settings.config import FREE, Config, value_at
 
 # What [spark] holds: `master`, `submit`, and any key of Spark's, `spark.…`.
 SHAPE = FREE
-CONF = Path(__file__).parent / "conf"
+CONF = Path(__file__).parents[1] / "conf"
 _LOG4J = "-Dlog4j2.configurationFile="
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _OWN = ("master", "submit")

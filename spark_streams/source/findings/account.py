@@ -58,6 +58,7 @@ class Books:
     entries above the checkpoint are reserved for the query; None: what this run knows holds. has_token: there is a
     checkpoint. is_shared: others read from the group. made_amid: this run has made the group, at an entry that the
     stream had. ask: the server, how many entries the stream has ever had up to a position; None: nobody can tell.
+    estimate: the count at the checkpoint, if it is only estimated and the tasks' notes are gone.
     """
 
     head: StreamState
@@ -70,6 +71,7 @@ class Books:
     has_token: bool = True
     is_shared: bool = False
     made_amid: bool = False
+    estimate: int | None = None
 
     @property
     def position(self) -> StreamId:
@@ -149,6 +151,7 @@ class Account:
                 bool(begin.token),
                 state.is_shared(member),
                 start is not None and start.position == state.last_delivered and start.amid,
+                _estimate(begin, stream),
             )
             drawn = balance(books)
             at = None if drawn.count is None else state.last_delivered
@@ -233,6 +236,12 @@ class Account:
     def _with(self, counts: Mapping[str, Count]) -> Account:
         new = {stream: replace(self.of.get(stream, NOTHING), count=count) for stream, count in counts.items()}
         return Account({**self.of, **new})
+
+
+def _estimate(checkpoint: Offset, stream: str) -> int | None:
+    """The count at the checkpoint's position by the planned size of its last batch, if no exact one is known."""
+    count, share = checkpoint.counts.get(stream), checkpoint.shares.get(stream)
+    return None if count is None or not count.before or share is None else count.read + share.count
 
 
 def _moved(known: Known, position: StreamId) -> Known:
@@ -325,6 +334,9 @@ def _at_this_position(books: Books, known: Count | None) -> int | None:
 def _own(books: Books, added: int, known: Count | None) -> Count | None:
     """Nobody else reads from the group. If somebody has moved it below the checkpoint since it was set there, what is
     known is of another position."""
+    if books.estimate is not None and books.held is not None and not books.state.counted:
+        # Somebody has made the group again. The server's own count takes what was trimmed since for read.
+        return Count(min(books.estimate, added - books.held), added)
     if known is None or known.shared or known.before:
         return _first(books, added, 0 if known is None else known.missed)
     if books.position < books.logged_at:

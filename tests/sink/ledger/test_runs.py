@@ -13,6 +13,7 @@ from pyspark.sql.types import LongType, StructType
 
 from spark_streams.errors import LedgerError, NotPermittedError, UnsupportedError
 from spark_streams.model.keys import RUNS
+from spark_streams.model.micro_batch import MicroBatchName
 from spark_streams.sink.batch_writer import BatchWriter
 from spark_streams.sink.ledger.batch import Batch
 from spark_streams.sink.ledger.runs import begin_job, begin_run
@@ -28,7 +29,7 @@ ONCE = Counter(ROWS)
 def begun(server: Server) -> Batch:
     """What a driver makes for one execution of batch 0."""
     checked = options(server.url, transaction="name")
-    return BatchWriter(checked, StructType().add("n", LongType()), False).batch_of("q", 0)
+    return BatchWriter(checked, StructType().add("n", LongType()), False).batch_of(MicroBatchName("q", 0))
 
 
 def test_a_driver_whose_clock_is_behind_takes_over_from_the_killed_run(
