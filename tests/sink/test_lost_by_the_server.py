@@ -8,6 +8,7 @@ import pytest
 from pyspark.sql.types import LongType, StructType
 
 from spark_streams.errors import LedgerError
+from spark_streams.model.micro_batch import MicroBatchName
 from spark_streams.sink.batch_writer import BatchWriter
 from spark_streams.sink.ledger.batch import Batch
 from spark_streams.sink.ledger.batch_commit import pass_over
@@ -134,7 +135,7 @@ def write_plainly(server: Server, number: int) -> None:
     """One batch with delivery=at-least-once, as its writer does it."""
     checked = options(server.url, delivery="at-least-once")
     writer = BatchWriter(checked, StructType().add("n", LongType()), False, of_query=True)
-    written = writer.write_part_of(writer.batch_of("q", number), iter([frame([number])]))
+    written = writer.write_part_of(writer.batch_of(MicroBatchName("q", number)), iter([frame([number])]))
     writer.commit([written])
 
 
