@@ -11,8 +11,8 @@ import pytest
 import redis
 
 from spark_streams.monitor.lag_survey import GroupStanding
-from spark_streams.monitor.notebook import NotebookTable, lag_table, query_table
 from spark_streams.monitor.watch.listener import Watch
+from spark_streams.monitor.watch.notebook import NotebookTable, lag_table, query_table
 from spark_streams.monitor.watch.queries import Query
 from spark_streams.wire.address.address import Address
 from tests.monitor.test_progress import offset, progress

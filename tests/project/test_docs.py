@@ -115,7 +115,7 @@ def test_the_page_of_keys_has_a_row_for_every_kind_of_key() -> None:
     package = ROOT / "spark_streams"
     code = "\n".join(file.read_text(encoding="utf-8") for file in package.rglob("*.py"))
     kinds = set(re.findall(r'key_(?:beside\([\w.]+|of_query\((?=")),? ?"(\w+)"', code))
-    kinds |= set(re.findall(r'f?"rstream:([a-z]+)[:"]', (package / "keys.py").read_text(encoding="utf-8")))
+    kinds |= set(re.findall(r'f?"rstream:([a-z]+)[:"]', (package / "model" / "keys.py").read_text(encoding="utf-8")))
     made = [*keys.keys_of_consumer("orders", "etl", "spark"), *keys.keys_of_group("orders", "etl", 1)]
     kinds |= {kind for kind, _ in made}
     page = (REFERENCE / "keys.md").read_text(encoding="utf-8")

@@ -26,10 +26,10 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 from spark_streams.errors import InvalidOptionError, OffsetError, UnsupportedError
 from spark_streams.model.untyped import Json
 from spark_streams.monitor.exposition import Exposition
-from spark_streams.monitor.notebook import NotebookTable, lag_table, query_table
 from spark_streams.monitor.watch import log_lines
 from spark_streams.monitor.watch.failure import failure_of, is_an_entrys
 from spark_streams.monitor.watch.lag_cache import Standings
+from spark_streams.monitor.watch.notebook import NotebookTable, lag_table, query_table
 from spark_streams.monitor.watch.progress import offsets_in, read_progress
 from spark_streams.monitor.watch.prometheus import Collector
 from spark_streams.monitor.watch.queries import Query
