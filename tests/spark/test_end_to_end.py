@@ -125,15 +125,17 @@ def test_the_example_of_the_readme_runs(spark: SparkSession, server: Server, tmp
     with server.client() as client:
         client.xadd("orders", {"customer": "a", "amount": "99.00", "at": "2013-01-31T10:00:00Z"})
         client.xadd("orders", {"customer": "b", "amount": "100.50"})
-    assert '.queryName("billing")' in example
-    example = example.replace('.queryName("billing")', '.queryName("billing").trigger(availableNow=True)')
+    started = "spark_streams.run(large."
+    assert started in example
+    example = example.replace(started, f"{started}trigger(availableNow=True).")
     names: dict[str, Any] = {"spark": spark}
     exec(example, names)
     with server.client(decode_responses=True) as client:
         assert [fields for _, fields in client.xrange("large-orders")] == [{"customer": "b", "amount": "100.50"}]
-    table = next(code for code in examples if "spark.read.format" in code)
+    guide = (SAMPLE.parents[2] / "docs" / "guide" / "reading-tables.md").read_text(encoding="utf-8")
+    table = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)[0]
     exec(table.replace("2026-11-20", "2999-01-01").replace("2026-11-19", "2020-01-01"), names)
-    assert names["yesterday"].where("customer = 'a'").count() == 1
+    assert names["orders"].where("customer = 'a'").count() == 1
 
 
 def test_entries_pass_through_byte_for_byte(spark: SparkSession, server: Server, tmp_path: Path) -> None:
