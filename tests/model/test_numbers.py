@@ -35,7 +35,7 @@ ALLOWED = {
     "spark/task_context.py": OWN,
     "sink/encode/limits.py": OWN,
     "source/pending_list.py": SERVER,
-    "sink/trim.py": SERVER,
+    "sink/trim/trim.py": SERVER,
     "wire/topology/cluster.py": SERVER,
     "wire/limits.py": SERVER,
     "wire/replies/replies.py": SERVER,

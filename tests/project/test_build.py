@@ -27,6 +27,7 @@ NOT_OURS = shutil.ignore_patterns(
     ".venv", ".git", "out", "build", "dist", "*.egg-info", "__pycache__", ".*_cache", ".hypothesis"
 )
 HOME = "https://github.com/spark-streams/spark-streams"
+SITE = "https://spark-streams.github.io/spark-streams/"
 
 
 class Built(NamedTuple):
@@ -61,7 +62,7 @@ def test_what_the_wheel_says_of_itself(built: Built) -> None:
         assert f"{folder}/licenses/LICENSE" in wheel.namelist()
     assert said["Version"] == spark_streams.__version__
     assert (said["License-Expression"], said["Requires-Python"]) == ("Apache-2.0", ">=3.11")
-    assert all(HOME in url for url in said.get_all("Project-URL", []))
+    assert all(HOME in url or SITE in url for url in said.get_all("Project-URL", []))
     needed = [Requirement(one) for one in said.get_all("Requires-Dist", [])]
     always = {one for one in needed if one.marker is None}
     assert always == {Requirement(requirement(name, *bounds)) for name, bounds in NEEDED.items()}
