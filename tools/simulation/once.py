@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql.types import LongType, StringType, StructField, StructType
@@ -14,9 +13,6 @@ from spark_streams.sink.stream_writer import StreamWriter
 from tools.chaos.history import Row
 from tools.simulation.injected import PATIENCE
 from tools.simulation.world import World
-
-if TYPE_CHECKING:
-    from tools.simulation.spark import Query
 
 OUT = "out"
 _COLUMNS = ["n", "source", "entry"]
@@ -33,8 +29,8 @@ class Once:
         self._read: set[int] = set()
         self.delivery = "exactly-once"
 
-    def begin(self, query: Query, number: int) -> None:
-        """A run of a batch begins: Spark makes a writer."""
+    def begin(self, epoch: int) -> None:
+        """A run of a batch begins: Spark makes a writer. The ledger does not depend on the checkpoint (epoch)."""
         given = {"url": self._world.server.url, "stream": OUT, "delivery": self.delivery}
         if self.delivery == "exactly-once":
             given["chunkSize"] = str(self._world.setup.chunk)

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from tools.chaos.history import Row
 from tools.simulation.tasks import rows_of
 from tools.simulation.world import World
-
-if TYPE_CHECKING:
-    from tools.simulation.spark import Query
 
 
 class Recorder:
@@ -28,9 +24,9 @@ class Recorder:
         self._late: list[Row] = []
         self.kept: dict[tuple[int, int], list[Row]] = {}
 
-    def begin(self, query: Query, number: int) -> None:
-        """A run of a batch begins."""
-        self._epoch = query.epoch
+    def begin(self, epoch: int) -> None:
+        """A run of a batch begins. epoch: of the checkpoint."""
+        self._epoch = epoch
         self._tasks = {}
 
     def write(self, batches: Iterator[pa.RecordBatch], number: int, partition: int, attempt: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 
@@ -17,10 +17,6 @@ from tools.simulation.model import Entry
 from tools.simulation.place import TaskPlace
 from tools.simulation.ticks import Killed, TaskFailed
 from tools.simulation.world import World, counted
-
-if TYPE_CHECKING:
-    from tools.simulation.model import Entry
-    from tools.simulation.spark import Query
 
 SCHEMA = pa.schema([("n", pa.int64()), ("_stream", pa.string()), ("_id", pa.string())])
 _MOST_ATTEMPTS = 4
@@ -42,10 +38,23 @@ class _Standing:
     until: int
 
 
+class RunningQuery(Protocol):
+    """What tasks ask of the query that they belong to (tools.simulation.spark.Query)."""
+
+    id: str
+    epoch: int
+    runs: int
+    options: dict[str, str]
+    offsets: list[Any]
+    mode: str
+    is_lenient: bool
+    was_limited: bool
+
+
 class Tasks:
     """twins: those of the next batch; read: per batch and its offsets what its complete executions have read."""
 
-    def __init__(self, world: World, query: Query) -> None:
+    def __init__(self, world: World, query: RunningQuery) -> None:
         self._world, self._query = world, query
         self.twins: list[Twin] = []
         self._standing: list[_Standing] = []
@@ -56,7 +65,7 @@ class Tasks:
     def run(self, reader: StreamReader, number: int, partitions: Sequence[Any], which: tuple[str, str]) -> None:
         """All tasks of a batch, then what the sink does at its end."""
         world, sink = self._world, self._world.sink
-        sink.begin(self._query, number)
+        sink.begin(self._query.epoch)
         twins, self.twins = self.twins, []
         mine: list[_Standing] = []
         for at, partition in enumerate(partitions):
