@@ -75,6 +75,7 @@ def test_the_bundled_engine_serves_a_cluster_of_one_machine(
     assert pending(embedded) == 0
 
 
+# A worker with another host name needs a UTS namespace of its own, which only root can make.
 @pytest.mark.skipif(
     not can_rename_machines(), reason="only root can run a worker that believes to be on another machine"
 )

@@ -100,6 +100,7 @@ def test_claim_hands_over_without_counting_a_delivery(client: redis.Redis, order
 
 def test_claim_says_what_is_gone(client: redis.Redis, orders: list[str], said: Said) -> None:
     if not counts_entries(client):
+        # XCLAIM of Redis 6.2 does not tell deleted entries apart, so the command has nothing to report there.
         pytest.skip("Redis before 7.0 hands over what is gone, too")
     client.xtrim("orders", minid="1012-1", approximate=False)
     client.xdel("orders", "1020-1")

@@ -87,6 +87,7 @@ def test_release_of_nobody_s_entries(client: redis.Redis, orders: list[str], rst
 def test_a_server_that_cannot_release_is_named(client: redis.Redis, orders: list[str], rstream: Rstream) -> None:
     try:
         client.execute_command("XNACK", "orders", "g", "FAIL", "IDS", 1, "1-1")
+        # This is the test of a server without XNACK. The other tests of this file run on a server that has it.
         pytest.skip("this server has XNACK")
     except redis.ResponseError:
         pass

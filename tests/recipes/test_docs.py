@@ -35,6 +35,7 @@ def skip_without(spark: SparkSession, name: str, jar: str) -> None:
     try:
         loader.loadClass(name)
     except Py4JJavaError:
+        # The jar is no package of PyPI, so the set-up cannot install it. With --packages or its jar the leg runs.
         pytest.skip(f"this Spark has no {jar}, which comes from Maven Central (--packages): its leg did not run")
 
 

@@ -119,6 +119,7 @@ def blocked(client: Wire, count: int) -> None:
 def newer_than(server: Server, client: Wire, version: tuple[int, int]) -> None:
     """Skip where the server is an older one."""
     if server.kind == "redis" and Judge(client).version < version:
+        # The engine always runs it. An older Redis does not have the counter that the two are compared by.
         pytest.skip(f"this Redis is older than {version[0]}.{version[1]}")
 
 

@@ -162,6 +162,7 @@ def test_unusable_directories_are_refused(tmp_path: Path) -> None:
         locate(tmp_path / "open")
 
 
+# The engine refuses a file of another user. Only root can make one, for the test.
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file to another user")
 @pytest.mark.parametrize("name", ["", "engine.log", "engine.lock", "appendonly.aof"])
 def test_what_another_user_owns_is_refused(folder: Path, name: str) -> None:
@@ -187,6 +188,7 @@ def test_a_link_is_not_followed(folder: Path, tmp_path: Path, name: str) -> None
     assert target.read_text() == "mine"
 
 
+# The same for a link.
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a link to another user")
 def test_the_link_of_another_user_is_no_directory(folder: Path, tmp_path: Path) -> None:
     """It may point elsewhere tomorrow; the user's own link is followed."""
