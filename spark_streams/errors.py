@@ -182,7 +182,7 @@ class WrongKeyTypeError(ServerError):
     """The key holds a value that is not a stream."""
 
     condition = "RSTREAM_WRONG_KEY_TYPE"
-    remedy = "Use another stream name, or delete the key."
+    remedy = "Use another stream name, or give the key another name (`RENAME`)."
 
 
 class IdsExhaustedError(ServerError):
@@ -283,7 +283,7 @@ class OffsetError(StreamStateError):
     """This version cannot read an offset in the checkpoint."""
 
     condition = "RSTREAM_OFFSET"
-    remedy = "Install the version of spark-streams that the message names, or use a new checkpoint."
+    remedy = "Install the version of spark-streams that the message names."
 
 
 class SchemaError(RStreamError):
