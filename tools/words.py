@@ -28,9 +28,9 @@ NOUN = "the noun of what it holds"
 EMPTY_NAMES = frozenset(
     re.findall(
         r"\w+",
-        """one ones at found left known told some gone said given met handed meant asked answered heard looked what which
-        there here them it thing things somebody most least much many few several both each every again afresh anew
-        beside by of had got way ways made whole vain guilty hand hands""",
+        """one ones at found left known told some gone said given met handed meant asked answered heard looked what
+        which there here them it thing things somebody most least much many few several both each every again afresh
+        anew beside by of had got way ways made whole vain guilty hand hands""",
     )
 )
 # Names of one mechanism that have a plain one now.
