@@ -2,6 +2,7 @@
 
 5-0                            at-least-once: batches up to 5-0 are committed and acknowledged
 5-0 begun                      the query begins above 5-0, and nothing is committed yet; so with the words below
+5-0 again=9-0                  batches up to 9-0 were committed, the last one is run again; so with the words below
 5-0 noAck                      noAck: batches up to 5-0 are committed, and nothing is ever pending
 5-0 holds                      at-most-once: entries above 5-0 must not be trimmed
 5-0 holds noAck                noAck of older versions, whose group stands above what is read: the same
@@ -18,19 +19,21 @@ from dataclasses import dataclass
 from spark_streams.model.ids import InvalidStreamId, StreamId
 from spark_streams.model.keys import key_beside
 
-_BEGUN, _HOLDS, _NO_ACK, _ABOVE, _GIVEN = "begun", "holds", "noAck", "above=", "given="
+_BEGUN, _AGAIN, _HOLDS, _NO_ACK, _ABOVE, _GIVEN = "begun", "again=", "holds", "noAck", "above=", "given="
 
 
 @dataclass(frozen=True)
 class Mark:
     """up_to: all entries up to this one are committed. held_above: entries above this one are needed, whatever the
     group says; None: the group's position and pending list say what is needed. no_ack: the query reads without a
-    pending list. begun: it has committed nothing, and begins above `up_to`."""
+    pending list. begun: it has committed nothing, and begins above `up_to`. again: entries up to this one were
+    committed, and the checkpoint has lost that: the query reads those above `up_to` again."""
 
     up_to: StreamId
     held_above: StreamId | None = None
     no_ack: bool = False
     begun: bool = False
+    again: StreamId | None = None
 
     @classmethod
     def parse(cls, value: bytes | None) -> Mark | None:
@@ -41,10 +44,13 @@ class Mark:
         try:
             up_to, begun = StreamId.parse(first), words[:1] == [_BEGUN]
             words = words[1:] if begun else words
+            again = None
+            if words and words[0].startswith(_AGAIN):
+                again = StreamId.parse(words.pop(0).removeprefix(_AGAIN))
             if not words:
-                return cls(up_to, begun=begun)
+                return cls(up_to, begun=begun, again=again)
             if words == [_NO_ACK]:
-                return cls(up_to, no_ack=True, begun=begun)
+                return cls(up_to, no_ack=True, begun=begun, again=again)
             above, no_ack = up_to, False
             for word in words[1:]:
                 if word.startswith(_ABOVE):
@@ -57,14 +63,24 @@ class Mark:
                     return None
         except InvalidStreamId:
             return None
-        return cls(up_to, above, no_ack, begun) if words[0] == _HOLDS else None
+        return cls(up_to, above, no_ack, begun, again) if words[0] == _HOLDS else None
 
     def __str__(self) -> str:
-        said = {_BEGUN: self.begun, _HOLDS: self.holds, _NO_ACK: self.no_ack}
+        said = {
+            _BEGUN: self.begun,
+            f"{_AGAIN}{self.again}": self.again is not None,
+            _HOLDS: self.holds,
+            _NO_ACK: self.no_ack,
+        }
         words = [str(self.up_to), *[word for word, is_so in said.items() if is_so]]
         if self.holds:
             words += [f"{_ABOVE}{self.held_above}" if self.held_above != self.up_to else ""]
         return " ".join(word for word in words if word)
+
+    @property
+    def reached(self) -> StreamId:
+        """The highest entry that was ever committed: a checkpoint below it is an older copy."""
+        return self.up_to if self.again is None else max(self.up_to, self.again)
 
     @property
     def holds(self) -> bool:

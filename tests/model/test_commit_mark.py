@@ -7,12 +7,15 @@ import pytest
 from spark_streams.model.commit_mark import Mark
 from spark_streams.model.ids import StreamId
 
-FIVE, TWO = StreamId(5, 0), StreamId(2, 1)
+FIVE, TWO, NINE = StreamId(5, 0), StreamId(2, 1), StreamId(9, 0)
 VALUES = {
     "5-0": Mark(FIVE),
     "5-0 begun": Mark(FIVE, begun=True),
     "5-0 begun noAck": Mark(FIVE, no_ack=True, begun=True),
     "5-0 begun holds": Mark(FIVE, FIVE, begun=True),
+    "5-0 again=9-0": Mark(FIVE, again=NINE),
+    "5-0 again=9-0 noAck": Mark(FIVE, no_ack=True, again=NINE),
+    "5-0 again=9-0 holds above=2-1": Mark(FIVE, TWO, again=NINE),
     "5-0 holds": Mark(FIVE, FIVE),
     "5-0 holds noAck": Mark(FIVE, FIVE, no_ack=True),
     "5-0 holds above=2-1": Mark(FIVE, TWO),
@@ -35,7 +38,13 @@ def test_what_earlier_versions_wrote_besides_is_accepted(value: bytes, mark: Mar
 
 
 @pytest.mark.parametrize("value", [None, b"", b"holds", b"soon holds", b"5-0 held", b"5-0 holds until=9-0", b"\xff-0",
-                                   b"5-0 holds given=x", b"5-0  holds", b"5-0 holds ", b"5-0 holds begun"])  # fmt: skip
+                                   b"5-0 holds given=x", b"5-0  holds", b"5-0 holds ", b"5-0 holds begun",
+                                   b"5-0 again=x", b"5-0 holds again=9-0"])  # fmt: skip
 def test_a_value_that_this_version_does_not_know_is_none(value: bytes | None) -> None:
     """Whoever trims refuses such a key by name (retention.readers)."""
     assert Mark.parse(value) is None
+
+
+def test_a_mark_shows_how_far_the_query_has_come_although_its_last_batch_is_run_again() -> None:
+    assert Mark(FIVE, again=NINE).reached == NINE
+    assert Mark(FIVE).reached == FIVE

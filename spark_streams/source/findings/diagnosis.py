@@ -155,7 +155,7 @@ class _One:
         """Whether somebody has set the group to an older copy of the checkpoint: its mark is above both."""
         if not self.checkpoint.token or self.state is None or self.mark is None:
             return False
-        return self.mark.up_to > self.state.last_delivered == self.logged
+        return self.mark.reached > self.state.last_delivered == self.logged
 
     def finding(
         self,
@@ -172,7 +172,7 @@ class _One:
             self.ownership,
             self.logged,
             None if self.state is None else self.state.last_delivered,
-            None if self.mark is None else self.mark.up_to,
+            None if self.mark is None else self.mark.reached,
             to or self.at_checkpoint,
             lost,
             committed,
@@ -310,15 +310,15 @@ class _One:
         """Whether the group may have stood here once. A mark is written when what it speaks of is delivered and
         acknowledged: on no replica, and in no file, it stands above the group, unless somebody has moved that."""
         is_known = state.known or (self.mark is not None and self.mark.begun)
-        return self.mark is None or (is_known and self.mark.up_to <= state.last_delivered)
+        return self.mark is None or (is_known and self.mark.reached <= state.last_delivered)
 
     def _above(self, state: GroupState) -> Finding | None:
         mark, is_shared = self.mark, self.ownership is Ownership.SHARED
         if mark is not None and mark.begun and self.stream not in self.checkpoint.positions:
             mark = None  # the query was to read the stream before its first batch, and then was not
-        if mark is not None and self.checkpoint.token and mark.up_to > self.logged:
+        if mark is not None and self.checkpoint.token and mark.reached > self.logged:
             if is_shared:  # the query has read a part of it, under the newer checkpoint: nobody can tell which
-                return self.finding(Kind.CHECKPOINT_OLDER, Start(mark.up_to), lost=None)
+                return self.finding(Kind.CHECKPOINT_OLDER, Start(mark.reached), lost=None)
             return self.finding(Kind.CHECKPOINT_OLDER)
         if not state.known and self._was_entered(not is_shared):
             return self.finding(Kind.CONSUMER_GONE, lost=None)

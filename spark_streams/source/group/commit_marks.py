@@ -105,15 +105,17 @@ class CommitMarks:
 
     def run_again(self, server: Server, end: Offset) -> None:
         """The batch that ends here is run again, because the commit log has lost it: it is not committed. So what its
-        tasks note counts, and what is pending for us within it is of the batch. A mark that is above it stays: it shows
-        that the checkpoint is an older copy. With noAck the checkpoint counts, whichever it is."""
+        tasks note counts, and what is pending for us within it is of the batch. The mark remembers that the batch was
+        committed before. A mark that is above the batch stays. Both show later whether the checkpoint is an older copy.
+        With noAck the checkpoint counts, whichever it is."""
         lowered: dict[str, Mark] = {}
         for stream, mark in self._get(server, list(end.shares)).items():
             share = end.shares[stream]
             if mark is None or mark.holds or mark.up_to < end[stream]:
                 continue
-            if mark.up_to == end[stream] or self._no_ack:
-                lowered[stream] = replace(mark, up_to=share.begun or share.after)
+            if mark.reached == end[stream] or self._no_ack:
+                again = None if self._no_ack else mark.reached
+                lowered[stream] = replace(mark, up_to=share.begun or share.after, again=again)
         self._set(server, lowered)
 
     # -- on the server -----------------------------------------------------------------------------------------------

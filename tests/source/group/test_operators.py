@@ -83,6 +83,27 @@ def test_an_older_copy_of_the_checkpoint_is_noticed_without_its_commit_mark(
     assert [n for batch in drain(again, 10, log[2]) for n in batch] == list(range(20, 50))
 
 
+@pytest.mark.parametrize("is_interrupted", [False, True], ids=["", "its last commit is missing, too"])
+def test_an_older_copy_is_noticed_although_the_last_batch_was_run_again(
+    server: Server, client: redis.Redis, is_interrupted: bool
+) -> None:
+    """The commit log has lost its last file: Spark runs the batch again, and commits it. Before the next trigger, which
+    would write the commit mark, the checkpoint is replaced by an older copy."""
+    add(client, 30)
+    log = batches(reader(server, limits=NEVER_AHEAD), 3)
+    for number in (3, 2) if is_interrupted else (3,):
+        again = reader(server, limits=NEVER_AHEAD)
+        again.initialOffset()
+        assert read(again, log[number - 1], log[number]) == list(range(10 * number - 10, 10 * number))
+    with pytest.raises(DataLossError, match="an older copy of the checkpoint") as raised:
+        reader(server, limits=NEVER_AHEAD).latestOffset(log[2], TEN)
+    stop_all()
+    carry_out(server, str(raised.value))
+    again = reader(server, limits=NEVER_AHEAD)
+    assert [n for batch in drain(again, 10, log[2]) for n in batch] == list(range(20, 30))
+    assert pending_count(client) == 0
+
+
 def test_an_older_copy_is_noticed_without_its_commit_mark_though_a_batch_is_pending(
     server: Server, client: redis.Redis
 ) -> None:
