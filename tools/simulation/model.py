@@ -59,7 +59,8 @@ class Stream:
     and nobody has held against the model yet (a run that is killed may say them again); remembered: how many the
     checkpoint had counted when the query was last at peace; moved_at_first: an operator has moved its group before
     there was a checkpoint, and nobody knows what it has had by then; skipped: numbers of entries over which the group
-    was set forward since the query was last at peace, while nobody else read from it.
+    was set forward since the query was last at peace, while nobody else read from it; was_lenient: a run with
+    failOnDataLoss=false has read the stream since the query was last at peace with it.
     Of the sink's stream, which is looked at only when a batch is written: at_batch: how many things had happened to it
     when the last batch began; seen: the same of the last one that was committed.
     """
@@ -75,6 +76,7 @@ class Stream:
     remembered: int = 0
     moved_at_first: bool = False
     skipped: set[int] = field(default_factory=set)
+    was_lenient: bool = False
     happened: int = 0
     at_batch: int = 0
     seen: int = 0

@@ -50,7 +50,6 @@ class Query:
         self.lenient = self.strict_again = False
         self.was_no_ack = False  # an earlier run was
         self.had_a_list = False  # an earlier run was without noAck
-        self.was_lenient = False  # a run was, since the query was last at peace
         self.was_limited = False  # an earlier run had maxDeliveries: batches may have been cut
         self.given_up: list[Entry] = []  # acknowledged before they are read: a run that ends gives them up
         self.runs = 0
@@ -113,6 +112,8 @@ class Query:
         """One batch: `batch`, `idle` where there was nothing, `killed`, or `error` where the run has ended with one."""
         world = self.world
         world.pauses = 0
+        for name in self.reads():
+            world.model.stream(name).was_lenient |= self.is_lenient
         try:
             if self._reader is None:
                 self._start(available_now)
@@ -155,7 +156,6 @@ class Query:
         self.runs += 1
         self.world.model.begun = True
         self.was_limited |= "maxDeliveries" in self.options
-        self.was_lenient |= self.is_lenient
         self.was_no_ack |= self.options.get("noAck") == "true"
         self.had_a_list |= self.options.get("noAck") != "true"
         self.world.tell(f"   start: {given}{' AvailableNow' if available_now else ''}")

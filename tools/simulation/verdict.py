@@ -46,7 +46,7 @@ def at_peace(world: World) -> None:
             model.streams[name].skipped.clear()
             model.streams[name].counted = 0
             model.streams[name].remembered = query.lost(name)
-    query.was_lenient = query.is_lenient
+            model.streams[name].was_lenient = query.is_lenient
     out = model.stream(OUT)
     if out.seen == out.happened:
         out.causes.clear()
@@ -94,7 +94,7 @@ def _hold_names(world: World, name: str, missing: list[Entry]) -> None:
     silent = [one for one in missing if not one.named and not _may_pass(world, one)]
     if world.model.streams[name].moved_at_first:
         silent = [one for one in silent if one.gone not in ("trimmed", "deleted")]
-    if world.query.was_lenient:  # since it was last at peace: what it has passed over then, it has counted
+    if world.model.streams[name].was_lenient:  # what a lenient run has passed over, it has counted
         silent = [one for one in silent if one.gone not in _WITH_ALL][world.model.streams[name].counted :]
     if silent:
         what = "silent" if world.model.streams[name].ever else "lost"
