@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import random
 from collections.abc import Iterator, Mapping
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.seeds import TIMES, first_seed
 from tools.servers.server import (
     KINDS,
     Server,
@@ -19,8 +18,16 @@ from tools.servers.server import (
     skip_without_redis,
 )
 
-# How long an example takes says how busy the machine is. What once failed is a test of its own, not a file on one disk.
-settings.register_profile("tests", deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow])
+# A deadline would measure how busy the machine is. An example that failed becomes a test, not a file on one disk.
+# The usual run takes the same examples each time. The nightly run takes ten times as many, at random.
+settings.register_profile(
+    "tests",
+    deadline=None,
+    database=None,
+    derandomize=TIMES == 1,
+    max_examples=100 * TIMES,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.load_profile("tests")
 
 _TURN = pytest.StashKey[int]()
@@ -30,13 +37,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--by-turns",
         action="store_true",
-        help="each test of both servers on one of them: half of the tests on the engine, half on redis-server; an even "
-        "RSTREAM_SEED's is the other one than an odd one's",
+        help="run each test of both servers on one of them, chosen by the test's name and the commit (or RSTREAM_SEED)",
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.stash[_TURN] = int(os.environ.get("RSTREAM_SEED") or random.randrange(2))
+    config.stash[_TURN] = first_seed()
 
 
 def turn_of(config: pytest.Config) -> int:

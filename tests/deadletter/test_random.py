@@ -1,28 +1,24 @@
 """Letters through seeded random lives: each exactly once, and an entry is acknowledged exactly where its letter exists.
 
-RSTREAM_SEED replays a run, RSTREAM_RUNS says how many on each server.
+tests/seeds.py says which seeds.
 """
 
 from __future__ import annotations
 
-import os
 import random
 
 import pytest
 
 from tests.deadletter.lives import Lives
 from tests.proxy import Proxy
+from tests.seeds import seeds
 from tools.servers.server import Server
-
-RUNS = int(os.environ.get("RSTREAM_RUNS") or 25)
 
 
 def test_each_letter_exists_once_whatever_breaks_and_an_entry_is_acknowledged_where_it_does(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    chosen = os.environ.get("RSTREAM_SEED")
-    first = int(chosen) if chosen else random.randrange(1 << 30)
-    for seed in range(first, first + (1 if chosen else RUNS)):
+    for seed in seeds(25):
         with Proxy(server.url) as proxy:
             lives = Lives(server, proxy, seed)
             try:

@@ -6,7 +6,6 @@ What chance has chosen for a test (the sink; the server, where a scene is slow) 
 from __future__ import annotations
 
 import contextlib
-import os
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.seeds import first_seed
 from tools.chaos.query import SINKS
 from tools.chaos.scene import Scene
 from tools.servers.server import Server, kind_of_turn
@@ -23,10 +23,9 @@ _CHOSEN = pytest.StashKey[dict[str, str]]()
 
 @pytest.fixture(scope="session")
 def seed() -> int:
-    """What is random in these tests; RSTREAM_SEED replays a run."""
-    chosen = int(os.environ.get("RSTREAM_SEED") or random.randrange(1_000_000))
-    print(f"RSTREAM_SEED={chosen}")
-    return chosen
+    """Seed of all that is random in these tests."""
+    print(f"RSTREAM_SEED={first_seed()}")
+    return first_seed()
 
 
 @pytest.fixture(scope="module")

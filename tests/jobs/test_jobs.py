@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from tests.jobs.work import KEY, Running, Work, sample
+from tests.seeds import first_seed
 from tools.servers.server import KINDS, Server, skip_without_redis
 
 pytestmark = pytest.mark.spark
@@ -131,8 +132,8 @@ def histories(servers_of_kinds: dict[str, Server], tmp_path_factory: pytest.Temp
     for server in servers_of_kinds.values():
         with server.client() as client:
             client.flushall()
-    seed = random.randrange(1000)
-    print(f"seed {seed}")
+    seed = first_seed()
+    print(f"RSTREAM_SEED={seed}")
     works = [Work(tmp_path_factory.mktemp(kind), server) for kind, server in servers_of_kinds.items()]
     with ThreadPoolExecutor(len(works)) as side_by_side:
         lived = list(side_by_side.map(live, works, range(seed, seed + len(works))))

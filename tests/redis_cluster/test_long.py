@@ -10,6 +10,7 @@ import pytest
 
 from spark_streams.model.keys import slot_of
 from tests.redis_cluster.piping import OUTS, STREAMS, Piping
+from tests.seeds import first_seed
 from tools.servers.cluster import RedisCluster
 from tools.servers.sentinels import until
 
@@ -24,9 +25,8 @@ def move_one(cluster: RedisCluster, chance: random.Random) -> None:
 
 
 def seeded() -> random.Random:
-    seed = random.randrange(10_000)
-    print(f"seed {seed}")
-    return random.Random(seed)
+    print(f"RSTREAM_SEED={first_seed()}")
+    return random.Random(first_seed())
 
 
 def replaced(cluster: RedisCluster, stream: str, before: int) -> None:

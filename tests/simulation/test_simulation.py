@@ -6,6 +6,7 @@ import os
 
 import pytest
 
+from tests.seeds import TIMES
 from tools.servers.server import Server
 from tools.simulation import known
 from tools.simulation.patched import product
@@ -15,17 +16,16 @@ from tools.simulation.soak import shrunk, soak
 
 pytestmark = pytest.mark.chaos  # every run has seeds of its own
 
-BLOCKS, RUNS = 6, 10  # per server, unless RSTREAM_RUNS says otherwise
+BLOCKS, RUNS = 6, 10 * TIMES  # per server
 
 
 @pytest.mark.parametrize("block", range(BLOCKS))
 def test_nothing_is_lost_doubled_or_passed_over_in_silence(server: Server, block: int) -> None:
-    """The same seeds each time; RSTREAM_RUNS goes on behind them, RSTREAM_SEED tells one."""
+    """The same seeds each time, or RSTREAM_SEED alone."""
     if seed := os.environ.get("RSTREAM_SEED"):
         seeds = range(int(seed), int(seed) + (block == 0))
     else:
-        runs = -(-int(os.environ.get("RSTREAM_RUNS") or BLOCKS * RUNS) // BLOCKS)
-        seeds = range(block * runs, (block + 1) * runs)
+        seeds = range(block * RUNS, (block + 1) * RUNS)
     for tally in soak(server, seeds):
         for kind, (which, *_) in tally.seeds.items():
             if known.why(kind) is None or os.environ.get("RSTREAM_SEED"):

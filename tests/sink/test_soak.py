@@ -1,13 +1,10 @@
 """A query over many batches, and everything happens to it that can: each row is there once.
 
-RSTREAM_RUNS=2000 RSTREAM_SEED=1 python -m pytest tests/sink/test_soak.py     so many seeds, from this one on
-
-A seed says what happens, and on which server; how threads take turns is the machine's.
+A seed says what happens, and on which server; how threads take turns is the machine's. tests/seeds.py says which seeds.
 """
 
 from __future__ import annotations
 
-import os
 import random
 import threading
 import time
@@ -23,12 +20,12 @@ from spark_streams.sink.ledger.runs import begin_run
 from spark_streams.sink.send.write import Result
 from spark_streams.wire.address.address import Address
 from tests.proxy import Proxy
+from tests.seeds import seeds
 from tests.sink.keeping import Copy
 from tests.sink.standing import Standing, watched
 from tests.sink.writing import KilledError, close, dying, frame, ledger_keys, numbers, options, write
 from tools.servers.server import KINDS, Server
 
-FIRST, RUNS = int(os.environ.get("RSTREAM_SEED", "0")), int(os.environ.get("RSTREAM_RUNS", "25"))
 BATCHES = 6
 STREAMS = ("a", "b", "{b}c", "d}")
 Row = tuple[int, str]
@@ -191,7 +188,7 @@ def no_clock_counts(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.parametrize("kind", [Driver, Unlucky])
 @pytest.mark.parametrize(
     ("seed", "server"),
-    [(seed, KINDS[seed % len(KINDS)]) for seed in range(FIRST, FIRST + RUNS)],
+    [(seed, KINDS[seed % len(KINDS)]) for seed in seeds(25)],
     indirect=["server"],
 )
 def test_each_row_is_there_once_whatever_happens(server: Server, seed: int, kind: type[Driver]) -> None:

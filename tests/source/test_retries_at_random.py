@@ -16,6 +16,7 @@ import redis
 from spark_streams.errors import RStreamError
 from spark_streams.model.keys import returned_stream
 from spark_streams.source.stream_reader import StreamReader
+from tests.seeds import seeds
 from tests.source.test_retries import TEXTS, TOLD
 from tools.driving import ALL, another_reader, forget_all, pending_count, rows
 from tools.sending import KilledError, dying_at
@@ -72,10 +73,8 @@ class Query:
         return True
 
 
-@pytest.mark.parametrize("number", range(2))
-def test_each_entry_ends_once(server: Server, client: redis.Redis, number: int) -> None:
-    seed = random.randrange(1_000_000)
-    print(f"seed {seed}")
+@pytest.mark.parametrize("seed", seeds(2))
+def test_each_entry_ends_once(server: Server, client: redis.Redis, seed: int) -> None:
     live(server, client, random.Random(seed))
 
 

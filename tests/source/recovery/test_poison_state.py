@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -12,8 +11,7 @@ from dataclasses import replace
 import pytest
 
 from spark_streams.source.recovery.poison_state import DEATHS, PIECES, Book, Piece
-
-RUNS = int(os.environ.get("RSTREAM_RUNS", "300"))
+from tests.seeds import seeds
 
 
 class Query:
@@ -117,7 +115,7 @@ def by_chance(chance: random.Random, often: float, longest: int) -> Callable[[],
 @pytest.mark.parametrize("longest", [1, 20])
 @pytest.mark.parametrize("often", [0.03, 0.1, 0.2, 0.3, 0.5, 0.8])
 def test_no_good_entry_is_given_up_whatever_else_comes_and_goes(entries: int, longest: int, often: float) -> None:
-    for seed in range(RUNS // 20 if RUNS > 20 else 1):
+    for seed in seeds(15):
         chance = random.Random(seed)
         query = Query(entries, set(), by_chance(chance, often, longest), chance.choice([1, 3]), entries + 200)
         query.run(10_000)

@@ -1,11 +1,10 @@
 """Whatever a query dies of, and however often: no good entry becomes a letter, every other does, all is read once.
 
-RSTREAM_SEED=n runs one seed of the random test, RSTREAM_RUNS=n so many.
+tests/seeds.py says which seeds the random test has.
 """
 
 from __future__ import annotations
 
-import os
 import random
 import threading
 from collections import Counter
@@ -15,12 +14,10 @@ import redis
 
 from spark_streams.spark.read_limits import ReadMaxRows
 from spark_streams.wire.connection.connection import Connection
+from tests.seeds import seeds
 from tests.source.supervised import DiedError, Supervised, consumers, letters
 from tools.driving import ALL, add, pending_count
 from tools.servers.server import Server
-
-RUNS = int(os.environ.get("RSTREAM_RUNS", "12"))
-SEEDS = [int(os.environ["RSTREAM_SEED"])] if "RSTREAM_SEED" in os.environ else range(RUNS)
 
 
 @pytest.mark.parametrize("needs_entries", [False, True], ids=["whatever is read", "only for entries"])
@@ -166,7 +163,7 @@ def run(server: Server, client: redis.Redis, seed: int, monkeypatch: pytest.Monk
     assert len(client.keys("rstream:*")) <= 6 * len(producer.streams)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", seeds(12))
 def test_at_random(server: Server, client: redis.Redis, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     print(f"RSTREAM_SEED={seed}")
     run(server, client, seed, monkeypatch)
