@@ -14,25 +14,22 @@ from tools.simulation.plan import make
 from tools.simulation.run import run
 from tools.simulation.soak import shrunk, soak
 
-pytestmark = pytest.mark.chaos  # every run has seeds of its own
+pytestmark = [pytest.mark.chaos, pytest.mark.random]
 
-BLOCKS, RUNS = 6, 10 * TIMES  # per server
+BLOCKS, RUNS = 6, 10 * TIMES  # runs per block and server
+FIRST = int(os.environ.get("RSTREAM_SEED") or 0)
 
 
 @pytest.mark.parametrize("block", range(BLOCKS))
 def test_nothing_is_lost_doubled_or_passed_over_in_silence(server: Server, block: int) -> None:
-    """The same seeds each time, or RSTREAM_SEED alone."""
-    if seed := os.environ.get("RSTREAM_SEED"):
-        seeds = range(int(seed), int(seed) + (block == 0))
-    else:
-        seeds = range(block * RUNS, (block + 1) * RUNS)
-    for tally in soak(server, seeds):
-        for kind, (which, *_) in tally.seeds.items():
-            if known.why(kind) is None or os.environ.get("RSTREAM_SEED"):
-                pytest.fail(f"seed {which}\n{_told(server, which)}", pytrace=False)
+    """The same seeds each time, or those from RSTREAM_SEED on."""
+    for tally in soak(server, range(FIRST + block * RUNS, FIRST + (block + 1) * RUNS)):
+        for kind, (seed, *_) in tally.seeds.items():
+            if known.why(kind) is None:
+                pytest.fail(f"seed {seed}\n{_story(server, seed)}", pytrace=False)
 
 
-def _told(server: Server, seed: int) -> str:
+def _story(server: Server, seed: int) -> str:
     """The shortest plan that fails like this one, and its story."""
     lines: list[str] = []
     with product(), server.client(decode_responses=True) as client:

@@ -185,6 +185,7 @@ def no_clock_counts(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
+@pytest.mark.random
 @pytest.mark.parametrize("kind", [Driver, Unlucky])
 @pytest.mark.parametrize(
     ("seed", "server"),

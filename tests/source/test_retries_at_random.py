@@ -73,6 +73,7 @@ class Query:
         return True
 
 
+@pytest.mark.random
 @pytest.mark.parametrize("seed", seeds(2))
 def test_each_entry_ends_once(server: Server, client: redis.Redis, seed: int) -> None:
     live(server, client, random.Random(seed))

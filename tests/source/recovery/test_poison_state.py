@@ -111,6 +111,7 @@ def by_chance(chance: random.Random, often: float, longest: int) -> Callable[[],
     return away
 
 
+@pytest.mark.random
 @pytest.mark.parametrize("entries", [1, 30, 300])
 @pytest.mark.parametrize("longest", [1, 20])
 @pytest.mark.parametrize("often", [0.03, 0.1, 0.2, 0.3, 0.5, 0.8])

@@ -163,7 +163,8 @@ def run(server: Server, client: redis.Redis, seed: int, monkeypatch: pytest.Monk
     assert len(client.keys("rstream:*")) <= 6 * len(producer.streams)
 
 
-@pytest.mark.parametrize("seed", seeds(12))
+@pytest.mark.random
+@pytest.mark.parametrize("seed", seeds(3))
 def test_at_random(server: Server, client: redis.Redis, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     print(f"RSTREAM_SEED={seed}")
     run(server, client, seed, monkeypatch)
