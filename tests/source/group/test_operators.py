@@ -83,14 +83,19 @@ def test_an_older_copy_of_the_checkpoint_is_noticed_without_its_commit_mark(
     assert [n for batch in drain(again, 10, log[2]) for n in batch] == list(range(20, 50))
 
 
-@pytest.mark.parametrize("is_interrupted", [False, True], ids=["", "its last commit is missing, too"])
+@pytest.mark.parametrize("is_interrupted", [False, True])
+@pytest.mark.parametrize("shared", [False, True])
 def test_an_older_copy_is_noticed_although_the_last_batch_was_run_again(
-    server: Server, client: redis.Redis, is_interrupted: bool
+    server: Server, client: redis.Redis, shared: bool, is_interrupted: bool
 ) -> None:
     """The commit log has lost its last file: Spark runs the batch again, and commits it. Before the next trigger, which
     would write the commit mark, the checkpoint is replaced by an older copy."""
     add(client, 30)
-    log = batches(reader(server, limits=NEVER_AHEAD), 3)
+    one = reader(server, limits=NEVER_AHEAD)
+    at = begin(one)
+    if shared:
+        client.xgroup_createconsumer("s", "g", "other")
+    log = batches(one, 3, at)
     for number in (3, 2) if is_interrupted else (3,):
         again = reader(server, limits=NEVER_AHEAD)
         again.initialOffset()
@@ -98,7 +103,7 @@ def test_an_older_copy_is_noticed_although_the_last_batch_was_run_again(
     with pytest.raises(DataLossError, match="an older copy of the checkpoint") as raised:
         reader(server, limits=NEVER_AHEAD).latestOffset(log[2], TEN)
     stop_all()
-    carry_out(server, str(raised.value))
+    carry_out(server, str(raised.value), *(["--even-active"] if shared else []))
     again = reader(server, limits=NEVER_AHEAD)
     assert [n for batch in drain(again, 10, log[2]) for n in batch] == list(range(20, 30))
     assert pending_count(client) == 0
