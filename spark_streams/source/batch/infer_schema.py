@@ -1,6 +1,6 @@
-"""Columns and types from a sample of entries. Pure: values in, names of types out.
+"""Infer columns and types from a sample of entries. Pure: values in, names of types out.
 
-A field becomes the narrowest of these that reads every one of its values without loss:
+A field gets the narrowest of these types that reads each of its values without loss:
 
     long        whole numbers of 64 bits
     double      numbers with a point or an exponent, of at most 17 digits; whole numbers, nan and infinity among them
@@ -10,7 +10,7 @@ A field becomes the narrowest of these that reads every one of its values withou
     string      everything else: leading zeros (007), larger numbers, empty values, a mixture
     binary      values that are not UTF-8
 
-Decimal fractions become double: who wants them exact declares DECIMAL. A time in milliseconds is a whole number.
+Decimal fractions become double; declare DECIMAL if they must be exact. A time in milliseconds is a whole number.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _TIMESTAMP = re.compile(
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6})?)?(Z|[+-][0-9]{2}:?[0-9]{2})?"
 )
-_MOST_DIGITS = 17  # that a double tells apart
+_MAX_DIGITS = 17  # that a double distinguishes
 _EXACT = 1 << 53  # whole numbers beyond are not all doubles
 
 _log = logging.getLogger("spark_streams.source")
 
-# What a column is whose values are of these kinds, the first that holds them all.
+# Type of a column: the first whose kinds hold the kinds of all its values.
 _TYPES: tuple[tuple[str, frozenset[str]], ...] = (
     ("long", frozenset({"short", "long"})),
     ("double", frozenset({"short", "double", "no number"})),
@@ -48,11 +48,10 @@ _TYPES: tuple[tuple[str, frozenset[str]], ...] = (
 
 
 def infer(entries: Iterable[Sequence[bytes]], skip: Iterable[str] = ()) -> list[tuple[str, str]]:
-    """(name, type) of each field, in the order in which they come up. entries: [name, value, name, value …].
+    """Return (name, type) of each field, in the order of first appearance. entries: [name, value, name, value …].
 
-    skip: names of columns that are not read from fields; metadata columns never are.
-    A field that cannot be a column beside the others is left out, with a warning: whoever writes an entry names its
-    fields.
+    skip: names of columns that are not read from fields, besides the metadata columns.
+    A field that cannot be a column beside the others is left out, with a warning: field names come from producers.
     """
     kinds: dict[bytes, set[str]] = {}
     entries_with: Counter[bytes] = Counter()
@@ -62,18 +61,18 @@ def infer(entries: Iterable[Sequence[bytes]], skip: Iterable[str] = ()) -> list[
             entries_with[field] += 1
     taken = METADATA | set(skip)
     fields = [field for field in kinds if _is_text(field) and field.decode() not in taken]
-    frequent: dict[str, bytes] = {}  # of names that differ in case only, the one that most entries have
-    for field in sorted(fields, key=lambda one: -entries_with[one]):
+    frequent: dict[str, bytes] = {}  # of names that differ in case only, the most frequent one
+    for field in sorted(fields, key=lambda field: -entries_with[field]):
         frequent.setdefault(field.decode().lower(), field)
     columns = []
     for field in fields:
-        kept = frequent[field.decode().lower()]
-        if kept == field:
+        preferred = frequent[field.decode().lower()]
+        if preferred == field:
             columns.append((field.decode(), _type_of(kinds[field])))
         else:
             _log.warning(
-                "inferSchema leaves out field %r: it differs from %r in case only; to read it, give a schema with it",
-                field.decode()[:100], kept.decode()[:100],
+                "inferSchema leaves out field %r: it differs from %r in case only. Pass a schema to read both.",
+                field.decode()[:100], preferred.decode()[:100],
             )  # fmt: skip
     return columns
 
@@ -82,14 +81,14 @@ def _is_text(field: bytes) -> bool:
     try:
         field.decode()
     except UnicodeDecodeError:
-        _log.warning("inferSchema leaves out field %r: its name is not UTF-8, which no column can have", field[:100])
+        _log.warning("inferSchema leaves out field %r: its name is not UTF-8, so it cannot be a column.", field[:100])
         return False
     return True
 
 
 def kind_of(value: bytes) -> str:
-    """What a single value looks like: one of the types above; `short` for a whole number that a double holds exactly;
-    `no number` for nan and infinity."""
+    """Return the kind of a value: a type above, `short` for a whole number that a double holds exactly, or `no number`
+    for nan and infinity."""
     try:
         text = value.decode()
     except UnicodeDecodeError:
@@ -98,7 +97,7 @@ def kind_of(value: bytes) -> str:
         return "short" if abs(int(text)) <= _EXACT else "long"
     if _DOUBLE.fullmatch(text):
         digits = re.split("[eE]", text)[0].replace(".", "").lstrip("-0")
-        return "double" if len(digits) <= _MOST_DIGITS and math.isfinite(float(text)) else "string"
+        return "double" if len(digits) <= _MAX_DIGITS and math.isfinite(float(text)) else "string"
     if text.lower() in ("true", "false"):
         return "boolean"
     if _NO_NUMBER.fullmatch(text):

@@ -1,4 +1,4 @@
-"""What a batch reads, found out on the server: a handful of round trips for all streams together. It only looks."""
+"""Plan the tasks of a batch read: a few round trips for all streams together. Nothing on the server changes."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from spark_streams.model.ids import MAX_ID, MIN_ID, StreamId
 from spark_streams.options.per_stream import PerStream
 from spark_streams.options.source_options import BatchSourceOptions
 from spark_streams.shards.names import Shard
-from spark_streams.source.batch.looks import Aim, look_around, may_be_large
+from spark_streams.source.batch.probe_streams import ProbeTarget, may_be_large, probe_streams
 from spark_streams.source.batch.split_points import cut
-from spark_streams.source.batch.stream_bounds import Head, Narrowing, run_of
+from spark_streams.source.batch.stream_bounds import Head, Narrowing, range_of
 from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.limits import LIMITS, Limits
 from spark_streams.source.partitioning import Task, task_size, tasks
@@ -30,15 +30,15 @@ _log = logging.getLogger("spark_streams.source")
 def plan_tasks(
     server: Server, options: BatchSourceOptions, narrowing: Narrowing, limits: Limits = LIMITS
 ) -> list[Task]:
-    """What each task reads, disjoint and together all that the options and the narrowing ask for, up to the newest
-    entries of this moment.
+    """Return what each task reads: disjoint, together all that the options and the narrowing ask for, up to the newest
+    entries at this moment.
 
-    Raises StreamMissingError where a stream that is named does not exist, ShardsError, WrongKeyTypeError.
+    Raises StreamMissingError if a stream of `streams` does not exist, ShardsError, WrongKeyTypeError.
     """
     options = with_shards(server, options)
-    heads = look_at_inputs(server, options, narrowing)
+    heads = fetch_inputs(server, options, narrowing)
     bounded = [
-        run_of(
+        range_of(
             stream,
             head,
             _position(options.starting_offsets, stream),
@@ -47,38 +47,39 @@ def plan_tasks(
         )
         for stream, head in heads.items()
     ]
-    ranges = [span for span in bounded if span is not None]
+    ranges = [entries for entries in bounded if entries is not None]
     if options.ordered:
         return tasks(ranges, options.entries_per_partition, ordered=True, limits=limits)
     entries = task_size(ranges, options.entries_per_partition, limits)
     if options.min_partitions is not None:
-        entries = max(1, min(entries, sum(span.count for span in ranges) // options.min_partitions))
+        entries = max(1, min(entries, sum(part.count for part in ranges) // options.min_partitions))
     return tasks(_cut(server, heads, ranges, entries), entries, limits=limits)
 
 
-def look_at_inputs(server: Server, options: BatchSourceOptions, narrowing: Narrowing) -> dict[str, Head]:
-    """The streams that are read: those that are named, or those that match the pattern and hold no dead letters.
+def fetch_inputs(server: Server, options: BatchSourceOptions, narrowing: Narrowing) -> dict[str, Head]:
+    """Return the streams to read: those of `streams`, or those that match the pattern and hold no dead letters.
 
-    Raises StreamMissingError where one that is named does not exist, WrongKeyTypeError.
+    Raises StreamMissingError if a stream of `streams` does not exist, WrongKeyTypeError.
     """
     if options.streams is not None:
-        return look_at_heads(server, narrowing.among(options.streams), must_exist=True)
+        return fetch_heads(server, narrowing.among(options.streams), must_exist=True)
     matching = matching_streams(server, options.pattern, but=())
     if not matching:
         _log.warning("%s; nothing is read", nothing_matches(server, options.pattern))
-    heads = look_at_heads(server, narrowing.among(matching), must_exist=False)
-    return {stream: head for stream, head in heads.items() if not head.letters}
+    heads = fetch_heads(server, narrowing.among(matching), must_exist=False)
+    return {stream: head for stream, head in heads.items() if not head.has_dead_letters}
 
 
 def _position(positions: PerStream[str], stream: str) -> StreamId:
-    """`$` is the end of all ids: the newest entry bounds it."""
+    """Return the ID of a position. `$` is the highest ID: the newest entry bounds the range."""
     position = positions.of(stream)
     return MAX_ID if position == "$" else StreamId.parse(position)
 
 
-def look_at_heads(server: Server, streams: Sequence[str], must_exist: bool) -> dict[str, Head]:
-    """Each stream's ends and length (XINFO STREAM), in one round trip; without must_exist a missing stream is empty.
+def fetch_heads(server: Server, streams: Sequence[str], must_exist: bool) -> dict[str, Head]:
+    """Return each stream's ends and length (XINFO STREAM), in one round trip.
 
+    must_exist: if False, a missing stream counts as empty.
     Raises StreamMissingError, WrongKeyTypeError.
     """
     commands = [("XINFO", "STREAM", stream) for stream in streams]
@@ -97,7 +98,8 @@ def look_at_heads(server: Server, streams: Sequence[str], must_exist: bool) -> d
             absent.append(stream)
     if must_exist and absent:
         raise missing(server, absent[0], "use streamsPattern to read what is there")
-    silent = {stream: why for stream, why in silent.items() if Shard.named(stream) is None}  # made before it has rows
+    # A shard is created before it has entries.
+    silent = {stream: why for stream, why in silent.items() if Shard.named(stream) is None}
     for line in lines_of(server, silent if must_exist else {}, "nothing is read of it"):
         _log.warning("%s", line)
     return heads
@@ -112,15 +114,17 @@ def _head(ends: StreamEnds | None) -> Head:
 
 
 def _cut(server: Server, heads: Mapping[str, Head], ranges: Sequence[EntryRange], entries: int) -> list[EntryRange]:
-    """The ranges, those that are too large for a task in parts."""
-    aims = [
-        Aim(span, entries, heads[span.stream].length, heads[span.stream].entry_bytes)
-        for span in ranges
-        if may_be_large(span, heads[span.stream].length, entries)
+    """Return the ranges, with those in parts that are too large for a task."""
+    targets = [
+        ProbeTarget(whole_range, entries, heads[whole_range.stream].length, heads[whole_range.stream].entry_bytes)
+        for whole_range in ranges
+        if may_be_large(whole_range, heads[whole_range.stream].length, entries)
     ]
-    looks = {aim.span: found for aim, found in zip(aims, look_around(server, aims), strict=True)}
+    probes = dict(zip([target.range for target in targets], probe_streams(server, targets), strict=True))
     parts: list[EntryRange] = []
-    for span in ranges:
-        known = looks.get(span)
-        parts += cut(span, known, entries, heads[span.stream].length) if known else [span]
+    for whole_range in ranges:
+        if probes.get(whole_range):
+            parts += cut(whole_range, probes[whole_range], entries, heads[whole_range.stream].length)
+        else:
+            parts.append(whole_range)
     return parts

@@ -1,4 +1,4 @@
-"""A few entries of some streams, to infer a schema from. It only looks."""
+"""Sample entries of some streams, to infer a schema from. Nothing on the server changes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from spark_streams.errors import SchemaError
 from spark_streams.options.source_options import BatchSourceOptions
-from spark_streams.source.batch.plan import look_at_inputs
+from spark_streams.source.batch.plan import fetch_inputs
 from spark_streams.source.batch.stream_bounds import Narrowing
 from spark_streams.source.limits import LIMITS, Limits
 from spark_streams.source.shard_sets import with_shards
@@ -17,19 +17,19 @@ STREAMS = 20  # at most
 
 
 def sample(server: Server, options: BatchSourceOptions, limits: Limits = LIMITS) -> list[Sequence[bytes]]:
-    """The fields of the oldest and newest entries of each stream: [name, value, name, value …].
+    """Return the fields of the oldest and newest entries of each stream: [name, value, name, value …].
 
-    Raises SchemaError where there is none, StreamMissingError where a stream that is named does not exist.
+    Raises SchemaError if there is no entry, StreamMissingError if a stream of `streams` does not exist.
     """
-    heads = look_at_inputs(server, with_shards(server, options), Narrowing())
-    held = {stream: head for stream, head in heads.items() if head.length}
-    some = dict(list(held.items())[:STREAMS])
-    if not some:
+    heads = fetch_inputs(server, with_shards(server, options), Narrowing())
+    non_empty = {stream: head for stream, head in heads.items() if head.length}
+    sampled = dict(list(non_empty.items())[:STREAMS])
+    if not sampled:
         read = ", ".join(list(heads)[:5]) or f"streamsPattern={options.streams_pattern}"
-        raise SchemaError(f"inferSchema found no entry in {read} at {server.address}: give a schema")
+        raise SchemaError(f"inferSchema found no entry in {read} at {server.address}. Pass a schema to .schema(…).")
     commands: list[tuple[str | int, ...]] = []
-    for stream, head in some.items():
-        fitting = limits.sample_bytes // (2 * len(some) * max(1, head.entry_bytes))
+    for stream, head in sampled.items():
+        fitting = limits.sample_bytes // (2 * len(sampled) * max(1, head.entry_bytes))
         count = max(1, min(limits.sample_entries, fitting))
         commands.append(("XRANGE", stream, "-", "+", "COUNT", count))
         if head.length > count:

@@ -1,11 +1,11 @@
-"""Where to cut a stream so that its parts hold about equally many entries. Pure arithmetic over a few looks at it.
+"""Where to cut a stream so that its parts hold about equally many entries. Pure arithmetic over a few probes.
 
-A server can tell how many entries a stream has, and which ones come next after an id, but not how many lie between two
-ids; and entries come in bursts. So a stream is *looked at* in places: a look is the first few ids at or above a place.
-From look to look lies a stretch, whose size is known (the look saw its end) or follows from how densely its first
-entries lie. Where a stretch seems too large it is looked at again in its middle.
+A server can tell how many entries a stream has, and which ones follow an ID, but not how many lie between two IDs; and
+entries come in bursts. So a stream is probed: a probe is the first few IDs at or above a position. Between two probes
+lies a stretch. Its size is exact if the probe reached its end; else it is estimated from how densely its first entries
+lie. A stretch that seems too large is probed again in its middle.
 
-All of this decides only where to cut. Parts touch and cover the whole, whatever the estimates are worth.
+All of this decides only where to cut. The parts touch and cover the whole range, however wrong the estimates are.
 """
 
 from __future__ import annotations
@@ -16,122 +16,128 @@ from dataclasses import dataclass, replace
 from spark_streams.model.ids import StreamId
 from spark_streams.source.entry_range import EntryRange
 
-_FINENESS = 4  # looks for each part that is wanted
-_MOST_PIECES = 64  # that one stretch is looked at in, the next time
+_PROBES_PER_PART = 4
+_MAX_PIECES = 64  # that a stretch is cut into for the next round of probes
 
 
 @dataclass(frozen=True)
-class Look:
-    """ids: the first ones at or above `at` and within the run, ascending; end: whether no further one follows;
-    deepest: the last sequence number in the millisecond of `at`, 0 where it has none; below: the last id below `at`,
-    None if there is none, or if it was not looked at."""
+class Probe:
+    """ids: the first IDs at or above the position and within the range, ascending; is_last: no further ID follows;
+    deepest: the last sequence number in the position's millisecond, 0 if there is none; below: the last ID below the
+    position, None if there is none or if it was not asked for."""
 
-    at: StreamId
+    position: StreamId
     ids: tuple[StreamId, ...]
-    end: bool
+    is_last: bool
     deepest: int = 0
     below: StreamId | None = None
 
 
 @dataclass(frozen=True)
 class Stretch:
-    """From a look up to the next one. about: how many entries; known: whether that is exact; seen: the last id that
-    the look saw of it, None where there is none; end: no entry of it is above this id."""
+    """From the position of one probe to the next. count: of entries; is_exact: the count is no estimate; seen: the last
+    ID of the stretch that the probe returned, None if there is none; end: no entry of the stretch is above this ID."""
 
-    at: StreamId
+    first: StreamId
     upto: StreamId
-    about: int
-    known: bool
+    count: int
+    is_exact: bool
     seen: StreamId | None
     end: StreamId
 
 
-def first_places(span: EntryRange, entries: int, looks: int) -> list[StreamId]:
-    """Where to look first: evenly over the run's ids, at most `looks` times. entries: how many a part shall have."""
-    wanted = min(looks, _FINENESS * -(-span.count // entries))
-    return _between(span.after.next(), span.last, wanted)
+def first_positions(entry_range: EntryRange, entries: int, limit: int) -> list[StreamId]:
+    """Return the positions of the first round, evenly over the range, at most `limit`. entries: wanted per part."""
+    probes = min(limit, _PROBES_PER_PART * -(-entry_range.count // entries))
+    return _between(entry_range.after.next(), entry_range.last, probes)
 
 
-def further_places(span: EntryRange, known: Sequence[Look], entries: int, most: int, looks: int) -> list[StreamId]:
-    """Where to look again, at most `looks` times, because a stretch is too large for a part; none where all is well.
+def further_positions(
+    entry_range: EntryRange, probes: Sequence[Probe], entries: int, length: int, limit: int
+) -> list[StreamId]:
+    """Return at most `limit` positions within the stretches that are too large for a part.
 
-    known: the looks so far; most: how many entries the stream has. Where far fewer were found than the run should
-    hold, a burst hides between the looks.
+    length: entries of the stream. If the probes account for far fewer entries than the range should hold, a burst lies
+    hidden between them.
     """
-    found = _stretches(span, known, most)
-    hidden = sum(one.about for one in found) < span.count // 2
-    vague = [one for one in found if not one.known and (hidden or 2 * one.about > entries)]
-    places: list[StreamId] = []
-    for one in sorted(vague, key=lambda one: -one.about):
-        pieces = looks // len(vague) if hidden else 2 + 2 * one.about // entries
-        if one.seen is not None:
-            places += _between(one.seen, one.end, max(2, min(_MOST_PIECES, pieces)))
-    return sorted(set(places[:looks]) - {look.at for look in known})
+    stretches = _estimates(entry_range, probes, length)
+    is_hidden = sum(stretch.count for stretch in stretches) < entry_range.count // 2
+    vague = [stretch for stretch in stretches if not stretch.is_exact and (is_hidden or 2 * stretch.count > entries)]
+    positions: list[StreamId] = []
+    for stretch in sorted(vague, key=lambda stretch: -stretch.count):
+        pieces = limit // len(vague) if is_hidden else 2 + 2 * stretch.count // entries
+        if stretch.seen is not None:
+            positions += _between(stretch.seen, stretch.end, max(2, min(_MAX_PIECES, pieces)))
+    return sorted(set(positions[:limit]) - {probe.position for probe in probes})
 
 
-def cut(span: EntryRange, looks: Sequence[Look], entries: int, most: int) -> list[EntryRange]:
-    """The run in parts of about so many entries: touching, in order, together the run."""
+def cut(entry_range: EntryRange, probes: Sequence[Probe], entries: int, length: int) -> list[EntryRange]:
+    """Return the range in parts of about `entries` entries: touching, in order, together the whole range."""
     parts: list[EntryRange] = []
-    after, about = span.after, 0
-    for one in stretches(span, looks, most):
-        if about > 0 and one.at > after.next() and about + one.about > entries:
-            parts.append(replace(span, after=after, last=one.at.previous(), count=about))
-            after, about = one.at.previous(), 0
-        about += one.about
-    return [*parts, replace(span, after=after, count=max(1, about))]
+    after, count = entry_range.after, 0
+    for stretch in stretches_of(entry_range, probes, length):
+        if count > 0 and stretch.first > after.next() and count + stretch.count > entries:
+            parts.append(replace(entry_range, after=after, last=stretch.first.previous(), count=count))
+            after, count = stretch.first.previous(), 0
+        count += stretch.count
+    return [*parts, replace(entry_range, after=after, count=max(1, count))]
 
 
-def stretches(span: EntryRange, looks: Sequence[Look], most: int) -> list[Stretch]:
-    """The run from look to look. If it has `most` entries, the estimates add up to that."""
-    found = _stretches(span, looks, most)
-    return _scaled(found, most) if span.count == most else found
+def stretches_of(entry_range: EntryRange, probes: Sequence[Probe], length: int) -> list[Stretch]:
+    """Return the stretches of a range. If the range has `length` entries, the estimates add up to that."""
+    stretches = _estimates(entry_range, probes, length)
+    return _scaled(stretches, length) if entry_range.count == length else stretches
 
 
 def _between(first: StreamId, last: StreamId, pieces: int) -> list[StreamId]:
-    """The lower ends of so many equal pieces of [first, last]: by milliseconds, or within one by sequence number."""
+    """Return the lower ends of `pieces` equal pieces of [first, last]: by milliseconds, or within one by sequence
+    number."""
     if pieces < 2:
         return [first]
     if first.ms == last.ms:
         width = last.seq - first.seq
-        return sorted({StreamId(first.ms, first.seq + width * at // pieces) for at in range(pieces)})
+        return sorted({StreamId(first.ms, first.seq + width * piece // pieces) for piece in range(pieces)})
     width = last.ms - first.ms
-    places = {StreamId(first.ms + width * at // pieces, 0) for at in range(1, pieces)}
-    return [first, *sorted(place for place in places if place > first)]
+    positions = {StreamId(first.ms + width * piece // pieces, 0) for piece in range(1, pieces)}
+    return [first, *sorted(position for position in positions if position > first)]
 
 
-def _stretches(entries: EntryRange, looks: Sequence[Look], most: int) -> list[Stretch]:
-    """The run from end to end."""
-    found: list[Stretch] = []
-    ordered = sorted(looks, key=lambda look: look.at)
-    for number, look in enumerate(ordered):
-        final = number + 1 == len(ordered)
-        upto = entries.last if final else ordered[number + 1].at
-        inside = look.ids if final else [one for one in look.ids if one < upto]
-        below = None if final else ordered[number + 1].below
-        end = upto if below is None else min(upto, max(below, look.at))
-        known = look.end or len(inside) < len(look.ids) or (below is not None and inside[-1:] == [below])
-        about = len(inside) if known else max(len(inside), min(most, _count(look, end)))
-        found.append(Stretch(look.at, upto, about, known, inside[-1] if inside else None, end))
-    return found
+def _estimates(entry_range: EntryRange, probes: Sequence[Probe], length: int) -> list[Stretch]:
+    stretches: list[Stretch] = []
+    ordered = sorted(probes, key=lambda probe: probe.position)
+    for number, probe in enumerate(ordered):
+        is_final = number + 1 == len(ordered)
+        upto = entry_range.last if is_final else ordered[number + 1].position
+        inside = probe.ids if is_final else [entry_id for entry_id in probe.ids if entry_id < upto]
+        below = None if is_final else ordered[number + 1].below
+        end = upto if below is None else min(upto, max(below, probe.position))
+        reaches_below = below is not None and inside[-1:] == [below]
+        is_exact = probe.is_last or len(inside) < len(probe.ids) or reaches_below
+        count = len(inside) if is_exact else max(len(inside), min(length, _estimate(probe, end)))
+        stretches.append(Stretch(probe.position, upto, count, is_exact, inside[-1] if inside else None, end))
+    return stretches
 
 
-def _count(look: Look, upto: StreamId) -> int:
-    """About how many entries lie from the first id of a look to `upto`."""
-    first, last = look.ids[0], look.ids[-1]
+def _estimate(probe: Probe, upto: StreamId) -> int:
+    """Estimate how many entries lie from the first ID of a probe to `upto`."""
+    first, last = probe.ids[0], probe.ids[-1]
     if first.ms == upto.ms:
-        return (upto.seq - first.seq) * len(look.ids) // max(1, last.seq - first.seq)
-    between = last.ms - first.ms
-    if between <= 1:  # sequence numbers count the entries of a millisecond
-        deepest = max(look.deepest, *(one.seq for one in look.ids))
-        return max(len(look.ids), 1 + deepest) * (upto.ms - first.ms)
-    return (len(look.ids) - 1) * (upto.ms - first.ms) // between
+        return (upto.seq - first.seq) * len(probe.ids) // max(1, last.seq - first.seq)
+    elapsed = last.ms - first.ms
+    if elapsed <= 1:  # sequence numbers count the entries of a millisecond
+        deepest = max(probe.deepest, *(entry_id.seq for entry_id in probe.ids))
+        return max(len(probe.ids), 1 + deepest) * (upto.ms - first.ms)
+    return (len(probe.ids) - 1) * (upto.ms - first.ms) // elapsed
 
 
 def _scaled(stretches: Sequence[Stretch], total: int) -> list[Stretch]:
-    """The same with estimates that add up to the total."""
-    certain = sum(one.about for one in stretches if one.known)
-    guessed = sum(one.about for one in stretches if not one.known)
-    if guessed == 0:
+    """Return the stretches with estimates that add up to the total."""
+    exact = sum(stretch.count for stretch in stretches if stretch.is_exact)
+    estimated = sum(stretch.count for stretch in stretches if not stretch.is_exact)
+    if estimated == 0:
         return list(stretches)
-    left = max(0, total - certain)
-    return [one if one.known else replace(one, about=one.about * left // guessed) for one in stretches]
+    remaining = max(0, total - exact)
+    return [
+        stretch if stretch.is_exact else replace(stretch, count=stretch.count * remaining // estimated)
+        for stretch in stretches
+    ]

@@ -1,4 +1,4 @@
-"""What a batch reads of a stream: how options and filters bound it. Pure: ids in, a run out."""
+"""Bounds of a batch read on one stream, from options and filters. Pure: IDs in, a range out."""
 
 from __future__ import annotations
 
@@ -14,34 +14,35 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class Head:
-    """What a stream holds when the read is planned. first, last: its oldest and newest entry, None where it is empty;
-    length: how many entries; entry_bytes: about how large one is; letters: the oldest one is a dead letter."""
+    """State of a stream when the read is planned. first, last: IDs of its oldest and newest entry, None if it is empty;
+    length: in entries; entry_bytes: estimated size of an entry; has_dead_letters: its oldest entry is a dead letter."""
 
     first: StreamId | None
     last: StreamId | None
     length: int
     entry_bytes: int = 0
-    letters: bool = False
+    has_dead_letters: bool = False
 
 
 @dataclass(frozen=True)
 class TextBound:
-    """From `id >= '1700000000000'` or `id <= …`: a comparison of texts, whose order is the order of ids only among ids
-    with equally many digits before the dash, and there only up to the dash.
+    """Bound of a filter such as `id >= '1700000000000'`, which compares texts. Texts have the order of IDs only if the
+    milliseconds have equally many digits, and only up to the dash.
 
-    Among ids whose milliseconds have `digits` digits the filter keeps none with less than `least` or more than `most`.
+    Of the IDs whose milliseconds have `digits` digits, the filter keeps none with milliseconds below `lowest` or above
+    `highest`.
     """
 
     digits: int
-    least: int = 0
-    most: int = U64_MAX
+    lowest: int = 0
+    highest: int = U64_MAX
 
 
 @dataclass(frozen=True)
 class Narrowing:
-    """What filters leave to be read: an entry outside of it fits no filter, an entry inside of it may not, either.
+    """Entries that filters may keep. An entry outside of the narrowing matches no filter; one inside may match none.
 
-    streams, ids: only these, or None for any; after < id ≤ last; text: see TextBound.
+    streams, ids: only these, or None for all; after < ID ≤ last; text: see TextBound.
     """
 
     streams: frozenset[str] | None = None
@@ -51,31 +52,31 @@ class Narrowing:
     text: tuple[TextBound, ...] = ()
 
     def meet(self, other: Narrowing) -> Narrowing:
-        """What both leave."""
+        """Return the narrowing that holds what both hold."""
         return Narrowing(
-            _both(self.streams, other.streams),
-            _both(self.ids, other.ids),
+            _intersection(self.streams, other.streams),
+            _intersection(self.ids, other.ids),
             max(self.after, other.after),
             min(self.last, other.last),
             self.text + other.text,
         )
 
     def among(self, streams: Iterable[str]) -> tuple[str, ...]:
-        """Those of these streams that are left."""
+        """Return the streams that the narrowing holds."""
         return tuple(stream for stream in streams if self.streams is None or stream in self.streams)
 
 
-def _both(one: frozenset[_T] | None, other: frozenset[_T] | None) -> frozenset[_T] | None:
-    if one is None or other is None:
-        return other if one is None else one
-    return one & other
+def _intersection(first: frozenset[_T] | None, second: frozenset[_T] | None) -> frozenset[_T] | None:
+    if first is None or second is None:
+        return second if first is None else first
+    return first & second
 
 
-def run_of(stream: str, head: Head, after: StreamId, last: StreamId, narrowing: Narrowing) -> EntryRange | None:
-    """What is to be read of a stream between two positions, after < id ≤ last; None where there is nothing.
+def range_of(stream: str, head: Head, after: StreamId, last: StreamId, narrowing: Narrowing) -> EntryRange | None:
+    """Return the range to read between two positions, after < ID ≤ last; None if it is empty.
 
-    The newest entry bounds it: entries that are added later are not part of it, whenever it is read. Its count is an
-    estimate, unless it is the whole stream.
+    The newest entry bounds the range: entries that are added later are never part of it. The count is an estimate,
+    unless the range is the whole stream.
     """
     if head.first is None or head.last is None:
         return None
@@ -83,26 +84,26 @@ def run_of(stream: str, head: Head, after: StreamId, last: StreamId, narrowing: 
     last = min(last, narrowing.last, head.last)
     for bound in narrowing.text:
         if after < last and len(str(after.next().ms)) == len(str(last.ms)) == bound.digits:
-            after = max(after, StreamId(bound.least, 0).previous() if bound.least > 0 else MIN_ID)
-            last = min(last, StreamId(bound.most, U64_MAX))
+            after = max(after, StreamId(bound.lowest, 0).previous() if bound.lowest > 0 else MIN_ID)
+            last = min(last, StreamId(bound.highest, U64_MAX))
     if not after < last:
         return None
     if narrowing.ids is None:
         return EntryRange(
             stream, after, last, _share_of(head, head.first, head.last, after, last), owned=True, counted=False
         )
-    ids = sorted(one for one in narrowing.ids if after < one <= last)
+    ids = sorted(entry_id for entry_id in narrowing.ids if after < entry_id <= last)
     if not ids:
         return None
-    packed = b"".join(b"$%d\r\n%b\r\n" % (len(bytes(one)), bytes(one)) for one in ids)
+    packed = b"".join(b"$%d\r\n%b\r\n" % (len(bytes(entry_id)), bytes(entry_id)) for entry_id in ids)
     return EntryRange(stream, ids[0].previous(), ids[-1], len(ids), owned=False, ids=packed, counted=False)
 
 
 def _share_of(head: Head, first: StreamId, newest: StreamId, after: StreamId, last: StreamId) -> int:
-    """How many of the stream's entries lie in (after, last] if they are spread evenly; all where that is all."""
+    """Estimate how many of the stream's entries lie in (after, last], as if they were spread evenly; exact for all."""
     if after < first and last >= newest:
         return head.length
-    whole, part = newest.ms - first.ms, last.ms - after.ms
-    if whole == 0:
-        whole, part = newest.seq - first.seq, min(last.seq - after.seq, newest.seq - first.seq)
-    return max(1, min(head.length, round(head.length * part / max(1, whole))))
+    width, part = newest.ms - first.ms, last.ms - after.ms
+    if width == 0:
+        width, part = newest.seq - first.seq, min(last.seq - after.seq, newest.seq - first.seq)
+    return max(1, min(head.length, round(head.length * part / max(1, width))))

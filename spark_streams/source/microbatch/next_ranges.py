@@ -1,8 +1,9 @@
-"""What the next batch reads of streams whose groups are bookmarks (noAck). Nothing is delivered: the query decides
-where a batch ends.
+"""Ranges of the next batch of streams whose groups are bookmarks (noAck). The server delivers nothing: the query
+decides where a batch ends.
 
-Without a limit it ends at the stream's last id. With one, ids are looked at (source.batch): one by one if they are
-few, else here and there, so that a batch has about as many entries as the limit says. One plan serves several batches.
+Without a limit a batch ends at the stream's last ID. With a limit the query reads IDs (source.batch): all of them if
+they are few, else a sample of them, so that a batch has about as many entries as the limit says. One plan serves
+several batches.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from spark_streams.model.ids import StreamId
-from spark_streams.source.batch.batch_ends import Course, course_of_ids, course_of_looks, front
-from spark_streams.source.batch.looks import Aim, look_around, may_be_large
-from spark_streams.source.batch.plan import look_at_heads
+from spark_streams.source.batch.batch_ends import Course, course_of_ids, course_of_probes, first_part
+from spark_streams.source.batch.plan import fetch_heads
+from spark_streams.source.batch.probe_streams import ProbeTarget, may_be_large, probe_streams
 from spark_streams.source.batch.stream_bounds import Head
 from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.findings.group_state import GroupState, Reserved
@@ -26,40 +27,40 @@ from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.xinfo import StreamState
 
 _BATCHES = 8  # that are planned at once
-_STEPS = 8  # of a batch, at least
-_STEPS_OF_A_TASK = 4
-_NARROWING = 6  # rounds of looks, until they are at what the next batches read
-_IDS = 8  # of a look
+_STEPS = 8  # per batch, at least
+_STEPS_PER_TASK = 4
+_NARROWING = 6  # rounds of probes, until they cover only what the next batches read
+_IDS = 8  # per probe
 
 
 @dataclass(frozen=True)
-class _Wanted:
-    """span: all that is there, as far as the query may go; most: how many entries the batch may have; size: of a
-    task; is_counted: whether the span's count is exact."""
+class _Demand:
+    """Of one stream. available: all entries that the query may read; limit: entries that the batch may have; size:
+    entries of a task; is_counted: whether the available entries are counted exactly."""
 
-    span: EntryRange
-    most: int
+    available: EntryRange
+    limit: int
     size: int
     is_counted: bool
 
     @property
     def is_whole(self) -> bool:
-        """Whether the batch takes all of it."""
-        return self.most >= self.span.count
+        """Whether the batch takes all available entries."""
+        return self.limit >= self.available.count
 
     @property
     def step(self) -> int:
-        """Entries of a step: small enough to come near to the limit, and to the size of a task."""
-        return max(1, min(self.size // _STEPS_OF_A_TASK, self.most // _STEPS))
+        """Entries of a step: few enough to meet the limit and the size of a task closely."""
+        return max(1, min(self.size // _STEPS_PER_TASK, self.limit // _STEPS))
 
     @property
     def ahead(self) -> int:
         """How many entries to plan."""
-        return min(self.span.count, self.most * (1 if self.is_whole else _BATCHES))
+        return min(self.available.count, self.limit * (1 if self.is_whole else _BATCHES))
 
 
 class NextRanges:
-    """The ranges of one batch. courses: what is planned and not read, per stream."""
+    """Ranges of one batch. courses: what is planned and not read, per stream."""
 
     def __init__(self, admission: Admission, ordered: bool, limits: Limits, courses: Mapping[str, Course]) -> None:
         self._admission = admission
@@ -69,7 +70,7 @@ class NextRanges:
 
     @property
     def courses(self) -> Mapping[str, Course]:
-        """What is planned now for the batches after this one."""
+        """Return what is planned for the batches after this one."""
         return self._courses
 
     def new_entries(
@@ -78,112 +79,121 @@ class NextRanges:
         heads: Mapping[str, StreamState],
         states: Mapping[str, GroupState],
         backlog: Mapping[str, int],
-        room: Room,
+        quota: Room,
         turn: int,
     ) -> tuple[Reserved, Room]:
-        """The ranges, of each stream's backlog what there is room for, and the groups as if they had delivered them;
-        also the room that is left. Raises ServerError and kin."""
+        """Return the ranges of each stream's backlog that the quota admits, the groups as if they had delivered these
+        entries, and the remaining quota. Raises ServerError and its subclasses."""
         waiting = dict(backlog)
-        now: dict[str, GroupState] = {}
+        groups: dict[str, GroupState] = {}
 
         def take(allowed: Mapping[str, int], after: Mapping[str, StreamId]) -> list[EntryRange]:
-            wanted = self._wanted(heads, waiting, allowed, after)
-            self._plan(server, {stream: one for stream, one in wanted.items() if not self._is_planned(stream, one)})
+            demands = self._demands(heads, waiting, allowed, after)
+            unplanned = {stream: demand for stream, demand in demands.items() if not self._is_planned(stream, demand)}
+            self._plan(server, unplanned)
             ranges: list[EntryRange] = []
-            for stream, one in wanted.items():
-                found = self._take(stream, one)
-                ranges += [entries for entries in found if entries.count or not entries.counted]
-                now[stream] = states[stream]._replace(last_delivered=found[-1].last)
-                is_known = one.is_counted and all(entries.counted for entries in found)
-                waiting[stream] = one.span.count - sum(entries.count for entries in found) if is_known else ENDLESS
+            for stream, demand in demands.items():
+                taken = self._take(stream, demand)
+                ranges += [entries for entries in taken if entries.count or not entries.counted]
+                groups[stream] = states[stream]._replace(last_delivered=taken[-1].last)
+                is_exact = demand.is_counted and all(entries.counted for entries in taken)
+                remaining = demand.available.count - sum(entries.count for entries in taken)
+                waiting[stream] = remaining if is_exact else ENDLESS
             return ranges
 
         after = {stream: states[stream].last_delivered for stream in backlog}
-        ranges, left = take_in_parts(server, room, backlog, after, turn, take, self._limits)
-        return Reserved(ranges, now), left
+        ranges, remaining_quota = take_in_parts(server, quota, backlog, after, turn, take, self._limits)
+        return Reserved(ranges, groups), remaining_quota
 
-    def _wanted(
+    def _demands(
         self,
         heads: Mapping[str, StreamState],
         waiting: Mapping[str, int],
         allowed: Mapping[str, int],
         after: Mapping[str, StreamId],
-    ) -> dict[str, _Wanted]:
-        spans = {}
-        for stream, most in allowed.items():
+    ) -> dict[str, _Demand]:
+        available = {}
+        for stream, limit in allowed.items():
             end = self._admission.end_of(stream, heads)
-            if most > 0 and after[stream] < end.last:
+            if limit > 0 and after[stream] < end.last:
                 count = waiting[stream] if 0 < waiting[stream] < ENDLESS else max(1, end.length)
-                spans[stream] = EntryRange(stream, after[stream], end.last, count, owned=True)
-        taken = [replace(span, count=min(span.count, allowed[stream])) for stream, span in spans.items()]
+                available[stream] = EntryRange(stream, after[stream], end.last, count, owned=True)
+        taken = [replace(entries, count=min(entries.count, allowed[stream])) for stream, entries in available.items()]
         size = task_size(taken, self._admission.size([entries.count for entries in taken]), self._limits)
         return {
-            stream: _Wanted(span, allowed[stream], size, span.count == waiting[stream])
-            for stream, span in spans.items()
+            stream: _Demand(entries, allowed[stream], size, entries.count == waiting[stream])
+            for stream, entries in available.items()
         }
 
-    def _is_planned(self, stream: str, wanted: _Wanted) -> bool:
-        """Whether nothing needs to be looked at."""
-        span, course = wanted.span, self._courses.get(stream)
-        if course is not None and course.after == span.after and course.steps and course.steps[-1].last <= span.last:
-            is_fine = course.exact or course.steps[0].count <= wanted.most
-            if is_fine and sum(step.count for step in course.steps) >= min(wanted.most, span.count):
+    def _is_planned(self, stream: str, demand: _Demand) -> bool:
+        """Whether the server needs not to be asked: a course covers the demand, or the batch takes it as one range."""
+        entries, course = demand.available, self._courses.get(stream)
+        if course is not None and course.after == entries.after and course.steps:
+            fits = course.is_exact or course.steps[0].count <= demand.limit
+            is_enough = sum(step.count for step in course.steps) >= min(demand.limit, entries.count)
+            if course.steps[-1].last <= entries.last and fits and is_enough:
                 return True
         self._courses.pop(stream, None)
-        is_one = self._ordered or not may_be_large(span, span.count, wanted.size)
-        return wanted.is_whole and wanted.is_counted and is_one
+        is_one_range = self._ordered or not may_be_large(entries, entries.count, demand.size)
+        return demand.is_whole and demand.is_counted and is_one_range
 
-    def _take(self, stream: str, wanted: _Wanted) -> list[EntryRange]:
+    def _take(self, stream: str, demand: _Demand) -> list[EntryRange]:
         course = self._courses.pop(stream, None)
         if course is None:
-            return [wanted.span]
-        taken, left = course.split(course.within(wanted.most))
-        if left.steps:
-            self._courses[stream] = left
-        return taken.ranges(stream, wanted.size)
+            return [demand.available]
+        taken, remaining = course.split(course.within(demand.limit))
+        if remaining.steps:
+            self._courses[stream] = remaining
+        return taken.ranges(stream, demand.size)
 
-    def _plan(self, server: Server, wanted: Mapping[str, _Wanted]) -> None:
-        if not wanted:
+    def _plan(self, server: Server, demands: Mapping[str, _Demand]) -> None:
+        if not demands:
             return
-        heads = look_at_heads(server, list(wanted), must_exist=False)
-        room = self._limits.look_bytes // len(wanted)
-        few = {}
-        for stream, one in wanted.items():
+        heads = fetch_heads(server, list(demands), must_exist=False)
+        page_bytes = self._limits.look_bytes // len(demands)
+        counts = {}
+        for stream, demand in demands.items():
             first = heads[stream].first
-            fitting = min(self._limits.look_ids, room // max(1, heads[stream].entry_bytes))
-            if min(one.most, one.span.count) <= fitting or first is None or first > one.span.last:
-                few[stream] = max(1, min(one.ahead, fitting))
-        self._one_by_one(server, wanted, few)
-        self._here_and_there(server, {stream: one for stream, one in wanted.items() if stream not in few}, heads)
+            fitting = min(self._limits.look_ids, page_bytes // max(1, heads[stream].entry_bytes))
+            is_small = min(demand.limit, demand.available.count) <= fitting
+            if is_small or first is None or first > demand.available.last:
+                counts[stream] = max(1, min(demand.ahead, fitting))
+        self._read_ids(server, demands, counts)
+        self._probe(server, {stream: demand for stream, demand in demands.items() if stream not in counts}, heads)
 
-    def _one_by_one(self, server: Server, wanted: Mapping[str, _Wanted], few: Mapping[str, int]) -> None:
-        commands = [
-            ("XRANGE", stream, b"(" + bytes(wanted[stream].span.after), bytes(wanted[stream].span.last), "COUNT", count)
-            for stream, count in few.items()
-        ]
-        for command, reply, (stream, count) in zip(commands, server.each(commands), few.items(), strict=True):
+    def _read_ids(self, server: Server, demands: Mapping[str, _Demand], counts: Mapping[str, int]) -> None:
+        commands = []
+        for stream, count in counts.items():
+            entries = demands[stream].available
+            commands.append(("XRANGE", stream, b"(" + bytes(entries.after), bytes(entries.last), "COUNT", count))
+        for command, reply, (stream, count) in zip(commands, server.each(commands), counts.items(), strict=True):
             if isinstance(reply, ReplyError):
                 raise server.error_of(reply, command)
-            self._courses[stream] = course_of_ids(
-                wanted[stream].span, [StreamId.parse(entry[0]) for entry in reply], count
-            )
+            ids = [StreamId.parse(entry[0]) for entry in reply]
+            self._courses[stream] = course_of_ids(demands[stream].available, ids, count)
 
-    def _here_and_there(self, server: Server, wanted: Mapping[str, _Wanted], heads: Mapping[str, Head]) -> None:
-        sizes = {stream: heads[stream].entry_bytes for stream in wanted}
-        spans = {stream: _from_first(one.span, heads[stream]) for stream, one in wanted.items()}
+    def _probe(self, server: Server, demands: Mapping[str, _Demand], heads: Mapping[str, Head]) -> None:
+        sizes = {stream: heads[stream].entry_bytes for stream in demands}
+        ranges = {stream: _from_first(demand.available, heads[stream]) for stream, demand in demands.items()}
         for _ in range(_NARROWING):
-            far = {stream: span for stream, span in spans.items() if span.count > 2 * wanted[stream].ahead}
-            if not far:
+            large = {stream: entries for stream, entries in ranges.items() if entries.count > 2 * demands[stream].ahead}
+            if not large:
                 break
-            aims = [Aim(span, wanted[s].ahead, span.count, sizes[s], _IDS) for s, span in far.items()]
-            for aim, looks in zip(aims, look_around(server, aims, rounds=1), strict=True):
-                spans[aim.span.stream] = front(aim.span, looks, aim.entries)
-        aims = [Aim(span, wanted[stream].step, span.count, sizes[stream], _IDS) for stream, span in spans.items()]
-        for aim, looks in zip(aims, look_around(server, aims), strict=True):
-            after = wanted[aim.span.stream].span.after
-            self._courses[aim.span.stream] = replace(course_of_looks(aim.span, looks, aim.entries), after=after)
+            targets = [
+                ProbeTarget(entries, demands[stream].ahead, entries.count, sizes[stream], _IDS)
+                for stream, entries in large.items()
+            ]
+            for target, probes in zip(targets, probe_streams(server, targets, rounds=1), strict=True):
+                ranges[target.range.stream] = first_part(target.range, probes, target.entries)
+        targets = [
+            ProbeTarget(entries, demands[stream].step, entries.count, sizes[stream], _IDS)
+            for stream, entries in ranges.items()
+        ]
+        for target, probes in zip(targets, probe_streams(server, targets), strict=True):
+            course = course_of_probes(target.range, probes, target.entries)
+            self._courses[target.range.stream] = replace(course, after=demands[target.range.stream].available.after)
 
 
-def _from_first(span: EntryRange, head: Head) -> EntryRange:
-    """The span without what is below the stream's first entry."""
-    return span if head.first is None else replace(span, after=max(span.after, head.first.previous()))
+def _from_first(entries: EntryRange, head: Head) -> EntryRange:
+    """Return the range without the IDs below the stream's first entry."""
+    return entries if head.first is None else replace(entries, after=max(entries.after, head.first.previous()))

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_streams.model.ids import U64_MAX, StreamId
-from spark_streams.source.batch.batch_ends import Course, Step, course_of_ids, course_of_looks, front
-from spark_streams.source.batch.split_points import Look, first_places, further_places
+from spark_streams.source.batch.batch_ends import Course, Step, course_of_ids, course_of_probes, first_part
+from spark_streams.source.batch.split_points import Probe, first_positions, further_positions
 from spark_streams.source.entry_range import EntryRange
 from tests.source.batch.held_ids import IDS
 
@@ -46,14 +46,14 @@ def slow_then_fast(count: int) -> list[StreamId]:
     return [*slow, *(StreamId(1_700_000_000_000 + n // 50, n % 50) for n in range(count - len(slow)))]
 
 
-def look(ids: list[StreamId], span: EntryRange, at: StreamId, count: int = 8) -> Look:
-    """What a server answers."""
+def probe_of(ids: list[StreamId], span: EntryRange, at: StreamId, count: int = 8) -> Probe:
+    """A probe as a server would answer it."""
     begin = bisect_left(ids, at)
-    found = [one for one in ids[begin : begin + count] if one <= span.last]
+    found = [entry_id for entry_id in ids[begin : begin + count] if entry_id <= span.last]
     deepest = bisect_right(ids, StreamId(at.ms, U64_MAX)) - 1
     same = ids[deepest].seq if deepest >= 0 and ids[deepest].ms == at.ms else 0
     below = ids[begin - 1] if begin and ids[begin - 1] > span.after else None
-    return Look(at, tuple(found), len(found) < count, same, below)
+    return Probe(at, tuple(found), len(found) < count, same, below)
 
 
 def course_of(ids: list[StreamId], span: EntryRange, most: int, ahead: int) -> tuple[Course, int]:
@@ -63,23 +63,23 @@ def course_of(ids: list[StreamId], span: EntryRange, most: int, ahead: int) -> t
     for _ in range(6):
         if span.count <= 2 * ahead:
             break
-        looks = [look(ids, span, at) for at in first_places(span, ahead, 256)]
-        seen += 8 * len(looks)
-        span = front(span, looks, ahead)
-    looks, places = [], first_places(span, max(1, most // 8), 256)
+        probes = [probe_of(ids, span, at) for at in first_positions(span, ahead, 256)]
+        seen += 8 * len(probes)
+        span = first_part(span, probes, ahead)
+    probes, positions = [], first_positions(span, max(1, most // 8), 256)
     for _ in range(6):
-        looks += [look(ids, span, at) for at in places]
-        seen += 8 * len(places)
-        places = further_places(span, looks, max(1, most // 8), span.count, 256)
-        if not places:
+        probes += [probe_of(ids, span, at) for at in positions]
+        seen += 8 * len(positions)
+        positions = further_positions(span, probes, max(1, most // 8), span.count, 256)
+        if not positions:
             break
-    return course_of_looks(span, looks, max(1, most // 8)), seen
+    return course_of_probes(span, probes, max(1, most // 8)), seen
 
 
 def batches_of(ids: list[StreamId], most: int) -> tuple[list[int], int]:
     """How many entries each batch has until the stream is at its end, and how many ids were seen for it."""
     sizes, after, seen = list[int](), ids[0].previous(), 0
-    course = Course(after, (), exact=True)
+    course = Course(after, (), is_exact=True)
     while left := len(ids) - bisect_right(ids, after):
         if left <= most:
             return [*sizes, left], seen

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_streams.model.ids import MAX_ID, MIN_ID, StreamId
-from spark_streams.source.batch.split_points import Look, cut, first_places, further_places
-from spark_streams.source.batch.stream_bounds import Head, Narrowing, run_of
+from spark_streams.source.batch.split_points import Probe, cut, first_positions, further_positions
+from spark_streams.source.batch.stream_bounds import Head, Narrowing, range_of
 from spark_streams.source.entry_range import EntryRange
 from tests.source.batch.held_ids import IDS, head_of, inside
 
@@ -23,43 +23,44 @@ def test_a_run_holds_exactly_what_lies_above_its_start_up_to_its_end(
     ids: set[StreamId], after: StreamId, last: StreamId
 ) -> None:
     held = sorted(ids)
-    run = run_of("s", head_of(held), after, last, Narrowing())
+    run = range_of("s", head_of(held), after, last, Narrowing())
     assert inside(run, held) == [one for one in held if after < one <= last]
     assert run is None or 1 <= run.count <= len(held)
 
 
 def test_a_run_ends_at_the_newest_entry_and_knows_the_size_of_a_whole_stream() -> None:
     head = Head(StreamId(5, 0), StreamId(9, 3), 700, 20)
-    whole = run_of("s", head, MIN_ID, MAX_ID, Narrowing())
+    whole = range_of("s", head, MIN_ID, MAX_ID, Narrowing())
     assert whole is not None
     assert (whole.after, whole.last, whole.count) == (StreamId(5, 0).previous(), StreamId(9, 3), 700)
 
 
 def test_an_empty_stream_has_no_run() -> None:
-    assert run_of("s", Head(None, None, 0), MIN_ID, MAX_ID, Narrowing()) is None
+    assert range_of("s", Head(None, None, 0), MIN_ID, MAX_ID, Narrowing()) is None
 
 
 # -- cuts --------------------------------------------------------------------------------------------------------------
 
 
-def look_at(ids: list[StreamId], run: EntryRange, at: StreamId, count: int = 8) -> Look:
-    """What survey asks a server."""
-    begin = bisect.bisect_left(ids, at)
-    found = [one for one in ids[begin : begin + count] if one <= run.last]
-    same = [one.seq for one in ids[bisect.bisect_left(ids, StreamId(at.ms, 0)) :][:2000] if one.ms == at.ms]
-    return Look(at, tuple(found), len(found) < count, max(same, default=0))
+def probe_of(ids: list[StreamId], run: EntryRange, position: StreamId, count: int = 8) -> Probe:
+    """A probe as a server would answer it."""
+    begin = bisect.bisect_left(ids, position)
+    above = [entry_id for entry_id in ids[begin : begin + count] if entry_id <= run.last]
+    same_ms = ids[bisect.bisect_left(ids, StreamId(position.ms, 0)) :][:2000]
+    deepest = max((entry_id.seq for entry_id in same_ms if entry_id.ms == position.ms), default=0)
+    return Probe(position, tuple(above), len(above) < count, deepest)
 
 
 def cut_up(ids: list[StreamId], run: EntryRange, entries: int) -> tuple[list[EntryRange], int]:
-    """(parts, rounds of looks)"""
-    looks: list[Look] = []
-    places = first_places(run, entries, 256)
+    """Return the parts, and the number of rounds of probes."""
+    probes: list[Probe] = []
+    positions = first_positions(run, entries, 256)
     rounds = 0
-    while places and rounds < 6:
-        looks += [look_at(ids, run, at) for at in places]
-        places = further_places(run, looks, entries, len(ids), 256)
+    while positions and rounds < 6:
+        probes += [probe_of(ids, run, position) for position in positions]
+        positions = further_positions(run, probes, entries, len(ids), 256)
         rounds += 1
-    return cut(run, looks, entries, len(ids)), rounds
+    return cut(run, probes, entries, len(ids)), rounds
 
 
 def assert_whole(parts: list[EntryRange], run: EntryRange) -> None:
@@ -75,7 +76,7 @@ def test_parts_touch_and_cover_the_run_whatever_its_ids(
     ids: set[StreamId], after: StreamId, last: StreamId, entries: int
 ) -> None:
     held = sorted(ids)
-    run = run_of("s", head_of(held), after, last, Narrowing())
+    run = range_of("s", head_of(held), after, last, Narrowing())
     if run is not None:
         parts, _ = cut_up(held, run, entries)
         assert_whole(parts, run)
@@ -83,16 +84,16 @@ def test_parts_touch_and_cover_the_run_whatever_its_ids(
 
 @settings(deadline=None)  # a machine with other work to do
 @given(st.data())
-def test_parts_touch_and_cover_the_run_whatever_the_looks_say(data: st.DataObject) -> None:
-    """The stream may change between two looks, and estimates may be absurd: nothing is lost or doubled by it."""
+def test_parts_touch_and_cover_the_run_whatever_the_probes_say(data: st.DataObject) -> None:
+    """The stream may change between two probes, and estimates may be absurd: nothing is lost or doubled by it."""
     run = EntryRange("s", StreamId(10, 3), StreamId(1000, 7), data.draw(st.integers(1, 500)), owned=True, counted=False)
-    looks = []
-    for at in first_places(run, 10, 64):
+    probes = []
+    for at in first_positions(run, 10, 64):
         drawn = data.draw(st.sets(st.builds(StreamId, st.integers(at.ms, 1000), st.integers(0, 12)), max_size=4))
         above = sorted(one for one in drawn if at <= one <= run.last)
-        looks.append(Look(at, tuple(above), not above or data.draw(st.booleans()), data.draw(st.integers(0, 9))))
-    assert_whole(cut(run, looks, 10, 500), run)
-    assert all(run.after < at <= run.last for at in further_places(run, looks, 10, 500, 64))
+        probes.append(Probe(at, tuple(above), not above or data.draw(st.booleans()), data.draw(st.integers(0, 9))))
+    assert_whole(cut(run, probes, 10, 500), run)
+    assert all(run.after < at <= run.last for at in further_positions(run, probes, 10, 500, 64))
 
 
 def burst_in_a_day() -> list[StreamId]:
@@ -115,7 +116,7 @@ SHAPES = {
 def test_parts_are_about_as_large_as_asked_for_whatever_the_rhythm(shape: str, part: str) -> None:
     ids = SHAPES[shape]
     bounds = (MIN_ID, MAX_ID) if part == "whole" else (ids[20_000], ids[25_000])
-    run = run_of("s", head_of(ids), *bounds, Narrowing())
+    run = range_of("s", head_of(ids), *bounds, Narrowing())
     assert run is not None
     entries = 5_000 if part == "whole" else 500
     parts, rounds = cut_up(ids, run, entries)
