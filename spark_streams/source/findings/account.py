@@ -206,7 +206,10 @@ class Account:
             end = head.last if state.stands is None else state.last_delivered
             if ends.get(stream, end) == head.last and not count.before and head.added is not None:
                 missed = _unread(count, head.added)
-                count = count._replace(read=head.added, missed=count.missed + missed)
+                # More was read than was ever added: of a bookmark, that shows the next diagnosis that the server came
+                # back from an older state.
+                read = head.added if state.stands is None else max(count.read, head.added)
+                count = count._replace(read=read, missed=count.missed + missed)
                 found[stream] = replace(known, count=count, unlogged=known.unlogged + missed)
                 if missed:
                     lost.append(_entries_lost(stream, missed, before[stream].last_delivered))

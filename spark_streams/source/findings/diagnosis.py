@@ -199,8 +199,7 @@ class _One:
         if replaced is not None:
             return replaced
         if self.ownership is Ownership.BOOKMARK:
-            left = (self.run.bookmarks or {}).get(self.stream)
-            return None if self.state.last_delivered in (self.logged, left) else self._elsewhere()
+            return self._set_back(self.state)
         if self.state.last_delivered < self.logged:
             return self._below(self.state)
         return self._above(self.state) if self.state.last_delivered > self.logged else None
@@ -256,11 +255,24 @@ class _One:
         to = Start(state.last_delivered) if self.ownership is Ownership.SHARED else self._anew
         return self.finding(Kind.STREAM_REPLACED, to, self.unread)
 
-    def _elsewhere(self) -> Finding | Question | None:
-        """A bookmark that this run has not set there. A crash, a person or an earlier version may have: the next commit
-        sets it. Only if the server came back from an older state, entries may be lost."""
+    def _set_back(self, state: GroupState) -> Finding | Question | None:
+        """Whether the server came back from an older state under a bookmark. Where the bookmark stands does not show
+        it: a run may have set it just after the server came back. So the stream's numbers decide. They are compared at
+        each trigger if the snapshot has them, and asked for if this run has not set the bookmark where it stands."""
+        left = (self.run.bookmarks or {}).get(self.stream)
         there = self._entries_up_to_checkpoint()
-        return there if isinstance(there, Question) else self._restored(there)
+        if isinstance(there, Question):
+            is_expected = state.last_delivered in (self.logged, left) and not self._was_longer
+            return None if is_expected else there
+        return self._restored(there)
+
+    @property
+    def _was_longer(self) -> bool:
+        """Whether the stream of a bookmark had more entries ever added when the checkpoint was written."""
+        logged, added = self.checkpoint_count, self.head.added
+        if self.ownership is not Ownership.BOOKMARK or logged is None or added is None:
+            return False
+        return added < logged.added
 
     def _below(self, state: GroupState) -> Finding | Question:
         """The group was made anew or set back, or the server came back from an older state."""
@@ -295,13 +307,14 @@ class _One:
         """The server has lost its last entries, among them such as the query has read; others may have come since.
         there: how many entries the stream has had up to the checkpoint's position."""
         logged = self.checkpoint_count
-        if logged is None or there is None or there >= logged.read:
+        if logged is None or there is None or (there >= logged.read and not self._was_longer):
             return None
         if self.head.last < self.logged:
             to = Start(self.head.last, self.head.added)
         else:
             to = Start(self.logged, None if logged.before else there)
-        if logged.before:  # how many the last batch has read is in notes, which are gone, too
+        if logged.before or there >= logged.read:
+            # How many the last batch has read is in notes, which are gone, too; or what is there may have come since.
             return self.finding(Kind.SERVER_RESTORED, to, None, None)
         added = max((self.run_count or logged).added, logged.added)
         return self.finding(Kind.SERVER_RESTORED, to, added - there, logged.read - there)

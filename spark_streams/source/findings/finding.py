@@ -31,7 +31,7 @@ class Kind(Enum):
     STREAM_GONE = "The stream is missing, and so is its group."
     STREAM_REPLACED = "The stream was deleted, and another stream was created under its name."
     GROUP_GONE = "The group is missing. Its stream is as it was."
-    SERVER_RESTORED = "The server came back from an older state, without entries that the query has committed."
+    SERVER_RESTORED = "The server came back from an older state, without entries that the query has seen."
     DELIVERIES_LOST = "The server came back from an older state: all entries are there, but the group is lower."
     GROUP_BEHIND = "The group was set back below the checkpoint, or was created again there."
     CHECKPOINT_OLDER = "The commit mark is above the checkpoint: the checkpoint is an older copy."
@@ -83,6 +83,6 @@ class Finding:
     mark: StreamId | None = None  # the commit mark's position; None: there is no mark
     to: Start = Start(MIN_ID)  # where the query goes on if no error is raised
     lost: int | None = 0  # entries that are lost; None: at least one, and the server cannot tell how many
-    committed: int | None = 0  # how many of them were read and committed; None: some
+    committed: int | None = 0  # how many of them were read and committed; None: perhaps some
     other: str = ""  # another consumer of the group
     what: str = ""  # words for the message, such as which entries

@@ -189,7 +189,7 @@ def _words(finding: Finding, place: Place) -> dict[str, object]:
         "lost": number(finding.lost),
         "are": "is" if finding.lost in (1, None) else "are",
         "were": "was" if finding.lost in (1, None) else "were",
-        "committed": "some" if finding.committed is None else finding.committed,
+        "committed": "perhaps some" if finding.committed is None else finding.committed,
         "key": committed_key(stream, member.group, member.consumer).decode("utf-8", "replace"),
         "seek": seek_command(stream, member.group, finding.above),
         "create": create_command(stream, member.group, finding.above),
