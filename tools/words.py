@@ -88,7 +88,9 @@ PHRASES = {
     r"\bput right\b|\bset right\b": "repair, correct",
     r"\bgives? back\b|\bgiven back\b": "returns, restores",
     r"\bhas it that\b": "says",
-    r"(?<!dead )(?<!dead-)(?<!capital )(?<!small )(?<!of )\b(?<!-)letters?\b(?! of the alphabet)": "dead letter",
+    # Not `[letters]`, `letters.stream` and "letters": keys of a job's configuration, and a transaction's name.
+    r"(?<!dead )(?<!dead-)(?<!capital )(?<!small )(?<!of )\b(?<!-)letters?\b"
+    r"(?! of the alphabet|[]\"']|\.[a-z{])": "dead letter",
     r"\bthe like\b": "the nouns",
     r"\bgoes by\b|\bgo by\b": "uses, follows, passes",
     r"\bhow it (?:stands|goes|went)\b|\bhow things (?:stand|are)\b": "the state",

@@ -41,18 +41,18 @@ def init(name: str, output: str | None, stream: str | None, url: str) -> None:
       rstream init archive -o /etc/rstream/archive.toml
       rstream init alerts -o /etc/prometheus/rstream-alerts.yml
     """
-    from spark_streams.jobs.settings.sample_config import about, file_of, sample_config
+    from spark_streams.jobs.settings.sample_config import adapt_sample, file_name, sample_config
 
     if name in MONITORING and stream is not None:
-        raise click.UsageError(f"--stream goes with a job: {file_of(name)} is for all streams")
-    path = Path(output or file_of(name))
+        raise click.UsageError(f"--stream goes with a job: {file_name(name)} is for all streams")
+    path = Path(output or file_name(name))
     if path.exists():
         raise click.UsageError(f"{path} exists, and is not overwritten: name another file with --output")
     text = sample_config(name)
     typed = click.get_current_context().get_parameter_source("url") is ParameterSource.COMMANDLINE
     is_plain = redacted(url) == url
     if stream is not None:
-        text = about(text, stream, _columns(url, stream), url if typed and is_plain else None)
+        text = adapt_sample(text, stream, _columns(url, stream), url if typed and is_plain else None)
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write(text)
@@ -66,9 +66,9 @@ def init(name: str, output: str | None, stream: str | None, url: str) -> None:
 
 def _columns(url: str, stream: str) -> Sequence[tuple[str, str]]:
     """The fields of a stream's entries, and their types. Raises StreamStateError where there is none, SchemaError."""
-    from spark_streams.jobs.start import leave_if_lacking
+    from spark_streams.jobs.start import exit_if_packages_missing
 
-    leave_if_lacking()
+    exit_if_packages_missing()
     from spark_streams.jobs.settings.sample_config import columns_of
 
     with connect(url) as server:

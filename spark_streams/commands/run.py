@@ -33,9 +33,9 @@ def run(
       rstream run etl --config etl.toml --set source.maxEntriesPerTrigger=50000
       rstream run etl --config etl.toml --submit --set spark.master=spark://host:7077
     """
-    from spark_streams.jobs.start import leave_if_lacking
+    from spark_streams.jobs.start import exit_if_packages_missing
 
-    leave_if_lacking()
+    exit_if_packages_missing()
     from spark_streams.jobs.command import run_job
 
     run_job(job, config, settings, check, summary, traceback, submit=submit)

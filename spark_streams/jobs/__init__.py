@@ -1,8 +1,8 @@
-"""The jobs, a file each (etl, load, archive, aggregate, reprocess_dead_letters), and what they share.
+"""The jobs, one file each (etl, load, archive, aggregate, reprocess_dead_letters), and their common parts.
 
-They are run by `rstream run`, by spark-submit with the entries in jobs/ beside the package, or with the one in this
-folder (__main__.py). conf/ holds a sample configuration of each, and what Spark is told by default.
-No other part of the package imports this one, but for the commands `rstream run` and `rstream init`.
+`rstream run` runs a job, or spark-submit with a script of jobs/ beside the package or with __main__.py of this folder.
+conf/ holds a sample configuration of each job and the default settings of Spark.
+Only the commands `rstream run` and `rstream init` import this package.
 """
 
 from __future__ import annotations

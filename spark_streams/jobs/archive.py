@@ -1,9 +1,9 @@
-"""Stream to a table by date, then trim: what is archived and acknowledged by every group leaves the stream.
+"""Stream to a table by date, then trim: entries that are archived and acknowledged by every group leave the stream.
 
-A group of its own reads every entry from the first one on; an entry is acknowledged when its batch is in the table and
-in Spark's commit log. Trimmed is only what every group has acknowledged, this one among them, so nothing is trimmed
-that is not archived byte for byte, and nothing that another group still needs. A batch that is run again replaces its
-own files.
+The job has its own group, which reads from the first entry on. It acknowledges an entry when its batch is in the table
+and in Spark's commit log. Only entries that every group has acknowledged are trimmed, this group included. So every
+trimmed entry is archived byte for byte, and no other group still needs it. A batch that is run again replaces its own
+files.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ SHAPE = {
 }
 REQUIRED = ["source.streams", "source.group", "job.checkpoint"]
 _FIELDS = ("text", "binary")
-# ORC's writer sorts the fields of a map, and keeps one value of a name that is there twice.
+# ORC's writer sorts the fields of a map, and keeps one value per name.
 _ONE_VALUE_OF_A_NAME = ("orc",)
 
 
 def body(job: Job) -> None:
     source = _source(job)
     trimming = _trimming(job)
-    every = _duration(job, "trim.every", "5s") / 1000
+    interval = _duration(job, "trim.every", "5s") / 1000
     table, fields = _table(job)
     query = Query(job, source)
     with connect(source.address) as server:
@@ -66,22 +66,22 @@ def body(job: Job) -> None:
     schema = "`_stream` STRING, `_id` STRING, `_timestamp` TIMESTAMP, `_fields` MAP<BINARY, BINARY>"
     entries = spark.readStream.format("rstream").schema(schema).options(**_options(job)).load()
     table.check_format(spark)
-    place = table.open(spark)
-    place.sweep()
+    table_writer = table.open(spark)
+    table_writer.sweep()
 
     def batch(rows: DataFrame, number: int) -> None:
-        kept = [F.col(f"_{name}").alias(name) for name in ("stream", "id", "timestamp")]
-        kept.append(_exact(F.col("_fields"), fields, table.kind).alias("fields"))
+        columns = [F.col(f"_{name}").alias(name) for name in ("stream", "id", "timestamp")]
+        columns.append(_exact(F.col("_fields"), fields, table.kind).alias("fields"))
         date = F.to_date(F.to_utc_timestamp("_timestamp", F.current_timezone())).alias("date")
-        place.write(rows.select(*kept, date), number)
+        table_writer.write(rows.select(*columns, date), number)
 
-    trimmer = Trimmer(source, trimming, every) if trimming else None
+    trimmer = Trimmer(source, trimming, interval) if trimming else None
     query.watch(spark)
-    ran = query.run(foreach_batch(entries, batch), trimmer.look if trimmer else lambda: None)
-    job.say(entries=ran.entries, **{table.kind: table.place}, entries_per_second=round(ran.rate))
+    progress = query.run(foreach_batch(entries, batch), trimmer.trim_if_due if trimmer else lambda: None)
+    job.summarize(entries=progress.entries, **{table.kind: table.place}, entries_per_second=round(progress.rate))
     if trimmer:
         trimmer.trim()
-        job.say(trimmed=trimmer.trimmed)
+        job.summarize(trimmed=trimmer.trimmed)
 
 
 def _options(job: Job) -> dict[str, str]:
@@ -89,92 +89,99 @@ def _options(job: Job) -> dict[str, str]:
 
 
 def _source(job: Job) -> SourceOptions:
-    """The source's options. Raises ConfigError for those that could have an entry trimmed before it is archived."""
+    """Return the source's options. Raises ConfigError for options that could trim an entry before it is archived."""
     for key in ("startingOffsets", "startingTimestamp"):
         if job.get(f"source.{key}") is not None:
-            raise ConfigError(f"source.{key} has no meaning here: an archive begins with the first entry")
+            raise ConfigError(f"source.{key} has no meaning here: an archive begins with the first entry; leave it out")
     if job.get("source.streamsPattern") is not None:
         raise ConfigError("source.streamsPattern has no meaning here: an archive names its streams (source.streams)")
     source = SourceOptions.parse(job.options("source"))
     if source.shards is not None:
-        raise ConfigError("source.shards has no meaning here: an archive begins when who writes has made the shards")
+        raise ConfigError("source.shards has no meaning here: the writer creates the shards; leave it out")
     if source.no_ack or source.delivery == "at-most-once":
         raise ConfigError(
-            "source.noAck and source.delivery = at-most-once acknowledge entries before they are archived: drop them"
+            "source.noAck and source.delivery = at-most-once acknowledge entries before they are archived: "
+            "leave them out"
         )
     return source
 
 
 def _table(job: Job) -> tuple[TableConfig, str]:
-    """Where entries go, and how their fields are written. Raises ConfigError."""
+    """Return the table of the archive, and how it holds fields: "text" or "binary". Raises ConfigError."""
     table = main_table(job.config)
     if table is None:
         raise ConfigError("table.path is missing; add it, or pass --set table.path=…")
     if table.kind in ("csv", "text"):
-        raise ConfigError(f"{table.where}.format {table.kind!r} cannot hold the map of an entry's fields: take another")
+        raise ConfigError(
+            f"{table.where}.format {table.kind!r} cannot hold the map of an entry's fields: set another format"
+        )
     fields = job.get("parquet.fields") or job.get("table.fields", "text")
     if fields not in _FIELDS:
         raise ConfigError(f'{table.where}.fields must be "text" or "binary", not {fields!r}')
     if fields == "binary" and table.kind == "json":
         raise ConfigError(
             f'{table.where}.format "json" cannot hold names of fields as bytes: '
-            f'take {table.where}.fields = "text", which keeps every byte, and another {table.where}.path'
+            f'set {table.where}.fields = "text", which keeps every byte, and another {table.where}.path'
         )
     return replace(table, partition_by=["date"]), fields
 
 
 def _exact(entry: Column, fields: str, kind: str) -> Column:
-    """The column `fields` of the table, from which every byte of an entry can be read again."""
+    """Return the column `fields` of the table, which keeps every byte of an entry."""
     if fields == "text":
         return exact_text(entry)
     return exact_binary(entry) if kind in _ONE_VALUE_OF_A_NAME else entry
 
 
 def _trimming(job: Job) -> Trimming | None:
-    """What is trimmed; None where nothing is. Raises ConfigError."""
-    given = [key for key in ("keep_entries", "keep_for", "approximate", "every") if job.get(f"trim.{key}") is not None]
+    """Return the rule of [trim], None if nothing is trimmed. Raises ConfigError."""
+    trim_keys = [
+        key for key in ("keep_entries", "keep_for", "approximate", "every") if job.get(f"trim.{key}") is not None
+    ]
     if not job.get("trim.enabled", True):
-        if given:
-            raise ConfigError(f"trim.{given[0]} has no meaning where trim.enabled is false")
+        if trim_keys:
+            raise ConfigError(f"trim.{trim_keys[0]} has no meaning if trim.enabled is false: leave it out")
         return None
-    if "keep_entries" in given and "keep_for" in given:
+    if "keep_entries" in trim_keys and "keep_for" in trim_keys:
         raise ConfigError("trim.keep_entries and trim.keep_for contradict each other: give one of them")
     if job.get("trim.keep_entries", 1) < 1:
-        raise ConfigError("trim.keep_entries must be at least 1; leave it out to keep nothing that is archived")
-    age = _duration(job, "trim.keep_for") if "keep_for" in given else None
+        raise ConfigError("trim.keep_entries must be at least 1; leave it out to trim every archived entry")
+    age = _duration(job, "trim.keep_for") if "keep_for" in trim_keys else None
     return Trimming(
         "acked", Kept(maxlen=job.get("trim.keep_entries"), retention=age), job.get("trim.approximate", True)
     )
 
 
 def _planned(job: Job, trimming: Trimming | None) -> str:
-    """For `--check`."""
+    """Return the line about trimming for `--check`."""
     if trimming is None:
         return "nothing"
-    beyond = f", beyond MAXLEN {trimming.kept.maxlen:,}" if trimming.kept.maxlen else ""
-    beyond = f", beyond {job.get('trim.keep_for')} old" if trimming.kept.retention else beyond
-    return f"what every group has acknowledged{beyond}"
+    kept_entries = f", beyond MAXLEN {trimming.kept.maxlen:,}" if trimming.kept.maxlen else ""
+    kept_entries = f", beyond {job.get('trim.keep_for')} old" if trimming.kept.retention else kept_entries
+    return f"entries that every group has acknowledged{kept_entries}"
 
 
 def _duration(job: Job, key: str, default: str = "") -> int:
-    """Milliseconds. Raises ConfigError."""
+    """Return the duration at a key in milliseconds. Raises ConfigError."""
     try:
         return duration(job.get(key, default))
     except ValueError as error:
         raise ConfigError(f"{key} {error}") from None
 
 
-# -- the group is the archive's own --------------------------------------------------------------------------------
+# -- only this job may have made the group -------------------------------------------------------------------------
 
 
 def _mark(stream: str, group: str) -> bytes:
-    """A key that says: this group was made by an archive job, before the stream's first entry."""
+    """Return the key that marks a group which an archive job has made, to read from the first entry on."""
     return key_beside(stream, "archive", group)
 
 
 def _groups_to_make(server: Server, source: SourceOptions) -> list[str]:
-    """The streams that do not have the group yet. Raises StreamStateError where somebody else has made it: what it had
-    been given by then is not in the archive, and would be trimmed."""
+    """Return the streams that do not have the group yet. Raises StreamStateError if no archive job has made the group.
+
+    Entries that were delivered to such a group before are not in the archive, and would be trimmed.
+    """
     fresh = []
     for stream in source.streams or ():
         described = server.execute("XINFO", "GROUPS", stream) if server.execute("EXISTS", stream) else []
@@ -183,14 +190,14 @@ def _groups_to_make(server: Server, source: SourceOptions) -> list[str]:
         elif not server.execute("EXISTS", _mark(stream, source.group)):
             raise StreamStateError(
                 f"group {source.group!r} of stream {stream!r} at {source.address} was not made by an archive job: "
-                "what it has been given is not in the archive; choose another source.group"
+                "entries that it has received before are not in the archive; set another source.group"
             )
     return fresh
 
 
 def _make_groups(server: Server, source: SourceOptions, streams: list[str]) -> None:
     for stream in streams:
-        # The mark first: without a group it means nothing, and a group without it would be a stranger's.
+        # The mark first: a mark without a group has no effect, and a group without the mark is refused.
         server.execute("SET", _mark(stream, source.group), "1")
         try:
             server.execute("XGROUP", "CREATE", stream, source.group, "0", "MKSTREAM")
@@ -200,19 +207,19 @@ def _make_groups(server: Server, source: SourceOptions, streams: list[str]) -> N
 
 
 class Trimmer:
-    """Trims what is archived and acknowledged. every: seconds; trimmed: how many entries so far."""
+    """Trims entries that are archived and acknowledged. interval: seconds; trimmed: number of entries so far."""
 
-    def __init__(self, source: SourceOptions, trimming: Trimming, every: float) -> None:
-        self._every = every
+    def __init__(self, source: SourceOptions, trimming: Trimming, interval: float) -> None:
+        self._interval = interval
         self._address = source.address
         self._streams = [stream.encode() for stream in source.streams or ()]
         self._trimming = trimming
         self._last = time.monotonic()
         self.trimmed = 0
 
-    def look(self) -> None:
-        """Trim, every few seconds; a server that is away for a moment is left to the next time."""
-        if time.monotonic() - self._last < self._every:
+    def trim_if_due(self) -> None:
+        """Trim if the interval is over. If the server is unreachable, the next call trims."""
+        if time.monotonic() - self._last < self._interval:
             return
         try:
             self.trim()
@@ -222,13 +229,13 @@ class Trimmer:
         self._last = time.monotonic()
 
     def trim(self) -> None:
-        """Trim now. Raises ServerReplyError and kin."""
+        """Trim now. Raises ServerReplyError or another RStreamError."""
         with connect(self._address) as server:
             now = clock(server)
             trimmer = AckedTrimmer(server, self._trimming)
-            # Whole nodes are trimmed ten thousand entries at a time, unless the server is told otherwise.
-            while gone := trimmer.trim(self._streams, now):
-                self.trimmed += gone
+            # One call trims whole nodes, by default at most 10,000 entries.
+            while trimmed := trimmer.trim(self._streams, now):
+                self.trimmed += trimmed
 
 
 PROGRAM = Program(__doc__, SHAPE, REQUIRED, body)

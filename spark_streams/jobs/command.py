@@ -1,11 +1,11 @@
-"""A job's command line: every error is one line with an exit code.
+"""Command line of a job. Every error is printed as one line, with an exit code.
 
     rstream run NAME --config NAME.toml [--set key=value …]
     spark-submit --properties-file conf/spark-defaults.conf jobs/NAME.py --config conf/NAME.toml [--set key=value …]
 
-`--check` checks the configuration, asks the server, prints what the job would do, and starts nothing.
+`--check` checks the configuration and the server, prints the plan, and starts nothing.
 Exit codes: 0 done, or stopped by SIGTERM or SIGINT (running/stopping.py); 1 the job failed; 2 the arguments or the
-configuration are wrong; 130 stopped at once by a second SIGINT. `--traceback` shows where an error comes from.
+configuration are wrong; 130 stopped at once by a second SIGINT. `--traceback` prints the traceback of an error.
 """
 
 from __future__ import annotations
@@ -20,36 +20,38 @@ import click
 from rich.console import Console
 
 from spark_streams.errors import OptionError
-from spark_streams.jobs.arguments import Given, job_options
+from spark_streams.jobs.arguments import JobArguments, job_options
 from spark_streams.jobs.job import ACCESS_SHAPE, NO_JAVA, CheckedError, Job, JobError, Program
 from spark_streams.jobs.settings.config import load
 from spark_streams.jobs.settings.spark_settings import SHAPE as SPARK
 from spark_streams.jobs.settings.spark_settings import has_java
-from spark_streams.jobs.spark_submit import become
-from spark_streams.jobs.spark_submit import program as spark_submit
+from spark_streams.jobs.spark_submit import exec_spark_submit, find_spark_submit
 from spark_streams.running.error_summary import one_line
 from spark_streams.running.spark_log_filter import quieten_python
 from spark_streams.wire.address.server_url import redacted
 
-# As the command `rstream` has it.
+# The same options as the command `rstream`.
 SETTINGS = {"help_option_names": ["-h", "--help"]}
 
 
-def main(name: str, spark_is_told: bool) -> None:
-    """Run a job from the command line; leaves with the codes above."""
+def main(name: str, settings_passed: bool) -> None:
+    """Run a job from the command line. Exit with the codes above.
+
+    settings_passed: spark-submit has received the settings of [spark].
+    """
 
     @click.command(help=program(name).doc, context_settings=SETTINGS)
     @job_options
-    def command(**given: Unpack[Given]) -> None:
-        run_job(name, **given, spark_is_told=spark_is_told)
+    def command(**arguments: Unpack[JobArguments]) -> None:
+        run_job(name, **arguments, settings_passed=settings_passed)
 
     run(command, f"{name}.py", name)
 
 
 def program(name: str) -> Program:
-    """A job by its name."""
-    found: Program = import_module(f"spark_streams.jobs.{name}").PROGRAM
-    return found
+    """Return the job of this name."""
+    job_program: Program = import_module(f"spark_streams.jobs.{name}").PROGRAM
+    return job_program
 
 
 def run_job(
@@ -59,47 +61,51 @@ def run_job(
     check: bool,
     summary: str | None,
     traceback: bool,
-    spark_is_told: bool = False,
+    settings_passed: bool = False,
     submit: bool = False,
 ) -> None:
-    """Run a job, and say what is wrong in one line; returns when it has done its work, or leaves with a code.
+    """Run a job. Return when its work is done; print an error as one line and exit with its code.
 
-    submit: by spark-submit, even where the configuration does not say so; what is checked is checked here.
+    settings_passed: spark-submit has received the settings of [spark]. submit: run the job by spark-submit, even if
+    spark.submit is not set; the configuration is checked in this process.
     """
     if not traceback:
         quieten_python()
     try:
-        wanted = program(name)
-        shape = {**ACCESS_SHAPE, "spark": SPARK, **wanted.shape}
-        filled = load(config, settings, shape, wanted.required)
-        job = Job(name, filled, _console(), check, spark_is_told)
+        job_program = program(name)
+        shape = {**ACCESS_SHAPE, "spark": SPARK, **job_program.shape}
+        configuration = load(config, settings, shape, job_program.required)
+        job = Job(name, configuration, _console(), check, settings_passed)
         spark = job.spark_settings()
-        if (submit or spark.submit) and not check and not spark_is_told:
-            words = [name, *_words(config, settings, summary, traceback)]
-            become(_spark_submit(), spark, words)
-        wanted.body(job)
+        if (submit or spark.submit) and not check and not settings_passed:
+            arguments = [name, *_arguments_again(config, settings, summary, traceback)]
+            exec_spark_submit(_require_spark_submit(), spark, arguments)
+        job_program.body(job)
         job.finish(summary)
     except CheckedError:
         return
     except KeyboardInterrupt:
-        _leave(130, f"{name}: stopped; what was read and not acknowledged is read again next time")
+        _exit_with(130, f"{name}: stopped; the next run reads entries again that were read and not acknowledged")
     except OptionError as error:
-        _leave(2, f"{name}: {error}", traceback)
+        _exit_with(2, f"{name}: {error}", traceback)
     except Exception as error:  # noqa: BLE001 - the one place where errors become a line
-        _leave(1, f"{name}: {one_line(error)}", traceback)
+        _exit_with(1, f"{name}: {one_line(error)}", traceback)
 
 
-def _spark_submit() -> str:
-    """Raises JobError."""
+def _require_spark_submit() -> str:
+    """Return the path of spark-submit. Raises JobError if there is no Java or no spark-submit."""
     if not has_java():
         raise JobError(NO_JAVA)
-    found = spark_submit()
-    if found is None:
+    spark_submit_path = find_spark_submit()
+    if spark_submit_path is None:
         raise JobError("no spark-submit found: set SPARK_HOME to Spark's folder, or leave out --submit")
-    return found
+    return spark_submit_path
 
 
-def _words(config: str | None, settings: tuple[str, ...], summary: str | None, traceback: bool) -> Iterator[str]:
+def _arguments_again(
+    config: str | None, settings: tuple[str, ...], summary: str | None, traceback: bool
+) -> Iterator[str]:
+    """Yield the command line that gives these values."""
     if config:
         yield f"--config={config}"
     yield from (f"--set={setting}" for setting in settings)
@@ -110,22 +116,24 @@ def _words(config: str | None, settings: tuple[str, ...], summary: str | None, t
 
 
 def run(command: click.Command, program: str, name: str) -> None:
-    """Run a command of click's. What is wrong with its arguments is one line that begins with `name`, exit code 2; it
-    shows no password that was typed in the wrong place."""
+    """Run a click command. Wrong arguments end it with code 2 and one line that begins with `name`.
+
+    The line shows no password, also if it was typed in the wrong place.
+    """
     try:
         command.main(prog_name=program, standalone_mode=False)
     except click.UsageError as error:
         words = error.format_message().rstrip(".").split()
-        said = " ".join(redacted(word) if "@" in word or "://" in word else word for word in words)
-        _leave(2, f"{name}: {said}; --help shows how it is called")
+        message = " ".join(redacted(word) if "@" in word or "://" in word else word for word in words)
+        _exit_with(2, f"{name}: {message}; --help lists arguments and options")
 
 
 def _console() -> Console:
     return Console(highlight=False, soft_wrap=True)
 
 
-def _leave(code: int, line: str, show: bool = False) -> NoReturn:
-    if show:
+def _exit_with(code: int, line: str, with_traceback: bool = False) -> NoReturn:
+    if with_traceback:
         tracebacks.print_exc()
     print(line, file=sys.stderr, flush=True)
     sys.exit(code)

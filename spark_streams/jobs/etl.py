@@ -1,6 +1,7 @@
-"""Stream to tables: read a consumer group, type and check every row, write the good ones to a table, or to several and
-to streams, and send the others to a dead-letter stream with the reason. A batch that is run again replaces what its
-first run wrote, and finds the letters that it sent.
+"""Stream to tables: read a consumer group, type and check every row, and write good rows to tables and streams.
+
+Bad rows go to a dead-letter stream with the reason. A batch that is run again replaces the rows of its first run, and
+does not send its dead letters a second time.
 """
 
 from __future__ import annotations
@@ -13,17 +14,17 @@ from pyspark.sql import functions as F
 
 from spark_streams.deadletter.write.routing import TO
 from spark_streams.errors import ConfigError
+from spark_streams.jobs.feedback_loop import check_feedback_loop
 from spark_streams.jobs.job import Job, Program
 from spark_streams.jobs.output.outputs import SHAPE as OUTPUTS
 from spark_streams.jobs.output.outputs import Output, apply_sql, check_main_columns, outputs_of, stream_options
 from spark_streams.jobs.output.table import Table
 from spark_streams.jobs.query import SHAPE as JOB
-from spark_streams.jobs.query import Query, added, foreach_batch
+from spark_streams.jobs.query import Query, count_added, foreach_batch
 from spark_streams.jobs.schema.columns import SHAPE as SCHEMA
 from spark_streams.jobs.schema.columns import Columns
 from spark_streams.jobs.settings.config import FREE
 from spark_streams.jobs.split import Split
-from spark_streams.jobs.ways_back import check_ways_back
 from spark_streams.options.sink_options import SinkOptions
 from spark_streams.options.source_options import SourceOptions
 from spark_streams.running.error_summary import first_line
@@ -37,79 +38,82 @@ SHAPE = {
     "job": JOB,
 }
 REQUIRED = ["source.group", "dead_letters.stream", "job.checkpoint"]
-# The letters are a part of the micro-batch: written once, also where it is replayed.
+# Dead letters are part of the micro-batch: they are written once, also if Spark replays it.
 TRANSACTION = {"transaction": "letters"}
 
 
 def body(job: Job) -> None:
     source = SourceOptions.parse(job.options("source"))
-    letters_to = _letters_to(job)
-    columns = Columns.of(job.config)
+    dead_letter_options = _dead_letter_options(job)
+    columns = Columns.parse(job.config)
     outputs = outputs_of(job.config, job.access)
-    check_ways_back(source, {**stream_options(outputs), "dead_letters.stream": letters_to})
-    retry_delay = _retry_delay(job, source, letters_to)
+    check_feedback_loop(source, {**stream_options(outputs), "dead_letters.stream": dead_letter_options})
+    retry_delay = _retry_delay(job, source, dead_letter_options)
     split = Split(columns, job.get("rule", []), job.get("source.mode") is not None, retry_delay)
     sql = job.get("sql.query") or None
     if sql is None and not columns.needs_spark:
         check_main_columns(outputs, split.names)
     query = Query(job, source)
-    gone = source.dead_letter_stream
-    before = added(source.address, gone)
+    source_dead_letters = source.dead_letter_stream
+    moved_before = count_added(source.address, source_dead_letters)
     spark = job.session()
     entries = spark.readStream.format("rstream").schema(split.schema()).options(**job.options("source")).load()
-    # The time of a letter is the batch's: a replay repeats it.
+    # A dead letter has the time of its batch, which a replay repeats.
     entries = entries.withColumn("_at", F.current_timestamp())
     split.check(entries)
     _check_outputs(split.good(split.judge(entries)), sql, outputs)
     job.plan(
         **query.plan(),
-        types="by the source, mode " + source.mode if split.by_source else f"{len(split.names)} columns",
+        types=f"by the source, mode {source.mode}" if split.by_source else f"{len(split.names)} columns",
         rules=", ".join(rule["reason"] for rule in job.get("rule", [])) or "none",
         **({} if sql is None else {"sql": " ".join(sql.split())}),
         **{output.shown: output.to.plan for output in outputs},
         **({"tried_again": f"after {retry_delay}"} if retry_delay else {}),
-        dead_letters=f"{letters_to.stream} at {letters_to.address}",
+        dead_letters=f"{dead_letter_options.stream} at {dead_letter_options.address}",
     )
-    once = TRANSACTION if letters_to.delivery == "exactly-once" else {}
-    sink = {**once, **job.options("dead_letters"), **({"streamColumn": TO} if retry_delay else {})}
-    batches = Batches(split, sql, [(one, one.open(spark)) for one in outputs], source, sink)
+    transaction = TRANSACTION if dead_letter_options.delivery == "exactly-once" else {}
+    sink = {**transaction, **job.options("dead_letters"), **({"streamColumn": TO} if retry_delay else {})}
+    batches = Batches(split, sql, [(output, output.open(spark)) for output in outputs], source, sink)
     query.watch(spark)
     rate = query.run(foreach_batch(entries, batches.write)).rate
-    job.say(entries=batches.read.total(), **batches.told(), entries_per_second=round(rate))
-    if gone is not None:
-        # Those that the source itself moved: they never became rows. (Others may write to that stream, too.)
-        job.say(moved_by_source=added(source.address, gone) - before)
+    job.summarize(entries=batches.read.total(), **batches.closing_numbers(), entries_per_second=round(rate))
+    if source_dead_letters is not None:
+        # Entries that the source moved before they became rows. (Other clients may write to that stream, too.)
+        job.summarize(moved_by_source=count_added(source.address, source_dead_letters) - moved_before)
 
 
-def _letters_to(job: Job) -> SinkOptions:
-    """The options of [dead_letters]. Raises ConfigError, OptionError."""
-    given = SinkOptions.parse(job.options("dead_letters"))
+def _dead_letter_options(job: Job) -> SinkOptions:
+    """Return the options of [dead_letters]. Raises ConfigError, OptionError."""
+    sink_options = SinkOptions.parse(job.options("dead_letters"))
     for name in ("streamColumn", "idColumn", "shards"):
-        if name in given.given:
-            raise ConfigError(f"dead_letters.{name} has no meaning here: letters go whole to dead_letters.stream")
-    return given
+        if name in sink_options.given:
+            raise ConfigError(
+                f"dead_letters.{name} has no meaning here: all dead letters go to dead_letters.stream; leave it out"
+            )
+    return sink_options
 
 
-def _retry_delay(job: Job, source: SourceOptions, letters_to: SinkOptions) -> str:
-    """source.retryDelay as it is written, "" without one. Raises ConfigError where bad rows could not wait."""
+def _retry_delay(job: Job, source: SourceOptions, dead_letter_options: SinkOptions) -> str:
+    """Return source.retryDelay as the user wrote it, "" without one. Raises ConfigError if bad rows could not wait."""
     if source.retry_delay is None:
         return ""
-    if letters_to.address.url != source.address.url:
+    if dead_letter_options.address.url != source.address.url:
         raise ConfigError(
-            "source.retryDelay: rows that are tried again wait on the source's server, and dead_letters.url is another "
-            "one: drop one of them"
+            "source.retryDelay: rows to retry wait on the source's server, and dead_letters.url names another server: "
+            "leave out one of these options"
         )
-    trims = [name for name in ("maxlen", "minId", "retention", "trim") if name in letters_to.given]
+    trims = [name for name in ("maxlen", "minId", "retention", "trim") if name in dead_letter_options.given]
     if trims:
         raise ConfigError(
-            f"source.retryDelay: dead_letters.{trims[0]} would trim what waits for another try, too: drop one of them"
+            f"source.retryDelay: dead_letters.{trims[0]} would also trim rows that wait for a retry: "
+            "leave out one of these options"
         )
-    given = {name.lower(): value for name, value in job.options("source").items()}
-    return given["retrydelay"]
+    source_options = {name.lower(): value for name, value in job.options("source").items()}
+    return source_options["retrydelay"]
 
 
 def _check_outputs(good: DataFrame, sql: str | None, outputs: Sequence[Output]) -> None:
-    """Let Spark look at [sql] and at the outputs. Raises ConfigError."""
+    """Let Spark analyze [sql] and the outputs. Raises ConfigError."""
     if sql is not None:
         try:
             good = apply_sql(good, sql)
@@ -120,11 +124,11 @@ def _check_outputs(good: DataFrame, sql: str | None, outputs: Sequence[Output]) 
 
 
 class Batches:
-    """Where the rows of a micro-batch go: the good ones to the outputs, the others to the dead letters.
+    """Writer of micro-batches: good rows go to the outputs, bad rows to the dead letters.
 
-    sql: what is made of the good rows before, if anything; outputs: each with what it is written to; sink: the options
-    of the dead letters' stream; read: how many rows so far by their reason, "" for the good ones; tried_again: how many
-    of the others wait for another try; written: how many rows by their output.
+    sql: query over the good rows, if any; outputs: each with the table or stream that it writes; sink: the options of
+    the dead letters' stream. Counts of this run: read: rows by reason, "" for good rows; retried: bad rows that wait
+    for a retry; written: rows by output.
     """
 
     def __init__(
@@ -137,62 +141,62 @@ class Batches:
     ) -> None:
         self._split, self._sql, self._outputs, self._source, self._sink = split, sql, outputs, source, sink
         self.read: Counter[str] = Counter()
-        self.tried_again = 0
+        self.retried = 0
         self.written: Counter[str] = Counter()
-        for _output, place in outputs:
-            place.sweep()
+        for _output, table in outputs:
+            table.sweep()
 
     def write(self, rows: DataFrame, number: int) -> None:
-        """One micro-batch."""
+        """Write one micro-batch."""
         judged = self._split.judge(rows).persist()
         try:
-            counts = judged.groupBy("_reason", self._split.is_tried_again().alias("again")).count().collect()
-            fine = sum(row["count"] for row in counts if row["_reason"] is None)
-            self._write_good(self._split.good(judged), fine, number)
+            counts = judged.groupBy("_reason", self._split.is_retried().alias("again")).count().collect()
+            good_count = sum(row["count"] for row in counts if row["_reason"] is None)
+            self._write_good(self._split.good(judged), good_count, number)
             if any(row["_reason"] is not None for row in counts):
-                letters = self._split.letters(judged, self._source.group, self._source.consumer)
-                letters.write.format("rstream").mode("append").options(**self._sink).save()
+                dead_letters = self._split.dead_letters(judged, self._source.group, self._source.consumer)
+                dead_letters.write.format("rstream").mode("append").options(**self._sink).save()
         finally:
             judged.unpersist()
         for row in counts:
             self.read["" if row["_reason"] is None else row["_reason"]] += row["count"]
-            self.tried_again += row["count"] if row["again"] else 0
+            self.retried += row["count"] if row["again"] else 0
 
     def _write_good(self, good: DataFrame, count: int, number: int) -> None:
-        """count: how many they are."""
+        """Write the good rows. count: their number."""
         if self._sql is None:
-            for output, place in self._outputs:
-                self._write_output(output, place, good, count, number)
+            for output, table in self._outputs:
+                self._write_output(output, table, good, count, number)
             return
-        made = apply_sql(good, self._sql).persist()
+        transformed = apply_sql(good, self._sql).persist()
         try:
-            count = made.count()
-            for output, place in self._outputs:
-                self._write_output(output, place, made, count, number)
+            count = transformed.count()
+            for output, table in self._outputs:
+                self._write_output(output, table, transformed, count, number)
         finally:
-            made.unpersist()
+            transformed.unpersist()
 
-    def _write_output(self, output: Output, place: Table, good: DataFrame, count: int, number: int) -> None:
+    def _write_output(self, output: Output, table: Table, good: DataFrame, count: int, number: int) -> None:
         if output.rows is None:
-            place.write(good, number)
+            table.write(good, number)
             self.written[output.name] += count
             return
-        chosen = output.of(good).persist()
+        selected = output.select(good).persist()
         try:
-            place.write(chosen, number)
-            self.written[output.name] += chosen.count()
+            table.write(selected, number)
+            self.written[output.name] += selected.count()
         finally:
-            chosen.unpersist()
+            selected.unpersist()
 
-    def told(self) -> dict[str, object]:
-        """For the closing numbers."""
-        main = {one.shown: self.written[one.name] for one, _ in self._outputs if one.is_main}
-        others = {one.name: self.written[one.name] for one, _ in self._outputs if not one.is_main}
+    def closing_numbers(self) -> dict[str, object]:
+        """Return the counts for the summary."""
+        main_counts = {output.shown: self.written[output.name] for output, _ in self._outputs if output.is_main}
+        output_counts = {output.name: self.written[output.name] for output, _ in self._outputs if not output.is_main}
         return {
-            **main,
-            **({"outputs": others} if others else {}),
-            "dead": self.read.total() - self.read[""] - self.tried_again,
-            **({"tried_again": self.tried_again} if self._split.retry_delay else {}),
+            **main_counts,
+            **({"outputs": output_counts} if output_counts else {}),
+            "dead": self.read.total() - self.read[""] - self.retried,
+            **({"tried_again": self.retried} if self._split.retry_delay else {}),
             "reasons": {reason: count for reason, count in self.read.items() if reason},
         }
 

@@ -1,4 +1,4 @@
-"""One run of a job: its configuration, its Spark session, what it would do (`--check`), and the summary at its end."""
+"""One run of a job: its configuration, its Spark session, its plan (`--check`), and the summary at its end."""
 
 from __future__ import annotations
 
@@ -30,17 +30,19 @@ from spark_streams.spark.connect import is_of_connect
 from spark_streams.wire.address.address import Address, default_url
 
 _NEEDS_THE_DRIVER = (
-    "a job runs in Spark's driver, and this is a client of Spark Connect: unset SPARK_REMOTE (spark.remote, "
-    "spark.api.mode), and start it with spark-submit --master …"
+    "a job runs in Spark's driver, and this process is a client of Spark Connect: unset SPARK_REMOTE (spark.remote, "
+    "spark.api.mode), and start the job with spark-submit --master …"
 )
-# Keys of every job's configuration: its server, and who connects.
+# Keys of every job's configuration: its server and its login.
 ACCESS_SHAPE = {option.name: str for option in ACCESS}
 NO_JAVA = "no Java found: install a JDK 17 or newer, or set JAVA_HOME"
 
 
 class Program(NamedTuple):
-    """What a job is. doc: what `--help` says of it; shape: the keys of its configuration; required: those that must be
-    given; body: what it does."""
+    """Definition of a job.
+
+    doc: its text in `--help`; shape: the keys of its configuration; required: keys that must be set; body: its work.
+    """
 
     doc: str
     shape: Shape
@@ -50,13 +52,13 @@ class Program(NamedTuple):
 
 @dataclass
 class Job:
-    """One run of a job: its name, its checked configuration, the session, and what it will say at the end."""
+    """One run of a job: its name, its checked configuration, the session, and the facts of its summary."""
 
     name: str
     config: Config
     console: Console
     check: bool = False
-    spark_is_told: bool = False  # by whoever called spark-submit, of what [spark] has
+    settings_passed: bool = False  # spark-submit has received the settings of [spark]
     stop: Stop = field(default_factory=Stop)
     summary: dict[str, object] = field(default_factory=dict)
     started: float = field(default_factory=time.monotonic)
@@ -71,15 +73,15 @@ class Job:
         return str(self.get("url") or default_url())
 
     def spark_settings(self) -> SparkSettings:
-        """What [spark] says. Raises ConfigError, also where it comes too late: Spark has been started by another."""
-        if self.get("spark") and _under_submit() and not self.spark_is_told:
+        """Return the settings of [spark]. Raises ConfigError, also if spark-submit has started the JVM without them."""
+        if self.get("spark") and _under_submit() and not self.settings_passed:
             raise ConfigError(
-                "[spark] is for `rstream run`: to spark-submit say --master and --conf, and leave [spark] out"
+                "[spark] is for `rstream run`: pass --master and --conf to spark-submit, and leave [spark] out"
             )
         return settings_of(self.config)
 
     def session(self) -> SparkSession:
-        """The Spark session, with format("rstream") known. Raises JobError without a JDK, and over Spark Connect."""
+        """Start the Spark session and register format("rstream"). Raises JobError without a JDK or in Spark Connect."""
         if os.environ.get("SPARK_REMOTE"):
             raise JobError(_NEEDS_THE_DRIVER)
         builder = SparkSession.builder.appName(f"rstream {self.name}")
@@ -94,18 +96,18 @@ class Job:
         self.spark = spark = builder.getOrCreate()
         if is_of_connect(spark):
             raise JobError(_NEEDS_THE_DRIVER)
-        # Now: Spark has just put its own handler of SIGINT in place.
+        # After getOrCreate(), which installs Spark's own handler of SIGINT.
         self.stop.listen(spark.sparkContext._gateway)
         register(spark)
         return spark
 
     def stop_with(self, call: Callable[[], None]) -> None:
-        """For a job without a session: call this when it is asked to stop."""
+        """Call this function when the job is to stop. For a job without a Spark session."""
         self.stop.then(call)
         self.stop.listen(launch_gateway() if _under_submit() else None)  # type: ignore[no-untyped-call]
 
     def plan(self, **facts: object) -> None:
-        """What the job is about to do, when all is checked. Ends a run with `--check`."""
+        """Print the plan of a run with `--check`, which ends here: raises CheckedError. Otherwise do nothing."""
         if self.check:
             width = max(map(len, facts))
             self.console.print(f"[bold]{self.name}[/] would:")
@@ -115,70 +117,73 @@ class Job:
 
     @property
     def access(self) -> dict[str, str]:
-        """The stream server of this job, and who connects, as options."""
-        given = {name: str(self.get(name)) for name in ACCESS_SHAPE if self.get(name) is not None}
-        return {**given, "url": self.url}
+        """The stream server of this job and its login, as options."""
+        access_options = {name: str(self.get(name)) for name in ACCESS_SHAPE if self.get(name) is not None}
+        return {**access_options, "url": self.url}
 
     @property
     def address(self) -> Address:
-        """The same, checked. Raises OptionError."""
+        """The stream server and its login, checked. Raises OptionError."""
         return server_of(self.access, "job")
 
     def options(self, table: str) -> dict[str, str]:
-        """A config table as options of format("rstream"); the job's url is the default one."""
-        return beside(self.access, self.plain_options(table))
+        """Return a table of the configuration as options of format("rstream"), with the job's server as default."""
+        return inherit_access(self.access, self.plain_options(table))
 
     def schema(self, key: str, ddl: str) -> StructType:
-        """A schema of the configuration. Raises ConfigError that names its key."""
+        """Parse a schema of the configuration. Raises ConfigError that names its key."""
         try:
             return StructType.fromDDL(ddl)  # type: ignore[return-value]  # of columns, it is a struct
         except Exception as error:
             raise ConfigError(f"{key}: {first_line(error)}") from error
 
     def plain_options(self, table: str) -> dict[str, str]:
-        """A config table as options of any format: Spark takes texts."""
+        """Return a table of the configuration as options of any format. Spark takes strings."""
         return as_texts(self.get(table, {}))
 
-    def say(self, **facts: object) -> None:
-        """Facts for the summary at the end."""
+    def summarize(self, **facts: object) -> None:
+        """Add facts to the summary."""
         self.summary.update(facts)
 
     def finish(self, path: str | None) -> None:
-        """The summary: a line, and a JSON file where a path is given."""
+        """Print the summary as one line, and write it to this path as JSON."""
         if self.stop.asked:
-            self.say(stopped=True)
+            self.summarize(stopped=True)
         facts = {**self.summary, "seconds": round(time.monotonic() - self.started, 1)}
-        told = [f"{key.replace('_per_second', '/s')} {_shown(value)}" for key, value in facts.items()]
+        fact_texts = [f"{key.replace('_per_second', '/s')} {_shown(value)}" for key, value in facts.items()]
         # Text: names and reasons are data, not markup.
-        self.console.print(Text.assemble((self.name, "bold"), " ", " · ".join(told)))
+        self.console.print(Text.assemble((self.name, "bold"), " ", " · ".join(fact_texts)))
         if path:
             Path(path).parent.mkdir(parents=True, exist_ok=True)
             Path(path).write_text(json_text({"job": self.name, **facts}, indent=2) + "\n", encoding="utf-8")
 
 
 class CheckedError(Exception):
-    """All that `--check` looks at is right."""
+    """`--check` found no error, and the plan is printed."""
 
 
 class JobError(RStreamError):
-    """A job cannot go on."""
+    """A job cannot continue."""
 
     condition = "RSTREAM_JOB"
 
 
 def access_of(options: Mapping[str, str]) -> dict[str, str]:
-    """The server and who connects, of a table's options."""
-    known = {name.lower() for name in ACCESS_SHAPE}
-    return {name: value for name, value in options.items() if name.lower() in known}
+    """Return the options of a table that name the server and the login."""
+    access_names = {name.lower() for name in ACCESS_SHAPE}
+    return {name: value for name, value in options.items() if name.lower() in access_names}
 
 
-def beside(access: Mapping[str, str], options: Mapping[str, str]) -> dict[str, str]:
-    """A table's options, with the job's server where they name none; who connects is said by one of them alone."""
-    given = {name.lower() for name in options}
-    if "url" in given:
+def inherit_access(access: Mapping[str, str], options: Mapping[str, str]) -> dict[str, str]:
+    """Return a table's options, with the job's server if they name none.
+
+    The login comes from the table or from the job, never from both.
+    """
+    option_names = {name.lower() for name in options}
+    if "url" in option_names:
         return dict(options)
-    own = not given.isdisjoint(name.lower() for name in IDENTITY)
-    return {**{name: value for name, value in access.items() if not (own and name in IDENTITY)}, **options}
+    names_identity = not option_names.isdisjoint(name.lower() for name in IDENTITY)
+    return {**{name: value for name, value in access.items() if not (names_identity and name in IDENTITY)}, **options}
 
 
 def _under_submit() -> bool:
@@ -186,7 +191,7 @@ def _under_submit() -> bool:
 
 
 def as_texts(table: Mapping[str, object]) -> dict[str, str]:
-    """A table of options as Spark takes them."""
+    """Return a table of options as the strings that Spark takes."""
     return {key: _as_option(value) for key, value in table.items()}
 
 
@@ -202,5 +207,5 @@ def _shown(value: object) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     if isinstance(value, dict):
-        return ", ".join(f"{printable(str(key))}: {_shown(one)}" for key, one in value.items()) or "none"
+        return ", ".join(f"{printable(str(key))}: {_shown(member)}" for key, member in value.items()) or "none"
     return f"{value:,.1f}" if isinstance(value, float) else json_text(value)

@@ -1,5 +1,6 @@
-"""Files into a stream: one entry a row, a field a column, missing values left out, in the order of the file. A load
-that was killed or stopped goes on where it was, and each row is there once.
+"""Files into a stream: one entry per row, in the order of the file. Columns become fields; nulls are left out.
+
+A load that was killed or stopped continues where it ended, and writes each row once.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from spark_streams.errors import ConfigError, InvalidOptionError, RStreamError
 from spark_streams.jobs.earlier_counts import require_uncounted
 from spark_streams.jobs.file_log import FileLog, list_files, rows_by_file
 from spark_streams.jobs.job import Job, Program
-from spark_streams.jobs.micro_batches import Ran, run_batches, trigger_of
+from spark_streams.jobs.micro_batches import RunProgress, run_batches, trigger_of
 from spark_streams.jobs.schema.columns import FOREIGN, Columns
 from spark_streams.jobs.settings.config import FREE, Removed
 from spark_streams.monitor.groups import view_streams
@@ -32,13 +33,13 @@ SHAPE = {
     "sink": FREE,
     "job": {"checkpoint": str, "name": str, "trigger": str},
     "load": Removed(
-        "leave [load] out. job.checkpoint keeps what is loaded (load.name), another checkpoint loads all files once "
-        "more (load.again), and sink.rowsPerSecond is the rate (load.rate)"
+        "leave [load] out. job.checkpoint keeps which files are loaded (load.name), another checkpoint loads all files "
+        "once more (load.again), and sink.rowsPerSecond is the rate (load.rate)"
     ),
 }
 _SELF_DESCRIBING = ("parquet", "orc", "avro")
 _GLOB = frozenset("{}[]*?\\")  # characters that make a path a pattern
-# One file a batch: rows of two files do not mix. No file is too old, however much later the others were written.
+# One file per batch, so that rows of two files do not mix. No file is too old, however late the next one was written.
 _ONE_FILE = {"maxFilesPerTrigger": "1", "maxFileAge": "36500d"}
 
 
@@ -49,7 +50,7 @@ def body(job: Job) -> None:
     _check(job, sink, path)
     trigger_of(job)
     with connect(sink.address) as server:
-        view_streams(server, [stream])  # that it is one
+        view_streams(server, [stream])  # raises an error if the key is no stream
         spark = job.session()
         rows = _rows(job)
         _check_columns(rows)
@@ -60,45 +61,45 @@ def body(job: Job) -> None:
         counts = rows_by_file(rows)
         loaded = sum(count for file, count in counts.items() if file in log.files)
 
-        def there(server: Server, ran: Ran) -> int:
-            """How many rows are in the stream, with those of the batch in flight."""
-            return loaded + ran.entries + rows_written(server, stream, ran.query, ran.last + 1)
+        def count_rows(server: Server, progress: RunProgress) -> int:
+            """Return how many rows are in the stream, including those of the batch in flight."""
+            return loaded + progress.entries + rows_written(server, stream, progress.query, progress.last + 1)
 
-        def look(ran: Ran) -> int:
+        def count_rows_or_estimate(progress: RunProgress) -> int:
             try:
-                return there(server, ran)
-            except RStreamError:  # the task, which waits for the server, will say what is wrong
-                return loaded + ran.entries
+                return count_rows(server, progress)
+            except RStreamError:  # the task that waits for the server reports the error
+                return loaded + progress.entries
 
-        ran = Ran(log.query, log.last)
-        before = there(server, ran)
+        progress = RunProgress(log.query, log.last)
+        rows_before = count_rows(server, progress)
         job.plan(
             read=f"{path} ({len(files):,} {_format(job)} {'file' if len(files) == 1 else 'files'})",
             write=f"{stream} at {sink.address}",
             checkpoint=f"{checkpoint}{' (goes on)' if log.query else ''}",
-            loaded_before=before,
+            loaded_before=rows_before,
             trigger=job.get("job.trigger", "available-now"),
             rate=f"{sink.rows_per_second:,} rows per second" if sink.rows_per_second else "as fast as it goes",
         )
         writer = _stream(job, rows, files).writeStream.format("rstream").options(**job.options("sink"))
         writer = writer.queryName(job.get("job.name") or stream)
-        total, began = sum(counts.values()), time.monotonic()
-        # The batch in flight is cut: the ledger knows which of its rows are there.
-        ran = run_batches(job, writer, cut, total, look, ran)
-        seconds = time.monotonic() - began
+        total, started = sum(counts.values()), time.monotonic()
+        # The batch in flight is cut: the ledger holds which of its rows are written.
+        progress = run_batches(job, writer, cut, total, count_rows_or_estimate, progress)
+        seconds = time.monotonic() - started
         if job.stop.asked:
-            spark.stop()  # and with it a task that still writes
+            spark.stop()  # also ends a task that still writes
         else:
             files = list_files(spark, path, job.plain_options("input.options"))
             FileLog.read(spark, checkpoint).require_unchanged(files)
     with connect(sink.address) as server:
-        now = there(server, ran)
-    job.say(
-        entries=now - before,
+        rows_after = count_rows(server, progress)
+    job.summarize(
+        entries=rows_after - rows_before,
         stream=stream,
-        loaded_before=before,
-        left=max(total - now, 0),
-        entries_per_second=round((now - before) / max(seconds, 1e-3)),
+        loaded_before=rows_before,
+        left=max(total - rows_after, 0),
+        entries_per_second=round((rows_after - rows_before) / max(seconds, 1e-3)),
     )
 
 
@@ -107,16 +108,18 @@ def _format(job: Job) -> str:
 
 
 def _check(job: Job, sink: SinkOptions, path: str) -> None:
-    """Raises ConfigError."""
-    kind = _format(job)
+    """Check the configuration. Raises ConfigError."""
+    file_format = _format(job)
     if "://" not in path and not glob.glob(path):
         raise ConfigError(f"input.path {path!r} does not exist (seen from {Path.cwd()})")
     if job.get("input.schema") and job.get("schema"):
         raise ConfigError("input.schema and [schema] contradict each other: give one of them")
-    if kind not in _SELF_DESCRIBING and not job.get("input.schema") and not job.get("schema"):
-        raise ConfigError(f"input.schema is missing: {kind} files do not say what their columns are")
+    if file_format not in _SELF_DESCRIBING and not job.get("input.schema") and not job.get("schema"):
+        raise ConfigError(
+            f"input.schema is missing: {file_format} files do not say what type their columns have; add it"
+        )
     if job.get("schema"):
-        Columns.of(job.config)
+        Columns.parse(job.config)
     if job.get("sink.delivery") is not None:
         raise ConfigError("sink.delivery has no meaning here: a load writes each row once")
     for name in ("streamColumn", "idColumn"):
@@ -127,7 +130,7 @@ def _check(job: Job, sink: SinkOptions, path: str) -> None:
 
 
 def _check_columns(rows: DataFrame) -> None:
-    """Raises InvalidOptionError for columns that a load does not have, SchemaError for types that cannot be written."""
+    """Raise InvalidOptionError for reserved columns, and SchemaError for types that cannot be written."""
     for name in WAYS_TO_USE:
         if name in rows.schema.fieldNames():
             raise InvalidOptionError(
@@ -137,31 +140,36 @@ def _check_columns(rows: DataFrame) -> None:
 
 
 def _rows(job: Job) -> DataFrame:
-    """All rows of all files."""
+    """Return all rows of all files."""
     assert job.spark is not None
     reader = job.spark.read.format(_format(job)).options(**job.plain_options("input.options"))
     if job.get("input.schema"):
         reader = reader.schema(job.schema("input.schema", job.get("input.schema")))
     elif job.get("schema"):
-        reader = reader.schema(Columns.of(job.config).struct())
+        reader = reader.schema(Columns.parse(job.config).struct())
     return reader.load(job.get("input.path"))
 
 
 def _stream(job: Job, rows: DataFrame, files: dict[str, int]) -> DataFrame:
-    """The same as a stream of them."""
+    """Return a streaming DataFrame of all rows."""
     assert job.spark is not None
     path = str(job.get("input.path"))
     if len(files) == 1 and _GLOB.isdisjoint(path) and next(iter(files)).endswith(f"/{Path(path).name}"):
         path = f"{path[:-1]}[{path[-1]}]"  # Spark's file source reads a folder or a pattern, not a single file
-    given = job.plain_options("input.options")
-    typed = {name.lower() for name in given}
-    ours = {name: value for name, value in _ONE_FILE.items() if name.lower() not in typed}
-    if "maxbytespertrigger" in typed:
-        ours.pop("maxFilesPerTrigger", None)
-    # A file is one task: a stream has one order, and it is the file's, whatever machine reads it.
+    reader_options = job.plain_options("input.options")
+    option_names = {name.lower() for name in reader_options}
+    one_file_options = {name: value for name, value in _ONE_FILE.items() if name.lower() not in option_names}
+    if "maxbytespertrigger" in option_names:
+        one_file_options.pop("maxFilesPerTrigger", None)
+    # One task per file, so that entries are in the order of the file.
     job.spark.conf.set("spark.sql.files.minPartitionNum", "1")
     job.spark.conf.set("spark.sql.files.maxPartitionBytes", str(2**62))
-    return job.spark.readStream.format(_format(job)).options(**given, **ours).schema(rows.schema).load(path)
+    return (
+        job.spark.readStream.format(_format(job))
+        .options(**reader_options, **one_file_options)
+        .schema(rows.schema)
+        .load(path)
+    )
 
 
 PROGRAM = Program(__doc__, SHAPE, ["input.path", "sink.stream", "job.checkpoint"], body)

@@ -1,4 +1,4 @@
-"""A streaming query of a job, from its first micro-batch to its end: trigger, progress, and how it is asked to stop."""
+"""Run a job's streaming query from its first micro-batch to its end: trigger, progress and stop."""
 
 from __future__ import annotations
 
@@ -18,9 +18,12 @@ from spark_streams.running.run_until_drained import to_the_end
 _INTERVAL = re.compile(r"^\s*\d+\s+(millisecond|second|minute|hour)s?\s*$", re.IGNORECASE)
 
 
-class Ran(NamedTuple):
-    """query: its id; last: number of the last batch that ended; entries: rows of the batches that this run ended; rate:
-    how many per second."""
+class RunProgress(NamedTuple):
+    """Progress of a run.
+
+    query: the query's ID; last: number of the last completed batch; entries: rows of the batches that this run
+    completed; rate: rows per second.
+    """
 
     query: str = ""
     last: int = -1
@@ -33,46 +36,49 @@ def run_batches(
     writer: DataStreamWriter,
     end: Callable[[StreamingQuery], None],
     waiting: int | None,
-    look: Callable[[Ran], int],
-    ran: Ran,
-) -> Ran:
-    """Run the query to its end, or until the job is asked to stop: then `end` ends it.
+    rows_done: Callable[[RunProgress], int],
+    progress: RunProgress,
+) -> RunProgress:
+    """Run the query to its end, or until the job is to stop. Then `end` ends it.
 
-    waiting: rows that there are to read, if that is known; look: called again and again, returns how many of them are
-    done; ran: as earlier runs have left the query, if that is known. Raises what ended the query.
+    waiting: rows to read, None if unknown; rows_done: called repeatedly, returns how many of them are done; progress:
+    that of earlier runs, if known. Raises the error that ended the query.
     """
     writer = writer.option("checkpointLocation", job.get("job.checkpoint")).trigger(**trigger_of(job))
     with Bar(job.console, job.name, waiting) as bar:
 
         def count(query: StreamingQuery) -> None:
-            nonlocal ran
-            ran = ran._replace(query=query.id)
-            for progress in query.recentProgress:
-                if progress.batchId > ran.last and "addBatch" in progress.durationMs:
-                    ran = ran._replace(last=progress.batchId, entries=ran.entries + progress.numInputRows)
+            nonlocal progress
+            progress = progress._replace(query=query.id)
+            for batch in query.recentProgress:
+                if batch.batchId > progress.last and "addBatch" in batch.durationMs:
+                    progress = progress._replace(last=batch.batchId, entries=progress.entries + batch.numInputRows)
 
-        def both(query: StreamingQuery) -> None:
+        def update_bar(query: StreamingQuery) -> None:
             count(query)
-            bar.at(look(ran))
+            bar.at(rows_done(progress))
 
-        query, has_ended = to_the_end(writer.start(), writer.start, job.stop, both)
+        query, has_ended = to_the_end(writer.start(), writer.start, job.stop, update_bar)
         if not has_ended:
             end(query)
         count(query)
-    return ran._replace(rate=bar.rate)
+    return progress._replace(rate=bar.rate)
 
 
 def trigger_of(job: Job) -> Mapping[str, Any]:
-    """`job.trigger`: "available-now" (the default; "once" is another word for it), or an interval: "10s", or as Spark
-    has it, "10 seconds". Raises ConfigError."""
-    wanted = str(job.get("job.trigger", "available-now"))
-    if wanted in ("available-now", "once"):
+    """Return the trigger that `job.trigger` names. Raises ConfigError.
+
+    "available-now" is the default, and "once" means the same. Otherwise it is an interval: "10s", or Spark's form
+    "10 seconds".
+    """
+    trigger = str(job.get("job.trigger", "available-now"))
+    if trigger in ("available-now", "once"):
         return {"availableNow": True}
-    if _INTERVAL.match(wanted):
-        return {"processingTime": wanted}
+    if _INTERVAL.match(trigger):
+        return {"processingTime": trigger}
     try:
-        return {"processingTime": f"{duration(wanted)} milliseconds"}
+        return {"processingTime": f"{duration(trigger)} milliseconds"}
     except ValueError:
         raise ConfigError(
-            f'job.trigger must be "available-now", "once" or an interval such as "10s", not {wanted!r}'
+            f'job.trigger must be "available-now", "once" or an interval such as "10s", not {trigger!r}'
         ) from None

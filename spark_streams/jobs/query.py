@@ -1,4 +1,4 @@
-"""A job that is a streaming query: its keys, what waits for it, how it runs and how it stops."""
+"""A job that is a streaming query: its keys, its waiting entries, how it runs and how it stops."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from spark_streams import watch
 from spark_streams.deadletter.inspect.input_streams import Inputs, own_dead_letter_streams
 from spark_streams.errors import ConfigError
 from spark_streams.jobs.job import Job, access_of
-from spark_streams.jobs.micro_batches import Ran, run_batches, trigger_of
+from spark_streams.jobs.micro_batches import RunProgress, run_batches, trigger_of
 from spark_streams.monitor.groups import StreamView, view_streams
 from spark_streams.monitor.watch.listener import Watch
 from spark_streams.options.source_options import SourceOptions
@@ -36,7 +36,7 @@ from spark_streams.wire.replies.absent_streams import (
 )
 from spark_streams.wire.replies.scan import matching_streams
 
-# What [job] holds.
+# Keys of [job].
 SHAPE = {
     "checkpoint": str,
     "name": str,
@@ -49,8 +49,11 @@ SHAPE = {
 
 
 class Query:
-    """The streaming side of a job. Made before anything is started: raises ConfigError for what is wrong in [job], and
-    ServerUnreachableError and kin where the source's server does not answer."""
+    """Streaming part of a job.
+
+    It is made before Spark is started. Raises ConfigError for an error in [job], and ServerUnreachableError or another
+    RStreamError if the source's server does not answer.
+    """
 
     def __init__(self, job: Job, source: SourceOptions) -> None:
         self._job = job
@@ -64,48 +67,52 @@ class Query:
         if not 0 <= job.get("job.metrics_port", 0) < 65536:
             raise ConfigError(f"job.metrics_port must be a port, not {job.get('job.metrics_port')}")
         if source.streams is None and source.streams_pattern is None:
-            raise ConfigError("source.streams is missing (or source.streamsPattern): say which streams to read")
+            raise ConfigError("source.streams is missing (or source.streamsPattern): set one of them to name streams")
         with connect(source.address) as server:
             self.streams: list[str] = list(names_of(server, source.streams or ()) or _inputs(server, source))
             views = view_streams(server, self.streams)
-            self._expected = self._told_of_absent(server, {view.stream: view for view in views})
+            self._expected = self._absent_stream_notes(server, {view.stream: view for view in views})
         self.waiting: int | None = 0
         for view in views:
-            group = next((one for one in view.groups if one.group == source.group), None)
+            group = next((candidate for candidate in view.groups if candidate.group == source.group), None)
             if self.waiting is None or (group is not None and group.lag is None):
                 self.waiting = None
             else:
                 self.waiting += view.length if group is None else group.pending + (group.lag or 0)
 
     def plan(self) -> dict[str, object]:
-        """For `--check`."""
+        """Return the facts of `--check`."""
         source = self._source
-        wanted = self._job.get("job.trigger", "available-now")
-        begun = Path(self._job.get("job.checkpoint").removeprefix("file:")).joinpath("metadata").exists()
+        trigger = self._job.get("job.trigger", "available-now")
+        has_checkpoint = Path(self._job.get("job.checkpoint").removeprefix("file:")).joinpath("metadata").exists()
         return {
             "read": f"{', '.join(source.streams or self.streams) or source.streams_pattern} at {source.address}",
             "as": f"group {source.group}, consumer {source.consumer}",
             "waiting": "unknown" if self.waiting is None else f"{self.waiting:,} entries",
             **({"note": "; ".join(self._expected)} if self._expected else {}),
-            "checkpoint": f"{self._job.get('job.checkpoint')}{' (goes on)' if begun else ''}",
-            "trigger": wanted,
+            "checkpoint": f"{self._job.get('job.checkpoint')}{' (goes on)' if has_checkpoint else ''}",
+            "trigger": trigger,
         }
 
-    def _told_of_absent(self, server: Server, views: Mapping[str, StreamView]) -> list[str]:
-        """A line for each stream that has no entry yet, for `--check`: the query itself says so when it starts."""
+    def _absent_stream_notes(self, server: Server, views_by_stream: Mapping[str, StreamView]) -> list[str]:
+        """Return a line for each stream without entries, for `--check`. The query itself logs them when it starts."""
         if not self._job.check:
             return []
-        but = own_dead_letter_streams(self._source.dead_letter_stream)
+        own_streams = own_dead_letter_streams(self._source.dead_letter_stream)
         if not self.streams:
-            return [nothing_matches(server, self._source.pattern, but)]
-        known = {s for s in self.streams if s in views and (views[s].last != "0-0" or Shard.named(s))}
-        why = {s: SILENT if s in views else ABSENT for s in self.streams if s not in known}
-        refused = [] if self._source.create_streams else [s for s, state in why.items() if state == ABSENT]
-        told = [missing(server, stream, CREATE).message for stream in refused]
-        return told + lines_of(server, {s: state for s, state in why.items() if s not in refused}, WAITING, but)
+            return [nothing_matches(server, self._source.pattern, own_streams)]
+        filled_streams = {
+            s for s in self.streams if s in views_by_stream and (views_by_stream[s].last != "0-0" or Shard.named(s))
+        }
+        states = {s: SILENT if s in views_by_stream else ABSENT for s in self.streams if s not in filled_streams}
+        refused_streams = [] if self._source.create_streams else [s for s, state in states.items() if state == ABSENT]
+        refusals = [missing(server, stream, CREATE).message for stream in refused_streams]
+        return refusals + lines_of(
+            server, {s: state for s, state in states.items() if s not in refused_streams}, WAITING, own_streams
+        )
 
     def watch(self, spark: SparkSession) -> None:
-        """Log lines and metrics, where they are wanted; and what kills the query is noted for its dead letter."""
+        """Start logging and metrics of [job], and note the error that ends the query for its dead letter."""
         job = self._job
         self._watching = watch(
             spark,
@@ -115,45 +122,44 @@ class Query:
             metrics_file=job.get("job.metrics_file"),
         )
 
-    def run(self, writer: DataStreamWriter, look: Callable[[], None] = lambda: None) -> Ran:
-        """Run the query to its end, or until the job is asked to stop: then the batch in flight is finished first.
-        look: called again and again meanwhile.
+    def run(self, writer: DataStreamWriter, on_poll: Callable[[], None] = lambda: None) -> RunProgress:
+        """Run the query to its end, or until the job is to stop. Then the batch in flight is finished first.
 
-        Raises what ended the query.
+        on_poll: called repeatedly while the query runs. Raises the error that ended the query.
         """
         with contextlib.ExitStack() as closing:
             if self._watching is not None:
                 closing.callback(self._watching.close)
-            return self._run(writer, look)
+            return self._run(writer, on_poll)
 
-    def _run(self, writer: DataStreamWriter, look: Callable[[], None]) -> Ran:
+    def _run(self, writer: DataStreamWriter, on_poll: Callable[[], None]) -> RunProgress:
         job = self._job
 
-        def done(ran: Ran) -> int:
-            look()
-            return ran.entries
+        def entries_done(progress: RunProgress) -> int:
+            on_poll()
+            return progress.entries
 
         def end(query: StreamingQuery) -> None:
             if not end_between_batches(query, self._patience, job.stop):
-                job.say(cut=True)
+                job.summarize(cut=True)
 
         writer = writer.queryName(job.get("job.name") or self._source.group)
-        return run_batches(job, writer, end, self.waiting or None, done, Ran())
+        return run_batches(job, writer, end, self.waiting or None, entries_done, RunProgress())
 
 
 def _inputs(server: Server, source: SourceOptions) -> list[str]:
-    """The streams that a pattern finds and that the query would read now."""
-    but = own_dead_letter_streams(source.dead_letter_stream)
-    return Inputs().among(server, matching_streams(server, source.pattern, but))
+    """Return the streams that match the pattern and that the query would read now."""
+    own_streams = own_dead_letter_streams(source.dead_letter_stream)
+    return Inputs().among(server, matching_streams(server, source.pattern, own_streams))
 
 
 def foreach_batch(rows: DataFrame, function: Callable[[DataFrame, int], None]) -> DataStreamWriter:
-    """A writer that hands each micro-batch to the function."""
+    """Return a writer that passes each micro-batch to the function."""
     return rows.writeStream.foreachBatch(function)
 
 
-def added(address: Address, stream: str | None) -> int:
-    """How many entries were ever added to a stream."""
+def count_added(address: Address, stream: str | None) -> int:
+    """Return how many entries were ever added to a stream."""
     if stream is None:
         return 0
     with connect(address) as server:

@@ -1,6 +1,6 @@
-"""Dead letters on their way back: those that are meant become entries again, each once, at a set rate.
+"""Redrive dead letters: the selected ones become entries again, each once, at a set rate.
 
-It runs on the driver alone, for the server is what takes the time, and needs no executor.
+The job runs on the driver alone, because the server takes most of the time. It needs no executor.
 """
 
 from __future__ import annotations
@@ -56,48 +56,53 @@ def body(job: Job) -> None:
             tell(done if options.limit else report.looked_at, report.total, "" if options.limit else f"moved {done:,}")
 
         run = Redrive(job.address, options, show)
-        # A page is one transaction: whatever comes, a dead letter is either here or there.
+        # A page is one transaction, so a dead letter is always in exactly one stream.
         job.stop_with(run.stop)
         report = run.run(dry_run)
-    for action, to, letters in report.destinations():
-        job.console.print(Text(printable(f"  → {to}: {letters:,} ({action})")))
-    what = {"move": "would move" if dry_run else "moved", "park": "would park" if dry_run else "parked"}
-    what["stay"] = what["refuse"] = "would leave" if dry_run else "left"
+    for action, to, letter_count in report.destinations():
+        job.console.print(Text(printable(f"  → {to}: {letter_count:,} ({action})")))
+    action_texts = {"move": "would move" if dry_run else "moved", "park": "would park" if dry_run else "parked"}
+    action_texts["stay"] = action_texts["refuse"] = "would leave" if dry_run else "left"
     for (action, to, _, reason), count in report.counts:
-        line = f"  {what[action]} {count.letters:,} × {reason or '-'} → {to}"
+        line = f"  {action_texts[action]} {count.letters:,} × {reason or '-'} → {to}"
         job.console.print(Text(printable(line)))  # no markup
     if report.homeless:
-        homeless = f"{report.homeless:,} dead letters name no stream to go to, or {options.stream}"
+        homeless = f"{report.homeless:,} dead letters name no original stream, or name {options.stream}"
         job.console.print(Text(printable(f"  {homeless}: set redrive.to")))
     if report.refused:
         refused = f"{report.refused:,} dead letters stay: their group does not read that stream"
-        job.console.print(Text(f"  {refused}; name the streams that are meant (redrive.allow)"))
+        job.console.print(Text(f"  {refused}; name the streams that may receive them (redrive.allow)"))
     facts = report.facts()
-    told = ("stream", "dry_run", "moved", "parked", "left", "homeless", "refused")
-    job.say(**{name: facts[name] for name in (*told, "bound", "goes_on", "stopped", "letters_per_second")})
+    fact_names = ("stream", "dry_run", "moved", "parked", "left", "homeless", "refused")
+    job.summarize(**{name: facts[name] for name in (*fact_names, "bound", "goes_on", "stopped", "letters_per_second")})
 
 
 def _plan(job: Job, options: RedriveOptions, dry_run: bool) -> None:
-    """For `--check`; without it the run itself looks. Raises ServerUnreachableError and kin, TransformError."""
+    """Print the plan of `--check`. Without it do nothing: the run itself checks the options.
+
+    Raises ServerUnreachableError or another error of the server, TransformError.
+    """
     if not job.check:
         return
-    sure = options.checked()
-    if sure.transform is not None:
-        transform.load(sure.transform)
+    checked_options = options.checked()
+    if checked_options.transform is not None:
+        transform.load(checked_options.transform)
     with connect(job.address) as server:
-        letters = sum(view.length for view in view_streams(server, [sure.stream]))
+        letter_count = sum(view.length for view in view_streams(server, [checked_options.stream]))
         job.plan(
-            read=f"{sure.stream} at {server.address} ({letters:,} dead letters)",
-            do="count what would go where" if dry_run else "move what is meant, each dead letter once",
-            to=sure.to or ", ".join(sure.allow) or "the stream that each came from, if its group reads it",
-            parking=f"{sure.parking}, after {sure.max_redrives} redrives",
-            at_most=sure.limit or "all",
-            rate=f"{sure.rate:,} dead letters a second" if sure.rate else "as fast as it goes",
+            read=f"{checked_options.stream} at {server.address} ({letter_count:,} dead letters)",
+            do="count dead letters by destination" if dry_run else "move the selected dead letters, each once",
+            to=checked_options.to
+            or ", ".join(checked_options.allow)
+            or "the stream that each came from, if its group reads it",
+            parking=f"{checked_options.parking}, after {checked_options.max_redrives} redrives",
+            at_most=checked_options.limit or "all",
+            rate=f"{checked_options.rate:,} dead letters a second" if checked_options.rate else "as fast as it goes",
         )
 
 
 def _options(job: Job) -> RedriveOptions:
-    """Raises ConfigError, InvalidOptionError."""
+    """Return the options of the redrive. Raises ConfigError, InvalidOptionError."""
     lists: dict[str, list[str]] = {}
     allow = job.get("redrive.allow", [])
     if not all(isinstance(name, str) for name in allow):
@@ -106,9 +111,9 @@ def _options(job: Job) -> RedriveOptions:
         lists[name.removeprefix("of_")] = values = job.get(f"letters.{name}", [])
         if not all(isinstance(value, str) for value in values):
             raise ConfigError(f"letters.{name} must be a list of strings, not {values!r}")
-    for name, least in (("limit", 1), ("rate", 1), ("max_redrives", 0)):
-        if job.get(f"redrive.{name}", least) < least:
-            raise ConfigError(f"redrive.{name} must be at least {least}")
+    for name, minimum in (("limit", 1), ("rate", 1), ("max_redrives", 0)):
+        if job.get(f"redrive.{name}", minimum) < minimum:
+            raise ConfigError(f"redrive.{name} must be at least {minimum}")
     criteria = parse_criteria(
         **lists,
         fields=[f"{name}={value}" for name, value in job.plain_options("letters.fields").items()],

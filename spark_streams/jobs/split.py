@@ -1,4 +1,4 @@
-"""Which rows of an etl are good, and why the others are not."""
+"""Split the rows of the job etl: good rows, and bad rows with a reason."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def _is_str(value: object) -> bool:
 
 
 class Split:
-    """Which rows are good, and why the others are not.
+    """Rules that split rows into good rows and bad rows.
 
-    columns: the fields and their types; rules: {reason, when}; by_source: `source.mode` is given, and says what becomes
-    of a value that does not fit its type. Without it such a value makes a dead letter with the field in its reason.
-    retry_delay: `source.retryDelay`, where it is given: bad rows are tried again.
+    columns: the fields and their types; rules: {reason, when}; by_source: `source.mode` is set, and the source handles
+    values that do not fit their type. Without it such a value makes a dead letter whose reason names the field.
+    retry_delay: `source.retryDelay`, "" if it is not set: bad rows are retried.
     """
 
     def __init__(self, columns: Columns, rules: list[Config], by_source: bool, retry_delay: str = "") -> None:
@@ -42,7 +42,7 @@ class Split:
         self._columns, self._rules = columns, rules
         self.by_source = by_source
         self.retry_delay = retry_delay
-        self._tries = ["_attempt", "_first_failed"] if retry_delay else []
+        self._retry_columns = ["_attempt", "_first_failed"] if retry_delay else []
         if not columns.needs_spark:
             self._check_columns()
 
@@ -55,53 +55,55 @@ class Split:
         for name, kind in self._columns.types.items():
             if name.startswith(("_", "dl.")) or name.lower() == "batch":
                 raise ConfigError(
-                    f"{self._columns.where} names {name!r}: _…, dl.… and batch are names that the job itself uses"
+                    f"{self._columns.where} names {name!r}: _…, dl.… and batch are reserved for the job; leave it out"
                 )
             if is_nested(kind) and not self.by_source:
                 raise ConfigError(
-                    f"{self._columns.where}: {name} is {kind}, which is JSON in an entry, which the source reads: set "
-                    'source.mode ("DEADLETTER" with source.deadLetterStream, for one)'
+                    f"{self._columns.where}: {name} is {kind}. Such a field is JSON, which only the source decodes: "
+                    'set source.mode = "DEADLETTER" and source.deadLetterStream'
                 )
 
     def schema(self) -> StructType:
-        """What the source is asked for. Raises ConfigError."""
+        """Return the schema that the source reads. Raises ConfigError."""
         self._check_columns()
-        texts = [StructField(name, StringType()) for name in self.names]
-        fields = self._columns.struct().fields if self.by_source else texts
-        of_entry = [StructField("_stream", StringType()), StructField("_id", StringType())]
-        if self._tries:
-            of_entry += [StructField("_attempt", IntegerType()), StructField("_first_failed", TimestampType())]
-        return StructType([*fields, *of_entry, StructField("_fields", MapType(BinaryType(), BinaryType()))])
+        text_fields = [StructField(name, StringType()) for name in self.names]
+        fields = self._columns.struct().fields if self.by_source else text_fields
+        entry_fields = [StructField("_stream", StringType()), StructField("_id", StringType())]
+        if self._retry_columns:
+            entry_fields += [StructField("_attempt", IntegerType()), StructField("_first_failed", TimestampType())]
+        return StructType([*fields, *entry_fields, StructField("_fields", MapType(BinaryType(), BinaryType()))])
 
     def check(self, entries: DataFrame) -> None:
-        """Let Spark look at the types and the rules before the query starts. Raises ConfigError."""
+        """Let Spark analyze the types and the rules before the query starts. Raises ConfigError."""
         try:
-            self.judge(entries).schema  # noqa: B018 - analysing is the point
+            self.judge(entries).schema  # noqa: B018 - the attribute starts Spark's analysis
         except Exception as error:
             raise ConfigError(f"{self._columns.where} or [[rule]]: {first_line(error)}") from error
 
     def judge(self, entries: DataFrame) -> DataFrame:
-        """The typed columns under their names; `_reason`: null for a good row; the entry's `_fields`, of bad rows only:
-        what is kept of each row while a batch is written is large enough without them."""
+        """Return the typed columns under their names, with `_reason` (null for a good row) and the entry's `_fields`.
+
+        Only bad rows have `_fields`, because the rows of a batch are cached while it is written.
+        """
         texts = F.struct(*[F.col(f"`{name}`") for name in self._columns.types]).alias("_raw")
         if self.by_source:
             typed = [F.col(f"`{name}`") for name in self._columns.types]
         else:
             typed = [F.expr(f"try_cast(`{name}` AS {kind})").alias(name) for name, kind in self._columns.types.items()]
-        rows = entries.select("_stream", "_id", "_fields", "_at", *self._tries, texts, *typed)
+        rows = entries.select("_stream", "_id", "_fields", "_at", *self._retry_columns, texts, *typed)
         rows = rows.withColumn("_reason", F.coalesce(*self._reasons(), F.lit(None).cast("string")))
         return rows.withColumn("_fields", F.when(F.col("_reason").isNotNull(), F.col("_fields"))).drop("_raw")
 
     def _reasons(self) -> list[Column]:
-        """Per check, the reason where it fails; the first that fails counts."""
-        unfit = [
+        """Return, per check, a column with its reason if it fails. The first reason counts."""
+        decode_reasons = [
             F.when(F.expr(f"_raw.`{name}` IS NOT NULL AND `{name}` IS NULL"), F.lit(f"decode: {name} is no {kind}"))
             for name, kind in (() if self.by_source else self._columns.types.items())
         ]
-        return unfit + [F.when(F.expr(rule["when"]), F.lit(rule["reason"])) for rule in self._rules]
+        return decode_reasons + [F.when(F.expr(rule["when"]), F.lit(rule["reason"])) for rule in self._rules]
 
-    def is_tried_again(self) -> Column:
-        """Whether a judged row waits for another try."""
+    def is_retried(self) -> Column:
+        """Return a column: whether a judged row waits for a retry."""
         if not self.retry_delay:
             return F.lit(False)
         return F.col("_reason").isNotNull() & (F.col("_attempt") <= len(delays(self.retry_delay)))
@@ -109,8 +111,8 @@ class Split:
     def good(self, judged: DataFrame) -> DataFrame:
         return judged.where("_reason IS NULL").select(*[F.col(f"`{name}`") for name in self._columns.types])
 
-    def letters(self, judged: DataFrame, group: str, consumer: str) -> DataFrame:
-        """The bad rows as dead letters, those that are tried again with a stream of their own in column TO."""
+    def dead_letters(self, judged: DataFrame, group: str, consumer: str) -> DataFrame:
+        """Return the bad rows as dead letters. Rows to retry have their stream in column TO."""
         bad = F.col("_reason").isNotNull()
         reason, moment = F.col("_reason"), F.col("_at")
         return route_dead_letters(

@@ -1,4 +1,4 @@
-"""Where a job begins: a Python that lacks what jobs need is told in one line, before anything imports it."""
+"""Start of a job. A package that this Python lacks is reported in one line, before any module imports it."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from pathlib import Path
 _NEEDED = ("click", "numpy", "pyarrow", "pyspark", "redis", "rich")
 
 
-def main(name: str, spark_is_told: bool = False) -> None:
-    """Run a job from the command line, which is sys.argv; leaves with the codes that command.py tells.
+def main(name: str, settings_passed: bool = False) -> None:
+    """Run a job from the command line in sys.argv. Exit with the codes of command.py.
 
-    spark_is_told: whoever called spark-submit has given it what the configuration has in [spark].
+    settings_passed: spark-submit has received the settings of [spark].
     """
-    leave_if_lacking()
+    exit_if_packages_missing()
     from spark_streams.jobs.command import main as run
 
-    run(name, spark_is_told)
+    run(name, settings_passed)
 
 
-def leave_if_lacking() -> None:
-    """Ends the process with one line where this Python cannot run a job."""
-    _take_that_of_spark_home()
+def exit_if_packages_missing() -> None:
+    """Exit with one line if this Python lacks a package that jobs need."""
+    _add_pyspark_of_spark_home()
     for name in _NEEDED:
         if find_spec(name) is None:
-            what = "'spark-streams[spark]' (or set SPARK_HOME)" if name == "pyspark" else name
+            requirement = "'spark-streams[spark]' (or set SPARK_HOME)" if name == "pyspark" else name
             sys.exit(
                 f"{Path(sys.argv[0]).name}: {sys.executable} lacks {name}: activate the environment that "
                 "spark-streams is installed in (. .venv/bin/activate), or set PYSPARK_PYTHON to its python; "
-                f"or install it there: pip install {what}"
+                f"or install it there: pip install {requirement}"
             )
 
 
-def _take_that_of_spark_home() -> None:
-    """Where this Python has no pyspark, the one of the Spark that SPARK_HOME names."""
+def _add_pyspark_of_spark_home() -> None:
+    """Add the pyspark of SPARK_HOME to sys.path if this Python has none."""
     home = os.environ.get("SPARK_HOME")
     if home and find_spec("pyspark") is None:
         sys.path += [str(file) for file in sorted(Path(home, "python", "lib").glob("py*.zip"))]

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from spark_streams.cli import main
 from spark_streams.errors import InvalidOptionError, LoginError, RStreamError, ServerUnreachableError
-from spark_streams.jobs.job import beside
+from spark_streams.jobs.job import inherit_access
 from spark_streams.options.access_options import AccessOptions, server_of
 from spark_streams.options.sink_options import SinkOptions
 from spark_streams.options.source_options import BatchSourceOptions, SourceOptions
@@ -166,9 +166,9 @@ def test_the_commands_take_it_from_files_and_from_the_environment(guarded: Serve
 
 def test_a_jobs_tables_take_the_jobs_server_unless_they_name_one() -> None:
     access = {"url": "redis://h", "username": "app", "passwordFile": "/f", "replyTimeout": "9s"}
-    assert beside(access, {"stream": "s"}) == {**access, "stream": "s"}
-    assert beside(access, {"url": "redis://other"}) == {"url": "redis://other"}
-    own = beside(access, {"CredentialProvider": "a:b"})
+    assert inherit_access(access, {"stream": "s"}) == {**access, "stream": "s"}
+    assert inherit_access(access, {"url": "redis://other"}) == {"url": "redis://other"}
+    own = inherit_access(access, {"CredentialProvider": "a:b"})
     assert own == {"url": "redis://h", "replyTimeout": "9s", "CredentialProvider": "a:b"}
 
 

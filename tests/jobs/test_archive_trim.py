@@ -28,8 +28,8 @@ def test_all_that_is_acknowledged_goes(server: Server, keep: int | None, approxi
                 "XREADGROUP", "GROUP", group, "c", "COUNT", ENTRIES - 1000, "NOACK", "STREAMS", "s", ">"
             )
         source = SourceOptions.parse({"url": server.url, "streams": "s", "group": "archive"})
-        trimmer = Trimmer(source, Trimming("acked", Kept(maxlen=keep), approximate), every=0.0)
-        trimmer.look()
+        trimmer = Trimmer(source, Trimming("acked", Kept(maxlen=keep), approximate), interval=0.0)
+        trimmer.trim_if_due()
         node = 100 if approximate else 0
         assert left <= client.xlen("s") <= left + node
         assert trimmer.trimmed == ENTRIES - client.xlen("s")
@@ -44,6 +44,6 @@ def test_what_a_query_without_a_pending_list_still_needs_stays(server: Server) -
             client.execute_command("XREADGROUP", "GROUP", group, "spark", "NOACK", "STREAMS", "s", ">")
         client.set(key_beside("s", "committed", "other", "spark"), "40-0 holds")
         source = SourceOptions.parse({"url": server.url, "streams": "s", "group": "archive"})
-        trimmer = Trimmer(source, Trimming("acked", Kept(), False), every=0.0)
+        trimmer = Trimmer(source, Trimming("acked", Kept(), False), interval=0.0)
         trimmer.trim()
         assert (trimmer.trimmed, client.xlen("s")) == (40, 60)

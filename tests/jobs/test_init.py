@@ -19,7 +19,7 @@ from spark_streams.jobs.command import program
 from spark_streams.jobs.output.outputs import outputs_of
 from spark_streams.jobs.schema.columns import Columns
 from spark_streams.jobs.settings.config import check_keys
-from spark_streams.jobs.settings.sample_config import about, sample_config
+from spark_streams.jobs.settings.sample_config import adapt_sample, sample_config
 from spark_streams.jobs.settings.spark_settings import SHAPE as SPARK
 from spark_streams.jobs.split import Split
 from tools.servers.server import Server
@@ -95,7 +95,7 @@ OF_THE_SAMPLE = re.compile(
 )
 def test_what_it_writes_about_a_stream_is_a_configuration_of_its_job(job: str, columns: list[tuple[str, str]]) -> None:
     """With nothing of the sample's own data set, in comments neither."""
-    text = about(sample_config(job), "a\"b'c\\", columns)
+    text = adapt_sample(sample_config(job), "a\"b'c\\", columns)
     assert OF_THE_SAMPLE.findall(text) == []
     shape = {"url": str, "spark": SPARK, **program(job).shape}
     config = tomllib.loads(text)
@@ -106,7 +106,7 @@ def test_what_it_writes_about_a_stream_is_a_configuration_of_its_job(job: str, c
     check_keys(whole, shape, "", job)
     names = [name for name, _ in columns]
     if job == "etl":
-        Split(Columns.of(config), config.get("rule", []), by_source=False)
+        Split(Columns.parse(config), config.get("rule", []), by_source=False)
         assert [output.name for output in outputs_of(config, {"url": "redis://h"})] == ["table"]
         assert whole["table"]["partition_by"][0] in names
     if job == "aggregate":
@@ -148,7 +148,7 @@ def test_the_file_to_write_has_one_name_everywhere(words: list[str]) -> None:
 def test_a_job_that_there_is_not(command: str) -> None:
     ended = rstream(command, "reprocess-dead-leters")
     assert (ended.exit_code, "did you mean reprocess_dead_letters?" in ended.output) == (2, True)
-    assert "there are load, etl" in rstream(command, "x").output
+    assert "the names are load, etl" in rstream(command, "x").output
 
 
 def test_what_is_wrong_is_said_before_spark_starts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ def test_letters_that_name_no_stream_to_go_to_are_told(engine_server: Server, tm
     done = run(engine_server, tmp_path)
     assert (done.returncode, summary(tmp_path)["homeless"], summary(tmp_path)["moved"]) == (0, 3, 0), done.stderr
     assert "left 1 × decode →" in done.stdout
-    assert f"3 dead letters name no stream to go to, or {DEAD}: set redrive.to" in done.stdout
+    assert f"3 dead letters name no original stream, or name {DEAD}: set redrive.to" in done.stdout
 
 
 @pytest.mark.parametrize(

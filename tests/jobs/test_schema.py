@@ -48,7 +48,7 @@ ORDER = {
 def columns(folder: Path, kind: str, schema: Any, **given: str) -> dict[str, str]:
     file = folder / "schema"
     file.write_text(schema if isinstance(schema, str) else json.dumps(schema))
-    return dict(Columns.of({"schema": {kind: str(file)}, "columns": given}).types)
+    return dict(Columns.parse({"schema": {kind: str(file)}, "columns": given}).types)
 
 
 def test_an_avro_record(tmp_path: Path) -> None:
@@ -67,16 +67,16 @@ def record(kind: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("schema", "message"),
     [
-        (record(["string", "int"]), "field x is a union of string, int, which no one type holds: say in"),
-        (record("null"), "field x is null and nothing else"),
+        (record(["string", "int"]), "field x is a union of string, int, which no single type can hold: set"),
+        (record("null"), "field x is always null: set its type in"),
         (record(["null", "R"]), "field x: type R contains itself"),
         (
             record({"type": "record", "name": "T", "fields": [{"name": "t", "type": ["null", "T"]}]}),
             "field x.t: type T contains itself",
         ),
         (record("nowhere.T"), "field x: type 'nowhere.T' is neither Avro's nor defined in this file"),
-        ({"type": "array", "items": "int"}, "the schema is no record but array"),
-        ({"type": "record", "name": "R"}, "is no such schema: KeyError 'fields'"),
+        ({"type": "array", "items": "int"}, "the schema is array, but columns are the fields of a record"),
+        ({"type": "record", "name": "R"}, "is no valid schema: KeyError 'fields'"),
         ("{", "cannot be read as JSON"),
     ],
 )
@@ -107,10 +107,10 @@ def test_a_json_schema(tmp_path: Path) -> None:
         "tags": "ARRAY<STRING>", "to": "STRUCT<`city`: STRING>", "more": "MAP<STRING, DOUBLE>",
     }  # fmt: skip
     for wrong, message in (
-        ({"oneOf": [{}]}, "property x is said by oneOf"),
-        ({"type": ["string", "integer"]}, "property x has no one type"),
-        ({"type": "object"}, "property x is an object that does not say what is in it"),
-        ({}, "property x has no one type that a column can be"),
+        ({"oneOf": [{}]}, "property x is defined by oneOf: set its type in"),
+        ({"type": ["string", "integer"]}, "property x has no single type"),
+        ({"type": "object"}, "property x is an object that does not define its content"),
+        ({}, "property x has no single type for a column"),
     ):
         with pytest.raises(ConfigError, match=message):
             columns(tmp_path, "json_schema", {"properties": {"x": wrong}})
@@ -128,7 +128,7 @@ def test_what_spark_says_of_a_frame(tmp_path: Path) -> None:
         "n": "INT", "d": "DECIMAL(10,2)", "t": "TIMESTAMP_NTZ", "a b": "ARRAY<STRUCT<`x``y`: STRING>>",
         "m": "MAP<STRING, INT>",
     }  # fmt: skip
-    with pytest.raises(ConfigError, match="is no such schema"):
+    with pytest.raises(ConfigError, match="is no valid schema"):
         columns(tmp_path, "json", {"type": "record"})
 
 
@@ -145,4 +145,4 @@ def test_what_spark_says_of_a_frame(tmp_path: Path) -> None:
 )
 def test_what_is_wrong_is_named(config: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        Columns.of(config)
+        Columns.parse(config)

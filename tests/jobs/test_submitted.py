@@ -128,7 +128,7 @@ def test_check_looks_at_everything_and_starts_nothing(submitted: Submitted) -> N
         *[f"{job} would:" for job in JOBS],
         "waiting 7 entries",
         "group archive, consumer spark",
-        "what every group has acknowledged",
+        "entries that every group has acknowledged",
         "flights:dead at ",
         "etl: [RSTREAM_CONFIG] [columns] or [[rule]]: [UNRESOLVED_COLUMN",
         "aggregate: [RSTREAM_CONFIG] [aggregate]: [UNRESOLVED_COLUMN",

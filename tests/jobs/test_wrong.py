@@ -81,7 +81,7 @@ def work(tmp_path: Path, engine_server: Server) -> Work:
         ),
         ("archive", ["trim.keep_for=long"], 2, "archive: [RSTREAM_CONFIG] trim.keep_for must be a duration"),
         ("archive", ["trim.keep_for=1h", "trim.keep_entries=5"], 2, "archive: [RSTREAM_CONFIG] trim.keep_entries and"),
-        ("archive", ["trim.enabled=false"], 2, "archive: [RSTREAM_CONFIG] trim.approximate has no meaning where"),
+        ("archive", ["trim.enabled=false"], 2, "archive: [RSTREAM_CONFIG] trim.approximate has no meaning if"),
         ("archive", ["source.group=strange"], 1, "archive: [RSTREAM_STREAM_STATE] group 'strange' of stream 'flights'"),
     ],
 )
@@ -127,7 +127,7 @@ def test_a_wrong_option_is_one_line(
     assert (said.out, said.err.count("\n")) == ("", 1)
     assert said.err.startswith(f"{'run' if job == 'demo' else job}: ")
     assert message in said.err
-    assert said.err.endswith("; --help shows how it is called\n")
+    assert said.err.endswith("; --help lists arguments and options\n")
     assert "secret" not in said.err
 
 

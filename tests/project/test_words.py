@@ -28,7 +28,10 @@ def test_a_word_of_code_is_found(code: str) -> None:
     assert word.place in ("a.py:1", "a.py:2")
 
 
-@pytest.mark.parametrize("code", ["batch = known", "def lookup(stream): ...", "print(one=1)", '"""A dead letter."""'])
+@pytest.mark.parametrize(
+    "code",
+    ["batch = known", "def lookup(stream): ...", "print(one=1)", '"""A dead letter."""', 'get("letters.stream")'],
+)
 def test_a_plain_name_is_no_word(code: str) -> None:
     assert not list(words_of_code("a.py", code))
 

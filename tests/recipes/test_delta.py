@@ -166,12 +166,12 @@ def test_of_two_tasks_that_write_one_batch_the_table_takes_one(tmp_path: Path) -
 
 
 def test_a_table_of_other_columns_is_left_alone(spark: SparkSession, tmp_path: Path) -> None:
-    table = TableConfig.of({"format": "deltalake", "path": str(tmp_path / "t")}, "table", {})
+    table = TableConfig.parse({"format": "deltalake", "path": str(tmp_path / "t")}, "table", {})
     table.check_format(spark)
     table.open(spark).write(spark.range(3), 0)
     with pytest.raises(StreamStateError, match="has columns id by nothing, and the job writes id, b by nothing"):
         table.open(spark).write(spark.sql("SELECT 1L AS id, 2 AS b"), 1)
-    by_id = TableConfig.of({"format": "deltalake", "path": str(tmp_path / "t"), "partition_by": ["id"]}, "table", {})
+    by_id = TableConfig.parse({"format": "deltalake", "path": str(tmp_path / "t"), "partition_by": ["id"]}, "table", {})
     with pytest.raises(StreamStateError, match="has columns id by nothing, and the job writes id by id"):
         by_id.open(spark).write(spark.range(3), 1)
     assert len(rows_in(tmp_path / "t")) == 3

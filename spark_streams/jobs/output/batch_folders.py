@@ -1,4 +1,4 @@
-"""Micro-batches as files, each in partitions of its own, so that one that is run again leaves every row once."""
+"""Micro-batches as files. Each has its own partitions, so that a batch that is run again writes every row once."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from spark_streams.model.untyped import JavaObject
 
 
 class BatchFolders:
-    """`<path>/<key>=…/batch=b<query>-<number>`: where the batches of one query go.
+    """Folders of the batches of one query: `<path>/<key>=…/batch=b<query>-<number>`.
 
-    A batch that is run again replaces what an earlier run has left of it. That may be more than it writes itself: a
-    batch that kills its query is cut into smaller ones.
+    A batch that is run again replaces all files of its earlier run. That run may have written more rows: a batch that
+    kills its query is cut into smaller ones.
     """
 
     def __init__(
@@ -26,7 +26,7 @@ class BatchFolders:
         kind: str = "parquet",
         options: Mapping[str, str] | None = None,
     ) -> None:
-        """keys: the columns that partition it; kind: a format of files; options: of that format."""
+        """Set up the writer. keys: columns that partition the table; kind: a file format; options: of that format."""
         self._spark = spark
         self._path = path
         self._keys = keys
@@ -35,14 +35,14 @@ class BatchFolders:
         self._first = True
 
     def sweep(self) -> None:
-        """Remove what a killed run left half-written; readers pass over it, but it takes up room."""
+        """Remove staging files of a killed run. Readers ignore them, but they use disk space."""
         self._remove(".spark-staging-*")
 
     def write(self, rows: DataFrame, number: int) -> None:
-        """One micro-batch of the query that runs on this thread."""
+        """Write one micro-batch of the query that runs on this thread."""
         name = batch_name(self._spark, number)
         if self._first:
-            # Only the first batch of a run can be one that another run has begun.
+            # Only the first batch of a run can have been started by an earlier run.
             self._remove("/".join([*["*"] * len(self._keys), f"batch={name}"]))
             self._first = False
         (
@@ -57,7 +57,7 @@ class BatchFolders:
 
     def _remove(self, below: str) -> None:
         jvm: JavaObject = self._spark.sparkContext._jvm
-        found = jvm.org.apache.hadoop.fs.Path(self._path, below)
-        store = found.getFileSystem(self._spark.sparkContext._jsc.hadoopConfiguration())
-        for one in store.globStatus(found) or []:
-            store.delete(one.getPath(), True)
+        pattern = jvm.org.apache.hadoop.fs.Path(self._path, below)
+        store = pattern.getFileSystem(self._spark.sparkContext._jsc.hadoopConfiguration())
+        for folder in store.globStatus(pattern) or []:
+            store.delete(folder.getPath(), True)

@@ -1,4 +1,4 @@
-"""The name of a micro-batch: the same whenever it is run again, and no other batch's, of this query or another."""
+"""Name of a micro-batch: unique among all batches of all queries, and the same when the batch is run again."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from pyspark.sql import SparkSession
 
 
 def query_id(spark: SparkSession) -> str:
-    """Of the query that runs on this thread: it is its checkpoint's."""
+    """Return the ID, from its checkpoint, of the query that runs on this thread."""
     return spark.sparkContext.getLocalProperty("sql.streaming.queryId") or "query"
 
 
 def batch_name(spark: SparkSession, number: int) -> str:
-    """As the partitions of a table have it."""
+    """Return the name that partitions of a table use."""
     return f"b{query_id(spark)[:8]}-{number}"

@@ -1,4 +1,4 @@
-"""A table of Spark's catalog that is made of files: a partition for each micro-batch, replaced when it is run again."""
+"""A table of files in Spark's catalog. A micro-batch that is run again replaces its own partition."""
 
 from __future__ import annotations
 
@@ -16,10 +16,13 @@ _OVERWRITE = "spark.sql.sources.partitionOverwriteMode"
 
 
 class CatalogTable:
-    """Partitioned by its keys and `batch`. It is made by the first batch where it does not exist."""
+    """A table partitioned by its keys and `batch`. The first batch creates it if it does not exist."""
 
     def __init__(self, spark: SparkSession, name: str, keys: list[str], kind: str, options: Mapping[str, str]) -> None:
-        """keys: the columns that partition it; kind: a format of files; options: of that format, for a new table."""
+        """Set up the writer.
+
+        keys: the columns that partition the table; kind: a file format; options: of that format, for a new table.
+        """
         self._spark = spark
         self._name = name
         self._keys = keys
@@ -28,21 +31,21 @@ class CatalogTable:
         self._first = True
 
     def sweep(self) -> None:
-        """Whether the table, if it exists, is one that batches can be written to. Raises StreamStateError."""
+        """Raise StreamStateError if the table exists with another format or other partitions."""
         if not self._spark.catalog.tableExists(self._name):
             return
         partitions = [column.name for column in self._spark.catalog.listColumns(self._name) if column.isPartition]
         described = {row["col_name"]: row["data_type"] for row in self._describe().collect()}
         kind = str(described.get("Provider", "")).lower()
         if (kind, partitions) != (self._kind, [*self._keys, "batch"]):
-            there = f"{kind or 'another kind'} partitioned by {', '.join(partitions) or 'nothing'}"
+            existing_layout = f"{kind or 'another kind'} partitioned by {', '.join(partitions) or 'nothing'}"
             raise StreamStateError(
-                f"table {self._name} exists as {there}, and not as the {self._kind} by "
-                f"{', '.join([*self._keys, 'batch'])} that the job writes: name another table"
+                f"table {self._name} exists as {existing_layout}, but the job writes {self._kind} partitioned by "
+                f"{', '.join([*self._keys, 'batch'])}: name another table"
             )
 
     def write(self, rows: DataFrame, number: int) -> None:
-        """One micro-batch of the query that runs on this thread."""
+        """Write one micro-batch of the query that runs on this thread."""
         session = rows.sparkSession
         name = batch_name(self._spark, number)
         named = rows.withColumn("batch", F.lit(name))
@@ -50,18 +53,18 @@ class CatalogTable:
             if not session.catalog.tableExists(self._name):
                 empty = named.limit(0).write.format(self._kind).options(**self._options)
                 empty.partitionBy(*self._keys, "batch").saveAsTable(self._name)
-            # Only the first batch of a run can be one that another run has begun.
+            # Only the first batch of a run can have been started by an earlier run.
             self._drop(session, name)
             self._first = False
-        # insertInto takes no options, and columns by their places.
+        # insertInto takes no options, and columns by position.
         columns = [F.col(f"`{column}`") for column in session.table(self._name).columns]
         with _replacing_partitions(session):
             named.select(*columns).write.mode("overwrite").insertInto(self._name)
 
     def _drop(self, session: SparkSession, batch: str) -> None:
-        """What there is of a batch. (A part of a partition's values is not enough for every catalog: all are named.)"""
-        found = session.sql(f"SHOW PARTITIONS {self._name} PARTITION (batch = {_literal(batch)})").collect()
-        for partition in (row["partition"] for row in found):
+        """Drop the partitions of a batch. Some catalogs need all values of a partition, so all are named."""
+        partitions = session.sql(f"SHOW PARTITIONS {self._name} PARTITION (batch = {_literal(batch)})").collect()
+        for partition in (row["partition"] for row in partitions):
             pairs = [pair.partition("=") for pair in partition.split("/")]
             values = ", ".join(f"`{unquote(key)}` = {_literal(unquote(value))}" for key, _, value in pairs)
             session.sql(f"ALTER TABLE {self._name} DROP IF EXISTS PARTITION ({values})")
@@ -72,7 +75,7 @@ class CatalogTable:
 
 @contextlib.contextmanager
 def _replacing_partitions(session: SparkSession) -> Iterator[None]:
-    """An overwrite replaces the partitions that it has rows for; afterwards it does again what the session wants."""
+    """Make an overwrite replace only partitions that it has rows for; restore the session's setting at the end."""
     before = session.conf.get(_OVERWRITE, None)
     session.conf.set(_OVERWRITE, "dynamic")
     try:
@@ -82,7 +85,7 @@ def _replacing_partitions(session: SparkSession) -> Iterator[None]:
 
 
 def _literal(value: str) -> str:
-    """Of a partition's value, as SHOW PARTITIONS has it."""
+    """Return a partition's value, as SHOW PARTITIONS prints it, as an SQL literal."""
     if value == "__HIVE_DEFAULT_PARTITION__":
         return "null"
     escaped = value.replace("\\", "\\\\").replace("'", "\\'")

@@ -1,7 +1,7 @@
 """A Delta table that the Python package deltalake writes: no jar, and each micro-batch once.
 
-The transaction that appends a batch also says, in Delta's log, which batch of which query it is. A table that says this
-batch, or a later one, has it already; of two writers of one batch at the same time the table takes one.
+The transaction that appends a batch also records in Delta's log the query and the number of the batch. If the log holds
+this batch or a later one, the batch is skipped. If two tasks write one batch at the same time, one of them commits.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from spark_streams.spark.arrow_schema import arrow_schema
 DELTALAKE = "deltalake"
 
 
-def lacking() -> str:
-    """What this Python lacks to write such tables, "" if nothing; the tasks' Python needs the same."""
+def missing_package() -> str:
+    """Return an error text if this Python lacks a package to write such tables, else "". Tasks need the same ones."""
     if importlib.util.find_spec(DELTALAKE) is None:
         return f"this Python has no package {DELTALAKE}, which writes it"
     try:
-        require_minimum_pandas_version()  # mapInArrow asks for it, though it hands out Arrow
+        require_minimum_pandas_version()  # mapInArrow needs pandas, although it passes Arrow data
     except ImportError as error:
         return f"Spark needs pandas for it, which this Python lacks ({' '.join(str(error).split())})"
     return ""
 
 
 class _Batch(NamedTuple):
-    """application, number: by which the table knows it; None: nothing is said of it, and it is appended each time."""
+    """A batch to write. application, number: its identity in Delta's log; application None: it is always appended."""
 
     path: str
     keys: list[str]
@@ -43,24 +43,31 @@ class _Batch(NamedTuple):
 
 
 class DeltalakeTable:
-    """By path. It is made by the first batch where it does not exist. One task writes a batch, as its rows come: nobody
-    has them all in memory."""
+    """A Delta table by path. The first batch creates it if it does not exist.
+
+    One task writes a batch as a stream of rows, so no process holds them all in memory.
+    """
 
     def __init__(
         self, spark: SparkSession, path: str, keys: list[str], options: Mapping[str, str], transaction: str | None
     ) -> None:
-        """keys: the columns that partition it; options: of the store (`storage_options`); transaction: what tells this
-        output from the query's others; None: each row at least once."""
+        """Set up the writer.
+
+        keys: the columns that partition the table; options: of the store (`storage_options`); transaction: name of this
+        output within the query; None: each row at least once.
+        """
         self._spark = spark
         self._path, self._keys, self._options = path, keys, dict(options)
         self._transaction = transaction
 
     def sweep(self) -> None:
-        """Nothing: files that a killed run has begun are in no transaction, and go with Delta's VACUUM."""
+        """Do nothing. Files of a killed run are in no transaction, and Delta's VACUUM deletes them."""
 
     def write(self, rows: DataFrame, number: int) -> None:
-        """One micro-batch of the query that runs on this thread. Raises StreamStateError where the table has other
-        columns."""
+        """Write one micro-batch of the query that runs on this thread.
+
+        Raises StreamStateError if the table has other columns.
+        """
         self._make_or_check(arrow_schema(rows.schema))
         application = None if self._transaction is None else f"{query_id(self._spark)}:{self._transaction}"
         batch = _Batch(self._path, self._keys, self._options, application, number)
@@ -74,18 +81,19 @@ class DeltalakeTable:
                 self._path, schema, "ignore", partition_by=self._keys or None, storage_options=self._options
             )
         table = DeltaTable(self._path, storage_options=self._options)
-        there = [field.name for field in table.schema().fields]
-        by = table.metadata().partition_columns
-        if sorted(there) != sorted(schema.names) or by != self._keys:
+        column_names = [field.name for field in table.schema().fields]
+        partition_columns = table.metadata().partition_columns
+        if sorted(column_names) != sorted(schema.names) or partition_columns != self._keys:
             raise StreamStateError(
-                f"Delta table {self._path} has columns {', '.join(there)} by {', '.join(by) or 'nothing'}, and "
-                f"the job writes {', '.join(schema.names)} by {', '.join(self._keys) or 'nothing'}: "
+                f"Delta table {self._path} has columns {', '.join(column_names)} "
+                f"by {', '.join(partition_columns) or 'nothing'}, "
+                f"and the job writes {', '.join(schema.names)} by {', '.join(self._keys) or 'nothing'}: "
                 "name another table, or alter this one"
             )
 
 
 def _writer(batch: _Batch, schema: pa.Schema) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """What the one task does; whether it has written the batch, or found it."""
+    """Return the function that one task runs. Its column `written` is false if the table holds the batch already."""
 
     def write(pages: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
@@ -95,18 +103,18 @@ def _writer(batch: _Batch, schema: pa.Schema) -> Callable[[Iterator[pa.RecordBat
         if _has(table, batch):
             yield pa.record_batch({"written": [False]})
             return
-        named = [] if batch.application is None else [Transaction(batch.application, batch.number)]
-        # Moments are the same in any time zone, and their types are not.
+        transactions = [] if batch.application is None else [Transaction(batch.application, batch.number)]
+        # Spark's and Delta's timestamp types may name different time zones for the same value.
         reader = pa.RecordBatchReader.from_batches(schema, (page.cast(schema) for page in pages))
         try:
-            # Appended to the table as it was looked at: who has written the batch since is found out by the commit.
+            # The commit fails if another task has written the batch since the table was loaded.
             write_deltalake(
                 table,
                 reader,
                 mode="append",
                 partition_by=batch.keys or None,
                 storage_options=batch.options,
-                commit_properties=CommitProperties(app_transactions=named),
+                commit_properties=CommitProperties(app_transactions=transactions),
             )
         except CommitFailedError:
             if not _has(DeltaTable(batch.path, storage_options=batch.options), batch):

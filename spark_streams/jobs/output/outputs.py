@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_streams.errors import ConfigError, OptionError
-from spark_streams.jobs.job import as_texts, beside
+from spark_streams.jobs.job import as_texts, inherit_access
 from spark_streams.jobs.output.stream import Stream
 from spark_streams.jobs.output.table import PARQUET_SHAPE, Table, TableConfig
 from spark_streams.jobs.output.table import SHAPE as TABLE
@@ -24,7 +24,7 @@ _OUTPUT = {"name": str, "where": str, "select": (list, dict), "sql": str, "table
 
 @dataclass(frozen=True)
 class Output:
-    """name: the configuration's; rows: which of the good rows, and what of them; None: all as they are."""
+    """An output. name: from the configuration; rows: selects rows and columns; None: all good rows, unchanged."""
 
     name: str
     to: TableConfig | Stream
@@ -32,21 +32,21 @@ class Output:
 
     @property
     def is_main(self) -> bool:
-        """Whether it is [table], not one of [[output]]."""
+        """Whether this output is [table], not one of [[output]]."""
         return isinstance(self.to, TableConfig) and self.to.where in ("table", "parquet")
 
     @property
     def shown(self) -> str:
-        """As `--check` and the closing numbers call it: the main table by its format."""
+        """Name in `--check` and in the summary. The main table is named by its format."""
         return self.to.kind if isinstance(self.to, TableConfig) and self.is_main else f"output {self.name}"
 
-    def of(self, good: DataFrame) -> DataFrame:
+    def select(self, good: DataFrame) -> DataFrame:
         return good if self.rows is None else self.rows(good)
 
     def check(self, good: DataFrame) -> None:
-        """Whether the SQL can be understood, and its columns fit. Raises ConfigError."""
+        """Raise ConfigError if Spark cannot analyze the SQL, or if its columns do not fit the table."""
         try:
-            names = self.of(good).columns
+            names = self.select(good).columns
         except Exception as error:
             raise ConfigError(f"output {self.name}: {first_line(error)}") from error
         if isinstance(self.to, TableConfig):
@@ -58,92 +58,98 @@ class Output:
 
 
 def main_table(config: Config) -> TableConfig | None:
-    """[table], whose older name is [parquet]; None where neither is there. Raises ConfigError."""
+    """Return [table], or [parquet], its older name; None if the configuration has neither. Raises ConfigError."""
     table, parquet = value_at(config, "table"), value_at(config, "parquet")
     if table is None and parquet is None:
         return None
-    given = {**(table or {}), **(parquet or {})}
-    if parquet is not None and given.get("format", "parquet") != "parquet":
-        raise ConfigError(f"[parquet] is the older name of [table], whose format is {given['format']!r}: say table.…")
-    return TableConfig.of(given, "parquet" if table is None else "table", as_texts(given.get("options", {})))
+    settings = {**(table or {}), **(parquet or {})}
+    if parquet is not None and settings.get("format", "parquet") != "parquet":
+        raise ConfigError(
+            f"[parquet] is the older name of [table], whose format is {settings['format']!r}: write [table]"
+        )
+    return TableConfig.parse(settings, "parquet" if table is None else "table", as_texts(settings.get("options", {})))
 
 
 def outputs_of(config: Config, access: Mapping[str, str]) -> list[Output]:
-    """All of them, [table] first. access: the server and who connects, as options, unless an output says so. Raises
-    ConfigError."""
+    """Return all outputs, [table] first. Raises ConfigError.
+
+    access: options of the server and the login, for outputs that do not set their own.
+    """
     table = main_table(config)
-    found = [] if table is None else [Output("table", table)]
-    for number, given in enumerate(value_at(config, "output", []), start=1):
+    outputs = [] if table is None else [Output("table", table)]
+    for number, settings in enumerate(value_at(config, "output", []), start=1):
         where = f"[[output]] {number}"
-        if not isinstance(given, dict):
-            raise ConfigError(f"{where} must be a table, not {given!r}")
-        found.append(_output(given, given.get("name") or where, where, access))
-    if not found:
-        raise ConfigError("table.path is missing (or [[output]]): say where the rows go")
-    names = [output.name for output in found]
+        if not isinstance(settings, dict):
+            raise ConfigError(f"{where} must be a table, not {settings!r}")
+        outputs.append(_output(settings, settings.get("name") or where, where, access))
+    if not outputs:
+        raise ConfigError("table.path is missing (or [[output]]): set one of them as the place for rows")
+    names = [output.name for output in outputs]
     for name in names:
         if names.count(name) > 1:
-            raise ConfigError(f"two outputs are called {name!r}: their names tell their batches apart")
-    return found
+            raise ConfigError(f"two outputs are called {name!r}: give each output its own name")
+    return outputs
 
 
 def stream_options(outputs: Iterable[Output]) -> dict[str, SinkOptions]:
-    """The options of those that are streams, by the key that names the stream in messages."""
-    return {f"output {one.name}: sink.stream": one.to.options for one in outputs if isinstance(one.to, Stream)}
+    """Return the options of outputs that are streams, by the key that names the stream in messages."""
+    return {
+        f"output {output.name}: sink.stream": output.to.options for output in outputs if isinstance(output.to, Stream)
+    }
 
 
 def check_main_columns(outputs: Iterable[Output], names: Sequence[str]) -> None:
-    """What can be said before Spark is started of outputs that take all rows as they are. Raises ConfigError."""
+    """Check, before Spark is started, the columns of outputs that take all rows unchanged. Raises ConfigError."""
     for output in outputs:
         if output.rows is None and isinstance(output.to, TableConfig):
             output.to.check_columns(names)
 
 
-def _output(given: Config, name: str, where: str, access: Mapping[str, str]) -> Output:
-    """Raises ConfigError."""
-    check_keys(given, _OUTPUT, "", where)
-    if not given.get("name"):
-        raise ConfigError(f"{where}: name is missing; its batches are known by it")
-    if ("table" in given) == ("sink" in given):
-        raise ConfigError(f"output {name} needs [output.table] or [output.sink], and one of them")
-    if "sql" in given and ("where" in given or "select" in given):
-        raise ConfigError(f"output {name}: where and select have no meaning beside sql, which can say it")
-    rows = _rows(given, name)
-    if "table" in given:
-        table = given["table"]
-        return Output(name, TableConfig.of(table, f"output {name}: table", as_texts(table.get("options", {}))), rows)
-    options = beside(access, as_texts(given["sink"]))
+def _output(settings: Config, name: str, where: str, access: Mapping[str, str]) -> Output:
+    """Parse one [[output]]. Raises ConfigError."""
+    check_keys(settings, _OUTPUT, "", where)
+    if not settings.get("name"):
+        raise ConfigError(f"{where}: name is missing; add a name, which identifies the output's batches")
+    if ("table" in settings) == ("sink" in settings):
+        raise ConfigError(f"output {name} needs exactly one of [output.table] and [output.sink]")
+    if "sql" in settings and ("where" in settings or "select" in settings):
+        raise ConfigError(f"output {name}: where and select have no meaning with sql; write them into the SQL")
+    rows = _rows(settings, name)
+    if "table" in settings:
+        table = settings["table"]
+        return Output(name, TableConfig.parse(table, f"output {name}: table", as_texts(table.get("options", {}))), rows)
+    options = inherit_access(access, as_texts(settings["sink"]))
     try:
-        checked = SinkOptions.parse(options)
+        sink_options = SinkOptions.parse(options)
     except OptionError as error:
         raise ConfigError(f"output {name}: {error.message}") from None
-    if checked.stream is None and checked.stream_column is None:
-        raise ConfigError(f"output {name}: sink.stream is missing (or sink.streamColumn): say where its rows go")
-    return Output(name, Stream(checked, options, name), rows)
+    if sink_options.stream is None and sink_options.stream_column is None:
+        raise ConfigError(f"output {name}: sink.stream is missing (or sink.streamColumn): set one of them")
+    return Output(name, Stream(sink_options, options, name), rows)
 
 
-def _rows(given: Config, name: str) -> Callable[[DataFrame], DataFrame] | None:
-    if "sql" in given:
-        return lambda good: apply_sql(good, given["sql"])
-    if "where" not in given and "select" not in given:
+def _rows(settings: Config, name: str) -> Callable[[DataFrame], DataFrame] | None:
+    if "sql" in settings:
+        return lambda good: apply_sql(good, settings["sql"])
+    if "where" not in settings and "select" not in settings:
         return None
-    columns = given.get("select")
+    columns = settings.get("select")
     texts = columns.values() if isinstance(columns, dict) else columns or []
-    if columns is not None and (not columns or not all(isinstance(one, str) for one in texts)):
+    if columns is not None and (not columns or not all(isinstance(text, str) for text in texts)):
         raise ConfigError(f"output {name}: select must be a list of SQL, or a table of names and SQL")
 
     def rows(good: DataFrame) -> DataFrame:
-        chosen = good.where(given["where"]) if "where" in given else good
+        selected = good.where(settings["where"]) if "where" in settings else good
         if columns is None:
-            return chosen
+            return selected
         if isinstance(columns, dict):
-            return chosen.select(*[F.expr(sql).alias(column) for column, sql in columns.items()])
-        return chosen.selectExpr(*columns)
+            return selected.select(*[F.expr(sql).alias(column) for column, sql in columns.items()])
+        return selected.selectExpr(*columns)
 
     return rows
 
 
 def apply_sql(rows: DataFrame, sql: str) -> DataFrame:
-    """SQL over the rows, which it calls `rows`."""
+    """Run SQL over the rows, as the view `rows`."""
     rows.createOrReplaceTempView("rows")
     return rows.sparkSession.sql(sql)

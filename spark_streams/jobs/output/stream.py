@@ -13,22 +13,22 @@ from spark_streams.sink.encode.destination import Destination
 
 @dataclass(frozen=True)
 class Stream:
-    """options: checked; given: as format("rstream") takes them; name: what tells it from other outputs of the query."""
+    """A stream. options: checked; raw_options: for format("rstream"); name: of the output within the query."""
 
     options: SinkOptions
-    given: Mapping[str, str]
+    raw_options: Mapping[str, str]
     name: str
 
     @property
     def plan(self) -> str:
-        """For `--check`."""
+        """Line of `--check`."""
         once = "" if self.options.delivery == "exactly-once" else "; at least once"
         return f"{Destination.of(self.options).shown} at {self.options.address}{once}"
 
     def sweep(self) -> None:
-        """Nothing: the ledger beside the stream knows what is written."""
+        """Do nothing. The ledger of the stream holds which rows are written."""
 
     def write(self, rows: DataFrame, number: int) -> None:
-        """One micro-batch of the query that runs on this thread."""
+        """Write one micro-batch of the query that runs on this thread."""
         once = {"transaction": f"output:{self.name}"} if self.options.delivery == "exactly-once" else {}
-        rows.write.format("rstream").mode("append").options(**{**once, **self.given}).save()
+        rows.write.format("rstream").mode("append").options(**{**once, **self.raw_options}).save()

@@ -1,4 +1,4 @@
-"""[table] of a job's configuration, or [parquet], its older name: the format, the place, what is promised of rows."""
+"""[table] of a job's configuration, or [parquet], its older name: format, place and delivery guarantee."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from spark_streams.errors import ConfigError
 from spark_streams.jobs.output.appended_table import AppendedTable
 from spark_streams.jobs.output.batch_folders import BatchFolders
 from spark_streams.jobs.output.catalog_table import CatalogTable
-from spark_streams.jobs.output.deltalake_table import DELTALAKE, DeltalakeTable, lacking
+from spark_streams.jobs.output.deltalake_table import DELTALAKE, DeltalakeTable, missing_package
 from spark_streams.jobs.settings.config import FREE, Config
 from spark_streams.model.untyped import JavaObject
 from spark_streams.running.error_summary import one_line
@@ -24,17 +24,17 @@ PARQUET_SHAPE = {"path": str, "partition_by": list}
 # Formats whose tables are folders of files, which Spark replaces partition by partition.
 FILES = ("parquet", "orc", "json", "csv", "avro", "xml")
 DELTA = "delta"
-# Options of a writer that say which batch it is: the job's own.
-_OWN = ("partitionoverwritemode", "txnappid", "txnversion", "path")
+# Options of a writer that identify the batch. Only the job sets them.
+_RESERVED_OPTIONS = ("partitionoverwritemode", "txnappid", "txnversion", "path")
 
 
 def _once() -> tuple[str, ...]:
-    """The formats that have each row once, and are told by path or name where to write."""
+    """Return the formats that write each row once. They need a path or a name."""
     return (*FILES, DELTA, DELTALAKE)
 
 
 class Table(Protocol):
-    """What a micro-batch is written to."""
+    """Destination of micro-batches."""
 
     def sweep(self) -> None: ...
 
@@ -43,7 +43,7 @@ class Table(Protocol):
 
 @dataclass(frozen=True)
 class TableConfig:
-    """where: how the configuration calls it; one of path and name is given, where the format wants one."""
+    """Settings of a table. where: its name in the configuration; path or name is set if the format needs one."""
 
     where: str
     kind: str = "parquet"
@@ -54,18 +54,18 @@ class TableConfig:
     options: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, given: Config, where: str, options: dict[str, str]) -> TableConfig:
-        """given: the keys of the table, their types as SHAPE has them; options: its [options] as texts.
+    def parse(cls, settings: Config, where: str, options: dict[str, str]) -> TableConfig:
+        """Parse a table of the configuration. Raises ConfigError.
 
-        Raises ConfigError.
+        settings: its keys, checked against SHAPE; options: its [options] as strings.
         """
         table = cls(
             where,
-            str(given.get("format", "parquet")).lower(),
-            given.get("path"),
-            given.get("name"),
-            list(given.get("partition_by", [])),
-            given.get("once", True),
+            str(settings.get("format", "parquet")).lower(),
+            settings.get("path"),
+            settings.get("name"),
+            list(settings.get("partition_by", [])),
+            settings.get("once", True),
             options,
         )
         if not table.path and not table.name and table.kind in _once():
@@ -76,23 +76,22 @@ class TableConfig:
             raise ConfigError(f"{where}.path and {where}.name contradict each other: give one of them")
         if table.name and table.kind == DELTALAKE:
             raise ConfigError(
-                f"{where}.name has no meaning with format {DELTALAKE!r}, which no catalog has: say {where}.path"
+                f"{where}.name has no meaning with format {DELTALAKE!r}, which no catalog holds: set {where}.path"
             )
         for key in options:
-            if key.lower() in _OWN:
-                raise ConfigError(f"{where}.options.{key} is the job's own to say: leave it out")
+            if key.lower() in _RESERVED_OPTIONS:
+                raise ConfigError(f"{where}.options.{key} is set by the job: leave it out")
         if table.once and table.kind not in _once():
             raise ConfigError(
-                f"{where}.format {table.kind!r}: nothing is known that keeps a batch that is run again from being "
-                f"appended twice; say {where}.once = false to have each row at least once, or take one of "
-                f"{', '.join(_once())}"
+                f"{where}.format {table.kind!r} cannot detect a batch that is run again, and would append it twice; "
+                f"set {where}.format to one of {', '.join(_once())}, or accept duplicate rows with {where}.once = false"
             )
         return table
 
     @property
     def place(self) -> str:
-        """Some formats, as jdbc, are told by their options where to write."""
-        return self.path or self.name or "where its options say"
+        """Path or name of the table. Options of formats such as jdbc name the place themselves."""
+        return self.path or self.name or "place of its options"
 
     @property
     def in_batches(self) -> bool:
@@ -101,26 +100,26 @@ class TableConfig:
 
     @property
     def plan(self) -> str:
-        """For `--check`."""
+        """Line of `--check`."""
         keys = [*self.partition_by, *(["batch"] if self.in_batches else [])]
         kind = "" if self.where == "parquet" else f" as {self.kind}"
         return f"{self.place}{kind}{' by ' if keys else ''}{', '.join(keys)}{'' if self.once else '; at least once'}"
 
     def check_columns(self, names: Iterable[str]) -> None:
-        """Whether rows of these columns fit. Raises ConfigError."""
-        known = {name.lower() for name in names}
+        """Raise ConfigError if rows of these columns do not fit the table."""
+        column_names = {name.lower() for name in names}
         for key in self.partition_by:
-            if str(key).lower() not in known:
+            if str(key).lower() not in column_names:
                 raise ConfigError(f"{self.where}.partition_by names {key!r}, which is not among the columns")
-        if self.in_batches and "batch" in known:
-            raise ConfigError(f"{self.where}: its rows have a column 'batch', a name that the job itself uses")
+        if self.in_batches and "batch" in column_names:
+            raise ConfigError(f"{self.where}: its rows have a column 'batch', which the job itself writes: rename it")
 
     def check_format(self, spark: SparkSession) -> None:
-        """Whether Spark knows the format, or the package is there that writes it. Raises ConfigError."""
+        """Raise ConfigError if Spark, or this Python for deltalake, cannot write the format."""
         if self.kind == DELTALAKE:
-            if what := lacking():
+            if missing := missing_package():
                 raise ConfigError(
-                    f"{self.where}.format {DELTALAKE!r}: {what}; pip install 'spark-streams[delta]', here and where "
+                    f"{self.where}.format {DELTALAKE!r}: {missing}; pip install 'spark-streams[delta]', here and where "
                     "tasks run"
                 )
             return
@@ -135,7 +134,7 @@ class TableConfig:
             ) from None
 
     def open(self, spark: SparkSession, output: str = "table") -> Table:
-        """output: what tells it from other outputs of the query."""
+        """Return the writer of the table. output: name of the output within the query."""
         transaction = output if self.once else None
         if self.kind == DELTALAKE:
             return DeltalakeTable(spark, self.place, self.partition_by, self.options, transaction)

@@ -1,11 +1,11 @@
-"""An Avro schema as columns: the types that Spark's own reader of Avro gives them. Pure: JSON in, names of types out.
+"""Convert an Avro schema to columns, with the types of Spark's own Avro reader. Pure: JSON in, type names out.
 
     null + T     T, as every column may be null         record   STRUCT        int       INT
     int + long   BIGINT                                 map      MAP<STRING,…> long      BIGINT
     float + double  DOUBLE                              array    ARRAY         float     FLOAT
     enum, string, uuid  STRING                          bytes, fixed  BINARY, or DECIMAL by their logical type
 
-Refused by name: other unions (Spark makes a struct of guesses of them) and types that contain themselves.
+Refused by name: other unions (Spark makes a struct of all branches) and types that contain themselves.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _PRIMITIVE = {
     "bytes": "BINARY",
     "string": "STRING",
 }
-_REMEDY = "say in [columns] what its type shall be"
-# By the type and its logical type; of others the type alone counts, as Avro wants it.
+_REMEDY = "set its type in [columns]"
+# By type and logical type. Avro ignores other logical types.
 _LOGICAL: dict[tuple[str, Json], str] = {
     ("int", "date"): "DATE",
     ("long", "timestamp-millis"): "TIMESTAMP",
@@ -34,81 +34,94 @@ _LOGICAL: dict[tuple[str, Json], str] = {
     ("long", "local-timestamp-micros"): "TIMESTAMP_NTZ",
 }
 _WIDER = {frozenset({"int", "long"}): "BIGINT", frozenset({"float", "double"}): "DOUBLE"}
-Names = Mapping[str, Json]  # types that have a name, by it: they may be used again
+Names = Mapping[str, Json]  # named types, which a schema may use again
 
 
-def columns(schema: Json, but: Container[str] = ()) -> dict[str, str]:
-    """By the name of each field of a record its type. but: fields that are left out. Raises ConfigError."""
+def columns(schema: Json, excluded: Container[str] = ()) -> dict[str, str]:
+    """Return the SQL types of a record's fields by name. excluded: fields to leave out. Raises ConfigError."""
     if not isinstance(schema, dict) or schema.get("type") != "record":
-        raise ConfigError(f"the schema is no record but {_shown(schema)}: columns are the fields of a record")
-    known: dict[str, Json] = {}
-    _learn(schema, "", known)
+        raise ConfigError(
+            f"the schema is {_shown(schema)}, but columns are the fields of a record: name a record's file"
+        )
+    named_types: dict[str, Json] = {}
+    _collect_named_types(schema, "", named_types)
     return {
-        field["name"]: _type(field["type"], field["name"], known, (_full(schema, ""),), _space(schema, ""))
+        field["name"]: _type(
+            field["type"], field["name"], named_types, (_full_name(schema, ""),), _inner_namespace(schema, "")
+        )
         for field in schema["fields"]
-        if field["name"] not in but
+        if field["name"] not in excluded
     }
 
 
-def _type(schema: Json, at: str, known: Names, within: tuple[str, ...], space: str) -> str:
-    """at: the field, for messages; within: the named types around it; space: the namespace. Raises ConfigError."""
+def _type(schema: Json, path: str, named_types: Names, enclosing: tuple[str, ...], namespace: str) -> str:
+    """Return the SQL type of a schema. Raises ConfigError.
+
+    path: the field, for messages; enclosing: the named types around it.
+    """
     if isinstance(schema, list):
-        return _union(schema, at, known, within, space)
+        return _union(schema, path, named_types, enclosing, namespace)
     if schema == "null":
-        raise ConfigError(f"field {at} is null and nothing else: {_REMEDY}")
+        raise ConfigError(f"field {path} is always null: {_REMEDY}")
     if isinstance(schema, str):
-        return _PRIMITIVE[schema] if schema in _PRIMITIVE else _named(schema, at, known, within, space)
+        return _PRIMITIVE[schema] if schema in _PRIMITIVE else _named(schema, path, named_types, enclosing, namespace)
     if not isinstance(schema, dict):
-        raise ConfigError(f"field {at}: {_shown(schema)} is no Avro type")
+        raise ConfigError(f"field {path}: {_shown(schema)} is no Avro type: {_REMEDY}")
     kind, logical = schema.get("type"), schema.get("logicalType")
     if not isinstance(kind, str):
-        return _type(kind, at, known, within, space)
+        return _type(kind, path, named_types, enclosing, namespace)
     if logical == "decimal" and kind in ("bytes", "fixed"):
         return f"DECIMAL({int(schema['precision'])}, {int(schema.get('scale', 0))})"
     if (kind, logical) in _LOGICAL:
         return _LOGICAL[kind, logical]
     build = _BUILT.get(kind)
     if build is not None:
-        return build(schema, at, known, within, space)
-    return _type(kind, at, known, within, space)
+        return build(schema, path, named_types, enclosing, namespace)
+    return _type(kind, path, named_types, enclosing, namespace)
 
 
-def _union(branches: list[Json], at: str, known: Names, within: tuple[str, ...], space: str) -> str:
-    some = [branch for branch in branches if branch != "null"]
-    if len(some) == 1:
-        return _type(some[0], at, known, within, space)
-    kinds = frozenset(branch if isinstance(branch, str) else "" for branch in some)
-    if len(some) == 2 and kinds in _WIDER:
+def _union(branches: list[Json], path: str, named_types: Names, enclosing: tuple[str, ...], namespace: str) -> str:
+    non_null = [branch for branch in branches if branch != "null"]
+    if len(non_null) == 1:
+        return _type(non_null[0], path, named_types, enclosing, namespace)
+    kinds = frozenset(branch if isinstance(branch, str) else "" for branch in non_null)
+    if len(non_null) == 2 and kinds in _WIDER:
         return _WIDER[kinds]
-    raise ConfigError(f"field {at} is a union of {_shown(branches)}, which no one type holds: {_REMEDY}")
+    raise ConfigError(f"field {path} is a union of {_shown(branches)}, which no single type can hold: {_REMEDY}")
 
 
-def _named(name: str, at: str, known: Names, within: tuple[str, ...], space: str) -> str:
-    full = name if "." in name or not space or f"{space}.{name}" not in known else f"{space}.{name}"
-    if full in within:
-        raise ConfigError(f"field {at}: type {full} contains itself, which no column can: {_REMEDY}")
-    if full not in known:
-        raise ConfigError(f"field {at}: type {name!r} is neither Avro's nor defined in this file")
-    return _type(known[full], at, known, within, space)
+def _named(name: str, path: str, named_types: Names, enclosing: tuple[str, ...], namespace: str) -> str:
+    full_name = (
+        name if "." in name or not namespace or f"{namespace}.{name}" not in named_types else f"{namespace}.{name}"
+    )
+    if full_name in enclosing:
+        raise ConfigError(f"field {path}: type {full_name} contains itself, which no column can: {_REMEDY}")
+    if full_name not in named_types:
+        raise ConfigError(f"field {path}: type {name!r} is neither Avro's nor defined in this file: {_REMEDY}")
+    return _type(named_types[full_name], path, named_types, enclosing, namespace)
 
 
-def _record(schema: Mapping[str, Json], at: str, known: Names, within: tuple[str, ...], space: str) -> str:
-    full, below = _full(schema, space), _space(schema, space)
-    if full in within:
-        raise ConfigError(f"field {at}: type {full} contains itself, which no column can: {_REMEDY}")
+def _record(
+    schema: Mapping[str, Json], path: str, named_types: Names, enclosing: tuple[str, ...], namespace: str
+) -> str:
+    full_name, inner_namespace = _full_name(schema, namespace), _inner_namespace(schema, namespace)
+    if full_name in enclosing:
+        raise ConfigError(f"field {path}: type {full_name} contains itself, which no column can: {_REMEDY}")
     fields = [
-        f"`{name}`: {_type(inner, f'{at}.{name}', known, (*within, full), below)}"
+        f"`{name}`: {_type(inner, f'{path}.{name}', named_types, (*enclosing, full_name), inner_namespace)}"
         for name, inner in ((field["name"], field["type"]) for field in schema["fields"])
     ]
     return f"STRUCT<{', '.join(fields)}>"
 
 
-def _array(schema: Mapping[str, Json], at: str, known: Names, within: tuple[str, ...], space: str) -> str:
-    return f"ARRAY<{_type(schema['items'], at, known, within, space)}>"
+def _array(
+    schema: Mapping[str, Json], path: str, named_types: Names, enclosing: tuple[str, ...], namespace: str
+) -> str:
+    return f"ARRAY<{_type(schema['items'], path, named_types, enclosing, namespace)}>"
 
 
-def _map(schema: Mapping[str, Json], at: str, known: Names, within: tuple[str, ...], space: str) -> str:
-    return f"MAP<STRING, {_type(schema['values'], at, known, within, space)}>"
+def _map(schema: Mapping[str, Json], path: str, named_types: Names, enclosing: tuple[str, ...], namespace: str) -> str:
+    return f"MAP<STRING, {_type(schema['values'], path, named_types, enclosing, namespace)}>"
 
 
 def _enum(*_: object) -> str:
@@ -128,33 +141,33 @@ _BUILT: dict[str, Callable[..., str]] = {
 }
 
 
-def _learn(schema: Json, space: str, known: dict[str, Json]) -> None:
-    """The types that have a name, and those within them."""
+def _collect_named_types(schema: Json, namespace: str, named_types: dict[str, Json]) -> None:
+    """Collect the named types of a schema, including nested ones."""
     if isinstance(schema, list):
         for branch in schema:
-            _learn(branch, space, known)
+            _collect_named_types(branch, namespace, named_types)
     elif isinstance(schema, dict):
         if schema.get("type") in ("record", "enum", "fixed"):
-            known[_full(schema, space)] = schema
-            space = _space(schema, space)
+            named_types[_full_name(schema, namespace)] = schema
+            namespace = _inner_namespace(schema, namespace)
         for field in schema.get("fields", []):
-            _learn(field.get("type"), space, known)
+            _collect_named_types(field.get("type"), namespace, named_types)
         for key in ("items", "values", "type"):
-            _learn(schema.get(key), space, known)
+            _collect_named_types(schema.get(key), namespace, named_types)
 
 
-def _full(schema: Mapping[str, Json], space: str) -> str:
+def _full_name(schema: Mapping[str, Json], namespace: str) -> str:
     name = str(schema["name"])
-    inner = schema.get("namespace", space)
+    inner = schema.get("namespace", namespace)
     return name if "." in name or not inner else f"{inner}.{name}"
 
 
-def _space(schema: Mapping[str, Json], space: str) -> str:
-    """The namespace of what stands within."""
-    return _full(schema, space).rpartition(".")[0]
+def _inner_namespace(schema: Mapping[str, Json], namespace: str) -> str:
+    """Return the namespace of the types within this one."""
+    return _full_name(schema, namespace).rpartition(".")[0]
 
 
 def _shown(schema: Json) -> str:
     if isinstance(schema, list):
-        return ", ".join(_shown(one) for one in schema)
+        return ", ".join(_shown(branch) for branch in schema)
     return str(schema.get("name", schema.get("type"))) if isinstance(schema, dict) else str(schema)

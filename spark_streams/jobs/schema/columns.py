@@ -1,4 +1,4 @@
-"""[columns] and [schema]: names and types of a job's columns, as SQL has them; what [columns] says goes first."""
+"""[columns] and [schema]: names and SQL types of a job's columns. [columns] takes precedence."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ SHAPE = {"columns": FREE, "schema": FOREIGN}
 
 @dataclass(frozen=True)
 class Columns:
-    """where: what the configuration calls them; given: name and type; ddl: instead of these, a text for Spark."""
+    """Columns of a job. where: their configuration key; declared: types by name; ddl: instead, a text for Spark."""
 
     where: str
-    given: Mapping[str, str]
+    declared: Mapping[str, str]
     ddl: str | None = None
 
     @classmethod
-    def of(cls, config: Config) -> Columns:
-        """Raises ConfigError."""
+    def parse(cls, config: Config) -> Columns:
+        """Read the columns of a configuration. Raises ConfigError."""
         columns, schema = value_at(config, "columns", {}), value_at(config, "schema", {})
         if len(schema) > 1:
             raise ConfigError(f"[schema] has {' and '.join(schema)}: give one of them")
@@ -38,34 +38,34 @@ class Columns:
             if not isinstance(kind, str):
                 raise ConfigError(f"columns.{name} must be an SQL type, not {kind!r}")
         if not schema and not columns:
-            raise ConfigError("columns is missing (or [schema]): say which fields to read, and of what type")
+            raise ConfigError("columns is missing (or [schema]): set one of them to name the fields and their types")
         if not schema:
             return cls("[columns]", columns)
         (key, value), *_ = schema.items()
         where = f"schema.{key}"
         if not value:
-            raise ConfigError(f"{where} is empty: say which fields to read, and of what type")
+            raise ConfigError(f"{where} is empty: name the fields to read and their types")
         if key != "ddl":
             return cls(where, {**_from_file(where, value, _READERS[key], columns), **columns})
         if columns:
-            raise ConfigError("[columns] and schema.ddl contradict each other: put all columns into one of them")
+            raise ConfigError("[columns] and schema.ddl contradict each other: write all columns into one of them")
         return cls(where, {}, value)
 
     @property
     def needs_spark(self) -> bool:
-        """Whether it takes a session to know the types."""
+        """Whether only a Spark session can tell the types."""
         return self.ddl is not None
 
     @cached_property
     def types(self) -> Mapping[str, str]:
-        """By name the type, as SQL has it. Raises ConfigError."""
+        """SQL types by name. Raises ConfigError."""
         if self.ddl is None:
-            return self.given
+            return self.declared
         return {column.name: sql_type(column.dataType) for column in self.struct()}
 
     def struct(self) -> StructType:
-        """With a session: the same for Spark. Raises ConfigError."""
-        ddl = self.ddl or ", ".join(f"`{name.replace('`', '``')}` {kind}" for name, kind in self.given.items())
+        """Return the columns as a StructType. Needs a Spark session. Raises ConfigError."""
+        ddl = self.ddl or ", ".join(f"`{name.replace('`', '``')}` {kind}" for name, kind in self.declared.items())
         try:
             return StructType.fromDDL(ddl)  # type: ignore[return-value]  # of columns, it is a struct
         except Exception as error:
@@ -73,9 +73,9 @@ class Columns:
 
 
 def sql_type(kind: DataType) -> str:
-    """As SQL has it."""
+    """Return the type's name in SQL."""
     if isinstance(kind, StructType):
-        inner = ", ".join(f"`{one.name.replace('`', '``')}`: {sql_type(one.dataType)}" for one in kind)
+        inner = ", ".join(f"`{field.name.replace('`', '``')}`: {sql_type(field.dataType)}" for field in kind)
         return f"STRUCT<{inner}>"
     if isinstance(kind, ArrayType):
         return f"ARRAY<{sql_type(kind.elementType)}>"
@@ -85,17 +85,17 @@ def sql_type(kind: DataType) -> str:
 
 
 def is_nested(kind: str) -> bool:
-    """Whether values of this type are JSON in an entry."""
+    """Return whether values of this type are JSON in an entry."""
     return kind.strip().upper().startswith(("STRUCT", "ARRAY", "MAP"))
 
 
-def _of_spark(schema: Json, but: Container[str]) -> dict[str, str]:
-    """df.schema.json()."""
-    found = StructType.fromJson(schema)
-    return {column.name: sql_type(column.dataType) for column in found if column.name not in but}
+def _of_spark(schema: Json, excluded: Container[str]) -> dict[str, str]:
+    """Read the output of df.schema.json()."""
+    struct = StructType.fromJson(schema)
+    return {column.name: sql_type(column.dataType) for column in struct if column.name not in excluded}
 
 
-# Each takes what the file holds, and the names that [columns] says.
+# Each takes the content of the file, and the names that [columns] sets.
 Reader = Callable[[Json, Container[str]], dict[str, str]]
 _READERS: dict[str, Reader] = {
     "json": _of_spark,
@@ -104,8 +104,8 @@ _READERS: dict[str, Reader] = {
 }
 
 
-def _from_file(where: str, path: str, read: Reader, but: Container[str]) -> dict[str, str]:
-    """Raises ConfigError."""
+def _from_file(where: str, path: str, read: Reader, excluded: Container[str]) -> dict[str, str]:
+    """Read columns from a file. Raises ConfigError."""
     try:
         schema = json.loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -113,8 +113,8 @@ def _from_file(where: str, path: str, read: Reader, but: Container[str]) -> dict
     except (OSError, ValueError) as error:
         raise ConfigError(f"{where}: the file {path!r} cannot be read as JSON: {error}") from None
     try:
-        return read(schema, but)
+        return read(schema, excluded)
     except ConfigError as error:
         raise ConfigError(f"{where}: {path}: {error.message}") from None
     except Exception as error:
-        raise ConfigError(f"{where}: {path} is no such schema: {type(error).__name__} {first_line(error)}") from error
+        raise ConfigError(f"{where}: {path} is no valid schema: {type(error).__name__} {first_line(error)}") from error

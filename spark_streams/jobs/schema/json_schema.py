@@ -1,10 +1,10 @@
-"""A JSON Schema as columns, as far as it says what a value is. Pure: JSON in, names of types out.
+"""Convert a JSON Schema to columns, if it defines the type of each property. Pure: JSON in, type names out.
 
     integer BIGINT · number DOUBLE · boolean BOOLEAN · string STRING, with format date-time TIMESTAMP, with date DATE
     array with items ARRAY · object with properties STRUCT · object with additionalProperties of one schema MAP
 
-null beside another type says nothing, for every column may be null. Refused by name: what combines or refers to other
-schemas (oneOf, anyOf, allOf, $ref), several types, and arrays or objects that do not say what is in them.
+null beside another type is ignored, because every column may be null. Refused by name: schemas that combine or refer to
+others (oneOf, anyOf, allOf, $ref), several types, and arrays or objects that do not define their content.
 """
 
 from __future__ import annotations
@@ -16,42 +16,42 @@ from spark_streams.model.untyped import Json
 
 _SIMPLE = {"integer": "BIGINT", "number": "DOUBLE", "boolean": "BOOLEAN", "string": "STRING"}
 _FORMATS = {"date-time": "TIMESTAMP", "date": "DATE"}
-_REMEDY = "say in [columns] what its type shall be"
+_REMEDY = "set its type in [columns]"
 _COMBINED = ("oneOf", "anyOf", "allOf", "$ref", "not", "if")
 
 
-def columns(schema: Json, but: Container[str] = ()) -> dict[str, str]:
-    """By the name of each property its type. but: properties that are left out. Raises ConfigError."""
+def columns(schema: Json, excluded: Container[str] = ()) -> dict[str, str]:
+    """Return the SQL types of the properties by name. excluded: properties to leave out. Raises ConfigError."""
     if not isinstance(schema, dict) or not isinstance(schema.get("properties"), dict):
-        raise ConfigError("the schema has no properties: columns are the properties of an object")
-    return {name: _type(inner, name) for name, inner in schema["properties"].items() if name not in but}
+        raise ConfigError("the schema has no properties, which become columns: name the schema of an object")
+    return {name: _type(inner, name) for name, inner in schema["properties"].items() if name not in excluded}
 
 
-def _type(schema: Json, at: str) -> str:
-    """Raises ConfigError."""
+def _type(schema: Json, path: str) -> str:
+    """Return the SQL type of a property. Raises ConfigError."""
     if not isinstance(schema, dict):
-        raise ConfigError(f"property {at} may be anything, or nothing ({schema!r}): {_REMEDY}")
+        raise ConfigError(f"property {path} has no type ({schema!r}): {_REMEDY}")
     combined = [key for key in _COMBINED if key in schema]
     if combined:
-        raise ConfigError(f"property {at} is said by {combined[0]}: {_REMEDY}")
-    given = schema.get("type", "string" if "enum" in schema else None)
-    kinds = [kind for kind in (given if isinstance(given, list) else [given]) if kind != "null"]
+        raise ConfigError(f"property {path} is defined by {combined[0]}: {_REMEDY}")
+    declared_type = schema.get("type", "string" if "enum" in schema else None)
+    kinds = [kind for kind in (declared_type if isinstance(declared_type, list) else [declared_type]) if kind != "null"]
     if kinds == ["string"]:
         return _FORMATS.get(str(schema.get("format")), "STRING")
     if len(kinds) == 1 and kinds[0] in _SIMPLE:
         return _SIMPLE[kinds[0]]
     if kinds == ["array"] and isinstance(schema.get("items"), dict):
-        return f"ARRAY<{_type(schema['items'], at)}>"
+        return f"ARRAY<{_type(schema['items'], path)}>"
     if kinds == ["object"]:
-        return _object(schema, at)
-    raise ConfigError(f"property {at} has no one type that a column can be ({given!r}): {_REMEDY}")
+        return _object(schema, path)
+    raise ConfigError(f"property {path} has no single type for a column ({declared_type!r}): {_REMEDY}")
 
 
-def _object(schema: Mapping[str, Json], at: str) -> str:
+def _object(schema: Mapping[str, Json], path: str) -> str:
     inner = schema.get("properties")
     if inner:
-        fields = [f"`{name}`: {_type(one, f'{at}.{name}')}" for name, one in inner.items()]
+        fields = [f"`{name}`: {_type(property_schema, f'{path}.{name}')}" for name, property_schema in inner.items()]
         return f"STRUCT<{', '.join(fields)}>"
     if isinstance(schema.get("additionalProperties"), dict):
-        return f"MAP<STRING, {_type(schema['additionalProperties'], at)}>"
-    raise ConfigError(f"property {at} is an object that does not say what is in it: {_REMEDY}")
+        return f"MAP<STRING, {_type(schema['additionalProperties'], path)}>"
+    raise ConfigError(f"property {path} is an object that does not define its content: {_REMEDY}")

@@ -1,1 +1,1 @@
-"""A job's configuration file, and what its Spark session is given."""
+"""A job's configuration file, and the settings of its Spark session."""

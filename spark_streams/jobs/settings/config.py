@@ -1,6 +1,6 @@
-"""A job's configuration: a TOML file, `--set` on top, checked against what the job knows.
+"""A job's configuration: a TOML file, overridden by `--set`, and checked against the keys of the job.
 
-Pure but for reading the file. Every complaint is a ConfigError of one line that names the key.
+Pure, except for reading the file. Every error is a ConfigError of one line that names the key.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from spark_streams.errors import ConfigError
 from spark_streams.model.untyped import Json
 
-Config = dict[str, Json]  # as TOML has it: the same values as JSON, and times
+Config = dict[str, Json]  # TOML's values: those of JSON, and times
 # A key's shape: a type (str, int, bool, list), a choice of types, FREE for a table of any keys, or a table of shapes.
 Shape = Mapping[str, object]
 FREE = object()
@@ -24,36 +24,36 @@ FREE = object()
 
 @dataclass(frozen=True)
 class Removed:
-    """The shape of a key that earlier versions had. instead: what to do."""
+    """Shape of a key that earlier versions had. instead: the remedy."""
 
     instead: str
 
 
 def load(path: str | None, overrides: Iterable[str], shape: Shape, required: Iterable[str]) -> Config:
-    """The checked configuration. required: dotted keys. Raises ConfigError."""
+    """Return the checked configuration. required: dotted keys. Raises ConfigError."""
     config = _read(path) if path else {}
     for override in overrides:
         key, equals, text = override.partition("=")
         if not equals or not key.strip():
             raise ConfigError(f"--set {override!r} is not KEY=VALUE; write for example --set source.group=etl")
-        _put(config, key.strip(), _value(text, _shape_at(shape, key.strip()), key.strip()))
+        _set_value(config, key.strip(), _value(text, _shape_at(shape, key.strip()), key.strip()))
     check_keys(config, shape, "", path or "--set")
     for key in required:
         if value_at(config, key) in (None, "", {}, []):
             raise ConfigError(f"{path or 'the configuration'}: {key} is missing; add it, or pass --set {key}=…")
-    filled = _fill(config, path or "--set")
-    assert isinstance(filled, dict)
-    return filled
+    expanded = _expand_variables(config, path or "--set")
+    assert isinstance(expanded, dict)
+    return expanded
 
 
 def value_at(config: Config, key: str, default: Json = None) -> Json:
-    """The value at a dotted key."""
-    at: Json = config
+    """Return the value at a dotted key."""
+    current: Json = config
     for part in key.split("."):
-        if not isinstance(at, dict) or part not in at:
+        if not isinstance(current, dict) or part not in current:
             return default
-        at = at[part]
-    return at
+        current = current[part]
+    return current
 
 
 def _read(path: str) -> Config:
@@ -68,7 +68,7 @@ def _read(path: str) -> Config:
 
 
 def _shape_at(shape: object, key: str) -> object:
-    """What is expected at a dotted key: str inside a table of any keys, whose values are options, that is texts."""
+    """Return the shape at a dotted key. Values in a table of free keys are options, that is strings."""
     for part in key.split("."):
         if shape is FREE:
             return str
@@ -77,8 +77,11 @@ def _shape_at(shape: object, key: str) -> object:
 
 
 def _value(text: str, expected: object, key: str) -> Json:
-    """Where a string is expected, the text as it was typed, without quotes around it; else as TOML reads it, and a
-    string if it is not TOML. Raises ConfigError for quotes that are not around all of it."""
+    """Parse the value of `--set`.
+
+    If a string is expected, it is the text that was typed, without quotes around it. Otherwise it is parsed as TOML; a
+    text that is not TOML is a string. Raises ConfigError for quotes that do not enclose all of it.
+    """
     quoted = text.strip().startswith(("'", '"'))
     if expected is str and not quoted:
         return text
@@ -87,31 +90,32 @@ def _value(text: str, expected: object, key: str) -> Json:
     except tomllib.TOMLDecodeError:
         if quoted:
             raise ConfigError(
-                f"--set {key}: {text} begins with a quote and is no TOML string; leave the quotes out, or put "
-                'others around all of it ("…")'
+                f"--set {key}: {text} begins with a quote and is no TOML string; leave the quotes out, or enclose "
+                'all of it in quotes ("…")'
             ) from None
         return text
 
 
-def _put(config: Config, key: str, value: Json) -> None:
+def _set_value(config: Config, key: str, value: Json) -> None:
     *tables, last = key.split(".")
-    at = config
+    target = config
     for table in tables:
-        at = at.setdefault(table, {})
-        if not isinstance(at, dict):
+        target = target.setdefault(table, {})
+        if not isinstance(target, dict):
             raise ConfigError(f"--set {key}: {table!r} is a value, not a table")
-    at[last] = value
+    target[last] = value
 
 
 def check_keys(config: Mapping[str, Json], shape: Shape, prefix: str, where: str) -> None:
-    """Whether these are keys that are known, and their values of the types that are expected. Raises ConfigError.
+    """Raise ConfigError for a key that the shape does not have, or a value of another type.
 
-    prefix: of the keys, as messages have them; where: the file."""
+    prefix: what messages write before a key; where: the file.
+    """
     for key, value in config.items():
         if key not in shape:
             near = difflib.get_close_matches(key, shape, n=1)
-            known = [name for name, kind in shape.items() if not isinstance(kind, Removed)]
-            hint = f"did you mean {prefix}{near[0]}?" if near else f"known here: {', '.join(known)}"
+            valid_keys = [name for name, kind in shape.items() if not isinstance(kind, Removed)]
+            hint = f"did you mean {prefix}{near[0]}?" if near else f"valid keys: {', '.join(valid_keys)}"
             raise ConfigError(f"{where}: unknown key {prefix}{key}; {hint}")
         expected = shape[key]
         if isinstance(expected, Removed):
@@ -137,19 +141,19 @@ _NAMES = {
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
-def _fill(value: Json, where: str) -> Json:
-    """`${NAME}` in strings becomes the environment variable: the place for secrets."""
+def _expand_variables(value: Json, where: str) -> Json:
+    """Replace `${NAME}` in strings by the environment variable, which is the place for secrets."""
     if isinstance(value, dict):
-        return {key: _fill(inner, where) for key, inner in value.items()}
+        return {key: _expand_variables(inner, where) for key, inner in value.items()}
     if isinstance(value, list):
-        return [_fill(inner, where) for inner in value]
+        return [_expand_variables(inner, where) for inner in value]
     if not isinstance(value, str):
         return value
 
-    def variable(found: re.Match[str]) -> str:
-        name = found.group(1)
+    def variable(match: re.Match[str]) -> str:
+        name = match.group(1)
         if name not in os.environ:
-            raise ConfigError(f"{where}: the environment variable {name} is not set")
+            raise ConfigError(f"{where}: the environment variable {name} is not set; export it")
         return os.environ[name]
 
     return _VARIABLE.sub(variable, value)

@@ -1,8 +1,7 @@
-"""A configuration to begin with: the sample of conf/, as it is or for a stream that there is.
+"""A first configuration: the sample of conf/, unchanged or adapted to an existing stream.
 
-The samples are about flights. For another stream its own name and the fields of its entries replace them. What a
-sample says of single columns of the flights (rules, partitions, further outputs) becomes a comment about a column of
-the stream.
+The samples are about flights. For another stream, its name and the fields of its entries replace them. Settings of
+single columns of the flights (rules, partitions, further outputs) become comments about a column of the stream.
 """
 
 from __future__ import annotations
@@ -16,27 +15,27 @@ from spark_streams.jobs.settings.spark_settings import CONF
 from spark_streams.wire.connection.server import Server
 
 Columns = Sequence[tuple[str, str]]  # names and types, as infer_schema gives them
-_ENTRIES = 500  # that are looked at, oldest ones and newest ones
+_ENTRIES = 500  # how many of the oldest and of the newest entries are read
 
-# What infer_schema finds, as SQL has it; a value that is no UTF-8 stays as it is.
+# SQL names of types that infer_schema returns. The other names are the same in SQL.
 _SQL = {"long": "BIGINT"}
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _RULE = "                           # rows for which `when` (SQL over the typed columns) holds become dead letters\n"
-_TAKEN = re.compile(r"_.*|dl\..*|batch", re.IGNORECASE)  # names that the jobs use themselves
+_RESERVED = re.compile(r"_.*|dl\..*|batch", re.IGNORECASE)  # names that the jobs use themselves
 
 
 def sample_config(name: str) -> str:
-    """The sample of a job, or of what else there is one of."""
-    return (CONF / file_of(name)).read_text(encoding="utf-8")
+    """Return the sample of a job, or of the alerts or the dashboard."""
+    return (CONF / file_name(name)).read_text(encoding="utf-8")
 
 
-def file_of(name: str) -> str:
-    """What it is called in conf/."""
+def file_name(name: str) -> str:
+    """Return the name of a sample's file in conf/."""
     return MONITORING.get(name, f"{name}.toml")
 
 
 def columns_of(server: Server, stream: str) -> list[tuple[str, str]]:
-    """Names and types of the fields of a stream's entries. Raises SchemaError."""
+    """Return names and types of the fields of a stream's entries. Raises SchemaError."""
     from spark_streams.source.batch.infer_schema import infer
 
     ends = [("XRANGE", stream, "-", "+"), ("XREVRANGE", stream, "+", "-")]
@@ -44,16 +43,16 @@ def columns_of(server: Server, stream: str) -> list[tuple[str, str]]:
     return infer(fields for reply in replies for _id, fields in reply)
 
 
-def about(sample: str, stream: str, columns: Columns, url: str | None = None) -> str:
-    """The sample, about this stream. columns: of the stream; url: of the server, if the file is to name it."""
-    usable = [(name, kind) for name, kind in columns if not _TAKEN.fullmatch(name)] or [("field", "string")]
+def adapt_sample(sample: str, stream: str, columns: Columns, url: str | None = None) -> str:
+    """Adapt a sample to a stream. columns: of the stream; url: of the server, if the file is to name it."""
+    usable = [(name, kind) for name, kind in columns if not _RESERVED.fullmatch(name)] or [("field", "string")]
     tables = re.split(r"(?m)^(?=#? ?\[)", sample)
     text = "".join(_table(table, stream, columns, usable) for table in tables)
     return text if url is None else re.sub(r"(?m)^# url = \S+ *", lambda _: f"url = {_toml(url)}   ", text, count=1)
 
 
 def _table(table: str, stream: str, columns: Columns, usable: Columns) -> str:
-    """A table of the sample, with its head, or what stands above the first one."""
+    """Adapt a table of the sample, with its head, or the text above the first table."""
     head = table.partition("\n")[0]
     if head.startswith("[columns]"):
         return "\n".join([head, *(_column(name, kind) for name, kind in columns), "\n"])
@@ -65,8 +64,7 @@ def _table(table: str, stream: str, columns: Columns, usable: Columns) -> str:
 
 
 def _replacements(stream: str, columns: Columns) -> list[tuple[str, str]]:
-    """What stands in place of what the samples say of the flights: patterns of their texts, and texts. columns: some of
-    the stream's."""
+    """Return patterns of texts about flights, each with its replacement. columns: usable columns of the stream."""
     key = next((name for name, kind in columns if kind == "string"), columns[0][0])
     moment = next((name for name, kind in columns if kind == "timestamp"), "at")
     file = re.sub(r"[^A-Za-z0-9_.-]", "-", stream)
@@ -89,7 +87,7 @@ def _replacements(stream: str, columns: Columns) -> list[tuple[str, str]]:
         (r'ddl = "[^"]*"', f"ddl = {_toml(', '.join(ddl[:2]))}"),
         (r'^# carrier = "UA"', f'# {_toml_key(key)} = "…"'),
         (r'"repairs:departure"', '"repairs:repaired"'),
-        (r"; scripts/run puts the flights of 2013 there", ""),
+        (r"; scripts/run writes the flights of 2013 to it", ""),
         (r'"flights\.avsc"', f'"{file}.avsc"'),
         (r'"flights\.json"', f'"{file}.json"'),
         (r'"out/flights\.csv"', f'"out/{file}.csv"'),
@@ -100,7 +98,7 @@ def _replacements(stream: str, columns: Columns) -> list[tuple[str, str]]:
 
 def _column(name: str, kind: str) -> str:
     line = f'{_toml_key(name)} = "{_type(kind)}"'
-    return f"# {line}   # a name that the job itself uses" if _TAKEN.fullmatch(name) else line
+    return f"# {line}   # this name is reserved for the job" if _RESERVED.fullmatch(name) else line
 
 
 def _type(kind: str) -> str:
@@ -108,7 +106,7 @@ def _type(kind: str) -> str:
 
 
 def _sql(name: str) -> str:
-    """A column's name in SQL."""
+    """Return a column's name in SQL."""
     return name if re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name) else f"`{name.replace('`', '``')}`"
 
 
@@ -117,5 +115,5 @@ def _toml_key(name: str) -> str:
 
 
 def _toml(text: str) -> str:
-    """A text as a TOML string."""
+    """Return a text as a TOML string."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

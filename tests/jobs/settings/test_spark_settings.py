@@ -92,6 +92,6 @@ def test_the_first_spark_submit_is_that_of_spark_home(monkeypatch: pytest.Monkey
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
     monkeypatch.setenv("SPARK_HOME", str(tmp_path))
-    assert spark_submit.program() == str(program)
+    assert spark_submit.find_spark_submit() == str(program)
     monkeypatch.setenv("SPARK_HOME", str(tmp_path / "none"))
-    assert spark_submit.program() is None
+    assert spark_submit.find_spark_submit() is None

@@ -77,7 +77,7 @@ def test_a_table_of_the_catalog_has_a_partition_for_each_batch(spark: SparkSessi
 def test_a_table_that_is_not_the_job_s_is_left_alone(spark: SparkSession, name: str) -> None:
     rows_of(spark).write.format("parquet").saveAsTable(name)
     with pytest.raises(
-        StreamStateError, match=f"table {name} exists as parquet partitioned by nothing, and not as the"
+        StreamStateError, match=f"table {name} exists as parquet partitioned by nothing, but the job writes"
     ):
         TableConfig("table", "parquet", name=name).open(spark).sweep()
     assert spark.table(name).count() == 9
@@ -118,7 +118,7 @@ def test_delta_is_told_which_batch_it_is(spark: SparkSession, tmp_path: Path, mo
     monkeypatch.setattr("spark_streams.jobs.output.table.DELTA", "delta_like")
     path = tmp_path / "table"
     for output in ("table", "late"):
-        table = TableConfig.of({"format": "delta_like", "path": str(path)}, "table", {})
+        table = TableConfig.parse({"format": "delta_like", "path": str(path)}, "table", {})
         table.check_format(spark)
         for number in (0, 1, 1, 0):  # a batch that is run again
             table.open(spark, output).write(rows_of(spark).where(f"id = {number}"), number)
@@ -140,7 +140,7 @@ def test_a_format_may_be_told_by_its_options_where_to_write(spark: SparkSession,
     """JDBC, to the database that Spark brings."""
     derby = {"url": f"jdbc:derby:;databaseName={tmp_path}/db;create=true", "dbtable": "orders"}
     derby["driver"] = "org.apache.derby.iapi.jdbc.AutoloadedDriver"
-    table = TableConfig.of({"format": "jdbc", "once": False}, "table", derby)
+    table = TableConfig.parse({"format": "jdbc", "once": False}, "table", derby)
     table.check_format(spark)
     table.open(spark).write(rows_of(spark).select("id"), 0)
     table.open(spark).write(rows_of(spark).select("id"), 1)

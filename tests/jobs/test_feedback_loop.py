@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_streams.errors import ConfigError
-from spark_streams.jobs.ways_back import check_ways_back
+from spark_streams.jobs.feedback_loop import check_feedback_loop
 from spark_streams.options.sink_options import SinkOptions
 from spark_streams.options.source_options import SourceOptions
 
@@ -23,11 +23,13 @@ HERE = "redis://127.0.0.1:6379"
         ({"streamsPattern": "o:[^l]*"}, {"stream": "o:late"}, None),
     ],
 )
-def test_what_would_go_round_for_ever(source: dict[str, str], sink: dict[str, str], refused: str | None) -> None:
+def test_a_job_that_reads_its_own_output_is_refused(
+    source: dict[str, str], sink: dict[str, str], refused: str | None
+) -> None:
     read = SourceOptions.parse({"url": HERE, "group": "g", **source})
     written = {"output x: sink.stream": SinkOptions.parse({"url": HERE, **sink})}
     if refused is None:
-        check_ways_back(read, written)
+        check_feedback_loop(read, written)
     else:
         with pytest.raises(ConfigError, match=refused):
-            check_ways_back(read, written)
+            check_feedback_loop(read, written)
