@@ -6,7 +6,7 @@ tells; notes are removed after that. Tasks whose rows nobody wants (a LIMIT) lea
 and what is left in the stream is counted.
 
 Of entries that were trimmed before a task read them no task knows. They are missed if more entries have left the stream
-than lay below the batch, or if the tasks have found none: then those that the stream still holds are counted.
+than lay below the batch: then those that it still holds are counted.
 """
 
 from __future__ import annotations
@@ -59,20 +59,14 @@ class RowsRead:
             return state.entries_read
         noted = ranges_read(self.server, self.member, stream, offset.token)
         read = _sum(begun.read, offset, stream, noted)
-        if read is None or head is None or head.added is None:
+        if read is None or head is None or head.added is None or held_above(head, position) is not None:
             return read
-        # The batch had entries when it was made. If its tasks have found none, they were deleted or the server has lost
-        # them (if it was added fewer since, the diagnosis says that).
-        has_none = read == begun.read and offset.shares[stream].count > 0
-        may_lack_some = held_above(head, position) is None and head.added - head.length > begun.read
-        if not (has_none or may_lack_some):
-            return read
-        there, above = count_read(self.server, stream, head, position), offset.shares[stream].after
-        if there is not None and there > read:
-            self.losses.report(Finding(Kind.ENTRIES_LOST, stream, above=above, lost=there - read))
-            return there
-        if has_none and there == read and head.added >= begun.added:
-            self.losses.report(Finding(Kind.ENTRIES_LOST, stream, above=above, lost=None))
+        if head.added - head.length > begun.read:
+            there = count_read(self.server, stream, head, position)
+            if there is not None and there > read:
+                above = offset.shares[stream].after
+                self.losses.report(Finding(Kind.ENTRIES_LOST, stream, above=above, lost=there - read))
+                return there
         return read
 
 
