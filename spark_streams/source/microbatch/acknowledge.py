@@ -226,8 +226,12 @@ class Acknowledging:
         if known.includes(up_to):
             return
         is_first, read = known.up_to is None, up_to.taken_from
+        # If noAck is given up, the group leaves the position of the last batch before an offset has the number of
+        # entries up to there. If the run ends between the two, the next run needs the notes once more.
+        keeps_read = up_to.no_ack and not self._options.no_ack
+        had_kept = known.up_to is not None and known.up_to.no_ack and not self._options.no_ack
         # An earlier run may have had other options.
-        all_of_them = self._noted or is_first or up_to.notes
+        all_of_them = self._noted or is_first or up_to.notes or had_kept
         if not (all_of_them or read):
             return
         notes = collect(
@@ -236,7 +240,7 @@ class Acknowledging:
             up_to.streams if all_of_them else read if up_to.no_ack else read[:1],
             up_to.token,
             Destination(self._options.dead_letter_stream, self._retries),
-            Opened(read if up_to.notes else (), self._losses.allowed),
+            Opened(read if up_to.notes else (), self._losses.allowed, keeps_read),
             self._limits,
         )
         for stream in notes.deleted:

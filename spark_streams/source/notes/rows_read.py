@@ -2,8 +2,9 @@
 
 The batch's offset then has the count of where the batch began (`before`). The tasks leave a note for each range that
 they have read to its end, and once the batch is committed its group is set to the sum (group.bookmarks). So either
-tells; notes are removed after that. Tasks whose rows nobody wants (a LIMIT) leave none: then the number is not known,
-and what is left in the stream is counted.
+tells; notes are removed after that. A run that gives noAck up moves the group on before an offset has the sum: it
+leaves these notes until the next batch is committed. Tasks whose rows nobody wants (a LIMIT) leave none: then the
+number is not known, and what is left in the stream is counted.
 
 Of entries that were trimmed before a task read them no task knows. They are missed if more entries have left the stream
 than lay below the batch: then those that it still holds are counted.

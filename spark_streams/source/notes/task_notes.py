@@ -119,10 +119,12 @@ class Destination:
 
 @dataclass(frozen=True)
 class Opened:
-    """The notes that were opened for a batch (`open_notes`). streams: theirs; may_miss: whether they may be gone."""
+    """The notes that were opened for a batch (`open_notes`). streams: theirs; may_miss: whether they may be gone;
+    keeps_read: those of how many entries the batch has read stay until the notes of a later batch are taken."""
 
     streams: Collection[str] = ()
     may_miss: bool = False
+    keeps_read: bool = False
 
 
 @dataclass(frozen=True)
@@ -160,8 +162,9 @@ def collect(
     if taken.deleted and not opened.may_miss:
         raise _notes_are_deleted(server, member, taken.deleted[0])
     there = [stream for stream, reply in replies.items() if reply or stream in opened.streams]
+    kept = b"%b %b " % (token.encode(), _READ) if opened.keeps_read else None
     for stream in there:
-        for page in _pages(server, keys[stream], limits.note_page):
+        for page in _pages(server, keys[stream], limits.note_page, kept):
             notes = _notes_of(page, keys[stream], stream, member, token)
             _take(server, member, stream, letters_to, notes, taken, limits)
             others = [field for field in page if not isinstance(notes.get(field), FailedEntry)]
@@ -238,14 +241,16 @@ def ranges_read(server: Server, member: Membership, stream: str, token: str) -> 
             return found
 
 
-def _pages(server: Server, key: bytes, size: int) -> Iterator[dict[bytes, bytes]]:
-    """The notes a page at a time, until there are none: every page is removed by whoever takes it."""
+def _pages(server: Server, key: bytes, size: int, kept: bytes | None) -> Iterator[dict[bytes, bytes]]:
+    """The notes a page at a time, until there are none: every page is removed by whoever takes it. kept: how the names
+    of notes begin that are left out, because they stay; None: there are none."""
     some = True
     while some:
         some, cursor = False, b"0"
         while True:
             cursor, flat = server.execute("HSCAN", key, cursor, "COUNT", size)
-            page = {field: value for field, value in zip(flat[0::2], flat[1::2], strict=True) if field != _BATCH}
+            fields = zip(flat[0::2], flat[1::2], strict=True)
+            page = {name: value for name, value in fields if name != _BATCH and not (kept and name.startswith(kept))}
             if page:
                 some = True
                 yield page

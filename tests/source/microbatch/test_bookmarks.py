@@ -409,3 +409,36 @@ def test_a_run_to_the_end_does_not_look_for_what_went_with_its_stream(server: Se
     assert read(one, end, last) == []
     assert one.latestOffset(last, ALL) == last
     assert one.reportLatestOffset().get("lost", {}) == {}
+
+
+def test_a_run_that_gives_no_ack_up_and_fails_leaves_to_the_next_what_the_last_batch_has_read(
+    server: Server, client: redis.Redis
+) -> None:
+    ids = spread(client, 200)
+    one = estimating(server)
+    start = one.initialOffset()
+    first = one.latestOffset(start, FIFTY)
+    count = len(read(one, start, first))
+    end = one.latestOffset(first, FIFTY)
+    count += len(read(one, first, end))
+    client.xdel("s", *ids[count + 5 : count + 8])
+    with pytest.raises(DataLossError, match="3 entries above"):
+        reader(server).latestOffset(end, ALL)
+    again = reader(server, **LENIENT)
+    rest = again.latestOffset(end, ALL)
+    assert lost(again) == 3
+    assert len(read(again, end, rest)) == 200 - count - 3
+    assert again.latestOffset(rest, ALL) == rest
+    again.commit(rest)
+    assert client.keys("rstream:notes:*") == []
+
+
+def test_a_run_that_gives_no_ack_up_removes_the_last_notes_of_all_streams(server: Server, client: redis.Redis) -> None:
+    for stream in ("s", "t"):
+        add(client, 200, stream)
+    one = estimating(server, streams="s,t")
+    start = one.initialOffset()
+    end = one.latestOffset(start, FIFTY)
+    read(one, start, end)
+    assert drain(reader(server, streams="s,t"), at=end)
+    assert client.keys("rstream:notes:*") == []
