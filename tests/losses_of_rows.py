@@ -47,7 +47,7 @@ def obey(lagging: Lagging, error: pytest.ExceptionInfo[LedgerError]) -> None:
 class LossesOfRows:
     """Fixture `lagging` is the subclass' own. lost: what is said of a batch of which everything is lost."""
 
-    lost = "batch 1 of query q0 came before batch 2, and the server knows of none after batch 0: a replica that lagged"
+    lost = "batch 1 of query q0 came before batch 2, but the server has no batch after batch 0. Cause: a replica"
 
     def query(self, lagging: Lagging) -> str:
         """A query whose record stands on the master of stream `out`."""
@@ -60,7 +60,7 @@ class LossesOfRows:
         lagging.cut_off("out")
         second = write([frame(ROWS[20:])], checked, batch, partition=1)
         lagging.promote()
-        with pytest.raises(LedgerError, match=r"60 rows .* the ledger knows of 20: a replica that lagged behind"):
+        with pytest.raises(LedgerError, match=r"60 rows .* the ledger has 20. Cause: a replica that lagged behind"):
             close(checked, batch, first, second)
         batch_done(lagging, 1, ROWS)
         batch_done(lagging, 2, [7, 8])

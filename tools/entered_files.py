@@ -80,7 +80,7 @@ def trace(url: str) -> tuple[list[str], list[str]]:
     with redis.Redis.from_url(url) as client, tracer.watching():
         client.xadd("in", {"n": 0})
         reader = StreamReader(source, Columns(schema, True, source.mode, source.column_name_of_corrupt_record))
-        writer = BatchWriter(sink, StructType().add("n", LongType()), False, of_query=True)
+        writer = BatchWriter(sink, StructType().add("n", LongType()), False, is_micro_batch=True)
         begin = reader.initialOffset()
         for number in range(4):
             is_traced = number == 3

@@ -56,7 +56,7 @@ def body(job: Job) -> None:
         **query.plan(),
         groups_by=", ".join(name for name in aggregated.columns if name not in job.get("aggregate.values")),
         values=", ".join(job.get("aggregate.values")),
-        write=f"{Destination.of(sink_options).shown} at {sink_options.address}",
+        write=f"{Destination.from_options(sink_options).shown} at {sink_options.address}",
         when="a window is final" if final else "a group has changed",
     )
     transaction = TRANSACTION if sink_options.delivery == "exactly-once" else {}

@@ -26,7 +26,7 @@ from spark_streams.jobs.settings.config import FREE
 from spark_streams.model.keys import key_beside
 from spark_streams.options.source_options import SourceOptions
 from spark_streams.options.values import duration
-from spark_streams.sink.trim.trim import AckedTrimmer, Kept, Trimming, clock
+from spark_streams.sink.trim.trim import AckedTrimmer, RetentionLimits, Trimming, clock
 from spark_streams.source.shard_sets import names_of
 from spark_streams.wire.connect import connect
 from spark_streams.wire.connection.retry import is_transient
@@ -148,7 +148,7 @@ def _trimming(job: Job) -> Trimming | None:
         raise ConfigError("trim.keep_entries must be at least 1; leave it out to trim every archived entry")
     age = _duration(job, "trim.keep_for") if "keep_for" in trim_keys else None
     return Trimming(
-        "acked", Kept(maxlen=job.get("trim.keep_entries"), retention=age), job.get("trim.approximate", True)
+        "acked", RetentionLimits(maxlen=job.get("trim.keep_entries"), retention=age), job.get("trim.approximate", True)
     )
 
 
@@ -156,8 +156,8 @@ def _planned(job: Job, trimming: Trimming | None) -> str:
     """Return the line about trimming for `--check`."""
     if trimming is None:
         return "nothing"
-    kept_entries = f", beyond MAXLEN {trimming.kept.maxlen:,}" if trimming.kept.maxlen else ""
-    kept_entries = f", beyond {job.get('trim.keep_for')} old" if trimming.kept.retention else kept_entries
+    kept_entries = f", beyond MAXLEN {trimming.limits.maxlen:,}" if trimming.limits.maxlen else ""
+    kept_entries = f", beyond {job.get('trim.keep_for')} old" if trimming.limits.retention else kept_entries
     return f"entries that every group has acknowledged{kept_entries}"
 
 

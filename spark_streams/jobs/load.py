@@ -21,7 +21,7 @@ from spark_streams.jobs.settings.config import FREE, Removed
 from spark_streams.monitor.groups import view_streams
 from spark_streams.options.sink_options import SinkOptions
 from spark_streams.running.ending import cut
-from spark_streams.sink.encode.fields import WAYS_TO_USE, check_writable
+from spark_streams.sink.encode.fields import USES_OF_COLUMN, check_writable
 from spark_streams.sink.ledger.batch_commit import rows_written
 from spark_streams.spark.arrow_schema import arrow_schema
 from spark_streams.wire.connect import connect
@@ -131,7 +131,7 @@ def _check(job: Job, sink: SinkOptions, path: str) -> None:
 
 def _check_columns(rows: DataFrame) -> None:
     """Raise InvalidOptionError for reserved columns, and SchemaError for types that cannot be written."""
-    for name in WAYS_TO_USE:
+    for name in USES_OF_COLUMN:
         if name in rows.schema.fieldNames():
             raise InvalidOptionError(
                 f"column {name!r}: a load fills one stream, whose server gives the ids; leave it out"

@@ -38,15 +38,15 @@ NARROWED, LOSSY = "narrowed", "lossy"
 ANY_RUN = "any"
 
 
-def told_key(query: str) -> str:
-    """What tasks of the source tell the sink of the query's micro-batches. Each field names one (`told_value`):
-    NARROWED is only a piece of what earlier runs of it were; LOSSY has fewer entries than an earlier execution had."""
+def batch_kind_key(query: str) -> str:
+    """Return the key in which the source's tasks report the query's micro-batches to the sink. Each field names one
+    (`batch_kind_value`): NARROWED is only a piece of the batch of earlier runs; LOSSY has fewer entries than before."""
     return f"rstream:told:{query}"
 
 
-def told_value(number: int, query_run: str) -> str:
-    """Name the micro-batch in a field of `told_key`. If the checkpoint is set back, another batch has its number, in
-    another run of the query. ANY_RUN: an operator means the batch of this number in every run."""
+def batch_kind_value(number: int, query_run: str) -> str:
+    """Return a micro-batch's name in a field of `batch_kind_key`. The run is part of it: if the checkpoint is set back,
+    another run has a batch of the same number. ANY_RUN: for an operator, the batch of this number in every run."""
     return f"{number}:{query_run}"
 
 

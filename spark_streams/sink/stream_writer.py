@@ -1,4 +1,4 @@
-"""The streaming writer that Spark drives: a micro-batch is written once, whoever runs it and however often."""
+"""Streaming writer that Spark drives: a micro-batch is written once, however often and by whichever driver it runs."""
 
 from __future__ import annotations
 
@@ -18,30 +18,31 @@ from spark_streams.spark.task_context import micro_batch
 class StreamWriter(DataSourceStreamArrowWriter):
     """format("rstream") for writeStream. Output modes append and update: every row is an entry.
 
-    Spark makes one on the driver for each execution of a micro-batch. Query and batch stand in the task's properties
-    (FACTS S8), so a replay by another driver finds what this one has written.
+    Spark creates one on the driver for each execution of a micro-batch. The task's properties name query and batch
+    (FACTS S8), so a replay by another driver finds the rows that this one has written.
     """
 
     def __init__(self, options: SinkOptions, schema: StructType, overwrite: bool) -> None:
-        """Raises InvalidOptionError, and what BatchWriter raises."""
+        """Raises InvalidOptionError, and the errors of BatchWriter."""
         if options.transaction is not None:
             raise InvalidOptionError(
-                "option transaction names a write within foreachBatch, and writeStream writes each micro-batch once by "
-                "itself: drop it"
+                "option transaction is only for writes within foreachBatch. writeStream writes each micro-batch once "
+                "without it. Drop the option"
             )
-        self._rows = BatchWriter(options, schema, overwrite, of_query=True)
+        self._rows = BatchWriter(options, schema, overwrite, is_micro_batch=True)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        told = micro_batch()
-        if told is None:
+        name = micro_batch()
+        if name is None:
             raise UnsupportedError(
-                "this Spark does not tell its tasks which micro-batch they are of: write within foreachBatch"
+                "this version of Spark does not report the micro-batch to its tasks, so the sink cannot write it once. "
+                "Write within foreachBatch"
             )
-        return self._rows.write_part_of(self._rows.batch_of(told), iterator)
+        return self._rows.write_part_of(self._rows.batch_of(name), iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """All tasks have ended well: the ledger says so, and forgets how."""
+        """Close the batch in the ledger when all tasks have succeeded."""
         self._rows.commit(messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Entries cannot be taken back; whoever runs the batch again finds them in the ledger."""
+        """Do nothing: entries cannot be removed. The next run of the batch finds them in the ledger."""

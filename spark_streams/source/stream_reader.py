@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from spark_streams.errors import RStreamError, ServerUnreachableError, UnsupportedError
-from spark_streams.model.keys import LOSSY, NARROWED, told_key, told_value
+from spark_streams.model.keys import LOSSY, NARROWED, batch_kind_key, batch_kind_value
 from spark_streams.model.micro_batch import MicroBatchName
 from spark_streams.model.printable import printable
 from spark_streams.options.source_options import SourceOptions
@@ -286,5 +286,5 @@ def tell_the_sink(server: Server, what: str, batch: MicroBatchName | None) -> No
     earlier run wrote of the other pieces is theirs; LOSSY, before the last row: what an earlier execution wrote of the
     lost entries stays."""
     if batch is not None:
-        key, value = told_key(batch.query), told_value(batch.number, batch.query_run)
+        key, value = batch_kind_key(batch.query), batch_kind_value(batch.number, batch.query_run)
         server.execute_all([("HSET", key, what, value), ("PEXPIRE", key, _TOLD_MILLISECONDS)])

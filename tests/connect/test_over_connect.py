@@ -31,7 +31,9 @@ def test_tables(spark: SparkSession, server: Server) -> None:
     assert [row[0] for row in spark.sql("SELECT count(*) FROM v").collect()] == [100]
     with pytest.raises(PySparkException, match="RSTREAM_UNKNOWN_OPTION.*no option 'grup'; did you mean 'group'"):
         spark.read.format("rstream").schema("id INT").options(url=server.url, grup="s").load().count()
-    with pytest.raises(PySparkException, match=r"RSTREAM_INVALID_OPTION.*give what spark_streams.transaction\('x'"):
+    with pytest.raises(
+        PySparkException, match=r"RSTREAM_INVALID_OPTION.*pass the options that spark_streams.transaction\('x'"
+    ):
         append(spark.range(3), server, "out", transaction="x")
 
 

@@ -14,7 +14,7 @@ from spark_streams.doctor.rights import LOOKING, OWN, READING, REDRIVE, USES, WR
 from spark_streams.monitor.groups import view_streams
 from spark_streams.monitor.lag_survey import survey
 from spark_streams.sink.ledger.batch import Batch
-from spark_streams.sink.ledger.batch_commit import pass_over
+from spark_streams.sink.ledger.batch_commit import void_batch
 from spark_streams.sink.ledger.runs import begin_job, begin_run
 from spark_streams.wire.address.address import Address
 from spark_streams.wire.connection.connection import Connection
@@ -115,7 +115,7 @@ def test_the_rights_that_are_asked_for_are_enough_for_writing(user: Makes, redis
         checked = options(limited.url, **({"maxlen": "100000"} if "trim" in trim else {}), **trim)
         for batch in (Batch("q", 0, begin_run(checked.address), expires=False), begin_job(checked.address)):
             close(checked, batch, write([frame(range(100))], checked, batch))
-        pass_over(checked.address, batch_of(1))
+        void_batch(checked.address, batch_of(1))
         with redis_server.client() as admin:
             admin.delete(*admin.scan_iter("rstream:sink:*"))
     assert sum(numbers(redis_server).values()) == 600

@@ -16,7 +16,7 @@ from spark_streams.groups import group_snapshot, prune
 from spark_streams.jobs.earlier_counts import require_uncounted
 from spark_streams.model.keys import retry_stream
 from spark_streams.sink.ledger.batch import Batch
-from spark_streams.sink.ledger.batch_commit import pass_over, rows_written
+from spark_streams.sink.ledger.batch_commit import rows_written, void_batch
 from spark_streams.sink.ledger.runs import begin_job, begin_run
 from spark_streams.source.group.commit_marks import committed_key
 from spark_streams.wire.connect import connect
@@ -116,7 +116,7 @@ def test_a_writer(empty: Server) -> None:
         checked = options(limited.url, **more)
         for batch in (Batch("q", 0, begin_run(checked.address), expires=False), begin_job(checked.address)):
             close(checked, batch, write([frame(range(100))], checked, batch))
-        pass_over(checked.address, batch_of(1))
+        void_batch(checked.address, batch_of(1))
         with empty.client() as admin:
             admin.delete(*admin.scan_iter("rstream:sink:*"))
     assert sum(numbers(empty).values()) == 1000

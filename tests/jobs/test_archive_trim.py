@@ -7,7 +7,7 @@ import pytest
 from spark_streams.jobs.archive import Trimmer
 from spark_streams.model.keys import key_beside
 from spark_streams.options.source_options import SourceOptions
-from spark_streams.sink.trim.trim import Kept, Trimming
+from spark_streams.sink.trim.trim import RetentionLimits, Trimming
 from tools.servers.server import Server
 
 ENTRIES = 25_000  # a server trims 10,000 at a time
@@ -28,7 +28,7 @@ def test_all_that_is_acknowledged_goes(server: Server, keep: int | None, approxi
                 "XREADGROUP", "GROUP", group, "c", "COUNT", ENTRIES - 1000, "NOACK", "STREAMS", "s", ">"
             )
         source = SourceOptions.parse({"url": server.url, "streams": "s", "group": "archive"})
-        trimmer = Trimmer(source, Trimming("acked", Kept(maxlen=keep), approximate), interval=0.0)
+        trimmer = Trimmer(source, Trimming("acked", RetentionLimits(maxlen=keep), approximate), interval=0.0)
         trimmer.trim_if_due()
         node = 100 if approximate else 0
         assert left <= client.xlen("s") <= left + node
@@ -44,6 +44,6 @@ def test_what_a_query_without_a_pending_list_still_needs_stays(server: Server) -
             client.execute_command("XREADGROUP", "GROUP", group, "spark", "NOACK", "STREAMS", "s", ">")
         client.set(key_beside("s", "committed", "other", "spark"), "40-0 holds")
         source = SourceOptions.parse({"url": server.url, "streams": "s", "group": "archive"})
-        trimmer = Trimmer(source, Trimming("acked", Kept(), False), interval=0.0)
+        trimmer = Trimmer(source, Trimming("acked", RetentionLimits(), False), interval=0.0)
         trimmer.trim()
         assert (trimmer.trimmed, client.xlen("s")) == (40, 60)

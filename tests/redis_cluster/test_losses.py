@@ -26,13 +26,13 @@ class TestEntries(LossesOfEntries):
 class TestRows(LossesOfRows):
     """The query's record is lost, too: its witness, on another node, knows more than one server does."""
 
-    lost = r"batch 1 of query q\d+ was done, with 60 rows, in stream 'out', and what stands beside the stream knows"
+    lost = r"batch 1 of query q\d+ was done, with 60 rows, in stream 'out', but the stream's ledger has"
 
 
 class TestRowsApartFromTheRecord(LossesOfRows):
     """The query's record is kept, and its witness is where the rows are, or on the third node."""
 
-    lost = r"batch 1 of query q\d+ was done,? .*in stream 'out', and what stands beside the stream knows"
+    lost = r"batch 1 of query q\d+ was done,? .*in stream 'out', but the stream's ledger has"
 
     def query(self, lagging: Lagging) -> str:
         return next(f"q{n}" for n in range(1000) if not lagging.has_both("out", f"rstream:sink:q{n}"))

@@ -73,7 +73,7 @@ def test_a_master_that_loses_its_data_with_the_key_and_some_shards(cluster: Redi
     checked = options(cluster.url, stream=stream, shards="8", shardBy="key")
     batch = batch_of(0)
     with Session(checked.address, is_known=True) as session:
-        session.run(Destination.of(checked).make_ready)
+        session.run(Destination.from_options(checked).make_ready)
     close(checked, batch, write([frame(sequence(2_000, KEYS))], checked, batch))
     home = cluster.owner(names[0])
     lost = [name for name in names if cluster.owner(name) == home]
@@ -85,7 +85,7 @@ def test_a_master_that_loses_its_data_with_the_key_and_some_shards(cluster: Redi
         ):
             reader(cluster.server, streams=stream, **words).initialOffset()
     for count in ("8", "5"):
-        again = Destination.of(options(cluster.url, stream=stream, shards=count, shardBy="key"))
+        again = Destination.from_options(options(cluster.url, stream=stream, shards=count, shardBy="key"))
         with Session(checked.address, is_known=True) as session, pytest.raises(ShardsError, match="are lost"):
             session.run(again.make_ready)
 

@@ -21,7 +21,7 @@ def sharded(url: str, count: int = 4, **given: str) -> SinkOptions:
     """The sink's options, and the shards."""
     checked = options(url, stream="orders", shards=str(count), shardBy="key", **given)
     with connect(checked.address) as server:
-        Destination.of(checked).make_ready(server)
+        Destination.from_options(checked).make_ready(server)
     return checked
 
 

@@ -48,7 +48,7 @@ def client(server: Server) -> Iterator[redis.Redis]:
 def sink(server: Server, **given: str) -> None:
     checked = options(server.url, stream="orders", **given)
     with connect(checked.address) as one:
-        Destination.of(checked).make_ready(one)
+        Destination.from_options(checked).make_ready(one)
 
 
 def rstream(server: Server, *words: str) -> str:

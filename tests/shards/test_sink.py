@@ -53,7 +53,7 @@ def test_a_key_of_any_type_goes_by_its_text(server: Server) -> None:
     for name, (column, texts) in columns.items():
         checked = options(server.url, stream=name, shards="5", shardBy="key")
         rows = pa.RecordBatch.from_pydict({"key": column, "n": pa.array([0, 1])})
-        Destination.of(checked).check(rows.schema)
+        Destination.from_options(checked).check(rows.schema)
         append([rows], checked, None)
         with server.client(decode_responses=True) as client:
             for n, text in enumerate(texts):
@@ -73,12 +73,12 @@ def test_options_that_do_not_fit(server: Server) -> None:
     refused("has braces", stream="{s}:1", shards="4", shardBy="k")
     refused("shardBy and idColumn contradict", stream="s", shards="4", shardBy="k", idColumn="k")
     refused("at most 256", stream="s", shards="257", shardBy="k")
-    to = Destination.of(options(server.url, shards="4", shardBy="kye"))
-    with pytest.raises(InvalidOptionError, match="shardBy='kye' names a column .* did you mean 'key'"):
+    to = Destination.from_options(options(server.url, shards="4", shardBy="kye"))
+    with pytest.raises(InvalidOptionError, match="shardBy='kye' names a column .* Did you mean 'key'"):
         to.check(frame(ROWS).schema)
     fields = pa.schema([("_fields", pa.map_(pa.string(), pa.string()))])
-    with pytest.raises(SchemaError, match="holds many fields"):
-        Destination.of(options(server.url, shards="4", shardBy="_fields")).check(fields)
+    with pytest.raises(SchemaError, match="holds several fields"):
+        Destination.from_options(options(server.url, shards="4", shardBy="_fields")).check(fields)
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 5, 9])

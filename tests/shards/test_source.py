@@ -44,7 +44,7 @@ def written(server: Server, count: int = 200, first: int = 0, number: int = 0) -
 def refused_sink(server: Server, words: str, **given: str) -> None:
     checked = options(server.url, stream="orders", **given)
     with connect(checked.address) as one, pytest.raises(ShardsError, match=words):
-        Destination.of(checked).make_ready(one)
+        Destination.from_options(checked).make_ready(one)
 
 
 def test_a_query_reads_all_shards_by_the_logical_name(server: Server, client: redis.Redis) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from spark_streams.model.ids import MAX_ID
 from spark_streams.sink.ledger.balance import Balance
-from spark_streams.sink.ledger.join import _Opening
+from spark_streams.sink.ledger.join import LedgerJoin
 from spark_streams.sink.ledger.ledger_view import LedgerView
 from spark_streams.source.findings import account
 from spark_streams.source.findings.data_loss import DataLoss
@@ -107,8 +107,8 @@ def _hardly_asks(
 
 def writes_each_run_anew(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(LedgerView, "is_untouched", property(lambda self: not self.done))
-    patch.setattr(_Opening, "_read_earlier", lambda *given: None)
-    patch.setattr(LedgerView, "met_marks", lambda *given: None)
+    patch.setattr(LedgerJoin, "_read_earlier", lambda *given: None)
+    patch.setattr(LedgerView, "learn_marks", lambda *given: None)
     patch.setattr(Balance, "commands", lambda *given: [])
 
 

@@ -58,7 +58,7 @@ def test_rows_of_an_earlier_run_stay_and_are_counted(
     batch = batch_of(0)
     close(checked, batch, write([frame(LEFT[::-1])], checked, batch))
     assert numbers(server) == Counter(ROWS)
-    assert "stream 'out': 30 rows of entries that are gone since stay in it" in caplog.text
+    assert "stream 'out': keeping 30 rows of entries that were lost since" in caplog.text
     assert ledger_keys(server) == KEPT
 
 
@@ -88,7 +88,7 @@ def test_a_batch_that_is_done_may_have_fewer_rows(
     again = batch_of(0)
     close(checked, again, write([frame(left)] if left else [], checked, again))
     assert numbers(server) == Counter(ROWS)
-    assert f"stream 'out': the 100 rows that batch 0 wrote stay, and it has {len(left)} now" in caplog.text
+    assert f"stream 'out': keeping the 100 rows that batch 0 wrote; it has {len(left)} rows now" in caplog.text
 
 
 def test_what_is_told_of_another_batch_does_not_count(server: Server, client: redis.Redis) -> None:

@@ -11,7 +11,7 @@ from spark_streams.errors import LedgerError
 from spark_streams.model.micro_batch import MicroBatchName
 from spark_streams.sink.batch_writer import BatchWriter
 from spark_streams.sink.ledger.batch import Batch
-from spark_streams.sink.ledger.batch_commit import pass_over
+from spark_streams.sink.ledger.batch_commit import void_batch
 from tests.sink.keeping import Copy
 from tests.sink.writing import (
     batch_of,
@@ -57,7 +57,7 @@ def test_the_lost_end_of_the_batch_before_is_an_error_and_its_remedy_doubles_not
     """Whether the next batch writes to that stream, or another one does."""
     lost_in_the_midst(server)
     expected = (
-        r"batch 1 of query q is not done in stream 'out', of which the ledger knows 40 rows, and Spark has come to"
+        r"batch 1 of query q is not done in stream 'out', where the ledger has 40 of its rows, but Spark has begun"
     )
     for _ in range(2):
         with pytest.raises(LedgerError, match=expected) as error:
@@ -92,7 +92,7 @@ def test_what_a_stream_has_lost_alone_is_an_error(server: Server) -> None:
     before = Copy(server, b"out")
     batch_done(server, batch_of(1), ROWS)
     before.bring_back()
-    expected = "batch 1 of query q was done in stream 'out', and what stands beside the stream knows only of batch 0"
+    expected = "batch 1 of query q was done in stream 'out', but the stream's ledger has only batch 0"
     for stream in ("out", "other"):
         with pytest.raises(LedgerError, match=expected):
             batch_done(server, batch_of(2), [7, 8], stream)
@@ -108,7 +108,7 @@ def test_a_batch_that_was_finished_without_the_ledger_is_none_that_was_lost(serv
     batch_done(server, batch_of(0), [1, 2])
     killed = batch_of(1)
     killed_before_chunk(3, [frame(ROWS)], checked, killed)
-    pass_over(checked.address, batch_of(1))
+    void_batch(checked.address, batch_of(1))
     assert ledger_keys(server) == {"rstream:sink:q"}
     with pytest.raises(LedgerError):
         write([frame(ROWS)], checked, Batch("q", 0, killed.run, expires=False))
@@ -122,7 +122,7 @@ def test_batches_that_a_checkpoint_was_set_back_to_may_be_written_without_the_le
     came_before(server, 3)
     for number in (3, 4, 5):
         batch_done(server, batch_of(number), [number])
-    with pytest.raises(LedgerError, match="batch 4 .* batch 5 of the query is done: .* delivery=at-least-once writes"):
+    with pytest.raises(LedgerError, match="batch 4 .* batch 5 of the query is done. .* delivery=at-least-once writes"):
         batch_done(server, batch_of(4), [4])
     for number in (4, 5):
         write_plainly(server, number)
@@ -134,13 +134,13 @@ def test_batches_that_a_checkpoint_was_set_back_to_may_be_written_without_the_le
 def write_plainly(server: Server, number: int) -> None:
     """One batch with delivery=at-least-once, as its writer does it."""
     checked = options(server.url, delivery="at-least-once")
-    writer = BatchWriter(checked, StructType().add("n", LongType()), False, of_query=True)
+    writer = BatchWriter(checked, StructType().add("n", LongType()), False, is_micro_batch=True)
     written = writer.write_part_of(writer.batch_of(MicroBatchName("q", number)), iter([frame([number])]))
     writer.commit([written])
 
 
 def test_a_query_that_never_had_a_ledger_gets_none(server: Server) -> None:
-    pass_over(options(server.url).address, batch_of(1))
+    void_batch(options(server.url).address, batch_of(1))
     assert ledger_keys(server) == set()
 
 

@@ -12,7 +12,7 @@ import pytest
 from spark_streams.options.sink_options import SinkOptions
 from spark_streams.sink.ledger.balance import Total
 from spark_streams.sink.ledger.batch import Batch
-from spark_streams.sink.ledger.batch_commit import TOGETHER, close_batch
+from spark_streams.sink.ledger.batch_commit import STREAMS_PER_TRANSACTION, close_batch
 from spark_streams.sink.ledger.runs import run_name
 from spark_streams.sink.send.write import Result, Task, append
 from spark_streams.wire.address.patience import Patience
@@ -74,7 +74,7 @@ def write(batches: Iterable[pa.RecordBatch], checked: SinkOptions, batch: Batch,
     return append(batches, checked, Task(batch, partition))
 
 
-def close(checked: SinkOptions, batch: Batch, *results: Result, together: int = TOGETHER) -> None:
+def close(checked: SinkOptions, batch: Batch, *results: Result, together: int = STREAMS_PER_TRANSACTION) -> None:
     """What the driver does when all tasks have ended."""
     totals: dict[bytes, Total] = {}
     for result in results:

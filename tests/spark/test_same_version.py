@@ -23,7 +23,7 @@ WRITE = {"url", "stream", "delivery"}
 @pytest.fixture(autouse=True)
 def no_server_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A writer is made on the driver, which is connected once before its tasks are."""
-    monkeypatch.setattr(batch_writer, "reach", lambda address, is_known, ready: None)
+    monkeypatch.setattr(batch_writer, "connect_once", lambda address, is_known, ready: None)
 
 
 def given(names: set[str]) -> RStreamDataSource:

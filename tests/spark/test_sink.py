@@ -194,7 +194,7 @@ def test_rows_name_their_stream(spark: SparkSession, server: Server) -> None:
         .coalesce(1)
     )
     writer = rows.write.format("rstream").mode("append").options(url=server.url)
-    with pytest.raises(PySparkException, match="RSTREAM_INVALID_OPTION.*neither option stream nor streamColumn says"):
+    with pytest.raises(PySparkException, match="RSTREAM_INVALID_OPTION.*neither option stream nor streamColumn is set"):
         writer.save()
     writer.options(streamColumn="target", idColumn="key").save()
     assert [sum(_numbers(server, f"s{at}").values()) for at in range(4)] == [10] * 4
@@ -247,7 +247,7 @@ def test_a_table_goes_where_its_column_says_only_where_an_option_names_that(
     with pytest.raises(PySparkException, match=WAY_OUT):
         append(rows, server, "out")
     with pytest.raises(
-        PySparkException, match="RSTREAM_INVALID_OPTION.*neither option stream nor streamColumn.*or say"
+        PySparkException, match="RSTREAM_INVALID_OPTION.*neither option stream nor streamColumn.*or set"
     ):
         rows.write.format("rstream").mode("append").options(url=server.url).save()
     assert _lengths(client) == [3, 3, 0]
@@ -302,9 +302,9 @@ def test_a_transaction_outside_of_foreach_batch_is_refused(spark: SparkSession, 
     """It would promise what only a replayed micro-batch needs."""
     with pytest.raises(InvalidOptionError, match="is called in no micro-batch: call it in the function"):
         spark_streams.transaction("x", spark.range(3), 0, "")
-    with pytest.raises(PySparkException, match="option transaction='x' belongs into a streaming query's foreachBatch"):
+    with pytest.raises(PySparkException, match="option transaction='x' is only for writes within foreachBatch"):
         append(spark.range(3), server, "out", transaction="x")
     writer = read_stream(spark, server, "id LONG", streams="in").writeStream.format("rstream")
     given = {"url": server.url, "stream": "out", "transaction": "x", "checkpointLocation": str(tmp_path)}
-    with pytest.raises(PySparkException, match="writeStream writes each micro-batch once by itself: drop it"):
+    with pytest.raises(PySparkException, match="writeStream writes each micro-batch once without it. Drop"):
         run_to_the_end(writer.options(**given).trigger(availableNow=True).start)

@@ -117,11 +117,15 @@ class Operator:
             remedies.append(lambda: self._stay_with(found[1], found[2]))
         if done := re.search(r"HSET (\S+) (\S+) (\d+) to go on", text):
             remedies.append(lambda: world.client.hset(done[1], done[2].strip('"'), done[3]))
-        if "put the later one back" in text and world.query.newest is not None:
+        if "use the newer checkpoint" in text and world.query.newest is not None:
             remedies.append(world.query.put_back)
         if "with delivery=at-least-once writes" in text:
             remedies.append(self._write_anew)
-        if "start the query again" in text or "another attempt" in text or ("stood still" in text and not remedies):
+        if (
+            "start the query again" in text.lower()
+            or "another attempt" in text
+            or ("stood still" in text and not remedies)
+        ):
             remedies.append(lambda: None)
         if not remedies:
             world.fail("no remedy | LedgerError", text)

@@ -23,7 +23,7 @@ class Stream:
     def plan(self) -> str:
         """Line of `--check`."""
         once = "" if self.options.delivery == "exactly-once" else "; at least once"
-        return f"{Destination.of(self.options).shown} at {self.options.address}{once}"
+        return f"{Destination.from_options(self.options).shown} at {self.options.address}{once}"
 
     def sweep(self) -> None:
         """Do nothing. The ledger of the stream holds which rows are written."""

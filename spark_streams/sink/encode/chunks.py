@@ -1,8 +1,8 @@
-"""Record batches cut into chunks: what is sent, and in a transaction of its own where the ledger keeps count.
+"""Record batches cut into chunks: the unit that a task sends, with a ledger in one transaction.
 
-A batch is put in the order of its rows' streams, where a column says which, encoded whole, and cut where `chunkSize`
-rows or 8 MB are full. A batch so large that its encoding would not fit Arrow's offsets is cut before. Pure: Arrow in,
-bytes out.
+If a column names the stream of each row, the rows of a batch are ordered by stream. The batch is encoded as a whole,
+and cut after `chunkSize` rows or 8 MB. A batch whose encoding would not fit Arrow's offsets is cut before. Pure: Arrow
+in, bytes out.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from spark_streams.sink.encode.fields import text_columns, text_of
 from spark_streams.sink.encode.fingerprint import Hashes, Mask, row_hashes
 from spark_streams.wire.entries.encode import Requests, encode_xadd, pack_maps
 
-MOST_BYTES = 8 << 20  # of a chunk, unless a single row is larger
-_PIECE = 128 << 20  # bytes of a batch's own that are encoded at once: the text is at most some times as long
+MAX_BYTES = 8 << 20  # of a chunk, unless a single row is larger
+_PIECE = 128 << 20  # bytes of Arrow data that are encoded at once: the text is a few times as long at most
 _ID_FORM = r"^[0-9]{1,20}(-([0-9]{1,20}|\*))?$"
 
 Rows = npt.NDArray[np.int64]
@@ -34,7 +34,7 @@ Rows = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class OwnIds:
-    """Explicit ids. values: per row its id or null; column: which column has them."""
+    """Explicit IDs. values: per row its ID or null; column: the column that holds them."""
 
     values: pa.Array
     column: str
@@ -44,9 +44,9 @@ class OwnIds:
 class Chunk:
     """Rows that are sent together.
 
-    requests: their XADDs; streams: the names of the streams they go to; codes: per row the place of its stream in
-    `streams`, ascending; rows: per row its number within the task; hashes: per row its fingerprint, where the ledger
-    wants it; ids: where a column has them.
+    requests: their XADDs; streams: names of their streams; codes: per row the index of its stream in `streams`,
+    ascending; rows: per row its number within the task; hashes: per row its fingerprint, None without a ledger; ids:
+    None if no column holds IDs.
     """
 
     requests: Requests
@@ -61,7 +61,7 @@ class Chunk:
 
     @cached_property
     def segments(self) -> list[tuple[bytes, int, int]]:
-        """(stream, start, stop) of neighbouring rows."""
+        """(stream, start, stop) of adjacent rows."""
         if not len(self):
             return []
         if len(self.streams) == 1:
@@ -79,7 +79,7 @@ class Chunk:
         return [stream for stream, _, _ in self.segments]
 
     def slice(self, start: int, stop: int) -> Chunk:
-        """Rows start … stop-1."""
+        """Return rows start … stop-1."""
         bounds = self.requests.offsets[start : stop + 1]
         return Chunk(
             Requests(self.requests.data, bounds),
@@ -90,47 +90,47 @@ class Chunk:
             None if self.ids is None else OwnIds(self.ids.values.slice(start, stop - start), self.ids.column),
         )
 
-    def where(self, wanted: Mask) -> Chunk:
-        """Only these rows."""
-        if wanted.all():
+    def filter(self, mask: Mask) -> Chunk:
+        """Return a chunk of only these rows."""
+        if mask.all():
             return self
         bounds = self.requests.offsets
         spans = pa.Array.from_buffers(
             pa.large_binary(), len(self), [None, pa.py_buffer(bounds), pa.py_buffer(self.requests.data)]
-        ).filter(pa.array(wanted))
+        ).filter(pa.array(mask))
         _, offsets, data = spans.buffers()
-        kept = np.frombuffer(offsets, np.int64)[spans.offset : spans.offset + len(spans) + 1]
+        kept_bounds = np.frombuffer(offsets, np.int64)[spans.offset : spans.offset + len(spans) + 1]
         return Chunk(
-            Requests(memoryview(data) if data is not None else memoryview(b""), kept),
+            Requests(memoryview(data) if data is not None else memoryview(b""), kept_bounds),
             self.streams,
-            self.codes[wanted],
-            self.rows[wanted],
-            None if self.hashes is None else self.hashes[wanted],
-            None if self.ids is None else OwnIds(self.ids.values.filter(pa.array(wanted)), self.ids.column),
+            self.codes[mask],
+            self.rows[mask],
+            None if self.hashes is None else self.hashes[mask],
+            None if self.ids is None else OwnIds(self.ids.values.filter(pa.array(mask)), self.ids.column),
         )
 
 
-def chunks(
+def encode_chunks(
     batches: Iterable[pa.RecordBatch], to: Destination, nulls: str, size: int, fingerprints: bool
 ) -> Iterator[Chunk]:
-    """Every row, in chunks of `size`. to: one that the batches' schema was checked with; nulls: `omit` or `empty`.
+    """Yield all rows, in chunks of `size`. to: the batches' schema was checked with it; nulls: `omit` or `empty`.
 
-    Raises SchemaError, EntryIdError for a row that cannot be an entry: nothing of its batch has been handed out then.
+    Raises SchemaError, EntryIdError for a row that cannot be an entry, before any row of its batch is yielded.
     """
     before = 0
     for batch in batches:
         for piece in _pieces(batch):
-            whole = _encode(piece, before, to, nulls, fingerprints)
+            encoded = _encode(piece, before, to, nulls, fingerprints)
             before += len(piece)
-            yield from cut(whole, size, MOST_BYTES)
+            yield from cut(encoded, size, MAX_BYTES)
 
 
-def of_one_slot(cut: Iterable[Chunk]) -> Iterator[Chunk]:
-    """The same rows in chunks whose streams stand in one slot of a cluster each: no transaction goes beyond."""
-    for chunk in cut:
+def split_by_slot(chunks: Iterable[Chunk]) -> Iterator[Chunk]:
+    """Yield the same rows in chunks of one cluster slot each: a transaction cannot span slots."""
+    for chunk in chunks:
         slots = np.array([slot_of(stream) for stream in chunk.streams])[chunk.codes]
         for slot in dict.fromkeys(slots.tolist()):
-            yield chunk.where(slots == slot)
+            yield chunk.filter(slots == slot)
 
 
 def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -158,8 +158,8 @@ def _encode(batch: pa.RecordBatch, before: int, to: Destination, nulls: str, fin
     empty = np.flatnonzero(filled.to_numpy() == 0)
     if len(empty):
         raise SchemaError(
-            f"row {rows[empty[0]]} of this task has only nulls, and an entry needs a field; "
-            "filter such rows out, or set nulls=empty"
+            f"row {rows[empty[0]]} of this task has only nulls, but an entry needs at least one field. Filter such "
+            "rows out, or set nulls=empty"
         )
     hashes = None
     if fingerprints:
@@ -174,14 +174,14 @@ def _encode(batch: pa.RecordBatch, before: int, to: Destination, nulls: str, fin
 
 
 def _shards(batch: pa.RecordBatch, to: Destination) -> tuple[npt.NDArray[np.int32], list[bytes]]:
-    """(per row the number of its shard, the names of all)."""
+    """Return (per row the number of its shard, the names of all shards)."""
     assert to.shards is not None
     names = [name.encode() for name in shards_of(to.stream or "", to.shards)]
     return shards_of_keys(text_of(batch.column(to.shard_by)), to.shards), names
 
 
 def _streams(batch: pa.RecordBatch, before: int, to: Destination) -> tuple[npt.NDArray[np.int32], list[bytes]]:
-    """(per row the place of its stream among the names, the names). Raises SchemaError where a row names none."""
+    """Return (per row the index of its stream's name, the names). Raises SchemaError if a row names no stream."""
     column = batch.column(to.stream_column)
     if column.null_count and to.stream is not None:
         column = pc.fill_null(column, to.stream)
@@ -189,8 +189,8 @@ def _streams(batch: pa.RecordBatch, before: int, to: Destination) -> tuple[npt.N
     if pc.any(nameless).as_py():
         row = before + pc.index(pc.fill_null(nameless, True), True).as_py()
         raise SchemaError(
-            f"row {row} of this task names no stream in column {to.stream_column!r}; fill it, or leave it null and "
-            "give option stream for such rows"
+            f"row {row} of this task names no stream in column {to.stream_column!r}. Fill the column, or set option "
+            "stream for rows in which it is null"
         )
     coded = column.dictionary_encode()
     return coded.indices.to_numpy().astype(np.int32), [name.encode() for name in coded.dictionary.to_pylist()]
@@ -199,19 +199,20 @@ def _streams(batch: pa.RecordBatch, before: int, to: Destination) -> tuple[npt.N
 def _checked_ids(ids: pa.Array, rows: Rows, column: str) -> pa.Array:
     wrong = pc.invert(pc.fill_null(pc.match_substring_regex(ids, _ID_FORM), True))
     if pc.any(wrong).as_py():
-        at = pc.index(wrong, True).as_py()
+        index = pc.index(wrong, True).as_py()
         raise EntryIdError(
-            f"row {rows[at]} of this task has the id {ids[at].as_py()[:80]!r} in column {column!r}: write "
-            "<milliseconds>-<sequence>, <milliseconds>-* or <milliseconds>, or null for the server's own"
+            f"row {rows[index]} of this task has the ID {ids[index].as_py()[:80]!r} in column {column!r}, which is not "
+            "an entry ID. Write <milliseconds>-<sequence>, <milliseconds>-* or <milliseconds>, or null for an ID of "
+            "the server"
         )
     return ids
 
 
-def cut(whole: Chunk, size: int, most_bytes: int) -> Iterator[Chunk]:
-    """The same rows in pieces of so many rows and bytes at most; a row that is larger goes alone."""
-    start, offsets = 0, whole.requests.offsets
-    while start < len(whole):
-        full = int(np.searchsorted(offsets, offsets[start] + most_bytes, "right")) - 1
-        stop = max(start + 1, min(start + size, full, len(whole)))
-        yield whole.slice(start, stop)
+def cut(chunk: Chunk, size: int, max_bytes: int) -> Iterator[Chunk]:
+    """Yield the same rows in pieces of at most this many rows and bytes; a larger row is a piece of its own."""
+    start, offsets = 0, chunk.requests.offsets
+    while start < len(chunk):
+        full = int(np.searchsorted(offsets, offsets[start] + max_bytes, "right")) - 1
+        stop = max(start + 1, min(start + size, full, len(chunk)))
+        yield chunk.slice(start, stop)
         start = stop

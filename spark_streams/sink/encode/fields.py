@@ -2,16 +2,16 @@
 
 How each type is written:
 
-    string, binary         as they are
+    string, binary         unchanged
     integers, decimals     digits, no locale, decimals with all their places
-    float, double          the shortest text that reads back as the same number; NaN, inf, -inf
+    float, double          the shortest text that is parsed as the same number; NaN, inf, -inf
     boolean                true, false
     date                   2013-01-31
     timestamp              2013-01-31T10:00:00.000000Z, UTC, six places (timestamp_ntz: without the Z)
-    array, struct, map     JSON (jsontext.py); in it binary as base64, decimals, NaN and infinities as strings
+    array, struct, map     JSON (json_text.py); in it binary as base64, decimals, NaN and infinities as strings
 
-A map column called `_fields` is not written as JSON: each of its pairs is a field of its own, before the others.
-Columns that say where a row goes, and under which id (destination.py), are no fields at all.
+A map column called `_fields` is not written as JSON: each of its pairs is a field, before the other fields. Columns
+with the stream or the ID of a row (destination.py) are not fields.
 """
 
 from __future__ import annotations
@@ -26,31 +26,31 @@ from spark_streams.errors import SchemaError
 from spark_streams.sink.encode.json_text import json_text
 
 FIELDS = "_fields"
-# Metadata columns of the source that a sink can be told to use.
-WAYS_TO_USE = {
+# Metadata columns of the source that an option can name for the sink.
+USES_OF_COLUMN = {
     "_stream": '`.option("streamColumn", "_stream")` to send each row to the stream it names',
     "_id": '`.option("idColumn", "_id")` to write each row under the id it names',
-    "_to": '`.option("streamColumn", "_to")` where route_dead_letters was given a retry_delay',
+    "_to": '`.option("streamColumn", "_to")` if route_dead_letters has a retry_delay',
 }
 
 
 def check_writable(schema: pa.Schema, apart: Collection[str] = ()) -> None:
-    """Raises SchemaError where a column has a name or a type that no field can have, or no column becomes a field.
+    """Raises SchemaError if a column's name or type cannot be a field's, or if no column is a field.
 
-    apart: columns that are no fields.
+    apart: columns that are not fields.
     """
     fields = [field for field in schema if field.name not in apart]
     if not fields:
-        beside = f" beside {' and '.join(map(repr, apart))}" if apart else ""
-        raise SchemaError(f"a row without fields cannot become a stream entry; select at least one column{beside}")
-    kept = [field.name for field in fields if field.name.startswith("_") and not _is_fields(field)]
-    if kept:
-        raise SchemaError(_not_fields(kept))
+        besides = f" beside {' and '.join(map(repr, apart))}" if apart else ""
+        raise SchemaError(f"a row without fields cannot be a stream entry. Select at least one column{besides}")
+    reserved = [field.name for field in fields if field.name.startswith("_") and not _is_fields(field)]
+    if reserved:
+        raise SchemaError(_not_fields(reserved))
     for field in fields:
         if _is_fields(field) and not all(map(_is_text, (field.type.key_type, field.type.item_type))):
             raise SchemaError(f"column {FIELDS!r} must be a map of strings or of binaries, not {field.type}")
         if pa.types.is_duration(field.type) or pa.types.is_interval(field.type):
-            raise SchemaError(f"column {field.name!r} is an interval ({field.type}); cast it to a number or a string")
+            raise SchemaError(f"column {field.name!r} is an interval ({field.type}). Cast it to a number or a string")
 
 
 def _is_fields(field: pa.Field) -> bool:
@@ -58,22 +58,20 @@ def _is_fields(field: pa.Field) -> bool:
 
 
 def _not_fields(names: Sequence[str]) -> str:
-    """What to do with columns that begin with an underscore."""
+    """Return the error message for columns whose names begin with an underscore."""
     drop = ", ".join(f'"{name}"' for name in names)
-    use = " and ".join(WAYS_TO_USE[name] for name in names if name in WAYS_TO_USE)
+    use = " and ".join(USES_OF_COLUMN[name] for name in names if name in USES_OF_COLUMN)
     if len(names) == 1:
-        which, them = f"column {names[0]!r} begins with '_', which the source keeps for its own columns", "it"
+        begin, pronoun = f"column {names[0]!r} begins", "it"
     else:
-        which, them = (
-            f"columns {', '.join(map(repr, names))} begin with '_', which the source keeps for its own",
-            "them",
-        )
-    return f"{which}: drop {them} (`.drop({drop})`), {f'rename {them}, or say {use}' if use else f'or rename {them}'}"
+        begin, pronoun = f"columns {', '.join(map(repr, names))} begin", "them"
+    remedy = f"rename {pronoun}, or set {use}" if use else f"or rename {pronoun}"
+    return f"{begin} with '_', which is reserved for the source's columns. Drop {pronoun} (`.drop({drop})`), {remedy}"
 
 
 @dataclass(frozen=True)
 class Fields:
-    """A batch ready for XADD: names and a binary array each; first: the `_fields` column, if there is one."""
+    """A batch ready for XADD. names, values: of each field, as a binary array; first: the `_fields` column, if any."""
 
     names: list[bytes]
     values: list[pa.Array]
@@ -81,8 +79,8 @@ class Fields:
 
 
 def text_columns(batch: pa.RecordBatch, nulls: str, apart: Collection[str] = ()) -> Fields:
-    """The batch's fields as text. nulls: `omit` keeps nulls, `empty` makes them b''; apart: columns that are no fields.
-    Raises SchemaError."""
+    """Return the batch's fields as text. nulls: `omit` keeps nulls, `empty` makes them b''; apart: columns that are not
+    fields. Raises SchemaError."""
     names: list[bytes] = []
     columns: list[pa.Array] = []
     first = None
@@ -94,7 +92,9 @@ def text_columns(batch: pa.RecordBatch, nulls: str, apart: Collection[str] = ())
             continue
         text = text_of(column)
         if pa.types.is_temporal(field.type) and pc.any(pc.starts_with(text, "<value")).as_py():
-            raise SchemaError(f"column {field.name!r} holds a {field.type} beyond what can be written as a date")
+            raise SchemaError(
+                f"column {field.name!r} holds a {field.type} that cannot be written as a date. Filter such rows out"
+            )
         names.append(field.name.encode())
         columns.append(text.cast(pa.binary()))
     if nulls == "empty":
@@ -108,12 +108,12 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def text_of(column: pa.Array) -> pa.Array:
-    """A column as it is written into fields: strings, or binaries as they are."""
+    """Return the column as texts for fields: strings, or unchanged binaries."""
     kind = column.type
     if _is_text(kind):
         return column
     if pa.types.is_timestamp(kind):
-        # Without its zone the value is printed as it is stored: in UTC.
+        # Without its zone the value is printed in UTC, as stored.
         text = column.cast(pa.timestamp("us")).cast(pa.string())
         text = pc.replace_substring(text, " ", "T", max_replacements=1)
         return text if kind.tz is None else pc.binary_join_element_wise(text, "Z", "")

@@ -1,16 +1,15 @@
 """Arrays, structs and maps as JSON texts, whole columns at a time. Pure: Arrow in, Arrow out.
 
 A nested column is written from the inside out: the children's texts are joined by the parent's offsets, so no value
-becomes a Python object. What is in it is written as it would be by itself (fields.py), with JSON's own words for the
-rest:
+becomes a Python object. Values in it are written as in fields.py, except for:
 
     null                        null
     integer, finite float       a number
     boolean                     true, false
-    NaN, infinities, decimals   strings: JSON has no word for the first, and readers round the last
+    NaN, infinities, decimals   strings: JSON has no NaN and no infinities, and readers round decimals
     date, timestamp             strings
     binary                      a string, base64, as in Spark's to_json
-    map                         an object; its keys are strings, whatever they are
+    map                         an object; keys of any type are written as strings
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _ESCAPES = (("\\", "\\\\"), ('"', '\\"'), ("\n", "\\n"), ("\r", "\\r"), ("\t", "
 
 
 def json_text(column: pa.Array, text: Text) -> pa.Array:
-    """Each value as JSON, null where it is null (string). text: how a value that is not nested is written."""
+    """Return each value as JSON (string), null if the value is null. text: writes a value that is not nested."""
     if column.null_count:
         present = _json(column.drop_null(), text)
         places = np.cumsum(pc.is_valid(column).to_numpy(zero_copy_only=False)) - 1
@@ -43,7 +42,7 @@ def _json(column: pa.Array, text: Text) -> pa.Array:
     """As json_text, for a column without nulls."""
     kind = column.type
     if not len(column):
-        # Java's Arrow may leave out the only offset that lists and maps of no rows have: it is not looked at.
+        # Lists and maps without rows have one offset, which Java's Arrow may omit: it must not be read.
         return pa.array([], pa.string())
     if pa.types.is_map(kind):
         keys = _children(column, column.keys)
@@ -52,23 +51,23 @@ def _json(column: pa.Array, text: Text) -> pa.Array:
         return _join("{", _joined(column, pairs), "}")
     if pa.types.is_struct(kind):
         pieces: list[pa.Array | str] = []
-        for at, field in enumerate(kind):
-            pieces += ["," if at else "{", json.dumps(field.name, ensure_ascii=False) + ":"]
-            pieces.append(_element(column.field(at), text))
+        for index, field in enumerate(kind):
+            pieces += ["," if index else "{", json.dumps(field.name, ensure_ascii=False) + ":"]
+            pieces.append(_element(column.field(index), text))
         return _join(*pieces, "}") if pieces else pa.repeat(pa.scalar("{}"), len(column))
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return _join("[", _joined(column, _element(_children(column, column.values), text)), "]")
     return _scalars(column, text)
 
 
-def _children(column: pa.Array, all_of_them: pa.Array) -> pa.Array:
-    """What belongs to these rows: a slice still has the children of the whole."""
+def _children(column: pa.Array, values: pa.Array) -> pa.Array:
+    """Return the children of these rows: a slice holds the children of all rows."""
     first, last = column.offsets[0].as_py(), column.offsets[-1].as_py()
-    return all_of_them.slice(first, last - first)
+    return values.slice(first, last - first)
 
 
 def _joined(column: pa.Array, texts: pa.Array) -> pa.Array:
-    """The texts of each row's children, with commas between them."""
+    """Join the texts of each row's children with commas."""
     offsets = column.offsets.to_numpy()
     lists = pa.LargeListArray.from_arrays(pa.array((offsets - offsets[0]).astype(np.int64)), texts)
     return pc.binary_join(lists, ",")
@@ -79,7 +78,7 @@ def _element(column: pa.Array, text: Text) -> pa.Array:
 
 
 def _key(keys: pa.Array, text: Text) -> pa.Array:
-    """A map's keys as texts that are still to be quoted."""
+    """Return a map's keys as texts that are not quoted yet."""
     if pa.types.is_binary(keys.type) or pa.types.is_large_binary(keys.type):
         return _base64(keys)
     return json_text(keys, text) if pa.types.is_nested(keys.type) else text(keys).cast(pa.string())
@@ -106,15 +105,15 @@ def _not_finite(column: pa.Array) -> pa.Array:
 
 
 def _quoted(texts: pa.Array) -> pa.Array:
-    """As JSON strings; characters beyond ASCII stay as they are."""
+    """Return the texts as JSON strings; characters beyond ASCII are not escaped."""
     if pc.any(pc.match_substring_regex(texts, _NEEDS_ESCAPE)).as_py():
         plain = texts
-        for found, written in _ESCAPES:
-            texts = pc.replace_substring(texts, found, written)
-        others = pc.match_substring_regex(texts, _CONTROL)
-        if pc.any(others).as_py():
-            rare = [json.dumps(value, ensure_ascii=False)[1:-1] for value in plain.filter(others).to_pylist()]
-            texts = pc.replace_with_mask(texts, others, pa.array(rare, pa.string()))
+        for character, escape in _ESCAPES:
+            texts = pc.replace_substring(texts, character, escape)
+        has_control = pc.match_substring_regex(texts, _CONTROL)
+        if pc.any(has_control).as_py():
+            rare = [json.dumps(value, ensure_ascii=False)[1:-1] for value in plain.filter(has_control).to_pylist()]
+            texts = pc.replace_with_mask(texts, has_control, pa.array(rare, pa.string()))
     return _join('"', texts, '"')
 
 

@@ -1,4 +1,4 @@
-"""Chunks that may not be written yet: they wait in their order, and go to a file where they are many."""
+"""Queue of chunks that may not be written yet: in memory, beyond 64 MB in a file."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class SpillQueue(contextlib.AbstractContextManager["SpillQueue"]):
         self._chunks.append(replace(chunk, requests=Requests(memoryview(b""), offsets)))
 
     def release(self) -> Iterator[Chunk]:
-        """Hand all of them out."""
+        """Yield all chunks in their order, and empty the queue."""
         if not self._chunks:
             return
         chunks, self._chunks = self._chunks, []

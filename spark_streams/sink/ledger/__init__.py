@@ -1,1 +1,1 @@
-"""The ledger: which rows of a micro-batch are written, as the server knows it."""
+"""The ledger: the server's record of the rows of a micro-batch that are written."""

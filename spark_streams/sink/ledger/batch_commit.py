@@ -1,13 +1,13 @@
-"""The end of a batch, on the driver: what the tasks say is held against the ledger, `done` is left, marks go.
+"""The end of a batch, on the driver: compare the tasks' rows with the ledger, write `done`, delete the marks.
 
-Called when every task has ended well and before Spark's commit log has the batch. Running it again is harmless, and so
-is a driver that stands still anywhere in it while another one goes on.
+The driver calls it when all tasks have succeeded, before Spark's commit log contains the batch. It may run again. A
+driver may also stop anywhere in it while another driver goes on.
 
     → HGETALL record                                                   the streams of this batch and of the one before
     → HGETALL witness   HMGET head …   MULTI   DEL witness …   EXEC    in a cluster (witness.py)
-    → WATCH heads   HMGET head …   SMEMBERS parts   GET written …      what is written to them
-    → MULTI   DEL head   HSET head done …   UNLINK marks …   EXEC      nil: somebody else was there, once more
-    → WATCH record   HGETALL record                                    has a stream come into it meanwhile? Once more
+    → WATCH heads   HMGET head …   SMEMBERS parts   GET written …      the rows that are written to them
+    → MULTI   DEL head   HSET head done …   UNLINK marks …   EXEC      nil: another client changed a head; try again
+    → WATCH record   HGETALL record                                    try again if the record has a new stream
     → MULTI   HSET record closed   HDEL record …   EXEC
 """
 
@@ -19,17 +19,17 @@ from dataclasses import dataclass
 from spark_streams.model.keys import CLOSED
 from spark_streams.model.micro_batch import MicroBatchName
 from spark_streams.sink.ledger import refusals
-from spark_streams.sink.ledger.balance import Balance, InLedger, Total
+from spark_streams.sink.ledger.balance import Balance, LedgerContents, Total
 from spark_streams.sink.ledger.batch import Batch, Kind
 from spark_streams.sink.ledger.ledger import HEAD_FIELDS, NONE_CLOSED, Command, Head, Keys, Part, Record, rows_in
 from spark_streams.sink.ledger.replicas import wait_for_replicas
-from spark_streams.sink.ledger.witness import leave_word, place_of, require_all_there
+from spark_streams.sink.ledger.witness import find_witness_key, require_nothing_lost, write_witness
 from spark_streams.wire.address.address import Address
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.multi_exec import transact
 from spark_streams.wire.session import Session
 
-TOGETHER = 500  # streams in one transaction, which only saves round trips: each stands for itself
+STREAMS_PER_TRANSACTION = 500  # only saves round trips: the streams are independent
 
 
 def close_batch(
@@ -37,26 +37,26 @@ def close_batch(
     batch: Batch,
     totals: Mapping[bytes, Total],
     replicas: int | None = None,
-    together: int = TOGETHER,
+    together: int = STREAMS_PER_TRANSACTION,
 ) -> None:
-    """totals: what all tasks of the batch had, by stream; replicas: how many must have the end of the batch, too;
-    together: how many streams are dealt with in one transaction.
+    """Close a batch. totals: the rows of all its tasks, by stream; replicas: how many must have the end of the batch,
+    too; together: streams per transaction.
 
-    Raises LedgerError where earlier executions of the batch wrote rows that this one did not have, or where the server
-    has lost some, of it or of the batch before; ReplicationError.
+    Raises LedgerError if an earlier execution of the batch wrote rows that this one did not have, or if the server has
+    lost rows of this batch or of the batch before; ReplicationError.
     """
     _until_sealed(address, _BatchCommit(batch, totals, False, replicas, together))
 
 
-def pass_over(address: Address, batch: Batch) -> None:
-    """The batch is complete, and was written without the ledger: what that says of it, where there is one, is void."""
+def void_batch(address: Address, batch: Batch) -> None:
+    """Void the ledger of a batch that is complete and was written without it."""
     _until_sealed(address, _BatchCommit(batch, {}, True))
 
 
 def rows_written(server: Server, stream: str, query: str, number: int) -> int:
-    """Rows of this micro-batch that all its runs have written to the stream so far, for whoever shows progress. Raises
-    LedgerError, ServerError."""
-    keys = Keys.of(stream.encode(), Batch.of_query(MicroBatchName(query, number), ""))
+    """Return how many rows all runs of this micro-batch have written to the stream so far, for progress displays.
+    Raises LedgerError, ServerError."""
+    keys = Keys.for_stream(stream.encode(), Batch.of_query(MicroBatchName(query, number), ""))
     fields, names = server.execute_all([("HMGET", keys.head, *HEAD_FIELDS), ("SMEMBERS", keys.parts)])
     head = Head.read(fields)
     if head.done == number:
@@ -75,22 +75,22 @@ def _until_sealed(address: Address, commit: _BatchCommit) -> None:
 
 @dataclass
 class _BatchCommit:
-    """is_void: the batch was written without the ledger; sealing: a job's record may be gone because of us."""
+    """is_void: the batch was written without the ledger; sealing: this commit may have removed the job's record."""
 
     batch: Batch
     totals: Mapping[bytes, Total]
     is_void: bool
     replicas: int | None = None
-    together: int = TOGETHER
+    together: int = STREAMS_PER_TRANSACTION
     sealing: bool = False
 
     def run(self, server: Server) -> bool:
-        """One attempt; False where something has changed meanwhile."""
+        """Try once. Return False if the ledger has changed meanwhile."""
         batch, totals, is_void = self.batch, self.totals, self.is_void
-        place = None if is_void else place_of(server, batch)
-        told_elsewhere: list[Command] = [("HGETALL", place)] if place else []
-        flat, told, *witness = server.execute_all([("HGETALL", batch.record), batch.asks_kind, *told_elsewhere])
-        record, kind = Record.read(flat), batch.kind(told)
+        place = None if is_void else find_witness_key(server, batch)
+        read_witness: list[Command] = [("HGETALL", place)] if place else []
+        flat, kind_reply, *witness = server.execute_all([("HGETALL", batch.record), batch.kind_command, *read_witness])
+        record, kind = Record.read(flat), batch.read_kind(kind_reply)
         is_closed = record.closed == batch.number
         if not flat and (is_void or (batch.expires and self.sealing)):
             self._forget_job(server)
@@ -100,13 +100,13 @@ class _BatchCommit:
                 return True
             raise refusals.late_closing(batch, record.closed)
         if not is_void and not is_closed:
-            require_all_there(server, batch, record, Record.read(witness[0]) if place else Record())
+            require_nothing_lost(server, batch, record, Record.read(witness[0]) if place else Record())
             if place:
-                leave_word(server, place, batch, totals)
+                write_witness(server, place, batch, totals)
         forgotten: list[bytes] = []
         for streams in server.together(list({**totals, **record.streams}), lambda stream: stream):
             for start in range(0, len(streams), self.together):
-                balances = self._look(server, record, kind, streams[start : start + self.together])
+                balances = self._read_balances(server, record, kind, streams[start : start + self.together])
                 commands = [command for balance in balances for command in balance.commands()]
                 if is_closed or not commands:
                     server.execute("UNWATCH")
@@ -119,24 +119,24 @@ class _BatchCommit:
             wait_for_replicas(server, self.replicas, [*totals, batch.record.encode()])
         return True
 
-    def _look(self, server: Server, record: Record, kind: Kind, streams: Sequence[bytes]) -> list[Balance]:
-        """WATCH the heads of these streams, and read what is written to them."""
-        keys = [Keys.of(stream, self.batch) for stream in streams]
+    def _read_balances(self, server: Server, record: Record, kind: Kind, streams: Sequence[bytes]) -> list[Balance]:
+        """WATCH the heads of these streams, and read their ledgers."""
+        keys = [Keys.for_stream(stream, self.batch) for stream in streams]
         _, *replies = server.execute_all([
             ("WATCH", *[of_stream.head for of_stream in keys]),
-            *[question for of_stream in keys for question in InLedger.questions(of_stream)],
+            *[question for of_stream in keys for question in LedgerContents.read_commands(of_stream)],
         ])  # fmt: skip
-        each = len(replies) // len(keys)
+        per_stream = len(replies) // len(keys)
         balances: list[Balance] = []
         for place, (stream, of_stream) in enumerate(zip(streams, keys, strict=True)):
-            found = InLedger.read(replies[place * each : (place + 1) * each])
-            found = found.with_earlier(server.execute_all(found.earlier_questions(of_stream, kind)))
-            had, named = self.totals.get(stream), record.streams.get(stream, NONE_CLOSED)
-            balances.append(Balance(self.batch, kind, stream, had, named, record.closed, found, self.is_void))
+            contents = LedgerContents.read(replies[place * per_stream : (place + 1) * per_stream])
+            contents = contents.with_earlier(server.execute_all(contents.earlier_commands(of_stream, kind)))
+            received, named = self.totals.get(stream), record.streams.get(stream, NONE_CLOSED)
+            balances.append(Balance(self.batch, kind, stream, received, named, record.closed, contents, self.is_void))
         return balances
 
     def _seal(self, server: Server, before: Record, forgotten: Sequence[bytes]) -> bool:
-        """Write into the record that the batch is closed. before: the record as it was."""
+        """Write into the record that the batch is closed. before: the record when it was read."""
         record = self.batch.record
         seen = server.execute_all([("WATCH", record), ("HGETALL", record)])[-1]
         if Record.read(seen) != before:
@@ -154,6 +154,6 @@ class _BatchCommit:
         return True
 
     def _forget_job(self, server: Server) -> None:
-        """Nobody asks for the heads of a job that is over."""
+        """Delete the heads of a job that is over: they are not read again."""
         if self.batch.expires and self.totals:
-            server.execute("UNLINK", *[Keys.of(stream, self.batch).head for stream in self.totals])
+            server.execute("UNLINK", *[Keys.for_stream(stream, self.batch).head for stream in self.totals])

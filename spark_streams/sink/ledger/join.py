@@ -1,11 +1,12 @@
-"""How a task comes into the ledgers of streams that it writes to for the first time (the three steps of ledger.py).
+"""How a task joins the ledgers of streams that it writes to for the first time (the three steps of ledger.py).
 
-    → WATCH heads   HMGET head …   HMGET record closed stream …       what is open, what is done
+    → WATCH heads   HMGET head …   HMGET record closed stream …       the batches that are open and done
     → HSET record stream … = this batch   HGET record closed          is the batch closed meanwhile?
-    → MULTI   HSET head batch runs …   EXEC                           nil: the head was touched, once more
-    → SMEMBERS parts   GET carried   HGETALL marks …                  what is written already
+    → MULTI   HSET head batch runs …   EXEC                           nil: a head was changed; try again
+    → SMEMBERS parts   GET carried   HGETALL marks …                  rows that are written already
 
-Steps that are not needed are left out: a task of a run that others have entered joins it with the first and the last.
+A task omits steps that it does not need. If another task has entered the run in the head, it takes only the first and
+the last step.
 """
 
 from __future__ import annotations
@@ -23,22 +24,22 @@ from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.multi_exec import transact
 
 
-def open_views(server: Server, views: LedgerViews, wanted: Sequence[LedgerView]) -> None:
-    """Enter this run in the heads of streams that it has not written to yet, and read what is written already.
+def open_views(server: Server, views: LedgerViews, requested: Sequence[LedgerView]) -> None:
+    """Enter this run in the heads of streams that it has not written to yet, and read the rows that are written.
 
-    May be run again after a lost connection. Raises LedgerError where it must not write, ServerError.
+    May be run again after a lost connection. Raises LedgerError if the task must not write, ServerError.
     """
-    fresh = [view for view in wanted if not view.opened]
+    fresh = [view for view in requested if not view.opened]
     if fresh:
-        opening = _Opening(server, views)
-        while not opening.enter(fresh):
+        join = LedgerJoin(server, views)
+        while not join.enter(fresh):
             pass
-        opening.read([view for view in fresh if not view.done])
+        join.read([view for view in fresh if not view.done])
         for view in fresh:
             view.opened = True
 
 
-class _Opening:
+class LedgerJoin:
     def __init__(self, server: Server, views: LedgerViews) -> None:
         self._server = server
         self._views = views
@@ -47,21 +48,23 @@ class _Opening:
     # -- entering -----------------------------------------------------------------------------------------------
 
     def enter(self, fresh: Sequence[LedgerView]) -> bool:
-        """One attempt; False where something has changed meanwhile. Raises LedgerError, ServerError."""
+        """Try once. Return False if the ledger has changed meanwhile. Raises LedgerError, ServerError."""
         closed, named = self._read_heads(fresh)
         roles = [self._role(view, closed, batch) for view, batch in zip(fresh, named, strict=True)]
         for view, role in zip(fresh, roles, strict=True):
             view.done = role is Role.DONE
-        here = b"%d" % self._batch.number
-        unnamed = [view.stream for view, batch in zip(fresh, named, strict=True) if not view.done and batch != here]
+        own_number = b"%d" % self._batch.number
+        unnamed = [
+            view.stream for view, batch in zip(fresh, named, strict=True) if not view.done and batch != own_number
+        ]
         if unnamed and not self._name(unnamed, closed):
             return False
         entering = [view for view, role in zip(fresh, roles, strict=True) if role in (Role.OPEN, Role.TAKE_OVER)]
         return not entering or self._enter_heads(entering)
 
     def _read_heads(self, fresh: Sequence[LedgerView]) -> tuple[bytes | None, list[bytes | None]]:
-        """WATCH the heads and read them; what the record says: the batch that is closed, and for each of these streams
-        the last batch that wrote to it."""
+        """WATCH and read the heads. Return from the record the batch that is closed, and for each of these streams the
+        last batch that wrote to it."""
         _, _, *heads, record = self._server.execute_all([
             ("UNWATCH",),
             ("WATCH", *[view.keys.head for view in fresh]),
@@ -73,7 +76,7 @@ class _Opening:
         return record[0], record[1:]
 
     def _enter_heads(self, entering: Sequence[LedgerView]) -> bool:
-        """Write this run into the heads; False where one was touched since it was read."""
+        """Write this run into the heads. Return False if a head was changed since it was read."""
         results = transact(self._server, [
             *[command for view in entering for command in view.head.entered(view.keys)],
             *[("HMGET", view.keys.head, *HEAD_FIELDS) for view in entering],
@@ -85,7 +88,7 @@ class _Opening:
         return True
 
     def _role(self, view: LedgerView, closed: bytes | None, named: bytes | None) -> Role:
-        """What is to be done with this stream. closed, named: what the record says. Raises LedgerError."""
+        """Return what the task is to do with this stream. closed, named: from the record. Raises LedgerError."""
         batch = self._batch
         if batch.expires and closed is None:
             raise refusals.job_is_over(batch, view.shown)
@@ -95,34 +98,34 @@ class _Opening:
             return Role.DONE
         role = view.head.role_of(batch, view.shown)
         if role is Role.OPEN:
-            self._require_whole(view, closed, named)
+            self._require_nothing_lost(view, closed, named)
         return role
 
     def _name(self, streams: Sequence[bytes], closed: bytes | None) -> bool:
-        """Write these into the record; whether still the same batch is closed."""
+        """Write these streams into the record. Return whether still the same batch is closed."""
         record = self._batch.record
         words = [word for stream in streams for word in (stream, self._batch.number)]
         closed_now = self._server.execute_all(
             [("HSET", record, *words), *expiry(self._batch, record), ("HGET", record, CLOSED)]
         )[-1]
         if self._batch.expires and closed_now is None:
-            self._server.execute_all([("UNLINK", record)])  # the job is over, and nobody else would remove it
+            self._server.execute_all([("UNLINK", record)])  # the job is over: no other client would remove the key
         return bool(closed_now == closed)
 
-    def _require_whole(self, view: LedgerView, closed: bytes | None, named: bytes | None) -> None:
-        """Spark begins a batch when the one before it is done; where the server has another opinion, it has lost
-        something. Raises LedgerError."""
+    def _require_nothing_lost(self, view: LedgerView, closed: bytes | None, named: bytes | None) -> None:
+        """Require that the batch before this one is done, as in Spark: otherwise the server has lost data. Raises
+        LedgerError."""
         batch, head = self._batch, view.head
         if closed is None and head.batch is None and head.done is None and batch.follows_another:
             raise refusals.no_record(batch)
         if (earlier := head.open_before(batch.number)) is not None:
-            told, parts = self._server.execute_all([batch.asks_kind, ("SMEMBERS", view.keys.parts)])
-            if batch.kind(told).narrowed:
+            kind_reply, parts = self._server.execute_all([batch.kind_command, ("SMEMBERS", view.keys.parts)])
+            if batch.read_kind(kind_reply).narrowed:
                 return  # a piece of that batch
             rows = rows_in(self._server.execute_all(head.counts(view.keys, map(Part.read, parts))))
             refusals.give_up(batch, view.shown, earlier, rows, view.keys.head)
         elif (
-            (head.batch is not None or self._views.apart)
+            (head.batch is not None or self._views.in_cluster)
             and named is not None
             and closed is not None
             and head.lacks(number_in(named), number_in(closed))
@@ -132,7 +135,7 @@ class _Opening:
     # -- what is written ----------------------------------------------------------------------------------------
 
     def read(self, views: Sequence[LedgerView]) -> None:
-        """Marks, claims, and what is carried. Nobody of an earlier run or batch adds to them any more."""
+        """Read marks, claims and carried rows. Earlier runs and batches cannot add to them any more."""
         replies = self._server.execute_all([
             ("UNWATCH",),
             *[command for view in views for command in (
@@ -145,21 +148,21 @@ class _Opening:
                 raise self._server.not_a_stream(view.stream, "XADD")
             parts = [Part.read(name) for name in names]
             stale = [part for part in parts if part.batch < self._batch.number]
-            view.carried = self._without(view, stale) if stale else carried or b""
-            own = view.marks[len(view.keys.head) + 1 :].decode()
-            if not marks and any(part.name == own for part in parts):
-                raise refusals.marks_gone(self._batch, view.shown, own)
-            view.met_marks(marks)
+            view.carried = self._drop_stale(view, stale) if stale else carried or b""
+            own_part = view.marks[len(view.keys.head) + 1 :].decode()
+            if not marks and any(part.name == own_part for part in parts):
+                raise refusals.missing_marks(self._batch, view.shown, own_part)
+            view.learn_marks(marks)
             self._read_earlier(view, parts)
 
-    def _without(self, view: LedgerView, stale: Sequence[Part]) -> bytes:
-        """Drop the marks of an earlier batch, which came to nothing; where this one is a piece of it, what they say is
-        carried on. What is carried then."""
+    def _drop_stale(self, view: LedgerView, stale: Sequence[Part]) -> bytes:
+        """Drop the marks of an earlier batch that was not finished. If this batch is a piece of it, carry the rows of
+        these marks. Return what is carried then."""
         keys = [view.keys.named(part.name) for part in stale]
-        gone: list[Command] = [("UNLINK", *keys), ("SREM", view.keys.parts, *[part.name for part in stale])]
+        removal: list[Command] = [("UNLINK", *keys), ("SREM", view.keys.parts, *[part.name for part in stale])]
         while True:
-            told, _, carried, names, *marks = self._server.execute_all([
-                self._batch.asks_kind,
+            kind_reply, _, carried, names, *marks = self._server.execute_all([
+                self._batch.kind_command,
                 ("WATCH", view.keys.carried),
                 ("GET", view.keys.carried),
                 ("SMEMBERS", view.keys.parts),
@@ -169,26 +172,26 @@ class _Opening:
             if stale[0].name.encode() not in names:  # another task was faster
                 self._server.execute("UNWATCH")
                 return bytes(carried)
-            if self._batch.kind(told).narrowed:
+            if self._batch.read_kind(kind_reply).narrowed:
                 carried += b"".join(
                     [read_mark(mark)[0].astype("<u8").tobytes() for of_part in marks for mark in of_part]
                 )
-            kept: list[Command] = [("SET", view.keys.carried, carried)] if carried else []
-            if transact(self._server, [*kept, *gone]) is not None:
+            carry: list[Command] = [("SET", view.keys.carried, carried)] if carried else []
+            if transact(self._server, [*carry, *removal]) is not None:
                 return bytes(carried)
 
     def _read_earlier(self, view: LedgerView, parts: Sequence[Part]) -> None:
-        """Rows that other runs of this batch have written, or earlier pieces of it."""
+        """Read the rows that other runs of this batch have written, or earlier pieces of it."""
         batch = self._batch
-        view.earlier, view.claims_read = Multiset(), 0
-        view.earlier.add(np.frombuffer(view.carried, "<u8").astype(np.uint64))
+        view.unclaimed, view.claims_read = Multiset(), 0
+        view.unclaimed.add(np.frombuffer(view.carried, "<u8").astype(np.uint64))
         earlier = [part for part in parts if part.batch == batch.number and part.run != batch.run and part.has_marks]
         replies = self._server.execute_all([("HVALS", view.keys.named(part.name)) for part in earlier])
         for part, marks in zip(earlier, replies, strict=True):
             if not marks:
-                raise refusals.marks_gone(batch, view.shown, part.name)
+                raise refusals.missing_marks(batch, view.shown, part.name)
             for mark in marks:
-                view.earlier.add(read_mark(mark)[0])
+                view.unclaimed.add(read_mark(mark)[0])
         view.recovers = bool(view.carried or earlier)
         if view.recovers:
             view.read_claims(self._server)

@@ -1,7 +1,7 @@
-"""The ledger: what the server remembers of a batch that is being written, and what that means. Pure.
+"""The ledger: the keys on the server that record which rows of a batch are written, and their meaning. Pure.
 
     batch       a micro-batch of a query, a named write within its foreachBatch, or one job of `df.write`
-    run         one execution of a batch by one driver; a batch that a killed query left behind is run again by the next
+    run         one execution of a batch by one driver; after a kill, the next driver runs the batch again
     partition   the rows of one Spark task
     attempt     one execution of a partition. Spark may make several within a run: one after the other (retry) or at the
                 same time (speculation)
@@ -16,35 +16,37 @@ For each stream that a batch writes to, in the stream's own slot:
     rstream:sink:{orders}:<query>:<batch>:<run>:claims     fingerprints, back to back (only after a killed run)
     rstream:sink:{orders}:<query>:carried                  the same (only while a batch is cut, see below)
 
-and one record a query, `rstream:sink:<query>`, a hash: stream → the last batch that wrote to it, and under the empty
-name, which no stream has, the last batch that is *closed*.
+and one record for each query, `rstream:sink:<query>`, a hash: stream → the last batch that wrote to it. Its empty
+field, which is no stream's name, holds the last batch that is *closed*.
 
 Every chunk is one transaction: its XADDs and its mark, WATCHing head and marks. So
 
-- a retry or a twin finds in the marks of its partition which rows are written, whatever their order;
-- a run that takes over from a killed one enters itself in the head, which stops whatever is left of the other: runs
-  are ordered by their names, which the server gives (runs.py). Its tasks *claim* rows that earlier runs have written
-  instead of writing them, each once (WATCHing the claims), wherever the rows are now: the number of partitions may
-  differ;
-- when all tasks have ended, the driver holds what the run has written and claimed against what the tasks had, leaves
-  `done` with the number of rows and the sum of their fingerprints, and drops the marks. A batch that is replayed after
-  that (the query was killed before Spark's commit log) writes nothing and is held against both.
+- a retry or a speculative attempt reads from the marks of its partition which rows are written, in whatever order;
+- a run that takes over from a killed run enters itself in the head, which stops the remaining tasks of the other run.
+  Runs are ordered by their names, which the server assigns (runs.py). The new run's tasks *claim* rows that earlier
+  runs have written instead of writing them, each row once (WATCHing the claims). A row may be in another partition
+  than before;
+- when all tasks have ended, the driver compares the rows that the run has written and claimed with the tasks' rows.
+  Then it writes `done` with the number of rows and the sum of their fingerprints, and deletes the marks. If the query
+  is killed before Spark's commit log contains the batch, the batch is replayed: the replay writes nothing, and its
+  rows are compared with both numbers.
 
-When the next batch of the query is done, streams that it does not write to are forgotten: what remains of a query is
-its record, and a head for each stream of its last batch, however many streams its rows name. A task may stand still
-for any time and wake up when the head that would stop it is forgotten. So a head is made in three steps: the task
-WATCHes it, writes the stream into the record, and reads there which batch is closed: if that is its own one or a later
-one, it stops. The driver closes a batch the other way round: it touches the head of every stream in the record, which
-breaks the WATCH, then writes `closed` into the record, provided that no stream has come into it meanwhile. Either the
-task sees `closed`, or the driver sees its stream. No step spans two slots.
+When the next batch of the query is done, the ledger forgets streams that this batch does not write to. A query keeps
+its record, and a head for each stream of its last batch, however many streams its rows name.
 
-A job's record is made by its driver, before there are tasks, and removed when the job is done: where there is none, the
-job is over. What a job's driver left when it was killed expires a week after its last use.
+A task may stand still for any time, and wake up when the head that would stop it is forgotten. So a task creates a head
+in three steps: it WATCHes the head, writes the stream into the record, and reads there which batch is closed. If its
+own batch or a later one is closed, it stops. The driver closes a batch in the opposite order: it writes to the head of
+every stream in the record, which breaks the WATCH, and then writes `closed` into the record, if the record has no new
+stream. Either the task sees `closed`, or the driver sees the task's stream. No step spans two slots.
 
-A batch that kills its query is cut by the source (source/recovery/poison_batch.py): what an earlier run wrote of it may
-belong to a piece that is a later micro-batch. The source's tasks tell the sink of that, and of lost entries, under
-`keys.told_key`. What the earlier runs of a piece wrote and it does not have is *carried* to the next batches, which
-claim it like anything else that is written. If entries of a batch are lost, what was written of them stays.
+A job's driver creates the job's record before there are tasks, and removes it when the job is done. If there is no
+record, the job is over. If the driver is killed, the keys of the job expire a week after their last use.
+
+The source cuts a batch that kills its query (source/recovery/poison_batch.py). Rows that an earlier run wrote of it may
+belong to a piece that is a later micro-batch. The source's tasks report that, and lost entries, to the sink in the key
+`keys.batch_kind_key`. Rows that earlier runs of a piece wrote and that the piece does not have are *carried* to the
+next batches, which claim them like other written rows. If entries of a batch are lost, their written rows stay.
 """
 
 from __future__ import annotations
@@ -81,27 +83,27 @@ class Keys:
     batch: Batch
 
     @classmethod
-    def of(cls, stream: bytes, batch: Batch) -> Keys:
-        """In the stream's own slot: its hash tag, or all of it, or something that falls into the same slot."""
+    def for_stream(cls, stream: bytes, batch: Batch) -> Keys:
+        """Return the keys, which are in the stream's own slot."""
         head = key_beside(stream, "sink", batch.query)
         return cls(head, head + b":parts", batch)
 
     @property
     def carried(self) -> bytes:
-        """What is written and belongs to a later piece of a batch that was cut."""
+        """Fingerprints of rows that are written and belong to a later piece of a batch that was cut."""
         return self.head + b":carried"
 
     def part(self, partition: int | str, run: str | None = None) -> bytes:
-        """A partition's marks; `claims` and `written` of the whole run."""
+        """Return the key of a partition's marks, or of `claims` or `written` of the run."""
         return self.named(f"{self.batch.number}:{run or self.batch.run}:{partition}")
 
     def named(self, part: str) -> bytes:
-        """The key that stands in `parts` under this name."""
+        """Return the key that `parts` lists under this name."""
         return self.head + b":" + part.encode()
 
 
 def number_in(value: str | bytes) -> int:
-    """A number that the ledger holds; batches count from NONE_CLOSED. Raises LedgerError."""
+    """Return a number of the ledger; batches count from NONE_CLOSED. Raises LedgerError."""
     number = whole(value, least=NONE_CLOSED)
     if number is None:
         raise refusals.no_number(value)
@@ -110,42 +112,42 @@ def number_in(value: str | bytes) -> int:
 
 @dataclass(frozen=True)
 class Record:
-    """A query's record, or its witness. closed: the last batch that is closed; streams: the last batch that wrote to
-    each, in a witness the rows that each got of that batch."""
+    """A query's record, or its witness. closed: the last batch that is closed; streams: by stream the last batch that
+    wrote to it, in a witness the number of rows of that batch."""
 
     closed: int = NONE_CLOSED
     streams: Mapping[bytes, int] = field(default_factory=dict)
 
     @classmethod
     def read(cls, flat: Sequence[bytes]) -> Record:
-        """From HGETALL of its key. Raises LedgerError."""
+        """Return the record, from the reply to HGETALL. Raises LedgerError."""
         numbers = {stream: number_in(number) for stream, number in zip(flat[0::2], flat[1::2], strict=True)}
         return cls(numbers.pop(CLOSED, NONE_CLOSED), numbers)
 
 
 @dataclass(frozen=True)
 class Part:
-    """A name in `parts`. what: a partition's number, `written` or `claims`."""
+    """A name in `parts`. kind: a partition's number, `written` or `claims`."""
 
     name: str
     batch: int
     run: str
-    what: str
+    kind: str
 
     @classmethod
     def read(cls, name: bytes) -> Part:
-        """From the set's member."""
+        """Return the part of this name. Raises LedgerError."""
         text = name.decode()
-        batch, run, what = text.split(":")
-        return cls(text, number_in(batch), run, what)
+        batch, run, kind = text.split(":")
+        return cls(text, number_in(batch), run, kind)
 
     @property
     def has_marks(self) -> bool:
-        return self.what.isdigit()
+        return self.kind.isdigit()
 
 
 class Role(Enum):
-    """What a task is to do with a stream that it has rows for."""
+    """What a task does with a stream that it has rows for."""
 
     OPEN = "begin the batch there"
     TAKE_OVER = "go on where an earlier run of the batch was killed"
@@ -155,8 +157,8 @@ class Role(Enum):
 
 @dataclass(frozen=True)
 class Head:
-    """What the head says. batch: the one that is open or was the last; runs: those that have executed it, the owner
-    last; done: the last batch that is complete, with its rows and the sum of their fingerprints."""
+    """The head of a stream's ledger. batch: the batch that is open or was the last; runs: its runs, the owner last;
+    done: the last batch that is complete, with its rows and the sum of their fingerprints."""
 
     batch: int | None = None
     runs: tuple[str, ...] = ()
@@ -166,7 +168,7 @@ class Head:
 
     @classmethod
     def read(cls, reply: Sequence[bytes | None]) -> Head:
-        """From HMGET of HEAD_FIELDS."""
+        """Return the head, from the reply to HMGET of HEAD_FIELDS. Raises LedgerError."""
         batch, runs, done, rows, total = [None if value is None else value.decode() for value in reply]
         return cls(
             None if batch is None else number_in(batch),
@@ -178,23 +180,23 @@ class Head:
 
     @property
     def last_done(self) -> int:
-        """`done`, -1 where there is none."""
+        """`done`, -1 if there is none."""
         return -1 if self.done is None else self.done
 
     def open_before(self, number: int) -> int | None:
-        """The earlier batch than this one that was begun and never done, if there is one."""
+        """Return an earlier batch than this one that was begun and is not done, if there is one."""
         return self.batch if self.batch is not None and self.last_done < self.batch < number else None
 
     def counts(self, keys: Keys, parts: Iterable[Part]) -> list[Command]:
-        """GET how many rows each run of the open batch has written; `rows_in` adds the replies."""
-        return [("GET", keys.named(one.name)) for one in parts if one.batch == self.batch and one.what == "written"]
+        """Return the commands that read how many rows each run of the open batch has written; `rows_in` adds them."""
+        return [("GET", keys.named(part.name)) for part in parts if part.batch == self.batch and part.kind == "written"]
 
     def lacks(self, named: int, closed: int) -> bool:
-        """Whether a batch is done here by the record, and not by this head. named: the record's batch of the stream."""
+        """Whether a batch is done by the record, and not by this head. named: the record's batch of the stream."""
         return self.last_done < named <= closed
 
     def role_of(self, batch: Batch, stream: str) -> Role:
-        """What a task of this batch is to do. Raises LedgerError where it must not write."""
+        """Return what a task of this batch is to do. Raises LedgerError if it must not write."""
         if self.done is not None and self.done >= batch.number:
             if self.done == batch.number:
                 return Role.DONE
@@ -210,33 +212,34 @@ class Head:
         return Role.TAKE_OVER
 
     def entered(self, keys: Keys) -> list[Command]:
-        """The commands that enter a run in the head."""
+        """Return the commands that enter a run in the head."""
         batch = keys.batch
         runs = ",".join([*(self.runs if self.batch == batch.number else ()), batch.run])
         return [("HSET", keys.head, "batch", batch.number, "runs", runs), *expiry(batch, keys.head)]
 
 
 def rows_in(counts: Iterable[bytes | None]) -> int:
-    """The sum of what the keys of `Head.counts` hold. Raises LedgerError."""
+    """Return the sum of the replies to `Head.counts`. Raises LedgerError."""
     return sum(number_in(count or b"0") for count in counts)
 
 
 def expiry(batch: Batch, *keys: Argument) -> list[Command]:
-    """EXPIREs for the keys of a job."""
+    """Return EXPIREs for the keys of a job; none for a query."""
     return [("EXPIRE", key, JOB_SECONDS) for key in keys] if batch.expires else []
 
 
 def pack_mark(written: Hashes, claimed: Hashes) -> bytes:
-    """Two counts, then the fingerprints."""
+    """Return a mark's bytes: two counts, then the fingerprints."""
     return _COUNTS.pack(len(written), len(claimed)) + written.astype("<u8").tobytes() + claimed.astype("<u8").tobytes()
 
 
 def read_mark(mark: bytes) -> tuple[Hashes, Hashes]:
-    """(written, claimed). Raises LedgerError."""
+    """Return the fingerprints in a mark: (written, claimed). Raises LedgerError."""
     if len(mark) < _COUNTS.size or len(mark) != _COUNTS.size + 8 * sum(_COUNTS.unpack_from(mark)):
         raise LedgerError(
-            "a mark of the sink's ledger cannot be read: another version wrote it, or it was changed; put that version "
-            "back, or run the batch with delivery=at-least-once, which writes what is in the stream of it a second time"
+            "a mark of the sink's ledger cannot be read: another version wrote it, or another client changed it. "
+            "Install that version again, or run the batch with delivery=at-least-once, which writes its rows that are "
+            "in the stream a second time"
         )
     written, _ = _COUNTS.unpack_from(mark)
     hashes = np.frombuffer(mark, "<u8", offset=_COUNTS.size).astype(np.uint64)

@@ -1,6 +1,6 @@
-"""What the ledger refuses, and what to do then: every LedgerError of the sink in one place. Pure.
+"""Every LedgerError of the sink except that of `read_mark`, with its causes and remedies. Pure.
 
-Each remedy holds what it says; one that writes rows a second time says that, too.
+Each remedy works if it is followed literally. If it writes rows a second time, the error says so.
 """
 
 from __future__ import annotations
@@ -8,225 +8,235 @@ from __future__ import annotations
 import logging
 
 from spark_streams.errors import LedgerError
-from spark_streams.model.keys import ANY_RUN, LOSSY, told_value
+from spark_streams.model.keys import ANY_RUN, LOSSY, batch_kind_value
 from spark_streams.sink.ledger.batch import Batch
 
 _log = logging.getLogger("spark_streams.sink")
 
-_STOOD_STILL = "a task that had stood still has woken up (then nothing is amiss)"
-_REPEATABLE = "the query gives other rows each time it runs (rand(), uuid(), the current time, an unordered limit)"
-_SERVER_LOST = "a replica that lagged behind became the master, or the server came back from an older file"
+_STOOD_STILL = "a task that stood still has woken up (then nothing is wrong)"
+_TWO_DRIVERS = "two drivers run the query: stop one of them"
+_OLD_CHECKPOINT = "the checkpoint was set back: use the newer checkpoint"
+_NOT_REPEATABLE = (
+    "the query returns other rows each time it runs (rand(), uuid(), the current time, an unordered limit): make it "
+    "repeatable"
+)
+_SERVER_LOST = "a replica that lagged behind became the master, or the server was restored from an older file"
+_ITS_ROWS = "its rows that are in the stream"
 
 
-def _who(batch: Batch) -> str:
+def _name(batch: Batch) -> str:
     return "this job" if batch.expires else f"batch {batch.number} of query {batch.query}"
 
 
-def _anew(batch: Batch, what: str) -> str:
-    """Writing without the ledger."""
+def _write_twice(batch: Batch, rows: str) -> str:
+    """Return the sentence about writing without the ledger."""
     if batch.expires:
-        return f"running the job again writes {what} a second time"
+        return f"Running the job again writes {rows} a second time"
     how = "without option transaction" if batch.is_named_write else "with delivery=at-least-once"
-    return f"running the batch {how} writes {what} a second time"
+    return f"Running the batch {how} writes {rows} a second time"
 
 
-def _leave(batch: Batch) -> str:
-    """Going on with what the stream has."""
-    value = told_value(batch.number, ANY_RUN)
-    return f"HSET {batch.told} {LOSSY} {value} on the sink's server, and start the query again"
+def _accept(batch: Batch) -> str:
+    """Return the remedy that goes on with the rows in the stream."""
+    value = batch_kind_value(batch.number, ANY_RUN)
+    return f"HSET {batch.kind_key} {LOSSY} {value} on the sink's server, and start the query again"
 
 
 def no_number(value: str | bytes) -> LedgerError:
-    """Something else has written to a key of the ledger."""
+    """Another client has written to a key of the ledger."""
     return LedgerError(
-        f"the sink's ledger holds {value[:50]!r}, and a number belongs there: another client has changed a key "
+        f"the sink's ledger holds {value[:50]!r} instead of a number. Cause: another client has changed a key "
         "rstream:sink:…. Only the sink's user may write those keys (docs/reference/rights.md). Restore the keys from "
         "the server's backup, and start the query again"
     )
 
 
 def set_back(batch: Batch, stream: str, done: int) -> LedgerError:
-    """An earlier batch than the last one that is done."""
+    """The batch is earlier than the last batch that is done."""
     return LedgerError(
-        f"{_who(batch)} wants to write to stream {stream!r}, and batch {done} of the query is done: {_STOOD_STILL}, or "
-        f"the checkpoint was set back: put the later one back; {_anew(batch, 'what is in the stream of it')}"
+        f"{_name(batch)} cannot write to stream {stream!r}: batch {done} of the query is done. Cause: {_STOOD_STILL}, "
+        f"or {_OLD_CHECKPOINT}. {_write_twice(batch, _ITS_ROWS)}"
     )
 
 
 def later_batch(batch: Batch, stream: str, other: int) -> LedgerError:
     """A later batch is being written."""
     return LedgerError(
-        f"{_who(batch)} wants to write to stream {stream!r}, which batch {other} is being written to: {_STOOD_STILL}, "
-        "or the query runs twice: stop one of them"
+        f"{_name(batch)} cannot write to stream {stream!r}: batch {other} of the query is being written to it. Cause: "
+        f"{_STOOD_STILL}, or {_TWO_DRIVERS}"
     )
 
 
 def taken_over(batch: Batch, stream: str) -> LedgerError:
     """A later run has entered the head."""
     return LedgerError(
-        f"another run of batch {batch.number} of query {batch.query} has taken over writing to stream {stream!r}: "
-        f"{_STOOD_STILL}, or the query runs twice: stop one of them"
+        f"another run of batch {batch.number} of query {batch.query} has taken over writing to stream {stream!r}. "
+        f"Cause: {_STOOD_STILL}, or {_TWO_DRIVERS}"
     )
 
 
 def job_is_over(batch: Batch, stream: str) -> LedgerError:
-    """A job's record is gone."""
+    """A job's record is missing."""
     return LedgerError(
-        f"a job wants to write to stream {stream!r}, and its record {batch.record} is gone: {_STOOD_STILL} after the "
-        f"job, or the key was evicted or deleted: {_anew(batch, 'what is in the stream of it')}"
+        f"a job cannot write to stream {stream!r}: its record {batch.record} is missing. Cause: {_STOOD_STILL} after "
+        f"the job, or the key was evicted or deleted. {_write_twice(batch, _ITS_ROWS)}"
     )
 
 
 def changed_meanwhile(batch: Batch, stream: str) -> LedgerError:
-    """The head is not what this task has made it."""
+    """The head is not the one that this task has written."""
     return LedgerError(
-        f"the ledger of stream {stream!r} was deleted or changed while {_who(batch)} was being written: another "
-        "attempt finds what is written by its marks; only where these were deleted, too, it writes a second time"
+        f"the ledger of stream {stream!r} was deleted or changed while {_name(batch)} was written. Start the query or "
+        "job again, if Spark does not retry the task: another attempt reads from the marks which rows are written. If "
+        "the marks were deleted, too, it writes their rows a second time"
     )
 
 
 def vanished_meanwhile(batch: Batch, stream: str, marks: int) -> LedgerError:
-    """Marks that this task knew are not there any more."""
+    """Marks that this task has read or written are missing."""
     return LedgerError(
-        f"{marks} chunks that were written to stream {stream!r} by {_who(batch)} are not on the server any more: "
-        f"{_SERVER_LOST}; another attempt writes what is missing, and nothing twice"
+        f"{marks} chunks that {_name(batch)} wrote to stream {stream!r} are not on the server any more. Cause: "
+        f"{_SERVER_LOST}. Start the query or job again, if Spark does not retry the task: another attempt writes the "
+        "missing rows, and no row twice"
     )
 
 
-def marks_gone(batch: Batch, stream: str, part: str) -> LedgerError:
-    """A key that stands among the parts does not exist."""
+def missing_marks(batch: Batch, stream: str, part: str) -> LedgerError:
+    """A key that `parts` lists does not exist."""
     return LedgerError(
-        f"the ledger of stream {stream!r} has lost the marks {part!r} of {_who(batch)} (evicted or deleted), and which "
-        f"of its rows are in the stream cannot be told: {_anew(batch, 'those that are')}"
+        f"the ledger of stream {stream!r} has lost the marks {part!r} of {_name(batch)}: they were evicted or deleted. "
+        f"The sink cannot find out which of its rows are in the stream. {_write_twice(batch, _ITS_ROWS)}"
     )
 
 
 def other_attempt(batch: Batch, stream: str, partition: int, rows: int) -> LedgerError:
-    """An earlier attempt of a partition had rows that this one has not."""
-    said = (
-        f"partition {partition} of {_who(batch)} wrote {rows} rows to stream {stream!r} in an earlier attempt that "
-        f"this one does not have: {_REPEATABLE}: make it repeatable"
+    """An earlier attempt of a partition had rows that this one does not have."""
+    problem = (
+        f"partition {partition} of {_name(batch)} wrote {rows} rows to stream {stream!r} in an earlier attempt that "
+        f"this one does not have. Cause: {_NOT_REPEATABLE}"
     )
-    return LedgerError(
-        said if batch.expires else f"{said}; to leave them beside those of this attempt, {_leave(batch)}"
-    )
+    return LedgerError(problem if batch.expires else f"{problem}. To keep the rows of both attempts, {_accept(batch)}")
 
 
 def other_run(batch: Batch, stream: str, rows: int) -> LedgerError:
-    """An earlier run had rows that this one has not."""
+    """An earlier run had rows that this one does not have."""
     return LedgerError(
-        f"an earlier run of {_who(batch)} wrote {rows} rows to stream {stream!r} that this run does not have: "
-        f"{_REPEATABLE}, or entries that it read are gone: make it repeatable; to leave them beside those of this "
-        f"run, {_leave(batch)}"
+        f"an earlier run of {_name(batch)} wrote {rows} rows to stream {stream!r} that this run does not have. Cause: "
+        f"{_NOT_REPEATABLE}; or entries that it read are missing. To keep the rows of both runs, {_accept(batch)}"
     )
 
 
 def other_than_done(batch: Batch, stream: str, rows: int, written: int) -> LedgerError:
     """The batch is done, with other rows than it has now."""
-    stay = "to stay with those that were written then" + (", and leave out the others" if rows > written else "")
+    keep = "To keep the rows that were written" + (" and omit the others" if rows > written else "")
     return LedgerError(
-        f"{_who(batch)} was written to stream {stream!r} before, and its {rows} rows are not the {written} that were "
-        f"written then: {_REPEATABLE}: make it repeatable; or the checkpoint was set back: put the later one back; or "
-        f"entries that it read are gone. {_anew(batch, 'what is in the stream of it').capitalize()}; {stay}, "
-        f"{_leave(batch)}"
+        f"{_name(batch)} was written to stream {stream!r} before, and its {rows} rows are not the {written} that were "
+        f"written then. Cause: {_NOT_REPEATABLE}; or {_OLD_CHECKPOINT}; or entries that it read are missing. {keep}, "
+        f"{_accept(batch)}. {_write_twice(batch, _ITS_ROWS)}"
     )
 
 
-def fewer_known(batch: Batch, stream: str, rows: int, known: int) -> LedgerError:
+def fewer_known(batch: Batch, stream: str, rows: int, recorded: int) -> LedgerError:
     """The ledger has fewer rows than the tasks had."""
-    said = f"{_who(batch)} has {rows} rows for stream {stream!r}, and the ledger knows of {known}: {_SERVER_LOST}"
+    problem = (
+        f"{_name(batch)} has {rows} rows for stream {stream!r}, but the ledger has {recorded}. Cause: {_SERVER_LOST}"
+    )
     if batch.expires:
         return LedgerError(
-            f"{said}, or keys were evicted or deleted; {rows - known} rows may be missing, and "
-            f"{_anew(batch, 'the others')}"
+            f"{problem}, or keys were evicted or deleted. {rows - recorded} rows may be missing. "
+            f"{_write_twice(batch, 'the others')}"
         )
     return LedgerError(
-        f"{said}: start the query again, which writes what is missing, and nothing twice (unless keys of the ledger "
-        "were deleted: rows of these are written a second time)"
+        f"{problem}. To write the missing rows, and no row twice, start the query again. If keys of the ledger were "
+        "deleted, this writes their rows a second time"
     )
 
 
-def more_known(batch: Batch, stream: str, rows: int, known: int) -> LedgerError:
+def more_known(batch: Batch, stream: str, rows: int, recorded: int) -> LedgerError:
     """The ledger has more rows than the tasks had."""
-    said = (
-        f"{_who(batch)} has {rows} rows for stream {stream!r}, and the ledger knows of {known}: another attempt of a "
-        f"task had other rows: {_REPEATABLE}: make it repeatable"
+    problem = (
+        f"{_name(batch)} has {rows} rows for stream {stream!r}, but the ledger has {recorded}: another attempt of a "
+        f"task had other rows. Cause: {_NOT_REPEATABLE}"
     )
-    return LedgerError(said if batch.expires else f"{said}; to leave them all in the stream, {_leave(batch)}")
+    return LedgerError(problem if batch.expires else f"{problem}. To keep them all in the stream, {_accept(batch)}")
 
 
 def give_up(batch: Batch, stream: str, earlier: int, rows: int, head: bytes) -> None:
-    """An earlier batch is not done, and Spark begins a batch only when the one before it is. rows: that the ledger
-    knows of it. Raises LedgerError, unless the user's function may have passed it over."""
+    """An earlier batch is not done, and Spark begins a batch only when the one before it is. rows: of it in the ledger.
+    Raises LedgerError, unless the user's function may have omitted the write."""
     if batch.is_named_write:
         _log.warning(
-            "stream %r: write %s of batch %d was begun (%d rows) and not finished, and is given up: the function of "
-            "foreachBatch has passed it over, or the server has lost the end of it", stream, batch.query, earlier, rows,
+            "stream %r: giving up write %s of batch %d, which was begun (%d rows) and not finished: the function of "
+            "foreachBatch has omitted it, or the server has lost the end of it", stream, batch.query, earlier, rows,
         )  # fmt: skip
         return
     raise LedgerError(
-        f"batch {earlier} of query {batch.query} is not done in stream {stream!r}, of which the ledger knows {rows} "
-        f"rows, and Spark has come to batch {batch.number}: the server has lost the end of it ({_SERVER_LOST}); "
+        f"batch {earlier} of query {batch.query} is not done in stream {stream!r}, where the ledger has {rows} of its "
+        f"rows, but Spark has begun batch {batch.number}. Cause: {_SERVER_LOST}. "
         f"{_add_missing(f'batch {earlier}', head, earlier)}"
     )
 
 
-def lost_done(batch: Batch, stream: str, earlier: int, found: int, head: bytes, rows: int | None = None) -> LedgerError:
-    """Record or witness say more of a stream than its head. rows: of the earlier batch, where that is known."""
-    what = "was done" if rows is None else f"was done, with {rows} rows,"
-    knows = f"knows only of batch {found}" if found >= 0 else "knows of none"
+def lost_done(
+    batch: Batch, stream: str, earlier: int, last_done: int, head: bytes, rows: int | None = None
+) -> LedgerError:
+    """Record or witness contain more of a stream than its head. rows: of the earlier batch, if that is known."""
+    state = "was done" if rows is None else f"was done, with {rows} rows,"
+    last = f"has only batch {last_done}" if last_done >= 0 else "has no batch"
     return LedgerError(
-        f"batch {earlier} of query {batch.query} {what} in stream {stream!r}, and what stands beside the stream "
-        f"{knows}: {_SERVER_LOST}; {_add_missing(f'batches up to {earlier}', head, earlier)}"
+        f"batch {earlier} of query {batch.query} {state} in stream {stream!r}, but the stream's ledger {last}. Cause: "
+        f"{_SERVER_LOST}. {_add_missing(f'batches up to {earlier}', head, earlier)}"
     )
 
 
-def lost_batches(batch: Batch, known: int) -> LedgerError:
-    """All that is known of a query has come to an earlier batch than Spark has."""
+def lost_batches(batch: Batch, last_known: int) -> LedgerError:
+    """Record, witness and heads end with an earlier batch than the one before Spark's batch."""
     before = batch.number - 1
-    which = f"batch {before}" if known == before - 1 else f"batches {known + 1} to {before}"
+    missing = f"batch {before}" if last_known == before - 1 else f"batches {last_known + 1} to {before}"
     return LedgerError(
-        f"{which} of query {batch.query} came before batch {batch.number}, and the server knows of none after batch "
-        f"{known}: {_SERVER_LOST}, or they went to another server; what they wrote may be missing: compare the streams "
-        f'with what the query read, add it, and HSET {batch.record} "" {before} to go on'
+        f"{missing} of query {batch.query} came before batch {batch.number}, but the server has no batch after batch "
+        f"{last_known}. Cause: {_SERVER_LOST}, or the query wrote them to another server. Rows of them may be missing: "
+        f"compare the streams with the entries that the query read, add missing rows, and HSET {batch.record} "
+        f'"" {before} to go on'
     )
 
 
 def no_record(batch: Batch) -> LedgerError:
-    """The server knows nothing of a query that has come to a later batch than its first."""
+    """The server has no record of a query that has reached a later batch than its first."""
     before = batch.number - 1
     return LedgerError(
-        f"{_who(batch)} is the first one that this server is told of: nothing shows what is written of it and of "
-        "the batches before it. Cause: the file metadata of the checkpoint is gone (then Spark 4.0 and 4.1 give the "
-        "query a new id), or the sink's keys rstream:sink:… are gone, or the query has written elsewhere so far, or "
-        "with delivery=at-least-once. If metadata is gone, write it again with the id that the query had: it stands in "
-        f'the name of the key rstream:sink:<id> whose field "" is {before} or {batch.number}. Otherwise see that all '
-        f'rows of the batches up to {before} are where they belong, and HSET {batch.record} "" {before} to go on'
+        f"{_name(batch)} is the first batch of the query on this server: the sink cannot find out which rows of it and "
+        "of the batches before it are written. Cause: the file metadata of the checkpoint is missing (then Spark 4.0 "
+        "and 4.1 give the query a new ID), or the sink's keys rstream:sink:… were deleted, or the query wrote to "
+        "another server so far, or with delivery=at-least-once. If metadata is missing, write it again with the "
+        'query\'s former ID: it is in the name of the key rstream:sink:<id> whose field "" is '
+        f"{before} or {batch.number}. Otherwise make sure that the streams have all rows of the batches up to "
+        f'{before}, and HSET {batch.record} "" {before} to go on'
     )
 
 
-def lost_closed(batch: Batch, stream: str, rows: int, known: int) -> LedgerError:
-    """The record says that this batch is closed, and the head of one of its streams does not."""
+def lost_closed(batch: Batch, stream: str, rows: int, recorded: int) -> LedgerError:
+    """The record says that this batch is closed, but the head of one of its streams does not."""
     return LedgerError(
-        f"{_who(batch)} was complete, with {rows} rows for stream {stream!r}, and what stands beside the stream knows "
-        f'of {known}: {_SERVER_LOST}; HSET {batch.record} "" {batch.number - 1} and start the '
-        "query again: it writes what is missing, and nothing twice (unless keys of the ledger were deleted: then all a "
-        f"second time); to stay with what is in the stream, {_leave(batch)}"
+        f"{_name(batch)} was complete, with {rows} rows for stream {stream!r}, but the stream's ledger has {recorded}. "
+        f'Cause: {_SERVER_LOST}. To write the missing rows, and no row twice, HSET {batch.record} "" '
+        f"{batch.number - 1} and start the query again. If keys of the ledger were deleted, this writes all its rows a "
+        f"second time. To keep the rows in the stream, {_accept(batch)}"
     )
 
 
-def _add_missing(what: str, head: bytes, number: int) -> str:
+def _add_missing(batches: str, head: bytes, number: int) -> str:
     shown = head.decode("utf-8", "replace")
     return (
-        f"rows of {what} may be missing: compare the stream with what the query read, add them, and HSET {shown} done "
-        f"{number} to go on"
+        f"Rows of {batches} may be missing: compare the stream with the entries that the query read, add missing rows, "
+        f"and HSET {shown} done {number} to go on"
     )
 
 
 def late_closing(batch: Batch, done: int) -> LedgerError:
-    """A driver that stood still."""
+    """A driver that stood still closes its batch late."""
     return LedgerError(
-        f"{_who(batch)} has been written, and batch {done} of the query is done: this driver had stood still and "
-        "another one has gone on (then nothing is amiss); or the query runs twice: stop one of them; or the checkpoint "
-        f"was set back: put the later one back; {_anew(batch, 'what is in the stream of it')}"
+        f"{_name(batch)} has been written, but batch {done} of the query is done. Cause: this driver stood still and "
+        f"another one has gone on (then nothing is wrong); or {_TWO_DRIVERS}; or {_OLD_CHECKPOINT}. "
+        f"{_write_twice(batch, _ITS_ROWS)}"
     )

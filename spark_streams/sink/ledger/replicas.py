@@ -1,8 +1,8 @@
 """Waiting for replicas (option waitReplicas).
 
-WAIT speaks of what its own connection has written before. Where the connection was made anew since, the master may be
-another one, which has less: what was written and not acknowledged yet is looked for there, and written again where it
-is missing (chunk_writer.py). So that it can be, replicas are waited for every few chunks.
+WAIT covers only the writes of its own connection. After a reconnection the master may be another server, which may lack
+chunks. The task looks there for executed chunks that replicas had not acknowledged yet, and writes missing ones again
+(chunk_writer.py). It keeps these chunks in memory, so it waits for replicas every few chunks.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ from spark_streams.errors import ReplicationError
 from spark_streams.wire.connection.connection import Connection
 from spark_streams.wire.connection.server import Server
 
-WINDOW = 8  # chunks that are kept in memory until replicas have them
+WINDOW = 8  # chunks in memory until replicas have them
 
 
 def wait_for_replicas(server: Server, replicas: int, streams: Iterable[bytes]) -> None:
-    """Until so many replicas have all that these connections have written to the streams; in a cluster each node that
-    has some of them is asked for its own. Raises ReplicationError, ServerError."""
-    for there, _ in server.parts(list(streams), lambda stream: stream):
-        _wait(there, replicas)
+    """Wait until this many replicas have all writes of these connections to the streams; in a cluster, the replicas of
+    each node that holds one of the streams. Raises ReplicationError, ServerError."""
+    for node, _ in server.parts(list(streams), lambda stream: stream):
+        _wait(node, replicas)
 
 
 def _wait(server: Connection, replicas: int) -> None:
     patience = server.address.patience
     seconds, until = patience.replicas, time.monotonic() + patience.replicas
     have = 0
-    # The server says nothing meanwhile: in turns, so that one that is away is told from one that waits.
-    while have < replicas and (left := until - time.monotonic()) > 0:
-        have = server.execute("WAIT", replicas, max(1, round(1000 * min(left, patience.reply / 2))))
+    # The server sends nothing while it waits. Several short WAITs show whether it is unreachable or waiting.
+    while have < replicas and (remaining := until - time.monotonic()) > 0:
+        have = server.execute("WAIT", replicas, max(1, round(1000 * min(remaining, patience.reply / 2))))
     if have < replicas:
         raise ReplicationError(
             f"{have} of {replicas} replicas (waitReplicas) of {server.address} acknowledged the entries within "
-            f"{seconds:.3g} s: they are written, and a retry under delivery=exactly-once writes them no more "
-            "(one under at-least-once does); bring the replicas back, or ask for fewer"
+            f"{seconds:.3g} s. The entries are written: a retry with delivery=exactly-once does not write them again, "
+            "a retry with at-least-once does. Start the missing replicas, or set waitReplicas lower"
         )

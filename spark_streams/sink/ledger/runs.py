@@ -1,10 +1,10 @@
-"""A run begins: on the driver, before there are tasks. The server says which of two runs began later.
+"""Beginning of a run, on the driver before there are tasks. The server decides which of two runs began later.
 
-    rstream:runs    the highest number that a run has been given: microseconds of the server's clock, and never less
-                    than the one before, whatever that clock does; if the key is lost, the clock goes on from there
+    rstream:runs    the highest number of a run so far: microseconds of the server's clock, and always higher than the
+                    number before; if the key is lost, numbers continue from the clock
 
-A run's name begins with its number, so that names sort as runs began: no clock of a driver counts. (Names that begin
-with a digit are of the first version, which took the driver's clock; they sort below all others.)
+A run's name begins with its number, so names sort in the order in which runs began, independent of the drivers' clocks.
+(Names that begin with a digit are from the first version, which used the driver's clock. They sort below all others.)
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ _log = logging.getLogger("spark_streams.sink")
 
 
 def run_name(number: int) -> str:
-    """The name of a run with this number."""
+    """Return the name of a run with this number."""
     return f"r{number:020d}-{secrets.token_hex(4)}"
 
 
-Ready = Callable[[Server], object]  # what is to be so before anything is written; may be run again
+Ready = Callable[[Server], object]  # prepares the streams before anything is written; may be run again
 
 
-def _as_it_is(_server: Server) -> None:
-    """Nothing."""
+def _do_nothing(_server: Server) -> None:
+    """Prepare nothing."""
 
 
-def begin_run(address: Address, ready: Ready = _as_it_is) -> str:
-    """The name of a run of some query's batch that begins now.
+def begin_run(address: Address, ready: Ready = _do_nothing) -> str:
+    """Begin a run of a query's batch, and return its name.
 
-    Raises UnsupportedError where the server may drop keys, RetriesExhaustedError, ServerReplyError, and what `ready`
-    raises.
+    Raises UnsupportedError if the server may evict keys, RetriesExhaustedError, ServerReplyError, and the errors of
+    `ready`.
     """
     with Session(address, is_known=True) as session:
         session.run(ready)
@@ -53,8 +53,8 @@ def begin_run(address: Address, ready: Ready = _as_it_is) -> str:
     return run_name(number)
 
 
-def begin_job(address: Address, ready: Ready = _as_it_is) -> Batch:
-    """A job that begins now: its record is there. Raises what begin_run raises."""
+def begin_job(address: Address, ready: Ready = _do_nothing) -> Batch:
+    """Begin a job: create its record, and return its batch. Raises the errors of begin_run."""
     batch = Batch.of_job(secrets.token_hex(8))
     with Session(address) as session:
         session.run(ready)
@@ -62,44 +62,46 @@ def begin_job(address: Address, ready: Ready = _as_it_is) -> Batch:
     return batch
 
 
-def reach(address: Address, is_known: bool, ready: Ready) -> None:
-    """Be connected once, on the driver, before tasks are, which wait where the server is away. is_known: as Session's.
-    Raises ServerError."""
+def connect_once(address: Address, is_known: bool, ready: Ready) -> None:
+    """Connect once on the driver: an error shows here, while tasks wait for an unreachable server. is_known: as in
+    Session. Raises ServerError."""
     with Session(address, is_known=is_known) as session:
         session.run(ready)
 
 
 def _make_record(server: Server, batch: Batch) -> None:
-    """A job's record. Raises UnsupportedError."""
+    """Create a job's record. Raises UnsupportedError."""
     policy = _require_memory(server.address, evicting_policy(server))
     if policy.startswith("volatile"):
         _log.warning(
-            "the server at %s drops keys that expire when its memory is full (maxmemory-policy %s), and a job's ledger "
-            "expires: until the job has ended, see that there is room", server.address, policy,
+            "the server at %s evicts keys that expire when its memory is full (maxmemory-policy %s), and the keys of a "
+            "job's ledger expire. Make sure that its memory does not fill up before the job has ended",
+            server.address, policy,
         )  # fmt: skip
     server.execute_all([("HSET", batch.record, CLOSED, NONE_CLOSED), ("EXPIRE", batch.record, JOB_SECONDS)])
 
 
 def _next_number(server: Server) -> int | None:
-    """None where another driver was faster."""
-    there = server.of(RUNS)  # whose clock counts
-    *replies, memory = there.pipeline([("WATCH", RUNS), ("GET", RUNS), ("TIME",), ASK])
+    """Return the next run's number; None if another driver was faster."""
+    home = server.of(RUNS)  # the node whose clock is used
+    *replies, memory = home.pipeline([("WATCH", RUNS), ("GET", RUNS), ("TIME",), ASK])
     for reply in replies:
         if isinstance(reply, ReplyError):
             raise server.error_of(reply, ("GET", RUNS))
-    others = [node.pipeline([ASK])[0] for node in server.nodes() if node is not there]
-    _require_memory(server.address, worst_of([memory, *others]))
+    other_policies = [node.pipeline([ASK])[0] for node in server.nodes() if node is not home]
+    _require_memory(server.address, worst_of([memory, *other_policies]))
     _, last, clock = replies
     number = max(milliseconds(clock) * 1000, number_in(last or b"0") + 1)
-    return number if transact(there, [("SET", RUNS, number)]) is not None else None
+    return number if transact(home, [("SET", RUNS, number)]) is not None else None
 
 
 def _require_memory(address: Address, policy: str | None) -> str:
-    """What the ledger remembers must not be evicted: the policy for when the memory is full. A user who may not ask
-    goes on unasked."""
+    """Return the server's eviction policy, empty if the user may not read it. Raises UnsupportedError if the server may
+    evict the ledger."""
     if drops_any_key(policy):
         raise UnsupportedError(
-            f"the server at {address} drops any key when its memory is full (maxmemory-policy {policy}), also what "
-            "says which rows are written: set it to noeviction (or volatile-lru), or choose delivery=at-least-once"
+            f"the server at {address} evicts any key when its memory is full (maxmemory-policy {policy}), also the "
+            "ledger of the rows that are written. Set maxmemory-policy to noeviction (or volatile-lru), or set "
+            "delivery=at-least-once"
         )
     return policy or ""

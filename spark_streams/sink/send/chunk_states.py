@@ -35,28 +35,28 @@ class State(Enum):
     COMPARING = "some of its rows may be written: the ledger is to be read before any row is sent"
     REFUSED = "the server has refused rows of it for good, and has executed the rest"
     EXECUTED = "this server has all its rows; replicas may lack them"
-    WRITTEN = "done: as many replicas as asked for have it, or its batch is complete"
+    WRITTEN = "done: on as many replicas as waitReplicas asks for, or its batch is complete"
 
 
 class Event(Enum):
     """What happens to a chunk."""
 
-    TURN = "the loop comes to it, perhaps a second time for the same reason"
+    TURN = "the loop reaches it, perhaps a second time for the same reason"
     FREE = "no other attempt or run can have written rows of it"
     SHARED = "another attempt or run may have written rows of it, or its rows have ids of their own"
     NO_LEDGER = "delivery=at-least-once"
-    CONFIRMED = "the answers to the checks are as expected: the ledger has not changed"
+    CONFIRMED = "the replies to the checks are as expected: the ledger has not changed"
     CHANGED = "the ledger has changed, or (rows with ids of their own) the stream: EXEC has done nothing"
     OVERTAKEN = "the chunk before it was not executed: what was queued of this one is discarded"
     EXECUTED = "the server has executed all its commands"
-    NOT_NOW = "the server has refused it, or rows of it, perhaps for a reason that passes"
+    NOT_NOW = "the server has refused it, or rows of it, perhaps for a temporary reason"
     ROWS_REFUSED = "the server has refused rows of it for good"
     TAKEN_BACK = "the ledger no longer names the rows that were refused"
     ROWS_MISSING = "some of its rows are not written yet"
     NONE_MISSING = "all its rows are written"
     LOST = "the connection was lost, or the server could not answer for the moment"
-    SAFE = "as many replicas have it as option waitReplicas asks for, or the option is not set"
-    GONE = "another server has taken over, which lacks it"
+    SAFE = "it is on as many replicas as option waitReplicas asks for, or the option is not set"
+    LACKED = "another server has taken over, which lacks it"
 
 
 class Action(Enum):
@@ -64,16 +64,16 @@ class Action(Enum):
 
     START = "choose between the fast path and COMPARING"
     QUEUE = "send WATCH, the checks, MULTI and the commands"
-    CONFIRM = "read the answers to the checks"
+    CONFIRM = "read the replies to the checks"
     EXECUTE = "send EXEC"
     SEND = "send the commands"
     READ_REPLIES = "read the replies to the commands"
-    PAUSE = "wait before the next attempt; raise the error if it cannot pass"
+    PAUSE = "wait before the next attempt; raise the error if it is not temporary"
     COMPARE = "WATCH and read the ledger: which rows are missing?"
     SEND_REST = "send MULTI, the rows that are missing, and EXEC"
     CORRECT_MARK = "correct the mark in the ledger: it names only rows that are written"
     FAIL = "raise the error of the first row that was refused"
-    SETTLE = "remember that it is executed, and trim"
+    SETTLE = "record that it is executed, and trim"
     NOTHING = "nothing"
 
 
@@ -133,7 +133,7 @@ TABLE: Mapping[State, Mapping[Event, Step]] = {
     State.EXECUTED: {
         _E.TURN: Step(_S.EXECUTED, _A.NOTHING),
         _E.SAFE: Step(_S.WRITTEN, _A.NOTHING),
-        _E.GONE: Step(_S.PREPARED, _A.START),
+        _E.LACKED: Step(_S.PREPARED, _A.START),
     },
     State.WRITTEN: {
         _E.TURN: Step(_S.WRITTEN, _A.NOTHING),
@@ -142,8 +142,8 @@ TABLE: Mapping[State, Mapping[Event, Step]] = {
 
 
 def advance(state: State, event: Event) -> Step:
-    """Return what follows an event. Raises ImpossibleEventError for one that the table does not have."""
+    """Return the step after an event. Raises ImpossibleEventError if the table has none."""
     step = TABLE[state].get(event)
     if step is None:
-        raise ImpossibleEventError(f"a chunk that is {state.name} cannot meet {event.name}")
+        raise ImpossibleEventError(f"event {event.name} cannot happen to a chunk in state {state.name}")
     return step

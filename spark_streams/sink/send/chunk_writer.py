@@ -7,7 +7,7 @@ With a ledger, two chunks overlap on each connection. Time goes down; ECHO ends 
                                                      → WATCH head marks   HMGET head …   HLEN marks   ECHO    checks
                                                      → MULTI   XADD …   XTRIM   HSET marks …   INCRBY written
     ← ids; nil: head or marks changed since WATCH
-                                                     ← answers to the checks: is the ledger as this task knows it?
+                                                     ← replies to the checks: is the ledger as this task knows it?
                                                      → EXEC ECHO
                                                                                           chunk n + 2: → WATCH …
 
@@ -44,7 +44,7 @@ Happened = tuple[Write, Event]
 
 
 class ChunkWriter:
-    """Writes chunks over a session. replicas: how many must have what is written (waitReplicas), None: not waited for.
+    """Writes chunks over a session. replicas: number of replicas that must have them (waitReplicas), None: do not wait.
 
     Raises LedgerError, the named error of a row that the server refuses for good, RowTooLargeError, ReplicationError,
     RetriesExhaustedError.
@@ -66,7 +66,7 @@ class ChunkWriter:
         self._pace = pace
         self._replicas = replicas
         self._under_way: list[Write] = []  # sent, and replies not read yet; in the order of replies for each connection
-        self._kept: list[Write] = []  # executed since the last WAIT; always empty without waitReplicas
+        self._executed: list[Write] = []  # since the last WAIT; always empty without waitReplicas
         self._actions: dict[Action, Callable[[Write], list[Happened]]] = {
             Action.START: self._start,
             Action.QUEUE: self._queue,
@@ -85,16 +85,16 @@ class ChunkWriter:
     def run(self, chunks: Iterable[Chunk]) -> int:
         """Write all rows that are not written yet. Return the number of rows, written before or now."""
         rows = 0
-        for whole in chunks:
-            rows += len(whole)
-            if self._limits.needs_asking(whole):
+        for chunk in chunks:
+            rows += len(chunk)
+            if self._limits.needs_asking(chunk):
                 self._read_all_replies()
                 self._session.run_part(self._limits.ask)
-            for chunk in self._limits.fitting(whole):
-                if self._delivery.needs_opening(chunk):
+            for part in self._limits.split(chunk):
+                if self._delivery.needs_opening(part):
                     self._read_all_replies()
-                    self._session.run_part(functools.partial(self._delivery.open, chunk))
-                for write in self._delivery.take_in(chunk):
+                    self._session.run_part(functools.partial(self._delivery.open, part))
+                for write in self._delivery.take_in(part):
                     self._write(write)
         if rows:
             self._read_all_replies()
@@ -102,20 +102,19 @@ class ChunkWriter:
             for write in self._delivery.held_back():
                 self._write(write)
             self._read_all_replies()
-            self._session.run_part(
-                self._delivery.require_all_matched
-            )  # another attempt may have written beside the last chunks
+            # Again: another attempt may have written rows during the last chunks.
+            self._session.run_part(self._delivery.require_all_matched)
             self._ensure_durable(at_the_end=True)
         return rows
 
     def _write(self, write: Write) -> None:
-        """Bring the chunk as far as it gets without waiting for its own EXEC."""
-        if self._replicas is not None and len(self._kept) + len(self._under_way) >= WINDOW:
+        """Advance the chunk as far as possible without waiting for its own EXEC."""
+        if self._replicas is not None and len(self._executed) + len(self._under_way) >= WINDOW:
             self._ensure_durable()
         self._loop((write, Event.TURN))
 
     def _read_all_replies(self) -> None:
-        """When this returns nothing is under way."""
+        """Read replies until none is outstanding."""
         while self._under_way:
             self._loop((self._under_way[0], Event.TURN))
 
@@ -149,7 +148,7 @@ class ChunkWriter:
         for other in self._under_way:
             if other.pipe is not pipe and not {*other.chunk.stream_names}.isdisjoint(write.chunk.stream_names):
                 return [(other, Event.TURN), (write, Event.TURN)]  # a slot was moved: rows stay in their order
-        return [(write, self._delivery.way(write))]
+        return [(write, self._delivery.choose_path(write))]
 
     def _queue(self, write: Write) -> list[Happened]:
         pipe = self._session.pipe_of(write.stream)
@@ -181,7 +180,7 @@ class ChunkWriter:
         self._pace.wait(len(write.rest.fresh))
         request = self._delivery.request(write, self._trimmer.commands(write.chunk))
         write.pipe, write.count, write.verdict = pipe, request.count, None
-        pipe.send((request.checks if asks else b"") + begin, request.rows, b"".join([*request.beside, end]))
+        pipe.send((request.checks if asks else b"") + begin, request.rows, b"".join([*request.extra, end]))
         before = [(other, Event.TURN) for other in self._under_way if other.pipe is pipe]
         self._under_way.append(write)
         return before
@@ -192,7 +191,7 @@ class ChunkWriter:
         happened = [(write, verdict.event)]
         behind = [other for other in self._under_way if other.pipe is pipe and other.state is State.QUEUED]
         if behind and verdict.event is not Event.EXECUTED:
-            pipe.take()  # the answers to its checks
+            pipe.take()  # the replies to its checks
             _discard(pipe)
             self._under_way.remove(behind[0])
             happened.insert(0, (behind[0], Event.OVERTAKEN))
@@ -203,27 +202,27 @@ class ChunkWriter:
     def _settle(self, write: Write) -> list[Happened]:
         self._delivery.on_executed(write)
         self._session.backoff.succeeded()
-        self._trimmer.after(write.chunk)
+        self._trimmer.trim_after(write.chunk)
         if self._replicas is None:
             return [(write, Event.SAFE)]
-        self._kept.append(write)
+        self._executed.append(write)
         return []
 
     # -- comparing with the ledger: nothing else is under way -----------------------------------------------------
 
     def _interrupted(self, write: Write, error: RStreamError) -> list[Happened]:
-        """The connection was lost, or the server cannot answer. Raises the error if it cannot pass.
+        """Handle a lost connection, or a server that cannot answer. Raises the error if it is not temporary.
 
         All chunks whose replies were not read are LOST: the session closes all its connections."""
         lost = self._under_way if write in self._under_way else [*self._under_way, write]
         is_sent = write.pipe is not None and write.state in (State.QUEUED, State.EXECUTING)
         if isinstance(error, ServerUnreachableError) and is_sent and len(lost) == 1:
-            self._limits.lost(write.rest.fresh)  # a single chunk: the server may have dropped it for its size
+            self._limits.count_loss(write.rest.fresh)  # a single chunk: the server may have dropped it for its size
         self._session.again(error)
         self._under_way = []
-        for one in lost:
-            one.pipe = None
-        return [(one, Event.LOST) for one in lost]
+        for lost_write in lost:
+            lost_write.pipe = None
+        return [(lost_write, Event.LOST) for lost_write in lost]
 
     def _pause(self, write: Write) -> list[Happened]:
         assert write.verdict is not None
@@ -238,14 +237,14 @@ class ChunkWriter:
         server = self._session.get()
         if lost := self._requeue_lost(server, write):
             return [*lost, (write, Event.TURN)]
-        found = self._delivery.compare(server, write)
-        write.rest, write.watched, write.verdict = found.rest, found.watched, None
-        return [(write, found.event)]
+        findings = self._delivery.compare(server, write)
+        write.rest, write.watched, write.verdict = findings.rest, findings.watched, None
+        return [(write, findings.event)]
 
     def _send_rest(self, write: Write) -> list[Happened]:
         pipe = self._session.pipe_of(write.stream)
         if write.watched is not None and pipe.server is not write.watched:
-            return [(write, Event.CHANGED)]  # the slot was moved: EXEC there would not see what changes
+            return [(write, Event.CHANGED)]  # the slot was moved: WATCH and EXEC must use the same connection
         begin, end = self._delivery.frame
         self._transmit(write, pipe, begin, end + pipe.end_marker)
         return [(write, Event.TURN)]
@@ -255,7 +254,7 @@ class ChunkWriter:
         return [(write, Event.TAKEN_BACK)]
 
     def _error(self, write: Write) -> RStreamError:
-        """The named error of the first command that was refused: of a row, or of what goes along."""
+        """Return the named error of the first command that was refused: of a row, or of a further command."""
         assert write.verdict is not None
         place, refusal = next(iter(write.verdict.refused.items()))
         if place < len(write.rest.fresh):
@@ -265,40 +264,41 @@ class ChunkWriter:
     # -- durability ---------------------------------------------------------------------------------------------
 
     def _ensure_durable(self, at_the_end: bool = False) -> None:
-        """Return when the server that answers now has all executed chunks, and so have the replicas that waitReplicas
-        asks for. Chunks that it lacks are written again."""
+        """Wait until the present server has all executed chunks, and as many replicas as waitReplicas asks for. Chunks
+        that it lacks are written again."""
         self._read_all_replies()
         while lost := self._session.run_part(lambda server: self._wait_for_replicas(server, at_the_end)):
             self._loop(*lost)
             self._read_all_replies()
-        safe, self._kept = self._kept, []
+        safe, self._executed = self._executed, []
         self._loop(*[(write, Event.SAFE) for write in safe])
 
     def _wait_for_replicas(self, server: Server, at_the_end: bool) -> list[Happened]:
-        """WAIT, unless the server lacks chunks: these are to be written first. Return them."""
+        """WAIT, unless the server lacks chunks. Return these: they are to be written first."""
         lost = self._requeue_lost(server)
-        if not lost and self._replicas is not None and (self._kept or at_the_end):
-            wait_for_replicas(server, self._replicas, self._delivery.touch(server, self._kept))
+        if not lost and self._replicas is not None and (self._executed or at_the_end):
+            wait_for_replicas(server, self._replicas, self._delivery.touch(server, self._executed))
         return lost
 
     def _requeue_lost(self, server: Server, *unfinished: Write) -> list[Happened]:
         """If another server has taken over, reset the executed chunks that it lacks, so that they are written again.
-        unfinished: chunks that may be executed. Without waitReplicas no chunk is kept, so a lost one is an error."""
-        missing = self._delivery.missing_on(server, [*self._kept, *unfinished])
-        again = [write for write in self._kept if write in missing]
-        self._kept = [write for write in self._kept if write not in missing]
-        for write in again:
+        unfinished: chunks that may be executed. Without waitReplicas no chunk is in memory, so a lost one is an
+        error."""
+        missing = self._delivery.missing_on(server, [*self._executed, *unfinished])
+        lost = [write for write in self._executed if write in missing]
+        self._executed = [write for write in self._executed if write not in missing]
+        for write in lost:
             write.begin()
-        return [(write, Event.GONE) for write in again]
+        return [(write, Event.LACKED) for write in lost]
 
 
 def _pipe_of(write: Write) -> Pipe:
-    """The connection that it was sent over."""
+    """Return the connection that the chunk was sent over."""
     assert write.pipe is not None
     return write.pipe
 
 
 def _discard(pipe: Pipe) -> None:
-    """Drop what is queued behind MULTI."""
+    """Discard the commands queued behind MULTI."""
     pipe.send(pack("DISCARD"), pipe.end_marker)
     pipe.take()

@@ -1,8 +1,8 @@
-"""Pace of a write (option rowsPerSecond): its tasks together send at most so many rows a second.
+"""Pace of a write (option rowsPerSecond): all its tasks together send at most this many rows a second.
 
     rstream:pace:<name>    when the next rows may be sent: microseconds of the server's clock
 
-Before a task sends rows, it adds to this time what they take at the rate. Then it waits until the time that it found.
+Before a task sends rows, it adds the time that they take at this rate, and waits until the time that was in the key.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from spark_streams.wire.replies.replies import milliseconds
 from spark_streams.wire.session import Session
 
 _CHUNKS = 10  # per second
-_KEPT = 60_000  # milliseconds that the key outlives the rows it was set for
+_EXPIRY = 60_000  # milliseconds that the key lives longer than the rows that it was set for
 
 
 class Pace:
-    """One task's part in the pace of its write. rate: rows per second of all tasks, None: no limit."""
+    """Pace of a write, for one of its tasks. rate: rows per second of all tasks, None: no limit."""
 
     def __init__(self, address: Address, name: str, rate: int | None) -> None:
         self._key = pace_key(name)
         self._rate = rate
-        # A connection of its own: replies may be on their way on the task's, and EXEC would end its WATCH.
+        # A connection of its own: replies may be outstanding on the task's, and EXEC would end its WATCH.
         self._session = Session(address, is_known=True)
 
     def chunk_size(self, size: int) -> int:
-        """`size`, or fewer rows if that many would take more than a tenth of a second."""
+        """Return `size`, or fewer rows if that many would take more than a tenth of a second."""
         return size if self._rate is None else min(size, -(-self._rate // _CHUNKS))
 
     def wait(self, rows: int) -> None:
-        """Wait until so many rows may be sent. Raises what Session.run raises."""
+        """Wait until this many rows may be sent. Raises the errors of Session.run."""
         if self._rate is None or not rows:
             return
         cost = rows * 1_000_000 // self._rate
@@ -48,11 +48,11 @@ class Pace:
         self._session.close()
 
     def _take_turn(self, server: Server, cost: int) -> int | None:
-        """How long to wait, in microseconds; None if another task was faster."""
-        there = server.of(self._key)
-        _, value, clock = there.execute_all([("WATCH", self._key), ("GET", self._key), ("TIME",)])
+        """Return how long to wait, in microseconds; None if another task was faster."""
+        node = server.of(self._key)
+        _, value, clock = node.execute_all([("WATCH", self._key), ("GET", self._key), ("TIME",)])
         now = milliseconds(clock) * 1000
         start = max(now, whole(value or b"0") or 0)
-        expiry = (start + cost - now) // 1000 + _KEPT
-        done = transact(there, [("SET", self._key, start + cost, "PX", expiry)])
+        expiry = (start + cost - now) // 1000 + _EXPIRY
+        done = transact(node, [("SET", self._key, start + cost, "PX", expiry)])
         return None if done is None else start - now

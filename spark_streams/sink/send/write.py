@@ -1,4 +1,4 @@
-"""What a task does: its rows become chunks, and the chunks are sent, exactly once or at least once."""
+"""A task's write: cut its rows into chunks, and send them exactly once or at least once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from spark_streams.options.sink_options import SinkOptions
-from spark_streams.sink.encode.chunks import chunks, of_one_slot
+from spark_streams.sink.encode.chunks import encode_chunks, split_by_slot
 from spark_streams.sink.encode.destination import Destination
 from spark_streams.sink.encode.limits import Limits
 from spark_streams.sink.encode.spill_queue import SpillQueue
@@ -27,7 +27,8 @@ from spark_streams.wire.session import Session
 
 @dataclass(frozen=True)
 class Task:
-    """Which part of what is written. partition: of the batch; attempt: names one execution of it, without a dot."""
+    """Part of a batch that a task writes. partition: of the batch; attempt: name of one execution of it, without a
+    dot."""
 
     batch: Batch
     partition: int = 0
@@ -36,7 +37,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Result:
-    """rows: that the task had; totals: by stream, where the ledger was used."""
+    """rows: number of the task's rows; totals: by stream, empty without a ledger."""
 
     rows: int
     totals: dict[bytes, Total]
@@ -44,27 +45,27 @@ class Result:
 
 def append(batches: Iterable[pa.RecordBatch], options: SinkOptions, task: Task | None, pace: str = "") -> Result:
     """Append every row to its stream. task: None for at-least-once; pace: a name that the tasks of a write share, for
-    option rowsPerSecond. The driver has been connected before: where the server is away now, it comes back.
+    option rowsPerSecond. The driver was connected before, so the task waits for an unreachable server.
 
-    Raises SchemaError, EntryIdError for a row that cannot be an entry, LedgerError for rows that are not those of an
-    earlier attempt, RetriesExhaustedError where the server stays unusable, ServerReplyError (or kin) for what it
-    refused, ReplicationError.
+    Raises SchemaError, EntryIdError for a row that cannot be an entry, LedgerError if rows differ from those of an
+    earlier attempt, RetriesExhaustedError if the server stays unusable, ServerReplyError (or a subclass) for a refused
+    command, ReplicationError.
     """
     address = options.address
     with Session(address, is_known=True) as session, SpillQueue() as held:
         trimmer, limits = Trimmer(session, options), Limits(address)
-        turns = Pace(address, pace, options.rows_per_second)
+        paced = Pace(address, pace, options.rows_per_second)
         try:
-            to = Destination.of(options)
-            size = turns.chunk_size(options.chunk_size)
-            cut = chunks(batches, to, options.nulls, size, task is not None)
+            to = Destination.from_options(options)
+            size = paced.chunk_size(options.chunk_size)
+            parts = encode_chunks(batches, to, options.nulls, size, task is not None)
             if address.is_cluster:
-                cut = of_one_slot(cut)
+                parts = split_by_slot(parts)
             delivery: Delivery = AtLeastOnce()
             if task is not None:
                 delivery = ExactlyOnce(LedgerViews(task.batch, task.partition, task.attempt, address.is_cluster), held)
-            rows = ChunkWriter(session, delivery, trimmer, limits, turns, options.wait_replicas).run(cut)
+            rows = ChunkWriter(session, delivery, trimmer, limits, paced, options.wait_replicas).run(parts)
         finally:
             trimmer.close()
-            turns.close()
+            paced.close()
     return Result(rows, delivery.totals())

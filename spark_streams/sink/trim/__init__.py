@@ -1,1 +1,1 @@
-"""Trimming a stream after writing."""
+"""Trim streams after writing."""

@@ -1,9 +1,9 @@
-"""How many bytes the entries of a stream take in the server's memory, and so how many make up `retentionBytes`.
+"""Size of a stream's entries in the server's memory: how many of them fit into `retentionBytes`.
 
-MEMORY USAGE is asked after the first chunk that goes to a stream, and again every few chunks: it looks at some nodes
-only, and answers in well under a millisecond however long the stream is. What groups have pending is in its answer,
-too, and by some servers counted several times over (docs/internals/facts.md). So an entry counts as no more than what
-was sent for it, command, names and all: then pending lists never make a stream shorter than its entries deserve.
+The task sends MEMORY USAGE after the first chunk to a stream, and then every 32 chunks. The server samples a few nodes
+and replies in well under a millisecond, for a stream of any length. The reply includes pending lists, which some
+servers count several times (docs/internals/facts.md). So an entry counts at most the bytes of the commands that were
+sent for it: pending lists never shorten a stream.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ ASK_EVERY = 32  # chunks
 
 @dataclass
 class _Stream:
-    """sent, rows: of all chunks so far; since: chunks since the server was asked; size: bytes of an entry, None: it was
-    not asked yet."""
+    """sent, rows: bytes and rows of all chunks so far; since: chunks since the last MEMORY USAGE; size: bytes of an
+    entry, None: not known yet."""
 
     sent: int = 0
     rows: int = 0
@@ -30,38 +30,38 @@ class _Stream:
 
 
 class EntrySizes:
-    """Those of one task's streams. most_bytes: of one stream."""
+    """Entry sizes of one task's streams. max_bytes: of one stream."""
 
-    def __init__(self, most_bytes: int) -> None:
-        self._most_bytes = most_bytes
+    def __init__(self, max_bytes: int) -> None:
+        self._most_bytes = max_bytes
         self._streams: dict[bytes, _Stream] = {}
 
-    def most(self, stream: bytes) -> int | None:
-        """How many entries the stream may have; None where that is not known yet."""
-        known = self._streams.get(stream)
-        return None if known is None or known.size is None else max(1, int(self._most_bytes / known.size))
+    def max_entries(self, stream: bytes) -> int | None:
+        """Return how many entries the stream may have; None if that is not known yet."""
+        state = self._streams.get(stream)
+        return None if state is None or state.size is None else max(1, int(self._most_bytes / state.size))
 
-    def written(self, chunk: Chunk) -> list[bytes]:
-        """A chunk was written: the streams of it that the server is to be asked for."""
+    def count(self, chunk: Chunk) -> list[bytes]:
+        """Count a written chunk. Return those of its streams whose entry size is due to be asked for."""
         offsets = chunk.requests.offsets
         due = []
         for stream, start, stop in chunk.segments:
-            known = self._streams.setdefault(stream, _Stream())
-            known.sent += int(offsets[stop] - offsets[start])
-            known.rows += stop - start
-            if known.since == 0:
+            state = self._streams.setdefault(stream, _Stream())
+            state.sent += int(offsets[stop] - offsets[start])
+            state.rows += stop - start
+            if state.since == 0:
                 due.append(stream)
-            known.since = (known.since + 1) % ASK_EVERY
+            state.since = (state.since + 1) % ASK_EVERY
         return due
 
     def ask(self, server: Server, streams: Sequence[bytes]) -> None:
-        """Learn how large the entries of these streams are, in one round trip. Raises ServerReplyError and kin."""
-        asked = [command for stream in streams for command in (("MEMORY", "USAGE", stream), ("XLEN", stream))]
-        replies = server.pipeline(asked)
-        for command, reply in zip(asked, replies, strict=True):
+        """Ask for the size of these streams' entries, in one round trip. Raises ServerReplyError and its subclasses."""
+        commands = [command for stream in streams for command in (("MEMORY", "USAGE", stream), ("XLEN", stream))]
+        replies = server.pipeline(commands)
+        for command, reply in zip(commands, replies, strict=True):
             if isinstance(reply, ReplyError):
                 raise server.error_of(reply, command)
         for stream, usage, length in zip(streams, replies[0::2], replies[1::2], strict=True):
-            known = self._streams[stream]
+            state = self._streams[stream]
             if usage and length:
-                known.size = min(usage / length, known.sent / known.rows)
+                state.size = min(usage / length, state.sent / state.rows)

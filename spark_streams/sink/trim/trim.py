@@ -1,18 +1,17 @@
-"""Keeping streams short: once per chunk, by length, id, age or memory; and only what everybody has acknowledged.
+"""Trim streams with each chunk: by length, ID, age or memory, or only entries that all groups have acknowledged.
 
-    trim=maxlen      XTRIM MAXLEN, what is beyond `maxlen` entries
-    trim=minid       XTRIM MINID, what is below `minId`, or older than `retention` (by the server's clock)
-    retentionBytes   XTRIM MAXLEN, what is beyond so many bytes (entry_sizes.py), beside any of the others
-    trim=acked       the same thresholds, but only entries that every group has been given and has acknowledged; without
-                     a threshold all of those. A stream without groups is left alone: nobody has acknowledged anything.
-    streamTtl        PEXPIRE with each chunk: a stream that gets no chunk for so long is gone as a whole
+    trim=maxlen      XTRIM MAXLEN: keeps `maxlen` entries
+    trim=minid       XTRIM MINID: removes entries below `minId`, or older than `retention` by the server's clock
+    retentionBytes   XTRIM MAXLEN: keeps as many entries as fit (entry_sizes.py); combines with the others
+    trim=acked       the same thresholds, but only entries that were delivered to every group and acknowledged; without
+                     a threshold, all of those. A stream without groups is not trimmed.
+    streamTtl        PEXPIRE with each chunk: the server deletes a stream that gets no chunk for this long
 
-Servers since Redis 8.2 can be told so (XTRIM … ACKED): they let go what is acknowledged even behind an entry that is
-still pending. Any other gets MINID with the lowest id that some group still needs (retention/readers.py).
+Since Redis 8.2, XTRIM … ACKED removes acknowledged entries also behind an entry that is still pending. Other servers
+get MINID with the lowest ID that a group still needs (retention/readers.py).
 
-A query of ours may have what is acknowledged still before it: with at-most-once it is acknowledged before it is read.
-It says so beside the stream, `rstream:committed:…`, and so holds back what
-its batches have not committed; no server knows of that, so there it is MINID on every one.
+A query with at-most-once acknowledges entries before it reads them. Its commit mark (`rstream:committed:…`) holds the
+entries that its batches have not committed. No server knows the commit mark, so such a stream is trimmed by MINID.
 """
 
 from __future__ import annotations
@@ -34,8 +33,8 @@ from spark_streams.wire.session import Session
 
 
 @dataclass(frozen=True)
-class Kept:
-    """What stays in a stream, as the options say. retention: milliseconds; max_bytes: of memory; None: not given."""
+class RetentionLimits:
+    """Limits of what stays in a stream. retention: milliseconds; max_bytes: of memory; None: no limit."""
 
     maxlen: int | None = None
     min_id: str | None = None
@@ -45,79 +44,78 @@ class Kept:
 
 @dataclass(frozen=True)
 class Trimming:
-    """What the options ask for. strategy: maxlen, minid, acked or None; limit: LIMIT, only with `~`."""
+    """How streams are trimmed. strategy: maxlen, minid, acked or None; limit: LIMIT, only with `~`."""
 
     strategy: str | None
-    kept: Kept
+    limits: RetentionLimits
     approximate: bool
     limit: int | None = None
 
     @classmethod
-    def of(cls, options: SinkOptions) -> Trimming:
-        """From the options of a sink."""
+    def from_options(cls, options: SinkOptions) -> Trimming:
+        """Return the trimming that a sink's options ask for."""
         strategy = options.trim
         if strategy is None and options.maxlen is not None:
             strategy = "maxlen"
         if strategy is None and (options.min_id or options.retention) is not None:
             strategy = "minid"
-        kept = Kept(options.maxlen, options.min_id, options.retention, options.retention_bytes)
-        return cls(strategy, kept, options.approximate, options.trim_limit)
+        limits = RetentionLimits(options.maxlen, options.min_id, options.retention, options.retention_bytes)
+        return cls(strategy, limits, options.approximate, options.trim_limit)
 
-    def commands(self, stream: bytes, now: int, most: int | None) -> list[bytes]:
-        """The packed XTRIMs that go along with a chunk. now: Unix ms of the server; most: entries that make up
-        max_bytes, None: not known."""
+    def commands(self, stream: bytes, now: int, max_entries: int | None) -> list[bytes]:
+        """Return the packed XTRIMs that are sent with a chunk. now: Unix ms of the server; max_entries: number of
+        entries that fit into max_bytes, None: not known."""
         if self.strategy == "acked":
             return []
-        return [pack(*self.words(stream, *threshold)) for threshold in self.thresholds(now, most)]
+        return [pack(*self.words(stream, *threshold)) for threshold in self.thresholds(now, max_entries)]
 
-    def thresholds(self, now: int, most: int | None = None) -> list[tuple[str, str]]:
-        """(MAXLEN or MINID, its value) at this moment, each of which holds; now, most: as above."""
-        found = []
-        lengths = [one for one in (self.kept.maxlen, most) if one is not None]
+    def thresholds(self, now: int, max_entries: int | None = None) -> list[tuple[str, str]]:
+        """Return all thresholds that apply: (MAXLEN or MINID, its argument). now, max_entries: as for `commands`."""
+        thresholds = []
+        lengths = [length for length in (self.limits.maxlen, max_entries) if length is not None]
         if lengths:
-            found.append(("MAXLEN", str(min(lengths))))
-        if self.kept.min_id is not None:
-            found.append(("MINID", self.kept.min_id))
-        if self.kept.retention is not None:
-            found.append(("MINID", f"{max(now - self.kept.retention, 0)}-0"))
-        return found
+            thresholds.append(("MAXLEN", str(min(lengths))))
+        if self.limits.min_id is not None:
+            thresholds.append(("MINID", self.limits.min_id))
+        if self.limits.retention is not None:
+            thresholds.append(("MINID", f"{max(now - self.limits.retention, 0)}-0"))
+        return thresholds
 
     def words(self, stream: bytes, kind: str, threshold: str, limit: int | None = None) -> list[str | bytes]:
-        """The XTRIM as words. limit: no more than so many entries, where whole nodes are trimmed."""
+        """Return the arguments of an XTRIM. limit: the most entries that it may remove, if it removes whole nodes."""
         words: list[str | bytes] = ["XTRIM", stream, kind, "~" if self.approximate else "=", threshold]
         limit = self.limit if limit is None else limit if self.limit is None else min(limit, self.limit)
         return [*words, "LIMIT", str(limit)] if limit is not None and self.approximate else words
 
 
 class Trimmer:
-    """Trims the streams of one task. The server's clock is asked once, then ours is followed."""
+    """Trims the streams of one task. The task asks for the server's time once, and then follows its own clock."""
 
     def __init__(self, session: Session, options: SinkOptions) -> None:
         self._session = session
-        self._trimming = Trimming.of(options)
+        self._trimming = Trimming.from_options(options)
         self._ttl = options.stream_ttl  # milliseconds
-        # A connection of its own: the task's may have replies on their way. There are chunks, so the address is right.
+        # A connection of its own: replies may be outstanding on the task's. A chunk was sent, so the address is right.
         self._trim_session = Session(session.address, is_known=True)
         self._acked: AckedTrimmer | None = None
         self._sizes = None if options.retention_bytes is None else EntrySizes(options.retention_bytes)
-        self._ahead: int | None = None  # the server's clock minus our monotonic one, milliseconds
+        self._clock_offset: int | None = None  # the server's clock minus our monotonic one, milliseconds
 
     def commands(self, chunk: Chunk) -> list[bytes]:
-        """The XTRIMs, and PEXPIREs, that go along with a chunk, packed."""
-        now = self._now()  # here, for `after` too: nothing is under way yet when it is asked for the first time
+        """Return the packed XTRIMs and PEXPIREs that are sent with a chunk."""
+        now = self._now()  # also for trim_after: at the first call no reply is outstanding
         streams = chunk.stream_names
-        trims = [trim for stream in streams for trim in self._trimming.commands(stream, now, self._most(stream))]
+        trims = [trim for stream in streams for trim in self._trimming.commands(stream, now, self._max_entries(stream))]
         ends = [] if self._ttl is None else [pack("PEXPIRE", stream, self._ttl) for stream in streams]
         return [*trims, *ends]
 
     def words(self, stream: str | bytes) -> tuple[str | bytes, ...]:
-        """What goes along with a chunk, for the message when it is refused."""
+        """Return the command that is sent with a chunk, for the error message if the server refuses it."""
         return ("XTRIM" if self._trimming.thresholds(0, 1 if self._sizes else None) else "PEXPIRE", stream)
 
-    def after(self, chunk: Chunk) -> None:
-        """What is trimmed when a chunk has been answered: trim=acked, and where it is known only now how large entries
-        are."""
-        due = [] if self._sizes is None else self._sizes.written(chunk)
+    def trim_after(self, chunk: Chunk) -> None:
+        """Trim after the replies to a chunk: for trim=acked, and if the size of entries was not known before."""
+        due = [] if self._sizes is None else self._sizes.count(chunk)
         acked = self._trimming.strategy == "acked"
         if due or acked:
             now = self._now()
@@ -129,41 +127,41 @@ class Trimmer:
             commands = [
                 self._trimming.words(stream, *threshold)
                 for stream in ([] if acked else due)
-                for threshold in self._trimming.thresholds(now, self._most(stream))
+                for threshold in self._trimming.thresholds(now, self._max_entries(stream))
             ]
             server.execute_all(commands)
         if acked:
-            most = {stream: self._most(stream) for stream in acked}
-            self._acked_on(server).trim(acked, now, most)
+            max_entries = {stream: self._max_entries(stream) for stream in acked}
+            self._acked_on(server).trim(acked, now, max_entries)
 
-    def _most(self, stream: bytes) -> int | None:
-        return None if self._sizes is None else self._sizes.most(stream)
+    def _max_entries(self, stream: bytes) -> int | None:
+        return None if self._sizes is None else self._sizes.max_entries(stream)
 
     def close(self) -> None:
         """Close the connection that trim=acked uses."""
         self._trim_session.close()
 
     def _acked_on(self, server: Server) -> AckedTrimmer:
-        """Another connection may lead to another server: what is known of the last one does not count."""
+        """Return the trimmer of this server. Another connection may lead to another server, so it gets a new one."""
         if self._acked is None or self._acked.server is not server:
             self._acked = AckedTrimmer(server, self._trimming)
         return self._acked
 
     def _now(self) -> int:
-        if self._trimming.kept.retention is None:
+        if self._trimming.limits.retention is None:
             return 0
-        if self._ahead is None:
-            self._ahead = self._session.run(clock) - _milliseconds_here()
-        return _milliseconds_here() + self._ahead
+        if self._clock_offset is None:
+            self._clock_offset = self._session.run(clock) - _monotonic_ms()
+        return _monotonic_ms() + self._clock_offset
 
 
 def clock(server: Server) -> int:
-    """The server's; of several the one that is behind most, so that no entry goes too early."""
+    """Return the server's time in Unix ms; in a cluster, the earliest of all nodes, to trim no entry early."""
     return min(milliseconds(node.execute("TIME")) for node in server.nodes())
 
 
 class AckedTrimmer:
-    """trim=acked over a connection. It asks the server once whether it knows ACKED."""
+    """trim=acked on one server. The first XTRIM … ACKED shows whether the server knows ACKED."""
 
     def __init__(self, server: Server, trimming: Trimming) -> None:
         self.server = server
@@ -171,26 +169,26 @@ class AckedTrimmer:
         self._readers = Readers()
         self._knows_acked: bool | None = None
 
-    def trim(self, streams: Sequence[bytes], now: int, most: Mapping[bytes, int | None] | None = None) -> int:
-        """Trim each; how many entries went. most: as Trimming has it, per stream. Raises ServerReplyError and kin,
-        StreamStateError."""
+    def trim(self, streams: Sequence[bytes], now: int, max_entries: Mapping[bytes, int | None] | None = None) -> int:
+        """Trim the streams. Return the number of removed entries. max_entries: per stream, as in Trimming. Raises
+        ServerReplyError and its subclasses, StreamStateError."""
         return sum(
-            self._trim(stream, standing, *threshold)
-            for stream, standing in self._readers.look(self.server, streams).items()
-            if standing.groups
-            for threshold in self._thresholds(now, (most or {}).get(stream))
+            self._trim(stream, state, *threshold)
+            for stream, state in self._readers.look(self.server, streams).items()
+            if state.groups
+            for threshold in self._thresholds(now, (max_entries or {}).get(stream))
         )
 
-    def _thresholds(self, now: int, most: int | None) -> list[tuple[str, str]]:
-        """Without one all goes that everybody has acknowledged; where one is not known yet nothing does."""
-        found = self._trimming.thresholds(now, most)
-        return found if found or self._trimming.kept.max_bytes is not None else [("MINID", str(MAX_ID))]
+    def _thresholds(self, now: int, max_entries: int | None) -> list[tuple[str, str]]:
+        """Return the thresholds. Without one, all acknowledged entries are removed; if one is not known yet, none."""
+        thresholds = self._trimming.thresholds(now, max_entries)
+        return thresholds if thresholds or self._trimming.limits.max_bytes is not None else [("MINID", str(MAX_ID))]
 
-    def _trim(self, stream: bytes, standing: Standing, kind: str, threshold: str) -> int:
-        if standing.held is None and self._knows_acked is not False:
-            # An id goes no further than what every group had been given when they were looked at: a query that holds
-            # something back may have begun since.
-            bound = str(min(StreamId.parse(threshold), standing.given)) if kind == "MINID" else threshold
+    def _trim(self, stream: bytes, state: Standing, kind: str, threshold: str) -> int:
+        if state.held is None and self._knows_acked is not False:
+            # No higher than what was delivered to every group when their state was read: a query that holds entries
+            # back may have begun since.
+            bound = str(min(StreamId.parse(threshold), state.given)) if kind == "MINID" else threshold
             words = [*self._trimming.words(stream, kind, bound), "ACKED"]
             reply = self.server.pipeline([words])[0]
             if self._knows_acked is None:
@@ -200,7 +198,7 @@ class AckedTrimmer:
                     raise self.server.error_of(reply, words)
                 trimmed: int = reply
                 return trimmed
-        return self._trim_up_to(stream, standing.needed, kind, threshold)
+        return self._trim_up_to(stream, state.needed, kind, threshold)
 
     def _trim_up_to(self, stream: bytes, needed: StreamId, kind: str, threshold: str) -> int:
         execute = self.server.execute
@@ -212,11 +210,11 @@ class AckedTrimmer:
             return 0
         if self._trimming.approximate:
             return int(execute(*self._trimming.words(stream, "MINID", str(needed), limit=excess)))
-        # Exactly: the id below which just so many entries lie.
+        # Exactly: the ID below which this many entries lie.
         entries = execute("XRANGE", stream, "-", "+", "COUNT", excess)
         last = StreamId.parse(entries[-1][0]) if entries else needed
         return int(execute("XTRIM", stream, "MINID", "=", str(min(needed, last.next()))))
 
 
-def _milliseconds_here() -> int:
+def _monotonic_ms() -> int:
     return time.monotonic_ns() // 1_000_000

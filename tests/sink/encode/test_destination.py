@@ -10,7 +10,7 @@ from spark_streams.errors import InvalidOptionError, RStreamError, SchemaError
 from spark_streams.options.sink_options import SinkOptions
 from spark_streams.sink import batch_writer
 from spark_streams.sink.batch_writer import BatchWriter
-from spark_streams.sink.encode.chunks import Chunk, chunks
+from spark_streams.sink.encode.chunks import Chunk, encode_chunks
 from spark_streams.sink.encode.destination import Destination
 from spark_streams.sink.encode.fields import text_columns
 from spark_streams.sink.stream_writer import StreamWriter
@@ -33,11 +33,11 @@ FINGERPRINTS = [0x7EA5270645E80733, 0x7EBBFEED6C232B7A, 0x35C8E0131DE6E2D1]
 @pytest.fixture(autouse=True)
 def no_server_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is looked at here is looked at before the server is."""
-    monkeypatch.setattr(batch_writer, "reach", lambda address, is_known, ready: None)
+    monkeypatch.setattr(batch_writer, "connect_once", lambda address, is_known, ready: None)
 
 
 def whole(rows: pa.RecordBatch, to: Destination) -> Chunk:
-    (chunk,) = chunks([rows], to, "omit", 100, fingerprints=True)
+    (chunk,) = encode_chunks([rows], to, "omit", 100, fingerprints=True)
     return chunk
 
 
@@ -87,13 +87,13 @@ def accepted(columns: str, **given: str) -> None:
 
 def test_a_metadata_column_that_no_option_names_is_refused_with_both_ways_out() -> None:
     assert refused("n, _stream", stream="out") == (
-        "[RSTREAM_SCHEMA] column '_stream' begins with '_', which the source keeps for its own columns: drop it "
-        '(`.drop("_stream")`), rename it, or say `.option("streamColumn", "_stream")` to send each row to the stream '
+        "[RSTREAM_SCHEMA] column '_stream' begins with '_', which is reserved for the source's columns. Drop it "
+        '(`.drop("_stream")`), rename it, or set `.option("streamColumn", "_stream")` to send each row to the stream '
         "it names"
     )
     assert refused("n, _id", stream="out") == (
-        "[RSTREAM_SCHEMA] column '_id' begins with '_', which the source keeps for its own columns: drop it "
-        '(`.drop("_id")`), rename it, or say `.option("idColumn", "_id")` to write each row under the id it names'
+        "[RSTREAM_SCHEMA] column '_id' begins with '_', which is reserved for the source's columns. Drop it "
+        '(`.drop("_id")`), rename it, or set `.option("idColumn", "_id")` to write each row under the id it names'
     )
 
 
@@ -104,7 +104,7 @@ def test_all_columns_that_cannot_be_written_are_named_at_once() -> None:
     assert "columns '_stream', '_id', '_timestamp', '_deliveries' begin with '_'" in told
     assert '`.drop("_stream", "_id", "_timestamp", "_deliveries")`' in told
     told = refused(columns, streamColumn="_stream", idColumn="_id")
-    assert told.endswith('drop them (`.drop("_timestamp", "_deliveries")`), or rename them')
+    assert told.endswith('Drop them (`.drop("_timestamp", "_deliveries")`), or rename them')
 
 
 def test_a_name_that_is_given_is_no_leave_for_the_others() -> None:
@@ -113,13 +113,13 @@ def test_a_name_that_is_given_is_no_leave_for_the_others() -> None:
 
 
 def test_where_nothing_says_where_rows_go_the_message_names_both_options() -> None:
-    nowhere = "[RSTREAM_INVALID_OPTION] neither option stream nor streamColumn says where rows go: "
+    nowhere = "[RSTREAM_INVALID_OPTION] neither option stream nor streamColumn is set, so rows have no stream. "
     assert refused("n, _stream") == (
-        f"{nowhere}name a stream in option stream and drop column '_stream', or say "
+        f"{nowhere}Set option stream and drop column '_stream', or set "
         '`.option("streamColumn", "_stream")` to send each row to the stream it names'
     )
     assert refused("n, target") == (
-        f"{nowhere}name a stream in option stream, or in streamColumn a column that says it for each row"
+        f"{nowhere}Set option stream to a stream, or streamColumn to a column with the stream of each row"
     )
     assert refused("n, id", idColumn="id").startswith(nowhere)
 
@@ -127,18 +127,18 @@ def test_where_nothing_says_where_rows_go_the_message_names_both_options() -> No
 @pytest.mark.parametrize("option", ["streamColumn", "idColumn"])
 def test_a_column_that_is_not_there_or_no_string_is_named(option: str) -> None:
     assert refused("n, target", stream="out", **{option: "Traget"}) == (
-        f"[RSTREAM_INVALID_OPTION] sink option {option}='Traget' names a column that the rows do not have; did you "
-        "mean 'target'? they have n, target"
+        f"[RSTREAM_INVALID_OPTION] sink option {option}='Traget' names a column that the rows do not have. Did you "
+        "mean 'target'? They have n, target"
     )
     assert refused("n, target", stream="out", **{option: "n"}) == (
-        f"[RSTREAM_SCHEMA] column 'n', which option {option} names, must be a string, not int32; cast it"
+        f"[RSTREAM_SCHEMA] column 'n', which option {option} names, must be a string, not int32. Cast it"
     )
     assert "the rows have 2 columns 'a'" in refused("a, n, a", stream="out", **{option: "a"})
 
 
 def test_a_row_needs_a_field_beside_its_place() -> None:
     told = refused("target, key", streamColumn="target", idColumn="key")
-    assert told.endswith("select at least one column beside 'target' and 'key'")
+    assert told.endswith("Select at least one column beside 'target' and 'key'")
 
 
 def test_one_column_cannot_be_both() -> None:
@@ -195,5 +195,5 @@ def test_a_string_called_fields_can_name_the_stream() -> None:
 
 
 def test_a_row_that_names_no_stream_is_an_error_without_option_stream() -> None:
-    with pytest.raises(SchemaError, match="row 2 of this task names no stream in column '_stream'; fill it, or"):
+    with pytest.raises(SchemaError, match="row 2 of this task names no stream in column '_stream'. Fill the column"):
         whole(ROWS, Destination(None, "_stream", "_id"))

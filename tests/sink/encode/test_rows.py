@@ -109,14 +109,14 @@ def test_each_stream_of_a_batch_is_trimmed(server: Server, delivery: str) -> Non
 def test_a_row_without_a_stream_is_named(server: Server, delivery: str) -> None:
     rows = frame([1, 2, 3], ["a", None, "b"])
     checked = SinkOptions.parse({"url": server.url, "streamColumn": "to"})
-    with pytest.raises(SchemaError, match="row 1 of this task names no stream in column 'to'; fill it"):
+    with pytest.raises(SchemaError, match="row 1 of this task names no stream in column 'to'. Fill"):
         append([rows], checked, Task(batch_of(0)) if delivery == "exactly-once" else None)
 
 
 def test_explicit_ids_are_the_entries_ids(server: Server, delivery: str) -> None:
     with server.client() as client:
         if not counts_entries(client):
-            with pytest.raises(EntryIdError, match="row 2 of this task has the id '6-\\*'.*Redis before 7.0"):
+            with pytest.raises(EntryIdError, match="row 2 of this task has the ID '6-\\*'.*Redis before 7.0"):
                 put(server, {"n": [1, 2, 3, 4], "_id": ["5", "5-7", "6-*", None]}, delivery, idColumn="_id")
             return
     put(server, {"n": [1, 2, 3, 4], "_id": ["5", "5-7", "6-*", None]}, delivery, idColumn="_id")
@@ -134,10 +134,8 @@ def test_a_server_that_makes_no_sequence_to_a_time_is_named(server: Server) -> N
     with Connection(Address.parse(server.url)) as connection:
         found = error_of_row(connection, chunk, 0, refusal)
     assert isinstance(found, EntryIdError)
-    assert "row 7 of this task has the id '5-*', and the server at " in str(found)
-    assert "makes no sequence to a time (Redis before 7.0): write <milliseconds>-<sequence> into column 'key'" in str(
-        found
-    )
+    assert "row 7 of this task has the ID '5-*', but the server at " in str(found)
+    assert "cannot complete it (Redis before 7.0). Write <milliseconds>-<sequence> into column 'key'" in str(found)
 
 
 @pytest.mark.parametrize(
@@ -148,7 +146,7 @@ def test_an_id_that_is_not_above_the_top_is_named_with_its_row(
 ) -> None:
     with server.client() as client:
         client.xadd("out", {"n": 0}, id="5-0")
-    expected = f"row {row} of this task has the id '{ids[row]}', which is not above .* or leave column 'key' null"
+    expected = f"row {row} of this task has the ID '{ids[row]}', which is not above .* or leave column 'key' null"
     with pytest.raises(EntryIdError, match=expected):
         put(server, {"n": list(range(len(ids))), "key": ids}, delivery, idColumn="key")
 
@@ -158,7 +156,7 @@ def test_a_row_that_is_refused_within_a_transaction_is_not_marked_as_written(ser
     rows = {"n": [1, 2, 3], "key": [None, "6-6", None]}
     checked, batch = options(server.url, idColumn="key"), batch_of(0)
     for _ in range(2):
-        with pytest.raises(EntryIdError, match="row 1 of this task has the id '6-6'"):
+        with pytest.raises(EntryIdError, match="row 1 of this task has the ID '6-6'"):
             write([pa.RecordBatch.from_pydict(rows)], checked, batch)
     assert numbers(server) == Counter([1])
 
@@ -217,7 +215,9 @@ def test_a_key_of_another_type_is_seen_before_a_row_is_marked(server: Server, id
 
 @pytest.mark.parametrize("bad", ["x", "1-2-3", "-1", "5-", "1" * 30])
 def test_what_is_no_id_is_named(server: Server, delivery: str, bad: str) -> None:
-    with pytest.raises(EntryIdError, match="row 1 of this task has the id .* in column 'key': write"):
+    with pytest.raises(
+        EntryIdError, match="row 1 of this task has the ID .* in column 'key', which is not an entry ID. Write"
+    ):
         put(server, {"n": [1, 2], "key": ["1-1", bad]}, delivery, idColumn="key")
     assert not numbers(server)
 
@@ -408,8 +408,8 @@ def test_a_row_whose_id_holds_something_else_is_named(server: Server, changed: s
         if changed == "trimmed":
             client.xdel("out", "2-1")
         if changed == "partial" and not counts_entries(client):
-            why = "and the server at .* makes no sequence"
-    with pytest.raises(EntryIdError, match=f"row 1 of this task has the id '2-[1*]', {why}"):
+            why = "but the server at .* cannot complete it"
+    with pytest.raises(EntryIdError, match=f"row 1 of this task has the ID '2-[1*]', {why}"):
         put(server, again, "at-least-once", idColumn="key")
 
 

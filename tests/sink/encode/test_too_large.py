@@ -11,7 +11,7 @@ import pytest
 
 from spark_streams.errors import RowTooLargeError, SchemaError
 from spark_streams.options.sink_options import SinkOptions
-from spark_streams.sink.encode.chunks import chunks
+from spark_streams.sink.encode.chunks import encode_chunks
 from spark_streams.sink.encode.destination import Destination
 from spark_streams.sink.encode.limits import Limits
 from spark_streams.sink.send.write import Result, Task, append
@@ -70,7 +70,7 @@ def test_a_value_beyond_the_limit_is_named_with_its_row_size_and_limit(limited: 
     begun = time.monotonic()
     expected = (
         r"row 2 of this task has 15729\d\d bytes, with a value of 1572864 bytes in field 'text', for stream 'out', "
-        r"and the server at .* "
+        r"but the server at .* "
         r"takes 1048576 \(proto-max-bulk-len\)"
     )
     with pytest.raises(RowTooLargeError, match=expected) as error:
@@ -98,8 +98,8 @@ def test_a_chunk_beyond_what_a_request_may_be_is_sent_in_pieces(limited: Server,
     limits = Limits(checked.address)
     with connect(checked.address) as connection:
         limits.ask(connection)
-    [whole] = chunks([rows], Destination("out"), "omit", 5000, True)
-    pieces = list(limits.fitting(whole))
+    [whole] = encode_chunks([rows], Destination("out"), "omit", 5000, True)
+    pieces = list(limits.split(whole))
     assert [row for piece in pieces for row in piece.rows.tolist()] == list(range(160))
     assert max(int(piece.requests.offsets[-1] - piece.requests.offsets[0]) for piece in pieces) <= MB
     put(checked, rows, delivery)
@@ -111,8 +111,8 @@ def test_if_the_limits_may_not_be_read_the_row_is_named_after_the_server_has_ref
 ) -> None:
     begun = time.monotonic()
     expected = (
-        r"row 1 of this task has 3145\d{3} bytes, with a value of 3145728 bytes in field 'text', for stream 'out', and "
-        r"the server at .* closes the connection each time: raise its client-query-buffer-limit or proto-max-bulk-len"
+        r"row 1 of this task has 3145\d{3} bytes, with a value of 3145728 bytes in field 'text', for stream 'out', but "
+        r"the server at .* closes the connection each time. Raise its client-query-buffer-limit or proto-max-bulk-len"
     )
     with pytest.raises(RowTooLargeError, match=expected):
         put(options(unasked.url, chunkSize="1"), sizes(10, 3 * MB, 10), delivery)

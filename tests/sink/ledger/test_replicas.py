@@ -121,7 +121,7 @@ def test_what_is_lost_of_what_replicas_had_acknowledged_is_written_by_the_next_a
     """Another replica than the one that is the master now: the rows are not in memory any more."""
     with failing_over(masters, monkeypatch, at=2) as proxy:
         checked, batch = options(proxy.url, chunkSize="2", waitReplicas="1"), batch_of(0)
-        with pytest.raises(LedgerError, match="chunks that were written to stream 'out' .* are not on the server any"):
+        with pytest.raises(LedgerError, match="chunks that .* wrote to stream 'out' are not on the server any"):
             write([frame(ROWS)], checked, batch)
         close(checked, batch, write([frame(ROWS)], checked, batch))
     assert numbers(masters[1]) == ONCE
@@ -142,7 +142,7 @@ def test_without_waiting_a_task_says_what_a_failover_has_lost(
             proxy.lead_to(masters[1].url)
             yield frame(ROWS[40:])
 
-        with pytest.raises(LedgerError, match="another attempt writes what is missing, and nothing twice"):
+        with pytest.raises(LedgerError, match="another attempt writes the missing rows, and no row twice"):
             write(rows(), checked, batch)
         close(checked, batch, write([frame(ROWS[::-1])], checked, batch))
     assert numbers(masters[1]) == ONCE

@@ -20,7 +20,7 @@ def test_a_batch_under_a_new_query_id_is_refused_before_it_is_written_twice(serv
     for number in (0, 1):
         batch = batch_of(number)
         close(checked, batch, write([frame(ROWS)], checked, batch))
-    with pytest.raises(LedgerError, match="file metadata of the checkpoint is gone"):
+    with pytest.raises(LedgerError, match="file metadata of the checkpoint is missing"):
         write([frame(ROWS)], checked, batch_of(1, query="new"))
     assert numbers(server) == dict.fromkeys(ROWS, 2)
     assert not [key for key in ledger_keys(server) if "new" in key]
@@ -45,7 +45,7 @@ def test_a_query_that_wrote_elsewhere_before_goes_on_as_the_error_says(server: S
 
 def test_a_later_batch_without_rows_does_not_make_an_unknown_query_known(server: Server) -> None:
     checked = options(server.url)
-    with pytest.raises(LedgerError, match="is the first one that this server is told of"):
+    with pytest.raises(LedgerError, match="is the first batch of the query on this server"):
         close(checked, batch_of(7))
     assert not ledger_keys(server)
 

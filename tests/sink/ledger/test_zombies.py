@@ -9,7 +9,7 @@ import pytest
 
 from spark_streams.errors import LedgerError
 from spark_streams.sink.ledger.batch import Batch
-from spark_streams.sink.ledger.batch_commit import pass_over
+from spark_streams.sink.ledger.batch_commit import void_batch
 from spark_streams.sink.ledger.runs import begin_job
 from tests.proxy import Proxy
 from tests.sink.standing import standing
@@ -89,7 +89,7 @@ def test_wherever_a_task_stands_still_a_batch_that_was_closed_without_its_rows_g
                 client.hset("rstream:told:q", "lossy", "3:")
             batch_done(server.url, batch_of(3), [])
         else:
-            pass_over(options(server.url).address, batch_of(3))
+            void_batch(options(server.url).address, batch_of(3))
         before = numbers(server)
         for number in range(4, 4 + between):
             batch_done(server.url, batch_of(number), [])
@@ -163,6 +163,6 @@ def test_the_ledger_does_not_grow_with_the_names_of_streams(server: Server) -> N
 def test_a_checkpoint_that_was_set_back_goes_on_as_the_error_says(server: Server) -> None:
     for number in (0, 1):
         batch_done(server.url, batch_of(number), [number])
-    with pytest.raises(LedgerError, match="running the batch with delivery=at-least-once writes"):
+    with pytest.raises(LedgerError, match="Running the batch with delivery=at-least-once writes"):
         batch_done(server.url, batch_of(0), [0])
-    pass_over(options(server.url).address, batch_of(0))
+    void_batch(options(server.url).address, batch_of(0))

@@ -103,5 +103,5 @@ def test_overwriting_is_refused(server: Server) -> None:
 
     from spark_streams.sink.batch_writer import BatchWriter
 
-    with pytest.raises(UnsupportedError, match="stream 'out' is not overwritten"):
+    with pytest.raises(UnsupportedError, match="stream 'out' cannot be overwritten"):
         BatchWriter(options(server), StructType().add("a", IntegerType()), overwrite=True)

@@ -35,7 +35,7 @@ REFUSED    TAKEN_BACK    REFUSED    FAIL
 REFUSED    LOST          REFUSED    CORRECT_MARK
 EXECUTED   TURN          EXECUTED   NOTHING
 EXECUTED   SAFE          WRITTEN    NOTHING
-EXECUTED   GONE          PREPARED   START
+EXECUTED   LACKED        PREPARED   START
 WRITTEN    TURN          WRITTEN    NOTHING
 """
 EXPECTED = {
@@ -51,7 +51,9 @@ def test_every_event_in_every_state_has_one_meaning(state: State, event: Event) 
         step = advance(state, event)
         assert (step.state, step.action) == EXPECTED[state, event]
     else:
-        with pytest.raises(ImpossibleEventError, match=f"a chunk that is {state.name} cannot meet {event.name}"):
+        with pytest.raises(
+            ImpossibleEventError, match=f"event {event.name} cannot happen to a chunk in state {state.name}"
+        ):
             advance(state, event)
 
 

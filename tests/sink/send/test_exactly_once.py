@@ -192,9 +192,7 @@ def test_a_checkpoint_that_was_set_back_is_an_error(server: Server) -> None:
     for number in (4, 5):
         batch = batch_of(number)
         close(checked, batch, write([frame([number])], checked, batch))
-    with pytest.raises(
-        LedgerError, match="batch 4 of query q wants to write to stream 'out', and batch 5 of the query"
-    ):
+    with pytest.raises(LedgerError, match="batch 4 of query q cannot write to stream 'out': batch 5 of the query"):
         write([frame([4])], checked, batch_of(4))
 
 
@@ -224,7 +222,7 @@ def test_a_write_that_the_function_of_a_batch_gave_up_leaves_nothing_behind(
     batch = batch_of(1, "q.name")
     close(checked, batch, write([frame(ROWS)], checked, batch))
     assert ledger_keys(server) == {"rstream:sink:{out}:q.name", "rstream:sink:q.name"}
-    assert "write q.name of batch 0 was begun (90 rows) and not finished, and is given up" in caplog.text
+    assert "giving up write q.name of batch 0, which was begun (90 rows) and not finished" in caplog.text
 
 
 def test_a_stream_that_is_deleted_between_attempts_stays_without_what_it_had(server: Server) -> None:

@@ -12,7 +12,7 @@ from spark_streams.errors import StreamStateError
 from spark_streams.model.keys import key_beside
 from spark_streams.retention.readers import Readers
 from spark_streams.sink.send.write import append
-from spark_streams.sink.trim.trim import AckedTrimmer, Kept, Trimming
+from spark_streams.sink.trim.trim import AckedTrimmer, RetentionLimits, Trimming
 from spark_streams.wire.address.address import Address
 from spark_streams.wire.connection.connection import Connection
 from tests.remedies import carry_out
@@ -20,7 +20,7 @@ from tests.sink.writing import frame, numbers, options
 from tools.driving import ALL, LOOK_EACH_TIME, another_reader, begin, drain, forget_all, read, reader
 from tools.servers.server import Server
 
-EXACTLY = Trimming("acked", Kept(), False)
+EXACTLY = Trimming("acked", RetentionLimits(), False)
 
 
 @pytest.fixture
@@ -112,12 +112,12 @@ def test_a_query_that_is_gone_for_good_can_be_let_go(client: redis.Redis, trimme
 @pytest.mark.parametrize(
     ("trimming", "left"),
     [
-        (Trimming("acked", Kept(maxlen=50), False), 70),
-        (Trimming("acked", Kept(maxlen=80), False), 80),
-        (Trimming("acked", Kept(maxlen=10), True), 100),  # whole nodes
-        (Trimming("acked", Kept(min_id="20"), False), 81),
-        (Trimming("acked", Kept(min_id="200"), False), 70),
-        (Trimming("acked", Kept(retention=10), False), 70),
+        (Trimming("acked", RetentionLimits(maxlen=50), False), 70),
+        (Trimming("acked", RetentionLimits(maxlen=80), False), 80),
+        (Trimming("acked", RetentionLimits(maxlen=10), True), 100),  # whole nodes
+        (Trimming("acked", RetentionLimits(min_id="20"), False), 81),
+        (Trimming("acked", RetentionLimits(min_id="200"), False), 70),
+        (Trimming("acked", RetentionLimits(retention=10), False), 70),
     ],
 )
 def test_it_bounds_every_threshold(server: Server, client: redis.Redis, trimming: Trimming, left: int) -> None:
