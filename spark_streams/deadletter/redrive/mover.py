@@ -12,7 +12,8 @@ are appended before it, and noted there until it has deleted their dead letters 
 
 Live streams are written to all the time, and a transaction that WATCHes them fails each time. After a few failures a
 page is tried with a WATCH of the state alone. An XADD that fails within EXEC does not hold up the other commands (FACTS
-R14): such dead letters are put back. Those that another program deleted meanwhile are counted.
+R14): such dead letters are put back. If their own stream refuses them, too, an error says so, and the log has their
+fields. Those that another program deleted meanwhile are counted.
 
 Each try of a transaction writes another state. So the state tells whether a transaction whose reply was lost was
 executed, also if the server executes it late.
@@ -20,24 +21,27 @@ executed, also if the server executes it late.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from spark_streams.deadletter.ids_left import watch_destinations
+from spark_streams.deadletter.ids_left import watch_destinations, watch_with_room
 from spark_streams.deadletter.redrive.other_slots import append, finish, forget, in_other_slots
 from spark_streams.deadletter.redrive.page_plan import PagePlan, Part
 from spark_streams.deadletter.redrive.redrive_lock import RedriveRun
-from spark_streams.errors import ServerReplyError
+from spark_streams.errors import IdsExhaustedError, ServerReplyError, WrongKeyTypeError
 from spark_streams.model.keys import read_retry_stream
-from spark_streams.wire.connection.connection import Argument, ReplyError
+from spark_streams.wire.connection.connection import Argument, Reply, ReplyError
 from spark_streams.wire.replies.multi_exec import execute_packed, transact_each
 from spark_streams.wire.replies.replies import errors_among
 
 WATCHED_TRIES = 3  # of a page with all its keys watched
 
 Command = Sequence[Argument]
+
+_log = logging.getLogger("spark_streams.deadletter")
 
 
 @dataclass
@@ -139,25 +143,52 @@ class Mover:
         return True
 
     def _put_back(self, owed: _Owed) -> None:
-        """Append these to the dead letters again, each once. Raises ServerReplyError when that is done."""
-        run = self._run
-        is_back = False
-        while not is_back:
-            stored = run.stored()
-            if stored is None:  # another process has taken over meanwhile, and the state is its own
-                is_back = transact_each(run.home, owed.commands) is not None
-                continue
-            run.state = stored
-            if stored.serial in owed.serials:  # the reply was lost
+        """Append these to the dead letters again, each once. Raises ServerReplyError, also when that is done."""
+        run, count = self._run, len(owed.commands)
+        results: list[Reply] | None = None
+        tries = 0
+        while results is None:
+            # While the stream is watched, no XADD that is executed is refused: a lost reply leaves no doubt.
+            stored = run.stored(*([run.stream] if tries < WATCHED_TRIES else []))
+            if stored is not None and stored.serial in owed.serials:  # the reply was lost
+                run.state = stored
                 break
-            state = run.next(-len(owed.commands))
-            owed.serials.add(state.serial)
-            is_back = transact_each(run.home, [*owed.commands, state.store(run.stream)]) is not None
-            run.state = state if is_back else stored
+            self._require_room(owed)
+            if stored is None:  # another process has taken over meanwhile, and the state is its own
+                results = transact_each(run.home, owed.commands)
+            else:
+                run.state = stored
+                state = run.next(-count)
+                owed.serials.add(state.serial)
+                results = transact_each(run.home, [*owed.commands, state.store(run.stream)])
+                run.state = stored if results is None else state
+            tries += 1
+        refused = errors_among((results or [])[:count])
+        if refused:
+            raise self._lost([owed.commands[place] for place, _ in refused], owed.why, refused[0][1])
         self._owed = None
         raise ServerReplyError(
-            f"{len(owed.commands)} dead letters of stream {run.stream!r} at {run.session.address} could not be moved "
-            f"and were put back at its end: {owed.why}"
+            f"{count} dead letters of stream {run.stream!r} at {run.session.address} could not be moved and were put "
+            f"back at its end: {owed.why}"
+        )
+
+    def _require_room(self, owed: _Owed) -> None:
+        """Check that the stream of dead letters can take these again. Raises ServerReplyError."""
+        try:
+            watch_with_room(self._run.home, [], [self._run.stream], len(owed.commands))
+        except (WrongKeyTypeError, IdsExhaustedError) as error:
+            raise self._lost(owed.commands, owed.why, error) from None
+
+    def _lost(self, letters: Sequence[Command], why: ReplyError, error: Exception) -> ServerReplyError:
+        """Dead letters that no stream takes: their fields go to the log. Return the error."""
+        run = self._run
+        self._owed = None
+        for command in letters:
+            _log.error("a dead letter of stream %r that no stream takes has the fields %r", run.stream, command[3:])
+        return ServerReplyError(
+            f"{len(letters)} dead letters of stream {run.stream!r} at {run.session.address} could not be moved "
+            f"({why}), and could not be put back ({error}). They are in no stream: the log has their fields. Restore "
+            "the stream, and append them with XADD"
         )
 
 

@@ -415,6 +415,34 @@ def test_letters_that_are_put_back_are_put_back_once_however_often_the_connectio
         assert [fields for _, fields in words(client, DEAD)] == before
 
 
+@pytest.mark.parametrize("change", ["becomes a text", "runs out of ids"])
+def test_letters_that_cannot_be_put_back_are_reported_and_logged(
+    server: Server, change: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An XADD that is refused within the transaction which puts back has put nothing back."""
+    fill(server, 3)
+    with server.client() as client:
+
+        def act(*_: object) -> None:
+            if change == "runs out of ids":
+                client.execute_command("XSETID", DEAD, f"{2**64 - 1}-{2**64 - 1}")
+            else:
+                client.delete(DEAD)
+                client.set(DEAD, "text")
+
+        refused = pytest.raises(ServerReplyError, match="3 dead letters .* could not be put back .* the log has")
+        with (
+            destination_turns_to_text(client),
+            before_sending(b"MULTI", b"dl.redrives", act=act, times=1) as changed,
+            refused,
+        ):
+            redrive(server)
+        assert len(changed) == 1
+        assert caplog.text.count("that no stream takes has the fields") == 3
+        if change == "runs out of ids":
+            assert client.xlen(DEAD) == 0
+
+
 def test_a_connection_that_breaks_at_the_very_end_is_no_matter(server: Server) -> None:
     fill(server, 20)
     with before_sending(b"MULTI", b"DEL", redrive_key(DEAD), act=in_turn(lost, reply_lost), times=2) as broken:
