@@ -216,6 +216,25 @@ def test_a_page_on_its_way_to_other_slots_does_not_expire(cluster: RedisCluster)
     assert numbers(cluster.server) == list(range(COUNT))
 
 
+def test_a_page_that_another_slot_refused_within_its_transaction_stays_if_the_process_dies(
+    cluster: RedisCluster,
+) -> None:
+    """The note that is written in the same transaction does not prove that the entries were appended."""
+    fill(cluster.server, COUNT)
+    with cluster.server.client() as client, mock.patch("spark_streams.wire.lease.Lease._take"):
+        becomes_text = before_sending(b"MULTI", b"HSET", act=lambda *_: client.set("s", "text"), times=1)
+        dies = before_sending(b"HDEL", act=killed)
+        with contextlib.suppress(KilledError), becomes_text as changed, dies as died:
+            redrive(cluster.server)
+        assert (len(changed), len(died)) == (1, 1)
+        assert redrive(cluster.server).refused == COUNT  # the group of the dead letters is gone with its stream
+        assert sorted(numbers(cluster.server, DEAD)) == list(range(COUNT))
+        client.delete("s")
+        client.xgroup_create("s", "g", id="0", mkstream=True)
+        assert redrive(cluster.server).moved == COUNT
+    assert numbers(cluster.server) == list(range(COUNT))
+
+
 def test_a_limit_counts_what_a_lost_connection_left_on_its_way(cluster: RedisCluster) -> None:
     fill(cluster.server, COUNT)
     with before_sending(b"XDEL", act=lost, times=1):

@@ -11,6 +11,10 @@
 
 `finish` is for a state with `to` that another process, or a connection, has left. It writes into `redriven` before it
 reads: a transaction of a process that stood still meanwhile has been executed by then, or fails by its WATCH.
+
+An XADD that fails within EXEC does not hold up the HSET (FACTS R14). `append` then removes the ids that were refused.
+If the process dies before that, `finish` believes `redriven` only if `to` holds a stream. Otherwise no entry of the
+page is in `to`, and its dead letters stay.
 """
 
 from __future__ import annotations
@@ -67,12 +71,13 @@ def append(run: RedriveRun, plan: PagePlan, streams: Sequence[bytes]) -> tuple[l
 
 
 def finish(run: RedriveRun) -> None:
-    """Delete the dead letters that the streams have entries of. The state is watched."""
+    """Delete the dead letters whose entries were appended. The state is watched."""
     ids: list[bytes] = []
     for to in run.state.to:
         there, key = run.session.of(raw(to)), redriven_key(to, run.stream)
-        _, flat = there.execute_all([("HSET", key, _FENCE, run.state.run), ("HGETALL", key)])
-        ids += [entry for entry in flat[0::2] if entry != _FENCE]
+        _, flat, kind = there.execute_all([("HSET", key, _FENCE, run.state.run), ("HGETALL", key), ("TYPE", to)])
+        if kind == b"stream":
+            ids += [entry for entry in flat[0::2] if entry != _FENCE]
     _watch_alone(run)
     found = run.home.execute_all([("XRANGE", run.stream, entry, entry) for entry in ids])
     left = [entry for entry, entries in zip(ids, found, strict=True) if entries]
