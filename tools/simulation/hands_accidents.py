@@ -9,7 +9,7 @@ from tools.key_copies import Command, copies, make_again
 from tools.simulation.model import EARLY, GIVEN_UP
 from tools.simulation.once import OUT
 from tools.simulation.step import Step, part, pick
-from tools.simulation.world import World
+from tools.simulation.world import World, is_ours
 
 _LOST = "lost with the server's last writes"
 
@@ -71,6 +71,9 @@ def restore(world: World, step: Step) -> None:
             if one.n > world.backup.last and one.key > id_key(world.query.logged(one.stream)):
                 one.excuses.add("lost by the server before anybody has logged it")
     for name in world.names():
+        for entry, consumer in world.see(name).pending.items():
+            if not is_ours(consumer):  # theirs again, if they had it then
+                world.model.hand(world.model.of(name, [entry]), consumer)
         world.model.stream(name).suffers("server set back")
         world.births.changed(name)
     world.model.stream(OUT).suffers("server set back")
@@ -82,7 +85,7 @@ def rollback(world: World, step: Step) -> None:
     if len(query.offsets) < 2:
         return
     query.newest = (list(query.offsets), query.committed)
-    if query.options.get("delivery") == "at-most-once":
+    if query.gives_up or query.options.get("delivery") == "at-most-once":
         # The last batch looks like one that a crash has kept from being read.
         for name in query.reads():
             unmarked = [one for one in world.model.of(name) if one.key > world.committed(name)]

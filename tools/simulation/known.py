@@ -10,7 +10,13 @@ import re
 KNOWN: dict[str, str] = {
     r"before its late group": "what says where a pattern's streams begin was taken away before there was a checkpoint",
     r"^twice .*server set back": "a lenient query takes a server from before its group was made for one made anew",
-    r"^twice \| (passed over|vanished) .*group (made anew|set back)": "a group is moved while a batch is taken",
+    r"^twice \| (deleted\+)?(passed over|vanished)(\+trimmed)? .*group (made anew|set back)": (
+        "a group is moved while a batch is taken"
+    ),
+    r"^twice \| passed over .*checkpoint set back.*evicted sink": "the ledger is gone, the checkpoint an older copy",
+    r"^twice \| passed over .*vanished \| lenient": "a batch is a range of ids, its stream made anew",
+    r"^uncounted \| trimmed\+vanished \| after trimmed\+vanished \|": "a stream made anew is taken for the same one",
+    r"^uncounted \| passed over \| after others read\+vanished \|": "made anew before there was a checkpoint",
     r"^(silent|uncounted) \| (deleted\+)?passed over .*group (set forward|made anew).*others read": (
         "others read from a group that was moved"
     ),

@@ -24,7 +24,9 @@ class Entry:
 
     gone: what took it out of its stream, "" while it is there; excuses: why it may be missing in the sink; again: why
     it may be there twice; named: an error has spoken of its loss; settled: its loss was counted, or given up;
-    shuffled: it may come out of order; theirs: another consumer of the group has it.
+    shuffled: it may come out of order; theirs: another consumer of the group has it; acknowledged: the query has sent
+    its XACK; gone_unacknowledged: it went before that. One execution of a task may have read it then, and another one
+    of the same task may have found it missing.
     """
 
     n: int
@@ -37,6 +39,8 @@ class Entry:
     settled: bool = False
     shuffled: bool = False
     theirs: str = ""
+    acknowledged: bool = False
+    gone_unacknowledged: bool = False
 
     @property
     def place(self) -> Place:
@@ -135,6 +139,7 @@ class Model:
         """These are gone from their streams."""
         for one in taken:
             one.gone = one.gone or cause
+            one.gone_unacknowledged = not one.acknowledged
             stream = self.stream(one.stream)
             if not (stream.born and stream.known):
                 one.excuses.add(EARLY)

@@ -60,6 +60,7 @@ class Query:
         self._reader: StreamReader | None = None
         self._limit: ReadLimit = ReadAllAvailable()
         self.always_ordered = options.get("ordered") == "true"
+        self.gives_up = False  # whether the last batch was made with at-most-once
 
     # -- what it is ----------------------------------------------------------------------------------------------
 
@@ -214,6 +215,7 @@ class Query:
             return False
         self.world.tell(f"   offsets/{len(self.offsets)}: {_shown(end)}")
         self.offsets.append(end)
+        self.gives_up = self.options.get("delivery") == "at-most-once"
         self._tell_what_is_known()
         self.world.tick()
         if len(self.offsets) > 1:

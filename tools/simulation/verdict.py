@@ -37,6 +37,8 @@ def at_peace(world: World) -> None:
     _hold_pending(world, streams)
     for one in missing:
         one.settled = True
+    for one in model.entries.values():
+        one.settled |= one.gone_unacknowledged and one.n in model.sunk
     for name in streams:
         if name in model.streams:
             if query.is_lenient:
@@ -108,7 +110,7 @@ def _hold_counts(world: World, name: str, missing: list[Entry]) -> None:
     told = world.model.streams[name].counted
     remembered = world.query.lost(name) - world.model.streams[name].remembered
     least = sum(not _may_pass(world, one) and one.gone not in _WITH_ALL for one in missing)
-    most = len(missing) + sum(_may_be_counted(one) for one in world.model.of(name))
+    most = len(missing) + sum(_may_be_counted(world, one) for one in world.model.of(name))
     if not world.model.streams[name].ever <= _EXACT:
         least, most = min(least, 1), 1 << 30  # not without a word
     if told < least or remembered > most:
@@ -117,10 +119,12 @@ def _hold_counts(world: World, name: str, missing: list[Entry]) -> None:
         world.fail(_kind(world, what, missing, name), f"{told_of}: {_shown(missing)}")
 
 
-def _may_be_counted(one: Entry) -> bool:
+def _may_be_counted(world: World, one: Entry) -> bool:
     """Whether the query may count an entry that it need not have read: it had not looked at the stream yet, or a run
-    with at-most-once has given the entry up, and a later run without it reads its batch again."""
-    return bool(one.excuses & {EARLY, GIVEN_UP}) and not one.settled
+    with at-most-once has given the entry up, and a later run without it reads its batch again. Or it is in the sink:
+    documented, another execution of its task may have found it missing."""
+    was_found_missing = one.gone_unacknowledged and one.n in world.model.sunk
+    return (bool(one.excuses & {EARLY, GIVEN_UP}) or was_found_missing) and not one.settled
 
 
 def _may_pass(world: World, one: Entry) -> bool:

@@ -218,6 +218,7 @@ class World:
         if group != GROUP:
             return
         for one in self.model.of(stream, ids):
+            one.acknowledged = True
             if not self.model.is_due(one) or one.gone or one.named or one.settled:
                 continue
             if options.get("delivery") == "at-most-once":
