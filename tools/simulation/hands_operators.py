@@ -91,6 +91,8 @@ def remake(world: World, step: Step) -> None:
     to = "$" if step.how < 0.4 else "0" if step.how < 0.7 else pick(["0-0", *seen.ids], step.much)
     world.client.xgroup_create(name, GROUP, id=to)
     world.model.stream(name).suffers("group made anew")
+    if world.query.takes_a_batch:
+        world.model.stream(name).ever.add("group made anew amid a trigger")
     world.births.changed(name, by_hand=True)
 
 

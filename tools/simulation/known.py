@@ -27,6 +27,9 @@ KNOWN: dict[str, str] = {
     r"^uncounted \| (deleted|trimmed) \| .*group made anew.*vanished \|": (
         "a group is made anew while the query begins on a stream that was made anew"
     ),
+    r"^uncounted \| (deleted|trimmed) \| .*group made anew amid a trigger.*\| lenient": (
+        "a group is made anew while a batch is taken"
+    ),
     r"^uncounted \| passed over .*group made anew .*once noAck": "a group is made anew while noAck is given up",
     r"^silent \| trimmed \| .*entries taken from us.*trimmed": "a shared group is set by hand, its stream trimmed",
     r"^silent \| trimmed \| .*checkpoint set back.*trimmed.* noAck$": "an older copy lacks how much its last batch had",
