@@ -30,7 +30,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from spark_streams.model.numbers import COUNT_MAX, whole
+from spark_streams.model.numbers import COUNT_MAX, parse_number
 
 PREFIX = "dl."
 NAMES = (
@@ -69,7 +69,7 @@ class Mark:
     def parse(cls, value: bytes) -> Mark | None:
         """None where the value is not what `bytes` gives."""
         found = _MARK.match(text(value))
-        redrives = None if found is None else whole(found[1], COUNT_MAX)
+        redrives = None if found is None else parse_number(found[1], COUNT_MAX)
         return None if found is None or redrives is None else cls(redrives, found[2], found[3])
 
     def __bytes__(self) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from spark_streams.model.numbers import whole
+from spark_streams.model.numbers import parse_number
 
 Version = tuple[int, ...]
 
@@ -93,7 +93,7 @@ def numbers(version: str) -> Version:
     """`7.0.15` as (7, 0, 15); what is no number ends it."""
     found: list[int] = []
     for part in version.split("."):
-        number = whole(part)
+        number = parse_number(part)
         if number is None:
             break
         found.append(number)
@@ -102,7 +102,7 @@ def numbers(version: str) -> Version:
 
 def whole_or_zero(text: str) -> int:
     """0 if it is no whole number."""
-    return whole(text, least=-(2**63)) or 0
+    return parse_number(text, minimum=-(2**63)) or 0
 
 
 def size(count: int) -> str:

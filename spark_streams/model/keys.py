@@ -1,6 +1,6 @@
-"""Every key that the product makes on a server; docs/reference/keys.md lists them. Pure.
+"""Names of all keys that the product creates on a server; docs/reference/keys.md lists them. Pure.
 
-Those beside a stream stand in its own slot, so that one transaction may touch both (Redis Cluster).
+Keys beside a stream are in the stream's slot, so one transaction can change both (Redis Cluster).
 """
 
 from __future__ import annotations
@@ -12,17 +12,18 @@ from functools import lru_cache
 from typing import NamedTuple
 from urllib.parse import quote, unquote
 
-from spark_streams.model.numbers import COUNT_MAX, whole
+from spark_streams.model.numbers import COUNT_MAX, parse_number
 
 PREFIX = "rstream:"  # of every key of the product
-RUNS = "rstream:runs"  # the highest number that a run of a sink was given
-CLOSED = b""  # the field of a sink's record that is no stream: the last batch that is complete
+RUNS = "rstream:runs"  # the highest number of a sink's run
+CLOSED = b""  # field of a sink's record that is not a stream's name: the last batch that is complete
 SLOTS = 16384
 _TAG = re.compile(rb"[^{]*\{([^}]+)\}", re.DOTALL)
 
 
 def key_beside(stream: str | bytes, kind: str, *names: str) -> bytes:
-    """`rstream:<kind>:{<stream>}:<name>…`: the stream's hash tag in braces, and its name behind where that is more."""
+    """Return `rstream:<kind>:{<tag>}:<name>…`, with the stream's hash tag in braces. If the tag is not the stream's
+    complete name, the name follows it."""
     raw = stream.encode() if isinstance(stream, str) else stream
     tag = hash_tag(raw)
     where = b"{%b}" % tag + (b"" if tag == raw else b":" + raw)
@@ -30,7 +31,7 @@ def key_beside(stream: str | bytes, kind: str, *names: str) -> bytes:
 
 
 def key_of_query(kind: str, group: str, consumer: str) -> bytes:
-    """`rstream:<kind>:<group>:<consumer>`: what is known of a query as a whole, in whatever slot."""
+    """Return `rstream:<kind>:<group>:<consumer>`: a key of the query, in any slot."""
     return b"rstream:%b:%b:%b" % (kind.encode(), quote(group, safe="").encode(), quote(consumer, safe="").encode())
 
 
@@ -54,32 +55,32 @@ SESSIONS = "rstream:session:"
 
 
 def session_key(scope: str, holder: str) -> str:
-    """`rstream:session:<scope>:<holder>`: is there while the process that holds leases under this token lives. scope:
-    the group of a query, or what else the process does."""
+    """Return `rstream:session:<scope>:<holder>`: exists while the process lives that holds leases under this token.
+    scope: the group of a query, or the name of another activity."""
     return f"{SESSIONS}{quote(scope, safe='')}:{holder}"
 
 
 def record_key(query: str) -> str:
-    """The record of a sink's query: which streams its batches wrote to, and which batch is closed."""
+    """Return the key of a sink's record for a query: the streams of its batches, and the batch that is closed."""
     return f"rstream:sink:{query}"
 
 
 def pace_key(name: str) -> str:
-    """When the next rows of a paced write may be sent. name: of the write."""
+    """Return the key with the time when the next rows of a paced write may be sent. name: of the write."""
     return f"rstream:pace:{name}"
 
 
 def witness_key(query: str, number: int) -> str:
-    """The witness of a sink's query, in a slot that goes by this number."""
+    """Return the key of the witness of a sink's query, in the slot of this number."""
     return f"rstream:witness:{{{number}}}:{query}"
 
 
 def shards_key(stream: str) -> bytes:
-    """What is known of a stream in shards as a whole, beside its name."""
+    """Return the key of a stream in shards: how many there are."""
     return key_beside(stream, "shards")
 
 
-# Streams beside a stream: what waits for another try, and what has come back from there.
+# Streams beside a stream: entries that wait for a retry, and returned entries.
 _RETRY, _RETURNED = "retry", "returned"
 _OF_STREAM = r"(?s)rstream:{}:\{{([^}}]+)\}}(?::(.+))?:([^:]+)"
 _RETRY_NAME = re.compile(_OF_STREAM.format(_RETRY) + ":([0-9]+)")
@@ -87,7 +88,7 @@ _RETURNED_NAME = re.compile(_OF_STREAM.format(_RETURNED))
 
 
 class RetryStream(NamedTuple):
-    """stream, group: whose entries it holds; attempts: how often these have failed, None: they have come back."""
+    """stream, group: of the entries that it holds; attempts: how often these have failed, None: returned entries."""
 
     stream: str
     group: str
@@ -95,17 +96,17 @@ class RetryStream(NamedTuple):
 
 
 def retry_stream(stream: str, group: str, attempts: int) -> str:
-    """Where entries of a stream wait that the group has tried so often."""
+    """Return the name of the stream in which entries wait that the group has tried this many times."""
     return key_beside(stream, _RETRY, group, str(attempts)).decode()
 
 
 def returned_stream(stream: str, group: str) -> str:
-    """Where they are read again, when they have waited."""
+    """Return the name of the stream from which the group reads returned entries, after their delay."""
     return key_beside(stream, _RETURNED, group).decode()
 
 
 def delays_key(stream: str, group: str) -> bytes:
-    """Says how long entries wait, for whoever looks at them."""
+    """Return the key with the retry delays of a group, for commands and metrics that show them."""
     return key_beside(stream, "delays", group)
 
 
@@ -114,81 +115,81 @@ _OF_A_CONSUMER = ("lease", "committed", "first", "start", "notes", "claims", "at
 
 
 def keys_of_consumer(stream: str, group: str, consumer: str) -> list[tuple[str, bytes]]:
-    """All that there may be of a consumer of a group beside a stream: kind and key of each."""
+    """Return kind and key of all keys that a consumer of a group may have beside a stream."""
     return [(kind, key_beside(stream, kind, group, consumer)) for kind in _OF_A_CONSUMER]
 
 
-def keys_of_group(stream: str, group: str, most_attempts: int) -> list[tuple[str, bytes]]:
-    """All that there may be of the group as a whole beside a stream: kind and key of each. most_attempts: how often an
-    entry may have failed that waits for another try."""
-    retries = [(_RETRY, retry_stream(stream, group, n).encode()) for n in range(1, most_attempts + 1)]
-    others = [("archive", key_beside(stream, "archive", group)), ("delays", delays_key(stream, group))]
-    return [*others, *retries, (_RETURNED, returned_stream(stream, group).encode())]
+def keys_of_group(stream: str, group: str, max_attempts: int) -> list[tuple[str, bytes]]:
+    """Return kind and key of all keys that a group may have beside a stream, without those of its consumers.
+    max_attempts: how often an entry that waits for a retry may have failed."""
+    retries = [(_RETRY, retry_stream(stream, group, n).encode()) for n in range(1, max_attempts + 1)]
+    fixed = [("archive", key_beside(stream, "archive", group)), ("delays", delays_key(stream, group))]
+    return [*fixed, *retries, (_RETURNED, returned_stream(stream, group).encode())]
 
 
-def is_own(name: str) -> bool:
-    """Whether a key's name is one of the product's."""
+def is_product_key(name: str) -> bool:
+    """Whether a key belongs to the product."""
     return name.startswith(PREFIX)
 
 
 def is_returned(stream: str) -> bool:
-    """Whether a stream that a query reads is one of those that entries come back to."""
+    """Whether a stream that a query reads holds returned entries."""
     return stream.startswith(f"rstream:{_RETURNED}:")
 
 
-def is_beside(stream: str) -> bool:
-    """Whether a name is one of those that streams beside a stream have, read_retry_stream can read it or not."""
+def is_retry_or_returned(stream: str) -> bool:
+    """Whether a name begins as those of retry streams and streams of returned entries do."""
     return is_returned(stream) or stream.startswith(f"rstream:{_RETRY}:")
 
 
 def read_retry_stream(name: str) -> RetryStream | None:
-    """What such a name says; None for any other."""
-    found = _RETRY_NAME.fullmatch(name)
-    attempts = None if found is None else whole(found[4], COUNT_MAX)
-    if found is not None and attempts is None:
+    """Parse the name of a retry stream or of a stream of returned entries. None for any other name."""
+    match = _RETRY_NAME.fullmatch(name)
+    attempts = None if match is None else parse_number(match[4], COUNT_MAX)
+    if match is not None and attempts is None:
         return None
-    found = found or _RETURNED_NAME.fullmatch(name)
-    return None if found is None else RetryStream(found[2] or found[1], unquote(found[3]), attempts)
+    match = match or _RETURNED_NAME.fullmatch(name)
+    return None if match is None else RetryStream(match[2] or match[1], unquote(match[3]), attempts)
 
 
 def origin_of(stream: str) -> str:
-    """The stream that the entries of a returned stream come from; any other is its own."""
-    told = read_retry_stream(stream) if is_returned(stream) else None
-    return stream if told is None else told.stream
+    """Return the stream whose returned entries a stream holds; for any other stream, the stream itself."""
+    retry = read_retry_stream(stream) if is_returned(stream) else None
+    return stream if retry is None else retry.stream
 
 
 @lru_cache(maxsize=4096)
 def slot_of(key: bytes) -> int:
-    """Which of a cluster's 16,384 slots a key stands in. Source: Redis Cluster's specification."""
-    found = _TAG.match(key)
-    return crc16(key if found is None else found[1]) % SLOTS
+    """Return the slot of a key, of a cluster's 16,384. Source: Redis Cluster's specification."""
+    match = _TAG.match(key)
+    return crc16(key if match is None else match[1]) % SLOTS
 
 
 def hash_tag(stream: bytes) -> bytes:
-    """What to put in braces so that a key falls into this stream's slot. Source: Redis Cluster's specification."""
-    found = _TAG.match(stream)
-    if found is not None:
-        return found[1]
+    """Return the text in braces that puts a key into this stream's slot. Source: Redis Cluster's specification."""
+    match = _TAG.match(stream)
+    if match is not None:
+        return match[1]
     return stream if b"}" not in stream else tag_of_slot(crc16(stream) % SLOTS)
 
 
 @lru_cache(maxsize=4096)
 def tag_of_slot(slot: int) -> bytes:
-    """The smallest number whose digits, in braces, put a key into this slot."""
+    """Return the smallest number whose digits, in braces, put a key into this slot."""
     return b"%d" % _tags()[slot]
 
 
 @lru_cache(maxsize=1)
 def _tags() -> Mapping[int, int]:
-    """That number for each slot. Finding all of them takes a tenth of a second; the largest one is 109,757."""
-    found: dict[int, int] = {}
+    """Return that number for each slot. This takes a tenth of a second; the largest number is 109,757."""
+    numbers: dict[int, int] = {}
     number = 0
-    while len(found) < SLOTS:
-        found.setdefault(crc16(b"%d" % number) % SLOTS, number)
+    while len(numbers) < SLOTS:
+        numbers.setdefault(crc16(b"%d" % number) % SLOTS, number)
         number += 1
-    return found
+    return numbers
 
 
 def crc16(data: bytes) -> int:
-    """CRC16-CCITT (XMODEM), which gives a key its slot."""
+    """Return the CRC16-CCITT (XMODEM), from which a key's slot is computed."""
     return binascii.crc_hqx(data, 0)

@@ -1,4 +1,4 @@
-"""Commands of `rstream` that error messages and log lines name as a remedy, ready to copy into a shell. Pure."""
+"""Commands of `rstream` that error messages and log lines name as a remedy, to copy into a shell. Pure."""
 
 from __future__ import annotations
 
@@ -6,27 +6,27 @@ import shlex
 
 
 def seek_command(stream: str, group: str, position: object) -> str:
-    """The command that sets a stopped query's group to a position."""
+    """Return the command that sets a stopped query's group to a position."""
     return _command("groups seek", stream, group, "--to", str(position), "--yes")
 
 
 def replay_command(stream: str, group: str, first: object) -> str:
-    """The command that has a stopped query read again from an entry on; a dry run without --yes."""
+    """Return the command that makes a stopped query read again from an entry on; a dry run without --yes."""
     return _command("replay", stream, group, "--from", str(first))
 
 
 def create_command(stream: str, group: str, position: object) -> str:
-    """The command that makes a group at a position."""
+    """Return the command that creates a group at a position."""
     return _command("groups create", stream, group, "--start", str(position), "--yes")
 
 
 def delete_consumer_command(stream: str, group: str, consumer: str) -> str:
-    """The command that deletes a consumer of a group; it refuses if entries are pending for it."""
+    """Return the command that deletes a consumer of a group. The command refuses if entries are pending for it."""
     return _command("groups delete", stream, group, "--consumer", consumer, "--yes")
 
 
 def acknowledge_command(stream: str, group: str, consumer: str) -> str:
-    """The command that acknowledges all that is pending for a consumer: nobody reads these entries again."""
+    """Return the command that acknowledges all entries that are pending for a consumer: they are not read again."""
     return _command("groups ack", stream, group, "--consumer", consumer, "--yes")
 
 

@@ -1,4 +1,4 @@
-"""Names for values without a static type: what others hand over, and is checked where it is read."""
+"""Names for values without a static type: values of other programs, checked by the code that reads them."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from spark_streams.model.keys import SLOTS, tag_of_slot
-from spark_streams.model.numbers import whole
+from spark_streams.model.numbers import parse_number
 
 MOST = 256  # shards of a stream
 _NAME = re.compile(r"([^{}]+):([0-9]{1,3})/([0-9]{1,3}):\{[0-9]+\}", re.DOTALL)
@@ -40,7 +40,7 @@ class Shard:
         found = _NAME.fullmatch(name)
         if found is None:
             return None
-        number, count = whole(found[2], MOST), whole(found[3], MOST)
+        number, count = parse_number(found[2], MOST), parse_number(found[3], MOST)
         if number is None or count is None or number >= count:
             return None
         shard = cls(found[1], number, count)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from spark_streams.errors import ShardsError
 from spark_streams.model.keys import shards_key
-from spark_streams.model.numbers import whole
+from spark_streams.model.numbers import parse_number
 from spark_streams.shards.names import MOST, shards_of
 from spark_streams.wire.connection.connection import Reply, ReplyError
 
@@ -43,7 +43,7 @@ class ShardSet:
             )
         words = [word.decode("utf-8", "replace") for word in flat]
         told = dict(zip(words[0::2], words[1::2], strict=True))
-        count = whole(told.get("shards", ""), MOST)
+        count = parse_number(told.get("shards", ""), MOST)
         if not count or told.get("rule") != RULE:
             raise ShardsError(
                 f"key {shards_key(stream).decode()!r} says {str(told)[:_SHOWN]}, and this version knows rule {RULE!r} "

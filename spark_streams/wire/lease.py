@@ -32,7 +32,7 @@ from pathlib import Path
 
 from spark_streams.errors import RStreamError, TakenError
 from spark_streams.model.keys import SESSIONS, session_key
-from spark_streams.model.numbers import whole
+from spark_streams.model.numbers import parse_number
 from spark_streams.wire.address.address import Address
 from spark_streams.wire.connect import connect
 from spark_streams.wire.connection.server import Server
@@ -75,7 +75,7 @@ class Processes:
         holder = _read(value)
         if holder is None or not self.space or holder.get("space") != self.space:
             return None
-        return bool(self.born(whole(str(holder["pid"])) or 0) == holder["born"] != "")
+        return bool(self.born(parse_number(str(holder["pid"])) or 0) == holder["born"] != "")
 
 
 @dataclass(frozen=True)

@@ -203,7 +203,7 @@ def test_purge_asks_and_deletes_what_is_meant(server: Server, monkeypatch: pytes
         (["list", "--reason", "x"], 2, "a choice of dead letters goes with one STREAM"),
         (["list", DEAD, "--field", "n"], 2, "field 'n' is not NAME=VALUE"),
         (["list", DEAD, "--older", "soon"], 2, "older='soon': "),
-        (["show", DEAD, "--first-id", "x-1"], 2, "first id='x-1': not a stream id"),
+        (["show", DEAD, "--first-id", "x-1"], 2, "first id='x-1': not an entry ID"),
         (["redrive", DEAD, "--rate", "0"], 2, "'--rate': 0 is not in the range x>=1"),
         (["redrive", DEAD, "--to", DEAD], 2, "would be sent to 'dead' itself"),
         (["redrive", DEAD, "--transform", "nowhere:x"], 1, "[RSTREAM_TRANSFORM] transform 'nowhere:x': nowhere cannot"),

@@ -13,9 +13,9 @@ VALUES = {
     "5-0 begun": Mark(FIVE, begun=True),
     "5-0 begun noAck": Mark(FIVE, no_ack=True, begun=True),
     "5-0 begun holds": Mark(FIVE, FIVE, begun=True),
-    "5-0 again=9-0": Mark(FIVE, again=NINE),
-    "5-0 again=9-0 noAck": Mark(FIVE, no_ack=True, again=NINE),
-    "5-0 again=9-0 holds above=2-1": Mark(FIVE, TWO, again=NINE),
+    "5-0 again=9-0": Mark(FIVE, committed_before=NINE),
+    "5-0 again=9-0 noAck": Mark(FIVE, no_ack=True, committed_before=NINE),
+    "5-0 again=9-0 holds above=2-1": Mark(FIVE, TWO, committed_before=NINE),
     "5-0 holds": Mark(FIVE, FIVE),
     "5-0 holds noAck": Mark(FIVE, FIVE, no_ack=True),
     "5-0 holds above=2-1": Mark(FIVE, TWO),
@@ -46,5 +46,5 @@ def test_a_value_that_this_version_does_not_know_is_none(value: bytes | None) ->
 
 
 def test_a_mark_shows_how_far_the_query_has_come_although_its_last_batch_is_run_again() -> None:
-    assert Mark(FIVE, again=NINE).reached == NINE
+    assert Mark(FIVE, committed_before=NINE).reached == NINE
     assert Mark(FIVE).reached == FIVE

@@ -40,5 +40,5 @@ NO_IDS = ["", "-", "a", "1-", "1-a", "-1", "1-2-3", "1 ", "+1", "²", str(U64_MA
 
 @pytest.mark.parametrize("text", NO_IDS)
 def test_what_is_not_an_id_is_refused(text: str) -> None:
-    with pytest.raises(InvalidStreamId, match="not a stream id"):
+    with pytest.raises(InvalidStreamId, match="not an entry ID"):
         StreamId.parse(text)

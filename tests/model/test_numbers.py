@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import spark_streams
-from spark_streams.model.numbers import whole
+from spark_streams.model.numbers import parse_number
 
 ROOT = Path(spark_streams.__file__).parent
-# Files that call `int` or `float`, and with what. A number of an entry, a key or a name is read by `whole`.
+# Files that call `int` or `float`, and with what. A number of an entry, a key or a name is read by `parse_number`.
 ARRAYS = "a number that numpy or Arrow counted"
 OWN = "what this program wrote itself: a checkpoint, a request, a local property of Spark"
 SERVER = "the server's own protocol, which no other client can write"
@@ -73,13 +73,13 @@ def test_no_other_file_reads_a_number_by_itself() -> None:
         if any(isinstance(one.func, ast.Name) and one.func.id in ("int", "float") for one in calls):
             calling.add(name)
     calling = {name for name in calling if not name.startswith("engine/")}
-    assert calling - ALLOWED.keys() == set(), "a number that others wrote is read by spark_streams.model.numbers.whole"
+    assert calling - ALLOWED.keys() == set(), "use spark_streams.model.numbers.parse_number"
     assert ALLOWED.keys() - calling == set(), "no such call is left"
 
 
 @given(st.text(max_size=40) | st.binary(max_size=40), st.integers(0, 2**64 - 1))
 def test_any_text_is_a_number_within_bounds_or_none(text: str | bytes, most: int) -> None:
-    number = whole(text, most)
+    number = parse_number(text, most)
     assert number is None or (0 <= number <= most and (text.isascii() and int(text) == number))
 
 
@@ -87,9 +87,16 @@ def test_any_text_is_a_number_within_bounds_or_none(text: str | bytes, most: int
     "text", ["9" * 5_000, "²", "٣", "1_0", " 1", "+1", "-1", "", "1\n", "18446744073709551616", b"\xff"]
 )
 def test_what_is_no_bounded_number_is_none(text: str | bytes) -> None:
-    assert whole(text) is None
+    assert parse_number(text) is None
 
 
 def test_a_sign_is_read_if_it_is_asked_for() -> None:
-    assert [whole(text, least=-1) for text in ("-1", b"-1", "-2", "--1", "1", "-²")] == [-1, -1, None, None, 1, None]
-    assert whole("18446744073709551615") == 2**64 - 1
+    assert [parse_number(text, minimum=-1) for text in ("-1", b"-1", "-2", "--1", "1", "-²")] == [
+        -1,
+        -1,
+        None,
+        None,
+        1,
+        None,
+    ]
+    assert parse_number("18446744073709551615") == 2**64 - 1

@@ -234,7 +234,7 @@ def test_show_escapes_what_is_no_text_and_cuts_what_is_long(server: Server) -> N
         (["show", "empty", "9"], 1, "the stream is empty"),
         (["show", "empty"], 0, "empty holds no entries"),
         (["show", "text"], 1, "[RSTREAM_WRONG_KEY_TYPE] key 'text'"),
-        (["show", "orders", "x"], 2, "not a stream id: 'x'"),
+        (["show", "orders", "x"], 2, "not an entry ID: 'x'"),
         (["show", "orders", "3-1", "--last", "2"], 2, "give one of ID, --first and --last"),
     ],
 )

@@ -41,7 +41,7 @@ def test_the_first_batch_has_number_0() -> None:
         ({"maxlen": "5", "approximate": "false", "trimLimit": "3"}, "only whole nodes"),
         ({"approximate": "false"}, "approximate needs one of maxlen, minId, retention, retentionBytes or trim=acked"),
         ({"trimLimit": "3"}, "trimLimit needs one of"),
-        ({"minId": "x"}, "minId='x' is not a stream id"),
+        ({"minId": "x"}, "minId='x' is not an entry ID"),
         ({"retention": "7"}, "retention='7' must be a duration"),
         ({"delivery": "at-most-once"}, "must be one of exactly-once, at-least-once"),
         ({"waitReplicas": "0"}, "waitReplicas='0'"),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from spark_streams.commands.shared import address_of, json_option, print_json, url_option
-from spark_streams.model.numbers import whole
+from spark_streams.model.numbers import parse_number
 
 if TYPE_CHECKING:
     from spark_streams.doctor.cluster import ClusterFacts, Member
@@ -105,7 +105,7 @@ def _about(facts: ServerFacts) -> dict[str, object]:
         "version": facts.version or None,
         "mode": facts.mode or None,
         "role": facts.role,
-        "database": whole(facts.database),
+        "database": parse_number(facts.database),
         "user": facts.user or None,
         "used_memory": facts.number("used_memory") or None,
         "maxmemory": facts.number("maxmemory") if "maxmemory" in facts.info else None,

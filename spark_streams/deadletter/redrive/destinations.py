@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 
 from spark_streams.deadletter.criteria import matches
 from spark_streams.deadletter.envelope import raw
-from spark_streams.model.keys import is_own, read_retry_stream
+from spark_streams.model.keys import is_product_key, read_retry_stream
 from spark_streams.wire.connection.connection import ReplyError
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.reply_errors import is_not_permitted
@@ -38,7 +38,7 @@ class Destinations:
 
     def open_to(self, server: Server, origins: Iterable[Origin]) -> frozenset[Origin]:
         """Those of these that may go back to their stream. Raises ServerError."""
-        asked = [one for one in origins if one[0] and not is_own(one[0])]
+        asked = [one for one in origins if one[0] and not is_product_key(one[0])]
         if self._allow:
             return frozenset(one for one in asked if matches(self._allow, one[0]))
         if self._waits_for is not None:

@@ -26,8 +26,8 @@ from spark_streams.deadletter.redrive.destinations import Origin
 from spark_streams.deadletter.redrive.page_plan import PagePlan
 from spark_streams.deadletter.transform import Transform
 from spark_streams.errors import InvalidOptionError
-from spark_streams.model.keys import is_own
-from spark_streams.model.numbers import COUNT_MAX, whole
+from spark_streams.model.keys import is_product_key
+from spark_streams.model.numbers import COUNT_MAX, parse_number
 from spark_streams.wire.entries.encode import Requests, encode_xadd
 from spark_streams.wire.entries.lines import Index, Mask
 
@@ -55,7 +55,7 @@ class RedriveOptions:
     def checked(self) -> RedriveOptions:
         """With the parking stream named. Raises InvalidOptionError."""
         for what, name in (("sent to", self.to), ("parked in", self.parking)):
-            if name is not None and is_own(name):
+            if name is not None and is_product_key(name):
                 raise InvalidOptionError(
                     f"dead letters of {self.stream!r} would be {what} {name!r}: keys that begin with rstream: are the "
                     "product's own, and a redrive never writes there; name another stream"
@@ -199,4 +199,4 @@ def _named(stream: bytes, rows: int) -> pa.DictionaryArray:
 
 
 def _number(value: str) -> int:
-    return whole(value, COUNT_MAX) or 0
+    return parse_number(value, COUNT_MAX) or 0

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from spark_streams.deadletter.envelope import FIELDS, MARK, NAMES, Mark, opened, past_of, raw
 from spark_streams.model.ids import MIN_ID, InvalidStreamId, StreamId
-from spark_streams.model.numbers import COUNT_MAX, whole
+from spark_streams.model.numbers import COUNT_MAX, parse_number
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class ReturnedEntry:
 
 def attempts_in(deliveries: str) -> int:
     """How often an entry was tried that had been tried at all."""
-    return max(1, whole(deliveries, COUNT_MAX) or 1)
+    return max(1, parse_number(deliveries, COUNT_MAX) or 1)
 
 
 def with_mark(own: Sequence[bytes], envelope: Mapping[str, str]) -> Sequence[bytes]:
@@ -60,7 +60,7 @@ def with_mark(own: Sequence[bytes], envelope: Mapping[str, str]) -> Sequence[byt
 
 def mark_of(envelope: Mapping[str, str]) -> Mark | None:
     """The mark that the envelope was told of; None where the entry had not been sent back."""
-    redrives = whole(envelope["redrives"], COUNT_MAX)
+    redrives = parse_number(envelope["redrives"], COUNT_MAX)
     return Mark(redrives, envelope["first-failed"], envelope["previous"]) if redrives else None
 
 

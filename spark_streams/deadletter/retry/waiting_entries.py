@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from spark_streams.errors import StreamStateError, UnsupportedError
 from spark_streams.model.ids import StreamId
 from spark_streams.model.keys import RetryStream, delays_key, read_retry_stream, retry_stream, returned_stream
-from spark_streams.model.numbers import whole
+from spark_streams.model.numbers import parse_number
 from spark_streams.options.values import MOST_DELAYS
 from spark_streams.wire.address.address import Address
 from spark_streams.wire.connection.connection import ReplyError
@@ -80,7 +80,7 @@ def _look(server: Server, name: bytes, told: RetryStream) -> WaitingEntries | No
         return WaitingEntries(shown, length, told.stream, told.group, None, None, None)
     due = None
     if delays:
-        each = [whole(delay) for delay in delays.split()]
+        each = [parse_number(delay) for delay in delays.split()]
         delay = each[min(attempts, len(each)) - 1] if each else None
         due = None if delay is None else StreamId.parse(first[0][0]).ms + delay
     due_in = None if due is None else max(0, due - milliseconds(now))

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from spark_streams.deadletter.page_reader import FIRST_LOOK, PageSize, pages_of
 from spark_streams.deadletter.retry.waiting_entries import WaitingEntries, waiting_entries, waiting_of
 from spark_streams.errors import NotPermittedError, RStreamError, ServerError
-from spark_streams.model.numbers import whole
+from spark_streams.model.numbers import parse_number
 from spark_streams.monitor.exporter.dead_letters import DeadLetters, Reason
 from spark_streams.monitor.groups import shown
 from spark_streams.monitor.lag_survey import GroupStanding, StreamStanding, survey
@@ -129,4 +129,4 @@ def _memory(node: Connection, refused: Refused) -> list[NodeMemory]:
         return []
     at = node.one.nodes
     name = f"{at[0][0]}:{at[0][1]}" if at else str(node.one)
-    return [NodeMemory(name, whole(told["used_memory"]) or 0, whole(told.get("maxmemory", "")) or 0)]
+    return [NodeMemory(name, parse_number(told["used_memory"]) or 0, parse_number(told.get("maxmemory", "")) or 0)]

@@ -60,7 +60,7 @@ import numpy as np
 
 from spark_streams.errors import LedgerError
 from spark_streams.model.keys import CLOSED, key_beside
-from spark_streams.model.numbers import whole
+from spark_streams.model.numbers import parse_number
 from spark_streams.sink.encode.fingerprint import Hashes
 from spark_streams.sink.ledger import refusals
 from spark_streams.sink.ledger.batch import Batch
@@ -104,7 +104,7 @@ class Keys:
 
 def number_in(value: str | bytes) -> int:
     """Return a number of the ledger; batches count from NONE_CLOSED. Raises LedgerError."""
-    number = whole(value, least=NONE_CLOSED)
+    number = parse_number(value, minimum=NONE_CLOSED)
     if number is None:
         raise refusals.no_number(value)
     return number

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 
 from spark_streams.model.keys import pace_key
-from spark_streams.model.numbers import whole
+from spark_streams.model.numbers import parse_number
 from spark_streams.wire.address.address import Address
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.multi_exec import transact
@@ -52,7 +52,7 @@ class Pace:
         node = server.of(self._key)
         _, value, clock = node.execute_all([("WATCH", self._key), ("GET", self._key), ("TIME",)])
         now = milliseconds(clock) * 1000
-        start = max(now, whole(value or b"0") or 0)
+        start = max(now, parse_number(value or b"0") or 0)
         expiry = (start + cost - now) // 1000 + _EXPIRY
         done = transact(node, [("SET", self._key, start + cost, "PX", expiry)])
         return None if done is None else start - now

@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 
 from spark_streams.model.ids import MIN_ID, U64_MAX, InvalidStreamId, StreamId
-from spark_streams.model.numbers import whole
+from spark_streams.model.numbers import parse_number
 from spark_streams.source.batch.stream_bounds import Narrowing, TextBound
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
@@ -46,7 +46,7 @@ def _on_id(kind: str, value: object) -> Narrowing:
     if named is not None:
         return Narrowing(ids=frozenset(entry_id for entry_id in map(_id_of, named) if entry_id is not None))
     match = _TEXT_OF_ID.fullmatch(value) if isinstance(value, str) else None
-    prefix = None if match is None else whole(match[1])
+    prefix = None if match is None else parse_number(match[1])
     if match is None or prefix is None:
         return Narrowing()
     if kind in ("GreaterThan", "GreaterThanOrEqual"):

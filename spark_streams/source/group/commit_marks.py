@@ -115,7 +115,7 @@ class CommitMarks:
                 continue
             if mark.reached == end[stream] or self._no_ack:
                 again = None if self._no_ack else mark.reached
-                lowered[stream] = replace(mark, up_to=share.begun or share.after, again=again)
+                lowered[stream] = replace(mark, up_to=share.begun or share.after, committed_before=again)
         self._set(server, lowered)
 
     # -- on the server -----------------------------------------------------------------------------------------------

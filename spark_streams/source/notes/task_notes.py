@@ -27,7 +27,7 @@ from spark_streams.deadletter.write.post import post
 from spark_streams.errors import DecodeError, InvalidOptionError, StreamStateError
 from spark_streams.model.ids import StreamId
 from spark_streams.model.keys import is_returned, key_beside, origin_of, retry_stream
-from spark_streams.model.numbers import whole
+from spark_streams.model.numbers import parse_number
 from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.findings.finding import Finding, Kind
 from spark_streams.source.findings.messages import Place
@@ -236,7 +236,7 @@ def ranges_read(server: Server, member: Membership, stream: str, token: str) -> 
         cursor, flat = server.execute("HSCAN", notes_key(stream, member), cursor, "MATCH", pattern, "COUNT", 500)
         for name, value in zip(flat[0::2], flat[1::2], strict=True):
             after, last = name.split(b" ")[2].split(b"/")
-            found[StreamId.parse(after), StreamId.parse(last)] = whole(value) or 0
+            found[StreamId.parse(after), StreamId.parse(last)] = parse_number(value) or 0
         if cursor == b"0":
             return found
 
@@ -263,7 +263,7 @@ def _read(member: Membership, stream: str, note: Note) -> FailedEntry | ColumnRe
     if kind in (_RECEIPT, _READ):  # ranges_read looks at the latter
         return 0
     if kind == _LOST:
-        return whole(note.value) or 0
+        return parse_number(note.value) or 0
     if kind == _COLUMNS:
         return ColumnReport.from_json(note.value)
     query, batch, when, reason, *fields = parse_replies(note.value)[0]

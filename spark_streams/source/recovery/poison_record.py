@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from spark_streams.errors import StreamStateError
 from spark_streams.model.keys import CLOSED, is_returned, key_beside, record_key
-from spark_streams.model.numbers import whole
+from spark_streams.model.numbers import parse_number
 from spark_streams.source.offset import Offset
 from spark_streams.source.recovery.poison_state import Book
 from spark_streams.wire.connection.server import Server
@@ -94,7 +94,7 @@ def is_done_in_the_sink(server: Server, end: Offset) -> bool:
     if token != end.token or not query:
         return False
     [reply] = server.pipeline([("HGET", record_key(query), CLOSED)])  # an error: we have no right to the sink's keys
-    closed, number = whole(reply) if isinstance(reply, bytes) else None, whole(batch)
+    closed, number = parse_number(reply) if isinstance(reply, bytes) else None, parse_number(batch)
     return closed is not None and number is not None and closed >= number
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from spark_streams.model.keys import is_beside, is_own
+from spark_streams.model.keys import is_product_key, is_retry_or_returned
 from spark_streams.wire.connection.connection import Argument, Connection, ReplyError
 from spark_streams.wire.connection.server import Server
 
@@ -30,7 +30,7 @@ def matching_streams(server: Server, pattern: str, but: Iterable[str]) -> list[s
             names.add(name.decode())
         except UnicodeDecodeError:
             continue
-    return sorted(name for name in names.difference(but) if name and not is_own(name))
+    return sorted(name for name in names.difference(but) if name and not is_product_key(name))
 
 
 def list_streams(server: Server) -> list[bytes]:
@@ -40,7 +40,7 @@ def list_streams(server: Server) -> list[bytes]:
 
 def without_beside(names: Iterable[bytes]) -> list[bytes]:
     """Those of these streams that users made: none that queries keep beside a stream for another try."""
-    return [name for name in names if not is_beside(name.decode("utf-8", "replace"))]
+    return [name for name in names if not is_retry_or_returned(name.decode("utf-8", "replace"))]
 
 
 def streams_if_few(server: Server) -> list[str] | None:

@@ -21,7 +21,7 @@ from spark_streams.errors import (
     UnsupportedError,
 )
 from spark_streams.model.keys import SLOTS
-from spark_streams.model.numbers import whole
+from spark_streams.model.numbers import parse_number
 from spark_streams.wire.address.address import Address
 from spark_streams.wire.address.server_url import Node
 from spark_streams.wire.connection.connection import Connection, Reply, ReplyError
@@ -73,7 +73,7 @@ class SlotMap:
         facts = info(told) if isinstance(told, bytes) else {}
         is_ok = facts.get("cluster_state", "ok") == "ok"
         return cls(
-            tuple(owners), tuple(followers), followers, is_ok, whole(facts.get("cluster_current_epoch", "")) or 0
+            tuple(owners), tuple(followers), followers, is_ok, parse_number(facts.get("cluster_current_epoch", "")) or 0
         )
 
     @property

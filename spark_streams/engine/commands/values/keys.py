@@ -11,7 +11,7 @@ from spark_streams.engine.core import Engine
 from spark_streams.engine.resp.replies import OK, Array, CommandError, Reply, bulk, bulks, integer, simple
 from spark_streams.engine.store.keyspace import TYPE_NAMES, Value, existing
 from spark_streams.engine.store.stream import Stream
-from spark_streams.model.pattern import compiled
+from spark_streams.model.pattern import compile_pattern
 
 
 @command("exists", -2, "readonly fast", (1, -1, 1))
@@ -51,7 +51,7 @@ def type_(engine: Engine, client: Client, args: list[bytes]) -> Reply:
 @command("keys", 2, "readonly")
 def keys(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """KEYS pattern"""
-    matches = compiled(args[1]).fullmatch
+    matches = compile_pattern(args[1]).fullmatch
     return Array(bulks(key for key in list(client.db.keys()) if matches(key)))
 
 
@@ -75,7 +75,7 @@ def scan(engine: Engine, client: Client, args: list[bytes]) -> Reply:
                 raise syntax_error()
     names = list(client.db.keys())
     page = names[cursor : cursor + count]
-    matches = compiled(pattern).fullmatch
+    matches = compile_pattern(pattern).fullmatch
     shown = [
         key for key in page if matches(key) and (not kind or TYPE_NAMES[type(client.db.values[key])].encode() == kind)
     ]
