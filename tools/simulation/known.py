@@ -34,6 +34,9 @@ KNOWN: dict[str, str] = {
     r"^silent \| trimmed \| .*entries taken from us.*trimmed": "a shared group is set by hand, its stream trimmed",
     r"^silent \| trimmed \| .*checkpoint set back.*trimmed.* noAck$": "an older copy lacks how much its last batch had",
     r"^(early|silent) .*entries given to us.*evicted committed": "entries are handed over, the commit mark is gone",
+    r"^early \| after entries given to us\+others read \| strict plain$": (
+        "entries are handed over within the range of a batch of a shared group that is not acknowledged yet"
+    ),
     r"^reordered .*entries taken from us": "entries are claimed while it takes a batch: it reads others later",
     r"^reordered .*(checkpoint set back|server set back)": "batches are made anew after a set-back",
 }
