@@ -216,7 +216,7 @@ class _One:
             return [Question(self.stream, Ask.PENDING, self.logged)]
         reached = max(self.logged, self.evidence.last_pending)
         is_short = reached < state.last_delivered
-        if is_short and not state.known:  # since the diagnosis
+        if is_short and not (state.known and self.evidence.has_consumer):  # since the diagnosis
             return [self.finding(Kind.CONSUMER_GONE, lost=None)]
         if self.mark is not None and state.counted:
             # The checkpoint is no older copy, and XGROUP SETID by hand drops the server's count (unless it is given

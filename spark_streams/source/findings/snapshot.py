@@ -57,3 +57,4 @@ class Evidence(NamedTuple):
     up_to: int | None = None  # entries that the stream has ever had up to the position; None: the server cannot tell
     pending: int = 0  # entries of the group that are pending for any consumer
     last_pending: StreamId = MIN_ID  # the last one of them
+    has_consumer: bool = True  # our consumer was in the group after they were counted

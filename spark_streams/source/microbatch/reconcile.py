@@ -37,7 +37,7 @@ from spark_streams.source.pending_list import PendingRange, acknowledge
 from spark_streams.source.recovery.claim_consumers import delete_empty_consumers
 from spark_streams.source.recovery.handed_entries import refuse_handed, take_handed
 from spark_streams.wire.connection.server import Server
-from spark_streams.wire.replies.xinfo import StreamState
+from spark_streams.wire.replies.xinfo import StreamState, consumers_in
 
 
 class Reconciler:
@@ -268,12 +268,16 @@ class Reconciler:
         return replace(run, account=run.account.share(repair.shared), passed={**run.passed, **repair.passed})
 
     def _pending(self, server: Server, streams: Sequence[str]) -> dict[str, Evidence]:
-        """What is pending in each group, for anybody."""
-        commands = [("XPENDING", stream, self._member.group) for stream in streams]
+        """What is pending in each group, for anybody; then whether our consumer is still there."""
         found = {}
-        for stream, reply in zip(streams, server.execute_all(commands), strict=True):
+        member = self._member
+        asked: list[tuple[str, ...]] = [("XPENDING", stream, member.group) for stream in streams]
+        asked += [("XINFO", "CONSUMERS", stream, member.group) for stream in streams]
+        replies = server.execute_all(asked)
+        for stream, reply, consumers in zip(streams, replies, replies[len(streams) :], strict=False):
             last = StreamId.parse(reply[2]) if reply[0] else MIN_ID
-            found[stream] = Evidence(pending=reply[0], last_pending=last)
+            has_consumer = any(consumer.text == member.consumer for consumer in consumers_in(consumers))
+            found[stream] = Evidence(pending=reply[0], last_pending=last, has_consumer=has_consumer)
         return found
 
 

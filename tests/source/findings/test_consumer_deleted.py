@@ -1,0 +1,35 @@
+"""The query's consumer is deleted between the snapshot and the question of what is pending."""
+
+from __future__ import annotations
+
+import pytest
+import redis
+
+from spark_streams.errors import DataLossError
+from spark_streams.wire.connection.connection import Connection
+from tools.driving import ALL, add, read, reader
+from tools.sending import before_sending
+from tools.servers.server import Server, skip_where_nothing_is_counted
+
+
+def test_entries_reserved_by_a_run_that_died_are_not_taken_for_entries_that_others_read(
+    server: Server, client: redis.Redis
+) -> None:
+    """Without the consumer nothing is pending above the checkpoint, as after another consumer has left the group."""
+    skip_where_nothing_is_counted(client)
+    add(client, 10)
+    one = reader(server)
+    end = one.latestOffset(at := one.initialOffset(), ALL)
+    assert read(one, at, end) == list(range(10))
+    assert one.latestOffset(end, ALL) == end  # committed
+    add(client, 5, first=10)
+    one.latestOffset(end, ALL)  # dies before its offset is logged
+    deleted = []
+
+    def delete(_: Connection, request: bytes) -> None:
+        if b"*3\r\n$8\r\nXPENDING\r\n" in request and not deleted:
+            deleted.append(client.xgroup_delconsumer("s", "g", "spark"))
+
+    with before_sending(b"XPENDING", act=delete), pytest.raises(DataLossError):
+        reader(server).latestOffset(end, ALL)
+    assert deleted == [5]
