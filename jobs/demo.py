@@ -88,8 +88,8 @@ def start_over(server: Server) -> None:
         )
     server.execute("SET", MARK, " ".join(STREAMS))
     server.execute("DEL", *STREAMS)
-    for made in ("flights", "checkpoints", "summary"):
-        shutil.rmtree(OUT / made, ignore_errors=True)
+    for folder in ("flights", "checkpoints", "summary"):
+        shutil.rmtree(OUT / folder, ignore_errors=True)
 
 
 def flights_folder() -> Path:
@@ -265,8 +265,8 @@ def where_next(server: Server) -> None:
     ]
     wide = max(len(command) for command, _ in lines)
     console.print("\n[bold]Where to look next[/]")
-    for command, what in lines:
-        console.print(f"  {command:<{wide}}  [dim]{what}[/]")
+    for command, description in lines:
+        console.print(f"  {command:<{wide}}  [dim]{description}[/]")
     if server.address.url.startswith("embedded:"):
         console.print("\nThe engine keeps the streams in memory and ends ten minutes after its last client.")
 

@@ -1,8 +1,8 @@
 """Redis Streams as a source and a sink of Apache Spark.
 
-`register(spark)` makes `format("rstream")` known where Spark does not find it by itself; `run(query)` runs a query to
-its end, `watch(spark, url)` tells how it is doing. Importing this package loads neither pyspark nor pyarrow: the stream
-engine starts from it in a tenth of a second, and where there is no Spark all works that needs none.
+`register(spark)` registers `format("rstream")` if Spark does not find it by itself. `run(query)` runs a query to its
+end. `watch(spark, url)` logs and measures queries. Importing this package loads neither pyspark nor pyarrow: the stream
+engine starts in a tenth of a second, and everything that needs no Spark works without it.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def register(spark: SparkSession) -> None:
     try:
         spark.dataSource.register(RStreamDataSource)
     except AnalysisException as error:
-        # Spark 4.0 found it by itself, and has nothing put in the place of that (S51).
+        # Spark 4.0 found the format by itself, and does not replace it (S51).
         if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
             raise
 
@@ -69,11 +69,11 @@ def run(
     and exit code 1.
 
     Args:
-        query: `df.writeStream…` before its `start()`, which is called here. Or a query that is started. Or a function
-            that returns one of them: then errors in it (`load()`, names that Spark does not find) are one line, too.
+        query: `df.writeStream…` before its `start()`, which `run` calls. Or a started query. Or a function that returns
+            one of them: then errors in it (`load()`, names that Spark does not find) are one line, too.
         stop_within: After Ctrl-C or SIGTERM, how long the current batch may take to finish. Then it is cancelled, and
             the next run reads it again. A second Ctrl-C, a second later or more, ends the program at once.
-        traceback: `True` shows all that Spark and Python say of an error. Default: whether `$RSTREAM_TRACEBACK` is set.
+        traceback: `True` keeps the traceback and Spark's error. Default: whether `$RSTREAM_TRACEBACK` is set.
 
     Returns:
         The query, which has ended.
@@ -81,7 +81,7 @@ def run(
     Raises:
         RStreamError: The error that ended the query.
         QueryError: The query was ended by an error of Spark or of its own code.
-        UnsupportedError: It was called in another thread than the main one.
+        UnsupportedError: It was called outside the main thread.
     """
     _check_for_spark("spark_streams.run")
     from spark_streams.running.run import run as run_query
@@ -99,8 +99,8 @@ def transaction(name: str, rows: DataFrame, number: int, checkpoint: str) -> dic
         name: Name of this write, different from the other writes of the function.
         rows: The first argument of the function.
         number: The second argument of the function.
-        checkpoint: The `checkpointLocation` of the query. Over Spark Connect it is read once in a run, because the ID
-            of the query is there.
+        checkpoint: The `checkpointLocation` of the query. Over Spark Connect it is read once per run, to find the ID of
+            the query.
 
     Returns:
         The options of the write.
@@ -126,8 +126,8 @@ def watch(
 ) -> Watch:
     """Watch every query of a session that reads streams. Call it before the queries start.
 
-    While it watches, the dead letter of an entry that kills its query (`maxDeliveries`) names the class and the message
-    of the error.
+    The dead letter of an entry that kills its query (`maxDeliveries`) then names the class and the message of the
+    error.
 
     Args:
         spark: The session.
@@ -137,11 +137,11 @@ def watch(
         metrics_port: Serve Prometheus metrics on this port. `0`: any free port, see `metrics_port` of the result.
         metrics_host: Address for `metrics_port`.
         metrics_file: Write the metrics to this file at each micro-batch.
-        options: Further options of the connection, as the queries have them: `username`, `passwordFile`,
+        options: Further options of the connection, the same as in the queries: `username`, `passwordFile`,
             `credentialProvider` …
 
     Returns:
-        The listener. `close()` detaches it; the end of the process does that, too.
+        The listener. `close()` detaches it, as does the end of the process.
 
     Raises:
         OptionError: An option cannot be used.
@@ -150,11 +150,11 @@ def watch(
     _check_for_spark("spark_streams.watch")
     from spark_streams.monitor.watch.listener import attach
 
-    given = {**(options or {}), **({} if url is None else {"url": url})}
-    return attach(spark, given, log, metrics_port, metrics_host, metrics_file)
+    access_options = {**(options or {}), **({} if url is None else {"url": url})}
+    return attach(spark, access_options, log, metrics_port, metrics_host, metrics_file)
 
 
-def _check_for_spark(what: str) -> None:
+def _check_for_spark(name: str) -> None:
     from spark_streams.spark.presence import check_for_spark
 
-    check_for_spark(what)
+    check_for_spark(name)

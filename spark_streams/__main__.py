@@ -1,21 +1,21 @@
-"""`python -m spark_streams`: whether this installation can work, on a few lines; exit code 1 where it cannot."""
+"""`python -m spark_streams`: check this installation. Exit code 1 if it cannot work."""
 
 from __future__ import annotations
 
 import sys
 
-from spark_streams.spark.installation import look
+from spark_streams.spark.installation import check_installation
 
 
 def main() -> int:
-    """Print what is found, and a sentence for each thing that is wrong."""
-    found = look()
-    first, second = (max(len(line[at]) for line in found.lines) for at in (0, 1))
-    for what, state, where in found.lines:
-        print(f"{what:<{first}}  {state:<{second}}  {where}")
-    for problem in found.problems:
+    """Print versions and states, and a sentence for each problem. Return the exit code."""
+    findings = check_installation()
+    first, second = (max(len(line[column]) for line in findings.lines) for column in (0, 1))
+    for component, state, where in findings.lines:
+        print(f"{component:<{first}}  {state:<{second}}  {where}")
+    for problem in findings.problems:
         print(f"wrong: {problem}", file=sys.stderr)
-    return 1 if found.problems else 0
+    return 1 if findings.problems else 0
 
 
 if __name__ == "__main__":

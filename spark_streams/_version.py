@@ -1,3 +1,3 @@
-"""The version, for whoever says it: importing this imports nothing else."""
+"""The version of the package. Importing this module imports no other."""
 
 __version__ = "0.1.0"

@@ -1,42 +1,42 @@
-"""Every error that spark-streams raises on purpose.
+"""All errors that spark-streams raises.
 
-    RStreamError                        the root; catch this one
-    ├── OptionError                     what a user typed into .option(…) or a config file
-    │   ├── UnknownOptionError          no such option; the message names the nearest
+    RStreamError                        the root; catch this class
+    ├── OptionError                     an option or a configuration file cannot be used
+    │   ├── UnknownOptionError          no such option; the message names the nearest one
     │   ├── InvalidOptionError          the value does not fit the option
     │   ├── NotAllowedError             a variable RSTREAM_ALLOW_… of the driver's environment does not list the value
     │   └── ConfigError                 a job's config file, or a --set, cannot be used
-    ├── ServerError                     between us and the stream server
-    │   ├── ServerUnreachableError      nothing answers at the address
+    ├── ServerError                     an error of the server or of the connection
+    │   ├── ServerUnreachableError      no server answers at the address
     │   ├── ServerReplyError            the server answered with an error
-    │   │   ├── LoginError              it wants a password, or refuses the url's user and password
-    │   │   └── NotPermittedError       the url's user has no right to a command or a key
-    │   ├── RetriesExhaustedError       what should have passed by itself (OOM, LOADING, a lost server …) did not
-    │   ├── ReplicationError            fewer replicas than waitReplicas have what was written
-    │   ├── WrongKeyTypeError           the key holds something that is not a stream
-    │   └── IdsExhaustedError           the stream has given out its last possible id, or is about to
+    │   │   ├── LoginError              the server requires a password, or refuses the user and password
+    │   │   └── NotPermittedError       the user has no permission for a command or a key
+    │   ├── RetriesExhaustedError       a temporary state (OOM, LOADING, a lost connection) did not end in time
+    │   ├── ReplicationError            fewer replicas than waitReplicas acknowledged a write
+    │   ├── WrongKeyTypeError           the key holds a value that is not a stream
+    │   └── IdsExhaustedError           the stream has used its last possible entry ID, or has too few left
     ├── StreamStateError                the streams are not as the query left them
-    │   ├── StreamMissingError          a stream that is named does not exist; the message names the nearest
-    │   ├── DataLossError               entries that belong to the query are gone
-    │   ├── GroupMissingError           the consumer group was destroyed under the query
-    │   ├── TakenError                  another running process has what this one wants for itself
-    │   │   ├── ConsumerTakenError      another running query has this group and consumer
-    │   │   ├── RedriveTakenError       another process moves or purges its dead letters
-    │   │   └── GroupInUseError         a query lives in the group or consumer that was to be changed
-    │   ├── GroupSharedError            noAck wants a group of its own, and others read from it
-    │   ├── ShardsError                 a stream is in other shards than is wanted, or in none, or its shards are lost
-    │   ├── LedgerError                 rows that were written before are not those of this attempt, or are lost
-    │   └── OffsetError                 a checkpoint's offset cannot be read
-    ├── TransformError                  a function that was to repair dead letters
+    │   ├── StreamMissingError          a named stream does not exist; the message names the nearest one
+    │   ├── DataLossError               entries that the query should have read are missing
+    │   ├── GroupMissingError           the consumer group was deleted while a query used it
+    │   ├── TakenError                  another running process holds what this process needs exclusively
+    │   │   ├── ConsumerTakenError      another running query uses this group and consumer
+    │   │   ├── RedriveTakenError       another process moves or deletes the dead letters
+    │   │   └── GroupInUseError         a running query or another client uses the group or consumer to change
+    │   ├── GroupSharedError            noAck needs its own group, and another consumer reads from the group
+    │   ├── ShardsError                 a stream has other shards than expected, or none, or its shard record is lost
+    │   ├── LedgerError                 the ledger is lost, or does not match the rows of this attempt
+    │   └── OffsetError                 an offset in the checkpoint cannot be read
+    ├── TransformError                  a function that repairs dead letters was not found or failed
     ├── SchemaError                     a declared column cannot be filled, or a row cannot be written
-    │   ├── EntryIdError                a row's id is no entry id, or not above the last one of its stream
-    │   ├── RowTooLargeError            a row is larger than the server takes
+    │   ├── EntryIdError                a row's ID is no entry ID, or is not above the last one of its stream
+    │   ├── RowTooLargeError            a row is larger than the server accepts
     │   └── DecodeError                 a value does not fit the declared type (mode=FAILFAST)
-    ├── QueryError                      a query was ended by an error that is none of these: Spark's, or its own code's
+    ├── QueryError                      a query ended with an error of Spark or of its own code
     ├── VersionError                    an executor has another version of spark-streams than the driver
-    └── UnsupportedError                known, and not available here; the message says what to do instead
+    └── UnsupportedError                the feature is not available here; the message names an alternative
 
-Each message is one line: `[CONDITION] what was wrong, where; what to do`. The condition is stable and can be matched.
+Each message is one line: `[CONDITION] what failed: cause; remedy`. The condition is stable and can be matched.
 Passwords never appear in a message. docs/reference/errors.md is printed from the classes (`python -m tools.reference`):
 condition, docstring (the cause) and `remedy`.
 """
@@ -50,9 +50,9 @@ from spark_streams.model.printable import printable
 
 
 class RStreamError(Exception):
-    """Root of all errors that spark-streams raises on purpose.
+    """Root of all errors that spark-streams raises.
 
-    message: one line that says what was wrong, where, and what to do.
+    message: one line with the failure, the cause and the remedy.
     """
 
     condition: ClassVar[str] = "RSTREAM_ERROR"
@@ -109,9 +109,9 @@ class ServerError(RStreamError):
 
 
 class ServerUnreachableError(ServerError):
-    """Nothing answers at the address, or the connection broke and could not be made again.
+    """No server answers at the address, or the connection broke and could not be restored.
 
-    passes: whether that may pass by itself; what is wrong with the address itself does not.
+    passes: whether the state may be temporary. An error in the address itself is not.
     """
 
     condition = "RSTREAM_SERVER_UNREACHABLE"
@@ -128,8 +128,8 @@ class ServerUnreachableError(ServerError):
 class ServerReplyError(ServerError):
     """The server answered a command with an error.
 
-    code: the first word of what it said (`OOM`, `LOADING`, `ERR` …), by which
-    wire.connection.retry tells what passes by itself; empty if that is not known.
+    code: the first word of the reply (`OOM`, `LOADING`, `ERR` …), by which wire.connection.retry detects temporary
+    states; empty if unknown.
     """
 
     condition = "RSTREAM_SERVER_REPLY"
@@ -346,6 +346,6 @@ _IN_TEXT = re.compile(r"\[(RSTREAM_[A-Z_]+)\] ([^\n]*)")
 
 
 def find_in_text(text: str) -> str | None:
-    """The first of our error lines inside a longer text, such as a Spark exception that carries a Python traceback."""
-    found = _IN_TEXT.search(text)
-    return found.group(0).strip() if found else None
+    """Return the first line of an RStreamError in a longer text, such as Spark's exception with a Python traceback."""
+    match = _IN_TEXT.search(text)
+    return match.group(0).strip() if match else None

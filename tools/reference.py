@@ -20,7 +20,7 @@ from spark_streams.monitor import group_metrics
 from spark_streams.monitor.exporter import metrics as exporter_metrics
 from spark_streams.monitor.group_metrics import Table
 from spark_streams.monitor.watch import prometheus as query_metrics
-from spark_streams.options.table import ACCESS, BATCH_SOURCE, REQUIRED, SINK, SOURCE, Option, but_access
+from spark_streams.options.table import ACCESS, BATCH_SOURCE, REQUIRED, SINK, SOURCE, Option, without_access
 from spark_streams.source.findings import remedies
 
 PAGES = Path(__file__).resolve().parents[1] / "docs" / "reference"
@@ -61,12 +61,12 @@ def type_of(option: Option) -> str:
     if name == "one_of":
         return ", ".join(f"`{value}`" for value in inner["values"])
     if name == "per_stream":
-        return f"{_type_of_one(inner['one'])}, or JSON of these by stream"
+        return f"{_type_of_one(inner['parse_value'])}, or JSON of these by stream"
     return TYPES["parse" if name == "Address" else name]
 
 
 def _type_of_one(parse: Callable[[str], object]) -> str:
-    words = inspect.getclosurevars(parse).nonlocals.get("known")
+    words = inspect.getclosurevars(parse).nonlocals.get("positions_by_word")
     return TYPES[parse.__name__] if words is None else ", ".join([*(f"`{word}`" for word in words), "an entry ID"])
 
 
@@ -182,9 +182,9 @@ def metrics_of(tables: Iterable[Table]) -> str:
 # --------------------------------------------------------------------------------------------------------------- blocks
 
 BLOCKS: dict[str, Callable[[], str]] = {
-    "source-options": lambda: table_of(but_access(SOURCE)),
-    "batch-source-options": lambda: table_of(but_access(BATCH_SOURCE)),
-    "sink-options": lambda: table_of(but_access(SINK)),
+    "source-options": lambda: table_of(without_access(SOURCE)),
+    "batch-source-options": lambda: table_of(without_access(BATCH_SOURCE)),
+    "sink-options": lambda: table_of(without_access(SINK)),
     "access-options": lambda: table_of(ACCESS[1:]),
     "remedies": remedies.table,
     "errors": print_errors,

@@ -89,7 +89,7 @@ PHRASES = {
     r"\bgives? back\b|\bgiven back\b": "returns, restores",
     r"\bhas it that\b": "says",
     # Not `[letters]`, `letters.stream` and "letters": keys of a job's configuration, and a transaction's name.
-    r"(?<!dead )(?<!dead-)(?<!capital )(?<!small )(?<!of )\b(?<!-)letters?\b"
+    r"(?<!dead )(?<!dead-)(?<!capital )(?<!small )(?<!of )\b(?<![-.])letters?\b"
     r"(?! of the alphabet|[]\"']|\.[a-z{])": "dead letter",
     r"\bthe like\b": "the nouns",
     r"\bgoes by\b|\bgo by\b": "uses, follows, passes",

@@ -10,6 +10,6 @@ from redis_entraid.cred_provider import create_from_default_azure_credential
 
 
 def provider() -> CredentialProvider:
-    made = create_from_default_azure_credential(scopes=("https://redis.azure.com/.default",))
-    made.on_next(lambda token: None)  # whoever connects asks for the token of now: it need not be brought
-    return made
+    provider = create_from_default_azure_credential(scopes=("https://redis.azure.com/.default",))
+    provider.on_next(lambda token: None)  # whoever connects asks for the token of now: it need not be brought
+    return provider

@@ -51,8 +51,8 @@ def into_delta(spark: SparkSession, url: str, path: str) -> DataStreamWriter:
 def rows_in(path: str) -> list[dict]:
     # Not by to_pyarrow_table: its files are Python objects that Arrow's threads let go of later. A thread that does so
     # while Python ends aborts the process.
-    found = QueryBuilder().register("sales", DeltaTable(path)).execute("SELECT * FROM sales")
-    return pa.table(found.read_all()).to_pylist()
+    table = QueryBuilder().register("sales", DeltaTable(path)).execute("SELECT * FROM sales")
+    return pa.table(table.read_all()).to_pylist()
 
 
 if __name__ == "__main__":

@@ -39,10 +39,12 @@ def windows(spark: SparkSession, url: str) -> DataStreamWriter:
 
 def send(spark: SparkSession, url: str, rows: list[tuple[str, str, str, str]]) -> None:
     """Entries with a time of their own: stream, time, sensor, degrees. One that is there already is not added again."""
-    made = spark.createDataFrame(rows, "target STRING, at STRING, sensor STRING, degrees STRING")
-    made = made.select("target", F.expr("concat(unix_millis(timestamp(at)), '-1')").alias("id"), "sensor", "degrees")
+    readings = spark.createDataFrame(rows, "target STRING, at STRING, sensor STRING, degrees STRING")
+    readings = readings.select(
+        "target", F.expr("concat(unix_millis(timestamp(at)), '-1')").alias("id"), "sensor", "degrees"
+    )
     how = {"streamColumn": "target", "idColumn": "id", "delivery": "at-least-once"}
-    made.coalesce(1).write.format("rstream").mode("append").options(url=url, **how).save()
+    readings.coalesce(1).write.format("rstream").mode("append").options(url=url, **how).save()
 
 
 if __name__ == "__main__":
@@ -65,7 +67,11 @@ if __name__ == "__main__":
         send(spark, url, rows)
         query = windows(spark, url).option("checkpointLocation", checkpoint).trigger(availableNow=True)
         ran = spark_streams.run(query)
-    late = [int(state["numRowsDroppedByWatermark"]) for one in ran.recentProgress for state in one["stateOperators"]]
+    late = [
+        int(state["numRowsDroppedByWatermark"])
+        for progress in ran.recentProgress
+        for state in progress["stateOperators"]
+    ]
     print(f"too late: {sum(late)}")
     hours = spark.read.format("rstream").schema("hour TIMESTAMP, sensor STRING, readings INT, degrees DECIMAL(7,1)")
     hours.options(url=url, streams="example:hours").load().orderBy("hour", "sensor").show()

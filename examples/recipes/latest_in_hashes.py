@@ -66,8 +66,8 @@ def writing(url: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Record
                 changes = np.flatnonzero(np.diff(page["bucket"].to_numpy())) + 1
                 bounds = [0, *changes.tolist(), page.num_rows]
                 for begin, end in pairwise(bounds):
-                    for at in range(begin, end, CHUNK):
-                        put(client, page.slice(at, min(CHUNK, end - at)))
+                    for chunk_start in range(begin, end, CHUNK):
+                        put(client, page.slice(chunk_start, min(CHUNK, end - chunk_start)))
                 yield pa.record_batch({"written": [page.num_rows]})
 
     return write
@@ -77,10 +77,10 @@ def put(client: "redis.Redis | redis.RedisCluster", rows: pa.RecordBatch) -> Non
     """Rows of one bucket. If somebody writes to the bucket meanwhile it is done once more (WATCH)."""
     if not rows.num_rows:
         return
-    beside = bucket(rows["customer"][0].as_py()) + " versions"
+    versions_key = bucket(rows["customer"][0].as_py()) + " versions"
 
     def newer_ones(pipe: "redis.client.Pipeline") -> None:
-        there = pa.array(pipe.hmget(beside, rows["customer"].to_pylist()), pa.binary()).cast(pa.string())
+        there = pa.array(pipe.hmget(versions_key, rows["customer"].to_pylist()), pa.binary()).cast(pa.string())
         newer = rows.filter(pc.or_kleene(pc.is_null(there), pc.less(there, rows["version"])))
         pipe.multi()
         for customer, *values in zip(*[newer[name].to_pylist() for name in ("customer", *COLUMNS)], strict=True):
@@ -90,9 +90,9 @@ def put(client: "redis.Redis | redis.RedisCluster", rows: pa.RecordBatch) -> Non
             pipe.hset(key(customer), mapping={"customer": customer, **state})
         if newer.num_rows:
             versions = zip(newer["customer"].to_pylist(), newer["version"].to_pylist(), strict=True)
-            pipe.hset(beside, mapping=dict(versions))
+            pipe.hset(versions_key, mapping=dict(versions))
 
-    client.transaction(newer_ones, beside)
+    client.transaction(newer_ones, versions_key)
 
 
 def into_hashes(spark: SparkSession, url: str) -> DataStreamWriter:

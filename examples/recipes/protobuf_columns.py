@@ -43,8 +43,8 @@ def message_class(descriptors: bytes) -> type[message.Message]:
     return message_factory.GetMessageClass(pool.FindMessageTypeByName(MESSAGE))
 
 
-def fields(one: message.Message) -> dict[str, object]:
-    return {"customer": one.customer, "cents": one.cents, "tags": list(one.tags)}
+def fields(order: message.Message) -> dict[str, object]:
+    return {"customer": order.customer, "cents": order.cents, "tags": list(order.tags)}
 
 
 def decoding(descriptors: bytes) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:

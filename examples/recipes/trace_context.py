@@ -28,10 +28,10 @@ def continued(rows: DataFrame, step: str) -> DataFrame:
     traceparent begins a trace, without the tracestate.
     """
     valid = F.coalesce(F.col("traceparent").rlike(VALID), F.lit(False))
-    own = F.sha2(F.concat_ws("/", F.lit(step), "_stream", "_id"), 256)
-    trace = F.when(valid, F.substring("traceparent", 4, 32)).otherwise(F.substring(own, 1, 32))
+    span_id = F.sha2(F.concat_ws("/", F.lit(step), "_stream", "_id"), 256)
+    trace = F.when(valid, F.substring("traceparent", 4, 32)).otherwise(F.substring(span_id, 1, 32))
     flags = F.when(valid, F.substring("traceparent", 54, 2)).otherwise("01")
-    parent = F.concat_ws("-", F.lit("00"), trace, F.substring(own, 33, 16), flags)
+    parent = F.concat_ws("-", F.lit("00"), trace, F.substring(span_id, 33, 16), flags)
     return rows.withColumns({"traceparent": parent, "tracestate": F.when(valid, F.col("tracestate"))})
 
 

@@ -27,7 +27,7 @@ from spark_streams.jobs.settings.spark_settings import SHAPE as SPARK
 from spark_streams.jobs.settings.spark_settings import has_java
 from spark_streams.jobs.spark_submit import exec_spark_submit, find_spark_submit
 from spark_streams.running.error_summary import one_line
-from spark_streams.running.spark_log_filter import quieten_python
+from spark_streams.running.spark_log_filter import disable_python_loggers
 from spark_streams.wire.address.server_url import redacted
 
 # The same options as the command `rstream`.
@@ -70,7 +70,7 @@ def run_job(
     spark.submit is not set; the configuration is checked in this process.
     """
     if not traceback:
-        quieten_python()
+        disable_python_loggers()
     try:
         job_program = program(name)
         shape = {**ACCESS_SHAPE, "spark": SPARK, **job_program.shape}

@@ -86,7 +86,7 @@ def _dead_letter_options(job: Job) -> SinkOptions:
     """Return the options of [dead_letters]. Raises ConfigError, OptionError."""
     sink_options = SinkOptions.parse(job.options("dead_letters"))
     for name in ("streamColumn", "idColumn", "shards"):
-        if name in sink_options.given:
+        if name in sink_options.explicit:
             raise ConfigError(
                 f"dead_letters.{name} has no meaning here: all dead letters go to dead_letters.stream; leave it out"
             )
@@ -102,7 +102,7 @@ def _retry_delay(job: Job, source: SourceOptions, dead_letter_options: SinkOptio
             "source.retryDelay: rows to retry wait on the source's server, and dead_letters.url names another server: "
             "leave out one of these options"
         )
-    trims = [name for name in ("maxlen", "minId", "retention", "trim") if name in dead_letter_options.given]
+    trims = [name for name in ("maxlen", "minId", "retention", "trim") if name in dead_letter_options.explicit]
     if trims:
         raise ConfigError(
             f"source.retryDelay: dead_letters.{trims[0]} would also trim rows that wait for a retry: "

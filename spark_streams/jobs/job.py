@@ -103,7 +103,7 @@ class Job:
 
     def stop_with(self, call: Callable[[], None]) -> None:
         """Call this function when the job is to stop. For a job without a Spark session."""
-        self.stop.then(call)
+        self.stop.on_request(call)
         self.stop.listen(launch_gateway() if _under_submit() else None)  # type: ignore[no-untyped-call]
 
     def plan(self, **facts: object) -> None:
@@ -147,7 +147,7 @@ class Job:
 
     def finish(self, path: str | None) -> None:
         """Print the summary as one line, and write it to this path as JSON."""
-        if self.stop.asked:
+        if self.stop.is_requested:
             self.summarize(stopped=True)
         facts = {**self.summary, "seconds": round(time.monotonic() - self.started, 1)}
         fact_texts = [f"{key.replace('_per_second', '/s')} {_shown(value)}" for key, value in facts.items()]

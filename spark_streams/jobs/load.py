@@ -87,7 +87,7 @@ def body(job: Job) -> None:
         # The batch in flight is cut: the ledger holds which of its rows are written.
         progress = run_batches(job, writer, cut, total, count_rows_or_estimate, progress)
         seconds = time.monotonic() - started
-        if job.stop.asked:
+        if job.stop.is_requested:
             spark.stop()  # also ends a task that still writes
         else:
             files = list_files(spark, path, job.plain_options("input.options"))
@@ -123,7 +123,7 @@ def _check(job: Job, sink: SinkOptions, path: str) -> None:
     if job.get("sink.delivery") is not None:
         raise ConfigError("sink.delivery has no meaning here: a load writes each row once")
     for name in ("streamColumn", "idColumn"):
-        if name in sink.given:
+        if name in sink.explicit:
             raise ConfigError(f"sink.{name} has no meaning here: a load fills one stream, whose server gives the ids")
     if sink.shards is not None:
         raise ConfigError("sink.shards has no meaning here: a load keeps the order of its files in one stream")

@@ -13,7 +13,7 @@ from spark_streams.errors import ConfigError
 from spark_streams.jobs.job import Job
 from spark_streams.monitor.terminal.progress_bar import Bar
 from spark_streams.options.values import duration
-from spark_streams.running.run_until_drained import to_the_end
+from spark_streams.running.run_until_drained import run_until_drained
 
 _INTERVAL = re.compile(r"^\s*\d+\s+(millisecond|second|minute|hour)s?\s*$", re.IGNORECASE)
 
@@ -58,7 +58,7 @@ def run_batches(
             count(query)
             bar.at(rows_done(progress))
 
-        query, has_ended = to_the_end(writer.start(), writer.start, job.stop, update_bar)
+        query, has_ended = run_until_drained(writer.start(), writer.start, job.stop, update_bar)
         if not has_ended:
             end(query)
         count(query)

@@ -1,7 +1,6 @@
-"""Options beside every `url`: the server, who connects, how patiently. And how a user's options become values.
+"""Options of every connection: the server, the login and the time limit. Also parses a user's options into values.
 
-Names are matched without regard to case, as Spark does. Unknown options are errors: a misspelt option that is silently
-ignored loses data.
+Names are case-insensitive, as in Spark. Unknown options are errors, because ignoring a misspelled option may lose data.
 """
 
 from __future__ import annotations
@@ -20,19 +19,22 @@ from spark_streams.wire.address.address import DEFAULT_URL_VARIABLE, Address, de
 from spark_streams.wire.address.identity import Identity
 from spark_streams.wire.address.patience import Patience
 
-# What Spark itself puts among the options of a reader or a writer.
+# Options that Spark itself adds to those of a reader or a writer.
 SPARKS_OWN = frozenset({"checkpointlocation", "queryname"})
 
 
 @dataclass(frozen=True, kw_only=True)
 class AccessOptions:
-    """Checked options: a field for each option of TABLE. SIDE: what messages call them; given: the names, as TABLE has
-    them, of those that the user typed, be it with their default values."""
+    """Checked options: a field for each option of TABLE.
+
+    SIDE: their name in messages; explicit: names (as in TABLE) of the options that the user has set, also if to the
+    default value.
+    """
 
     TABLE: ClassVar[tuple[Option, ...]] = ACCESS
     SIDE: ClassVar[str] = "server"
 
-    given: frozenset[str]
+    explicit: frozenset[str]
     url: Address
     username: str | None = field(repr=False)
     password: str | None = field(repr=False)
@@ -41,46 +43,46 @@ class AccessOptions:
     reply_timeout: int  # milliseconds
 
     @classmethod
-    def parse(cls, given: Mapping[str, str], side: str | None = None) -> Self:
-        """Check what a user typed. side: in place of SIDE.
+    def parse(cls, options: Mapping[str, str], side: str | None = None) -> Self:
+        """Parse a user's options. side: in place of SIDE.
 
         Raises UnknownOptionError, InvalidOptionError, NotAllowedError.
         """
-        typed, values = _read(given, cls.TABLE, side or cls.SIDE)
+        typed, values = _read(options, cls.TABLE, side or cls.SIDE)
         check_together(typed, values)
         fields: dict[str, Any] = {option.field: values[option.name] for option in cls.TABLE}
-        checked = cls(given=typed, **fields).checked()
+        checked = cls(explicit=typed, **fields).checked()
         return replace(checked, url=_accessed(checked))
 
     def checked(self) -> Self:
-        """The same, with values that depend on each other put together. Raises InvalidOptionError."""
+        """Return these options after checks between them. Raises InvalidOptionError."""
         return self
 
     @property
     def address(self) -> Address:
-        """The server."""
+        """Address of the server."""
         return self.url
 
     def with_patience(self, patience: Patience) -> Self:
-        """The same, with another patience with the server."""
+        """Return these options with other time limits for the server."""
         return replace(self, url=replace(self.url, patience=patience))
 
 
-def server_of(given: Mapping[str, str], side: str) -> Address:
-    """The server that options of ACCESS say. side: for messages. Raises as `AccessOptions.parse`."""
-    return AccessOptions.parse(given, side).url
+def server_of(options: Mapping[str, str], side: str) -> Address:
+    """Return the server that options of ACCESS name. side: for messages. Raises the errors of `AccessOptions.parse`."""
+    return AccessOptions.parse(options, side).url
 
 
-def _read(given: Mapping[str, str], table: tuple[Option, ...], side: str) -> tuple[frozenset[str], dict[str, object]]:
-    """The names that the user typed, and a value for each option of the table, by name."""
-    known = {option.name.lower(): option for option in table}
+def _read(options: Mapping[str, str], table: tuple[Option, ...], side: str) -> tuple[frozenset[str], dict[str, object]]:
+    """Return the names that the user has set, and the value of each option of the table by name."""
+    options_by_name = {option.name.lower(): option for option in table}
     typed: dict[str, object] = {}
-    for name, text in given.items():
+    for name, text in options.items():
         if name.lower() in SPARKS_OWN:
             continue
-        option = known.get(name.lower())
+        option = options_by_name.get(name.lower())
         if option is None:
-            raise _no_such_option(name, known, table, side)
+            raise _no_such_option(name, options_by_name, table, side)
         try:
             typed[option.name] = option.parse(text)
         except ValueError as error:
@@ -95,31 +97,38 @@ def _read(given: Mapping[str, str], table: tuple[Option, ...], side: str) -> tup
 
 
 def _accessed(options: AccessOptions) -> Address:
-    """The server with who connects and how patiently: as is given, else for the url of the environment as that says.
-    The one place where an address or an identity is made from options. Raises InvalidOptionError, NotAllowedError."""
+    """Return the server's address with login and time limits.
+
+    They come from the options. For the url of the environment, the login's default comes from the environment, too.
+    Only this function makes an address or an identity from options. Raises InvalidOptionError, NotAllowedError.
+    """
     address = options.url
     identity = Identity(
         options.username or "", options.password or "", options.password_file or "", options.credential_provider or ""
     )
     allowed.check_identity(identity)
-    # The server and the login of the environment are its operator's, as the lists of what is allowed are.
+    # The operator of the driver sets the server and the login in the environment, as the allow-lists.
     if address.url != os.environ.get(DEFAULT_URL_VARIABLE):
         allowed.check_server(address)
     if identity == Identity() and address.url == default_url():
         identity = default_identity()
     if identity != Identity():
         address = address.with_identity(identity)
-    if "replyTimeout" in options.given and server_url.has_parameter(address.url, "socket_timeout"):
-        raise InvalidOptionError("option replyTimeout and the url's socket_timeout are the same: give one of them")
+    if "replyTimeout" in options.explicit and server_url.has_parameter(address.url, "socket_timeout"):
+        raise InvalidOptionError(
+            "option replyTimeout and the url's socket_timeout set the same time: remove one of them"
+        )
     return replace(address, patience=replace(address.patience, reply=options.reply_timeout / 1000))
 
 
-def _no_such_option(name: str, known: Mapping[str, Option], table: tuple[Option, ...], side: str) -> OptionError:
-    for other, where in ((SOURCE, "spark.readStream"), (BATCH_SOURCE, "spark.read")):
-        if table in (SOURCE, BATCH_SOURCE) and any(option.name.lower() == name.lower() for option in other):
-            instead = "spark.read" if where == "spark.readStream" else "spark.readStream"
-            return InvalidOptionError(f"source option {name!r} is one of {where}, not of {instead}: drop it")
-    near = difflib.get_close_matches(name.lower(), known, n=1)
-    hint = f"did you mean {known[near[0]].name!r}? " if near else ""
-    names = ", ".join(option.name for option in known.values())
-    return UnknownOptionError(f"the rstream {side} has no option {name!r}; {hint}it knows {names}")
+def _no_such_option(
+    name: str, options_by_name: Mapping[str, Option], table: tuple[Option, ...], side: str
+) -> OptionError:
+    for other_table, reader in ((SOURCE, "spark.readStream"), (BATCH_SOURCE, "spark.read")):
+        if table in (SOURCE, BATCH_SOURCE) and any(option.name.lower() == name.lower() for option in other_table):
+            this_reader = "spark.read" if reader == "spark.readStream" else "spark.readStream"
+            return InvalidOptionError(f"source option {name!r} belongs to {reader}, not to {this_reader}: remove it")
+    near = difflib.get_close_matches(name.lower(), options_by_name, n=1)
+    hint = f"did you mean {options_by_name[near[0]].name!r}? " if near else ""
+    names = ", ".join(option.name for option in options_by_name.values())
+    return UnknownOptionError(f"the rstream {side} has no option {name!r}; {hint}valid options: {names}")

@@ -1,4 +1,4 @@
-"""Options that must fit each other: which contradict, and which need another one. Pure."""
+"""Checks between options: which contradict each other, and which need another one. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from spark_streams.errors import InvalidOptionError
 from spark_streams.shards.names import may_be_in_shards
 
-# Of each of these at most one may be given.
+# At most one option of each line may be set.
 _ONE_OF_THESE = (
     ("streams", "streamsPattern"),
     ("startingOffsets", "startingTimestamp"),
@@ -15,64 +15,66 @@ _ONE_OF_THESE = (
     ("maxlen", "minId", "retention"),
     ("password", "passwordFile", "credentialProvider"),
 )
-# Options that may not be given together; None: with any value.
+# Options that may not be set together, with the reason. None: with any value.
 _CONTRADICTIONS: tuple[tuple[tuple[str, object], tuple[str, object], str], ...] = (
     (("username", None), ("credentialProvider", None), "the provider names the user"),
-    (("streamsPattern", None), ("createStreams", None), "a pattern reads what is there"),
+    (("streamsPattern", None), ("createStreams", None), "a pattern reads existing streams"),
     (("streamsPattern", None), ("shards", None), "a pattern finds shards by their own names"),
-    (("createStreams", False), ("shards", None), "shards are made where they are not there"),
-    (("streamColumn", None), ("shards", None), "the key's column says which stream a row goes to"),
+    (("createStreams", False), ("shards", None), "missing shards are always created"),
+    (("streamColumn", None), ("shards", None), "shardBy selects the stream of each row"),
     (("ordered", True), ("minPartitions", None), "an ordered stream is read by one task"),
     (("ordered", True), ("entriesPerPartition", None), "an ordered stream is read by one task"),
-    (("noAck", True), ("delivery", "at-most-once"), "noAck leaves nothing to acknowledge, the checkpoint protects"),
-    (("noAck", True), ("claimIdle", None), "a noAck query has the group for itself"),
-    (("noAck", True), ("maxDeliveries", None), "without a pending list nobody counts deliveries"),
-    (("delivery", "at-most-once"), ("claimIdle", None), "entries that are claimed are delivered at least twice"),
+    (("noAck", True), ("delivery", "at-most-once"), "noAck has nothing to acknowledge; it relies on the checkpoint"),
+    (("noAck", True), ("claimIdle", None), "a noAck query is the only reader of its group"),
+    (("noAck", True), ("maxDeliveries", None), "without a pending list, deliveries are not counted"),
+    (("delivery", "at-most-once"), ("claimIdle", None), "claimed entries are delivered at least twice"),
     (("delivery", "at-most-once"), ("maxDeliveries", None), "entries are delivered once"),
-    (("noAck", True), ("retryDelay", None), "an entry that comes back is pending until it is processed"),
-    (("delivery", "at-most-once"), ("retryDelay", None), "what is tried again is delivered at least twice"),
-    (("transaction", None), ("delivery", "at-least-once"), "what is recognised is written exactly once"),
+    (("noAck", True), ("retryDelay", None), "an entry that is retried must stay pending"),
+    (("delivery", "at-most-once"), ("retryDelay", None), "retried entries are delivered at least twice"),
+    (("transaction", None), ("delivery", "at-least-once"), "transaction means exactly-once"),
     (("approximate", False), ("trimLimit", None), "only whole nodes (~) are trimmed with a LIMIT"),
-    (("trim", "maxlen"), ("minId", None), "trim=maxlen goes by length"),
-    (("trim", "maxlen"), ("retention", None), "trim=maxlen goes by length"),
-    (("trim", "minid"), ("maxlen", None), "trim=minid goes by id or age"),
-    (("trim", "acked"), ("streamTtl", None), "a stream that expires takes along what groups still need"),
-    (("shards", None), ("streamTtl", None), "a shard whose keys are quiet would expire by itself"),
+    (("trim", "maxlen"), ("minId", None), "trim=maxlen trims by length"),
+    (("trim", "maxlen"), ("retention", None), "trim=maxlen trims by length"),
+    (("trim", "minid"), ("maxlen", None), "trim=minid trims by ID or age"),
+    (("trim", "acked"), ("streamTtl", None), "a stream that expires loses entries that groups still need"),
+    (("shards", None), ("streamTtl", None), "a shard would expire if its keys get no rows for that time"),
 )
 _NEEDS = (
-    ("transactionBatch", "transaction", "it says which micro-batch the named write is a part of"),
+    ("transactionBatch", "transaction", "it names the write within the micro-batch"),
     ("transactionBatch", "transactionQuery", "batches of all queries have the same numbers"),
     ("transactionQuery", "transactionBatch", "a query has many micro-batches"),
     ("shards", "shardBy", "rows with the same value in that column go to the same shard"),
-    ("shardBy", "shards", "it says how many streams the rows go to by that column"),
-    ("maxTriggerDelay", "minEntriesPerTrigger", "it says how long that may wait"),
-    ("maxDeliveries", "deadLetterStream", "entries that were delivered too often move there"),
+    ("shardBy", "shards", "it sets the number of shards"),
+    ("maxTriggerDelay", "minEntriesPerTrigger", "it limits how long that option waits"),
+    ("maxDeliveries", "deadLetterStream", "entries with too many deliveries move there"),
 )
 
 
-def check_together(given: Collection[str], values: Mapping[str, object]) -> None:
-    """Check what contradicts and what needs another option. given: the names that the user typed; values: of every
-    option by name. Raises InvalidOptionError."""
+def check_together(explicit_options: Collection[str], values: Mapping[str, object]) -> None:
+    """Raise InvalidOptionError if options contradict each other, or if an option lacks another one that it needs.
+
+    explicit_options: names of the options that the user has set; values: of every option, by name.
+    """
     for group in _ONE_OF_THESE:
-        both = [name for name in group if name in given]
-        if len(both) > 1:
-            raise InvalidOptionError(f"options {' and '.join(both)} contradict each other: give one of them")
-    for (name, value), (other, forbidden), why in _CONTRADICTIONS:
-        set_so = name in given and value in (None, values[name])
-        if set_so and other in given and forbidden in (None, values[other]):
-            raise InvalidOptionError(f"options {name} and {other} contradict each other: {why}")
-    for name, needed, why in _NEEDS:
-        if name in given and needed in values and needed not in given:
-            raise InvalidOptionError(f"option {name} needs option {needed}: {why}")
-    if "username" in given and not {"password", "passwordFile"} & set(given):
-        raise InvalidOptionError("option username needs option password or passwordFile: a user has a password")
+        conflicting = [name for name in group if name in explicit_options]
+        if len(conflicting) > 1:
+            raise InvalidOptionError(f"options {' and '.join(conflicting)} contradict each other: give one of them")
+    for (name, value), (other_name, forbidden), why in _CONTRADICTIONS:
+        is_set = name in explicit_options and value in (None, values[name])
+        if is_set and other_name in explicit_options and forbidden in (None, values[other_name]):
+            raise InvalidOptionError(f"options {name} and {other_name} contradict each other: {why}")
+    for name, needed_name, why in _NEEDS:
+        if name in explicit_options and needed_name in values and needed_name not in explicit_options:
+            raise InvalidOptionError(f"option {name} needs option {needed_name}: {why}")
+    if "username" in explicit_options and not {"password", "passwordFile"} & set(explicit_options):
+        raise InvalidOptionError("option username needs option password or passwordFile: set one of them")
 
 
 def check_names_of_shards(option: str, streams: Collection[str]) -> None:
-    """Check that these streams may be in shards. option: the one that names them. Raises InvalidOptionError."""
+    """Raise InvalidOptionError if one of these streams cannot have shards. option: the option that names them."""
     for stream in streams:
         if not may_be_in_shards(stream):
             raise InvalidOptionError(
                 f"options shards and {option} contradict each other: {stream!r} has "
-                "braces, which say in which slot of a cluster all its shards would stand; take a name without"
+                "braces, which would put all its shards into one slot of a cluster; use a name without braces"
             )

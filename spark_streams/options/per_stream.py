@@ -1,4 +1,4 @@
-"""One value for each stream: what options give as JSON by stream or pattern. Pure."""
+"""One value for each stream, from options that are JSON by stream or pattern. Pure."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ U = TypeVar("U")
 
 @dataclass(frozen=True)
 class PerStream(Generic[T]):
-    """named: values by the stream's name or by a Redis pattern; otherwise: for streams that none of them means."""
+    """Values per stream. named: by stream name or Redis pattern; otherwise: for streams that match none of them."""
 
     otherwise: T
     named: Mapping[str, T]
 
-    def of(self, stream: str) -> T:
-        """The value of its name, else of the first pattern that matches it, else `otherwise`."""
+    def value_for(self, stream: str) -> T:
+        """Return the value for the stream's name, else for the first matching pattern, else `otherwise`."""
         if stream in self.named:
             return self.named[stream]
         for name, value in self.named.items():
@@ -28,27 +28,29 @@ class PerStream(Generic[T]):
                 return value
         return self.otherwise
 
-    def means(self, stream: str) -> bool:
-        """Whether a value was given for this stream: by name, by pattern, or the same for all."""
-        return not self.named or len(self.unmeant((stream,))) < len(self.named)
+    def covers(self, stream: str) -> bool:
+        """Return whether the option sets a value for this stream: by name, by pattern, or one value for all streams."""
+        return not self.named or len(self.unmatched((stream,))) < len(self.named)
 
     def map(self, change: Callable[[T], U], otherwise: U) -> PerStream[U]:
-        """The same names with other values."""
+        """Return the same names with converted values."""
         return PerStream(otherwise, {name: change(value) for name, value in self.named.items()})
 
-    def of_parts(
-        self, parts: Mapping[str, Sequence[str]], share: Callable[[T, int], T] = lambda value, _count: value
+    def for_shards(
+        self, shards: Mapping[str, Sequence[str]], share: Callable[[T, int], T] = lambda value, _count: value
     ) -> PerStream[T]:
-        """What is said of a stream is said of each of its parts that is not named itself. parts: their names, by
-        stream; share: what each of so many parts has of the stream's value."""
+        """Return the values for shards. A shard that is not named itself gets the value of its stream.
+
+        shards: their names by stream; share: returns a shard's value from the stream's value and the number of shards.
+        """
         named: dict[str, T] = {}
-        for stream, names in parts.items():
-            if self.unmeant((stream,)) != list(self.named):
-                named |= dict.fromkeys(names, share(self.of(stream), len(names)))
+        for stream, names in shards.items():
+            if self.unmatched((stream,)) != list(self.named):
+                named |= dict.fromkeys(names, share(self.value_for(stream), len(names)))
         return PerStream(self.otherwise, named | dict(self.named))
 
-    def unmeant(self, streams: tuple[str, ...]) -> list[str]:
-        """The names that mean none of these streams."""
+    def unmatched(self, streams: tuple[str, ...]) -> list[str]:
+        """Return the names that match none of these streams."""
         return [
             name
             for name in self.named

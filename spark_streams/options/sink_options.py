@@ -55,17 +55,19 @@ class SinkOptions(AccessOptions):
         thresholds = ("maxlen", "minId", "retention", "retentionBytes")
         by_strategy = {"maxlen": ("maxlen", "retentionBytes"), "minid": ("minId", "retention")}
         needed = by_strategy.get(self.trim or "")
-        if needed is not None and self.given.isdisjoint(needed):
-            raise InvalidOptionError(f"option trim={self.trim} needs option {' or '.join(needed)}: how far to trim")
+        if needed is not None and self.explicit.isdisjoint(needed):
+            raise InvalidOptionError(
+                f"option trim={self.trim} needs option {' or '.join(needed)}: set one of them as the threshold"
+            )
         for name in ("approximate", "trimLimit"):
-            if name in self.given and self.given.isdisjoint(thresholds) and self.trim is None:
+            if name in self.explicit and self.explicit.isdisjoint(thresholds) and self.trim is None:
                 raise InvalidOptionError(
-                    f"option {name} needs one of {', '.join(thresholds)} or trim=acked: nothing is trimmed"
+                    f"option {name} needs one of {', '.join(thresholds)} or trim=acked: without them nothing is trimmed"
                 )
 
     def _check_shards(self) -> None:
         if self.stream is None:
-            raise InvalidOptionError("option shards needs option stream: what the shards are called after")
+            raise InvalidOptionError("option shards needs option stream: it names the shards")
         check_names_of_shards("stream", (self.stream,))
         if self.shard_by == self.id_column:
             raise InvalidOptionError(

@@ -1,4 +1,4 @@
-"""Options of the source: of `spark.readStream`, of `spark.read`, and what both have."""
+"""Options of the source: of `spark.readStream`, of `spark.read`, and of both."""
 
 from __future__ import annotations
 
@@ -19,8 +19,11 @@ from spark_streams.shards.names import Shard
 
 @dataclass(frozen=True, kw_only=True)
 class ReadOptions(AccessOptions):
-    """What both kinds of reader have. Positions are `$` (latest) or an entry id as text; either `streams` or
-    `streams_pattern` is None. Times are folded into positions."""
+    """Options of both kinds of reader.
+
+    Positions are `$` (latest) or an entry ID as text. Either `streams` or `streams_pattern` is None. Times are
+    converted into positions.
+    """
 
     SIDE: ClassVar[str] = "source"
 
@@ -36,7 +39,7 @@ class ReadOptions(AccessOptions):
 
     @property
     def pattern(self) -> str:
-        """The pattern of a reader that names no streams."""
+        """Pattern of a reader that names no streams."""
         assert self.streams_pattern is not None
         return self.streams_pattern
 
@@ -47,35 +50,35 @@ class ReadOptions(AccessOptions):
 
     def checked(self) -> Self:
         if self.streams is None and self.streams_pattern is None:
-            raise InvalidOptionError("source option streams is missing (or streamsPattern): say which streams to read")
+            raise InvalidOptionError("source option streams is missing (or streamsPattern): set one of them")
         if self.streams is not None:
             self._check_named(self.streams)
-        if "columnNameOfCorruptRecord" in self.given and self.mode != "PERMISSIVE":
-            raise InvalidOptionError(f"columnNameOfCorruptRecord has no meaning in mode={self.mode}: drop it")
+        if "columnNameOfCorruptRecord" in self.explicit and self.mode != "PERMISSIVE":
+            raise InvalidOptionError(f"columnNameOfCorruptRecord has no meaning in mode={self.mode}: remove it")
         if self.starting_timestamp is None:
             return self
         return replace(self, starting_offsets=_offsets_of(self.starting_timestamp, self.starting_offsets.otherwise))
 
     def in_shards(self, shards: Mapping[str, Sequence[str]]) -> Self:
-        """The same, with the names of shards in place of the streams that are in shards. shards: by stream."""
+        """Return these options with the names of shards in place of their streams. shards: by stream."""
         names = [name for stream in self.streams or () for name in shards.get(stream, (stream,))]
         return replace(
-            self, streams=tuple(dict.fromkeys(names)), starting_offsets=self.starting_offsets.of_parts(shards)
+            self, streams=tuple(dict.fromkeys(names)), starting_offsets=self.starting_offsets.for_shards(shards)
         )
 
     def _check_named(self, names: tuple[str, ...]) -> None:
-        """Raises InvalidOptionError where an option by stream names one that is not read."""
+        """Raise InvalidOptionError if an option by stream names a stream that is not read."""
         for option in self.TABLE:
-            given: object = getattr(self, option.field)
-            for stream in given.unmeant(names) if isinstance(given, PerStream) else ():
+            option_value: object = getattr(self, option.field)
+            for stream in option_value.unmatched(names) if isinstance(option_value, PerStream) else ():
                 shard = Shard.named(stream)
                 if shard is not None and shard.stream in names:
                     continue
                 near = difflib.get_close_matches(stream.lower(), {name.lower(): name for name in names}, n=1)
                 hint = f"; did you mean {near[0]!r}?" if near else ""
-                what = f"stream {stream!r}, which is not"
-                what = what if not is_pattern(stream) else f"{stream!r}, which matches none"
-                raise InvalidOptionError(f"{option.name} names {what} among streams{hint}")
+                cause = f"stream {stream!r}, which is not"
+                cause = cause if not is_pattern(stream) else f"{stream!r}, which matches none"
+                raise InvalidOptionError(f"{option.name} names {cause} among streams{hint}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,8 +107,8 @@ class SourceOptions(ReadOptions):
 
     @property
     def is_start_given(self) -> bool:
-        """Whether the user typed where a new group starts, be it the default."""
-        return not self.given.isdisjoint(("startingOffsets", "startingTimestamp"))
+        """Whether the user has set where a new group starts, also if to the default."""
+        return not self.explicit.isdisjoint(("startingOffsets", "startingTimestamp"))
 
     @property
     def accepts_loss(self) -> bool:
@@ -122,19 +125,25 @@ class SourceOptions(ReadOptions):
     def in_shards(self, shards: Mapping[str, Sequence[str]]) -> Self:
         return replace(
             super().in_shards(shards),
-            max_entries_per_trigger=self.max_entries_per_trigger.of_parts(shards, _divided),
-            stream_weights=self.stream_weights.of_parts(shards),
+            max_entries_per_trigger=self.max_entries_per_trigger.for_shards(shards, _divided),
+            stream_weights=self.stream_weights.for_shards(shards),
         )
 
     def _check_limits(self) -> None:
-        most, least = self.max_entries_per_trigger, self.min_entries_per_trigger
-        if least is not None:
-            limits = [most.otherwise] if not most.named else [most.of(stream) for stream in self.streams or ()]
-            known = [limit for limit in limits if limit is not None]
-            if known and len(known) == len(limits) and least > sum(known):
-                raise InvalidOptionError(f"minEntriesPerTrigger={least} is more than maxEntriesPerTrigger={sum(known)}")
-        is_shared = most.otherwise is not None or self.max_bytes_per_trigger is not None
-        if "streamWeights" in self.given and not is_shared:
+        max_entries, min_entries = self.max_entries_per_trigger, self.min_entries_per_trigger
+        if min_entries is not None:
+            limits = (
+                [max_entries.otherwise]
+                if not max_entries.named
+                else [max_entries.value_for(stream) for stream in self.streams or ()]
+            )
+            limits_set = [limit for limit in limits if limit is not None]
+            if limits_set and len(limits_set) == len(limits) and min_entries > sum(limits_set):
+                raise InvalidOptionError(
+                    f"minEntriesPerTrigger={min_entries} is more than maxEntriesPerTrigger={sum(limits_set)}"
+                )
+        is_shared = max_entries.otherwise is not None or self.max_bytes_per_trigger is not None
+        if "streamWeights" in self.explicit and not is_shared:
             raise InvalidOptionError(
                 "option streamWeights needs option maxEntriesPerTrigger (one number for all streams) or "
                 "maxBytesPerTrigger: without a limit every stream is read to its end"
@@ -143,13 +152,13 @@ class SourceOptions(ReadOptions):
     def _check_dead_letters(self) -> None:
         to = self.dead_letter_stream
         if to is None and self.mode == "DEADLETTER":
-            raise InvalidOptionError("mode=DEADLETTER needs option deadLetterStream: where the entries go")
+            raise InvalidOptionError("mode=DEADLETTER needs option deadLetterStream: set the stream for bad entries")
         if to is not None and self.mode != "DEADLETTER" and self.max_deliveries is None:
             raise InvalidOptionError(
                 "option deadLetterStream has nothing to receive: set mode=DEADLETTER, maxDeliveries or both"
             )
         if to is not None and self.streams is not None and to in self.streams:
-            raise InvalidOptionError(f"deadLetterStream={to!r} is among the streams that are read: name another one")
+            raise InvalidOptionError(f"deadLetterStream={to!r} is among the streams to read: set another stream")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,16 +179,15 @@ class BatchSourceOptions(ReadOptions):
         return replace(checked, ending_offsets=_offsets_of(checked.ending_timestamp, checked.ending_offsets.otherwise))
 
     def in_shards(self, shards: Mapping[str, Sequence[str]]) -> Self:
-        return replace(super().in_shards(shards), ending_offsets=self.ending_offsets.of_parts(shards))
+        return replace(super().in_shards(shards), ending_offsets=self.ending_offsets.for_shards(shards))
 
 
-def _divided(most: int | None, count: int) -> int | None:
-    return None if most is None else -(-most // count)
+def _divided(maximum: int | None, count: int) -> int | None:
+    return None if maximum is None else -(-maximum // count)
 
 
 def _offsets_of(times: PerStream[int | None], otherwise: str) -> PerStream[str]:
-    """The offsets that times stand for: the first id of that millisecond is the first one read, or the first one not
-    read any more. otherwise: of streams without a time."""
+    """Convert times to positions, the last ID before each millisecond. otherwise: for streams without a time."""
 
     def before(milliseconds: int | None) -> str:
         if milliseconds is None:

@@ -1,4 +1,4 @@
-"""Every option, once: its name, which side it belongs to, its default, its check and its one-line documentation.
+"""Table of all options: name, side, default, parser and documentation.
 
 The tables of docs/reference/options.md are printed from here (`python -m tools.reference`).
 """
@@ -33,7 +33,7 @@ from spark_streams.options.values import (
 )
 from spark_streams.wire.address.address import Address, default_url
 
-# Those of ACCESS that say who connects, as Identity has them.
+# Options of ACCESS for the login, in the order of Identity's fields.
 IDENTITY = ("username", "password", "passwordFile", "credentialProvider")
 
 REQUIRED = object()
@@ -41,8 +41,11 @@ REQUIRED = object()
 
 @dataclass(frozen=True)
 class Option:
-    """name: as users type it; parse: text → value, raises ValueError; default: a value, REQUIRED, or a callable;
-    shown: the default as docs/reference/options.md shows it."""
+    """An option.
+
+    parse: converts a text to a value, raises ValueError; default: a value, REQUIRED, or a callable; shown: the default
+    in docs/reference/options.md; doc: its documentation there.
+    """
 
     name: str
     parse: Callable[[str], object]
@@ -52,8 +55,8 @@ class Option:
 
     @property
     def field(self) -> str:
-        """Its field in SourceOptions, BatchSourceOptions, SinkOptions: the name in Python's spelling."""
-        return re.sub("[A-Z]", lambda found: f"_{found[0].lower()}", self.name)
+        """Name of its field in SourceOptions, BatchSourceOptions and SinkOptions, in snake case."""
+        return re.sub("[A-Z]", lambda capital: f"_{capital[0].lower()}", self.name)
 
 
 _URL = Option(
@@ -64,7 +67,7 @@ _URL = Option(
     "The server: `redis://host:port/db`, `rediss://…` with TLS, `unix:///path`, `redis+sentinel://s1,s2/name/db` for "
     "the master that sentinels name, `redis+cluster://a,b` for a cluster, or `embedded:` for the bundled engine.",
 )
-# Who connects, and how patiently; beside every `url`.
+# Options of every connection: the server, the login and the time limit.
 ACCESS: tuple[Option, ...] = (
     _URL,
     Option(
@@ -515,6 +518,6 @@ SINK: tuple[Option, ...] = (
 )
 
 
-def but_access(options: Iterable[Option]) -> list[Option]:
-    """Those that do not stand beside every `url`."""
+def without_access(options: Iterable[Option]) -> list[Option]:
+    """Return the options without the login and the time limit of the connection."""
     return [option for option in options if option not in ACCESS[1:]]

@@ -1,7 +1,7 @@
-"""What is wrong with options whatever they are for, before Spark says whether it wants a reader or a writer.
+"""Check options before Spark asks for a reader or a writer.
 
-Spark makes a data source from the options alone: of a DataFrame without a declared schema at `load()`, else when the
-query begins (docs/internals/facts.md, S31). Tables of Spark's catalog are recognised by what they hand over (S32).
+Spark creates a data source from the options alone. It does so at `load()` for a DataFrame without a declared schema,
+else when the query starts (docs/internals/facts.md, S31). A table of Spark's catalog is recognized by options (S32).
 """
 
 from __future__ import annotations
@@ -21,10 +21,13 @@ _TABLES = (
 )
 
 
-def check_for_any_use(given: Mapping[str, str]) -> None:
-    """Raises UnknownOptionError for a name that is no option of anything, InvalidOptionError for a value that nothing
-    takes, UnsupportedError for a table of the catalog that is being made."""
-    for name, text in given.items():
+def check_before_use(options: Mapping[str, str]) -> None:
+    """Check names and values of options for any reader or writer.
+
+    Raises UnknownOptionError for a name that no reader or writer has, InvalidOptionError for a value that none accepts,
+    and UnsupportedError for a catalog table that is being created.
+    """
+    for name, text in options.items():
         if name.lower() in SPARKS_OWN:
             continue
         if name == "provider" or name.startswith("option."):
@@ -42,19 +45,21 @@ def check_for_any_use(given: Mapping[str, str]) -> None:
             raise InvalidOptionError(refusals[0])
 
 
-def check_any_given(given: Mapping[str, str], least: str) -> None:
-    """Raises InvalidOptionError where no option was given, as Spark does it with a table of its catalog. least: what a
-    reader or a writer needs to be told."""
-    if not any(name.lower() not in SPARKS_OWN for name in given):
-        raise InvalidOptionError(f"no option was given: {least}. If this is a table: {_TABLES}")
+def require_options(options: Mapping[str, str], required: str) -> None:
+    """Raise InvalidOptionError if no option is set, as for a table of Spark's catalog.
+
+    required: the instruction of the message, which names the options to set.
+    """
+    if not any(name.lower() not in SPARKS_OWN for name in options):
+        raise InvalidOptionError(f"no option is set: {required}. For a table of Spark's catalog: {_TABLES}")
 
 
 def _no_such_option(name: str) -> UnknownOptionError:
     if name.lower() == "path":
         return UnknownOptionError(
-            "load(…), save(…) and start(…) take no path with format('rstream'): option streams names what is read, "
-            "option stream what is written"
+            "load(…), save(…) and start(…) take no path with format('rstream'): set option streams to read, or "
+            "option stream to write"
         )
     near = difflib.get_close_matches(name.lower(), _KNOWN, n=1)
-    hint = f"did you mean {_KNOWN[near[0]]!r}?" if near else f"it knows {', '.join(_KNOWN.values())}"
+    hint = f"did you mean {_KNOWN[near[0]]!r}?" if near else f"valid options: {', '.join(_KNOWN.values())}"
     return UnknownOptionError(f"format rstream has no option {name!r}; {hint}")

@@ -1,6 +1,6 @@
-"""What the text of an option means: parsers that give a value or raise ValueError with what would be right.
+"""Parsers of option values. Each returns a value, or raises ValueError that names the valid values.
 
-Pure: text in, values out. `spark_streams.options.table` says which option is read by which parser.
+Pure: text in, values out. `spark_streams.options.table` lists the parser of each option.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from spark_streams.options.per_stream import PerStream
 from spark_streams.shards.names import MOST
 
 T = TypeVar("T")
-MOST_WEIGHT = 100  # of a stream beside the others
+MOST_WEIGHT = 100  # maximum weight of a stream
 
 
 def text(value: str) -> str:
-    """Any text but the empty one."""
+    """Parse any text except the empty one."""
     if not value:
         raise ValueError("must not be empty")
     return value
 
 
 def count(value: str) -> int:
-    """A whole number above 0."""
+    """Parse a whole number above 0."""
     plain = value.strip()
     number = int(plain) if plain.isascii() and plain.isdigit() and len(plain) < 19 else 0
     if number < 1:
@@ -38,47 +38,47 @@ def count(value: str) -> int:
 
 
 def number(value: str) -> int:
-    """A whole number, or 0."""
+    """Parse a whole number or 0."""
     return 0 if value.strip() == "0" else count(value)
 
 
 def shards(value: str) -> int:
-    """A number of shards."""
+    """Parse a number of shards."""
     if count(value) > MOST:
         raise ValueError(f"must be at most {MOST}")
     return count(value)
 
 
 def query_id(value: str) -> str:
-    """What Spark calls a query, in all its runs: a UUID."""
+    """Parse the ID of a query, a UUID, which is the same in all its runs."""
     try:
         return str(uuid.UUID(value.strip()))
     except ValueError:
-        raise ValueError("must be the id of a query, as file `metadata` of its checkpoint has it") from None
+        raise ValueError("must be the ID of a query, from the file `metadata` of its checkpoint") from None
 
 
 def flag(value: str) -> bool:
-    """true or false, in any case."""
-    known = {"true": True, "false": False}
-    if value.lower() not in known:
+    """Parse true or false, in upper or lower case."""
+    flags = {"true": True, "false": False}
+    if value.lower() not in flags:
         raise ValueError("must be true or false")
-    return known[value.lower()]
+    return flags[value.lower()]
 
 
 def one_of(*values: str) -> Callable[[str], str]:
-    """One of these, in any case."""
+    """Return a parser for one of these words, in upper or lower case."""
 
     def parse(value: str) -> str:
-        for known in values:
-            if value.lower() == known.lower():
-                return known
+        for choice in values:
+            if value.lower() == choice.lower():
+                return choice
         raise ValueError(f"must be one of {', '.join(values)}")
 
     return parse
 
 
 def streams(value: str) -> tuple[str, ...]:
-    """`orders, returns`, or a JSON list where a name holds a comma."""
+    """Parse `orders, returns`, or a JSON list if a name contains a comma."""
     if value.lstrip().startswith("["):
         try:
             names = json.loads(value)
@@ -96,7 +96,7 @@ def streams(value: str) -> tuple[str, ...]:
 
 
 def function(value: str) -> str:
-    """`module:function`."""
+    """Parse `module:function`."""
     plain = value.strip()
     if not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*", plain):
         raise ValueError("must be module:function, such as mycompany.redis_login:provider")
@@ -107,26 +107,26 @@ _UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 def duration(value: str) -> int:
-    """`500ms`, `30s`, `15m`, `2h`, `7d` in milliseconds."""
-    found = re.fullmatch(r"([0-9]{1,9}) *(ms|s|m|h|d)", value.strip().lower())
-    if found is None or int(found[1]) == 0:
+    """Parse `500ms`, `30s`, `15m`, `2h`, `7d` into milliseconds."""
+    match = re.fullmatch(r"([0-9]{1,9}) *(ms|s|m|h|d)", value.strip().lower())
+    if match is None or int(match[1]) == 0:
         raise ValueError("must be a duration above 0 with its unit, such as 500ms, 30s, 15m, 2h or 7d")
-    return int(found[1]) * _UNITS[found[2]]
+    return int(match[1]) * _UNITS[match[2]]
 
 
-MOST_DELAYS = 16  # so many streams beside each are looked at when a query starts
+MOST_DELAYS = 16  # a query checks this many retry streams per stream when it starts
 
 
 def delays(value: str) -> tuple[int, ...]:
-    """`1m, 10m, 1h`: how long to wait before each further try, in milliseconds."""
-    found = tuple(duration(one) for one in value.split(","))
-    if len(found) > MOST_DELAYS:
-        raise ValueError(f"must be {MOST_DELAYS} durations at the most")
-    return found
+    """Parse `1m, 10m, 1h`, the delays before each retry, into milliseconds."""
+    durations = tuple(duration(part) for part in value.split(","))
+    if len(durations) > MOST_DELAYS:
+        raise ValueError(f"must be at most {MOST_DELAYS} durations")
+    return durations
 
 
 def entry_id(value: str) -> str:
-    """`1526919030474-0`; without the second number, the first of that millisecond."""
+    """Parse `1526919030474-0`. Without the second number, it is the first ID of that millisecond."""
     try:
         return str(StreamId.parse(value.strip()))
     except InvalidStreamId as error:
@@ -134,7 +134,7 @@ def entry_id(value: str) -> str:
 
 
 def moment(value: str) -> int:
-    """Milliseconds since the epoch, as such or as ISO-8601 (UTC where it names no zone)."""
+    """Parse milliseconds since the epoch, or an ISO-8601 time (UTC if it names no zone), into milliseconds."""
     plain = value.strip()
     if plain.isascii() and plain.isdigit() and int(plain) <= U64_MAX:
         return int(plain)
@@ -145,12 +145,12 @@ def moment(value: str) -> int:
     when = when if when.tzinfo else when.replace(tzinfo=datetime.UTC)
     milliseconds = (when - datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)) // datetime.timedelta(milliseconds=1)
     if milliseconds < 0:
-        raise ValueError("is before 1970: no entry id is that old")
+        raise ValueError("is before 1970: entry IDs start at 1970")
     return milliseconds
 
 
 def glob(value: str) -> str:
-    """A Redis pattern (`*`, `?`, `[a-z]`, `\\` before a character that stands for itself)."""
+    """Parse a Redis pattern (`*`, `?`, `[a-z]`, `\\` before a literal character)."""
     if not value:
         raise ValueError("must not be empty")
     if not is_pattern(value):
@@ -158,34 +158,39 @@ def glob(value: str) -> str:
     return value
 
 
-def per_stream(one: Callable[[str], T], what: str, otherwise: T, numbers: bool = True) -> Callable[[str], PerStream[T]]:
-    """What `one` reads, for every stream, or a JSON object of these by stream or pattern. what: `one` in words;
-    otherwise: for streams that the JSON does not name; numbers: whether JSON may give them as numbers."""
+def per_stream(
+    parse_value: Callable[[str], T], description: str, otherwise: T, numbers: bool = True
+) -> Callable[[str], PerStream[T]]:
+    """Return a parser for one value for all streams, or a JSON object of values by stream or pattern.
 
-    def member(stream: str, given: object) -> T:
-        if isinstance(given, bool) or not isinstance(given, str | int if numbers else str):
-            raise ValueError(f"of {stream!r} must be {what}")
+    parse_value: parser of one value; description: of valid values, for messages; otherwise: for streams that the JSON
+    does not name; numbers: whether values in JSON may be numbers.
+    """
+
+    def member(stream: str, json_value: object) -> T:
+        if isinstance(json_value, bool) or not isinstance(json_value, str | int if numbers else str):
+            raise ValueError(f"of {stream!r} must be {description}")
         try:
-            return one(str(given))
+            return parse_value(str(json_value))
         except ValueError as error:
             raise ValueError(f"of {stream!r} {error}") from None
 
     def parse(value: str) -> PerStream[T]:
         if not value.lstrip().startswith("{"):
-            return PerStream(one(value), {})
+            return PerStream(parse_value(value), {})
         try:
-            named = json.loads(value, object_pairs_hook=_once)
+            named = json.loads(value, object_pairs_hook=_unique_names)
         except json.JSONDecodeError as error:
             raise ValueError(f"is not JSON ({error})") from None
         if not named:
             raise ValueError("names no stream")
-        return PerStream(otherwise, {stream: member(stream, given) for stream, given in named.items()})
+        return PerStream(otherwise, {stream: member(stream, json_value) for stream, json_value in named.items()})
 
     return parse
 
 
-def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """An object of JSON whose names differ: of two that are alike only one would be heard."""
+def _unique_names(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """Return a JSON object as a dict. Raises ValueError for a name that occurs twice, which dict() would drop."""
     named = dict(pairs)
     if len(named) < len(pairs):
         raise ValueError("names a stream twice")
@@ -193,15 +198,15 @@ def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 
 def weight(value: str) -> int:
-    """From 1 to 100."""
-    given = count(value)
-    if given > MOST_WEIGHT:
+    """Parse a weight from 1 to 100."""
+    parsed = count(value)
+    if parsed > MOST_WEIGHT:
         raise ValueError(f"must be a whole number from 1 to {MOST_WEIGHT}")
-    return given
+    return parsed
 
 
 def weights(value: str) -> PerStream[int]:
-    """JSON of weights by stream or pattern."""
+    """Parse JSON of weights by stream or pattern."""
     if not value.lstrip().startswith("{"):
         raise ValueError('must be JSON of weights by stream or pattern, such as {"orders": 3, "audit:*": 1}')
     return per_stream(weight, f"a whole number from 1 to {MOST_WEIGHT}", 1)(value)
@@ -211,27 +216,29 @@ _SIZES = {"": 1, "b": 1, "kb": 1 << 10, "mb": 1 << 20, "gb": 1 << 30}
 
 
 def size(value: str) -> int:
-    """`64mb`, `512kb`, `2gb` or a number of bytes; as Redis counts, 1 kb is 1,024 bytes."""
-    found = re.fullmatch(r"([0-9]{1,15}) *(b|kb|mb|gb|)", value.strip().lower())
-    if found is None or int(found[1]) == 0:
+    """Parse `64mb`, `512kb`, `2gb` or a number of bytes into bytes. As in Redis, 1 kb is 1,024 bytes."""
+    match = re.fullmatch(r"([0-9]{1,15}) *(b|kb|mb|gb|)", value.strip().lower())
+    if match is None or int(match[1]) == 0:
         raise ValueError("must be a size above 0, such as 64mb, 512kb, 2gb or a number of bytes")
-    return int(found[1]) * _SIZES[found[2]]
+    return int(match[1]) * _SIZES[match[2]]
 
 
 def positions(otherwise: str, *words: str, missing_seq: int = 0) -> Callable[[str], PerStream[str]]:
-    """One of these words (earliest, latest), an id, or JSON of these by stream or pattern: `$` (latest) or an entry id
-    as text. otherwise: for streams that the JSON does not name; missing_seq: the sequence number of an id that is given
-    without."""
-    known = {word: {"latest": "$", "earliest": "0"}[word] for word in words}
-    one = f"{', '.join(words)} or an id"
+    """Return a parser for one of these words (earliest, latest), an entry ID, or JSON of these by stream or pattern.
 
-    def position(given: str) -> str:
-        plain = given.strip()
-        if plain in known:
-            return known[plain]
+    A position is `$` (latest) or an entry ID as text. otherwise: for streams that the JSON does not name; missing_seq:
+    sequence number of an ID without one.
+    """
+    positions_by_word = {word: {"latest": "$", "earliest": "0"}[word] for word in words}
+    description = f"{', '.join(words)} or an id"
+
+    def position(text: str) -> str:
+        plain = text.strip()
+        if plain in positions_by_word:
+            return positions_by_word[plain]
         try:
             return str(StreamId.parse(plain, missing_seq))
         except InvalidStreamId as error:
-            raise ValueError(f"must be {one}, or JSON of these by stream ({error})") from None
+            raise ValueError(f"must be {description}, or JSON of these by stream ({error})") from None
 
-    return per_stream(position, one, otherwise, numbers=False)
+    return per_stream(position, description, otherwise, numbers=False)

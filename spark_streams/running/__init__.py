@@ -1,4 +1,4 @@
-"""Running a query to its end: the signals that stop it, its end between two batches, an error as one line.
+"""Run a query to its end: signals that stop it, its end between two batches, errors as one line.
 
-`spark_streams.run` and the jobs stand on it.
+`spark_streams.run` and the jobs use this package.
 """

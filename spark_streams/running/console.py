@@ -1,4 +1,4 @@
-"""What a program that runs a query says of it on standard error: a line, and of an error no more than that."""
+"""Lines on standard error about a query that runs. An error is one line."""
 
 from __future__ import annotations
 
@@ -12,40 +12,44 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from spark_streams.errors import QueryError, RStreamError
-from spark_streams.running.error_summary import as_ours
+from spark_streams.running.error_summary import to_rstream_error
 
 
 @contextlib.contextmanager
 def errors_in_one_line(show: bool) -> Iterator[None]:
-    """What goes wrong within is an error of ours, without Spark's stacks; a program that does not catch it ends with
-    one line. show: with everything that led to it."""
+    """Convert errors of the block to RStreamError without Spark's stack traces.
+
+    A program that does not catch the error ends with one line. show: keep the traceback and the cause.
+    """
     try:
         yield
     except KeyboardInterrupt as interrupt:
-        _one_line_for(interrupt, "stopped at once; what was read and not acknowledged is read again next time")
+        _print_as_one_line(interrupt, "stopped at once; the next run reads entries again that were not acknowledged")
         raise
     except (PySparkException, Py4JError, RStreamError) as error:
-        ours = as_ours(error)
+        rstream_error = to_rstream_error(error)
         if show:
-            raise ours from error
-        if isinstance(ours, QueryError):
-            ours = QueryError(f"{ours.message}; run(…, traceback=True) shows where")
-        _one_line_for(ours, str(ours))
-        raise ours from None
+            raise rstream_error from error
+        if isinstance(rstream_error, QueryError):
+            rstream_error = QueryError(f"{rstream_error.message}; run(…, traceback=True) shows the traceback")
+        _print_as_one_line(rstream_error, str(rstream_error))
+        raise rstream_error from None
 
 
-def _one_line_for(error: BaseException, line: str) -> None:
-    """Python itself, where nothing catches this error, says this and no more. Its exit code stays what it is."""
-    if not isinstance(sys.excepthook, _InOneLine):
-        sys.excepthook = _InOneLine(sys.excepthook)
+def _print_as_one_line(error: BaseException, line: str) -> None:
+    """Make Python print only this line if nothing catches the error. The exit code does not change."""
+    if not isinstance(sys.excepthook, _OneLineHook):
+        sys.excepthook = _OneLineHook(sys.excepthook)
     sys.excepthook.error, sys.excepthook.line = error, line
 
 
-class _InOneLine:
-    """A sys.excepthook: tells one error in one line, all others as before."""
+class _OneLineHook:
+    """A sys.excepthook that prints one error as one line, and passes other errors to the previous hook."""
 
-    def __init__(self, others: Callable[[type[BaseException], BaseException, TracebackType | None], object]) -> None:
-        self._others = others
+    def __init__(
+        self, default_hook: Callable[[type[BaseException], BaseException, TracebackType | None], object]
+    ) -> None:
+        self._default_hook = default_hook
         self.error: BaseException | None = None
         self.line = ""
 
@@ -53,10 +57,10 @@ class _InOneLine:
         if error is self.error:
             say(self.line)
         else:
-            self._others(kind, error, where)
+            self._default_hook(kind, error, where)
 
 
 def say(line: str) -> None:
-    """On a line of its own, also where Spark's progress bar stands at a terminal."""
+    """Print a line to standard error, also if a terminal shows Spark's progress bar."""
     clear = "\r\x1b[K" if sys.stderr.isatty() else ""
     print(f"{clear}{Path(sys.argv[0]).name or 'spark_streams'}: {line}", file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""Waiting for a query's end, and ending it between two batches."""
+"""Wait for a query's end, or end it between two batches."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from spark_streams.model.untyped import JavaObject
 from spark_streams.running.stopping import Stop
 from spark_streams.spark.connect import is_of_connect
 
-_LOOK = 0.2  # seconds
-_GLANCE = 0.005  # seconds
-_MOMENT = 2.0  # seconds: within these a trigger follows a batch, if one is due
-_AT_LAST = 2.0  # seconds for Spark to stop the tasks of a batch
+_POLL = 0.2  # seconds
+_SHORT_POLL = 0.005  # seconds
+_TRIGGER_DELAY = 2.0  # seconds: the next trigger starts within this time after a batch, if one is due
+_STOP_TASKS = 2.0  # seconds for Spark to stop the tasks of a batch
 
 
-def wait_for_end(query: StreamingQuery, stop: Stop, look: Callable[[], None] = lambda: None) -> bool:
-    """Until the query has ended, or is asked to. look: called again and again meanwhile.
+def wait_for_end(query: StreamingQuery, stop: Stop, on_poll: Callable[[], None] = lambda: None) -> bool:
+    """Wait until the query has ended or a stop is requested. Return whether it has ended.
 
-    Whether it has ended. Raises what ended it (StreamingQueryException).
+    on_poll: called repeatedly while the query runs. Raises the error that ended the query (StreamingQueryException).
     """
-    # Over Spark Connect one question that waits for the end, in place of one every moment, all of which its server
-    # logs. So a signal is heard at once, too, while the client looks for a server that is away.
-    has_ended = _Calling(query.awaitTermination).has_ended if is_of_connect(query) else query.awaitTermination
+    # Over Spark Connect, one call waits for the end, because the server logs every call. It runs in another thread, so
+    # that a signal is handled at once also while the client tries to reach the server.
+    has_ended = _BackgroundCall(query.awaitTermination).has_ended if is_of_connect(query) else query.awaitTermination
     with stop.checked():
-        while not has_ended(_LOOK):  # type: ignore[arg-type]  # it takes fractions of a second
-            look()
-            if stop.asked:
+        while not has_ended(_POLL):  # type: ignore[arg-type]  # it takes fractions of a second
+            on_poll()
+            if stop.is_requested:
                 return False
     return True
 
 
-class _Calling(threading.Thread):
-    """A call that may take long, in a thread of its own."""
+class _BackgroundCall(threading.Thread):
+    """A call in another thread, because it may take long."""
 
     def __init__(self, call: Callable[[], object]) -> None:
         super().__init__(daemon=True)
@@ -48,11 +48,11 @@ class _Calling(threading.Thread):
     def run(self) -> None:
         try:
             self._call()
-        except Exception as error:  # noqa: BLE001 - it is raised where the end is waited for
+        except Exception as error:  # noqa: BLE001 - has_ended raises it
             self._error = error
 
     def has_ended(self, seconds: float) -> bool:
-        """Wait so long. Raises what ended it."""
+        """Wait for the end, at most this long. Return whether the call has ended. Raises the error of the call."""
         self.join(seconds)
         if self._error is not None:
             raise self._error
@@ -60,11 +60,11 @@ class _Calling(threading.Thread):
 
 
 def end_between_batches(query: StreamingQuery, patience: float, stop: Stop) -> bool:
-    """Let the batch in flight finish, and end the query. patience: so many seconds may that take; then the batch is
-    cut, and run again next time.
+    """Let the batch in flight finish, then end the query. Return whether the batch was finished.
 
-    Whether it was not cut. Raises what ended the query before (StreamingQueryException), and KeyboardInterrupt, behind
-    which the query goes on, when the program is to end at once.
+    patience: after this many seconds the batch is cut; the next run runs it again. Raises an error that has ended the
+    query before (StreamingQueryException). Raises KeyboardInterrupt, with the query still running, if the program is to
+    end at once.
     """
     with stop.checked():
         return _end_between_batches(query, patience, stop.check)
@@ -72,19 +72,19 @@ def end_between_batches(query: StreamingQuery, patience: float, stop: Stop) -> b
 
 def _end_between_batches(query: StreamingQuery, patience: float, check: Callable[[], None]) -> bool:
     deadline = time.monotonic() + patience
-    before = _last(query)
+    before = _last_progress(query)
     in_flight = False
-    while query.isActive and query.status["isTriggerActive"] and _last(query) == before:
+    while query.isActive and query.status["isTriggerActive"] and _last_progress(query) == before:
         in_flight = True
         if time.monotonic() > deadline:
             cut(query)
             return False
         check()
-        time.sleep(_GLANCE)
-    if in_flight or _last(query) != before:
+        time.sleep(_SHORT_POLL)
+    if in_flight or _last_progress(query) != before:
         _wait_for_next_trigger(query, deadline, check)
-    stopping = _Calling(query.stop)  # it waits for a batch that has just begun
-    while not stopping.has_ended(_LOOK):
+    stopping = _BackgroundCall(query.stop)  # waits for a batch that has just begun
+    while not stopping.has_ended(_POLL):
         check()
     error = query.exception()
     if error is not None:
@@ -93,20 +93,25 @@ def _end_between_batches(query: StreamingQuery, patience: float, check: Callable
 
 
 def cut(query: StreamingQuery) -> None:
-    """End the query in the middle of a batch, which is run again next time. Spark stops the tasks of the batch. The
-    function of a foreachBatch it cannot stop: one that goes on is not waited for, and ends with the program."""
-    with _overflows_untold(query):
+    """End the query in the middle of a batch, which the next run runs again.
+
+    Spark stops the tasks of the batch. It cannot stop a function of foreachBatch, which ends with the program.
+    """
+    with _stack_overflow_hidden(query):
         ending = threading.Thread(target=query.stop, daemon=True)
         ending.start()
-        ending.join(_AT_LAST)
+        ending.join(_STOP_TASKS)
 
 
 @contextlib.contextmanager
-def _overflows_untold(query: StreamingQuery) -> Iterator[None]:
-    """Spark looks with a regular expression through what a function of foreachBatch says of its end when its tasks are
-    stopped; that is long, the expression overflows the stack, and Java prints a thousand lines of it."""
+def _stack_overflow_hidden(query: StreamingQuery) -> Iterator[None]:
+    """Suppress a StackOverflowError of the query's thread.
+
+    When the tasks of a foreachBatch function are stopped, Spark matches its long error text with a regular expression.
+    The match overflows the stack, and Java would print a thousand lines.
+    """
     jvm = SparkContext._jvm
-    if jvm is None:  # over Spark Connect: the server's log has them
+    if jvm is None:  # over Spark Connect, where the error is in the server's log
         yield
         return
     threads = jvm.java.lang.Thread
@@ -138,13 +143,13 @@ class _Uncaught:
 
 
 def _wait_for_next_trigger(query: StreamingQuery, deadline: float, check: Callable[[], None]) -> None:
-    """Until the trigger after a batch that has ended has looked for entries: it acknowledges what the batch has read
-    (docs/internals/facts.md, S4). It follows at once, or not before we would wait no more.
+    """Wait for the trigger after the batch. It acknowledges the entries of the batch (docs/internals/facts.md, S4).
 
-    The trigger of the batch tells of its end before it is over, and its status stays that of a batch meanwhile: the
-    same words stand for the next one only behind a status between the two, or when they stay.
+    It follows at once, or only after the time that this function waits. A batch reports its progress before its trigger
+    is over, and the status is unchanged until then. So the same status belongs to the next batch only after another
+    status, or if it stays.
     """
-    moment = time.monotonic() + _MOMENT
+    moment = time.monotonic() + _TRIGGER_DELAY
     is_over = False
     while query.isActive and time.monotonic() < deadline:
         status = query.status
@@ -158,10 +163,10 @@ def _wait_for_next_trigger(query: StreamingQuery, deadline: float, check: Callab
         if time.monotonic() > moment and (is_batch or not is_active):
             return
         check()
-        time.sleep(_GLANCE)
+        time.sleep(_SHORT_POLL)
 
 
-def _last(query: StreamingQuery) -> object:
-    """What changes with each batch that has ended."""
+def _last_progress(query: StreamingQuery) -> object:
+    """Return a value that changes with each completed batch."""
     progress = query.lastProgress
     return None if progress is None else (progress.batchId, progress.timestamp)

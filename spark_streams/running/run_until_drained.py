@@ -1,8 +1,8 @@
-"""Running a query with trigger(availableNow=True) to the end of what is there, on every Spark.
+"""Run a query with trigger(availableNow=True) until all entries are read, on every Spark.
 
-Before 4.2 Spark ends such a query after one batch of a Python source, and neither says that the batch is committed nor
-asks for more (docs/internals/facts.md, S37): so it is started again, until a run has no batch. That one acknowledges
-the last batch, too.
+Before 4.2, Spark ends such a query after one batch of a Python source. It does not report that the batch is committed,
+and does not ask for more (docs/internals/facts.md, S37). So the query is started again until a run has no batch. That
+run also acknowledges the last batch.
 """
 
 from __future__ import annotations
@@ -22,43 +22,49 @@ from spark_streams.spark.read_limits import HAS_READ_LIMITS
 Start = Callable[[], StreamingQuery]
 
 
-def to_the_end(
-    query: StreamingQuery, again: Start | None, stop: Stop, look: Callable[[StreamingQuery], None] = lambda query: None
+def run_until_drained(
+    query: StreamingQuery,
+    restart: Start | None,
+    stop: Stop,
+    on_poll: Callable[[StreamingQuery], None] = lambda query: None,
 ) -> tuple[StreamingQuery, bool]:
-    """Until the query has read all that it is to read, or is asked to stop. again: starts it once more, from the same
-    checkpoint; look: called again and again meanwhile, with the query that runs.
+    """Run the query until it has read everything or a stop is requested. Return the last query, and whether it ended.
 
-    The query that ran last, and whether it has ended. Raises what ended it (StreamingQueryException).
+    restart: starts the query again from the same checkpoint; on_poll: called repeatedly with the running query. Raises
+    the error that ended the query (StreamingQueryException).
     """
     while True:
-        if not wait_for_end(query, stop, partial(look, query)):
+        if not wait_for_end(query, stop, partial(on_poll, query)):
             return query, False
-        look(query)
+        on_poll(query)
         if not may_have_more(query):
             return query, True
-        if again is None or not _has_checkpoint(query):
+        if restart is None or not _has_checkpoint(query):
             say(
-                "this Spark ends trigger(availableNow=True) after one batch, which is acknowledged by the next run; to "
-                "read on until nothing is left, give spark_streams.run the writer (df.writeStream…) with a "
-                "checkpointLocation"
+                "this Spark ends trigger(availableNow=True) after one batch, which the next run acknowledges; to "
+                "read all entries, pass the writer (df.writeStream…) with a checkpointLocation to spark_streams.run"
             )
             return query, True
-        query = again()
+        query = restart()
 
 
 def may_have_more(query: StreamingQuery) -> bool:
-    """Whether it has run a batch, and ended because this Spark knows no better. The batch may be an old one, which is
-    run again and is empty by now."""
+    """Return whether a query that has ended may have more entries to read.
+
+    This is so if it has run a batch, also an empty one that was run again, on a Spark before 4.2.
+    """
     if HAS_READ_LIMITS:
         return False
     trigger = query._jsq.streamingQuery().trigger().toString()
-    return bool(trigger == "AvailableNowTrigger" and any("addBatch" in one.durationMs for one in query.recentProgress))
+    return bool(
+        trigger == "AvailableNowTrigger" and any("addBatch" in progress.durationMs for progress in query.recentProgress)
+    )
 
 
 def _has_checkpoint(query: StreamingQuery) -> bool:
-    """Whether what the query knows is still there: a checkpoint that nobody has named goes with the query."""
+    """Return whether the checkpoint exists. A temporary checkpoint is deleted with the query."""
     context = SparkContext._active_spark_context
-    assert context is not None  # or there would be no query
+    assert context is not None  # the query needs one
     jvm: JavaObject = context._jvm
     folder = jvm.org.apache.hadoop.fs.Path(query._jsq.streamingQuery().resolvedCheckpointRoot())
     return bool(folder.getFileSystem(context._jsc.hadoopConfiguration()).exists(folder))

@@ -1,7 +1,7 @@
-"""While a query runs: what Spark logs of its end again and again, each time with every stack, is kept from the screen.
+"""Silence the loggers that repeat the error of a query, each time with stack traces, while the query runs.
 
-What ends a query reaches whoever runs it, who says it in one line. For the jobs conf/log4j2.properties does the same,
-from the JVM's start on.
+The program that runs the query prints the error as one line. For the jobs, conf/log4j2.properties silences the same
+loggers from the start of the JVM.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pyspark.logger import PySparkLogger
 
 from spark_streams.model.untyped import JavaObject
 
-# Of the JVM: what they log of a query is a task that failed or was stopped, and how the query came to its end.
+# Loggers of the JVM. About a query, they log failed and stopped tasks, and the end of the query.
 REPEATING = (
     "org.apache.spark.api.python",
     "org.apache.spark.executor.Executor",
@@ -31,106 +31,113 @@ REPEATING = (
     "org.apache.spark.storage.ShuffleBlockFetcherIterator",
     "org.apache.spark.util.Utils",
 )
-# Of Python: PySpark logs an error that it raises, with the whole Java stack; py4j one of a function of foreachBatch.
+# Loggers of Python. PySpark logs errors that it raises, with Java's stack; py4j logs errors of foreachBatch functions.
 _OF_PYSPARK = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 _OF_PY4J = "py4j.clientserver"
-_LATE = 10.0  # seconds: so long after a failure, or a stop, Spark's scheduler and last tasks may log of it
+_LATE_LOGS = 10.0  # seconds: Spark's scheduler and last tasks may log a failure or a stop this long afterwards
 
 
-class _Quiet:
-    """What is turned off, and how it is given back: once, however many queries run one after the other."""
+class _LogFilter:
+    """Silences the loggers once, for any number of queries, and restores them."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._give_back: list[Callable[[], object]] = []
-        self._later: threading.Timer | None = None
+        self._restore_calls: list[Callable[[], object]] = []
+        self._late: threading.Timer | None = None
 
     def begin(self, context: SparkContext | None) -> None:
         with self._lock:
-            if self._later is not None:
-                self._later.cancel()
-                self._later = None
-            if not self._give_back:
-                self._give_back = _turned_off_here()
+            if self._late is not None:
+                self._late.cancel()
+                self._late = None
+            if not self._restore_calls:
+                self._restore_calls = _disable_python_loggers()
                 if context is not None:
-                    self._give_back += _turned_off_in(context._jvm)
+                    self._restore_calls += _disable_jvm_loggers(context._jvm)
 
     def end(self) -> None:
         with self._lock:
-            self._later = None
-            while self._give_back:
-                # A gateway that is closed by now has nothing to give back to.
+            self._late = None
+            while self._restore_calls:
+                # If the gateway is closed, there is no logger to restore.
                 with contextlib.suppress(Py4JError, OSError):
-                    self._give_back.pop()()
+                    self._restore_calls.pop()()
 
-    def end_later(self) -> None:
+    def end_late(self) -> None:
         with self._lock:
-            self._later = threading.Timer(_LATE, self.end)
-            self._later.daemon = True
-            self._later.start()
+            self._late = threading.Timer(_LATE_LOGS, self.end)
+            self._late.daemon = True
+            self._late.start()
 
 
-_quiet = _Quiet()
+_log_filter = _LogFilter()
 
 
 @contextlib.contextmanager
-def quietened(context: SparkContext | None, wanted: bool = True) -> Iterator[Callable[[], None]]:
-    """These loggers are silent, if that is wanted; afterwards they are as they were: a little later where this ends
-    with an error, or what is given was called. context: None over Spark Connect, whose server has its own log."""
-    late = threading.Event()
-    if not wanted:
-        yield late.set
+def filtered_spark_log(context: SparkContext | None, enabled: bool = True) -> Iterator[Callable[[], None]]:
+    """Silence these loggers within the block, if enabled, and restore them at its end.
+
+    They are restored later if the block ends with an error, or if it has called the function that it receives.
+    context: None over Spark Connect, whose server has its own log.
+    """
+    ends_late = threading.Event()
+    if not enabled:
+        yield ends_late.set
         return
-    _quiet.begin(context)
+    _log_filter.begin(context)
     try:
-        yield late.set
+        yield ends_late.set
     except BaseException:
-        late.set()
+        ends_late.set()
         raise
     finally:
-        if late.is_set():
-            _quiet.end_later()
+        if ends_late.is_set():
+            _log_filter.end_late()
         else:
-            _quiet.end()
+            _log_filter.end()
 
 
-def quieten_python() -> None:
-    """Those of Python, for good."""
-    _turned_off_here()
+def disable_python_loggers() -> None:
+    """Silence the loggers of Python until the process ends."""
+    _disable_python_loggers()
 
 
-def _turned_off_here() -> list[Callable[[], object]]:
-    # By PySpark: a logger that it did not make itself does not take what PySpark tells it, for as long as Python runs.
+def _disable_python_loggers() -> list[Callable[[], object]]:
+    # PySparkLogger.getLogger, because a logger that PySpark has not made itself rejects PySpark's arguments.
     loggers = [*[PySparkLogger.getLogger(name) for name in _OF_PYSPARK], logging.getLogger(_OF_PY4J)]
-    # Not by a level: then all loggers forget which levels they have, and py4j's, which is asked for the last time when
-    # Python has taken its modules apart, finds none (a TypeError on the screen, behind everything else).
-    give_back: list[Callable[[], object]] = [partial(setattr, one, "disabled", one.disabled) for one in loggers]
-    for one in loggers:
-        one.disabled = True
+    # `disabled` and not a level: setting a level clears the level cache of all loggers. py4j's logger is used once more
+    # after Python has cleared its modules, and would then raise a TypeError without its cached level.
+    restore_calls: list[Callable[[], object]] = [
+        partial(setattr, logger, "disabled", logger.disabled) for logger in loggers
+    ]
+    for logger in loggers:
+        logger.disabled = True
     root = logging.getLogger()
     root.addFilter(_is_no_interrupt)
-    return [*give_back, partial(root.removeFilter, _is_no_interrupt)]
+    return [*restore_calls, partial(root.removeFilter, _is_no_interrupt)]
 
 
 def _is_no_interrupt(record: logging.LogRecord) -> bool:
-    """py4j tells of a Ctrl-C in the midst of a call, with the stack."""
+    """Reject py4j's record of a Ctrl-C during a call, which has a stack trace."""
     return record.msg != "KeyboardInterrupt while sending command."
 
 
-def _turned_off_in(jvm: JavaObject) -> list[Callable[[], object]]:
+def _disable_jvm_loggers(jvm: JavaObject) -> list[Callable[[], object]]:
     log4j = jvm.org.apache.logging.log4j
     try:
         context = log4j.LogManager.getContext(False)
         config = context.getConfiguration()
         set_level = log4j.core.config.Configurator.setLevel
-        known = config.getLoggers()
-        give_back: list[Callable[[], object]] = [context.updateLoggers]
+        loggers = config.getLoggers()
+        restore_calls: list[Callable[[], object]] = [context.updateLoggers]
         for name in REPEATING:
-            had = name in known
-            back = partial(set_level, name, known[name].getLevel()) if had else partial(config.removeLogger, name)
-            give_back.append(back)
+            has_logger = name in loggers
+            restore = (
+                partial(set_level, name, loggers[name].getLevel()) if has_logger else partial(config.removeLogger, name)
+            )
+            restore_calls.append(restore)
         for name in REPEATING:
             set_level(name, log4j.Level.OFF)
-    except Py4JError:  # another logging library than Spark's own: its lines stay
+    except Py4JError:  # another logging library than Spark's own: its loggers are unchanged
         return []
-    return give_back
+    return restore_calls

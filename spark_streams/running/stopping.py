@@ -1,12 +1,12 @@
-"""Being asked to stop: by SIGTERM or SIGINT, wherever it arrives.
+"""Requests to stop: SIGTERM or SIGINT, to Python or to the JVM.
 
-`spark-submit` is a JVM whose child is the Python that runs the program: a scheduler that stops it tells the JVM, a
-terminal tells both, and `python program.py` is told itself. A JVM that gets SIGTERM ends within moments, and the
-program with it; so the JVM's handler is replaced by one that only tells Python. The program then ends by itself.
+`spark-submit` is a JVM whose child is the Python that runs the program. A scheduler sends the signal to the JVM, a
+terminal to both processes. `python program.py` receives it directly. A JVM ends at SIGTERM, and the program with it. So
+its handler is replaced by one that only notifies Python, and the program then ends by itself.
 
-PySpark's own handler of SIGINT cancels all of Spark's tasks, from within whatever call to the JVM Python is waiting
-for, which breaks that call's connection (py4j): it is replaced, too. For the same reason a second Ctrl-C, while a query
-is waited for, is only noted, and raised between two calls.
+PySpark's handler of SIGINT cancels all tasks from within the current call to the JVM, which breaks the connection of
+that call (py4j). So it is replaced, too. For the same reason, a second Ctrl-C while the program waits for a query is
+only noted, and raised between two calls.
 """
 
 from __future__ import annotations
@@ -24,88 +24,93 @@ from pyspark.java_gateway import ensure_callback_server_started
 from spark_streams.model.untyped import JavaObject
 
 SIGNALS = ("TERM", "INT")
-_TWICE = 1.0  # seconds: `timeout` and some supervisors tell the process and its group, which is one request
+_REPEAT_WINDOW = 1.0  # seconds: `timeout` and some supervisors signal the process and its group, which is one request
 
 
 class Stop:
-    """Whether the program has been asked to stop. A second signal to Python itself, a second later or more, ends it at
-    once: by KeyboardInterrupt where it stands, or, where it waits for a query, at the next `check`."""
+    """Stop requests to the program.
+
+    A second signal to Python, a second later or more, raises KeyboardInterrupt: at once, or at the next `check` if the
+    program waits for a query.
+    """
 
     def __init__(self) -> None:
-        self._asked = threading.Event()
-        self._last: float | None = None  # when the signal that counts came to this process
-        self._checks = False
-        self._at_once = False
-        self._then: list[Callable[[], None]] = []
-        self._give_back: list[Callable[[], object]] = []
+        self._requested = threading.Event()
+        self._last: float | None = None  # time of the last signal to this process that counts
+        self._defers_interrupt = False
+        self._interrupts = False
+        self._callbacks: list[Callable[[], None]] = []
+        self._restore_calls: list[Callable[[], object]] = []
 
     @property
-    def asked(self) -> bool:
-        """Whether to come to an end."""
-        return self._asked.is_set()
+    def is_requested(self) -> bool:
+        """Whether a stop was requested."""
+        return self._requested.is_set()
 
     @contextlib.contextmanager
     def checked(self) -> Iterator[None]:
-        """Within, the program calls `check` again and again, between its calls to the JVM: what cuts one of those in
-        two may leave its reply to the next one. A third signal does not wait for that."""
-        self._checks = True
+        """Defer KeyboardInterrupt to `check`, which the block calls repeatedly between its calls to the JVM.
+
+        An interrupted call to the JVM may leave its reply to the next call. A third signal interrupts at once.
+        """
+        self._defers_interrupt = True
         try:
             yield
         finally:
-            self._checks = False
+            self._defers_interrupt = False
 
     def check(self) -> None:
-        """Raises KeyboardInterrupt where the program is to end at once."""
-        if self._at_once:
+        """Raise KeyboardInterrupt if the program is to end at once."""
+        if self._interrupts:
             raise KeyboardInterrupt
 
-    def then(self, call: Callable[[], None]) -> None:
-        """Call this when the program is asked: from a signal handler, or another thread."""
-        self._then.append(call)
+    def on_request(self, call: Callable[[], None]) -> None:
+        """Call this function when a stop is requested, from a signal handler or another thread."""
+        self._callbacks.append(call)
 
     def listen(self, gateway: JavaObject = None) -> None:
-        """Take the signals over, in this process and in the JVM behind a gateway. From the main thread only."""
+        """Handle the signals in this process and in the JVM of the gateway. Call it in the main thread only."""
         for name in SIGNALS:
             number = getattr(signal, f"SIG{name}")
             before = signal.signal(number, self._on_signal)
-            self._give_back.append(partial(signal.signal, number, signal.SIG_DFL if before is None else before))
+            self._restore_calls.append(partial(signal.signal, number, signal.SIG_DFL if before is None else before))
         if gateway is not None:
             ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]
-            of_jvm = gateway.jvm.sun.misc.Signal
+            jvm_signal = gateway.jvm.sun.misc.Signal
             for name in SIGNALS:
-                before = of_jvm.handle(of_jvm(name), _Handler(self._ask))
-                self._give_back.append(partial(of_jvm.handle, of_jvm(name), before))
+                before = jvm_signal.handle(jvm_signal(name), _Handler(self._request))
+                self._restore_calls.append(partial(jvm_signal.handle, jvm_signal(name), before))
 
-    def give_back(self) -> None:
-        """The signals do again what they did before `listen`."""
-        while self._give_back:
-            self._give_back.pop()()
+    def restore(self) -> None:
+        """Restore the handlers that were there before `listen`."""
+        while self._restore_calls:
+            self._restore_calls.pop()()
 
     def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
         now = time.monotonic()
         if self._last is None:
             self._last = now
-            self._ask()
-        elif now - self._last > _TWICE:
-            if not self._checks or self._at_once:
+            self._request()
+        elif now - self._last > _REPEAT_WINDOW:
+            if not self._defers_interrupt or self._interrupts:
                 raise KeyboardInterrupt
-            self._last, self._at_once = now, True
+            self._last, self._interrupts = now, True
 
-    def _ask(self) -> None:
-        if not self._asked.is_set():
-            self._asked.set()
-            for call in self._then:
+    def _request(self) -> None:
+        if not self._requested.is_set():
+            self._requested.set()
+            for call in self._callbacks:
                 call()
 
 
 class _Handler:
     """A sun.misc.SignalHandler of the JVM."""
 
-    def __init__(self, ask: Callable[[], None]) -> None:
-        self._ask = ask
+    def __init__(self, request: Callable[[], None]) -> None:
+        self._request = request
 
     def handle(self, _signal: object) -> None:
-        self._ask()
+        self._request()
 
     class Java:
         implements = ["sun.misc.SignalHandler"]

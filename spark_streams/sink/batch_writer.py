@@ -24,7 +24,7 @@ from spark_streams.sink.send.write import Task, append
 from spark_streams.spark.arrow_schema import arrow_schema
 from spark_streams.spark.same_version import SameVersion
 from spark_streams.spark.task_context import micro_batch, partition
-from spark_streams.spark.worker import settle_in
+from spark_streams.spark.worker import freeze_imported_modules
 
 
 @dataclass
@@ -109,7 +109,7 @@ class BatchWriter(SameVersion, DataSourceArrowWriter):
 
     def write_part_of(self, batch: Batch, iterator: Iterator[pa.RecordBatch]) -> Written:
         """Write this task's rows as a part of the batch."""
-        settle_in()
+        freeze_imported_modules()
         place = partition()
         task = Task(batch, place) if self._once and place is not None else None
         result = append(iterator, self._options, task, self._pace)

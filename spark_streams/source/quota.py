@@ -75,7 +75,7 @@ class Room:
         return found
 
     def _cap(self, stream: str) -> int | None:
-        most = self.of_stream.of(origin_of(stream))
+        most = self.of_stream.value_for(origin_of(stream))
         return None if most is None else max(0, most - self.taken.get(stream, 0))
 
     def of(self, stream: str) -> int | None:
@@ -110,7 +110,7 @@ class Room:
 
     def weight(self, stream: str) -> int:
         """How `entries` and bytes are shared."""
-        return self.weights.of(origin_of(stream))
+        return self.weights.value_for(origin_of(stream))
 
 
 def take_in_parts(

@@ -41,7 +41,7 @@ from spark_streams.spark.read_limits import (
 )
 from spark_streams.spark.same_version import SameVersion
 from spark_streams.spark.task_context import micro_batch
-from spark_streams.spark.worker import leave_interrupts_to_the_driver
+from spark_streams.spark.worker import ignore_interrupts
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.session import Session
 
@@ -118,7 +118,7 @@ class StreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailable
     def _made(self, is_known: bool) -> MicroBatchStream:
         """The same. is_known: the server has answered before, and is waited for where it is away."""
         if self._batches is None:
-            leave_interrupts_to_the_driver()
+            ignore_interrupts()
             self._wanted = self._options
             if self._options.streams is not None:
                 with self._looking(is_known) as server:

@@ -1,3 +1,5 @@
-"""What differs between the Sparks that this runs on, 4.0 to 4.3: one file a difference, found by what a Spark has, not
-by its number, because vendors carry features back. docs/reference/compatibility.md says what follows for a user.
+"""Differences between Spark 4.0 to 4.3, one file each.
+
+Each difference is detected by a feature of pyspark and not by its version, because vendors backport features.
+docs/reference/compatibility.md describes the consequences for users.
 """

@@ -1,16 +1,16 @@
-"""Where a micro-batch starts, on a Spark that does not say so: before 4.2 `latestOffset()` has no arguments.
+"""Start of a micro-batch on a Spark before 4.2, where `latestOffset()` has no arguments.
 
-What is known there (docs/internals/facts.md, S36):
+The order of calls there (docs/internals/facts.md, S36):
 
-    a run that finds an offset log asks first for `partitions(x, x)`, where x is the log's last offset;
-    where the batch that ends at x was not committed, it is run again, by `partitions(start, x)`;
-    a batch is planned, run and committed before `latestOffset()` is asked again;
-    a run without an offset log asks for `latestOffset()`, and then for `initialOffset()`.
+    a run with an offset log first calls `partitions(x, x)`, where x is the log's last offset;
+    if the batch that ends at x was not committed, it is run again, by `partitions(start, x)`;
+    a batch is planned, run and committed before `latestOffset()` is called again;
+    a run without an offset log calls `latestOffset()`, and then `initialOffset()`.
 
-So whenever `latestOffset()` is asked, the end that was planned last is committed; where none was, the query begins.
-What was told and is not yet planned is told again.
+So at each call of `latestOffset()`, the last planned end is committed. If no batch was planned, the query starts. An
+end that was returned and is not yet planned is returned again.
 
-Nor is a source asked there what it reports. Its counts go into the offset: Spark shows that in the query's progress.
+Spark does not call reportLatestOffset() there. So the counts are part of the offset, which is in the query's progress.
 """
 
 from __future__ import annotations
@@ -27,47 +27,46 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 REPORT = "report"  # in an offset, beside what Offset.from_json reads
-COUNTS = ("lost", "claimed", "dead", "retried", "bad", "waiting")  # of run_counters, and of what waits
+COUNTS = ("lost", "claimed", "dead", "retried", "bad", "waiting")  # of run_counters, and of waiting entries
 _WRAPPER = "spark.sql.streaming.triggerAvailableNowWrapper.enabled"
 
 
 def for_this_spark(reader: DataSourceStreamReader) -> DataSourceStreamReader:
-    """A reader that is told start and limit, as this Spark wants it."""
+    """Wrap a reader that needs start and limit for this Spark, if necessary."""
     return reader if HAS_READ_LIMITS else StartingReader(reader)
 
 
 class StartingReader(DataSourceStreamReader):
-    """Tells a reader where each batch starts."""
+    """Passes the start of each batch to a reader."""
 
     def __init__(self, reader: DataSourceStreamReader) -> None:
         self._reader = reader
-        self._planned: dict[str, object] | None = None  # where the batch ends that was planned last
-        self._told: dict[str, object] | None = None  # where one ends that is not planned yet
+        self._planned_end: dict[str, object] | None = None  # end of the last planned batch
+        self._unplanned_end: dict[str, object] | None = None  # end that was returned and is not planned yet
 
     def initialOffset(self) -> dict[str, object]:
         return self._reader.initialOffset()
 
     def latestOffset(self) -> dict[str, object]:  # type: ignore[override]  # as Spark 4.0 and 4.1 call it
-        if self._told is None:
-            start = self._reader.initialOffset() if self._planned is None else self._planned
+        if self._unplanned_end is None:
+            start = self._reader.initialOffset() if self._planned_end is None else self._planned_end
             end = self._reader.latestOffset(start, self._reader.getDefaultReadLimit())
             if end == start:
                 return end
             report = self._reader.reportLatestOffset() or {}
             counts = {name: report[name] for name in COUNTS if report.get(name)}
-            self._told = {**end, REPORT: counts} if counts else end
-        return self._told
+            self._unplanned_end = {**end, REPORT: counts} if counts else end
+        return self._unplanned_end
 
     def partitions(self, start: dict[str, object], end: dict[str, object]) -> Sequence[InputPartition]:
-        """Raises UnsupportedError where the calls come in another order than is known."""
-        if self._planned is None and self._told is not None and start == end:
+        """Plan the batch. Raises UnsupportedError if Spark's calls are in an unknown order."""
+        if self._planned_end is None and self._unplanned_end is not None and start == end:
             raise UnsupportedError(
-                f"this Spark asks a query with a checkpoint for new entries before it says where that stands: set "
-                f"{_WRAPPER} to false, and end each run of the query with spark_streams.run, which starts it again "
-                "until everything is read"
+                f"this Spark asks for new entries before it passes the checkpoint's offset: set {_WRAPPER} to false, "
+                "and run the query with spark_streams.run, which starts it again until everything is read"
             )
         planned = self._reader.partitions(start, end)
-        self._planned, self._told = end, None
+        self._planned_end, self._unplanned_end = end, None
         return planned
 
     def commit(self, end: dict[str, object]) -> None:

@@ -1,8 +1,8 @@
-"""Telling what is of Spark Connect, whose client has a class of its own for each of Spark's."""
+"""Detection of Spark Connect, whose client has its own class for each class of Spark."""
 
 from __future__ import annotations
 
 
-def is_of_connect(thing: object) -> bool:
-    """Whether this session, query or writer is of Spark Connect. Needs none of its packages."""
-    return type(thing).__module__.startswith("pyspark.sql.connect.")
+def is_of_connect(spark_object: object) -> bool:
+    """Return whether a session, query or writer belongs to Spark Connect. Imports none of its packages."""
+    return type(spark_object).__module__.startswith("pyspark.sql.connect.")

@@ -1,4 +1,4 @@
-"""Whether Spark offers a Python source the filters of a query: since 4.1."""
+"""Whether Spark passes a query's filters to a Python source. It does so since 4.1."""
 
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
-"""Whether this installation can work: what `python -m spark_streams` prints. Only the standard library, and no Spark is
-started.
+"""Check this installation, for `python -m spark_streams`. Uses only the standard library, and starts no Spark.
 
-Spark itself runs two more Pythons: on the driver's machine the one that looks for data sources (PYSPARK_DRIVER_PYTHON,
-else PYSPARK_PYTHON, else python3), and, on the driver's machine and on the executors', the one of tasks: the same where
-that look has found the format, else PYSPARK_PYTHON, else python3 (S70). Both must find this package, the first one as a
-plain module on its path (S17, S29).
+Spark runs two more Pythons. On the driver's machine, one searches for data sources (PYSPARK_DRIVER_PYTHON, else
+PYSPARK_PYTHON, else python3). On the driver and on executors, one runs tasks: the same Python if it has found the
+format, else PYSPARK_PYTHON, else python3 (S70). Both must find this package, the first one as a plain module on its
+path (S17, S29).
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ from spark_streams.spark.presence import REMEDY
 
 Version = tuple[int, ...]
 
-# As in pyproject.toml: the oldest version that works, and the first one that may not any more (None: not known).
+# As in pyproject.toml: the oldest supported version, and the first unsupported one (None: not known).
 PYTHON: Version = (3, 11)
-# Of pyspark: pip's where the extra `spark` is installed, else Spark's own.
+# Versions of pyspark, from pip (extra `spark`) or from a Spark that was unpacked.
 SPARK: tuple[Version, Version | None] = ((4, 0), (5,))
 NEEDED: dict[str, tuple[Version, Version | None]] = {
     "pyarrow": ((18,), None),
@@ -39,13 +38,13 @@ NEEDED: dict[str, tuple[Version, Version | None]] = {
     "click": ((8, 1), None),
     "jinja2": ((3, 1), None),
 }
-_ON_EXECUTORS = ("spark_streams", "numpy", "pyarrow", "redis", "hiredis")  # pyspark is Spark's own there
+_ON_EXECUTORS = ("spark_streams", "numpy", "pyarrow", "redis", "hiredis")  # Spark itself provides pyspark there
 JAVA = 17
-_TOLD = ("pyarrow", "redis")  # the others are named where something is wrong with them
-_SECONDS = 20.0  # for another program to answer
+_ALWAYS_LISTED = ("pyarrow", "redis")  # other packages are listed only if they do not fit
+_PROBE_TIMEOUT = 20.0  # time limit for another program
 
-# What another Python is asked; an old one must be able to read it, too.
-_QUESTION = """
+# Program for another Python. Old versions must be able to run it.
+_PROBE = """
 import importlib.util, json, pkgutil, sys
 found = [name for name in sys.argv[1:] if importlib.util.find_spec(name)]
 listed = "pyspark_rstream" in [one.name for one in pkgutil.iter_modules()]
@@ -55,100 +54,102 @@ print(json.dumps({"version": sys.version_info[:2], "found": found, "listed": lis
 
 @dataclass
 class Findings:
-    """lines: (what, version or state, where or why), as they are printed; problems: a sentence each, and what to do."""
+    """Result of the checks. lines: (component, version or state, place or reason); problems: each with its remedy."""
 
     lines: list[tuple[str, str, str]] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
 
-def look() -> Findings:
-    """Look at all of it."""
-    found = Findings([("spark-streams", __version__, str(Path(__file__).parents[1]))])
-    _look_at_python(found)
-    _look_at_spark(found)
-    _look_at_packages(found)
-    _look_at_java(found)
-    _look_at_sparks_pythons(found)
-    return found
+def check_installation() -> Findings:
+    """Check Python, Spark, packages, Java and the Pythons that Spark runs."""
+    findings = Findings([("spark-streams", __version__, str(Path(__file__).parents[1]))])
+    _check_python(findings)
+    _check_spark(findings)
+    _check_packages(findings)
+    _check_java(findings)
+    _check_spark_pythons(findings)
+    return findings
 
 
-def requirement(name: str, least: Version, below: Version | None) -> str:
-    """As pip takes it."""
-    return f"{name}>={_dotted(least)}" + (f",<{_dotted(below)}" if below else "")
+def requirement(name: str, minimum: Version, below: Version | None) -> str:
+    """Return a requirement for pip."""
+    return f"{name}>={_dotted(minimum)}" + (f",<{_dotted(below)}" if below else "")
 
 
 def numbers(version: str) -> Version:
-    """The leading numbers of a version."""
-    found = re.match(r"\d+(\.\d+)*", version)
-    return tuple(map(int, found[0].split("."))) if found else ()
+    """Return the leading numbers of a version."""
+    match = re.match(r"\d+(\.\d+)*", version)
+    return tuple(map(int, match[0].split("."))) if match else ()
 
 
 def _dotted(version: Version) -> str:
     return ".".join(map(str, version))
 
 
-def _look_at_python(found: Findings) -> None:
-    found.lines.append(("Python", _dotted(sys.version_info[:3]), sys.executable))
+def _check_python(findings: Findings) -> None:
+    findings.lines.append(("Python", _dotted(sys.version_info[:3]), sys.executable))
     if sys.version_info < PYTHON:
-        found.problems.append(f"this Python is too old: install spark-streams into a Python {_dotted(PYTHON)} or newer")
+        findings.problems.append(
+            f"this Python is too old: install spark-streams into a Python {_dotted(PYTHON)} or newer"
+        )
 
 
-def _look_at_packages(found: Findings) -> None:
+def _check_packages(findings: Findings) -> None:
     missing, unfit, install = [], [], []
-    for name, (least, below) in NEEDED.items():
-        wanted = requirement(name, least, below)
+    for name, (minimum, below) in NEEDED.items():
+        needed = requirement(name, minimum, below)
         spec = importlib.util.find_spec(name)
         shown = "redis-py" if name == "redis" else name
         if spec is None:
-            found.lines.append((shown, "missing", wanted))
+            findings.lines.append((shown, "missing", needed))
             missing.append(name)
-            install.append(wanted)
+            install.append(needed)
             continue
         version = _version_of(name)
-        fits = _fits(version, least, below)
-        if name in _TOLD or not fits:
-            found.lines.append((shown, version, f"{'fits' if fits else 'does not fit'} {wanted}"))
+        fits = _fits(version, minimum, below)
+        if name in _ALWAYS_LISTED or not fits:
+            findings.lines.append((shown, version, f"{'fits' if fits else 'does not fit'} {needed}"))
         if not fits:
             unfit.append(f"{name} {version}")
-            install.append(wanted)
-    said = [f"lacks {', '.join(missing)}"] if missing else []
-    said += [f"has {', '.join(unfit)}, which spark-streams {__version__} does not work with"] if unfit else []
-    if said:
+            install.append(needed)
+    faults = [f"lacks {', '.join(missing)}"] if missing else []
+    faults += [f"has {', '.join(unfit)}, which spark-streams {__version__} does not work with"] if unfit else []
+    if faults:
         remedy = f"run {sys.executable} -m pip install {' '.join(map(repr, install))}"
-        found.problems.append(f"this Python {' and '.join(said)}: {remedy}")
+        findings.problems.append(f"this Python {' and '.join(faults)}: {remedy}")
 
 
-def _fits(version: str, least: Version, below: Version | None) -> bool:
-    """A version that nobody can tell may fit."""
+def _fits(version: str, minimum: Version, below: Version | None) -> bool:
+    """Return whether a version is supported. An unknown version may be."""
     have = numbers(version)
-    return not have or (have >= least and (below is None or have < below))
+    return not have or (have >= minimum and (below is None or have < below))
 
 
-def _look_at_spark(found: Findings) -> None:
-    """The one that `import pyspark` gives, else the one whose spark-submit would bring it."""
+def _check_spark(findings: Findings) -> None:
+    """Check the Spark of `import pyspark`, else the Spark of spark-submit."""
     spec = importlib.util.find_spec("pyspark")
     home = _spark_home()
     if spec is not None and spec.origin:
-        package, by = Path(spec.origin).parent, ""
+        package, origin = Path(spec.origin).parent, ""
     elif home is not None:
-        package, by = home / "python" / "pyspark", f", of {home}: run with its spark-submit"
+        package, origin = home / "python" / "pyspark", f", of {home}: run with its spark-submit"
     else:
-        found.lines.append(("pyspark", "missing", requirement("pyspark", *SPARK)))
-        found.problems.append(f"this Python has no Spark: {REMEDY}")
+        findings.lines.append(("pyspark", "missing", requirement("pyspark", *SPARK)))
+        findings.problems.append(f"this Python has no Spark: {REMEDY}")
         return
     version = _spark_version(package)
     fits = _fits(version, *SPARK)
-    wanted = requirement("pyspark", *SPARK)
-    found.lines.append(("pyspark", version, f"{'fits' if fits else 'does not fit'} {wanted}{by}"))
+    needed = requirement("pyspark", *SPARK)
+    findings.lines.append(("pyspark", version, f"{'fits' if fits else 'does not fit'} {needed}{origin}"))
     if not fits:
-        found.problems.append(
+        findings.problems.append(
             f"spark-streams {__version__} does not work with Spark {version} ({package}): "
-            f"run {sys.executable} -m pip install '{wanted}', or use such a Spark"
+            f"run {sys.executable} -m pip install '{needed}', or use such a Spark"
         )
 
 
 def _spark_home() -> Path | None:
-    """A Spark that was unpacked: what SPARK_HOME names, else where the spark-submit on the PATH stands."""
+    """Return the folder of an unpacked Spark: SPARK_HOME, else the folder of the spark-submit on the PATH."""
     submit = shutil.which("spark-submit")
     named = os.environ.get("SPARK_HOME")
     home = Path(named) if named else Path(submit).resolve().parents[1] if submit else None
@@ -156,10 +157,14 @@ def _spark_home() -> Path | None:
 
 
 def _spark_version(package: Path) -> str:
-    """What its folder says: a downloaded Spark has no metadata, and stands before one that pip has installed."""
-    own = package / "version.py"
-    said = re.search(r"__version__[^=]*=\s*['\"]([^'\"]+)", own.read_text(encoding="utf-8")) if own.exists() else None
-    return said[1] if said else _version_of("pyspark")
+    """Return the version from Spark's folder. A downloaded Spark has no package metadata."""
+    version_file = package / "version.py"
+    match = (
+        re.search(r"__version__[^=]*=\s*['\"]([^'\"]+)", version_file.read_text(encoding="utf-8"))
+        if version_file.exists()
+        else None
+    )
+    return match[1] if match else _version_of("pyspark")
 
 
 def _version_of(name: str) -> str:
@@ -169,40 +174,40 @@ def _version_of(name: str) -> str:
         return "of unknown version"
 
 
-def _look_at_java(found: Findings) -> None:
-    """The one that Spark's own scripts would take."""
+def _check_java(findings: Findings) -> None:
+    """Check the Java that Spark's scripts would use."""
     home = os.environ.get("JAVA_HOME")
     path = f"{home}/bin/java" if home else shutil.which("java")
     remedy = f"install a JDK {JAVA} or newer, or set JAVA_HOME to one"
-    said = None if path is None else _answer([path, "-version"])
-    version = re.search(r'version "(\d+)([^"]*)"', said or "")
+    output = None if path is None else _run_program([path, "-version"])
+    version = re.search(r'version "(\d+)([^"]*)"', output or "")
     if version is None:
-        found.lines.append(("Java", "missing", f"JAVA_HOME is {home}" if home else "no java on the PATH"))
-        found.problems.append(f"no Java answers{f' at {path}' if path else ''}, and Spark needs one: {remedy}")
+        findings.lines.append(("Java", "missing", f"JAVA_HOME is {home}" if home else "no java on the PATH"))
+        findings.problems.append(f"no Java answers{f' at {path}' if path else ''}, and Spark needs one: {remedy}")
         return
-    found.lines.append(("Java", version[1] + version[2], str(path)))
+    findings.lines.append(("Java", version[1] + version[2], str(path)))
     if int(version[1]) < JAVA:
-        found.problems.append(f"Java {version[1]} is too old for Spark: {remedy}")
+        findings.problems.append(f"Java {version[1]} is too old for Spark: {remedy}")
 
 
-def _look_at_sparks_pythons(found: Findings) -> None:
-    """format("rstream") in the driver's Python, and the package in that of tasks."""
+def _check_spark_pythons(findings: Findings) -> None:
+    """Check that the driver's Python finds format("rstream"), and that the Python of tasks has the packages."""
     driver = next((name for name in ("PYSPARK_DRIVER_PYTHON", "PYSPARK_PYTHON") if os.environ.get(name)), None)
     tasks = "PYSPARK_PYTHON" if os.environ.get("PYSPARK_PYTHON") else None
     for variable in dict.fromkeys((driver, tasks)):
-        _look_at_sparks_python(found, os.environ[variable] if variable else "python3", variable, variable == driver)
+        _check_spark_python(findings, os.environ[variable] if variable else "python3", variable, variable == driver)
 
 
-def _look_at_sparks_python(found: Findings, program: str, variable: str | None, looks_up: bool) -> None:
-    what = 'format("rstream")' if looks_up else "tasks"
-    told = f"{program} ({variable or 'PYSPARK_PYTHON is not set'})"
+def _check_spark_python(findings: Findings, program: str, variable: str | None, looks_up: bool) -> None:
+    purpose = 'format("rstream")' if looks_up else "tasks"
+    program_text = f"{program} ({variable or 'PYSPARK_PYTHON is not set'})"
     remedy = f"export {variable or 'PYSPARK_PYTHON'}={sys.executable}"
-    answer = _answer([program, "-c", _QUESTION, *_ON_EXECUTORS])
+    answer = _run_program([program, "-c", _PROBE, *_ON_EXECUTORS])
     try:
         other = json.loads((answer or "").strip().splitlines()[-1])
     except (ValueError, IndexError):
-        found.lines.append((what, "not found", told))
-        found.problems.append(f"Spark would run {told}, which is no Python that answers: {remedy}")
+        findings.lines.append((purpose, "not found", program_text))
+        findings.problems.append(f"Spark would run {program_text}, which is no Python that answers: {remedy}")
         return
     lacking = [name for name in _ON_EXECUTORS if name not in other["found"]]
     version = tuple(other["version"])
@@ -214,16 +219,16 @@ def _look_at_sparks_python(found: Findings, program: str, variable: str | None, 
         wrong = "does not list the module pyspark_rstream"
         remedy = "install spark-streams with pip, not only by a .pth hook, or call spark_streams.register(spark)"
     else:
-        found.lines.append((what, "found" if looks_up else "can run", told))
+        findings.lines.append((purpose, "found" if looks_up else "can run", program_text))
         return
-    found.lines.append((what, "not found" if looks_up else "cannot run", told))
-    found.problems.append(f"Spark would run {told}, which {wrong}: {remedy}")
+    findings.lines.append((purpose, "not found" if looks_up else "cannot run", program_text))
+    findings.problems.append(f"Spark would run {program_text}, which {wrong}: {remedy}")
 
 
-def _answer(command: list[str]) -> str | None:
-    """What a program prints; None where it cannot be run or fails."""
+def _run_program(command: list[str]) -> str | None:
+    """Return the output of a program, None if it cannot be run or fails."""
     try:
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=True)
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=_PROBE_TIMEOUT, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
     return ended.stdout + ended.stderr

@@ -1,4 +1,4 @@
-"""Whether this Python has a Spark at all: the package does not bring one, because on a cluster Spark is there."""
+"""Check that this Python has pyspark. The package does not require it, because a cluster provides its own Spark."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from spark_streams.errors import UnsupportedError
 REMEDY = "pip install 'spark-streams[spark]', or run this with a Spark's own Python (spark-submit)"
 
 
-def check_for_spark(what: str) -> None:
-    """what: the name that was asked for. Raises UnsupportedError where there is no pyspark."""
+def check_for_spark(name: str) -> None:
+    """Raise UnsupportedError if there is no pyspark. name: of the function that needs it."""
     if find_spec("pyspark") is None:
-        raise UnsupportedError(f"{what} needs Spark, and this Python has no pyspark: {REMEDY}")
+        raise UnsupportedError(f"{name} needs Spark, and this Python has no pyspark: {REMEDY}")

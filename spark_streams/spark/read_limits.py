@@ -1,5 +1,8 @@
-"""How much a streaming source may read at a trigger. Spark tells a Python source since 4.2; before, it asks for the
-latest offset and no more (batch_starts.py), and the limit is the source's own: these stand in for Spark's classes."""
+"""Limits of a streaming source per trigger. Spark passes them to a Python source since 4.2.
+
+Before, Spark only asks for the latest offset (batch_starts.py), and the source limits itself. Then these classes take
+the place of Spark's.
+"""
 
 from __future__ import annotations
 
@@ -29,16 +32,16 @@ else:
             """Any limit."""
 
         class ReadAllAvailable(ReadLimit):
-            """None."""
+            """No limit."""
 
         class ReadMaxRows(ReadLimit):
-            """So many rows."""
+            """Maximum number of rows."""
 
             def __init__(self, max_rows):
                 self.max_rows = max_rows
 
         class SupportsTriggerAvailableNow:
-            """A source that is told that the run ends at what is there now."""
+            """A source that can prepare for a run that ends with the entries available now."""
 
 
 __all__ = ["HAS_READ_LIMITS", "ReadAllAvailable", "ReadLimit", "ReadMaxRows", "SupportsTriggerAvailableNow"]

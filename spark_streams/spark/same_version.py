@@ -1,8 +1,8 @@
-"""What travels to executors as a pickle says which version has made it, before anything else of it is read.
+"""Pickles for executors that begin with the version of spark-streams, which is checked before the rest is read.
 
-A pickle names modules, classes and fields, and those of another version are others: an executor whose spark-streams is
-not the driver's would fail with an AttributeError somewhere, or not fail. Only the reader and the writer of a query
-carry it, and all else that a task gets comes behind these.
+A pickle names modules, classes and fields, which differ between versions. An executor with another version would fail
+with an AttributeError, or not fail at all. Only the reader and the writer of a query carry the version: a task reads
+them first.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from spark_streams.errors import VersionError
 
 
 class SameVersion:
-    """A class whose pickles are read by the version that has made them, and by no other."""
+    """Base of classes whose pickles only the same version of spark-streams can read."""
 
     def __reduce__(self) -> tuple[Callable[[str, bytes], object], tuple[str, bytes]]:
-        made = cloudpickle.dumps((type(self), self.__getstate__()))  # type: ignore[no-untyped-call]  # pyspark has no types there
-        return read, (__version__, made)
+        pickled = cloudpickle.dumps((type(self), self.__getstate__()))  # type: ignore[no-untyped-call]  # pyspark has no types there
+        return read, (__version__, pickled)
 
 
 def read(version: str, pickled: bytes) -> object:
-    """The object. Raises VersionError."""
+    """Unpickle an object. Raises VersionError if another version has pickled it."""
     if version != __version__:
         raise VersionError(
-            f"the driver has spark-streams {version}, and {sys.executable} on {socket.gethostname()}, which is to run "
-            f"its task, has {__version__} at {Path(__file__).parents[1]}: install the driver's version there, or send "
-            "it along with --py-files"
+            f"the driver has spark-streams {version}, but {sys.executable} on {socket.gethostname()}, which runs a "
+            f"task, has {__version__} at {Path(__file__).parents[1]}: install the driver's version there, or pass "
+            "it with --py-files"
         )
     kind, state = pickle.loads(pickled)
-    made = kind.__new__(kind)
-    made.__dict__.update(state)
-    return made
+    instance = kind.__new__(kind)
+    instance.__dict__.update(state)
+    return instance

@@ -1,5 +1,7 @@
-"""A streaming sink that is handed Arrow record batches: a class of its own since Spark 4.1; 4.0 takes one that is a
-stream writer and an Arrow writer at once for the same."""
+"""Base class of a streaming sink that receives Arrow record batches.
+
+Spark has this class since 4.1. For 4.0, it is a class that is both a stream writer and an Arrow writer.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ else:
         from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter
 
         class DataSourceStreamArrowWriter(DataSourceStreamWriter, DataSourceArrowWriter):
-            """As later Sparks have it."""
+            """The class of Spark 4.1."""
 
 
 __all__ = ["DataSourceStreamArrowWriter"]

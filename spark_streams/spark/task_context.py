@@ -1,4 +1,4 @@
-"""Which task of which micro-batch this code runs in, as Spark tells a task (FACTS S8)."""
+"""The task and the micro-batch in which this code runs (docs/internals/facts.md, S8)."""
 
 from __future__ import annotations
 
@@ -11,26 +11,28 @@ from spark_streams.model.micro_batch import MicroBatchName
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-QUERY, BATCH = "sql.streaming.queryId", "streaming.sql.batchId"  # Spark's names; the driver's local properties, too
-RUN = "spark.jobGroup.id"  # Spark puts the jobs of one run of a query into one group, named by the run's id
+QUERY, BATCH = "sql.streaming.queryId", "streaming.sql.batchId"  # Spark's names, also of the driver's local properties
+RUN = "spark.jobGroup.id"  # the job group of one run of a query, named by the run's ID
 
 
 def micro_batch() -> MicroBatchName | None:
-    """The micro-batch that this task belongs to; None where it belongs to none, or this is no task."""
+    """Return the micro-batch of this task, None if there is none or if this is no task."""
     context = TaskContext.get()
     query, number, run = (None if context is None else context.getLocalProperty(name) for name in (QUERY, BATCH, RUN))
     return None if query is None or number is None else MicroBatchName(query, int(number), run or "")
 
 
 def micro_batch_of_driver(spark: SparkSession) -> MicroBatchName | None:
-    """The micro-batch whose function of foreachBatch runs in this thread of the driver; None where there is none, and
-    over Spark Connect, which does not tell."""
+    """Return the micro-batch whose foreachBatch function runs in this thread of the driver.
+
+    None if there is none, and over Spark Connect, which does not report it.
+    """
     context = getattr(spark, "_sc", None)
     query, number = (None if context is None else context.getLocalProperty(name) for name in (QUERY, BATCH))
     return None if query is None or number is None else MicroBatchName(query, int(number))
 
 
 def partition() -> int | None:
-    """The number of this task's partition; None where this is no task."""
+    """Return the number of this task's partition, None if this is no task."""
     context = TaskContext.get()
     return None if context is None else context.partitionId()

@@ -18,7 +18,7 @@ from tools.servers.server import Server
 
 pytestmark = pytest.mark.spark
 
-STOPPING = "own_program.py: stopping; the batch in flight is finished first (30s at most; Ctrl-C again: at once)"
+STOPPING = "own_program.py: stopping after the batch in flight (at most 30s); press Ctrl-C again to stop at once"
 
 
 def started(connect: ConnectServer, folder: Path, urls: list[str], request: pytest.FixtureRequest) -> Any:

@@ -89,7 +89,7 @@ def test_the_environment_speaks_of_its_own_server_only(
         ),
         ({"url": "embedded:", "password": SECRET}, "url 'embedded:' takes no login"),
         ({"credentialProvider": "a.b"}, "must be module:function"),
-        ({"url": "redis://h?socket_timeout=9", "replyTimeout": "5s"}, "url's socket_timeout are the same: give one"),
+        ({"url": "redis://h?socket_timeout=9", "replyTimeout": "5s"}, "url's socket_timeout set the same time"),
         ({"replyTimeout": "5"}, "must be a duration above 0 with its unit"),
     ],
 )

@@ -16,7 +16,7 @@ URL = "redis://localhost:6379/0"
         ({"transaction": "t", "transactionQuery": QUERY}, "transactionQuery needs option transactionBatch"),
         ({"transactionBatch": "0", "transactionQuery": QUERY}, "transactionBatch needs option transaction:"),
         ({"transaction": "t", "transactionBatch": "-1", "transactionQuery": QUERY}, "must be a whole number"),
-        ({"transaction": "t", "transactionBatch": "0", "transactionQuery": "billing"}, "must be the id of a query"),
+        ({"transaction": "t", "transactionBatch": "0", "transactionQuery": "billing"}, "must be the ID of a query"),
     ],
 )
 def test_a_named_write_is_told_its_query_and_batch_together(given: dict[str, str], message: str) -> None:

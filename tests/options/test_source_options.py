@@ -13,13 +13,13 @@ def test_defaults_are_filled_in() -> None:
     assert options.streams == ("a", "b")
     assert options.consumer == "spark"
     assert options.fail_on_data_loss is True
-    assert options.max_entries_per_trigger.of("a") is None
-    assert options.starting_offsets.of("a") == "$"
+    assert options.max_entries_per_trigger.value_for("a") is None
+    assert options.starting_offsets.value_for("a") == "$"
 
 
 def test_names_match_without_regard_to_case_and_sparks_own_are_passed_over() -> None:
     options = SourceOptions.parse({**GOOD, "MAXENTRIESPERTRIGGER": "5", "checkpointlocation": "/x"})
-    assert options.max_entries_per_trigger.of("a") == 5
+    assert options.max_entries_per_trigger.value_for("a") == 5
 
 
 def test_an_unknown_option_names_the_nearest() -> None:
@@ -68,7 +68,7 @@ def test_a_value_that_does_not_fit_is_an_error_that_names_it(name: str, value: s
 def test_starting_offsets_per_stream() -> None:
     given = {**GOOD, "streams": "a,b,c", "startingOffsets": '{"a": "earliest", "b": "5-1"}'}
     starting = SourceOptions.parse(given).starting_offsets
-    assert (starting.of("a"), starting.of("b"), starting.of("c")) == ("0", "5-1", "$")
+    assert (starting.value_for("a"), starting.value_for("b"), starting.value_for("c")) == ("0", "5-1", "$")
 
 
 @pytest.mark.parametrize(
@@ -166,8 +166,8 @@ LETTERS = {"deadLetterStream": "dead"}
         ({"mode": "DEADLETTER", "deadLetterStream": "a"}, "deadLetterStream='a' is among the streams"),
         ({"minEntriesPerTrigger": "5", "maxEntriesPerTrigger": "4"}, "minEntriesPerTrigger=5 is more than"),
         ({"mode": "FAILFAST", "columnNameOfCorruptRecord": "c"}, "columnNameOfCorruptRecord has no meaning"),
-        ({"endingOffsets": "latest"}, "'endingOffsets' is one of spark.read, not of spark.readStream"),
-        ({"inferSchema": "true"}, "'inferSchema' is one of spark.read, not of spark.readStream"),
+        ({"endingOffsets": "latest"}, "'endingOffsets' belongs to spark.read, not to spark.readStream"),
+        ({"inferSchema": "true"}, "'inferSchema' belongs to spark.read, not to spark.readStream"),
         ({"maxTriggerDelay": "5", "minEntriesPerTrigger": "2"}, "must be a duration above 0 with its unit"),
         ({"claimIdle": "0s"}, "must be a duration above 0"),
         ({"startingTimestamp": "yesterday"}, "must be a time as ISO-8601 or in milliseconds"),
@@ -201,15 +201,15 @@ def test_options_at_their_harmless_value_contradict_nothing() -> None:
     ],
 )
 def test_a_starting_time_is_the_id_below_its_first_entry(text: str, after: str) -> None:
-    assert SourceOptions.parse({**GOOD, "startingTimestamp": text}).starting_offsets.of("a") == after
+    assert SourceOptions.parse({**GOOD, "startingTimestamp": text}).starting_offsets.value_for("a") == after
 
 
 def test_a_batch_ends_at_the_last_id_below_its_ending_time() -> None:
     given = {"streams": "a", "url": GOOD["url"], "endingTimestamp": "5", "startingOffsets": '{"a": "3-1"}'}
     options = BatchSourceOptions.parse(given)
-    assert options.ending_offsets.of("a") == "4-18446744073709551615"
-    assert options.starting_offsets.of("a") == "3-1"
-    with pytest.raises(InvalidOptionError, match="'group' is one of spark.readStream, not of spark.read"):
+    assert options.ending_offsets.value_for("a") == "4-18446744073709551615"
+    assert options.starting_offsets.value_for("a") == "3-1"
+    with pytest.raises(InvalidOptionError, match="'group' belongs to spark.readStream, not to spark.read"):
         BatchSourceOptions.parse({**given, "group": "g"})
     with pytest.raises(InvalidOptionError, match="must be earliest or an id"):
         BatchSourceOptions.parse({**given, "startingOffsets": "latest"})
@@ -243,7 +243,7 @@ def test_what_is_given_by_stream_is_checked_stream_by_stream(option: str, value:
 def test_a_name_goes_before_a_pattern_and_patterns_in_their_order() -> None:
     given = {**GOOD, "streams": "a,a*,b:1,b:2", "maxEntriesPerTrigger": '{"a*": 1, "b:*": 3, "b:2": 4, "?": 5}'}
     most = SourceOptions.parse(given).max_entries_per_trigger
-    assert [most.of(stream) for stream in ("a*", "a", "b:1", "b:2", "c", "other")] == [1, 1, 3, 4, 5, None]
+    assert [most.value_for(stream) for stream in ("a*", "a", "b:1", "b:2", "c", "other")] == [1, 1, 3, 4, 5, None]
 
 
 def test_sizes_count_as_redis_does() -> None:

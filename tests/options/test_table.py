@@ -16,7 +16,7 @@ from tools.reference import table_of
 
 KINDS = (AccessOptions, SourceOptions, BatchSourceOptions, SinkOptions)
 OPTIONS = [pytest.param(kind, option, id=f"{kind.__name__}-{option.name}") for kind in KINDS for option in kind.TABLE]
-NOT_TYPED = "given"  # says which options were
+NOT_TYPED = "explicit"  # says which options were
 BY_STREAM = {
     "startingOffsets": '{"a": "5-1"}',
     "startingTimestamp": '{"a": 5}',

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_streams.errors import InvalidOptionError, RStreamError, UnknownOptionError, UnsupportedError
-from spark_streams.options.uses import check_any_given, check_for_any_use
+from spark_streams.options.uses import check_before_use, require_options
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,7 @@ from spark_streams.options.uses import check_any_given, check_for_any_use
     ],
 )
 def test_what_something_takes_passes(given: dict[str, str]) -> None:
-    check_for_any_use(given)
+    check_before_use(given)
 
 
 @pytest.mark.parametrize(
@@ -31,9 +31,9 @@ def test_what_something_takes_passes(given: dict[str, str]) -> None:
         (
             {"zzz": "g"},
             UnknownOptionError,
-            "no option 'zzz'; it knows url, username, .*, streams, .*, stream, .*waitReplicas",
+            "no option 'zzz'; valid options: url, username, .*, streams, .*, stream, .*waitReplicas",
         ),
-        ({"path": "orders"}, UnknownOptionError, r"take no path .*: option streams names what is read"),
+        ({"path": "orders"}, UnknownOptionError, r"take no path .*: set option streams to read"),
         ({"mode": "IGNORE"}, InvalidOptionError, "source option mode='IGNORE' must be one of PERMISSIVE"),
         ({"maxlen": "many"}, InvalidOptionError, "sink option maxlen='many' must be a whole number"),
         ({"delivery": "sometimes"}, InvalidOptionError, "option delivery='sometimes' must be one of"),
@@ -43,13 +43,13 @@ def test_what_something_takes_passes(given: dict[str, str]) -> None:
 )
 def test_what_nothing_takes_is_refused(given: dict[str, str], kind: type[RStreamError], message: str) -> None:
     with pytest.raises(kind, match=message):
-        check_for_any_use(given)
+        check_before_use(given)
 
 
 def test_no_option_at_all_is_refused() -> None:
-    check_any_given({"url": "embedded:"}, "say it")
+    require_options({"url": "embedded:"}, "say it")
     for given in ({}, {"checkpointlocation": "/x"}):
         with pytest.raises(
-            InvalidOptionError, match="no option was given: say it. If this is a table: .*TEMPORARY VIEW"
+            InvalidOptionError, match="no option is set: say it. For a table of Spark's catalog: .*TEMPORARY VIEW"
         ):
-            check_any_given(given, "say it")
+            require_options(given, "say it")

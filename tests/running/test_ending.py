@@ -74,11 +74,11 @@ def test_nothing_in_flight_is_not_waited_for() -> None:
 @pytest.fixture
 def stop(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stop]:
     """The signals are its own; no moment is too short for a second one."""
-    monkeypatch.setattr(stopping, "_TWICE", -1.0)
+    monkeypatch.setattr(stopping, "_REPEAT_WINDOW", -1.0)
     one = Stop()
     one.listen()
     yield one
-    one.give_back()
+    one.restore()
 
 
 class Interrupted(Query):
@@ -98,7 +98,7 @@ def test_ctrl_c_cuts_no_call_in_two(stop: Stop) -> None:
     query = Interrupted([(1, True, BATCH)])
     with pytest.raises(KeyboardInterrupt):
         end_between_batches(cast(StreamingQuery, query), 60, stop)
-    assert (query.whole, query.isActive, stop.asked) == (2, True, True)
+    assert (query.whole, query.isActive, stop.is_requested) == (2, True, True)
 
 
 def test_a_third_one_does_not_wait_for_a_call(stop: Stop) -> None:

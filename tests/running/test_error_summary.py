@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_streams.errors import DecodeError, QueryError, RStreamError, ServerUnreachableError
-from spark_streams.running.error_summary import as_ours, one_line
+from spark_streams.running.error_summary import one_line, to_rstream_error
 
 STACK = "\n\tat org.apache.spark.Some.thing(Some.scala:1)\n\tat java.base/java.lang.Thread.run(Thread.java:840)"
 TRACEBACK = 'Traceback (most recent call last):\n  File "/a/b.py", line 1, in f\n    g()\n'
@@ -47,8 +47,9 @@ TRACEBACK = 'Traceback (most recent call last):\n  File "/a/b.py", line 1, in f\
         # What an executor lacks, with what to do.
         (
             f"[STREAM_FAILED] Query{STACK}\n{TRACEBACK}ModuleNotFoundError: No module named 'spark_streams'\n{STACK}",
-            "ModuleNotFoundError: No module named 'spark_streams'; a Python that Spark runs (PYSPARK_PYTHON, on each "
-            "machine) does not have it: install it there, or send it along (--archives; the package alone: --py-files)",
+            "ModuleNotFoundError: No module named 'spark_streams'; the Python of Spark's workers (PYSPARK_PYTHON, on "
+            "each machine) lacks it: install it there, or pass it with --archives (the package alone: "
+            "--py-files)",
         ),
         (
             f"[STREAM_FAILED] Query{STACK}\n{TRACEBACK}ModuleNotFoundError: No module named 'mine'\n{STACK}",
@@ -62,15 +63,15 @@ def test_one_line_says_what_was_wrong(text: str, line: str) -> None:
 
 
 def test_an_error_that_spark_carries_is_ours_again() -> None:
-    found = as_ours(Exception(f"Job aborted{STACK}\n[RSTREAM_DECODE] entry 1-0: no number\n SQLSTATE: 38000"))
+    found = to_rstream_error(Exception(f"Job aborted{STACK}\n[RSTREAM_DECODE] entry 1-0: no number\n SQLSTATE: 38000"))
     assert (type(found), found.message) == (DecodeError, "entry 1-0: no number")
-    found = as_ours(Exception("[RSTREAM_SERVER_UNREACHABLE] nobody there"))
+    found = to_rstream_error(Exception("[RSTREAM_SERVER_UNREACHABLE] nobody there"))
     assert (type(found), str(found)) == (ServerUnreachableError, "[RSTREAM_SERVER_UNREACHABLE] nobody there")
 
 
 def test_others_are_told_as_the_query_s() -> None:
-    found = as_ours(Exception("[RSTREAM_OF_LATER] a condition that this version does not know"))
+    found = to_rstream_error(Exception("[RSTREAM_OF_LATER] a condition that this version does not know"))
     assert (type(found), found.condition) == (QueryError, "RSTREAM_QUERY")
-    assert str(as_ours(ValueError("odd"))) == "[RSTREAM_QUERY] ValueError: odd"
+    assert str(to_rstream_error(ValueError("odd"))) == "[RSTREAM_QUERY] ValueError: odd"
     ours = RStreamError("as it is")
-    assert as_ours(ours) is ours
+    assert to_rstream_error(ours) is ours

@@ -9,7 +9,7 @@ PROGRAM = """
 from pyspark.logger import PySparkLogger
 from spark_streams.running import spark_log_filter
 
-for give_back in spark_log_filter._turned_off_here():
+for give_back in spark_log_filter._disable_python_loggers():
     give_back()
 for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
     PySparkLogger.getLogger(name).error("told", errorClass="X")
@@ -40,8 +40,8 @@ vars(logging).update(taken)
 def test_nothing_is_said_when_python_takes_itself_apart() -> None:
     """py4j's connections are closed that late, and log it: where logging has forgotten its levels, that fails."""
     for calls in (
-        "[give_back() for give_back in spark_log_filter._turned_off_here()]",
-        "spark_log_filter.quieten_python()",
+        "[give_back() for give_back in spark_log_filter._disable_python_loggers()]",
+        "spark_log_filter.disable_python_loggers()",
     ):
         program = AT_THE_END.format(calls=calls)
         ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)

@@ -575,7 +575,7 @@ def test_killed_while_good_at_the_second_try_each_is_read_in_one_batch(server: S
         ({**TWICE, "noAck": "true"}, "noAck and retryDelay contradict"),
         ({**TWICE, "delivery": "at-most-once"}, "delivery and retryDelay contradict"),
         ({**LETTERS, "retryDelay": "soon"}, "must be a duration"),
-        ({**LETTERS, "retryDelay": ",".join(["1s"] * 17)}, "16 durations at the most"),
+        ({**LETTERS, "retryDelay": ",".join(["1s"] * 17)}, "must be at most 16 durations"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(server: Server, given: dict[str, str], why: str) -> None:

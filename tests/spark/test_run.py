@@ -122,7 +122,7 @@ def test_an_error_is_one_line(servers: list[Server], tmp_path: Path, request: py
         "option": "# UnknownOptionError [RSTREAM_UNKNOWN_OPTION] format rstream has no option 'grup'; did you mean",
         "server": "# ServerUnreachableError [RSTREAM_SERVER_UNREACHABLE] no stream server answers at redis://127.0.0.1:1",
         "value": "# DecodeError [RSTREAM_DECODE] entry ",
-        "function": "# QueryError [RSTREAM_QUERY] ValueError: not today 4; run(…, traceback=True) shows where",
+        "function": "# QueryError [RSTREAM_QUERY] ValueError: not today 4; run(…, traceback=True) shows the traceback",
     }
     assert [name for name, _ in caught] == [*expected] * len(servers)
     for name, told in caught:
@@ -140,7 +140,7 @@ def test_a_query_that_is_told_to_stop_finishes_its_batch(
     later, ends the program at once. Each time a query
     has a batch in a function of foreachBatch, and nothing is said but lines of ours."""
     program = started("signals", tmp_path, servers, request)
-    stopping = "own_program.py: stopping; the batch in flight is finished first ({} at most; Ctrl-C again: at once)"
+    stopping = "own_program.py: stopping after the batch in flight (at most {}); press Ctrl-C again to stop at once"
     for at in range(len(servers)):
         for name, ask in (("INT", program.interrupt_as_timeout_does), ("TERM", program.process.terminate)):
             program.wait_for(program.has(f"{name}{at}.begun"))
@@ -156,9 +156,9 @@ def test_a_query_that_is_told_to_stop_finishes_its_batch(
     program.interrupt()
     assert program.process.wait(PATIENCE) == -signal.SIGINT, program.said[-3000:]
     finished = [stopping.format("10m"), "# batch of 1 finished", "# pending 0"]
-    was_cut = "own_program.py: the batch in flight took longer than 500ms: it is cut, and run again next time"
+    was_cut = "own_program.py: the batch in flight took longer than 500ms: it is cut, and the next run repeats it"
     cut = [stopping.format("500ms"), was_cut, "# pending 1"]
-    at_once = "own_program.py: stopped at once; what was read and not acknowledged is read again next time"
+    at_once = "own_program.py: stopped at once; the next run reads entries again that were not acknowledged"
     assert program.sections == [
         *[("INT", finished), ("TERM", finished), ("cut", cut)] * len(servers),
         ("twice", [stopping.format("10m"), at_once]),

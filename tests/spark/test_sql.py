@@ -99,7 +99,7 @@ def test_a_table_that_is_told_nothing_is_refused(
 ) -> None:
     """It would be read from, or written to, another server: Spark keeps the table's OPTIONS from us."""
     sql(f"CREATE TABLE t (n INT) USING rstream OPTIONS ({options}, stream 'orders')")
-    with pytest.raises(AnalysisException, match=r"\[RSTREAM_INVALID_OPTION\] no option was given: .*TEMPORARY VIEW"):
+    with pytest.raises(AnalysisException, match=r"\[RSTREAM_INVALID_OPTION\] no option is set: .*TEMPORARY VIEW"):
         sql(text)
     with server.client() as client:
         assert client.xlen("orders") == 3

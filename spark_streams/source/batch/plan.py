@@ -72,7 +72,7 @@ def fetch_inputs(server: Server, options: BatchSourceOptions, narrowing: Narrowi
 
 def _position(positions: PerStream[str], stream: str) -> StreamId:
     """Return the ID of a position. `$` is the highest ID: the newest entry bounds the range."""
-    position = positions.of(stream)
+    position = positions.value_for(stream)
     return MAX_ID if position == "$" else StreamId.parse(position)
 
 

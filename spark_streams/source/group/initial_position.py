@@ -56,7 +56,7 @@ def resolve(server: Server, streams: Sequence[str], starting: PerStream[str]) ->
 
 
 def _wanted(starting: PerStream[str], stream: str, head: StreamState) -> StreamId:
-    wanted = starting.of(stream)
+    wanted = starting.value_for(stream)
     return head.last if wanted == "$" else StreamId.parse(wanted)
 
 
@@ -87,7 +87,7 @@ def unused_start(
 ) -> str | None:
     """The line for streams whose group existed, if the query begins elsewhere than `starting` says; None: there are no
     such streams. positions: where the query begins on them. Raises WrongKeyTypeError, ServerError."""
-    meant = [stream for stream in positions if starting.means(stream)]
+    meant = [stream for stream in positions if starting.covers(stream)]
     wanted = {stream: _wanted(starting, stream, head) for stream, head in stream_states(server, meant).items()}
     between = [
         ("XRANGE", stream, bytes(min(ends).next()), bytes(max(ends)), "COUNT", 1)
@@ -98,7 +98,7 @@ def unused_start(
     if not told:
         return None
     stream, others = told[0], len(told) - 1
-    to = "earliest" if wanted[stream] == MIN_ID else "latest" if starting.of(stream) == "$" else wanted[stream]
+    to = "earliest" if wanted[stream] == MIN_ID else "latest" if starting.value_for(stream) == "$" else wanted[stream]
     more = f" and {others:,} more stream{'' if others == 1 else 's'}" if others else ""
     return (
         f"group {member.group!r} already exists on stream {stream!r}{more}. The query begins after entry "

@@ -22,7 +22,7 @@ from spark_streams.source.rows.columns import Columns
 from spark_streams.source.rows.malformed import Dead
 from spark_streams.source.rows.returned_page import ReturnedPage, Tries
 from spark_streams.source.task.fetcher import Fetch, Page
-from spark_streams.spark.worker import settle_in
+from spark_streams.spark.worker import freeze_imported_modules
 from spark_streams.wire.entries.entry_page import EntryPage
 from spark_streams.wire.session import Session
 
@@ -58,7 +58,7 @@ def read_task(
     Raises DataLossError when entries that were reserved are gone and that is not allowed, GroupMissingError,
     ServerError.
     """
-    settle_in()
+    freeze_imported_modules()
     fetch = Fetch(server, member, task.ranges, columns.wants_deliveries, not fail_on_data_loss, limits)
     tally = ColumnTally(columns)
     with tally.telling(told.found):

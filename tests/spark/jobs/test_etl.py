@@ -123,7 +123,7 @@ def test_each_output_has_its_rows_once(
             "table.format .delta.: .*DATA_SOURCE_NOT_FOUND.*jars.packages",
         ),
         ("schema", {"ddl": "n INTT"}, r"schema.ddl: \["),
-        ("schema", {"ddl": "n INT, who ARRAY<STRING>"}, "schema.ddl: who is ARRAY<STRING>, which is JSON in an entry"),
+        ("schema", {"ddl": "n INT, who ARRAY<STRING>"}, "schema.ddl: who is ARRAY<STRING>. Such a field is JSON"),
     ],
 )
 def test_what_spark_alone_can_see_is_said_before_anything_starts(
