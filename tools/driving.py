@@ -34,12 +34,12 @@ SMALL = replace(
     pending_page=70,
     reserve_step=30,
     reserve_round=100,
-    worth_ahead=1,
-    idle_look=0,
+    prefetch_entries=1,
+    idle_check=0,
     sampled_entries=3,
 )
-NEVER_AHEAD = replace(SMALL, worth_ahead=1 << 62)  # a batch is reserved when it is made
-LOOK_EACH_TIME = replace(SMALL, look_every=0.0)  # streams that match a pattern are looked for at every trigger
+NEVER_AHEAD = replace(SMALL, prefetch_entries=1 << 62)  # a batch is reserved when it is made
+LOOK_EACH_TIME = replace(SMALL, pattern_interval=0.0)  # streams that match a pattern are looked for at every trigger
 _running: list[StreamReader] = []
 
 

@@ -27,7 +27,7 @@ from spark_streams.model.keys import key_beside
 from spark_streams.options.source_options import SourceOptions
 from spark_streams.options.values import duration
 from spark_streams.sink.trim.trim import AckedTrimmer, RetentionLimits, Trimming, clock
-from spark_streams.source.shard_sets import names_of
+from spark_streams.source.shard_sets import resolve_shards
 from spark_streams.wire.connect import connect
 from spark_streams.wire.connection.retry import is_transient
 from spark_streams.wire.connection.server import Server
@@ -53,7 +53,7 @@ def body(job: Job) -> None:
     table, fields = _table(job)
     query = Query(job, source)
     with connect(source.address) as server:
-        source = replace(source, streams=names_of(server, source.streams or ()))
+        source = replace(source, streams=resolve_shards(server, source.streams or ()))
         fresh = _groups_to_make(server, source)
     job.plan(
         **query.plan(),

@@ -21,7 +21,7 @@ from spark_streams.options.source_options import SourceOptions
 from spark_streams.options.values import duration
 from spark_streams.running.ending import end_between_batches
 from spark_streams.shards.names import Shard
-from spark_streams.source.shard_sets import names_of
+from spark_streams.source.shard_sets import resolve_shards
 from spark_streams.wire.address.address import Address
 from spark_streams.wire.connect import connect
 from spark_streams.wire.connection.server import Server
@@ -69,7 +69,7 @@ class Query:
         if source.streams is None and source.streams_pattern is None:
             raise ConfigError("source.streams is missing (or source.streamsPattern): set one of them to name streams")
         with connect(source.address) as server:
-            self.streams: list[str] = list(names_of(server, source.streams or ()) or _inputs(server, source))
+            self.streams: list[str] = list(resolve_shards(server, source.streams or ()) or _inputs(server, source))
             views = view_streams(server, self.streams)
             self._expected = self._absent_stream_notes(server, {view.stream: view for view in views})
         self.waiting: int | None = 0

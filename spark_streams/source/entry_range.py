@@ -1,4 +1,4 @@
-"""What a batch holds of a stream: a range of entries that one consumer was given."""
+"""Range of entries of one stream that a batch holds and one consumer received."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from spark_streams.model.ids import StreamId
 
 @dataclass(frozen=True)
 class EntryRange:
-    """Entries of one stream with after < id ≤ last that are ours.
+    """Our entries of one stream with after < ID ≤ last.
 
-    count: how many of them are ours; owned: whether they are all that the stream held there when they were delivered
-    (then XRANGE reads them), or others read from the same range (then a pending list tells which are ours).
-    consumer: whose pending list, "" for the membership's own; ids: of a shared range that is no longer pending
-    (at-most-once), which entries are ours: packed arguments back to back, as in `PendingPage.ids`.
-    counted: False where `count` is an estimate, which nothing is held against.
+    count: number of our entries; owned: True if the stream held no others there when they were delivered, so that
+    XRANGE reads them. False if other consumers read from the same range: a pending list says which entries are ours.
+    consumer: owner of the pending list, "": the membership's consumer; ids: which entries of a shared range are ours
+    after they were acknowledged (at-most-once), as packed arguments without separators, as in `PendingPage.ids`.
+    counted: False if `count` is an estimate, by which no loss is detected.
     """
 
     stream: str
@@ -30,9 +30,9 @@ class EntryRange:
     counted: bool = True
 
 
-def per_stream(ranges: Iterable[EntryRange]) -> Counter[str]:
-    """How many entries these ranges have, per stream."""
-    found: Counter[str] = Counter()
+def entries_per_stream(ranges: Iterable[EntryRange]) -> Counter[str]:
+    """Return how many entries these ranges have, per stream."""
+    counts: Counter[str] = Counter()
     for entries in ranges:
-        found[entries.stream] += entries.count
-    return found
+        counts[entries.stream] += entries.count
+    return counts

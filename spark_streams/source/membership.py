@@ -1,28 +1,28 @@
-"""Who reads: a consumer in a group, on some streams; and whose the consumers are that a query makes for itself."""
+"""The query's consumer in its group, and the names of further consumers that a query creates."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
 
-# What follows a query's name in those of the consumers that it makes. Earlier versions made `noted`, which hold
-# nothing; they are deleted when a query starts.
+# Follows the query's consumer name in the names of consumers that the query creates. Versions before 0.1 created
+# `noted`, which hold no entries; a query deletes them when it starts.
 OF_A_QUERY = re.compile("~(?:claim|held|noted)~")
 
 
 @dataclass(frozen=True)
 class Membership:
-    """Who we are: a consumer of a group, over some streams."""
+    """Consumer of a group on some streams."""
 
     streams: tuple[str, ...]
     group: str
     consumer: str
 
-    def made(self, consumer: str) -> bool:
-        """Whether the query has made this consumer, for a claim or a piece of a batch."""
+    def owns(self, consumer: str) -> bool:
+        """Whether the query has created this consumer, for a claim or a piece of a batch."""
         return consumer != self.consumer and owner_of(consumer) == self.consumer
 
 
 def owner_of(consumer: str) -> str:
-    """The query's consumer whose claim or held piece this one is; itself otherwise."""
+    """Return the query's consumer that created this one for a claim or a piece; otherwise the consumer itself."""
     return OF_A_QUERY.split(consumer)[0]

@@ -1,4 +1,4 @@
-"""From what was reserved to what one task reads. Pure arithmetic."""
+"""Divide the ranges of a batch into tasks, and a limit between streams. Pure arithmetic."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.limits import LIMITS, Limits
 
-_SPREAD_ORDERED = 32  # tasks that a batch of as many streams is spread over where each has a task to itself, likewise
-_SPREAD = 4  # tasks that a smaller batch is spread over, where each has Limits.smallest_task
+_SPREAD = 4  # tasks over which a batch is spread, if each has at least Limits.smallest_task entries
+_SPREAD_ORDERED = 32  # the same if ordered, because tasks differ more in size
 
 
 @dataclass(frozen=True)
 class Task:
-    """What one task reads: ranges, those of a stream in its order."""
+    """Ranges that one task reads, those of a stream in its order."""
 
     ranges: tuple[EntryRange, ...]
 
@@ -27,99 +27,100 @@ class Task:
 
 @dataclass(frozen=True)
 class Plan:
-    """A batch as tasks. narrowed: it is a piece of one that failed, or there are such pieces (poison_batch)."""
+    """A batch as tasks. narrowed: the batch is a piece of a failed batch, or there are such pieces (poison_batch)."""
 
     tasks: list[Task]
     narrowed: bool
 
     @classmethod
-    def of(cls, tasks: list[Task], narrowed: bool) -> Plan:
-        """With a task at least where it is narrowed: the sink is told by tasks."""
+    def of_tasks(cls, tasks: list[Task], narrowed: bool) -> Plan:
+        """Return a plan that has at least one task if it is narrowed: a task reports this to the sink."""
         return cls(tasks if tasks or not narrowed else [Task(())], narrowed)
 
 
-def tasks(
+def divide_into_tasks(
     ranges: Iterable[EntryRange], entries_per_task: int, ordered: bool = False, limits: Limits = LIMITS
 ) -> list[Task]:
-    """Tasks of about `entries_per_task` entries, from ranges that follow each other in their streams.
+    """Return tasks of about `entries_per_task` entries, from ranges in the order of their streams.
 
-    Neighbouring runs of a stream become one, and small ones, of whatever streams, share a task. A run is never cut: its
-    inner ids are not known. A batch that would be one task is spread over a few, where it is large enough.
-    ordered: all runs of a stream are in one task, and few streams share one: no task can be cut.
+    Touching ranges of a stream are joined. Small ranges, also of different streams, share a task. A range is never cut,
+    because the IDs inside it are unknown. A batch that fits into one task is spread over several if it is large enough.
+    ordered: all ranges of a stream are in one task, and few streams share a task, because a task cannot be cut.
     """
-    held = [entries for entries in ranges if entries.count > 0 or not entries.counted]
-    size = task_size(held, entries_per_task, limits, _SPREAD_ORDERED if ordered else _SPREAD)
-    together = _by_stream(held) if ordered else [[entries] for entries in _joined(held, size)]
-    found: list[list[EntryRange]] = []
-    room = 0
-    for group in together:
+    filled = [entries for entries in ranges if entries.count > 0 or not entries.counted]
+    size = task_size(filled, entries_per_task, limits, _SPREAD_ORDERED if ordered else _SPREAD)
+    groups = _by_stream(filled) if ordered else [[entries] for entries in _joined(filled, size)]
+    task_ranges: list[list[EntryRange]] = []
+    remaining = 0
+    for group in groups:
         count = sum(entries.count for entries in group)
-        if found and count <= room:
-            found[-1] += group
-            room -= count
+        if task_ranges and count <= remaining:
+            task_ranges[-1] += group
+            remaining -= count
         else:
-            found.append(group)
-            room = size - count
-    return [Task(tuple(task)) for task in found]
+            task_ranges.append(group)
+            remaining = size - count
+    return [Task(tuple(group)) for group in task_ranges]
 
 
 def task_size(
     ranges: Iterable[EntryRange], entries_per_task: int, limits: Limits = LIMITS, spread_over: int = _SPREAD
 ) -> int:
-    """How many entries a task of these ranges gets at most: a batch that would be one task is spread over a few."""
+    """Return the maximum number of entries of a task. A batch that fits into one task is spread over several."""
     spread = -(-sum(entries.count for entries in ranges) // spread_over)
     return min(entries_per_task, max(limits.smallest_task, spread))
 
 
 def _by_stream(ranges: Iterable[EntryRange]) -> list[list[EntryRange]]:
-    """Each stream's ranges, joined as far as they go."""
+    """Return the ranges of each stream, joined if they touch."""
     streams: dict[str, list[EntryRange]] = {}
     for entries in ranges:
         streams.setdefault(entries.stream, []).append(entries)
-    return [_joined(one, None) for one in streams.values()]
+    return [_joined(stream_ranges, None) for stream_ranges in streams.values()]
 
 
 def _joined(ranges: Iterable[EntryRange], size: int | None) -> list[EntryRange]:
-    """Neighbours that are alike as one run, of up to `size` entries."""
+    """Join touching ranges of the same kind, up to `size` entries; None: unlimited."""
     joined: list[EntryRange] = []
     for entries in ranges:
-        before = joined[-1] if joined else None
-        if before is not None and _alike(before, entries) and (size is None or before.count + entries.count <= size):
-            joined[-1] = replace(
-                before, last=entries.last, count=before.count + entries.count, ids=before.ids + entries.ids
-            )
+        previous = joined[-1] if joined else None
+        if previous and _can_be_joined(previous, entries) and (size is None or previous.count + entries.count <= size):
+            count, ids = previous.count + entries.count, previous.ids + entries.ids
+            joined[-1] = replace(previous, last=entries.last, count=count, ids=ids)
         else:
             joined.append(entries)
     return joined
 
 
-def _alike(before: EntryRange, entries: EntryRange) -> bool:
+def _can_be_joined(previous: EntryRange, entries: EntryRange) -> bool:
     return (
-        (before.stream, before.last, before.owned, before.consumer, before.counted)
+        (previous.stream, previous.last, previous.owned, previous.consumer, previous.counted)
         == (entries.stream, entries.after, entries.owned, entries.consumer, entries.counted)
-    ) and bool(before.ids) == bool(entries.ids)
+    ) and bool(previous.ids) == bool(entries.ids)
 
 
 def share(
     limit: int, backlog: Mapping[str, int], turn: int = 0, weight: Callable[[str], int] = lambda stream: 1
 ) -> dict[str, int]:
-    """Divide `limit` entries between streams: nobody gets more than its backlog, the small ones are served whole, and
-    what is left is divided by weight (1, 2 …). Where there are more streams than entries they take turns (turn: counts
-    triggers), the heavy ones more often, so that no stream starves.
+    """Divide `limit` entries between streams.
+
+    No stream gets more than its backlog. Small backlogs are taken completely, and the rest is divided by weight (1, 2
+    …). If there are more streams than entries, streams take turns (turn: counts triggers), heavier ones more often, so
+    that no stream starves.
     """
-    names = sorted(stream for stream, wanted in backlog.items() if wanted > 0)
+    names = sorted(stream for stream, waiting in backlog.items() if waiting > 0)
     if limit < len(names):
         wheel = [name for name in names for _ in range(weight(name))]
-        drawn = Counter(wheel[(turn * limit + at) % len(wheel)] for at in range(limit))
+        drawn = Counter(wheel[(turn * limit + number) % len(wheel)] for number in range(limit))
         return {name: min(times, backlog[name]) for name, times in drawn.items()}
     weights = {name: weight(name) for name in names}
-    waiting = sorted(names, key=lambda stream: (backlog[stream] / weights[stream], stream))
+    smallest_first = sorted(names, key=lambda stream: (backlog[stream] / weights[stream], stream))
     shares: dict[str, int] = {}
-    left, left_weight = limit, sum(weights.values())
-    for position, stream in enumerate(waiting):
-        after = len(waiting) - position - 1  # streams, each of which gets one
-        part = min(-(-left * weights[stream] // left_weight), left - after)
+    remaining, remaining_weight = limit, sum(weights.values())
+    for position, stream in enumerate(smallest_first):
+        reserved = len(smallest_first) - position - 1  # one entry for each further stream
+        part = min(-(-remaining * weights[stream] // remaining_weight), remaining - reserved)
         shares[stream] = min(backlog[stream], part)
-        left -= shares[stream]
-        left_weight -= weights[stream]
+        remaining -= shares[stream]
+        remaining_weight -= weights[stream]
     return shares

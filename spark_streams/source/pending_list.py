@@ -1,6 +1,6 @@
-"""Our consumer's pending entries, page by page: the log of what a batch holds, and the XACK that acknowledges it.
+"""Pending entries of a consumer, page by page: the record of a batch's entries, and the XACK that acknowledges them.
 
-Of however many streams: their pages travel together, and a round trip brings no more than Limits.pending_round ids.
+Pages of many streams travel together. A round trip returns at most Limits.pending_round IDs.
 """
 
 from __future__ import annotations
@@ -18,17 +18,24 @@ from spark_streams.wire.connection.connection import Argument, Connection, Reply
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.entries.pending_page import PendingPage, decode_pending
 
+_ACK = -1  # index of an XACK among commands that have the index of their range
+
 
 @dataclass(frozen=True)
 class PendingRange:
-    """Entries of a stream with after < id ≤ last that are pending for `consumer` ("": the membership's own); most:
-    only so many, the first ones."""
+    """Entries of a stream with after < ID ≤ last that are pending for `consumer` ("": the membership's consumer).
+    limit: number of entries, the first ones; None: all."""
 
     stream: str
     last: StreamId
     after: StreamId = MIN_ID
     consumer: str = ""
-    most: int | None = None
+    limit: int | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it can have no entry."""
+        return self.last <= self.after or self.limit == 0
 
 
 def pending_ranges(
@@ -39,55 +46,59 @@ def pending_ranges(
     keep_ids: bool = False,
     limits: Limits = LIMITS,
 ) -> list[EntryRange]:
-    """What is pending in these ranges, as ranges of up to `size` entries, one after the other.
+    """Return the pending entries of these ranges, in order, as ranges of up to `size` entries.
 
-    What else the stream holds between them is not known, so the ranges are not owned. keep_ids: with `EntryRange.ids`,
-    for entries that are acknowledged before they are read. Raises GroupMissingError, ServerError.
+    The stream may hold other entries between them, so the ranges are not owned. keep_ids: fill `EntryRange.ids`, for
+    entries that are acknowledged before they are read. Raises GroupMissingError, ServerError.
     """
-    found: dict[int, list[EntryRange]] = {at: [] for at in range(len(ranges))}
-    left = dict(enumerate(ranges))
-    while left := {at: one for at, one in left.items() if one.after < one.last and one.most != 0}:
-        now = dict(list(left.items())[: limits.pending_streams])
-        counts = [min(size, _share_of_round(one, len(now), limits)) for one in now.values()]
-        pages, _ = _round_trip(server, member, list(now.values()), counts, [])
-        for (at, one), count, page in zip(now.items(), counts, pages, strict=True):
-            end = one.last if page.last is None or page.count < count else page.last
+    ranges_by_index: dict[int, list[EntryRange]] = {index: [] for index in range(len(ranges))}
+    remaining = dict(enumerate(ranges))
+    while remaining := {index: wanted for index, wanted in remaining.items() if not wanted.is_empty}:
+        round_ranges = dict(list(remaining.items())[: limits.pending_streams])
+        counts = [min(size, _page_size(wanted, len(round_ranges), limits)) for wanted in round_ranges.values()]
+        pages, _ = _round_trip(server, member, list(round_ranges.values()), counts, [])
+        for (index, wanted), count, page in zip(round_ranges.items(), counts, pages, strict=True):
+            end = wanted.last if page.last is None or page.count < count else page.last
             if page.last is not None:
-                entries = EntryRange(one.stream, one.after, page.last, page.count, False, one.consumer)
-                found[at].append(replace(entries, ids=page.ids) if keep_ids else entries)
-            left[at] = replace(one, after=end, most=None if one.most is None else one.most - page.count)
-    return [entries for of_range in found.values() for entries in of_range]
+                entries = EntryRange(wanted.stream, wanted.after, page.last, page.count, False, wanted.consumer)
+                ranges_by_index[index].append(replace(entries, ids=page.ids) if keep_ids else entries)
+            remaining[index] = _above(wanted, end, page)
+    return [entries for entry_ranges in ranges_by_index.values() for entries in entry_ranges]
 
 
 def acknowledge(server: Server, member: Membership, ranges: Sequence[PendingRange], limits: Limits = LIMITS) -> int:
-    """XACK what is pending in these ranges; how many entries that were.
+    """Acknowledge the pending entries of these ranges and return their number.
 
-    The acknowledgements of one round travel with the questions of the next. Doing it again acknowledges what is left.
+    The XACKs of one round travel with the XPENDINGs of the next. A second call acknowledges what remains.
     Raises GroupMissingError, ServerError.
     """
     total = 0
-    left = list(ranges)
+    remaining = list(ranges)
     acks: list[tuple[str, bytes]] = []
-    while left or acks:
-        now, left = left[: limits.pending_streams], left[limits.pending_streams :]
-        counts = [_share_of_round(one, len(now), limits) for one in now]
-        pages, acknowledged = _round_trip(server, member, now, counts, acks)
+    while remaining or acks:
+        round_ranges, remaining = remaining[: limits.pending_streams], remaining[limits.pending_streams :]
+        counts = [_page_size(wanted, len(round_ranges), limits) for wanted in round_ranges]
+        pages, acknowledged = _round_trip(server, member, round_ranges, counts, acks)
         total += acknowledged
         acks = []
-        for one, count, page in zip(now, counts, pages, strict=True):
+        for wanted, count, page in zip(round_ranges, counts, pages, strict=True):
             if page.last is None:
                 continue
-            acks.append((one.stream, page.ack(one.stream.encode(), member.group.encode())))
-            more = None if one.most is None else one.most - page.count
-            if page.count == count and page.last < one.last and more != 0:
-                left.append(replace(one, after=page.last, most=more))
+            acks.append((wanted.stream, page.ack(wanted.stream.encode(), member.group.encode())))
+            if page.count == count and not (above := _above(wanted, page.last, page)).is_empty:
+                remaining.append(above)
     return total
 
 
-def _share_of_round(one: PendingRange, streams: int, limits: Limits) -> int:
-    """How many entries to ask for where so many streams are asked."""
+def _above(wanted: PendingRange, end: StreamId, page: PendingPage) -> PendingRange:
+    """Return the part of a range above `end`, to which the page reaches."""
+    return replace(wanted, after=end, limit=None if wanted.limit is None else wanted.limit - page.count)
+
+
+def _page_size(wanted: PendingRange, streams: int, limits: Limits) -> int:
+    """Return how many entries to request if this number of streams share a round trip."""
     fair = max(1, min(limits.pending_page, limits.pending_round // streams))
-    return fair if one.most is None else min(fair, one.most)
+    return fair if wanted.limit is None else min(fair, wanted.limit)
 
 
 def _round_trip(
@@ -97,48 +108,49 @@ def _round_trip(
     counts: Sequence[int],
     acks: Sequence[tuple[str, bytes]],
 ) -> tuple[list[PendingPage], int]:
-    """Send the XACKs (each with its stream) and ask for the next page of each range: (the pages, entries acknowledged).
+    """Send the XACKs, each with its stream, and request the next page of each range. Return the pages and the number of
+    acknowledged entries.
 
     Raises the named error of the first reply that is one.
     """
-    asks = [(one.stream, at, ask_pending(member, one, counts[at])) for at, one in enumerate(ranges)]
+    requests = [(wanted.stream, i, pack_pending(member, wanted, counts[i])) for i, wanted in enumerate(ranges)]
+    commands = [*[(stream, _ACK, ack) for stream, ack in acks], *requests]
     sent: list[tuple[Connection, list[tuple[str, int, bytes]]]] = []
-    # An XACK stands before the questions, at the place -1.
-    for there, some in server.parts([*[(stream, -1, ack) for stream, ack in acks], *asks], lambda one: one[0]):
-        kinds = [[words for _, at, words in some if (at < 0) == is_ack] for is_ack in (True, False)]
-        there.request_apart([b"".join(words) for words in kinds])
-        sent.append((there, some))
+    for connection, part in server.parts(commands, lambda command: command[0]):
+        kinds = [[packed for _, index, packed in part if (index == _ACK) == is_ack] for is_ack in (True, False)]
+        connection.request_apart([b"".join(packed) for packed in kinds])
+        sent.append((connection, part))
     pages: dict[int, PendingPage] = {}
     total = 0
-    for there, some in sent:
-        acknowledged, pending = there.apart(there.receive())
-        asked = [at for _, at, _ in some if at >= 0]
-        for at, page in zip(asked, decode_pending(pending, len(asked)), strict=True):
+    for connection, part in sent:
+        acknowledged, pending = connection.apart(connection.receive())
+        indexes = [index for _, index, _ in part if index != _ACK]
+        for index, page in zip(indexes, decode_pending(pending, len(indexes)), strict=True):
             if isinstance(page, ReplyError):
-                raise there.error_of(page, ("XPENDING", ranges[at].stream, member.group))
-            pages[at] = page
-        total += _sum_of(there, member, acknowledged, [stream for stream, at, _ in some if at < 0])
-    return [pages[at] for at in range(len(ranges))], total
+                raise connection.error_of(page, ("XPENDING", ranges[index].stream, member.group))
+            pages[index] = page
+        total += _sum_of(connection, member, acknowledged, [stream for stream, index, _ in part if index == _ACK])
+    return [pages[index] for index in range(len(ranges))], total
 
 
-def pending_page(server: Server, stream: str, question: Sequence[Argument]) -> PendingPage:
-    """The reply to one XPENDING that lists entries of a stream. Raises GroupMissingError, ServerError."""
-    there = server.of(stream)
-    there.request(pack(*question))
-    page = decode_pending(there.receive(), 1)[0]
+def pending_page(server: Server, stream: str, command: Sequence[Argument]) -> PendingPage:
+    """Send one XPENDING that lists entries of a stream and return its reply. Raises GroupMissingError, ServerError."""
+    connection = server.of(stream)
+    connection.request(pack(*command))
+    page = decode_pending(connection.receive(), 1)[0]
     if isinstance(page, ReplyError):
-        raise server.error_of(page, question[:3])
+        raise server.error_of(page, command[:3])
     return page
 
 
-def ask_pending(member: Membership, one: PendingRange, count: int) -> bytes:
-    """The packed XPENDING of the first `count` entries."""
-    after, last = b"(" + bytes(one.after), bytes(one.last)
-    return pack("XPENDING", one.stream, member.group, after, last, count, one.consumer or member.consumer)
+def pack_pending(member: Membership, wanted: PendingRange, count: int) -> bytes:
+    """Return the packed XPENDING of the first `count` entries of a range."""
+    after, last = b"(" + bytes(wanted.after), bytes(wanted.last)
+    return pack("XPENDING", wanted.stream, member.group, after, last, count, wanted.consumer or member.consumer)
 
 
 def _sum_of(server: Server, member: Membership, replies: memoryview, streams: Sequence[str]) -> int:
-    """The sum of the replies of XACK, one a stream."""
+    """Return the sum of the replies of XACK, one per stream."""
     total = 0
     lines = bytes(replies).split(b"\r\n")[:-1]
     if len(lines) != len(streams):
@@ -151,5 +163,7 @@ def _sum_of(server: Server, member: Membership, replies: memoryview, streams: Se
 
 
 def claimed_ranges(claimed: Mapping[str, Sequence[Claimed]]) -> list[PendingRange]:
-    """All that the consumers of claims hold."""
-    return [PendingRange(stream, MAX_ID, consumer=one.consumer) for stream, some in claimed.items() for one in some]
+    """Return all pending entries of the consumers of these claims."""
+    return [
+        PendingRange(stream, MAX_ID, consumer=claim.consumer) for stream, claims in claimed.items() for claim in claims
+    ]

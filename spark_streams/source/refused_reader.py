@@ -1,7 +1,7 @@
-"""In the place of a streaming reader that cannot be made.
+"""Reader in the place of a streaming reader that cannot be created.
 
-Spark's runner answers an error of `streamReader()` with one of its own on top, an UnboundLocalError, which is then the
-one that ends the query: so what is wrong is said when Spark asks the first question.
+If `streamReader()` raises, Spark's runner raises an UnboundLocalError of its own, which hides the cause. So the first
+method that Spark calls raises the error.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class RefusedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Raises an error, whatever it is asked."""
+    """Raises the same error from each method."""
 
     def __init__(self, error: RStreamError) -> None:
         self._error = error

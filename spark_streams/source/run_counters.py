@@ -1,4 +1,4 @@
-"""What a run of a query has done besides reading entries."""
+"""Counters of one run of a query, besides the entries that it reads."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class RunCounters:
-    """Entries per stream, since the run began: lost, claimed from dead consumers, posted as dead letters, and sent to
-    wait for another try; and bad values, that did not fit their column's type, per stream and column."""
+    """Entries per stream since the run began: lost, claimed from dead consumers, moved to the dead-letter stream, and
+    sent to a retry stream. bad: values that do not fit their column's type, per stream and column."""
 
     lost: Counter[str] = field(default_factory=Counter)
     claimed: Counter[str] = field(default_factory=Counter)
@@ -18,10 +18,10 @@ class RunCounters:
     bad: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     def to_json(self) -> dict[str, object]:
-        """Those that have counted anything, as the query's progress shows them."""
+        """Return the counters above zero, as the query's progress shows them."""
         counters = {"lost": self.lost, "claimed": self.claimed, "dead": self.dead, "retried": self.retried}
-        told: dict[str, object] = {name: dict(+counts) for name, counts in counters.items() if +counts}
+        report: dict[str, object] = {name: dict(+counts) for name, counts in counters.items() if +counts}
         bad: dict[str, dict[str, int]] = {}
         for (stream, column), count in self.bad.items():
             bad.setdefault(stream, {})[column] = count
-        return {**told, "bad": bad} if bad else told
+        return {**report, "bad": bad} if bad else report

@@ -1,12 +1,11 @@
-"""How many bytes the next entries of a stream have, by a sample of the first few of them.
+"""Estimate the size of a stream's next entries from a sample of the first of them.
 
-The bytes of an entry are those of its field names and values. A sample says little of what follows far behind it: the
-size of entries may change. So it counts for a number of entries only (`SampledSize.fitting`), and a large batch is
-taken in parts, each with a sample of its own in front.
+The size of an entry is the bytes of its field names and values. Sizes may change, so a sample represents only a limited
+number of entries behind it (`SampledSize.fitting`). A large batch is taken in parts, each with its own sample in front.
 
-A stream's first entry is read alone and tells how many more the sample may have, so that a sample of large entries is
-small. Samples are read with XRANGE, as tasks read entries, and need no further right. MEMORY USAGE would tell more of
-a stream, but counts what is pending along, on some servers several times over (docs/internals/facts.md, R122).
+A stream's first entry is read alone. Its size decides how many more entries the sample has, so that a sample of large
+entries is small. Samples are read with XRANGE, as tasks read entries, and need no further permission. MEMORY USAGE
+covers more entries but also counts pending entries, on some servers several times (docs/internals/facts.md, R122).
 """
 
 from __future__ import annotations
@@ -20,19 +19,19 @@ from spark_streams.source.limits import LIMITS, Limits
 from spark_streams.wire.connection.connection import ReplyError
 from spark_streams.wire.connection.server import Server
 
-_REACH = 20  # entries that a sample counts for, for each one that it has
+_REACH = 20  # entries that each entry of a sample represents
 
 
 @dataclass(frozen=True)
 class SampledSize:
-    """average: bytes of an entry, 1 at least; entries: how many the sample has, 1 at least."""
+    """average: bytes of an entry, at least 1; entries: number of entries in the sample, at least 1."""
 
     average: float
     entries: int
 
     def fitting(self, size: float) -> int:
-        """How many entries have about so many bytes, and are within reach of the sample. One always fits, and the last
-        one may go beyond the size."""
+        """Return how many entries have about `size` bytes, at most as many as the sample represents. One entry always
+        fits, and the last one may exceed the size."""
         return min(_REACH * self.entries, max(1, math.ceil(size / self.average)))
 
 
@@ -40,33 +39,35 @@ def sampled_sizes(
     server: Server,
     after: Mapping[str, StreamId],
     limits: Limits = LIMITS,
-    before: Mapping[str, SampledSize] | None = None,
+    previous: Mapping[str, SampledSize] | None = None,
 ) -> dict[str, SampledSize]:
-    """The size of the next entries of each stream, those above the given id, in at most two round trips.
+    """Sample the entries of each stream above the given ID, in at most two round trips.
 
-    before: samples of the entries before these, which save a round trip. A stream without such an entry has an average
-    of 1 byte. Raises ServerReplyError or its kin, ServerUnreachableError.
+    previous: samples of the entries before these, which save a round trip. A stream without further entries has an
+    average of 1 byte. Raises ServerReplyError or a subclass, ServerUnreachableError.
     """
-    known = {stream: size.average for stream, size in (before or {}).items() if stream in after}
-    first = _sizes(server, after, dict.fromkeys(after.keys() - known.keys(), 1))
-    known |= {stream: size for stream, (_, size) in first.items()}
-    most = min(limits.sampled_entries, limits.sampled_at_once // max(1, len(after)))
+    expected = {stream: size.average for stream, size in (previous or {}).items() if stream in after}
+    firsts = _sizes(server, after, dict.fromkeys(after.keys() - expected.keys(), 1))
+    expected |= {stream: size for stream, (_, size) in firsts.items()}
+    limit = min(limits.sampled_entries, limits.sampled_at_once // max(1, len(after)))
     counts = {
-        stream: max(1, min(most, math.floor(limits.sampled_bytes / max(1, size)))) for stream, size in known.items()
+        stream: max(1, min(limit, math.floor(limits.sampled_bytes / max(1, size)))) for stream, size in expected.items()
     }
-    more = _sizes(server, after, {s: count for s, count in counts.items() if count > 1 or s not in first})
+    larger = _sizes(server, after, {s: count for s, count in counts.items() if count > 1 or s not in firsts})
     return {
         stream: SampledSize(max(1.0, size / max(1, entries)), max(1, entries))
-        for stream, (entries, size) in (first | more).items()
+        for stream, (entries, size) in (firsts | larger).items()
     }
 
 
 def _sizes(server: Server, after: Mapping[str, StreamId], counts: Mapping[str, int]) -> dict[str, tuple[int, int]]:
-    """Per stream: how many of so many entries there are, and their bytes."""
-    asked = [("XRANGE", stream, b"(" + bytes(after[stream]), "+", "COUNT", count) for stream, count in counts.items()]
-    found: dict[str, tuple[int, int]] = {}
-    for command, reply in zip(asked, server.each(asked), strict=True):
+    """Read up to `counts` entries of each stream: their number and their bytes."""
+    commands = [
+        ("XRANGE", stream, b"(" + bytes(after[stream]), "+", "COUNT", count) for stream, count in counts.items()
+    ]
+    sizes: dict[str, tuple[int, int]] = {}
+    for command, reply in zip(commands, server.each(commands), strict=True):
         if isinstance(reply, ReplyError):
             raise server.error_of(reply, command)
-        found[command[1]] = len(reply), sum(len(word) for _, fields in reply for word in fields)
-    return found
+        sizes[command[1]] = len(reply), sum(len(word) for _, fields in reply for word in fields)
+    return sizes

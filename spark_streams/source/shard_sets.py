@@ -1,5 +1,5 @@
-"""Streams in shards, as the options name them: logical names become those of their shards, once, when a query or a
-read begins."""
+"""Replace the names of sharded streams in the options by the names of their shards, once, when a query or a read
+begins."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from spark_streams.shards.names import Shard
 from spark_streams.shards.settling import known_shards, require_still, settle, shards_among
 from spark_streams.wire.connection.server import Server
 
-Reading = TypeVar("Reading", bound=ReadOptions)
+Options = TypeVar("Options", bound=ReadOptions)
 
 
-def with_shards(server: Server, options: Reading, count: int | None = None) -> Reading:
-    """The options with the shards' names in place of the streams that are in shards. count: each of the streams is in
-    so many, which are created if they do not exist. With failOnDataLoss=false lost shards are created again, empty.
+def with_shards(server: Server, options: Options, count: int | None = None) -> Options:
+    """Return the options with the names of shards in place of the streams that are sharded.
 
-    Raises ShardsError.
+    count: number of shards of each stream; missing shards are created. With failOnDataLoss=false lost shards are
+    created again, empty. Raises ShardsError.
     """
     streams = options.streams
     if streams is None:
@@ -28,39 +28,44 @@ def with_shards(server: Server, options: Reading, count: int | None = None) -> R
         sets = {stream: settle(server, stream, count, None, options.accepts_loss) for stream in streams}
     else:
         sets = shards_among(server, streams, options.accepts_loss)
-    return options.in_shards({stream: known.names for stream, known in sets.items()}) if sets else options
+    return options.in_shards({stream: shard_set.names for stream, shard_set in sets.items()}) if sets else options
 
 
-def names_of(server: Server, streams: Sequence[str]) -> tuple[str, ...]:
-    """These streams, the shards' names in place of those that are in shards. It only looks. Raises ShardsError."""
+def resolve_shards(server: Server, streams: Sequence[str]) -> tuple[str, ...]:
+    """Return these streams with the names of shards in place of the sharded ones. Creates nothing. Raises
+    ShardsError."""
     sets = known_shards(server, streams)
     return tuple(name for stream in streams for name in (sets[stream].names if stream in sets else (stream,)))
 
 
-def require_shards_of(checkpoint: Iterable[str], options: SourceOptions, wanted: SourceOptions) -> None:
-    """Hold a checkpoint's streams against those that are read. options, wanted: without and with the shards' names.
-    Raises ShardsError where it has shards of a stream that is in others now, or in none: none may be left out in
-    silence."""
-    names, read = options.streams or (), set(wanted.streams or ())
+def require_shards_of(checkpoint: Iterable[str], options: SourceOptions, sharded_options: SourceOptions) -> None:
+    """Compare the streams of a checkpoint with those that the query reads. sharded_options: with the names of shards.
+
+    Raises ShardsError if the checkpoint has shards of a stream that now has another number of shards, or none: no
+    shard is left out silently.
+    """
+    streams, read = options.streams or (), set(sharded_options.streams or ())
     for name in checkpoint:
         shard = Shard.named(name)
-        if shard is None or shard.stream not in names or name in read:
+        if shard is None or shard.stream not in streams or name in read:
             continue
-        now = [one for one in map(Shard.named, sorted(read)) if one is not None and one.stream == shard.stream]
-        if now:
+        shards = map(Shard.named, sorted(read))
+        current = [other for other in shards if other is not None and other.stream == shard.stream]
+        if current:
             raise ShardsError(
-                f"the checkpoint has {shard.count} shards of stream {shard.stream!r}, and at {options.address} it is "
-                f"in {now[0].count}: it was deleted and begun anew; start with a new checkpoint and "
-                "startingOffsets=earliest"
+                f"the checkpoint has {shard.count} shards of stream {shard.stream!r}, but at {options.address} the "
+                f"stream has {current[0].count}. It was deleted and created again. Start the query with a new "
+                "checkpoint and startingOffsets=earliest"
             )
         raise ShardsError(
-            f"the checkpoint has {shard.count} shards of stream {shard.stream!r}, and at {options.address} there are "
-            f"none, nor a key that tells of them: the server has lost them. Delete the stream of that name if a query "
-            f"has made it since (`redis-cli DEL {shard.stream}`), and go on with option shards={shard.count}: the "
-            "query says then what is lost (failOnDataLoss)"
+            f"the checkpoint has {shard.count} shards of stream {shard.stream!r}, but {options.address} has none of "
+            "them and no key that registers them. The server has lost them. If a query has created an empty stream "
+            f"of that name since (`redis-cli XLEN {shard.stream}` prints 0), delete it "
+            f"(`redis-cli DEL {shard.stream}`). Start the query with option shards={shard.count}: it then reports "
+            "how much is lost (failOnDataLoss)"
         )
 
 
-def require_not_in_shards_since(server: Server, wanted: SourceOptions) -> None:
-    """Raises ShardsError where a sink has put a stream in shards while the query made it, as a plain one."""
-    require_still(server, [stream for stream in wanted.streams or () if Shard.named(stream) is None])
+def require_not_in_shards_since(server: Server, sharded_options: SourceOptions) -> None:
+    """Raise ShardsError if a sink has sharded a stream while the query created it as a plain one."""
+    require_still(server, [stream for stream in sharded_options.streams or () if Shard.named(stream) is None])

@@ -161,7 +161,7 @@ def test_a_checkpoint_whose_shards_are_all_lost_never_reads_an_empty_stream(
     one.partitions(begin, end)
     client.flushall()
     with pytest.raises(
-        ShardsError, match="the checkpoint has 4 shards of stream 'orders', and .* go on with option shards=4"
+        ShardsError, match="the checkpoint has 4 shards of stream 'orders', but .* Start the query with option shards=4"
     ):
         reader(server, streams="orders").latestOffset(end, ALL)
     late = reader(server, streams="orders")

@@ -18,7 +18,7 @@ from spark_streams.wire.blocked_read import BlockedRead
 from tools.driving import ALL, SMALL, add, forget_all, read, reader
 from tools.servers.server import Server
 
-IDLE = replace(SMALL, idle_look=5.0, idle_wait=0.05)
+IDLE = replace(SMALL, idle_check=5.0, idle_wait=0.05)
 
 
 @pytest.fixture
@@ -97,7 +97,7 @@ def test_a_call_after_a_batch_of_another_source_waits_only_briefly(server: Serve
 
 def test_a_new_stream_of_the_pattern_ends_the_wait(server: Server, client: redis.Redis) -> None:
     add(client, 1, stream="a1")
-    one = reader(server, limits=replace(IDLE, look_every=0.2), streamsPattern="a*")
+    one = reader(server, limits=replace(IDLE, pattern_interval=0.2), streamsPattern="a*")
     start = one.initialOffset()
     at = one.latestOffset(start, ALL)
     assert read(one, start, at) == [0]
@@ -107,7 +107,7 @@ def test_a_new_stream_of_the_pattern_ends_the_wait(server: Server, client: redis
 
 
 def test_a_group_that_is_destroyed_is_noticed_though_no_entry_comes(server: Server, client: redis.Redis) -> None:
-    one = reader(server, limits=replace(IDLE, idle_look=0.5, idle_look_each=0.0))
+    one = reader(server, limits=replace(IDLE, idle_check=0.5, idle_check_each=0.0))
     add(client, 1)
     start = one.initialOffset()
     end = one.latestOffset(start, ALL)

@@ -91,7 +91,7 @@ def test_streams_that_a_pattern_finds_later_have_its_limit(server: Server) -> No
         add(client, 30, "o:1")
         one = reader(
             server,
-            limits=replace(NEVER_AHEAD, look_every=0.0),
+            limits=replace(NEVER_AHEAD, pattern_interval=0.0),
             streamsPattern="o:*",
             maxEntriesPerTrigger='{"o:2": 5, "o:*": 20}',
         )

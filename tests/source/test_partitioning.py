@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from spark_streams.model.ids import StreamId
 from spark_streams.source.entry_range import EntryRange
-from spark_streams.source.partitioning import Task, share, tasks
+from spark_streams.source.partitioning import Task, divide_into_tasks, share
 
 
 def run(stream: str, after: int, last: int, count: int, owned: bool = True, **more: Any) -> EntryRange:
@@ -21,12 +21,12 @@ def runs_of(found: list[Task]) -> list[EntryRange]:
 
 def test_neighbouring_runs_become_one_up_to_a_tasks_size() -> None:
     runs = [run("a", 0, 10, 10), run("a", 10, 20, 10), run("a", 20, 30, 10)]
-    assert tasks(runs, 20) == [Task((run("a", 0, 20, 20),)), Task((run("a", 20, 30, 10),))]
+    assert divide_into_tasks(runs, 20) == [Task((run("a", 0, 20, 20),)), Task((run("a", 20, 30, 10),))]
 
 
 def test_runs_of_other_streams_with_gaps_or_shared_stay_apart_and_share_a_task() -> None:
     runs = [run("a", 0, 10, 10), run("b", 10, 20, 10), run("b", 25, 30, 5), run("b", 30, 40, 5, owned=False)]
-    assert tasks(runs, 1000) == [Task(tuple(runs))]
+    assert divide_into_tasks(runs, 1000) == [Task(tuple(runs))]
 
 
 def test_runs_of_other_consumers_or_of_estimated_counts_are_not_joined() -> None:
@@ -36,7 +36,7 @@ def test_runs_of_other_consumers_or_of_estimated_counts_are_not_joined() -> None
         run("a", 20, 30, 1, owned=False, ids=b"$4\r\n22-0\r\n"),
         run("a", 30, 40, 1, counted=False),
     ]
-    assert tasks(runs, 1000) == [Task(tuple(runs))]
+    assert divide_into_tasks(runs, 1000) == [Task(tuple(runs))]
 
 
 def test_the_ids_of_neighbours_are_joined_with_them() -> None:
@@ -44,29 +44,31 @@ def test_the_ids_of_neighbours_are_joined_with_them() -> None:
         run("a", 0, 10, 1, owned=False, ids=b"$3\r\n5-0\r\n"),
         run("a", 10, 20, 1, owned=False, ids=b"$4\r\n12-0\r\n"),
     ]
-    assert tasks(runs, 10) == [Task((run("a", 0, 20, 2, owned=False, ids=b"$3\r\n5-0\r\n$4\r\n12-0\r\n"),))]
+    assert divide_into_tasks(runs, 10) == [Task((run("a", 0, 20, 2, owned=False, ids=b"$3\r\n5-0\r\n$4\r\n12-0\r\n"),))]
 
 
 def test_runs_without_an_entry_of_ours_make_no_task_unless_that_is_a_guess() -> None:
-    assert tasks([run("a", 0, 10, 0)], 10) == []
-    assert tasks([run("a", 0, 10, 0, counted=False)], 10) != []
+    assert divide_into_tasks([run("a", 0, 10, 0)], 10) == []
+    assert divide_into_tasks([run("a", 0, 10, 0, counted=False)], 10) != []
 
 
 def test_a_thousand_small_streams_are_a_handful_of_tasks() -> None:
-    assert len(tasks([run(f"s{n}", 0, 10, 10) for n in range(1000)], 100_000)) == 1
-    assert [task.count for task in tasks([run(f"s{n}", 0, 10, 100) for n in range(1000)], 100_000)] == [25_000] * 4
+    assert len(divide_into_tasks([run(f"s{n}", 0, 10, 10) for n in range(1000)], 100_000)) == 1
+    assert [task.count for task in divide_into_tasks([run(f"s{n}", 0, 10, 100) for n in range(1000)], 100_000)] == [
+        25_000
+    ] * 4
 
 
 def test_a_batch_of_one_task_is_spread_where_there_is_enough_to_do() -> None:
     runs = [run("a", 10 * n, 10 * n + 10, 5_000) for n in range(12)]
-    assert [task.count for task in tasks(runs, 100_000)] == [15_000] * 4
-    assert [task.count for task in tasks(runs[:4], 100_000)] == [10_000] * 2
+    assert [task.count for task in divide_into_tasks(runs, 100_000)] == [15_000] * 4
+    assert [task.count for task in divide_into_tasks(runs[:4], 100_000)] == [10_000] * 2
 
 
 def test_ordered_is_a_task_for_each_stream_or_for_several_small_ones() -> None:
     runs = [run("a", 0, 10, 50_000), run("a", 10, 20, 50_000), run("b", 0, 1, 1), run("a", 25, 30, 50_000)]
     runs += [run("c", 0, 1, 1), run("a", 30, 40, 5, owned=False)]
-    assert tasks(runs, 1_000, ordered=True) == [
+    assert divide_into_tasks(runs, 1_000, ordered=True) == [
         Task((run("a", 0, 20, 100_000), run("a", 25, 30, 50_000), run("a", 30, 40, 5, owned=False))),
         Task((run("b", 0, 1, 1), run("c", 0, 1, 1))),
     ]
@@ -85,7 +87,7 @@ def test_no_entry_is_lost_or_doubled_and_streams_keep_their_order(
         after = at[stream] + gap
         at[stream] = after + 10
         runs.append(run(stream, after, after + 10, count))
-    found = tasks(runs, size, ordered)
+    found = divide_into_tasks(runs, size, ordered)
     assert sum(task.count for task in found) == sum(run.count for run in runs)
     for stream in "abc":
         mine = [run for run in runs_of(found) if run.stream == stream]

@@ -85,7 +85,7 @@ def test_a_long_pending_list_is_settled_page_by_page_up_to_its_end_and_no_furthe
     assert connection.trips == 5
     assert pending_ids(client, "s") == [f"{n}-0" for n in range(251, 301)]
     assert acknowledge(connection, MEMBER, [PendingRange("s", StreamId(250, 0))], limits) == 0
-    assert acknowledge(connection, MEMBER, [PendingRange("s", MAX_ID, most=20)], limits) == 20
+    assert acknowledge(connection, MEMBER, [PendingRange("s", MAX_ID, limit=20)], limits) == 20
     assert pending_ids(client, "s")[0] == "271-0"
 
 
@@ -111,7 +111,7 @@ def test_pending_entries_become_runs_range_by_range(client: redis.Redis, connect
         EntryRange("s", StreamId(6, 0), StreamId(9, 0), 3, owned=False),
         EntryRange("t", MIN_ID, StreamId(3, 0), 2, owned=False),
     ]
-    assert pending_ranges(connection, MEMBER, [PendingRange("s", MAX_ID, most=3)], 2) == [
+    assert pending_ranges(connection, MEMBER, [PendingRange("s", MAX_ID, limit=3)], 2) == [
         EntryRange("s", MIN_ID, StreamId(2, 0), 2, owned=False),
         EntryRange("s", StreamId(2, 0), StreamId(3, 0), 1, owned=False),
     ]

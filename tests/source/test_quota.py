@@ -13,62 +13,62 @@ from spark_streams.model.ids import StreamId
 from spark_streams.options.per_stream import PerStream
 from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.limits import LIMITS
-from spark_streams.source.quota import Room, take_in_parts
+from spark_streams.source.quota import BatchQuota, take_in_parts
 from spark_streams.source.sampled_size import SampledSize
 
 MANY = 1 << 62
-FREE = Room(None, PerStream[int | None](None, {}), PerStream(1, {}), None)
+FREE = BatchQuota(None, PerStream[int | None](None, {}), PerStream(1, {}), None)
 SMALL = SampledSize(10.0, 50)
 LARGE = SampledSize(30_000.0, 1)
 
 
 def test_without_a_limit_all_entries_are_taken() -> None:
-    assert FREE.shares({"a": 5, "b": MANY}, 0) == {"a": 5, "b": MANY}
+    assert FREE.divide({"a": 5, "b": MANY}, 0) == {"a": 5, "b": MANY}
 
 
 def test_bytes_become_entries_by_the_average_size() -> None:
     room = replace(FREE, size=1_000)
-    assert room.shares({"a": 500}, 0, {"a": SMALL}) == {"a": 100}
-    assert room.shares({"a": 50}, 0, {"a": SMALL}) == {"a": 50}
+    assert room.divide({"a": 500}, 0, {"a": SMALL}) == {"a": 100}
+    assert room.divide({"a": 50}, 0, {"a": SMALL}) == {"a": 50}
     left = room.without({"a": 40}, {"a": SMALL})
     assert left.size == 600
-    assert left.shares({"a": MANY}, 0, {"a": SMALL}) == {"a": 60}
+    assert left.divide({"a": MANY}, 0, {"a": SMALL}) == {"a": 60}
     assert left.without({"a": 60}, {"a": SMALL}).is_full
 
 
 def test_bytes_are_shared_by_weight_and_what_one_leaves_others_have() -> None:
     room = replace(FREE, size=4_000, weights=PerStream(1, {"vip": 3}))
     sizes = dict.fromkeys(("a", "b", "vip"), SMALL)
-    assert room.shares({"vip": 900, "a": 900}, 0, sizes) == {"vip": 300, "a": 100}
-    assert room.shares({"vip": 30, "a": 900, "b": 900}, 0, sizes) == {"vip": 30, "a": 185, "b": 185}
+    assert room.divide({"vip": 900, "a": 900}, 0, sizes) == {"vip": 300, "a": 100}
+    assert room.divide({"vip": 30, "a": 900, "b": 900}, 0, sizes) == {"vip": 30, "a": 185, "b": 185}
 
 
 def test_a_number_of_entries_and_bytes_hold_together() -> None:
     sizes = dict.fromkeys(("a", "b"), SMALL)
-    assert replace(FREE, entries=50, size=2_000).shares({"a": 90, "b": 90}, 0, sizes) == {"a": 25, "b": 25}
-    assert replace(FREE, entries=50, size=200).shares({"a": 90, "b": 90}, 0, sizes) == {"a": 10, "b": 10}
+    assert replace(FREE, entries=50, size=2_000).divide({"a": 90, "b": 90}, 0, sizes) == {"a": 25, "b": 25}
+    assert replace(FREE, entries=50, size=200).divide({"a": 90, "b": 90}, 0, sizes) == {"a": 10, "b": 10}
     of_a = replace(FREE, of_stream=PerStream[int | None](None, {"a": 5}), size=200)
-    assert of_a.shares({"a": 90, "b": 90}, 0, sizes) == {"a": 5, "b": 15}
+    assert of_a.divide({"a": 90, "b": 90}, 0, sizes) == {"a": 5, "b": 15}
 
 
 def test_an_entry_above_the_limit_is_taken_and_streams_take_turns_at_being_first() -> None:
     room, waiting = replace(FREE, size=9_000), {"a": MANY, "b": MANY, "large": MANY}
     sizes = {"a": SMALL, "b": SMALL, "large": LARGE}
-    assert room.shares({"large": 7}, 0, {"large": LARGE}) == {"large": 1}
-    assert room.shares(waiting, 2, sizes) == {"large": 1}
-    assert room.shares(waiting, 0, sizes) == {"a": 300, "b": 300, "large": 1}
+    assert room.divide({"large": 7}, 0, {"large": LARGE}) == {"large": 1}
+    assert room.divide(waiting, 2, sizes) == {"large": 1}
+    assert room.divide(waiting, 0, sizes) == {"a": 300, "b": 300, "large": 1}
 
 
 @pytest.mark.parametrize("turn", range(5))
 def test_many_streams_of_large_entries_have_one_beyond_the_limit_together(turn: int) -> None:
     streams = [f"s:{n}" for n in range(1_000)]
-    found = replace(FREE, size=100_000).shares(dict.fromkeys(streams, 9), turn, dict.fromkeys(streams, LARGE))
+    found = replace(FREE, size=100_000).divide(dict.fromkeys(streams, 9), turn, dict.fromkeys(streams, LARGE))
     assert found == dict.fromkeys(sorted(streams)[turn : turn + 4], 1)
 
 
 def test_one_byte_is_an_entry_of_a_stream_in_its_turn() -> None:
     sizes = dict.fromkeys("abc", SMALL)
-    taken = [replace(FREE, size=1).shares(dict.fromkeys("abc", 4), turn, sizes) for turn in range(3)]
+    taken = [replace(FREE, size=1).divide(dict.fromkeys("abc", 4), turn, sizes) for turn in range(3)]
     assert taken == [{"a": 1}, {"b": 1}, {"c": 1}]
 
 

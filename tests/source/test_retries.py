@@ -613,7 +613,9 @@ def test_an_envelope_that_waits_can_be_read_by_versions_that_know_no_tries(serve
 
 def test_what_is_due_comes_back_over_several_triggers_where_it_is_much(server: Server, client: redis.Redis) -> None:
     some(client, bad=90, good=0)
-    found, _ = run(reader(server, **{**LETTERS, "retryDelay": "1ms"}, limits=replace(SMALL, come_back=10)), client)
+    found, _ = run(
+        reader(server, **{**LETTERS, "retryDelay": "1ms"}, limits=replace(SMALL, returned_entries=10)), client
+    )
     assert (found, len(dead(client)), {one["dl.deliveries"] for one in dead(client)}) == ([], 90, {"2"})
 
 
@@ -676,7 +678,7 @@ def test_what_has_come_back_and_is_read_by_a_claim_is_removed_with_its_batch(
     """Also if the query has read nothing else of the returned stream: then no offset has a position there."""
     handed_on(server, client, how)
     given = {**TWICE, "consumer": "b", "claimIdle": "1ms" if how == "left" else "1h"}
-    one = reader(server, TEXTS, limits=replace(SMALL, idle_look=5.0, idle_wait=0.05), **given)
+    one = reader(server, TEXTS, limits=replace(SMALL, idle_check=5.0, idle_wait=0.05), **given)
     start = one.initialOffset()
     end = one.latestOffset(start, ALL)
     assert [row["n"] for row in rows(one, start, end)] == ["bad 0"]
@@ -731,7 +733,7 @@ def test_what_another_consumer_of_the_group_acknowledges_later_is_removed_by_an_
     ids = add(client, 2, BACK)
     client.xreadgroup("g", "bob", {BACK: ">"})
     client.xclaim(BACK, "g", "bob", 0, [ids[1]], idle=7_200_000)
-    one = reader(server, TEXTS, limits=replace(SMALL, look_behind=0.0), claimIdle="1h", **LETTERS)
+    one = reader(server, TEXTS, limits=replace(SMALL, lag_check=0.0), claimIdle="1h", **LETTERS)
     start = one.initialOffset()
     end = one.latestOffset(start, ALL)
     assert [row["n"] for row in rows(one, start, end)] == ["1"]

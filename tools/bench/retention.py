@@ -34,7 +34,7 @@ from tools.servers.server import KINDS, Server, running_redis, serving
 STREAM = "traffic"
 ROUND = 10_000  # entries
 _SCHEMA = pa.schema([("n", pa.int64())])
-_LIMITS = replace(LIMITS, look_behind=0.5)
+_LIMITS = replace(LIMITS, lag_check=0.5)
 # (round of a hundred, group, the command before which it dies)
 _KILLS = ((13, "fast", b"XREADGROUP"), (21, "slow", b"XTRIM"), (34, "fast", b"XACK"), (41, "slow", b"XREADGROUP"),
           (55, "fast", b"XTRIM"), (71, "slow", b"XACK"), (88, "fast", b"SET"))  # fmt: skip
@@ -134,7 +134,7 @@ def hour(url: str, entries: int, tell: Callable[[str], None]) -> tuple[list[Poin
     for _ in range(2):  # who was not the last one to read learns that the others have
         for reading in readings:
             reading.visit()
-        time.sleep(_LIMITS.look_behind)
+        time.sleep(_LIMITS.lag_check)
     for reading in readings:
         reading.visit()
     curve.append(_point(client, entries))

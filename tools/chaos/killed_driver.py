@@ -140,7 +140,7 @@ def _case(folder: Path, point: str, kind: str, url: str, random_: random.Random,
         options["onCommit"] = random_.choice(["trim", "delete"])
     batch = 0 if starting == "latest" or claims else 1 if stage == "looked" else random_.randint(1, 2)
     fault = Fault("hold", batch, stage, rows=random_.randint(1, 15)) if stage else None
-    ahead = random_.choice([1, LIMITS.worth_ahead])
+    ahead = random_.choice([1, LIMITS.prefetch_entries])
     query = Query(name, str(folder / name), url, options, files, fault=fault, ahead=ahead)
     if sink == "stream":
         query = into_a_stream(query, random_)

@@ -86,7 +86,7 @@ class Query:
     sink: str = "attempts"
     trigger: str = "always"
     fault: Fault | None = None
-    ahead: int = LIMITS.worth_ahead
+    ahead: int = LIMITS.prefetch_entries
     out_url: str = ""
     out_options: dict[str, str] = field(default_factory=dict)
     routed: bool = False

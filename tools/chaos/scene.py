@@ -90,7 +90,7 @@ class Scene:
         if "streamsPattern" not in given:
             given.setdefault("streams", self.name)
         name = self.name + suffix
-        ahead = self.random.choice([1, LIMITS.worth_ahead])
+        ahead = self.random.choice([1, LIMITS.prefetch_entries])
         query = Query(name, str(self.folder / name), self.url, given, fault=fault, ahead=ahead, out_url=self.out_url)
         return into_a_stream(query, self.random) if self.sink == "stream" else query
 

@@ -43,7 +43,7 @@ class ChaosDataSource(RStreamDataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         query = Query.from_json(json.loads(self._query))
         options = SourceOptions.parse(self.options)
-        limits = replace(LIMITS, worth_ahead=query.ahead)
+        limits = replace(LIMITS, prefetch_entries=query.ahead)
         return for_this_spark(ChaosReader(StreamReader(options, self._columns(schema, options), limits=limits), query))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> ChaosWriter:  # type: ignore[override]

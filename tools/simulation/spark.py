@@ -32,7 +32,9 @@ from tools.simulation.world import CONSUMER, GROUP, World
 
 Json = dict[str, Any]
 # A few entries cross every boundary, and new streams are looked for at each trigger.
-SMALL = replace(LIMITS, first_page=2, pending_page=7, reserve_step=3, reserve_round=6, look_every=0.0, idle_look=0.0)
+SMALL = replace(
+    LIMITS, first_page=2, pending_page=7, reserve_step=3, reserve_round=6, pattern_interval=0.0, idle_check=0.0
+)
 
 
 class Query:
@@ -163,8 +165,8 @@ class Query:
         checked = SourceOptions.parse(given).with_patience(PATIENCE)
         columns = Columns(SCHEMA, True, checked.mode, checked.column_name_of_corrupt_record)
         # With noAck the ends of batches are estimates in every other run.
-        look_ids = 0 if self.world.setup.seed % 2 else SMALL.look_ids
-        limits = replace(SMALL, worth_ahead=self.world.setup.ahead, look_ids=look_ids, lease=TERMS)
+        read_ids = 0 if self.world.setup.seed % 2 else SMALL.read_ids
+        limits = replace(SMALL, prefetch_entries=self.world.setup.ahead, read_ids=read_ids, lease=TERMS)
         self._reader = StreamReader(checked, columns, limits=limits)
         self._limit = self._reader.getDefaultReadLimit()
         self.until = len(self.world.model.entries) if available_now else None

@@ -15,7 +15,7 @@ from spark_streams.source.batch.split_points import cut
 from spark_streams.source.batch.stream_bounds import Head, Narrowing, range_of
 from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.limits import LIMITS, Limits
-from spark_streams.source.partitioning import Task, task_size, tasks
+from spark_streams.source.partitioning import Task, divide_into_tasks, task_size
 from spark_streams.source.shard_sets import with_shards
 from spark_streams.wire.connection.connection import ReplyError
 from spark_streams.wire.connection.server import Server
@@ -49,11 +49,11 @@ def plan_tasks(
     ]
     ranges = [entries for entries in bounded if entries is not None]
     if options.ordered:
-        return tasks(ranges, options.entries_per_partition, ordered=True, limits=limits)
+        return divide_into_tasks(ranges, options.entries_per_partition, ordered=True, limits=limits)
     entries = task_size(ranges, options.entries_per_partition, limits)
     if options.min_partitions is not None:
         entries = max(1, min(entries, sum(part.count for part in ranges) // options.min_partitions))
-    return tasks(_cut(server, heads, ranges, entries), entries, limits=limits)
+    return divide_into_tasks(_cut(server, heads, ranges, entries), entries, limits=limits)
 
 
 def fetch_inputs(server: Server, options: BatchSourceOptions, narrowing: Narrowing) -> dict[str, Head]:

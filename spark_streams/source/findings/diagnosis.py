@@ -176,7 +176,7 @@ class _One:
             to or self.at_checkpoint,
             lost,
             committed,
-            next((one.name for one in others if not self.run.member.made(one.name)), ""),
+            next((one.name for one in others if not self.run.member.owns(one.name)), ""),
         )
 
     # -- what is wrong with it -----------------------------------------------------------------------------------

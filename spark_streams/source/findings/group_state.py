@@ -64,7 +64,7 @@ class GroupState(NamedTuple):
     def is_shared(self, member: Membership) -> bool:
         """Whether others read from the group, or did so and released entries; consumers that hold our own claims and
         pieces are not others."""
-        return self.released > 0 or any(not member.made(other.name) for other in self.others)
+        return self.released > 0 or any(not member.owns(other.name) for other in self.others)
 
 
 def fetch_state(
@@ -209,7 +209,7 @@ def _read_group_state(
 
 def require_alone(member: Membership, stream: str, state: GroupState) -> None:
     """Raise GroupSharedError if a noAck query is not alone in its group. Empty consumers of its own do not matter."""
-    others = [other for other in state.others if other.pending or not member.made(other.name)]
+    others = [other for other in state.others if other.pending or not member.owns(other.name)]
     if others:
         other, pending = others[0]
         remedy = (
@@ -239,7 +239,7 @@ def shared_above(member: Membership, stream: str, state: GroupState, logged: Str
 
     logged: the checkpoint's position.
     """
-    other = next(one.name for one in state.others if not member.made(one.name))
+    other = next(one.name for one in state.others if not member.owns(one.name))
     return GroupSharedError(
         f"stream {stream!r}: group {member.group!r} stands at {state.last_delivered}, above the checkpoint's {logged}, "
         f"consumer {other!r} reads from it, too, and the last run had noAck: nobody can tell which of the entries "

@@ -35,7 +35,7 @@ def repair_of(findings: Iterable[Finding], begin: Offset, lenient: bool) -> Repa
     put = [finding for finding, acts in asked if Act.PUT_GROUP in acts and not _stands_there(finding)]
     for finding, acts in asked:
         if Act.BEGIN_AT in acts and finding.to.position != finding.above:
-            begin = begin.at(finding.stream, finding.to.position)
+            begin = begin.with_position(finding.stream, finding.to.position)
     forgotten = tuple(finding.stream for finding, acts in asked if Act.FORGET in acts)
     if forgotten:
         begin = replace(begin, counts={stream: one for stream, one in begin.counts.items() if stream not in forgotten})

@@ -137,7 +137,7 @@ class Subscription:
         if self.by_pattern:
             if at_once or self.late:
                 self._create_late(server, begin, at_once)
-            if look and (at_once or self._now() - self._last_look >= self._limits.look_every):
+            if look and (at_once or self._now() - self._last_look >= self._limits.pattern_interval):
                 self._find(server, begin)
             if at_once and begin.token:
                 self._begin_at_first(server, [s for s in self.member.streams if s not in begin.positions])
@@ -173,7 +173,7 @@ class Subscription:
         asked = (*streams, *left)
         if at_once or self._options.retry_delay or asked != self._asked:
             self._asked = asked
-            self._come_back = self.retries.look(server, asked, begin, self._limits.come_back if look else 0)
+            self._come_back = self.retries.look(server, asked, begin, self._limits.returned_entries if look else 0)
         return self._come_back
 
     def _tell_where_it_begins(self, server: Server, begin: Offset) -> None:
@@ -194,9 +194,9 @@ class Subscription:
 
     def has_changed(self, server: Server) -> bool:
         """Whether the pattern, if there is one, matches other streams than those that are read. The server is asked now
-        and then (Limits.look_every). Raises ServerError, and ConsumerTakenError if the lease is lost."""
+        and then (Limits.pattern_interval). Raises ServerError, and ConsumerTakenError if the lease is lost."""
         self.hold(server, ())
-        if not self.by_pattern or self._now() - self._last_look < self._limits.look_every:
+        if not self.by_pattern or self._now() - self._last_look < self._limits.pattern_interval:
             return False
         if self._matching(server) != [*self.member.streams]:
             return True  # the trigger looks again, and joins them

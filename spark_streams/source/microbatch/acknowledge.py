@@ -188,7 +188,7 @@ class Acknowledging:
     def hold_claimed(self, server: Server, end: Offset, known: Acknowledged) -> Acknowledged:
         """at-most-once: the mark holds the claimed entries of the batch that ends here until it is committed, so that
         nobody trims them before tasks read them. It holds what is above it anyway."""
-        firsts = [replace(one, most=1) for one in claimed_ranges(end.claimed)]
+        firsts = [replace(one, limit=1) for one in claimed_ranges(end.claimed)]
         lowest: dict[str, StreamId] = {}
         for one in pending_ranges(server, self._member, firsts, 1, limits=self._limits):
             lowest[one.stream] = min(one.last, lowest.get(one.stream, one.last))

@@ -20,7 +20,7 @@ from typing import Protocol
 
 from spark_streams.model.ids import MAX_ID, StreamId
 from spark_streams.options.source_options import SourceOptions
-from spark_streams.source.entry_range import EntryRange, per_stream
+from spark_streams.source.entry_range import EntryRange, entries_per_stream
 from spark_streams.source.findings.data_loss import DataLoss
 from spark_streams.source.findings.finding import Finding
 from spark_streams.source.limits import Limits
@@ -32,7 +32,7 @@ from spark_streams.source.microbatch.reserve import Reserving
 from spark_streams.source.microbatch.run_state import RunState
 from spark_streams.source.offset import Claimed, Offset
 from spark_streams.source.pending_list import PendingRange, pending_ranges
-from spark_streams.source.quota import Room, take_in_parts
+from spark_streams.source.quota import BatchQuota, take_in_parts
 from spark_streams.source.recovery.claim import Claims
 from spark_streams.source.recovery.claim_consumers import claim_consumer
 from spark_streams.source.recovery.poison_batch import PoisonBatch
@@ -59,7 +59,7 @@ class Wish:
     not all streams have room; now: a monotonic clock, in seconds."""
 
     token: str
-    room: Room
+    room: BatchQuota
     turn: int
     now: float
 
@@ -67,7 +67,7 @@ class Wish:
 class Source(Protocol):
     """One of the sources above."""
 
-    def take(self, server: Server, found: BatchContents, wish: Wish) -> tuple[BatchContents, Room]:
+    def take(self, server: Server, found: BatchContents, wish: Wish) -> tuple[BatchContents, BatchQuota]:
         """The batch with what there is room for, and the room that is left. found: what the sources before this one
         have given. If the batch takes nothing after this, it `is_closed`.
 
@@ -82,7 +82,7 @@ class Pieces:
     poison: PoisonBatch
     state: QueryState
 
-    def take(self, server: Server, found: BatchContents, wish: Wish) -> tuple[BatchContents, Room]:
+    def take(self, server: Server, found: BatchContents, wish: Wish) -> tuple[BatchContents, BatchQuota]:
         state, run = self.state, found.run
         piece, remembered = self.poison.next_piece(server, state.groups, state.logged, run.remembered)
         found = replace(found, run=replace(run, remembered=remembered))
@@ -97,7 +97,7 @@ class Others:
     state: QueryState
     consumer: str
 
-    def take(self, server: Server, found: BatchContents, wish: Wish) -> tuple[BatchContents, Room]:
+    def take(self, server: Server, found: BatchContents, wish: Wish) -> tuple[BatchContents, BatchQuota]:
         # If entries were reserved ahead, released ones wait: the next trigger has nothing reserved, and takes them.
         state, released = self.state, self.state.run.ahead is None
         to = claim_consumer(self.consumer, wish.token)
@@ -111,7 +111,7 @@ class ReservedAhead:
 
     ahead: Ahead
 
-    def take(self, server: Server, found: BatchContents, wish: Wish) -> tuple[BatchContents, Room]:
+    def take(self, server: Server, found: BatchContents, wish: Wish) -> tuple[BatchContents, BatchQuota]:
         room = replace(wish.room, size=self.ahead.room.size).without(self.ahead.pending())
         return replace(found, ranges=self.ahead.ranges), room
 
@@ -125,13 +125,13 @@ class ReservedNotLogged:
     left: Mapping[str, int]
     begin: Offset
 
-    def take(self, server: Server, found: BatchContents, wish: Wish) -> tuple[BatchContents, Room]:
+    def take(self, server: Server, found: BatchContents, wish: Wish) -> tuple[BatchContents, BatchQuota]:
         if wish.room.is_full:
             return replace(found, is_closed=True), wish.room
         how = self.how
 
         def take(allowed: Mapping[str, int], after: Mapping[str, StreamId]) -> list[EntryRange]:
-            asked = [PendingRange(s, MAX_ID, after[s], most=entries) for s, entries in allowed.items()]
+            asked = [PendingRange(s, MAX_ID, after[s], limit=entries) for s, entries in allowed.items()]
             size = how.admission.size(list(allowed.values()))
             return pending_ranges(server, how.member, asked, size, limits=how.limits)
 
@@ -152,7 +152,7 @@ class New:
     options: SourceOptions
     part_of: Callable[[int, int | None], int] | None
 
-    def take(self, server: Server, found: BatchContents, wish: Wish) -> tuple[BatchContents, Room]:
+    def take(self, server: Server, found: BatchContents, wish: Wish) -> tuple[BatchContents, BatchQuota]:
         """It does not wait for more to come if there is a batch anyway, or pieces wait."""
         state, room, admission = self.state, wish.room, self.how.admission
         backlog = admission.backlog(state.heads, state.groups)
@@ -165,7 +165,7 @@ class New:
             if is_held_back:
                 return found, room
         if self.part_of is not None:
-            room = room.at_most(self.part_of(waiting, room.entries))
+            room = room.with_entries(self.part_of(waiting, room.entries))
         how: Reserving | NextRanges = self.how
         if self.options.no_ack:
             how = NextRanges(admission, self.options.ordered, self.how.limits, found.run.courses)
@@ -247,8 +247,9 @@ class ContentsChooser:
         return self._claims.ranges(server, contents.claimed, size)
 
     def ahead(self, state: QueryState, contents: BatchContents, wish: Wish) -> Prefetch | None:
-        """What follows the batch, if that is much (Limits.worth_ahead). Not if others are in the groups: they could
-        read it meanwhile. Not if entries were released: the next batch begins with them. wish: for the next batch."""
+        """What follows the batch, if that is much (Limits.prefetch_entries). Not if others are in the groups: they
+        could read it meanwhile. Not if entries were released: the next batch begins with them. wish: for the next
+        batch."""
         options, how = self._options, self._how(state)
         if options.no_ack or options.delivery == "at-most-once" or options.claim_idle is not None:
             return None
@@ -257,7 +258,7 @@ class ContentsChooser:
         if state.has_others:
             return None
         left = Counter(how.admission.backlog(state.heads, state.groups))
-        left.subtract(per_stream(contents.new))
+        left.subtract(entries_per_stream(contents.new))
         if not how.is_worth_it(left, wish.room):
             return None
         return Prefetch(how, list(state.groups), wish.room, wish.turn, state.heads)

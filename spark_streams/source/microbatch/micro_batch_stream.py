@@ -21,7 +21,7 @@ from typing import TypeVar
 from spark_streams.errors import DataLossError, GroupMissingError, OffsetError, StreamStateError
 from spark_streams.model.keys import origin_of
 from spark_streams.options.source_options import SourceOptions
-from spark_streams.source.entry_range import EntryRange, per_stream
+from spark_streams.source.entry_range import EntryRange, entries_per_stream
 from spark_streams.source.findings.data_loss import DataLoss
 from spark_streams.source.findings.finding import Finding, Kind
 from spark_streams.source.findings.group_state import fetch_state, require_groups
@@ -48,7 +48,7 @@ from spark_streams.source.microbatch.trigger import Trigger
 from spark_streams.source.notes.rows_read import RowsRead
 from spark_streams.source.notes.task_notes import open_notes, void
 from spark_streams.source.offset import Offset
-from spark_streams.source.partitioning import Plan, tasks
+from spark_streams.source.partitioning import Plan, divide_into_tasks
 from spark_streams.source.recovery.claim import Claims
 from spark_streams.source.recovery.dead_entries import DeadEntries, dead_letter
 from spark_streams.source.recovery.poison_batch import PoisonBatch
@@ -198,8 +198,8 @@ class MicroBatchStream:
         # held, they are still to come.
         remembered = self._run.remembered
         holds_pieces = (remembered.may_hold and remembered.holds_some) or bool(end.claimed and held_by(end))
-        planned = tasks(ranges, size, self._options.ordered, self._limits)
-        return Plan.of(planned, narrowed=batch.is_cut or holds_pieces)
+        planned = divide_into_tasks(ranges, size, self._options.ordered, self._limits)
+        return Plan.of_tasks(planned, narrowed=batch.is_cut or holds_pieces)
 
     def commit(self, end: Offset) -> None:
         """Acknowledge up to `end`, unless that is done or under way. The same code as in `next` (S3)."""
@@ -234,16 +234,16 @@ class MicroBatchStream:
     def _seconds_until_due(self) -> float:
         """How long an idle query need not ask the server if no stream gets an entry; 0: it asks each time."""
         limits = self._limits
-        if self._run.admission.until is not None or not limits.idle_look:
+        if self._run.admission.until is not None or not limits.idle_check:
             return 0.0
         due = [
-            max(limits.idle_look, limits.idle_look_each * len(self._heads)),
+            max(limits.idle_check, limits.idle_check_each * len(self._heads)),
             self._run.admission.seconds_until_due(self._now()),
             self._subscription.retries.seconds_until_due(),
             self._removing.seconds_until_due(),
         ]
         if self._run.others_have_pending:
-            due.append(limits.idle_look if self._options.claim_idle is None else self._options.claim_idle / 10_000)
+            due.append(limits.idle_check if self._options.claim_idle is None else self._options.claim_idle / 10_000)
         return max(0.0, min(due))
 
     # -- how it is answered --------------------------------------------------------------------------------------
@@ -351,7 +351,7 @@ class MicroBatchStream:
         others have acknowledged or claimed meanwhile are lost."""
         try:
             found = self._ask(lambda server: self._acknowledging.with_ids(server, ranges))
-            for stream, taken in (per_stream(ranges) - per_stream(found)).items():
+            for stream, taken in (entries_per_stream(ranges) - entries_per_stream(found)).items():
                 what = f"of a batch up to {batch.end[stream]} of group {self.member.group!r}"
                 self._losses.report(Finding(Kind.PENDING_TAKEN, stream, lost=taken, what=what))
             batch = self._current = replace(batch, ranges=found)

@@ -21,7 +21,7 @@ from spark_streams.source.findings.group_state import GroupState, Reserved
 from spark_streams.source.limits import Limits
 from spark_streams.source.microbatch.admission import ENDLESS, Admission
 from spark_streams.source.partitioning import task_size
-from spark_streams.source.quota import Room, take_in_parts
+from spark_streams.source.quota import BatchQuota, take_in_parts
 from spark_streams.wire.connection.connection import ReplyError
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.xinfo import StreamState
@@ -79,9 +79,9 @@ class NextRanges:
         heads: Mapping[str, StreamState],
         states: Mapping[str, GroupState],
         backlog: Mapping[str, int],
-        quota: Room,
+        quota: BatchQuota,
         turn: int,
-    ) -> tuple[Reserved, Room]:
+    ) -> tuple[Reserved, BatchQuota]:
         """Return the ranges of each stream's backlog that the quota admits, the groups as if they had delivered these
         entries, and the remaining quota. Raises ServerError and its subclasses."""
         waiting = dict(backlog)
@@ -150,11 +150,11 @@ class NextRanges:
         if not demands:
             return
         heads = fetch_heads(server, list(demands), must_exist=False)
-        page_bytes = self._limits.look_bytes // len(demands)
+        page_bytes = self._limits.read_ids_bytes // len(demands)
         counts = {}
         for stream, demand in demands.items():
             first = heads[stream].first
-            fitting = min(self._limits.look_ids, page_bytes // max(1, heads[stream].entry_bytes))
+            fitting = min(self._limits.read_ids, page_bytes // max(1, heads[stream].entry_bytes))
             is_small = min(demand.limit, demand.available.count) <= fitting
             if is_small or first is None or first > demand.available.last:
                 counts[stream] = max(1, min(demand.ahead, fitting))

@@ -13,11 +13,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from spark_streams.model.ids import StreamId
-from spark_streams.source.entry_range import EntryRange, per_stream
+from spark_streams.source.entry_range import EntryRange, entries_per_stream
 from spark_streams.source.findings.account import held_above
 from spark_streams.source.findings.group_state import GroupState, fetch_state
 from spark_streams.source.microbatch.reserve import Reserving
-from spark_streams.source.quota import Room
+from spark_streams.source.quota import BatchQuota
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.xinfo import StreamState
 
@@ -27,11 +27,11 @@ class Ahead:
     """What was reserved for the next batch, and the room that it leaves."""
 
     ranges: list[EntryRange]
-    room: Room
+    room: BatchQuota
 
     def pending(self) -> Counter[str]:
         """How many entries are pending for it, per stream."""
-        return per_stream(self.ranges)
+        return entries_per_stream(self.ranges)
 
     def ends(self) -> dict[str, StreamId]:
         """Where it has left the groups that it has read from."""
@@ -44,7 +44,7 @@ class Prefetch:
 
     reserving: Reserving
     streams: Sequence[str]
-    room: Room
+    room: BatchQuota
     turn: int
     heads: Mapping[str, StreamState]
 

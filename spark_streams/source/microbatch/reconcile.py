@@ -229,7 +229,7 @@ class Reconciler:
             PendingRange(stream, MAX_ID, one.last_delivered, other.name)
             for stream, one in found.items()
             for other in one.others
-            if other.pending and self._member.made(other.name)
+            if other.pending and self._member.owns(other.name)
         ]
         has_changed = acknowledge(server, member, again, self._limits) > 0
         if not self._no_ack:

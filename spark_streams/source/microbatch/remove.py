@@ -78,7 +78,7 @@ class Removing:
                     stream.decode() for stream, one in swept.items() if _is_behind(one, up_to[stream.decode()])
                 }
         if todo and self._behind and self._now() >= self._next_look:
-            self._next_look = self._now() + self._limits.look_behind
+            self._next_look = self._now() + self._limits.lag_check
 
     def dead_lettered(self, server: Server, stream: str) -> None:
         """Entries of the stream were acknowledged with their dead letters, outside of any batch."""

@@ -18,7 +18,7 @@ from spark_streams.source.findings.group_state import GroupState, Reserved, read
 from spark_streams.source.limits import LIMITS, Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.microbatch.admission import Admission
-from spark_streams.source.quota import Room, take_in_parts
+from spark_streams.source.quota import BatchQuota, take_in_parts
 from spark_streams.wire.connection.connection import Reply, pack
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.xinfo import StreamState
@@ -48,9 +48,9 @@ class Reserving:
         heads: Mapping[str, StreamState],
         states: Mapping[str, GroupState],
         backlog: Mapping[str, int],
-        room: Room,
+        room: BatchQuota,
         turn: int,
-    ) -> tuple[Reserved, Room]:
+    ) -> tuple[Reserved, BatchQuota]:
         """Reserve of each stream's backlog what there is room for; also the room that is left. Raises as `reserve`
         does."""
         ends = {stream: self.admission.end_of(stream, heads).last for stream in backlog}
@@ -67,11 +67,11 @@ class Reserving:
         ranges, left = take_in_parts(server, room, backlog, after, turn, take, self.limits)
         return Reserved(ranges, now), left
 
-    def is_worth_it(self, backlog: Mapping[str, int], room: Room) -> bool:
+    def is_worth_it(self, backlog: Mapping[str, int], room: BatchQuota) -> bool:
         """Whether the next batch, with so much room for what is left, takes a while to reserve."""
-        left, there = sum(backlog.values()), sum(room.open_to(backlog).values())
+        left, there = sum(backlog.values()), sum(room.within_stream_limits(backlog).values())
         taken = there if room.entries is None else min(there, room.entries)
-        return taken >= self.limits.worth_ahead and not self.admission.is_too_little(left)
+        return taken >= self.limits.prefetch_entries and not self.admission.is_too_little(left)
 
 
 def reserve(

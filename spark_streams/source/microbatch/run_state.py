@@ -32,7 +32,7 @@ class Moves:
     def of(self, begin: Offset) -> Offset:
         """The checkpoint, with the positions that the run goes on from."""
         for stream, position in self.positions.items():
-            begin = begin.at(stream, position) if begin.token == self.token else begin
+            begin = begin.with_position(stream, position) if begin.token == self.token else begin
         return begin
 
     def after(self, begin: Offset, repaired: Offset) -> Moves:
@@ -85,7 +85,7 @@ class RunState:
         for stream, position in self.passed.items():
             is_read = stream in groups and groups[stream].ours <= acknowledged.get(stream, 0)
             if is_read and begin[stream] < position:
-                begin = begin.at(stream, position)
+                begin = begin.with_position(stream, position)
         return begin
 
     def seen_by(self, member: Membership, by_pattern: bool, bookmarks: Bookmarks | None = None) -> Run:

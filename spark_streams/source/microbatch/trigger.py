@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from spark_streams.options.source_options import SourceOptions
-from spark_streams.source.entry_range import EntryRange, per_stream
+from spark_streams.source.entry_range import EntryRange, entries_per_stream
 from spark_streams.source.findings.data_loss import DataLoss
 from spark_streams.source.microbatch.acknowledge import Acknowledged, Acknowledging
 from spark_streams.source.microbatch.background import Job
@@ -31,7 +31,7 @@ from spark_streams.source.microbatch.prefetch import Prefetch
 from spark_streams.source.microbatch.query_state import Observer, QueryState
 from spark_streams.source.microbatch.run_state import RunState
 from spark_streams.source.offset import Count, Offset
-from spark_streams.source.quota import Room
+from spark_streams.source.quota import BatchQuota
 from spark_streams.wire.connection.server import Server
 
 
@@ -65,7 +65,7 @@ class Trigger:
         self._contents = contents
         self._acknowledging = acknowledging
         self._losses = losses
-        self._room = Room.of_options(options)
+        self._room = BatchQuota.from_options(options)
         self._now = now
 
     def next(
@@ -81,7 +81,7 @@ class Trigger:
         known = state.run.acknowledged
         if self._is_at_most_once:
             known = self._acknowledging.hold(server, [s for s in state.groups if s not in begin.positions], known)
-        wish = Wish(secrets.token_hex(6), self._room.at_most(most), run.turn + 1, self._now())
+        wish = Wish(secrets.token_hex(6), self._room.with_entries(most), run.turn + 1, self._now())
         contents = self._contents.choose(server, state, wish)
         save(contents.run)
         if not contents:
@@ -147,7 +147,7 @@ class Trigger:
 def _remaining(above: Mapping[str, int] | None, contents: BatchContents) -> Mapping[str, int]:
     """How many entries are reserved above the checkpoint that the batch does not take: an earlier run has left them. If
     new entries were reserved, nothing is left. above: see QueryState."""
-    return Counter(above) - per_stream(contents.ranges) if contents.is_closed and above else {}
+    return Counter(above) - entries_per_stream(contents.ranges) if contents.is_closed and above else {}
 
 
 def end_of_batch(

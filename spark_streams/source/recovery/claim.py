@@ -38,7 +38,7 @@ from spark_streams.source.limits import Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.offset import Claimed, Offset
 from spark_streams.source.pending_list import PendingRange, claimed_ranges, pending_page, pending_ranges
-from spark_streams.source.quota import Room
+from spark_streams.source.quota import BatchQuota
 from spark_streams.source.recovery.claim_consumers import delete_claim_consumers
 from spark_streams.source.recovery.dead_entries import DeadEntries
 from spark_streams.source.recovery.holders import Holder, holders_of
@@ -81,8 +81,14 @@ class Claims:
         return self._subscription.member
 
     def take(
-        self, server: Server, states: Mapping[str, GroupState], begin: Offset, consumer: str, room: Room, released: bool
-    ) -> tuple[dict[str, list[Claimed]], Room]:
+        self,
+        server: Server,
+        states: Mapping[str, GroupState],
+        begin: Offset,
+        consumer: str,
+        room: BatchQuota,
+        released: bool,
+    ) -> tuple[dict[str, list[Claimed]], BatchQuota]:
         """Claim what there is room for: per stream the consumers that now hold some, and the room that is left.
 
         begin: the offset before this batch, whose own claims are left alone; consumer: to claim for; released: whether
@@ -113,8 +119,8 @@ class Claims:
         return found
 
     def _claim_all(
-        self, server: Server, stream: str, holders: Sequence[Holder], to: str, room: Room
-    ) -> tuple[int, Room]:
+        self, server: Server, stream: str, holders: Sequence[Holder], to: str, room: BatchQuota
+    ) -> tuple[int, BatchQuota]:
         """Claim from all holders of a stream: how many entries are pending for the consumer then, and the room that is
         left."""
         member = self._member
@@ -138,13 +144,13 @@ class Claims:
         return held, room.without({stream: held})
 
     def _claim(
-        self, server: Server, stream: str, holder: Holder, to: str, room: Room
+        self, server: Server, stream: str, holder: Holder, to: str, room: BatchQuota
     ) -> tuple[list[bytes], int, float | None]:
         """Claim from one holder, a page at a time: the entries that were asked for (as `PendingPage.ids`), how many,
         and the bytes that there is still room for."""
         member, limits = self._member, self._limits
         ids: list[bytes] = []
-        limit = room.of(stream)
+        limit = room.limit_of(stream)
         asked, start, most = 0, MIN_ID, limits.claim_page
         while (limit is None or asked < limit) and not room.is_full:
             count = most if limit is None else min(most, limit - asked)

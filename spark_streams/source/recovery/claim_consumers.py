@@ -38,6 +38,6 @@ def delete_empty_consumers(server: Server, member: Membership, states: Mapping[s
         (stream, other.name)
         for stream, state in states.items()
         for other in state.others
-        if member.made(other.name) and not other.pending
+        if member.owns(other.name) and not other.pending
     ]
     _delete_if_empty(server, member, own)

@@ -15,7 +15,7 @@ from spark_streams.source.limits import Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.offset import Claimed, Offset
 from spark_streams.source.pending_list import PendingRange, pending_ranges
-from spark_streams.source.quota import Room
+from spark_streams.source.quota import BatchQuota
 from spark_streams.source.recovery.claim_consumers import MARK, claim_consumer
 from spark_streams.source.sampled_size import SampledSize, sampled_sizes
 from spark_streams.wire.connection.server import Server
@@ -34,8 +34,8 @@ def left_claims(member: Membership, states: Mapping[str, GroupState], begin: Off
 
 
 def that_fit(
-    server: Server, member: Membership, left: Mapping[str, Sequence[Claimed]], room: Room, limits: Limits
-) -> tuple[dict[str, list[Claimed]], Room]:
+    server: Server, member: Membership, left: Mapping[str, Sequence[Claimed]], room: BatchQuota, limits: Limits
+) -> tuple[dict[str, list[Claimed]], BatchQuota]:
     """Return those of these claims that fit, the last of them as far as it fits, and the room that they leave. A limit
     of entries does not count: a claim was made within it, or by another client.
 
@@ -59,7 +59,9 @@ def _sizes(
 ) -> dict[str, SampledSize]:
     """The sizes of the first entries of each stream's claims."""
     first = [
-        PendingRange(stream, MAX_ID, consumer=claim.consumer, most=1) for stream, some in left.items() for claim in some
+        PendingRange(stream, MAX_ID, consumer=claim.consumer, limit=1)
+        for stream, some in left.items()
+        for claim in some
     ]
     found = pending_ranges(server, member, first, 1, limits=limits)
     lowest = {entries.stream: entries.last for entries in sorted(found, key=lambda one: one.last, reverse=True)}
@@ -69,7 +71,7 @@ def _sizes(
 
 def _first_of(server: Server, member: Membership, stream: str, claim: Claimed, count: int, limits: Limits) -> Claimed:
     """Move the first `count` entries of a claim to a claim of their own; return that."""
-    first = PendingRange(stream, MAX_ID, consumer=claim.consumer, most=count)
+    first = PendingRange(stream, MAX_ID, consumer=claim.consumer, limit=count)
     found = pending_ranges(server, member, [first], limits.pending_page, keep_ids=True, limits=limits)
     ids = [one for entries in found for one in texts_of(entries.ids).to_pylist()]
     to = claim_consumer(member.consumer, secrets.token_hex(6))

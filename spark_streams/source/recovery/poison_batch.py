@@ -23,7 +23,7 @@ from dataclasses import replace
 
 from spark_streams.model.ids import MAX_ID, StreamId
 from spark_streams.model.printable import printable
-from spark_streams.source.entry_range import EntryRange, per_stream
+from spark_streams.source.entry_range import EntryRange, entries_per_stream
 from spark_streams.source.findings.data_loss import DataLoss
 from spark_streams.source.findings.finding import Finding, Kind
 from spark_streams.source.findings.group_state import GroupState
@@ -103,7 +103,7 @@ class PoisonBatch:
         self, server: Server, record: Record, book: Book, end: Offset, ours: Sequence[EntryRange], left: Offset
     ) -> None:
         """Move all entries of a batch to consumers of their own. left: its end, without streams that are gone."""
-        count, held = sum(entries.count for entries in ours), per_stream(ours)
+        count, held = sum(entries.count for entries in ours), entries_per_stream(ours)
         is_new, taken = book.aside is None, Counter[str]()
         if is_new:
             taken = Counter() if book.narrowed else _promised(left) - held

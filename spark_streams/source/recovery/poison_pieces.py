@@ -32,7 +32,9 @@ def move(
     piece = _Piece(member.consumer, token, size)
     for pending in ranges:
         after = pending.after
-        while page := _page(server, member, replace(pending, after=after, most=min(_PAGE, piece.room or size)), limits):
+        while page := _page(
+            server, member, replace(pending, after=after, limit=min(_PAGE, piece.room or size)), limits
+        ):
             for entries in page:
                 # Nobody is given them: that counts no delivery.
                 to = To(piece.take(entries), counts=False)
@@ -66,7 +68,7 @@ class _Piece:
 
 def _page(server: Server, member: Membership, pending: PendingRange, limits: Limits) -> list[EntryRange]:
     """The first entries of a range that are pending, with their ids: as many as it says, and they fit one piece."""
-    return pending_ranges(server, member, [pending], pending.most or _PAGE, keep_ids=True, limits=limits)
+    return pending_ranges(server, member, [pending], pending.limit or _PAGE, keep_ids=True, limits=limits)
 
 
 def held_apart(member: Membership, states: Mapping[str, GroupState], but: Sequence[str] = ()) -> Held:

@@ -8,9 +8,9 @@ How a run is read depends on what is known of it:
 Where delivery counts are wanted, owned runs are asked for their pending entries, too.
 
 A page is kept near Limits.page_bytes by what the last one's entries measured. Entries may suddenly be large: a reply
-that grows beyond Limits.most_bytes is given up together with its connection, so that neither side holds it, and asked
-for again in small pieces. The next page is asked for before the last one is handed out: the server works while its
-reader does.
+that grows beyond Limits.max_reply_bytes is given up together with its connection, so that neither side holds it, and
+asked for again in small pieces. The next page is asked for before the last one is handed out: the server works while
+its reader does.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from spark_streams.model.keys import is_returned
 from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.limits import LIMITS, Limits
 from spark_streams.source.membership import Membership
-from spark_streams.source.pending_list import PendingRange, ask_pending
+from spark_streams.source.pending_list import PendingRange, pack_pending
 from spark_streams.source.task.ownership import match
 from spark_streams.source.task.range_cursor import Asked, Chosen, Reading
 from spark_streams.wire.connection.connection import Connection, ReplyError, ReplyTooLargeError, pack
@@ -86,7 +86,7 @@ class Fetch:
                 if not asked.readings:
                     return
                 assert self._there is not None
-                reply = self._there.receive(asked.most_bytes(self._limits.most_bytes))
+                reply = self._there.receive(asked.max_reply_bytes(self._limits.max_reply_bytes))
                 by_id = asked.chosen is not None
                 page = self._by_id(asked, reply) if by_id else self._in_range(self._there, asked, reply)
             except ReplyTooLargeError:
@@ -150,7 +150,7 @@ class Fetch:
             for reading, count in pairs
         ]
         pending = [self._pending_command(reading, count) for reading, count in pairs if self._asks_pending(reading)]
-        most = asked.most_bytes(self._limits.most_bytes)
+        most = asked.max_reply_bytes(self._limits.max_reply_bytes)
         self._there = there or self._there
         if there is not None and pending:
             there.request_apart([b"".join(ranges), b"".join(pending)], most)
@@ -164,7 +164,7 @@ class Fetch:
         asked = Asked([reading], [len(chosen.arguments)], chosen)
         requests = [head + entry + entry for entry in chosen.arguments.to_pylist()]
         self._there = self._server.of(reading.run.stream)
-        self._there.request(*requests, most=asked.most_bytes(self._limits.most_bytes))
+        self._there.request(*requests, most=asked.max_reply_bytes(self._limits.max_reply_bytes))
         return asked
 
     def _choose(self, reading: Reading, count: int) -> Chosen:
@@ -185,7 +185,7 @@ class Fetch:
 
     def _pending_command(self, reading: Reading, count: int) -> bytes:
         entries = reading.run
-        return ask_pending(
+        return pack_pending(
             self._member, PendingRange(entries.stream, entries.last, reading.after, entries.consumer), count
         )
 

@@ -67,7 +67,7 @@ class Asked:
     counts: list[int]
     chosen: Chosen | None = None
 
-    def most_bytes(self, several: int) -> int | None:
+    def max_reply_bytes(self, several: int) -> int | None:
         """How large the reply may be: an entry alone as large as it is, more of them `several`."""
         return None if sum(self.counts) == 1 else several
 

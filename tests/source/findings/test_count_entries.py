@@ -13,7 +13,7 @@ import redis
 from spark_streams.errors import DataLossError
 from spark_streams.source.findings import group_state
 from spark_streams.source.membership import Membership
-from spark_streams.source.quota import Room
+from spark_streams.source.quota import BatchQuota
 from spark_streams.source.stream_reader import StreamReader
 from spark_streams.spark.read_limits import ReadMaxRows
 from spark_streams.wire.address.address import Address
@@ -37,7 +37,7 @@ def trim(client: redis.Redis, ids: list[str], below: int) -> None:
 @contextlib.contextmanager
 def before_reserving(monkeypatch: pytest.MonkeyPatch, what: Any) -> Iterator[None]:
     """Once, between the query's look at the stream and its choosing what to take of it."""
-    honest = Room.shares
+    honest = BatchQuota.divide
     waiting = [what]
 
     def race(*arguments: Any) -> Any:
@@ -46,7 +46,7 @@ def before_reserving(monkeypatch: pytest.MonkeyPatch, what: Any) -> Iterator[Non
         return honest(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Room, "shares", race)
+        patch.setattr(BatchQuota, "divide", race)
         yield
 
 

@@ -22,7 +22,7 @@ from tools.driving import ALL, LOOK_EACH_TIME, NEVER_AHEAD, add, another_reader,
 from tools.sending import before_sending
 from tools.servers.server import Server
 
-HURRY = replace(LOOK_EACH_TIME, look_behind=0.0)
+HURRY = replace(LOOK_EACH_TIME, lag_check=0.0)
 
 
 def remover(server: Server, **options: str) -> StreamReader:

@@ -18,7 +18,7 @@ from tools.servers.server import Server, skip_where_nothing_is_counted
 NO_ACK = {"noAck": "true"}
 LENIENT = {"failOnDataLoss": "false"}
 # Ends are estimates, and batches of fifty entries have several tasks.
-ESTIMATED = replace(SMALL, look_ids=0, smallest_task=20)
+ESTIMATED = replace(SMALL, read_ids=0, smallest_task=20)
 FIFTY = ReadMaxRows(50)
 
 
@@ -227,7 +227,7 @@ def test_an_older_copy_of_the_checkpoint_that_does_not_know_a_stream_is_refused(
 ) -> None:
     """The group has moved on over entries that the copy has not read, and no position of the copy sets it back."""
     options = {**NO_ACK, "streamsPattern": "o:*"}
-    looking = replace(SMALL, look_every=0.0)
+    looking = replace(SMALL, pattern_interval=0.0)
     add(client, 5, "o:1")
     one = reader(server, limits=looking, **options)
     older = one.latestOffset(one.initialOffset(), ALL)

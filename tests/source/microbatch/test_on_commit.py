@@ -26,7 +26,9 @@ from tools.driving import (
 from tools.sending import KilledError, before_sending, killed, reply_lost
 from tools.servers.server import Server
 
-HURRY = replace(SMALL, look_behind=0.0, look_every=0.0)  # streams in which others are behind are looked at every time
+HURRY = replace(
+    SMALL, lag_check=0.0, pattern_interval=0.0
+)  # streams in which others are behind are looked at every time
 MODES: list[dict[str, str]] = [{}, {"noAck": "true"}, {"delivery": "at-most-once"}]
 
 
@@ -198,7 +200,7 @@ def test_an_idle_query_looks_after_others_now_and_then(server: Server, client: r
     clock = Clock()
     add(client, 10)
     client.xgroup_create("s", "slow", "0")
-    one = another_reader(server, limits=replace(SMALL, look_behind=10.0), now=clock.now, onCommit="delete")
+    one = another_reader(server, limits=replace(SMALL, lag_check=10.0), now=clock.now, onCommit="delete")
     at = one.latestOffset(one.initialOffset(), ALL)
     with before_sending(b"XTRIM", act=lambda *_: None) as trims:
         looks = []

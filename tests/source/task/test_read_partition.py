@@ -280,7 +280,7 @@ def test_large_entries_after_small_ones_do_not_come_all_at_once(
 ) -> None:
     """300 entries of a few bytes, then 60 of 100 kB, and one of 2 MB: with 8 MB as the most, what came in one reply
     was never much more."""
-    limits = replace(LIMITS, first_page=7, page_bytes=1 << 18, most_bytes=1 << 20)
+    limits = replace(LIMITS, first_page=7, page_bytes=1 << 18, max_reply_bytes=1 << 20)
     sizes: list[int] = []
     receive = Connection.receive
 
