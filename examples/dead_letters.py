@@ -1,8 +1,8 @@
-"""Orders that cannot be processed are set aside with all their fields and a reason; the others flow on.
+"""Payments that cannot be processed become dead letters, with all fields and a reason; the others are processed.
 
     python examples/dead_letters.py
 
-Or paste it into a pyspark shell. It makes its own orders, on the bundled engine or where RSTREAM_URL points.
+Or paste it into a pyspark shell. It creates its own entries, on the bundled engine or the server of RSTREAM_URL.
 """
 
 import os
@@ -32,12 +32,12 @@ payments = (
     .option("mode", "DEADLETTER")
     .option("deadLetterStream", "example:payments:dead")
     .load()
-    .withColumn("now", F.current_timestamp())  # of the batch: the same when it is run again
+    .withColumn("now", F.current_timestamp())  # time of the batch, the same when it is run again
 )
 
 
-# A rule of one's own: who pays nothing is set aside, too. Each write has a name within its batch (`transaction`), so
-# a batch that is run again after a crash writes nothing twice.
+# The query's own rule: an amount of 0 or less makes a dead letter, too. Each write has a name within its batch
+# (`transaction`), so that a batch that is run again after a crash writes nothing twice.
 def pay(batch, number):
     rule = spark_streams.route_dead_letters(batch, "amount <= 0", "pays nothing", group="pay", at=batch.now)
     good = rule.good.select("customer", "amount")
@@ -49,7 +49,7 @@ def pay(batch, number):
         rows.write.format("rstream").mode("append").options(**to).save()
 
 
-# In a real query the checkpoint stays where it is, on storage that lasts: with it the next run goes on.
+# In a real query the checkpoint is on permanent storage, so that the next run continues.
 spark_streams.run(
     payments.writeStream.foreachBatch(pay)
     .option("checkpointLocation", tempfile.mkdtemp())
@@ -57,6 +57,6 @@ spark_streams.run(
     .trigger(availableNow=True)
 )
 
-# `rstream dead list example:payments:dead` tells the same, and `rstream dead redrive` sends what is repaired back.
+# `rstream dead list example:payments:dead` shows the same. `rstream dead redrive` makes dead letters entries again.
 dead = spark.read.format("rstream").option("url", url).option("streams", "example:payments:dead").load()
 dead.selectExpr("fields['customer'] AS customer", "fields['amount'] AS amount", "fields['dl.reason'] AS reason").show()

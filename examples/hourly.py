@@ -1,8 +1,8 @@
-"""Readings by the hour of their own time, into a stream of means.
+"""Hourly means of readings, by their event time, into a stream.
 
     python examples/hourly.py
 
-Or paste it into a pyspark shell. It makes its own readings, on the bundled engine or where RSTREAM_URL points.
+Or paste it into a pyspark shell. It creates its own readings, on the bundled engine or the server of RSTREAM_URL.
 """
 
 import os
@@ -20,7 +20,7 @@ minutes = spark.range(240).selectExpr("TIMESTAMP '2026-01-01 00:00:00' + make_in
 readings = minutes.selectExpr("at", "concat('room-', id % 2) AS sensor", "20 + id % 7 AS degrees")
 readings.write.format("rstream").mode("append").option("url", url).option("stream", "example:readings").save()
 
-# How late a reading may be: after ten minutes without an earlier one an hour is closed, and written once.
+# Readings may be ten minutes late. When the watermark passes the end of an hour, the hour is final and written once.
 hours = (
     spark.readStream.format("rstream")
     .schema("sensor STRING, at TIMESTAMP, degrees INT")
@@ -35,7 +35,7 @@ hours = (
     .select(F.col("window.start").alias("hour"), "sensor", "mean", "readings")
 )
 
-# In a real query the checkpoint stays where it is, on storage that lasts: with it the next run goes on.
+# In a real query the checkpoint is on permanent storage, so that the next run continues.
 spark_streams.run(
     hours.writeStream.format("rstream")
     .outputMode("append")

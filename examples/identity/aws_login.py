@@ -1,10 +1,10 @@
-"""Who connects to ElastiCache or MemoryDB with IAM: a token that this signs itself, good for 15 minutes.
+"""Login to ElastiCache or MemoryDB with IAM: a token that this module signs itself, valid for 15 minutes.
 
     pip install 'spark-streams[aws]'
     .option("credentialProvider", "aws_login:provider")     # this file, beside the program, or with --py-files
 
-AWS's own settings say whose rights are used (a role, a profile, variables). STREAMS_USER and STREAMS_CACHE name the
-user and the cache (its id, in lower case), AWS_REGION the region; STREAMS_SERVICE=memorydb for MemoryDB.
+The AWS settings (a role, a profile, variables) name the account. STREAMS_USER and STREAMS_CACHE name the user and the
+cache (its ID, in lower case), AWS_REGION the region. Set STREAMS_SERVICE=memorydb for MemoryDB.
 """
 
 import os
@@ -16,8 +16,8 @@ from botocore.model import ServiceId
 from botocore.signers import RequestSigner
 from redis import CredentialProvider
 
-GOOD_FOR = 900  # seconds, which is the most that AWS takes
-NEW_AFTER = 600
+GOOD_FOR = 900  # seconds, the maximum that AWS accepts
+NEW_AFTER = 600  # seconds
 
 
 class Iam(CredentialProvider):

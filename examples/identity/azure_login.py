@@ -1,8 +1,7 @@
-"""Who connects to Azure Managed Redis (or Azure Cache for Redis) with Entra ID: a managed identity, or whatever
-DefaultAzureCredential finds.
+"""Login to Azure Managed Redis or Azure Cache for Redis with Entra ID, as DefaultAzureCredential finds it.
 
-    pip install 'spark-streams[azure]'
-    .option("credentialProvider", "azure_login:provider")     # this file, beside the program, or with --py-files
+pip install 'spark-streams[azure]'
+.option("credentialProvider", "azure_login:provider")     # this file, beside the program, or with --py-files
 """
 
 from redis import CredentialProvider
@@ -11,5 +10,5 @@ from redis_entraid.cred_provider import create_from_default_azure_credential
 
 def provider() -> CredentialProvider:
     provider = create_from_default_azure_credential(scopes=("https://redis.azure.com/.default",))
-    provider.on_next(lambda token: None)  # whoever connects asks for the token of now: it need not be brought
+    provider.on_next(lambda token: None)  # each new connection fetches the current token itself
     return provider

@@ -1,4 +1,4 @@
-"""Who connects to Memorystore with IAM: the account that the program runs as (Application Default Credentials).
+"""Login to Memorystore with IAM, with the account of the program (Application Default Credentials).
 
 pip install 'spark-streams[gcp]'
 .option("credentialProvider", "gcp_login:provider")     # this file, beside the program, or with --py-files
@@ -20,7 +20,7 @@ class Iam(CredentialProvider):
 
     def get_credentials(self) -> tuple[str, str]:
         with self.lock:
-            if not self.account.valid:  # so it is from some minutes before its token ends
+            if not self.account.valid:  # false from some minutes before the token expires
                 self.account.refresh(Request())
             return "default", self.account.token
 

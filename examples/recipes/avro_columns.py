@@ -1,4 +1,4 @@
-"""A field that holds Avro as columns, without a jar; bytes that are no such record become dead letters.
+"""Decode a field with Avro into columns, without a jar. Bytes that are not such a record become dead letters.
 
     python examples/recipes/avro_columns.py
 
@@ -27,15 +27,15 @@ SCHEMA = {
         {"name": "at", "type": {"type": "long", "logicalType": "timestamp-micros"}},
     ],
 }
-# The same for Arrow, and for Spark.
+# The same schema for Arrow and for Spark.
 ARROW = pa.struct({"customer": pa.string(), "amount": pa.decimal128(10, 2), "at": pa.timestamp("us", "UTC")})
 SPARK = "STRUCT<customer: STRING, amount: DECIMAL(10,2), at: TIMESTAMP>"
 
 
 def decoding(schema: dict, like: pa.StructType) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """For mapInArrow: the rows, and behind them `record`, or what is wrong with `payload`, `problem`.
+    """Return a function for mapInArrow: it adds `record`, or in `problem` the error of `payload`.
 
-    What was written with another version of the schema is read with that one as `writer_schema`, and this one as
+    To read records of another version of the schema, pass that version as `writer_schema` and this one as
     `reader_schema`.
     """
 
@@ -49,8 +49,8 @@ def decoding(schema: dict, like: pa.StructType) -> Callable[[Iterator[pa.RecordB
                     source = io.BytesIO(payload or b"")
                     record = fastavro.schemaless_reader(source, parsed, None)
                     if source.read(1):
-                        record, problem = None, "there is more behind the record"
-                except Exception as error:  # noqa: BLE001 # fastavro has no one error for bytes that are something else
+                        record, problem = None, "bytes after the record"
+                except Exception as error:  # noqa: BLE001 # fastavro raises different errors for wrong bytes
                     problem = f"{type(error).__name__} {error}"
                 records.append(record)
                 problems.append(problem)
@@ -61,16 +61,16 @@ def decoding(schema: dict, like: pa.StructType) -> Callable[[Iterator[pa.RecordB
 
 
 def encoding(schema: dict) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """For mapInArrow: each row as the one field `payload`."""
+    """Return a function for mapInArrow: it encodes each row as the field `payload`."""
 
     def encode(pages: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         parsed = fastavro.parse_schema(schema)
         for page in pages:
             payloads = []
             for record in page.to_pylist():
-                into = io.BytesIO()
-                fastavro.schemaless_writer(into, parsed, record)
-                payloads.append(into.getvalue())
+                buffer = io.BytesIO()
+                fastavro.schemaless_writer(buffer, parsed, record)
+                payloads.append(buffer.getvalue())
             yield pa.record_batch({"payload": pa.array(payloads, pa.binary())})
 
     return encode
@@ -83,7 +83,7 @@ def orders_of(spark: SparkSession, url: str) -> DataStreamWriter:
         .schema(ours)
         .options(url=url, streams="example:avro", group="avro", startingOffsets="earliest")
         .load()
-        .withColumn("now", F.current_timestamp())  # of the batch: the same when it is run again
+        .withColumn("now", F.current_timestamp())  # time of the batch, the same when it is run again
     )
     decoded = entries.mapInArrow(decoding(SCHEMA, ARROW), f"{ours}, now TIMESTAMP, record {SPARK}, problem STRING")
 
@@ -105,7 +105,7 @@ if __name__ == "__main__":
     good = new.mapInArrow(encoding(SCHEMA), "payload BINARY")
     bad = spark.sql("SELECT X'FF' AS payload")
     good.unionAll(bad).write.format("rstream").mode("append").options(url=url, stream="example:avro").save()
-    # In a real query the checkpoint stays where it is, on storage that lasts.
+    # In a real query the checkpoint is on permanent storage.
     checkpoint = tempfile.mkdtemp()
     spark_streams.run(orders_of(spark, url).option("checkpointLocation", checkpoint).trigger(availableNow=True))
     orders = spark.read.format("rstream").schema("customer STRING, amount DECIMAL(10,2), at TIMESTAMP")

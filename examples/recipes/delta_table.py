@@ -1,4 +1,4 @@
-"""Each micro-batch once in a Delta table, without a jar: the Python package deltalake, and Delta's own transactions.
+"""Write each micro-batch once to a Delta table, without a jar, by the Python package deltalake and its transactions.
 
     python examples/recipes/delta_table.py
 
@@ -20,16 +20,16 @@ COLUMNS = pa.schema({"customer": pa.string(), "amount": pa.decimal128(10, 2)})
 
 
 def appending(path: str) -> Callable[[DataFrame, int], None]:
-    """For foreachBatch. A batch goes through the driver: bound it by maxEntriesPerTrigger."""
+    """Return a function for foreachBatch. A batch is collected on the driver: limit it by maxEntriesPerTrigger."""
 
     def append(batch: DataFrame, number: int) -> None:
-        # The checkpoint's own id: a checkpoint that is begun anew has batches of its own.
+        # The ID of the checkpoint: a new checkpoint numbers its batches from 0 again.
         query = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
         table = DeltaTable(path)
         last = table.transaction_version(query)
         if last is not None and last >= number:
-            return  # written before, by a run that was killed before Spark knew of it
-        # In one transaction with the rows. If another run of this batch is faster, this one is refused.
+            return  # an earlier run wrote it, and was killed before Spark committed the batch
+        # In one transaction with the rows. If another run commits this batch first, this one fails.
         once = CommitProperties(app_transactions=[Transaction(query, number)])
         write_deltalake(table, batch.toArrow().cast(COLUMNS), mode="append", commit_properties=once)
 
@@ -49,8 +49,7 @@ def into_delta(spark: SparkSession, url: str, path: str) -> DataStreamWriter:
 
 
 def rows_in(path: str) -> list[dict]:
-    # Not by to_pyarrow_table: its files are Python objects that Arrow's threads let go of later. A thread that does so
-    # while Python ends aborts the process.
+    # Not to_pyarrow_table: Arrow's threads release its files later. If Python ends meanwhile, the process aborts.
     table = QueryBuilder().register("sales", DeltaTable(path)).execute("SELECT * FROM sales")
     return pa.table(table.read_all()).to_pylist()
 
@@ -60,7 +59,7 @@ if __name__ == "__main__":
     url = os.environ.get("RSTREAM_URL", "embedded:")
     new = spark.createDataFrame([("ann", "12.50"), ("bob", "250.00")], "customer STRING, amount STRING")
     new.write.format("rstream").mode("append").options(url=url, stream="example:sales").save()
-    # In a real query both stay where they are; a checkpoint on storage that lasts goes with the table.
-    place, checkpoint = tempfile.mkdtemp(), tempfile.mkdtemp()
-    spark_streams.run(into_delta(spark, url, place).option("checkpointLocation", checkpoint).trigger(availableNow=True))
-    print(rows_in(place))
+    # In a real query the table and the checkpoint are on permanent storage.
+    path, checkpoint = tempfile.mkdtemp(), tempfile.mkdtemp()
+    spark_streams.run(into_delta(spark, url, path).option("checkpointLocation", checkpoint).trigger(availableNow=True))
+    print(rows_in(path))

@@ -1,9 +1,9 @@
-"""Windows over the time of the entries themselves, `_timestamp`: when one is closed, and what comes too late for it.
+"""Windows over the time of the entries, `_timestamp`: when a window is closed, and which rows are too late for it.
 
     python examples/recipes/late_rows.py
 
-An entry's id is its time. Within one stream ids only grow, so nothing is late there; of several streams one may lag
-behind the others, and a watermark says for how long that is waited for.
+An entry's ID is its time. Within one stream IDs only grow, so no entry is late. If a query reads several streams, one
+may lag behind the others. The watermark sets how long the windows wait for it.
 """
 
 import os
@@ -19,7 +19,7 @@ STREAMS = "example:north,example:south"
 
 
 def counted(readings: DataFrame) -> DataFrame:
-    """By the hour and sensor; for a batch and for a stream. Sums of decimals are the same in any order."""
+    """Aggregate by hour and sensor, of a batch or a stream. Sums of decimals do not depend on the order of rows."""
     hours = readings.groupBy(F.window("_timestamp", "1 hour"), "sensor")
     sums = hours.agg(F.count("*").alias("readings"), F.sum("degrees").alias("degrees"))
     return sums.select(F.col("window.start").alias("hour"), "sensor", "readings", "degrees")
@@ -38,7 +38,7 @@ def windows(spark: SparkSession, url: str) -> DataStreamWriter:
 
 
 def send(spark: SparkSession, url: str, rows: list[tuple[str, str, str, str]]) -> None:
-    """Entries with a time of their own: stream, time, sensor, degrees. One that is there already is not added again."""
+    """Add entries with their own time: stream, time, sensor, degrees. An entry that exists is not added again."""
     readings = spark.createDataFrame(rows, "target STRING, at STRING, sensor STRING, degrees STRING")
     readings = readings.select(
         "target", F.expr("concat(unix_millis(timestamp(at)), '-1')").alias("id"), "sensor", "degrees"
@@ -57,7 +57,7 @@ if __name__ == "__main__":
         ("example:north", "2026-01-01 10:40:00Z", "n", "2.0"),
         ("example:north", "2026-01-01 12:30:00Z", "n", "3.0"),  # at 12:20 all windows before 12:00 are closed
     ]
-    # 10:50 is in a window that is closed, and left out; 12:10 is later than the watermark, but its window is open.
+    # 10:50 is in a closed window, and is dropped. 12:10 is later than the watermark, but its window is open.
     LATE = [
         ("example:south", "2026-01-01 10:50:00Z", "s", "99.9"),
         ("example:south", "2026-01-01 12:10:00Z", "s", "21.5"),

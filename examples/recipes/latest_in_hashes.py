@@ -1,9 +1,9 @@
-"""The latest state of each customer in a hash of Redis: what an older batch says never replaces what a newer one said.
+"""The latest state of each customer in a Redis hash. An older batch never replaces the state of a newer one.
 
     RSTREAM_URL=redis://127.0.0.1:6379/0 python examples/recipes/latest_in_hashes.py
 
-The hash of ann is `example:state:{22}:ann`: customers are spread over buckets, each in one slot of a cluster.
-Beside its hashes a bucket has one more, which says from which entry each of them is.
+The hash of ann is `example:state:{22}:ann`: customers are spread over buckets, each in one slot of a cluster. Each
+bucket has one more hash, which holds the entry ID of each customer's state.
 """
 
 import os
@@ -25,7 +25,7 @@ import spark_streams
 BUCKETS = 64
 CHUNK = 500  # hashes that are written together
 COLUMNS = ["amount", "place"]
-# Entry ids in the order of their stream are texts in the order of the alphabet.
+# Entry IDs as texts whose alphabetical order is the order of the stream.
 VERSION = "concat_ws('-', lpad(split_part(_id, '-', 1), 20, '0'), lpad(split_part(_id, '-', 2), 20, '0'))"
 
 
@@ -45,14 +45,14 @@ def connect(url: str) -> "redis.Redis | redis.RedisCluster":
 
 
 def upserting(url: str) -> Callable[[DataFrame, int], None]:
-    """For foreachBatch. The same again, whenever and in whatever order, changes nothing."""
+    """Return a function for foreachBatch. Repeating a batch at any time changes nothing."""
 
     def upsert(batch: DataFrame, _number: int) -> None:
         texts = [F.col(name).cast("string").alias(name) for name in COLUMNS]
         newest = F.max_by(F.struct(*texts), F.expr(VERSION)).alias("state")
         rows = batch.groupBy("customer").agg(newest, F.expr(f"max({VERSION})").alias("version"))
         rows = rows.select("customer", "version", F.expr(f"crc32(customer) % {BUCKETS}").alias("bucket"), "state.*")
-        # A bucket is one task's, and its rows stand together.
+        # One task writes a bucket, whose rows are adjacent.
         rows = rows.repartition("bucket").sortWithinPartitions("bucket")
         rows.mapInArrow(writing(url), "written BIGINT").agg({"written": "sum"}).collect()
 
@@ -74,17 +74,17 @@ def writing(url: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Record
 
 
 def put(client: "redis.Redis | redis.RedisCluster", rows: pa.RecordBatch) -> None:
-    """Rows of one bucket. If somebody writes to the bucket meanwhile it is done once more (WATCH)."""
+    """Write rows of one bucket. The transaction is repeated if another client writes to the bucket meanwhile (WATCH)."""
     if not rows.num_rows:
         return
     versions_key = bucket(rows["customer"][0].as_py()) + " versions"
 
-    def newer_ones(pipe: "redis.client.Pipeline") -> None:
-        there = pa.array(pipe.hmget(versions_key, rows["customer"].to_pylist()), pa.binary()).cast(pa.string())
-        newer = rows.filter(pc.or_kleene(pc.is_null(there), pc.less(there, rows["version"])))
+    def write_newer(pipe: "redis.client.Pipeline") -> None:
+        stored = pa.array(pipe.hmget(versions_key, rows["customer"].to_pylist()), pa.binary()).cast(pa.string())
+        newer = rows.filter(pc.or_kleene(pc.is_null(stored), pc.less(stored, rows["version"])))
         pipe.multi()
         for customer, *values in zip(*[newer[name].to_pylist() for name in ("customer", *COLUMNS)], strict=True):
-            # All of it: a field that is null now goes.
+            # The whole hash, so that fields that are null now disappear.
             pipe.delete(key(customer))
             state = {name: value for name, value in zip(COLUMNS, values, strict=True) if value is not None}
             pipe.hset(key(customer), mapping={"customer": customer, **state})
@@ -92,7 +92,7 @@ def put(client: "redis.Redis | redis.RedisCluster", rows: pa.RecordBatch) -> Non
             versions = zip(newer["customer"].to_pylist(), newer["version"].to_pylist(), strict=True)
             pipe.hset(versions_key, mapping=dict(versions))
 
-    client.transaction(newer_ones, versions_key)
+    client.transaction(write_newer, versions_key)
 
 
 def into_hashes(spark: SparkSession, url: str) -> DataStreamWriter:
@@ -112,7 +112,7 @@ if __name__ == "__main__":
     new = [("ann", "12.50", "Rome"), ("bob", "250.00", "Oslo"), ("ann", "99.99", None)]
     moves = spark.createDataFrame(new, "customer STRING, amount STRING, place STRING").coalesce(1)
     moves.write.format("rstream").mode("append").options(url=url, stream="example:moves").save()
-    # In a real query the checkpoint stays where it is, on storage that lasts.
+    # In a real query the checkpoint is on permanent storage.
     checkpoint = tempfile.mkdtemp()
     spark_streams.run(into_hashes(spark, url).option("checkpointLocation", checkpoint).trigger(availableNow=True))
     with connect(url) as client:

@@ -1,9 +1,9 @@
-"""A field that holds a Protobuf message as columns, without a jar; bytes that are no message become dead letters.
+"""Decode a field with a Protobuf message into columns, without a jar. Other bytes become dead letters.
 
     python examples/recipes/protobuf_columns.py
 
-Needs `pip install protobuf`. Spark's own from_protobuf is in docs/guide/recipes-formats.md; both take the file that
-`protoc --include_imports --descriptor_set_out=orders.desc orders.proto` makes.
+Needs `pip install protobuf`. Spark's own from_protobuf is in docs/guide/recipes-formats.md. Both read the file that
+`protoc --include_imports --descriptor_set_out=orders.desc orders.proto` writes.
 """
 
 import os
@@ -20,7 +20,7 @@ import spark_streams
 
 
 def descriptor_set() -> bytes:
-    """What orders.desc holds of: message Order { string customer = 1; int64 cents = 2; repeated string tags = 3; }"""
+    """Return orders.desc of: message Order { string customer = 1; int64 cents = 2; repeated string tags = 3; }"""
     file = descriptor_pb2.FileDescriptorProto(name="orders.proto", package="shop", syntax="proto3")
     order = file.message_type.add(name="Order")
     kind = descriptor_pb2.FieldDescriptorProto
@@ -31,7 +31,7 @@ def descriptor_set() -> bytes:
 
 
 MESSAGE = "shop.Order"
-# The fields that are wanted, for Arrow and for Spark. Nested messages are read out by name, as `fields` does it.
+# The selected fields for Arrow and for Spark. Read nested messages by name, as `fields` does.
 ARROW = pa.struct({"customer": pa.string(), "cents": pa.int64(), "tags": pa.list_(pa.string())})
 SPARK = "STRUCT<customer: STRING, cents: BIGINT, tags: ARRAY<STRING>>"
 
@@ -48,7 +48,7 @@ def fields(order: message.Message) -> dict[str, object]:
 
 
 def decoding(descriptors: bytes) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """For mapInArrow: the rows, and behind them `record`, or what is wrong with `payload`, `problem`."""
+    """Return a function for mapInArrow: it adds `record`, or in `problem` the error of `payload`."""
 
     def decode(pages: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         kind = message_class(descriptors)
@@ -72,7 +72,7 @@ def decoding(descriptors: bytes) -> Callable[[Iterator[pa.RecordBatch]], Iterato
 
 
 def encoding(descriptors: bytes) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """For mapInArrow: each row as the one field `payload`."""
+    """Return a function for mapInArrow: it encodes each row as the field `payload`."""
 
     def encode(pages: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         kind = message_class(descriptors)
@@ -90,7 +90,7 @@ def orders_of(spark: SparkSession, url: str, descriptors: bytes) -> DataStreamWr
         .schema(ours)
         .options(url=url, streams="example:protobuf", group="protobuf", startingOffsets="earliest")
         .load()
-        .withColumn("now", F.current_timestamp())  # of the batch: the same when it is run again
+        .withColumn("now", F.current_timestamp())  # time of the batch, the same when it is run again
     )
     decoded = entries.mapInArrow(decoding(descriptors), f"{ours}, now TIMESTAMP, record {SPARK}, problem STRING")
 
@@ -111,7 +111,7 @@ if __name__ == "__main__":
     good = new.mapInArrow(encoding(descriptor_set()), "payload BINARY")
     bad = spark.sql("SELECT X'0AFF' AS payload")
     good.unionAll(bad).write.format("rstream").mode("append").options(url=url, stream="example:protobuf").save()
-    # In a real query the checkpoint stays where it is, on storage that lasts.
+    # In a real query the checkpoint is on permanent storage.
     checkpoint = tempfile.mkdtemp()
     query = orders_of(spark, url, descriptor_set())
     spark_streams.run(query.option("checkpointLocation", checkpoint).trigger(availableNow=True))

@@ -1,4 +1,4 @@
-"""A running total for each customer, kept in Spark's state by transformWithState; each change goes on, once.
+"""A running total for each customer in Spark's state, by transformWithState. Each change is written once.
 
     python examples/recipes/running_totals.py
 
@@ -21,8 +21,11 @@ TOTAL = "orders BIGINT, total DECIMAL(18,2)"
 
 
 class Totals(StatefulProcessor):
-    """A row for each customer of a batch. Spark hands over the rows of a key in any order, and in another one when the
-    batch is run again: what is made of them must not depend on it, or the sink would be given other rows."""
+    """A row for each customer of a batch.
+
+    The order of a key's rows is arbitrary, and may differ when the batch is run again. The result must not depend on
+    it, or the sink would receive other rows.
+    """
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._total = handle.getValueState("total", TOTAL)
@@ -39,7 +42,7 @@ class Totals(StatefulProcessor):
 
 
 def totals(spark: SparkSession, url: str) -> DataStreamWriter:
-    # Only RocksDB keeps such state. Say it before the first start: a checkpoint keeps what it has begun with.
+    # Only RocksDB can hold such state. Set it before the first start, because a checkpoint keeps its state store.
     store = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
     spark.conf.set("spark.sql.streaming.stateStore.providerClass", store)
     orders = (
@@ -55,7 +58,7 @@ def totals(spark: SparkSession, url: str) -> DataStreamWriter:
 
 
 def last_totals(spark: SparkSession, url: str) -> DataFrame:
-    """What each customer's newest entry says: the one with the most orders."""
+    """Return the newest entry of each customer, which has the highest number of orders."""
     entries = spark.read.format("rstream").schema(f"customer STRING, {TOTAL}")
     entries = entries.options(url=url, streams="example:totals").load()
     return entries.groupBy("customer").agg(F.max("orders").alias("orders"), F.max_by("total", "orders").alias("total"))
@@ -67,7 +70,7 @@ if __name__ == "__main__":
     new = [("ann", "12.50"), ("bob", "250.00"), ("ann", "99.99")]
     purchases = spark.createDataFrame(new, "customer STRING, amount STRING")
     purchases.write.format("rstream").mode("append").options(url=url, stream="example:purchases").save()
-    # In a real query the checkpoint stays where it is, on storage that lasts: the state is in it.
+    # In a real query the checkpoint, which holds the state, is on permanent storage.
     checkpoint = tempfile.mkdtemp()
     spark_streams.run(totals(spark, url).option("checkpointLocation", checkpoint).trigger(availableNow=True))
     last_totals(spark, url).orderBy("customer").show()

@@ -1,9 +1,9 @@
-"""A trace goes on from entry to entry: W3C's traceparent and tracestate are fields, Spark's expressions make the next.
+"""Continue a trace from entry to entry: W3C's traceparent and tracestate are fields, computed by Spark's expressions.
 
     python examples/recipes/trace_context.py
 
-The trace id stays, each step has a span id of its own. Dead letters keep both fields as they came, so a trace goes on
-after a redrive, too.
+The trace ID is unchanged, and each step has its own span ID. Dead letters keep both fields, so a trace continues after
+a redrive, too.
 """
 
 import os
@@ -16,16 +16,16 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 import spark_streams
 
 _IDS = "(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}"
-# Version 00 to the letter; a later one may say more behind that.
+# Version 00 exactly; a later version may have more parts.
 VALID = f"^(00-{_IDS}|(?!00|ff)[0-9a-f]{{2}}-{_IDS}(-.*)?)$"
 
 
 def continued(rows: DataFrame, step: str) -> DataFrame:
-    """Rows with `_stream`, `_id`, `traceparent`, `tracestate` of an entry: the last two become those of this step.
+    """Replace `traceparent` and `tracestate` of entries by those of this step. Rows need `_stream` and `_id`, too.
 
-    The span id is made of the entry and the step: a batch that is run again says the same, which an exactly-once sink
-    insists on. (Where one entry becomes several rows, let their number be part of it.) An entry without a valid
-    traceparent begins a trace, without the tracestate.
+    The span ID is computed from the entry and the step, so that a batch that is run again has the same rows, as an
+    exactly-once sink requires. (If one entry becomes several rows, add their number to it.) An entry without a valid
+    traceparent starts a trace, without the tracestate.
     """
     valid = F.coalesce(F.col("traceparent").rlike(VALID), F.lit(False))
     span_id = F.sha2(F.concat_ws("/", F.lit(step), "_stream", "_id"), 256)
@@ -45,9 +45,9 @@ def traced(spark: SparkSession, url: str) -> DataStreamWriter:
         .options(mode="DEADLETTER", deadLetterStream="example:traced:dead")
         .load()
     )
-    # Metadata columns are no fields of the next entry.
-    next_ones = continued(orders, "check").drop("_stream", "_id")
-    return next_ones.writeStream.format("rstream").options(url=url, stream="example:checked").queryName("check")
+    # Metadata columns must not become fields of the new entry.
+    checked = continued(orders, "check").drop("_stream", "_id")
+    return checked.writeStream.format("rstream").options(url=url, stream="example:checked").queryName("check")
 
 
 if __name__ == "__main__":
@@ -57,7 +57,7 @@ if __name__ == "__main__":
     new = [("ann", "12.50", caller, "shop=1"), ("bob", "a lot", caller, "shop=1"), ("cid", "3.00", None, None)]
     orders = spark.createDataFrame(new, "customer STRING, amount STRING, traceparent STRING, tracestate STRING")
     orders.write.format("rstream").mode("append").options(url=url, stream="example:traced").save()
-    # In a real query the checkpoint stays where it is, on storage that lasts.
+    # In a real query the checkpoint is on permanent storage.
     checkpoint = tempfile.mkdtemp()
     spark_streams.run(traced(spark, url).option("checkpointLocation", checkpoint).trigger(availableNow=True))
     entries = spark.read.format("rstream").schema("customer STRING, traceparent STRING, tracestate STRING")
