@@ -74,7 +74,7 @@ def writing(url: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Record
 
 
 def put(client: "redis.Redis | redis.RedisCluster", rows: pa.RecordBatch) -> None:
-    """Write rows of one bucket. The transaction is repeated if another client writes to the bucket meanwhile (WATCH)."""
+    """Write rows of one bucket. If another client writes to it meanwhile, the transaction is repeated (WATCH)."""
     if not rows.num_rows:
         return
     versions_key = bucket(rows["customer"][0].as_py()) + " versions"
