@@ -59,9 +59,9 @@ def shards(
 
 
 def _show(server: Server, stream: str, as_json: bool) -> None:
-    from spark_streams.shards.settling import known_shards
+    from spark_streams.shards.settling import fetch_shard_sets
 
-    known = known_shards(server, [stream]).get(stream)
+    known = fetch_shard_sets(server, [stream]).get(stream)
     if known is None:
         raise _not_in_shards(server, stream)
     _print(known, "\n".join(known.names), as_json)
@@ -69,12 +69,12 @@ def _show(server: Server, stream: str, as_json: bool) -> None:
 
 def _survey(server: Server, stream: str) -> Survey:
     """What the server has of it. Raises StreamStateError if that is nothing."""
-    from spark_streams.shards.survey import look
+    from spark_streams.shards.survey import fetch_surveys
 
-    found = look(server, [stream])[stream]
+    found = fetch_surveys(server, [stream])[stream]
     if found.refusal is not None:
         raise server.error_of(found.refusal, ("TYPE", stream))
-    if found.registered is None and not found.there:
+    if found.registered is None and not found.existing:
         raise _not_in_shards(server, stream)
     return found
 
@@ -85,22 +85,26 @@ def _not_in_shards(server: Server, stream: str) -> StreamStateError:
 
 def _print(known: ShardSet, line: str, as_json: bool, **more: object) -> None:
     if as_json:
-        print_json({"stream": known.stream, "shards": known.count, "by": known.by, "names": known.names, **more})
+        print_json(
+            {"stream": known.stream, "shards": known.count, "by": known.key_column, "names": known.names, **more}
+        )
     else:
         say(line)
 
 
 def _list(server: Server, as_json: bool) -> None:
     from spark_streams.shards.names import Shard
-    from spark_streams.shards.survey import look
+    from spark_streams.shards.survey import fetch_surveys
     from spark_streams.wire.replies.scan import list_streams
 
     # A shard is created with the key that tells of it: no other keys are to be looked through.
     counts: dict[str, set[int]] = {}
-    for shard in [Shard.named(name.decode("utf-8", "replace")) for name in list_streams(server)]:
+    for shard in [Shard.parse(name.decode("utf-8", "replace")) for name in list_streams(server)]:
         if shard is not None:
             counts.setdefault(shard.stream, set()).add(shard.count)
-    rows = [row for stream, found in look(server, sorted(counts)).items() for row in _rows(found, counts[stream])]
+    rows = [
+        row for stream, found in fetch_surveys(server, sorted(counts)).items() for row in _rows(found, counts[stream])
+    ]
     if as_json:
         print_json([asdict(row) for row in rows])
     else:
@@ -127,11 +131,11 @@ class _Row:
 
 def _rows(found: Survey, counts: Collection[int]) -> list[_Row]:
     """One for the set in use, and one for each other number of which shards exist."""
-    known = found.known
+    known = found.shard_set
     rows = []
     for count in sorted({*counts, *([] if known is None else [known.count])}):
         is_used = known is not None and known.count == count
-        by = known.by if known is not None and is_used else None
+        by = known.key_column if known is not None and is_used else None
         lost = list(found.lost) if is_used else []
         rows.append(_Row(found.stream, count, by, lost, found.registered is not None and is_used))
     return rows
@@ -139,32 +143,32 @@ def _rows(found: Survey, counts: Collection[int]) -> list[_Row]:
 
 def _recreate(server: Server, found: Survey, as_json: bool) -> None:
     """Raises ShardsError if a plain stream or shards of another number are there, too."""
-    from spark_streams.shards.settling import settle
-    from spark_streams.shards.survey import require_whole
+    from spark_streams.shards.settling import ensure_shards
+    from spark_streams.shards.survey import require_complete
 
-    require_whole(server, found, accepts_loss=True)
-    assert found.known is not None
-    known = settle(server, found.stream, found.known.count, accepts_loss=True)
+    require_complete(server, found, accepts_loss=True)
+    assert found.shard_set is not None
+    known = ensure_shards(server, found.stream, found.shard_set.count, accepts_loss=True)
     line = "\n".join(f"created {name}, empty" for name in found.lost) or "no shard is lost"
     _print(known, line, as_json, recreated=found.lost)
 
 
 def _delete(server: Server, found: Survey, count: int | None, force: bool, as_json: bool) -> None:
     """Raises StreamStateError if a group has not read all, or there is none, or entries wait for a retry."""
-    from spark_streams.shards.deletion import delete, retry_streams_of
+    from spark_streams.shards.deletion import delete_shards, retry_streams_of
     from spark_streams.shards.registry import ShardSet
-    from spark_streams.shards.survey import require_whole
+    from spark_streams.shards.survey import require_complete
 
     if count is None:
-        require_whole(server, found, accepts_loss=True)
-    known = found.known
+        require_complete(server, found, accepts_loss=True)
+    known = found.shard_set
     if known is None or count not in (None, known.count):
         known = ShardSet(found.stream, count or 0)
     beside = retry_streams_of(server, known)
     if not force:
         _require_read(server, known, [name for name, one in beside.items() if one.attempts is None])
         _require_none_waits(server, known, [name for name, one in beside.items() if one.attempts is not None])
-    delete(server, found, known, beside.items())
+    delete_shards(server, found, known, beside.items())
     _print(known, f"deleted {known.stream}: {known.count} shards", as_json)
 
 

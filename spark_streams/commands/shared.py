@@ -154,13 +154,13 @@ def connect(url: str, starts: bool = False) -> Server:
 def named_streams(server: Server, names: Sequence[str], beside: bool = False) -> Sequence[str | bytes]:
     """These streams, in place of those that are in shards the shards. Without names all that the server has; beside:
     also those that queries keep beside a stream for another try. Raises StreamStateError if one is not there."""
-    from spark_streams.shards.settling import known_shards
+    from spark_streams.shards.settling import fetch_shard_sets
     from spark_streams.wire.replies.scan import list_streams, without_beside
 
     if not names:
         found = list_streams(server)
         return found if beside else without_beside(found)
-    sets = known_shards(server, names)
+    sets = fetch_shard_sets(server, names)
     names = [name for stream in names for name in (sets[stream].names if stream in sets else (stream,))]
     from spark_streams.wire.replies.reply_errors import is_no_such_key
 

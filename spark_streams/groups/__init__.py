@@ -1,5 +1,6 @@
-"""An operator's hands on consumer groups: seek, claim, acknowledge, delete, create.
+"""Managing consumer groups: seek, claim, acknowledge, release, replay, create, delete, prune.
 
-Each looks first (`standing`), says what it would change, and changes it in transactions that also hold the leases of
-the queries concerned (`guard`): where one of them starts meanwhile, nothing is cut under its feet.
+Each operation fetches the group first (group_snapshot.py), and reports what it would change. It makes the change in
+transactions that WATCH the leases of the queries concerned (guard.py): if one of them starts meanwhile, the operation
+is refused.
 """

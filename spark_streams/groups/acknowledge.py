@@ -1,10 +1,10 @@
-"""Acknowledging pending entries in their consumers' stead (XACK), a page a transaction."""
+"""Acknowledge pending entries for their consumers (XACK), one page per transaction."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from spark_streams.groups.group_snapshot import Standing, queries_among
+from spark_streams.groups.group_snapshot import GroupSnapshot, queries_among
 from spark_streams.groups.guard import change
 from spark_streams.groups.pending_selection import Choice, pages
 from spark_streams.wire.connection.connection import Argument
@@ -13,7 +13,7 @@ from spark_streams.wire.connection.server import Server
 
 @dataclass
 class Acknowledged:
-    """What was, or would be, acknowledged on one stream: by consumer."""
+    """Entries that were, or would be, acknowledged on one stream, by consumer."""
 
     stream: str
     group: str
@@ -21,30 +21,30 @@ class Acknowledged:
     consumers: dict[str, int] = field(default_factory=dict)
 
     def add(self, consumer: str, entries: int) -> None:
-        """So many more of a consumer."""
+        """Add entries of a consumer."""
         self.entries += entries
         self.consumers[consumer] = self.consumers.get(consumer, 0) + entries
 
 
-def consumers_of(standing: Standing, choice: Choice) -> list[str] | None:
-    """The consumers that a choice may touch: those that hold entries. None: any, because each may take released entries
-    meanwhile."""
-    if choice.may_touch_released(standing):
+def selected_consumers(snapshot: GroupSnapshot, choice: Choice) -> list[str] | None:
+    """Return the consumers that a choice may touch: those that hold entries. None: all, because each may take released
+    entries meanwhile."""
+    if choice.may_touch_released(snapshot):
         return None
     if choice.released:
         return []
-    return [one.text for one in standing.of(choice.consumers or None) if one.pending]
+    return [consumer.text for consumer in snapshot.consumers_named(choice.consumers or None) if consumer.pending]
 
 
-def acknowledge(server: Server, standing: Standing, choice: Choice, act: bool) -> Acknowledged:
-    """Acknowledge entries, or, unless `act`, say which would be. Raises GroupInUseError, ServerError: what was done
-    before stays done."""
-    found = Acknowledged(standing.stream, standing.group)
-    for page in pages(server, standing, choice):
+def acknowledge(server: Server, snapshot: GroupSnapshot, choice: Choice, act: bool) -> Acknowledged:
+    """Acknowledge entries; unless `act`, only report which. Raises GroupInUseError, ServerError: pages before the error
+    stay acknowledged."""
+    acknowledged = Acknowledged(snapshot.stream, snapshot.group)
+    for page in pages(server, snapshot, choice):
         count = len(page.ids)
         if act:
-            queries = standing.queries if page.consumer is None else queries_among([page.owner])
-            command: tuple[Argument, ...] = ("XACK", standing.stream, standing.group, *page.ids)
-            [count] = change(server, standing.stream, standing.group, queries, [command])
-        found.add(page.owner, count)
-    return found
+            queries = snapshot.queries if page.consumer is None else queries_among([page.owner])
+            command: tuple[Argument, ...] = ("XACK", snapshot.stream, snapshot.group, *page.ids)
+            [count] = change(server, snapshot.stream, snapshot.group, queries, [command])
+        acknowledged.add(page.owner, count)
+    return acknowledged

@@ -1,13 +1,12 @@
-"""Handing pending entries of one consumer to another one (XCLAIM … JUSTID), a page a transaction.
+"""Hand pending entries of one consumer to another one (XCLAIM … JUSTID), one page per transaction.
 
-JUSTID: nobody is given the entries by it, so it counts no delivery. Whoever gets them counts as having been given them
-just now.
+JUSTID delivers no entries, so the server counts no delivery. The idle time of the entries begins again.
 
-`again` (rstream replay): entries that the group was given and nobody holds any more are made pending anew for a query
-that does not run (XCLAIM … FORCE), so that it reads them a second time. The group stays where it is.
+claim_again (rstream replay): entries that were delivered to the group and are not pending any more become pending again
+for a stopped query (XCLAIM … FORCE), so that it reads them a second time. The group's position does not change.
 
-A query that gets entries reads them with its next batch where they lie below what it has committed. What lies above
-that may be of a batch in flight, and be acknowledged with it unread: it stays where it is.
+The new query reads the entries with its next batch if they are not above its commit mark. Entries above it may belong
+to a batch that runs, and would be acknowledged unread with it: they are not handed over.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from spark_streams.errors import StreamStateError
-from spark_streams.groups.group_snapshot import Standing, queries_among, query_of
+from spark_streams.groups.group_snapshot import GroupSnapshot, queries_among, query_of
 from spark_streams.groups.guard import change
 from spark_streams.groups.pending_selection import Choice, pages
 from spark_streams.model.commit_mark import Mark, committed_key
@@ -33,9 +32,9 @@ _PAGE = 1_000  # entries that one command changes, some milliseconds of the serv
 
 @dataclass
 class Claimed:
-    """What was, or would be, handed over on one stream. gone: entries that were pending and are in the stream no more:
-    Redis 7 and later drop them from the pending list meanwhile; above: entries that stay, because the query that would
-    get them has not committed what lies there."""
+    """Entries that were, or would be, handed over on one stream. gone: pending entries that are not in the stream any
+    more, which Redis 7 and later remove from the pending list; above: entries that stay, because they are above the
+    commit mark of the new query."""
 
     stream: str
     group: str
@@ -46,99 +45,104 @@ class Claimed:
     above: int = 0
 
 
-def claim(server: Server, standing: Standing, to: str, choice: Choice, act: bool) -> Claimed:
-    """Hand entries over, or, unless `act`, say which would be. choice: of one consumer, or of released entries. Raises
-    GroupInUseError, StreamStateError, ServerError: what was done before stays done."""
-    found, below = _begin(server, standing, to, choice)
-    for page in pages(server, standing, below):
+def claim(server: Server, snapshot: GroupSnapshot, to: str, choice: Choice, act: bool) -> Claimed:
+    """Hand entries over; unless `act`, only report which. choice: of one consumer, or of released entries. Raises
+    GroupInUseError, StreamStateError, ServerError: pages before the error stay handed over."""
+    report, below = _plan(server, snapshot, to, choice)
+    for page in pages(server, snapshot, below):
         if not act:
-            gone = _gone(server, standing, page.ids)
-            found.entries += len(page.ids) - gone
+            deleted = _count_deleted(server, snapshot, page.ids)
+            report.entries += len(page.ids) - deleted
         else:
-            # Released entries that somebody has taken meanwhile have not been left alone for so long.
+            # Released entries that a consumer has taken meanwhile are not idle for this long.
             idle = RELEASED_IDLE if page.consumer is None else choice.idle or 0
-            command: tuple[Argument, ...] = ("XCLAIM", standing.stream, standing.group, to, idle, *page.ids, "JUSTID")
+            command: tuple[Argument, ...] = ("XCLAIM", snapshot.stream, snapshot.group, to, idle, *page.ids, "JUSTID")
             queries = [] if page.consumer is None else queries_among([page.owner])
-            [claimed] = change(server, standing.stream, standing.group, queries, [command])
-            gone = _gone(server, standing, sorted({*page.ids} - {*claimed}))
-            found.entries += len(claimed)
-        found.gone += gone
-    return found
+            [claimed] = change(server, snapshot.stream, snapshot.group, queries, [command])
+            deleted = _count_deleted(server, snapshot, sorted({*page.ids} - {*claimed}))
+            report.entries += len(claimed)
+        report.gone += deleted
+    return report
 
 
-def claim_again(server: Server, standing: Standing, query: str, choice: Choice, act: bool) -> int:
-    """Make a range of entries pending for a query, while it does not run, or, unless `act`, only count them; how many
-    they are. Raises GroupInUseError, StreamStateError, ServerError."""
+def claim_again(server: Server, snapshot: GroupSnapshot, query: str, choice: Choice, act: bool) -> int:
+    """Make a range of entries pending for a stopped query; unless `act`, only count them. Return their number. Raises
+    GroupInUseError, StreamStateError, ServerError."""
     entries = 0
-    # Nothing is pending for so long: what somebody holds stays with them.
-    head: tuple[Argument, ...] = ("XCLAIM", standing.stream, standing.group, query, _ENDLESS)
-    for ids in _ids_again(server, standing, query, choice):
+    # No entry is idle for this long: entries that are pending already stay with their consumers.
+    head: tuple[Argument, ...] = ("XCLAIM", snapshot.stream, snapshot.group, query, _ENDLESS)
+    for ids in _replayed_ids(server, snapshot, query, choice):
         if act:
-            [claimed] = change(server, standing.stream, standing.group, [query], [(*head, *ids, "FORCE", "JUSTID")])
+            [claimed] = change(server, snapshot.stream, snapshot.group, [query], [(*head, *ids, "FORCE", "JUSTID")])
             entries += len(claimed)
         else:
-            asked = [("XPENDING", standing.stream, standing.group, one, one, 1) for one in ids]
-            entries += server.execute_all(asked).count([])
+            commands = [("XPENDING", snapshot.stream, snapshot.group, entry_id, entry_id, 1) for entry_id in ids]
+            entries += server.execute_all(commands).count([])
     return entries
 
 
-def _ids_again(server: Server, standing: Standing, query: str, choice: Choice) -> Iterator[list[bytes]]:
-    bounds = [choice.last, standing.position, _committed_by(server, standing, query)]
+def _replayed_ids(server: Server, snapshot: GroupSnapshot, query: str, choice: Choice) -> Iterator[list[bytes]]:
+    bounds = [choice.last, snapshot.position, _committed_position(server, snapshot, query)]
     last = min(bound for bound in bounds if bound is not None)
-    for ids in ids_between(server, standing.stream, choice.first, last):
-        yield from (ids[at : at + _PAGE] for at in range(0, len(ids), _PAGE))
+    for ids in ids_between(server, snapshot.stream, choice.first, last):
+        yield from (ids[start : start + _PAGE] for start in range(0, len(ids), _PAGE))
 
 
-def _begin(server: Server, standing: Standing, to: str, choice: Choice) -> tuple[Claimed, Choice]:
-    """Nothing yet, and the choice without what its new consumer must not be given. Raises StreamStateError."""
+def _plan(server: Server, snapshot: GroupSnapshot, to: str, choice: Choice) -> tuple[Claimed, Choice]:
+    """Return an empty report, and the choice without entries that the new consumer must not get. Raises
+    StreamStateError."""
     source = SHOWN if choice.released else choice.consumers[0]
-    if not choice.released and not standing.of([source]):
+    if not choice.released and not snapshot.consumers_named([source]):
         raise StreamStateError(
-            f"group {standing.group!r} of stream {standing.stream!r} has no consumer {source!r}; rstream pending "
-            f"{standing.stream} lists them"
+            f"group {snapshot.group!r} of stream {snapshot.stream!r} has no consumer {source!r}. To list its "
+            f"consumers: rstream pending {snapshot.stream}"
         )
-    found = Claimed(standing.stream, standing.group, source, to)
-    bound = _committed_by(server, standing, to)
+    report = Claimed(snapshot.stream, snapshot.group, source, to)
+    bound = _committed_position(server, snapshot, to)
     if bound is not None and choice.last > bound:
         above = replace(choice, first=max(choice.first, bound.next()), limit=None)
-        found.above = sum(len(page.ids) for page in pages(server, standing, above))
+        report.above = sum(len(page.ids) for page in pages(server, snapshot, above))
         choice = choice.up_to(bound)
-    return found, choice
+    return report, choice
 
 
-def _committed_by(server: Server, standing: Standing, consumer: str) -> StreamId | None:
-    """Up to where entries may be handed to a consumer; None where it is no query, as far as anybody knows. Raises
-    StreamStateError where it is a query that has committed nothing."""
+def _committed_position(server: Server, snapshot: GroupSnapshot, consumer: str) -> StreamId | None:
+    """Return the last entry that may be handed to a consumer; None if it is not known to be a query. Raises
+    StreamStateError if it is a query that has committed nothing."""
     query = query_of(consumer)
     if query != consumer:
         raise StreamStateError(
-            f"consumer {consumer!r} was made by query {query!r} for entries of its own: hand them to {query!r}"
+            f"query {query!r} has created consumer {consumer!r} for its own entries. Hand the entries to {query!r}"
         )
-    mark = Mark.parse(server.execute("GET", committed_key(standing.stream, standing.group, consumer)))
+    mark = Mark.parse(server.execute("GET", committed_key(snapshot.stream, snapshot.group, consumer)))
     if mark is not None and mark.no_ack:
         raise StreamStateError(
-            f"query {consumer!r} of group {standing.group!r} reads stream {standing.stream!r} with noAck: it cannot "
+            f"query {consumer!r} of group {snapshot.group!r} reads stream {snapshot.stream!r} with noAck, so it cannot "
             "read entries that are handed to it. Start the query without noAck, repeat this command while it runs, "
-            f"and set noAck again when rstream pending {standing.stream} --group {standing.group} shows nothing"
+            f"and set noAck again when rstream pending {snapshot.stream} --group {snapshot.group} shows nothing"
         )
     if mark is not None:
         return min(mark.up_to, MAX_ID.previous())
-    if consumer in standing.holders:
+    if consumer in snapshot.holders:
         raise StreamStateError(
-            f"query {consumer!r} of group {standing.group!r} has committed nothing of stream {standing.stream!r} yet: "
-            "what it is handed now might be acknowledged unread; wait for its first batch"
+            f"query {consumer!r} of group {snapshot.group!r} has committed nothing of stream {snapshot.stream!r} yet: "
+            "entries that are handed to it now might be acknowledged unread. Wait for its first batch"
         )
     return None
 
 
-def _gone(server: Server, standing: Standing, ids: Sequence[bytes]) -> int:
-    """How many of these are in the stream no more, where the server drops such entries from pending lists."""
-    if standing.head.added is None or not ids:
+def _count_deleted(server: Server, snapshot: GroupSnapshot, ids: Sequence[bytes]) -> int:
+    """Return how many of these are not in the stream any more; 0 if the server keeps such entries pending."""
+    if snapshot.head.added is None or not ids:
         return 0
-    info = pairs(server.execute("XINFO", "STREAM", standing.stream))
+    info = pairs(server.execute("XINFO", "STREAM", snapshot.stream))
     first, deleted = info[b"recorded-first-entry-id"], StreamId.parse(info[b"max-deleted-entry-id"])
     if not info[b"length"]:
         return len(ids)
-    # What lies above the last one that was ever deleted is there.
-    doubtful = [one for one in ids if StreamId.parse(one) < StreamId.parse(first) or StreamId.parse(one) <= deleted]
-    return count_missing(server, standing.stream, doubtful)
+    # All entries above the last deleted one exist.
+    doubtful = [
+        entry_id
+        for entry_id in ids
+        if StreamId.parse(entry_id) < StreamId.parse(first) or StreamId.parse(entry_id) <= deleted
+    ]
+    return count_missing(server, snapshot.stream, doubtful)

@@ -1,4 +1,4 @@
-"""Making a group (XGROUP CREATE), told how many entries lie below it, so that its lag is known from the start."""
+"""Create a group (XGROUP CREATE) with the number of entries below its position, so that its lag is known at once."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from spark_streams.wire.replies.xinfo import group_named, read_stream_state
 
 @dataclass(frozen=True)
 class Created:
-    """A group that was, or would be, made. makes_stream: there is no such stream yet; lag: entries that it has yet to
-    be given, None where the server does not count."""
+    """A group that was, or would be, created. makes_stream: the stream does not exist yet; lag: entries that are not
+    delivered to it yet, None if the server does not count them."""
 
     stream: str
     group: str
@@ -31,25 +31,25 @@ class Created:
 def plan_create(
     server: Server, stream: str, group: str, target: Target, now_ms: int, makes_stream: bool
 ) -> tuple[Created, Start]:
-    """What making it would do. Raises StreamStateError where it is there already, StreamMissingError where the stream
-    is not, and is not to be made."""
+    """Return the effect of creating the group. Raises StreamStateError if it exists, StreamMissingError if the stream
+    does not exist and is not to be created."""
     described, groups = server.pipeline([("XINFO", "STREAM", stream), ("XINFO", "GROUPS", stream)])
     if is_no_such_key(described) and not makes_stream:
-        raise missing(server, stream, "make it, too, with --mkstream")
+        raise missing(server, stream, "create it, too, with --mkstream")
     head = read_stream_state(server, stream, described)
     if group_named(group, groups) is not None:
         raise StreamStateError(
-            f"stream {stream!r} at {server.address} has a group {group!r} already; rstream groups seek moves it"
+            f"stream {stream!r} at {server.address} has a group {group!r} already. To move it: rstream groups seek"
         )
     position = target.position(server, stream, head, now_ms)
-    # Of a stream that is not there yet nothing is known, not even whether its server counts.
+    # If the stream does not exist yet, it is not known whether the server counts entries.
     read = count_read(server, stream, head, position) if head.exists else None
     lag = 0 if not head.exists else None if head.added is None or read is None else head.added - read
     return Created(stream, group, str(position), lag, not head.exists), Start(position, read)
 
 
 def create(server: Server, stream: str, group: str, target: Target, now_ms: int, makes_stream: bool) -> Created:
-    """Make it. Raises as plan_create does, GroupInUseError, ServerError."""
+    """Create the group. Raises the errors of plan_create, GroupInUseError, ServerError."""
     planned, start = plan_create(server, stream, group, target, now_ms, makes_stream)
     makes = ["MKSTREAM"] if makes_stream else []
     command = ("XGROUP", "CREATE", stream, group, str(start.position), *makes, *start.words())

@@ -1,7 +1,7 @@
-"""Deleting a group (XGROUP DESTROY) or one consumer of it (XGROUP DELCONSUMER), and all that is kept for it.
+"""Delete a group (XGROUP DESTROY) or one of its consumers (XGROUP DELCONSUMER), with all keys of their queries.
 
-What stands in the stream's slot goes in the transaction of the group itself. What is elsewhere (`begun`) goes before
-that: whoever is killed between the two finds the group still there, and deletes it again.
+Keys in the stream's slot are deleted in the transaction that deletes the group. Keys in other slots (`begun`) are
+deleted before: if the command is killed in between, the group still exists, and the command can be repeated.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from spark_streams.errors import StreamStateError
-from spark_streams.groups.group_keys import Kept
-from spark_streams.groups.group_snapshot import DEFAULT_QUERY, Standing, queries_among, query_of
+from spark_streams.groups.group_keys import GroupKey
+from spark_streams.groups.group_snapshot import DEFAULT_QUERY, GroupSnapshot, queries_among, query_of
 from spark_streams.groups.guard import change
 from spark_streams.model.keys import keys_of_consumer
 from spark_streams.model.operator_commands import create_command
@@ -22,9 +22,9 @@ from spark_streams.wire.replies.xinfo import consumers_in, group_named
 
 @dataclass
 class Deleted:
-    """What was, or would be, deleted on one stream. consumers: each with the pending entries that were forgotten with
-    it; lag: entries that the group had yet to be given (None: the server cannot tell; of a consumer: 0); keys: that
-    were kept for it, by name; position: where the group stood; committed: up to where each query had committed."""
+    """A group or consumer that was, or would be, deleted on one stream. consumers: with the number of pending entries
+    that were forgotten; lag: entries that were not delivered to the group yet (None: not known; of a consumer: 0);
+    keys: names of deleted keys; position: of the group; committed: the last committed entry of each query."""
 
     stream: str
     group: str
@@ -36,130 +36,137 @@ class Deleted:
     committed: dict[str, str] = field(default_factory=dict)
 
 
-def consumers_with(standing: Standing, consumer: str) -> list[str]:
-    """A consumer, and those that it has made as a query. Raises StreamStateError where it is not there."""
-    found = [one.text for one in standing.consumers if consumer in (one.text, query_of(one.text))]
-    if not found:
+def require_consumers(snapshot: GroupSnapshot, consumer: str) -> list[str]:
+    """Return the names of a consumer and of the consumers that it has created as a query. Raises StreamStateError if
+    there is none."""
+    names = [info.text for info in snapshot.consumers if consumer in (info.text, query_of(info.text))]
+    if not names:
         raise StreamStateError(
-            f"group {standing.group!r} of stream {standing.stream!r} has no consumer {consumer!r}; rstream pending "
-            f"{standing.stream} lists them"
+            f"group {snapshot.group!r} of stream {snapshot.stream!r} has no consumer {consumer!r}. To list its "
+            f"consumers: rstream pending {snapshot.stream}"
         )
-    return found
+    return names
 
 
-def consumers_of(server: Server, stream: str, group: str, consumer: str) -> list[str]:
-    """The same, empty if there is none, no group or no stream."""
+def find_consumers(server: Server, stream: str, group: str, consumer: str) -> list[str]:
+    """Return the same names; empty if there is no such consumer, group or stream."""
     [reply] = server.pipeline([("XINFO", "CONSUMERS", stream, group)])
-    names = [] if isinstance(reply, ReplyError) else [one.text for one in consumers_in(reply)]
+    names = [] if isinstance(reply, ReplyError) else [info.text for info in consumers_in(reply)]
     return [name for name in names if consumer in (name, query_of(name))]
 
 
-def plan_delete_group(standing: Standing, kept: Sequence[Kept]) -> Deleted:
-    """What deleting the group would forget."""
-    marks = {name: str(mark.up_to) for name, mark in standing.marks.items()}
-    consumers = {one.text: one.pending for one in standing.consumers}
+def plan_delete_group(snapshot: GroupSnapshot, group_keys: Sequence[GroupKey]) -> Deleted:
+    """Return what deleting the group would delete."""
+    marks = {name: str(mark.up_to) for name, mark in snapshot.marks.items()}
+    consumers = {info.text: info.pending for info in snapshot.consumers}
     return Deleted(
-        standing.stream,
-        standing.group,
+        snapshot.stream,
+        snapshot.group,
         consumers,
-        standing.info.pending,
-        standing.info.lag,
-        [_shown(one.key) for one in kept],
-        str(standing.position),
+        snapshot.info.pending,
+        snapshot.info.lag,
+        [_shown(group_key.key) for group_key in group_keys],
+        str(snapshot.position),
         marks,
     )
 
 
-def delete_group(server: Server, standing: Standing, kept: Sequence[Kept]) -> Deleted:
-    """Delete it; what that has forgotten. kept: of this group and stream. Raises GroupInUseError, ServerError."""
-    stream, group = standing.stream, standing.group
-    here, away = _by_place(kept)
-    known = [key for name in standing.queries for _, key in keys_of_consumer(stream, group, name)]
-    keys = dict.fromkeys([*here, *known])
-    queries = list(dict.fromkeys([*standing.queries, *queries_among([one.consumer for one in kept if one.consumer])]))
-    asked: list[Sequence[Argument]] = [("XINFO", "GROUPS", stream), ("XINFO", "CONSUMERS", stream, group)]
-    if away:
-        change(server, stream, group, queries, asked)  # nobody lives there
-        server.execute_all([("DEL", key) for key in away])
-    commands: list[Sequence[Argument]] = [*asked, ("XGROUP", "DESTROY", stream, group), ("DEL", *keys)]
-    told, consumers, *_ = change(server, stream, group, queries, commands)
-    info = group_named(group, told) or standing.info
-    last = Standing(
-        stream, group, standing.head, info, tuple(consumers_in(consumers)), standing.marks, standing.holders
+def delete_group(server: Server, snapshot: GroupSnapshot, group_keys: Sequence[GroupKey]) -> Deleted:
+    """Delete the group, and return what was deleted. group_keys: of this group and stream. Raises GroupInUseError,
+    ServerError."""
+    stream, group = snapshot.stream, snapshot.group
+    slot_keys, other_keys = _split_by_slot(group_keys)
+    consumer_keys = [key for name in snapshot.queries for _, key in keys_of_consumer(stream, group, name)]
+    keys = dict.fromkeys([*slot_keys, *consumer_keys])
+    queries = list(
+        dict.fromkeys(
+            [*snapshot.queries, *queries_among([group_key.consumer for group_key in group_keys if group_key.consumer])]
+        )
     )
-    return plan_delete_group(last, kept)
+    reads: list[Sequence[Argument]] = [("XINFO", "GROUPS", stream), ("XINFO", "CONSUMERS", stream, group)]
+    if other_keys:
+        change(server, stream, group, queries, reads)  # only to require that no query is running
+        server.execute_all([("DEL", key) for key in other_keys])
+    commands: list[Sequence[Argument]] = [*reads, ("XGROUP", "DESTROY", stream, group), ("DEL", *keys)]
+    groups, consumers, *_ = change(server, stream, group, queries, commands)
+    info = group_named(group, groups) or snapshot.info
+    last = GroupSnapshot(
+        stream, group, snapshot.head, info, tuple(consumers_in(consumers)), snapshot.marks, snapshot.holders
+    )
+    return plan_delete_group(last, group_keys)
 
 
-def forget_kept(server: Server, stream: str, group: str, kept: Sequence[Kept]) -> Deleted:
-    """Delete keys that are left of a group which is gone. Raises GroupInUseError where a query holds a lease there."""
-    here, away = _by_place(kept)
-    queries = queries_among([one.consumer for one in kept if one.consumer], DEFAULT_QUERY)
-    change(server, stream, group, queries, [("DEL", *here)] if here else [])
-    server.execute_all([("DEL", key) for key in away])
-    return plan_forget(stream, group, kept)
+def delete_leftovers(server: Server, stream: str, group: str, group_keys: Sequence[GroupKey]) -> Deleted:
+    """Delete remaining keys of a group that does not exist. Raises GroupInUseError if a query holds a lease."""
+    slot_keys, other_keys = _split_by_slot(group_keys)
+    queries = queries_among([group_key.consumer for group_key in group_keys if group_key.consumer], DEFAULT_QUERY)
+    change(server, stream, group, queries, [("DEL", *slot_keys)] if slot_keys else [])
+    server.execute_all([("DEL", key) for key in other_keys])
+    return plan_delete_leftovers(stream, group, group_keys)
 
 
-def plan_forget(stream: str, group: str, kept: Sequence[Kept]) -> Deleted:
-    """What that would delete."""
-    return Deleted(stream, group, {}, 0, 0, [_shown(one.key) for one in kept], "-")
+def plan_delete_leftovers(stream: str, group: str, group_keys: Sequence[GroupKey]) -> Deleted:
+    """Return what delete_leftovers would delete."""
+    return Deleted(stream, group, {}, 0, 0, [_shown(group_key.key) for group_key in group_keys], "-")
 
 
-def ways_back(stream: str, group: str, committed: Mapping[str, str]) -> list[str]:
-    """How each query goes on with its checkpoint when its group was deleted. committed: up to where it had. Pure."""
+def resume_lines(stream: str, group: str, committed: Mapping[str, str]) -> list[str]:
+    """Return how each query can continue with its checkpoint after its group was deleted. committed: the last committed
+    entry of each query. Pure."""
     return [
-        f"query {query!r}, started with its checkpoint, goes on as if nothing had happened after: "
+        f"to let query {query!r} continue with its checkpoint, create the group again: "
         f"{create_command(stream, group, up_to)}"
         for query, up_to in committed.items()
     ]
 
 
-def plan_delete_consumer(standing: Standing, consumer: str, there: Collection[bytes]) -> Deleted:
-    """What deleting the consumer would forget. there: keys that are kept for it."""
-    names = consumers_with(standing, consumer)
-    held = {one.text: one.pending for one in standing.of(names)}
+def plan_delete_consumer(snapshot: GroupSnapshot, consumer: str, consumer_keys: Collection[bytes]) -> Deleted:
+    """Return what deleting the consumer would delete. consumer_keys: keys of its query."""
+    names = require_consumers(snapshot, consumer)
+    held = {info.text: info.pending for info in snapshot.consumers_named(names)}
     query = query_of(consumer)
-    marks = {query: str(standing.marks[query].up_to)} if query in standing.marks and query == consumer else {}
-    keys = [_shown(key) for key in there]
-    where = str(standing.position)
-    return Deleted(standing.stream, standing.group, held, sum(held.values()), 0, keys, where, marks)
+    marks = {query: str(snapshot.marks[query].up_to)} if query in snapshot.marks and query == consumer else {}
+    keys = [_shown(key) for key in consumer_keys]
+    where = str(snapshot.position)
+    return Deleted(snapshot.stream, snapshot.group, held, sum(held.values()), 0, keys, where, marks)
 
 
-def kept_for(server: Server, stream: str, group: str, consumer: str) -> list[bytes]:
-    """Which keys are kept for a consumer beside a stream; none for one that a query has made."""
+def find_consumer_keys(server: Server, stream: str, group: str, consumer: str) -> list[bytes]:
+    """Return the keys of a consumer's query beside a stream; none for a consumer that a query has created."""
     if not queries_among([consumer]) or query_of(consumer) != consumer:
         return []
     keys = [key for _, key in keys_of_consumer(stream, group, consumer)]
-    there = server.execute_all([("EXISTS", key) for key in keys])
-    return [key for key, count in zip(keys, there, strict=True) if count]
+    counts = server.execute_all([("EXISTS", key) for key in keys])
+    return [key for key, count in zip(keys, counts, strict=True) if count]
 
 
-def delete_consumer(server: Server, standing: Standing, consumer: str, forget_pending: bool) -> Deleted:
-    """Delete it; what that has forgotten. Raises GroupInUseError, StreamStateError where entries are pending for it and
-    that is not meant, ServerError."""
-    names = consumers_with(standing, consumer)
-    there = kept_for(server, standing.stream, standing.group, consumer)
-    planned = plan_delete_consumer(standing, consumer, there)
+def delete_consumer(server: Server, snapshot: GroupSnapshot, consumer: str, forget_pending: bool) -> Deleted:
+    """Delete the consumer, and return what was deleted. Raises GroupInUseError, ServerError, and StreamStateError if
+    entries are pending for it, unless forget_pending."""
+    names = require_consumers(snapshot, consumer)
+    consumer_keys = find_consumer_keys(server, snapshot.stream, snapshot.group, consumer)
+    planned = plan_delete_consumer(snapshot, consumer, consumer_keys)
     if planned.pending and not forget_pending:
         raise StreamStateError(
-            f"{planned.pending:,} entries of stream {standing.stream!r} are pending for consumer {consumer!r} of group "
-            f"{standing.group!r}, and nobody would be given them again: hand them over first (rstream groups claim "
-            f"{standing.stream} --group {standing.group} --from {consumer} --to …), or drop them with --forget-pending"
+            f"{planned.pending:,} entries of stream {snapshot.stream!r} are pending for consumer {consumer!r} of group "
+            f"{snapshot.group!r}, and would not be delivered again. Hand them over first (rstream groups claim "
+            f"{snapshot.stream} --group {snapshot.group} --from {consumer} --to …), or drop them with --forget-pending"
         )
-    raw = [one.name for one in standing.of(names)]
-    commands = [("XGROUP", "DELCONSUMER", standing.stream, standing.group, name) for name in raw]
-    gone: list[Sequence[Argument]] = [("DEL", *there)] if there else []
+    raw = [info.name for info in snapshot.consumers_named(names)]
+    commands = [("XGROUP", "DELCONSUMER", snapshot.stream, snapshot.group, name) for name in raw]
+    deletion: list[Sequence[Argument]] = [("DEL", *consumer_keys)] if consumer_keys else []
     replies = change(
-        server, standing.stream, standing.group, queries_among([consumer]) or standing.queries, [*commands, *gone]
+        server, snapshot.stream, snapshot.group, queries_among([consumer]) or snapshot.queries, [*commands, *deletion]
     )
     planned.consumers = dict(zip(names, replies, strict=False))
     planned.pending = sum(planned.consumers.values())
     return planned
 
 
-def _by_place(kept: Sequence[Kept]) -> tuple[list[bytes], list[bytes]]:
-    """Keys in the stream's slot, and those that may be in another one."""
-    away = [one.key for one in kept if one.kind == "begun"]
-    return [one.key for one in kept if one.key not in away], away
+def _split_by_slot(group_keys: Sequence[GroupKey]) -> tuple[list[bytes], list[bytes]]:
+    """Return the keys in the stream's slot, and the keys that may be in another slot."""
+    other_keys = [group_key.key for group_key in group_keys if group_key.kind == "begun"]
+    return [group_key.key for group_key in group_keys if group_key.key not in other_keys], other_keys
 
 
 def _shown(key: bytes) -> str:

@@ -1,11 +1,11 @@
-"""Which pending entries of a group are meant, and these, a page at a time: one page is one consumer's."""
+"""Selection of pending entries of a group, in pages of one consumer each."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from spark_streams.groups.group_snapshot import Standing
+from spark_streams.groups.group_snapshot import GroupSnapshot
 from spark_streams.model.ids import MAX_ID, MIN_ID, StreamId
 from spark_streams.wire.connection.connection import Argument
 from spark_streams.wire.connection.server import Server
@@ -16,9 +16,9 @@ _PAGE = 1_000  # entries that one transaction changes, some milliseconds of the 
 
 @dataclass(frozen=True)
 class Choice:
-    """All that is given must hold. consumers: whose, empty: anybody's, and released ones; released: those alone; idle:
-    milliseconds that they have been pending, which nobody knows of released ones; first, last: the range of ids; ids:
-    these alone; limit: so many at most, of all streams, the oldest of each consumer."""
+    """Conditions that an entry must fulfil. consumers: its consumer, empty: any, also released entries; released: only
+    released entries; idle: milliseconds pending, not known for released entries; first, last: range of IDs; ids: only
+    these; limit: number of entries of all streams, the oldest of each consumer first."""
 
     consumers: tuple[str, ...] = ()
     idle: int | None = None
@@ -28,23 +28,23 @@ class Choice:
     limit: int | None = None
     released: bool = False
 
-    def may_touch_released(self, standing: Standing) -> bool:
-        """Whether released entries are meant, and there may be some."""
-        anybody_s = not self.consumers and self.idle is None
-        return (self.released or anybody_s) and standing.released
+    def may_touch_released(self, snapshot: GroupSnapshot) -> bool:
+        """Whether the choice includes released entries, and the group may have some."""
+        is_any_consumer = not self.consumers and self.idle is None
+        return (self.released or is_any_consumer) and snapshot.released
 
-    def less(self, count: int) -> Choice:
-        """When so many have been taken."""
+    def without_taken(self, count: int) -> Choice:
+        """Return the choice after this many entries have been taken."""
         return self if self.limit is None else replace(self, limit=self.limit - count)
 
     def up_to(self, last: StreamId) -> Choice:
-        """The same, nothing above this entry."""
+        """Return the choice without entries above this one."""
         return replace(self, last=min(self.last, last))
 
 
 @dataclass(frozen=True)
 class Page:
-    """Pending entries of one consumer (its name as the server has it; None: of none, they were released), in order."""
+    """Pending entries of one consumer (its name in bytes; None: released entries), in order."""
 
     consumer: bytes | None
     ids: list[bytes]
@@ -55,37 +55,37 @@ class Page:
         return SHOWN if self.consumer is None else self.consumer.decode("utf-8", "surrogateescape")
 
 
-def pages(server: Server, standing: Standing, choice: Choice, size: int = _PAGE) -> Iterator[Page]:
-    """What is meant, as it is when the page is made: what is changed before the next one does not come again. Raises
-    ServerReplyError and kin (IDLE takes Redis 6.2)."""
-    left = choice.limit
-    holders = [] if choice.released else standing.of(choice.consumers or None)
-    names: list[bytes | None] = [one.name for one in holders if one.pending or choice.ids]
-    names += [None] if choice.may_touch_released(standing) else []
+def pages(server: Server, snapshot: GroupSnapshot, choice: Choice, size: int = _PAGE) -> Iterator[Page]:
+    """Yield the chosen entries. Each page is read when it is needed, so entries that the caller has changed are not
+    yielded again. Raises ServerReplyError and its subclasses (IDLE needs Redis 6.2)."""
+    remaining = choice.limit
+    holders = [] if choice.released else snapshot.consumers_named(choice.consumers or None)
+    names: list[bytes | None] = [consumer.name for consumer in holders if consumer.pending or choice.ids]
+    names += [None] if choice.may_touch_released(snapshot) else []
     for name in names:
-        find = _named if choice.ids else _ranged
-        for ids in find(server, _question(standing, choice, name), [] if name is None else [name], choice, size):
-            some = ids if left is None else ids[:left]
-            left = None if left is None else left - len(some)
-            if some:
-                yield Page(name, some)
-            if left == 0:
+        find = _pages_of_ids if choice.ids else _pages_of_range
+        for ids in find(server, _xpending(snapshot, choice, name), [] if name is None else [name], choice, size):
+            taken_ids = ids if remaining is None else ids[:remaining]
+            remaining = None if remaining is None else remaining - len(taken_ids)
+            if taken_ids:
+                yield Page(name, taken_ids)
+            if remaining == 0:
                 return
 
 
-def _question(standing: Standing, choice: Choice, name: bytes | None) -> list[Argument]:
-    """The beginning of XPENDING, with what its entries must have been idle."""
+def _xpending(snapshot: GroupSnapshot, choice: Choice, name: bytes | None) -> list[Argument]:
+    """Return the beginning of XPENDING, with the idle time that entries must have."""
     idle = RELEASED_IDLE if name is None else choice.idle
-    head: list[Argument] = ["XPENDING", standing.stream, standing.group]
+    head: list[Argument] = ["XPENDING", snapshot.stream, snapshot.group]
     return head if idle is None else [*head, "IDLE", idle]
 
 
-def _ranged(
-    server: Server, head: Sequence[Argument], of: Sequence[bytes], choice: Choice, size: int
+def _pages_of_range(
+    server: Server, head: Sequence[Argument], consumer: Sequence[bytes], choice: Choice, size: int
 ) -> Iterator[list[bytes]]:
     start = choice.first
     while start <= choice.last:
-        reply = server.execute(*head, bytes(start), bytes(choice.last), size, *of)
+        reply = server.execute(*head, bytes(start), bytes(choice.last), size, *consumer)
         if not reply:
             return
         yield [entry[0] for entry in reply]
@@ -95,10 +95,10 @@ def _ranged(
         start = last.next()
 
 
-def _named(
-    server: Server, head: Sequence[Argument], of: Sequence[bytes], choice: Choice, size: int
+def _pages_of_ids(
+    server: Server, head: Sequence[Argument], consumer: Sequence[bytes], choice: Choice, size: int
 ) -> Iterator[list[bytes]]:
-    ids = sorted({one for one in choice.ids if choice.first <= one <= choice.last})
-    for at in range(0, len(ids), size):
-        commands = [(*head, bytes(one), bytes(one), 1, *of) for one in ids[at : at + size]]
+    ids = sorted({entry_id for entry_id in choice.ids if choice.first <= entry_id <= choice.last})
+    for start in range(0, len(ids), size):
+        commands = [(*head, bytes(entry_id), bytes(entry_id), 1, *consumer) for entry_id in ids[start : start + size]]
         yield [entry[0] for reply in server.execute_all(commands) for entry in reply]

@@ -1,11 +1,11 @@
-"""Releasing pending entries of a consumer (XNACK, Redis 8.8), a page a transaction."""
+"""Release pending entries of a consumer (XNACK, Redis 8.8), one page per transaction."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from spark_streams.errors import StreamStateError, UnsupportedError
-from spark_streams.groups.group_snapshot import Standing, queries_among
+from spark_streams.groups.group_snapshot import GroupSnapshot, queries_among
 from spark_streams.groups.guard import change
 from spark_streams.groups.pending_selection import Choice, pages
 from spark_streams.wire.connection.connection import Argument, ReplyError
@@ -15,8 +15,8 @@ from spark_streams.wire.replies.reply_errors import is_unknown_command
 
 @dataclass
 class Released:
-    """What was, or would be, released on one stream. mode: what becomes of an entry's deliveries: `fail`, they stay,
-    `silent`, one less, `fatal`, nobody is to read the entry again."""
+    """Entries that were, or would be, released on one stream. mode: the entry's delivery count: `fail` keeps it,
+    `silent` subtracts one, `fatal` marks the entry as not to be read again."""
 
     stream: str
     group: str
@@ -25,36 +25,36 @@ class Released:
     entries: int = 0
 
 
-def release(server: Server, standing: Standing, choice: Choice, mode: str, act: bool) -> Released:
-    """Release entries, or, unless `act`, say how many would be. choice: of one consumer. Raises GroupInUseError,
-    StreamStateError, UnsupportedError, ServerError: what was done before stays done."""
-    found = _begin(server, standing, choice, mode)
-    head: tuple[Argument, ...] = ("XNACK", standing.stream, standing.group, mode.upper(), "IDS")
-    for page in pages(server, standing, choice):
+def release(server: Server, snapshot: GroupSnapshot, choice: Choice, mode: str, act: bool) -> Released:
+    """Release entries; unless `act`, only count them. choice: of one consumer. Raises GroupInUseError,
+    StreamStateError, UnsupportedError, ServerError: pages before the error stay released."""
+    released = _plan(server, snapshot, choice, mode)
+    head: tuple[Argument, ...] = ("XNACK", snapshot.stream, snapshot.group, mode.upper(), "IDS")
+    for page in pages(server, snapshot, choice):
         count = len(page.ids)
         if act:
             commands = [(*head, count, *page.ids)]
-            [count] = change(server, standing.stream, standing.group, queries_among(choice.consumers), commands)
-        found.entries += count
-    return found
+            [count] = change(server, snapshot.stream, snapshot.group, queries_among(choice.consumers), commands)
+        released.entries += count
+    return released
 
 
-def _begin(server: Server, standing: Standing, choice: Choice, mode: str) -> Released:
+def _plan(server: Server, snapshot: GroupSnapshot, choice: Choice, mode: str) -> Released:
     [consumer] = choice.consumers
-    if not standing.of([consumer]):
+    if not snapshot.consumers_named([consumer]):
         raise StreamStateError(
-            f"group {standing.group!r} of stream {standing.stream!r} has no consumer {consumer!r}; rstream pending "
-            f"{standing.stream} lists them"
+            f"group {snapshot.group!r} of stream {snapshot.stream!r} has no consumer {consumer!r}. To list its "
+            f"consumers: rstream pending {snapshot.stream}"
         )
-    # No entry has this id, so this changes nothing.
-    asked = ("XNACK", standing.stream, standing.group, mode.upper(), "IDS", 1, "0-0")
-    [reply] = server.pipeline([asked])
+    # No entry has this ID, so this changes nothing.
+    probe = ("XNACK", snapshot.stream, snapshot.group, mode.upper(), "IDS", 1, "0-0")
+    [reply] = server.pipeline([probe])
     if is_unknown_command(reply):
         raise UnsupportedError(
             f"the server at {server.address} cannot release entries: it has no XNACK, which came with Redis 8.8. Hand "
             "the entries to a consumer of the group: rstream groups claim "
-            f"{standing.stream} --group {standing.group} --from {consumer} --to CONSUMER"
+            f"{snapshot.stream} --group {snapshot.group} --from {consumer} --to CONSUMER"
         )
     if isinstance(reply, ReplyError):
-        raise server.error_of(reply, asked[:3])
-    return Released(standing.stream, standing.group, consumer, mode)
+        raise server.error_of(reply, probe[:3])
+    return Released(snapshot.stream, snapshot.group, consumer, mode)

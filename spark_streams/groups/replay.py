@@ -1,12 +1,12 @@
-"""Replay: a stopped query reads a part of its streams again, with the checkpoint that it has.
+"""Replay: a stopped query reads a part of its streams again, with its present checkpoint.
 
-    given to the group    |--------------------------|
-    committed by query    |------------------|
-    replay                      [first … last]        handed to the query anew (groups.claim: claim_again)
+    delivered to the group   |--------------------------|
+    committed by the query   |------------------|
+    replay                         [first … last]        made pending for the query again (groups.claim: claim_again)
 
-The group and the checkpoint stay where they are. The query finds the entries pending for it below what it has
-committed, and reads them with its next batches. What lies above its commit mark may be of a batch that Spark runs again
-by itself; only the checkpoint says so, and a replay that reaches there is refused.
+The group's position and the checkpoint do not change. The query finds the entries pending below its commit mark, and
+reads them with its next batches. Entries above the commit mark may belong to a batch that Spark runs again by itself.
+Only the checkpoint shows that, so a replay of such entries is refused.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from spark_streams.errors import StreamStateError
 from spark_streams.groups.claim import claim_again
-from spark_streams.groups.group_snapshot import Standing
+from spark_streams.groups.group_snapshot import GroupSnapshot
 from spark_streams.groups.pending_selection import Choice
 from spark_streams.groups.target import Target
 from spark_streams.model.ids import MIN_ID, StreamId
@@ -26,8 +26,8 @@ from spark_streams.wire.connection.server import Server
 
 @dataclass(frozen=True)
 class Replayed:
-    """What was, or would be, handed to a query of one stream. after, last: the replay has entries with after < id ≤
-    last; entries: handed over; held: entries of that range that are pending already and stay where they are."""
+    """Entries of one stream that were, or would be, handed to a query. after, last: the range after < ID ≤ last;
+    entries: handed over; held: entries of the range that are pending already, and stay with their consumers."""
 
     stream: str
     group: str
@@ -40,17 +40,17 @@ class Replayed:
 
 @dataclass(frozen=True)
 class Span:
-    """What of a stream is to be read again. begin: an entry's ID itself is read again; end: the last one, None: all
-    that the query has committed."""
+    """Range of a stream that is to be read again. begin: if it is an entry's ID, this entry is included; end: the last
+    entry, None: the last one that the query has committed."""
 
     begin: Target
     end: Target | None
     now_ms: int
 
-    def choice(self, server: Server, standing: Standing, query: str) -> Choice:
-        """The entries of one stream. Raises StreamStateError if the query may not have committed all of them."""
-        stream, head = standing.stream, standing.head
-        committed = _committed_by(standing, query)
+    def choice(self, server: Server, snapshot: GroupSnapshot, query: str) -> Choice:
+        """Return the entries of one stream. Raises StreamStateError if the query may not have committed all of them."""
+        stream, head = snapshot.stream, snapshot.head
+        committed = _committed_position(snapshot, query)
         after = (
             self.begin.position(server, stream, head, self.now_ms, committed)
             if self.begin.id is None
@@ -59,69 +59,69 @@ class Span:
             else MIN_ID
         )
         if self.end is None:
-            last = max(committed, standing.position)
+            last = max(committed, snapshot.position)
         else:
             last = self.end.position(server, stream, head, self.now_ms, committed)
         if last > committed and (above := count_between(server, stream, max(after, committed), last)):
             raise StreamStateError(
-                f"query {query!r} has committed stream {stream!r} up to {committed}, and {above:,} entries of the "
-                "replay lie above that: they may be of a batch that Spark runs again by itself, and only the "
-                "checkpoint says so. Start the query, stop it when it has nothing to read, and repeat this command; or "
-                f"replay what is committed (--to {committed})"
+                f"query {query!r} has committed stream {stream!r} up to {committed}, but {above:,} entries of the "
+                "replay are above that. They may belong to a batch that Spark runs again by itself. Start the query, "
+                "stop it when it has nothing to read, and repeat this command. Or replay only committed entries (--to "
+                f"{committed})"
             )
         return Choice(first=after.next(), last=min(last, committed))
 
 
-def query_in(standing: Standing, consumer: str | None) -> str:
-    """The query of a group that a replay is for: this consumer, or the only one that has committed anything. Raises
+def find_query(snapshot: GroupSnapshot, consumer: str | None) -> str:
+    """Return the query for a replay: this consumer, or the only query of the group that has committed entries. Raises
     StreamStateError."""
-    queries = sorted(standing.marks)
-    where = f"group {standing.group!r} of stream {standing.stream!r}"
+    queries = sorted(snapshot.marks)
+    where = f"group {snapshot.group!r} of stream {snapshot.stream!r}"
     if consumer is None and len(queries) > 1:
         raise StreamStateError(
-            f"{len(queries):,} queries have committed entries of {where}: say which one, --consumer {queries[0]!r} "
-            f"(or {', '.join(map(repr, queries[1:]))})"
+            f"{len(queries):,} queries have committed entries of {where}. Name one: --consumer {queries[0]!r} (or "
+            f"{', '.join(map(repr, queries[1:]))})"
         )
     query = consumer if consumer is not None else queries[0] if queries else None
-    if query is None or query not in standing.marks:
+    if query is None or query not in snapshot.marks:
         who = "no query" if query is None else f"no query {query!r}"
         raise StreamStateError(
-            f"{who} has committed entries of {where}, so there is none to read again with its checkpoint. A query that "
-            "is started with a new checkpoint reads from where its group stands: rstream groups seek sets that"
+            f"{who} has committed entries of {where}, so no query can read them again with its checkpoint. A query "
+            "with a new checkpoint begins at the group's position. To set it: rstream groups seek"
         )
     return query
 
 
-def replay(server: Server, standing: Standing, query: str, span: Span, act: bool) -> Replayed:
-    """Hand the entries over, a page a transaction, while the query does not run; or, unless `act`, say which would be.
-    Raises GroupInUseError, StreamStateError, ServerError: what was handed over before stays so."""
-    choice = span.choice(server, standing, query)
-    entries = claim_again(server, standing, query, choice, act)
+def replay(server: Server, snapshot: GroupSnapshot, query: str, span: Span, act: bool) -> Replayed:
+    """Hand the entries to the stopped query, one page per transaction; unless `act`, only count them. Raises
+    GroupInUseError, StreamStateError, ServerError: pages before the error stay handed over."""
+    choice = span.choice(server, snapshot, query)
+    entries = claim_again(server, snapshot, query, choice, act)
     after = choice.first.previous() if choice.first > MIN_ID else MIN_ID
-    there = count_between(server, standing.stream, after, choice.last) if after < choice.last else 0
-    return Replayed(standing.stream, standing.group, query, str(after), str(choice.last), entries, there - entries)
+    in_range = count_between(server, snapshot.stream, after, choice.last) if after < choice.last else 0
+    return Replayed(snapshot.stream, snapshot.group, query, str(after), str(choice.last), entries, in_range - entries)
 
 
-def what_follows(replayed: Replayed) -> list[str]:
-    """What becomes of the query, and the other way to read again. Pure."""
-    back = seek_command(replayed.stream, replayed.group, replayed.after)
+def next_steps(replayed: Replayed) -> list[str]:
+    """Return what the query will do, and the alternative to this command. Pure."""
+    seek = seek_command(replayed.stream, replayed.group, replayed.after)
     return [
-        f"query {replayed.query!r}, started with the checkpoint that it has, reads these entries again with its next "
-        "batches, and then goes on; its group stays where it is",
+        f"query {replayed.query!r}, started with its present checkpoint, reads these entries again with its next "
+        "batches, and then continues; the position of its group does not change",
         "their rows are written a second time: a plain table or stream has them twice, and a sum or count over them is "
         "too high. A table that is merged by a key of the rows, or by _stream and _id, has them once",
-        f"the other way: with a new checkpoint the query reads everything above {replayed.after} again ({back}, in "
-        "place of this command)",
+        f"alternative: with a new checkpoint, the query reads all entries above {replayed.after} again ({seek}, "
+        "instead of this command)",
     ]
 
 
-def _committed_by(standing: Standing, query: str) -> StreamId:
-    """Raises StreamStateError if the query keeps no pending list to hand entries to."""
-    mark = standing.marks[query]
+def _committed_position(snapshot: GroupSnapshot, query: str) -> StreamId:
+    """Return the last committed entry. Raises StreamStateError if the query has no pending list."""
+    mark = snapshot.marks[query]
     if mark.holds or mark.no_ack:
         raise StreamStateError(
-            f"query {query!r} of group {standing.group!r} reads stream {standing.stream!r} with noAck=true or "
-            "delivery=at-most-once: it does not read entries that are handed to it. To read again, start it with a new "
-            "checkpoint after setting its group back with rstream groups seek"
+            f"query {query!r} of group {snapshot.group!r} reads stream {snapshot.stream!r} with noAck=true or "
+            "delivery=at-most-once, so it does not read entries that are handed to it. Set its group back with rstream "
+            "groups seek, and start the query with a new checkpoint"
         )
     return mark.up_to

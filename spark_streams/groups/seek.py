@@ -1,11 +1,11 @@
-"""Setting a group to another position (XGROUP SETID), with the number of entries that lie below it (ENTRIESREAD), so
-that the server goes on to know its lag."""
+"""Set a group to another position (XGROUP SETID), with the number of entries below it (ENTRIESREAD): the server then
+still knows the group's lag."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from spark_streams.groups.group_snapshot import Standing
+from spark_streams.groups.group_snapshot import GroupSnapshot
 from spark_streams.groups.guard import change
 from spark_streams.groups.target import Target
 from spark_streams.model.ids import MAX_ID, StreamId
@@ -20,9 +20,9 @@ _PAGE = 10_000  # pending entries
 
 @dataclass(frozen=True)
 class Sought:
-    """A group that was, or would be, set. read_again, skipped: entries that the stream holds between the positions;
-    pending_again: those of the former that are pending: who is given them anew takes them over; lag: entries that it
-    has yet to be given then, None where the server does not count."""
+    """A group that was, or would be, moved. read_again, skipped: entries of the stream between the positions;
+    pending_again: entries of read_again that are pending: the consumer that reads them again takes them over; lag:
+    entries that are not delivered yet at the new position, None if the server does not count them."""
 
     stream: str
     group: str
@@ -34,43 +34,44 @@ class Sought:
     lag: int | None
 
 
-def plan_seek(server: Server, standing: Standing, target: Target, now_ms: int) -> tuple[Sought, Start]:
-    """What setting the group there would change, and what tells the group. Raises StreamStateError."""
-    stream, head, before = standing.stream, standing.head, standing.position
+def plan_seek(server: Server, snapshot: GroupSnapshot, target: Target, now_ms: int) -> tuple[Sought, Start]:
+    """Return the effect of moving the group, and the start for XGROUP SETID. Raises StreamStateError."""
+    stream, head, before = snapshot.stream, snapshot.head, snapshot.position
     to = target.position(server, stream, head, now_ms, before)
     read = count_read(server, stream, head, to)
     lag = None if head.added is None or read is None else head.added - read
-    return _between(server, standing, before, to, lag), Start(to, read)
+    return _sought(server, snapshot, before, to, lag), Start(to, read)
 
 
-def seek(server: Server, standing: Standing, target: Target, now_ms: int) -> Sought:
-    """Set the group there; what that has changed. Raises GroupInUseError, StreamStateError, ServerError."""
-    planned, start = plan_seek(server, standing, target, now_ms)
-    stream, group = standing.stream, standing.group
-    told, _ = change(
+def seek(server: Server, snapshot: GroupSnapshot, target: Target, now_ms: int) -> Sought:
+    """Move the group, and return the effect. Raises GroupInUseError, StreamStateError, ServerError."""
+    planned, start = plan_seek(server, snapshot, target, now_ms)
+    stream, group = snapshot.stream, snapshot.group
+    groups, _ = change(
         server,
         stream,
         group,
-        standing.queries,
+        snapshot.queries,
         [("XINFO", "GROUPS", stream), ("XGROUP", "SETID", stream, group, str(start.position), *start.words())],
     )
-    info = group_named(group, told)
+    info = group_named(group, groups)
     assert info is not None  # XGROUP SETID has found it
     before = info.last_delivered
     if str(before) == planned.position_before:
         return planned
-    return _between(server, standing, before, start.position, planned.lag)  # somebody has read since
+    return _sought(server, snapshot, before, start.position, planned.lag)  # a consumer has read since
 
 
-def _between(server: Server, standing: Standing, before: StreamId, to: StreamId, lag: int | None) -> Sought:
-    entries = count_between(server, standing.stream, min(before, to), max(before, to))
-    again = count_pending(server, standing.stream, standing.group, to, before) if to < before else 0
+def _sought(server: Server, snapshot: GroupSnapshot, before: StreamId, to: StreamId, lag: int | None) -> Sought:
+    entries = count_between(server, snapshot.stream, min(before, to), max(before, to))
+    pending_again = count_pending(server, snapshot.stream, snapshot.group, to, before) if to < before else 0
     moved = (entries, 0) if to < before else (0, entries)
-    return Sought(standing.stream, standing.group, str(before), str(to), *moved, again, lag)
+    return Sought(snapshot.stream, snapshot.group, str(before), str(to), *moved, pending_again, lag)
 
 
 def count_pending(server: Server, stream: str, group: str, after: StreamId, last: StreamId = MAX_ID) -> int:
-    """How many entries with after < id ≤ last are pending, for whomever. Raises ServerReplyError and kin."""
+    """Return how many entries with after < ID ≤ last are pending for any consumer. Raises ServerReplyError and its
+    subclasses."""
     total = 0
     while after < last:
         page = pending_page(server, stream, ("XPENDING", stream, group, bytes(after.next()), bytes(last), _PAGE))

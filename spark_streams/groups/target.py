@@ -1,11 +1,11 @@
-"""Where a group is to stand: what an operator writes, and which position that is in a stream.
+"""Target position of a group: the forms in which an operator writes it, and the position in a stream.
 
 earliest          before the first entry
-latest            behind the last one
-5-1               at this entry, as XGROUP SETID: it counts as given, what lies above it is yet to be given
-2026-11-20T08:00  below the first entry of that moment or later (UTC where it names no zone); milliseconds likewise
-1h                the same, so long ago by the server's clock (500ms, 30s, 15m, 2h, 7d)
--100, +100        so many entries below or above where the group stands
+latest            after the last entry
+5-1               this entry, as in XGROUP SETID: it counts as delivered, entries above it do not
+2026-11-20T08:00  before the first entry of this time or later (UTC without a zone); also in milliseconds
+1h                the same for a time before now by the server's clock (500ms, 30s, 15m, 2h, 7d)
+-100, +100        this many entries below or above the present position
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from spark_streams.source.findings.count_entries import nth_from
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.xinfo import StreamState
 
-FORMS = "earliest, latest, an entry's id, a time (ISO-8601, or 1h: an hour ago), +N or -N entries"
+FORMS = "earliest, latest, an entry's ID, a time (ISO-8601, or 1h: an hour ago), +N or -N entries"
 
 
 @dataclass(frozen=True)
 class Target:
-    """One of these is given. text: as it was written; id: an entry; at_ms: a time since the epoch; ago_ms: before the
-    server's now; entries: from where the group stands; end: `earliest` or `latest`."""
+    """A target: exactly one of the fields after `text` is set. text: as written; end: `earliest` or `latest`; id: of an
+    entry; at_ms: a time since the epoch; ago_ms: before the server's time; entries: from the present position."""
 
     text: str
     end: str = ""
@@ -37,7 +37,7 @@ class Target:
 
     @classmethod
     def parse(cls, text: str) -> Target:
-        """Raises ValueError."""
+        """Parse a target. Raises ValueError."""
         plain = text.strip()
         if plain.lower() in ("earliest", "latest"):
             return cls(plain, end=plain.lower())
@@ -57,16 +57,18 @@ class Target:
 
     @property
     def needs_clock(self) -> bool:
-        """Whether `position` must know the time."""
+        """Whether `position` needs the time."""
         return self.at_ms is not None or self.ago_ms is not None
 
-    def position(self, server: Server, stream: str, head: StreamState, now_ms: int, at: StreamId = MIN_ID) -> StreamId:
-        """The position in a stream. at: where the group stands. Raises StreamStateError where it would lie above all
-        that the stream has had: what is added below it nobody would be given."""
+    def position(
+        self, server: Server, stream: str, head: StreamState, now_ms: int, current: StreamId = MIN_ID
+    ) -> StreamId:
+        """Return the position in a stream. current: of the group. Raises StreamStateError if it would be above the last
+        entry that the stream ever had: entries that are added below it would never be delivered."""
         if self.end:
             return head.last if self.end == "latest" else MIN_ID
         if self.entries is not None:
-            return nth_from(server, stream, at, self.entries) if self.entries else at
+            return nth_from(server, stream, current, self.entries) if self.entries else current
         if self.id is not None:
             if self.id > head.last:
                 raise self._above(stream, f"the last entry of stream {stream!r} is {head.last}")
@@ -78,6 +80,6 @@ class Target:
 
     def _above(self, stream: str, why: str) -> StreamStateError:
         return StreamStateError(
-            f"{self.text} lies above all that stream {stream!r} has had ({why}), and what is added below it would "
-            "never be given to anybody; use latest"
+            f"{self.text} is above all entries that stream {stream!r} has had ({why}). Entries that are added below it "
+            "would never be delivered. Use latest"
         )

@@ -102,7 +102,7 @@ class Query:
         if not self.streams:
             return [nothing_matches(server, self._source.pattern, own_streams)]
         filled_streams = {
-            s for s in self.streams if s in views_by_stream and (views_by_stream[s].last != "0-0" or Shard.named(s))
+            s for s in self.streams if s in views_by_stream and (views_by_stream[s].last != "0-0" or Shard.parse(s))
         }
         states = {s: SILENT if s in views_by_stream else ABSENT for s in self.streams if s not in filled_streams}
         refused_streams = [] if self._source.create_streams else [s for s, state in states.items() if state == ABSENT]

@@ -71,7 +71,7 @@ class ReadOptions(AccessOptions):
         for option in self.TABLE:
             option_value: object = getattr(self, option.field)
             for stream in option_value.unmatched(names) if isinstance(option_value, PerStream) else ():
-                shard = Shard.named(stream)
+                shard = Shard.parse(stream)
                 if shard is not None and shard.stream in names:
                     continue
                 near = difflib.get_close_matches(stream.lower(), {name.lower(): name for name in names}, n=1)

@@ -15,7 +15,7 @@ from typing import TypeVar
 from spark_streams.model.ids import U64_MAX, InvalidStreamId, StreamId
 from spark_streams.model.pattern import is_pattern
 from spark_streams.options.per_stream import PerStream
-from spark_streams.shards.names import MOST
+from spark_streams.shards.names import MAX_SHARDS
 
 T = TypeVar("T")
 MOST_WEIGHT = 100  # maximum weight of a stream
@@ -44,8 +44,8 @@ def number(value: str) -> int:
 
 def shards(value: str) -> int:
     """Parse a number of shards."""
-    if count(value) > MOST:
-        raise ValueError(f"must be at most {MOST}")
+    if count(value) > MAX_SHARDS:
+        raise ValueError(f"must be at most {MAX_SHARDS}")
     return count(value)
 
 

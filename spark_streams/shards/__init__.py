@@ -1,1 +1,1 @@
-"""One logical stream over several: their names, which of them a key goes to, and what the server knows of it."""
+"""Shards: one logical stream made of several. Their names, the shard of a key, and their state on the server."""

@@ -1,4 +1,4 @@
-"""Deletion of a stream in shards: the shards, what waits or has come back beside them, and the key."""
+"""Deletion of a stream in shards: the shards, their retry streams and returned entries, and the key."""
 
 from __future__ import annotations
 
@@ -11,20 +11,23 @@ from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.scan import list_streams
 
 
-def retry_streams_of(server: Server, known: ShardSet) -> dict[str, RetryStream]:
-    """The streams in which entries of the shards wait for another try, or have come back from there."""
-    shards = set(known.names)
+def retry_streams_of(server: Server, shard_set: ShardSet) -> dict[str, RetryStream]:
+    """Return the streams in which entries of the shards wait for a retry, and those with returned entries."""
+    shards = set(shard_set.names)
     names = [name.decode("utf-8", "replace") for name in list_streams(server)]
-    return {name: told for name in names if (told := read_retry_stream(name)) is not None and told.stream in shards}
+    parsed = {name: read_retry_stream(name) for name in names}
+    return {name: retry for name, retry in parsed.items() if retry is not None and retry.stream in shards}
 
 
-def delete(server: Server, found: Survey, known: ShardSet, beside: Iterable[tuple[str, RetryStream]]) -> None:
-    """Delete all shards with what they hold and these streams beside them, then the key, if it tells of this number."""
-    for name in known.names:
+def delete_shards(
+    server: Server, survey: Survey, shard_set: ShardSet, retry_streams: Iterable[tuple[str, RetryStream]]
+) -> None:
+    """Delete all shards with their entries and these retry streams, then the key, if it holds this number of shards."""
+    for name in shard_set.names:
         server.execute("DEL", name)
-    for name, told in beside:
+    for name, retry_stream in retry_streams:
         server.execute("DEL", name)
-        server.execute("DEL", delays_key(told.stream, told.group))
-    # Last: it says what is to be deleted.
-    if found.registered is not None and found.registered.count == known.count:
-        server.execute("DEL", shards_key(known.stream))
+        server.execute("DEL", delays_key(retry_stream.stream, retry_stream.group))
+    # Last: if the deletion is interrupted, the key still shows which shards to delete.
+    if survey.registered is not None and survey.registered.count == shard_set.count:
+        server.execute("DEL", shards_key(shard_set.stream))

@@ -1,10 +1,10 @@
-"""The key beside a stream's name that says that it is in shards, and in how many.
+"""Key of a stream in shards: the number of its shards.
 
     rstream:shards:{orders}    a hash: shards, rule; by (the column of the key) once a sink has begun; made: all shards
                                have been created
 
-It is written before the first row. Shards are created empty with it: one that is missing later is lost, not new. Key
-and name are in one slot and WATCHed together, so a plain stream of that name cannot come into being beside the key.
+The key is written before the first row, and all shards are then created empty: a shard that is missing later is lost,
+not new. Key and name are in one slot and WATCHed together, so no plain stream of this name is created beside the key.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from spark_streams.errors import ShardsError
 from spark_streams.model.keys import shards_key
 from spark_streams.model.numbers import parse_number
-from spark_streams.shards.names import MOST, shards_of
+from spark_streams.shards.names import MAX_SHARDS, shards_of
 from spark_streams.wire.connection.connection import Reply, ReplyError
 
 RULE = "crc32"  # of the key's bytes, modulo the number of shards; names as in names.py
@@ -23,42 +23,43 @@ _SHOWN = 300  # characters of a key that cannot be read
 
 @dataclass(frozen=True)
 class ShardSet:
-    """A stream in shards. by: the column of the key, None: no sink has named it; is_made: all shards were created."""
+    """A stream in shards. key_column: None if no sink has named it; is_created: all shards were created."""
 
     stream: str
     count: int
     rule: str = RULE
-    by: str | None = None
-    is_made: bool = False
+    key_column: str | None = None
+    is_created: bool = False
 
     @classmethod
     def read(cls, stream: str, flat: Reply) -> ShardSet | None:
-        """Parse HGETALL of the key; None: there is no key. Raises ShardsError."""
+        """Return the set, from the reply to HGETALL of the key; None if there is no key. Raises ShardsError."""
         if not flat:
             return None
         if isinstance(flat, ReplyError):
             raise ShardsError(
-                f"key {shards_key(stream).decode()!r} is no hash: another client has made it, and how many shards "
-                f"stream {stream!r} has is not known; delete the key, and its shards are looked for by their names"
+                f"key {shards_key(stream).decode()!r} is not a hash: another client has written it. So the number of "
+                f"shards of stream {stream!r} is not known. Delete the key: then the shards are found by their names"
             )
         words = [word.decode("utf-8", "replace") for word in flat]
-        told = dict(zip(words[0::2], words[1::2], strict=True))
-        count = parse_number(told.get("shards", ""), MOST)
-        if not count or told.get("rule") != RULE:
+        fields = dict(zip(words[0::2], words[1::2], strict=True))
+        count = parse_number(fields.get("shards", ""), MAX_SHARDS)
+        if not count or fields.get("rule") != RULE:
             raise ShardsError(
-                f"key {shards_key(stream).decode()!r} says {str(told)[:_SHOWN]}, and this version knows rule {RULE!r} "
-                f"with up to {MOST} shards: another version wrote it, or it was changed; put that version back"
+                f"key {shards_key(stream).decode()!r} holds {str(fields)[:_SHOWN]}, but this version knows only rule "
+                f"{RULE!r} with up to {MAX_SHARDS} shards. Another version wrote the key, or another client changed "
+                "it. Install that version again"
             )
-        return cls(stream, count, told["rule"], told.get("by"), "made" in told)
+        return cls(stream, count, fields["rule"], fields.get("by"), "made" in fields)
 
-    def told(self) -> list[str | int]:
-        """Fields and values of the key."""
+    def to_fields(self) -> list[str | int]:
+        """Return fields and values of the key."""
         words: list[str | int] = ["shards", self.count, "rule", self.rule]
-        if self.by is not None:
-            words += ["by", self.by]
-        return [*words, "made", 1] if self.is_made else words
+        if self.key_column is not None:
+            words += ["by", self.key_column]
+        return [*words, "made", 1] if self.is_created else words
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of its shards."""
+        """Names of the shards."""
         return shards_of(self.stream, self.count)

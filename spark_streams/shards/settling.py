@@ -1,4 +1,4 @@
-"""Putting a stream in shards, once, and finding those that are; everything that is lost is refused by name."""
+"""Create and find the shards of streams. If shards are lost, the error names them."""
 
 from __future__ import annotations
 
@@ -9,139 +9,147 @@ from spark_streams.errors import NotPermittedError, ShardsError
 from spark_streams.model.keys import shards_key
 from spark_streams.shards.names import may_be_in_shards
 from spark_streams.shards.registry import ShardSet
-from spark_streams.shards.survey import Survey, both, look, require_whole
+from spark_streams.shards.survey import Survey, fetch_surveys, plain_and_shards, require_complete
 from spark_streams.wire.connection.connection import ReplyError
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.multi_exec import transact
 from spark_streams.wire.replies.reply_errors import is_busy_group
 
-_MAKING = "rstream:making"  # a group that is there for a moment, because XGROUP alone makes an empty stream
+_MAKING = "rstream:making"  # a group that exists for a moment: only XGROUP creates an empty stream
 _PAGE = "docs/guide/order-by-key.md, on the number of shards"
 _log = logging.getLogger("spark_streams.shards")
 
 
-def settle(server: Server, stream: str, count: int, by: str | None = None, accepts_loss: bool = False) -> ShardSet:
-    """Put a stream in so many shards, unless it is, and return them. by: the column of the key, None: a reader does
-    not know it; accepts_loss: lost shards are created again, empty, with a warning. May be run again.
+def ensure_shards(
+    server: Server, stream: str, count: int, key_column: str | None = None, accepts_loss: bool = False
+) -> ShardSet:
+    """Create the shards of a stream, unless they exist, and return them. key_column: None for a reader, which does not
+    know it; accepts_loss: lost shards are created again, empty, with a warning. May be run again.
 
-    Raises ShardsError if it is in another number of shards, by another column or a plain stream, or if shards are lost;
-    WrongKeyTypeError.
+    Raises ShardsError if the stream is plain or in another number of shards, if another column is the key, or if shards
+    are lost; WrongKeyTypeError.
     """
     home = server.of(shards_key(stream))
     while True:
         home.execute("WATCH", shards_key(stream), stream)
         try:
-            found = look(server, [stream])[stream]
-            if found.refusal is not None:
-                raise server.error_of(found.refusal, ("HGETALL", shards_key(stream)))
-            wanted = _agreed(server, found, count, by, accepts_loss)
+            survey = fetch_surveys(server, [stream])[stream]
+            if survey.refusal is not None:
+                raise server.error_of(survey.refusal, ("HGETALL", shards_key(stream)))
+            shard_set = _plan(server, survey, count, key_column, accepts_loss)
         except (ShardsError, NotPermittedError):
             home.execute("UNWATCH")
             raise
-        if found.registered == wanted:
+        if survey.registered == shard_set:
             home.execute("UNWATCH")
             break
-        if transact(home, [("HSET", shards_key(stream), *wanted.told())]) is not None:
+        if transact(home, [("HSET", shards_key(stream), *shard_set.to_fields())]) is not None:
             break
-    return _made(server, wanted)
+    return _create_missing(server, shard_set)
 
 
-def shards_among(server: Server, streams: Sequence[str], accepts_loss: bool = False) -> dict[str, ShardSet]:
-    """The shards of those of these streams that are in shards. A lost key is written again.
+def restore_shard_sets(server: Server, streams: Sequence[str], accepts_loss: bool = False) -> dict[str, ShardSet]:
+    """Return the shards of these streams, without plain streams. A lost key is written again.
 
-    A user who may not look gets none. Raises as settle does.
+    Empty if the user may not read the keys. Raises the errors of ensure_shards.
     """
-    found = look(server, [stream for stream in streams if may_be_in_shards(stream)])
+    surveys = fetch_surveys(server, [stream for stream in streams if may_be_in_shards(stream)])
     sets: dict[str, ShardSet] = {}
-    for stream, one in found.items():
-        require_whole(server, one, accepts_loss)
-        if one.known is not None:
-            sets[stream] = one.known if one.is_whole else settle(server, stream, one.known.count, None, accepts_loss)
+    for stream, survey in surveys.items():
+        require_complete(server, survey, accepts_loss)
+        shard_set = survey.shard_set
+        if shard_set is not None and not survey.is_complete:
+            shard_set = ensure_shards(server, stream, shard_set.count, None, accepts_loss)
+        if shard_set is not None:
+            sets[stream] = shard_set
     return sets
 
 
-def known_shards(server: Server, streams: Sequence[str]) -> dict[str, ShardSet]:
-    """The same, changing nothing. Raises ShardsError if shards are lost, or there is a plain stream besides."""
-    found = look(server, [stream for stream in streams if may_be_in_shards(stream)])
-    for one in found.values():
-        require_whole(server, one)
-    return {stream: one.known for stream, one in found.items() if one.known is not None}
+def fetch_shard_sets(server: Server, streams: Sequence[str]) -> dict[str, ShardSet]:
+    """Return the same without changing anything. Raises ShardsError if shards are lost, or if there is a plain stream,
+    too."""
+    surveys = fetch_surveys(server, [stream for stream in streams if may_be_in_shards(stream)])
+    for survey in surveys.values():
+        require_complete(server, survey)
+    return {stream: survey.shard_set for stream, survey in surveys.items() if survey.shard_set is not None}
 
 
 def require_plain(server: Server, stream: str) -> None:
-    """Raise ShardsError if rows that are written to the stream itself would be read by nobody: it is in shards."""
-    known = known_shards(server, [stream]).get(stream)
-    if known is not None:
+    """Raise ShardsError if the stream is in shards: no query would read rows that are written to the stream itself."""
+    shard_set = fetch_shard_sets(server, [stream]).get(stream)
+    if shard_set is not None:
         raise ShardsError(
-            f"stream {stream!r} at {server.address} is in {known.count} shards, and rows that go to {stream!r} itself "
-            f"would be read by nobody: write with options shards={known.count} and shardBy={known.by or 'the key'}, or "
-            "to another name"
+            f"stream {stream!r} at {server.address} is in {shard_set.count} shards, so no query would read rows that "
+            f"are written to {stream!r} itself. Set options shards={shard_set.count} and "
+            f"shardBy={shard_set.key_column or 'the key'}, or write to another name"
         )
 
 
-def require_still(server: Server, streams: Sequence[str]) -> None:
-    """Raise ShardsError if one of these, which were plain or did not exist, has been put in shards since."""
-    for one in look(server, [stream for stream in streams if may_be_in_shards(stream)]).values():
-        if one.registered is not None:
-            raise both(server, one)
+def require_still_plain(server: Server, streams: Sequence[str]) -> None:
+    """Raise ShardsError if one of these streams, which were plain or missing, is in shards now."""
+    for survey in fetch_surveys(server, [stream for stream in streams if may_be_in_shards(stream)]).values():
+        if survey.registered is not None:
+            raise plain_and_shards(server, survey)
 
 
-def _agreed(server: Server, found: Survey, count: int, by: str | None, accepts_loss: bool) -> ShardSet:
-    """The set as it is to be. Raises ShardsError."""
-    known, stream = found.known, found.stream
-    require_whole(server, found, accepts_loss)
-    if found.plain is not None:
-        raise _plain(server, stream, found.plain)
-    if known is None:
-        return ShardSet(stream, count, by=by)
-    if found.registered is None:
+def _plan(server: Server, survey: Survey, count: int, key_column: str | None, accepts_loss: bool) -> ShardSet:
+    """Return the set that is to exist. Raises ShardsError."""
+    shard_set, stream = survey.shard_set, survey.stream
+    require_complete(server, survey, accepts_loss)
+    if survey.plain is not None:
+        raise _plain(server, stream, survey.plain)
+    if shard_set is None:
+        return ShardSet(stream, count, key_column=key_column)
+    if survey.registered is None:
         _log.warning(
-            "key %r at %s was lost (evicted or deleted); there are %d shards of %r, and it is written again",
-            shards_key(stream).decode(), server.address, known.count, stream,
+            "key %r at %s was evicted or deleted; there are %d shards of %r, so the key is written again",
+            shards_key(stream).decode(), server.address, shard_set.count, stream,
         )  # fmt: skip
-    if known.count != count:
+    if shard_set.count != count:
         raise ShardsError(
-            f"stream {stream!r} at {server.address} is in {known.count} shards, and option shards={count}: which shard "
-            f"has a key goes by their number, which stays while rows are there. Set shards={known.count}, or write to "
-            f"another name; or have it read to its end, stop who writes and who reads it, and delete it "
-            f"(`rstream shards {stream} --delete`), to begin anew ({_PAGE})"
+            f"stream {stream!r} at {server.address} is in {shard_set.count} shards, but option shards={count}. The "
+            "shard of a key depends on this number, so it cannot change while the stream has rows. Set "
+            f"shards={shard_set.count}, or write to another name. Or let the query read the stream to its end, stop "
+            f"all writers and readers, and delete it (`rstream shards {stream} --delete`) ({_PAGE})"
         )
-    if by is not None and known.by not in (None, by):
+    if key_column is not None and shard_set.key_column not in (None, key_column):
         raise ShardsError(
-            f"stream {stream!r} at {server.address} is in shards by column {known.by!r}, and option shardBy={by!r}: "
-            f"rows of one key would be in two shards. Set shardBy={known.by}, or write to another name"
+            f"stream {stream!r} at {server.address} is in shards by column {shard_set.key_column!r}, but option "
+            f"shardBy={key_column!r}: rows of one key would be in two shards. Set shardBy={shard_set.key_column}, or "
+            "write to another name"
         )
-    if found.lost:
+    if survey.lost:
         _log.warning(
-            "shards of %r at %s are lost and are created again, empty: %s",
-            stream, server.address, ", ".join(found.lost),
+            "shards of %r at %s are lost, and are created again, empty: %s",
+            stream, server.address, ", ".join(survey.lost),
         )  # fmt: skip
-    return ShardSet(stream, count, by=known.by or by, is_made=known.is_made and not found.lost)
+    is_created = shard_set.is_created and not survey.lost
+    return ShardSet(stream, count, key_column=shard_set.key_column or key_column, is_created=is_created)
 
 
-def _made(server: Server, known: ShardSet) -> ShardSet:
-    """The same set with all its shards: those that do not exist are created empty."""
-    if known.is_made:
-        return known
-    for name in known.names:
+def _create_missing(server: Server, shard_set: ShardSet) -> ShardSet:
+    """Create the missing shards, empty. Return the set with all its shards."""
+    if shard_set.is_created:
+        return shard_set
+    for name in shard_set.names:
         create: tuple[str, ...] = ("XGROUP", "CREATE", name, _MAKING, "0", "MKSTREAM")
-        [made] = server.pipeline([create])
-        if isinstance(made, ReplyError) and not is_busy_group(made):
-            raise server.error_of(made, create)
+        [reply] = server.pipeline([create])
+        if isinstance(reply, ReplyError) and not is_busy_group(reply):
+            raise server.error_of(reply, create)
         server.execute("XGROUP", "DESTROY", name, _MAKING)
-    server.execute("HSET", shards_key(known.stream), "made", 1)
-    return ShardSet(known.stream, known.count, known.rule, known.by, is_made=True)
+    server.execute("HSET", shards_key(shard_set.stream), "made", 1)
+    return ShardSet(shard_set.stream, shard_set.count, shard_set.rule, shard_set.key_column, is_created=True)
 
 
 def _plain(server: Server, stream: str, length: int) -> ShardsError:
     if length:
         return ShardsError(
-            f"stream {stream!r} at {server.address} is a plain stream with {length:,} entries, whose order nothing "
-            "divides: put another name in shards; or have it read to its end, stop who reads it, delete it "
-            f"(`redis-cli DEL {stream}`), and begin anew"
+            f"stream {stream!r} at {server.address} is a plain stream with {length:,} entries, so it cannot be in "
+            "shards. Write to another name. Or let the query read the stream to its end, stop the query, and delete "
+            f"the stream (`redis-cli DEL {stream}`)"
         )
     return ShardsError(
-        f"stream {stream!r} at {server.address} is a plain stream without entries, as a query makes one that waits for "
-        f"it: stop the query, delete the stream (`redis-cli DEL {stream}`), and start the query with option shards, or "
-        "after who writes"
+        f"stream {stream!r} at {server.address} is a plain stream without entries: a query that waits for it has "
+        f"created it. Stop the query, delete the stream (`redis-cli DEL {stream}`), and start the query with "
+        "option shards, or after the writer"
     )

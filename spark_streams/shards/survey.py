@@ -1,8 +1,8 @@
-"""What a server has of a stream in shards: its key, its shards, a plain stream of its name. It only looks.
+"""State of a stream in shards on the server: its key, its shards, a plain stream of its name. It changes nothing.
 
 one round trip       HGETALL key   TYPE stream   XLEN stream
 with a key           TYPE of each shard
-without one          EXISTS of all names that a shard of the stream can have, unless a plain stream has been used:
+without a key        EXISTS of all names that a shard of the stream can have, unless a plain stream has been used:
                      the key may be lost, and any shards with it. 32,896 names, 8 ms (R124).
 """
 
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from spark_streams.errors import ShardsError
 from spark_streams.model.ids import MIN_ID
 from spark_streams.model.keys import shards_key
-from spark_streams.shards.names import every_name, shards_of
+from spark_streams.shards.names import possible_names, shards_of
 from spark_streams.shards.registry import ShardSet
 from spark_streams.wire.connection.connection import Reply, ReplyError
 from spark_streams.wire.connection.server import Server
@@ -28,42 +28,42 @@ _log = logging.getLogger("spark_streams.shards")
 
 @dataclass(frozen=True)
 class Survey:
-    """Findings for one stream. registered: what its key says; plain: the length of a plain stream of that name, None:
-    there is none; there: the shards that exist, by their number; refusal: the user may not look."""
+    """State of one stream. registered: the set in its key; plain: the length of a plain stream of that name, None if
+    there is none; existing: the shards that exist, by their number; refusal: the user may not read the state."""
 
     stream: str
     registered: ShardSet | None = None
     plain: int | None = None
-    there: Mapping[int, Sequence[str]] = field(default_factory=dict)
+    existing: Mapping[int, Sequence[str]] = field(default_factory=dict)
     refusal: ReplyError | None = None
 
     @property
-    def known(self) -> ShardSet | None:
-        """The set that the key or, without a key, the names of the shards tell. None: no shards, or shards of several
+    def shard_set(self) -> ShardSet | None:
+        """The set in the key or, without a key, the set of the shards that exist. None: no shards, or shards of several
         numbers."""
-        if self.registered is not None or len(self.there) != 1:
+        if self.registered is not None or len(self.existing) != 1:
             return self.registered
-        [count] = self.there
-        return ShardSet(self.stream, count, is_made=True)
+        [count] = self.existing
+        return ShardSet(self.stream, count, is_created=True)
 
     @property
-    def is_whole(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether there are a key and all shards."""
-        return self.registered is not None and self.registered.is_made and not self.lost
+        return self.registered is not None and self.registered.is_created and not self.lost
 
     @property
     def lost(self) -> tuple[str, ...]:
-        """Shards that had been created and do not exist."""
-        known = self.known
-        if known is None or not known.is_made:
+        """Shards that were created and do not exist now."""
+        shard_set = self.shard_set
+        if shard_set is None or not shard_set.is_created:
             return ()
-        there = set(self.there.get(known.count, ()))
-        return tuple(name for name in known.names if name not in there)
+        existing = set(self.existing.get(shard_set.count, ()))
+        return tuple(name for name in shard_set.names if name not in existing)
 
 
-def look(server: Server, streams: Sequence[str]) -> dict[str, Survey]:
-    """Survey streams whose names can be in shards. Raises ShardsError for a key that cannot be read, and the named
-    error of what the server refuses, except for want of rights."""
+def fetch_surveys(server: Server, streams: Sequence[str]) -> dict[str, Survey]:
+    """Fetch the state of streams whose names can be in shards. Raises ShardsError for a key that cannot be read, and
+    the named error of a command that the server refuses, unless the user lacks rights."""
     per_stream = 3
     commands = [
         command
@@ -71,29 +71,30 @@ def look(server: Server, streams: Sequence[str]) -> dict[str, Survey]:
         for command in (("HGETALL", shards_key(stream)), ("TYPE", stream), ("XLEN", stream))
     ]
     replies = server.pipeline(commands)
-    found: dict[str, Survey] = {}
-    for at, stream in enumerate(streams):
-        flat, kind, length = replies[per_stream * at : per_stream * (at + 1)]
-        found[stream] = _of_replies(server, stream, flat, kind, length)
-    registered = {stream: one.registered for stream, one in found.items() if one.registered is not None}
-    for stream, one in registered.items():
-        found[stream] = replace(found[stream], there={one.count: _there(server, one.names, unknown_is_there=True)})
-    for stream in _may_have_lost_its_key(server, found.values()):
-        found[stream] = replace(found[stream], there=_search(server, stream))
-    return found
+    surveys: dict[str, Survey] = {}
+    for index, stream in enumerate(streams):
+        flat, kind, length = replies[per_stream * index : per_stream * (index + 1)]
+        surveys[stream] = _of_replies(server, stream, flat, kind, length)
+    registered = {stream: survey.registered for stream, survey in surveys.items() if survey.registered is not None}
+    for stream, shard_set in registered.items():
+        existing = _existing_keys(server, shard_set.names, count_hidden=True)
+        surveys[stream] = replace(surveys[stream], existing={shard_set.count: existing})
+    for stream in _may_have_lost_its_key(server, surveys.values()):
+        surveys[stream] = replace(surveys[stream], existing=_search_shards(server, stream))
+    return surveys
 
 
-def require_whole(server: Server, survey: Survey, accepts_loss: bool = False) -> None:
+def require_complete(server: Server, survey: Survey, accepts_loss: bool = False) -> None:
     """Raise ShardsError if there are shards and a plain stream, or shards of several numbers without a key, or, unless
     accepts_loss, if shards are lost."""
-    if survey.plain is not None and (survey.registered is not None or survey.there):
-        raise both(server, survey)
-    if survey.known is None and survey.there:
-        numbers = sorted(survey.there)
+    if survey.plain is not None and (survey.registered is not None or survey.existing):
+        raise plain_and_shards(server, survey)
+    if survey.shard_set is None and survey.existing:
+        numbers = sorted(survey.existing)
         raise ShardsError(
-            f"key {shards_key(survey.stream).decode()!r} at {server.address} is lost, and there are shards of stream "
-            f"{survey.stream!r} for the numbers {', '.join(map(str, numbers))}. Rows of one key may be in several of "
-            f"them. Read the shards of the number that is not wanted, as streamsPattern='{survey.stream}:*/"
+            f"key {shards_key(survey.stream).decode()!r} at {server.address} is lost, and stream {survey.stream!r} has "
+            f"shards for the numbers {', '.join(map(str, numbers))}. Rows of one key may be in several of "
+            f"them. Read the shards of the number that you do not use, with streamsPattern='{survey.stream}:*/"
             f"{numbers[0]}:*'. Then delete them: `rstream shards {survey.stream} --delete --count {numbers[0]}`, which "
             "refuses while entries are unread"
         )
@@ -101,25 +102,25 @@ def require_whole(server: Server, survey: Survey, accepts_loss: bool = False) ->
         raise _lost(server, survey)
 
 
-def both(server: Server, survey: Survey) -> ShardsError:
-    """The error for a stream that is in shards and also a plain one."""
-    known = survey.known or ShardSet(survey.stream, min(survey.there))
+def plain_and_shards(server: Server, survey: Survey) -> ShardsError:
+    """Return the error for a stream that is in shards while a plain stream of its name exists."""
+    shard_set = survey.shard_set or ShardSet(survey.stream, min(survey.existing))
     length = survey.plain or 0
     return ShardsError(
-        f"stream {survey.stream!r} at {server.address} is in {known.count} shards, and there is a plain stream of that "
-        f"name, too, with {length:,} entries: see who writes to it; delete it when that is settled "
+        f"stream {survey.stream!r} at {server.address} is in {shard_set.count} shards, but there is also a plain "
+        f"stream of that name, with {length:,} entries. Find and stop its writer, then delete the plain stream "
         f"(`redis-cli DEL {survey.stream}`)"
     )
 
 
 def _lost(server: Server, survey: Survey) -> ShardsError:
-    stream, known = survey.stream, survey.known
-    assert known is not None
+    stream, shard_set = survey.stream, survey.shard_set
+    assert shard_set is not None
     key = "" if survey.registered is not None else f", and so is key {shards_key(stream).decode()!r}"
     more = len(survey.lost) - _SHOWN
     names = ", ".join(map(repr, survey.lost[:_SHOWN])) + (f" and {more} more" if more > 0 else "")
     return ShardsError(
-        f"{len(survey.lost)} of the {known.count} shards of stream {stream!r} at {server.address} are lost{key}: "
+        f"{len(survey.lost)} of the {shard_set.count} shards of stream {stream!r} at {server.address} are lost{key}: "
         f"{names}. Their entries and groups are not on the server any more. Restore them from a replica or a backup. "
         f"If that is not possible, run `rstream shards {stream} --recreate`: it creates the lost shards empty, and a "
         "query with a checkpoint then names or counts the lost entries (failOnDataLoss)"
@@ -146,47 +147,49 @@ def _of_replies(server: Server, stream: str, flat: Reply, kind: Reply, length: R
     except ShardsError as error:
         if not is_plain:
             raise
-        # No version writes the key beside a plain stream (both are watched): another client did.
+        # No version writes the key beside a plain stream (both are WATCHed): another client did.
         _log.warning("stream %r at %s is read as a plain stream: %s", stream, server.address, error.message)
         return Survey(stream, plain=plain)
 
 
 def _may_have_lost_its_key(server: Server, surveys: Iterable[Survey]) -> list[str]:
-    """Streams without a key that do not exist, or that nothing was ever appended to: a query may have made such a
-    stream while the key was lost."""
-    unsure = [one for one in surveys if one.registered is None and one.refusal is None and not one.plain]
-    made = [one.stream for one in unsure if one.plain is not None]
-    replies = server.pipeline([("XINFO", "STREAM", stream) for stream in made])
+    """Return streams without a key that do not exist or never had an entry: a query may have created such a stream
+    while the key was lost."""
+    unsure = [survey for survey in surveys if survey.registered is None and survey.refusal is None and not survey.plain]
+    empty_streams = [survey.stream for survey in unsure if survey.plain is not None]
+    replies = server.pipeline([("XINFO", "STREAM", stream) for stream in empty_streams])
     used = {
         stream
-        for stream, reply in zip(made, replies, strict=True)
+        for stream, reply in zip(empty_streams, replies, strict=True)
         if isinstance(reply, ReplyError) or stream_in(reply).last != MIN_ID
     }
-    return [one.stream for one in unsure if one.stream not in used]
+    return [survey.stream for survey in unsure if survey.stream not in used]
 
 
-def _there(server: Server, names: Sequence[str], unknown_is_there: bool) -> list[str]:
-    """Those of these keys that exist. unknown_is_there: and those that the user may not look at."""
-    found = []
+def _existing_keys(server: Server, names: Sequence[str], count_hidden: bool) -> list[str]:
+    """Return the keys that exist. count_hidden: also keys that the user may not read."""
+    existing = []
     for name, kind in zip(names, server.pipeline([("TYPE", name) for name in names]), strict=True):
         is_hidden = is_not_permitted(kind)
         if isinstance(kind, ReplyError) and not is_hidden:
             raise server.error_of(kind, ("TYPE", name))
-        if unknown_is_there if is_hidden else kind != b"none":
-            found.append(name)
-    return found
+        if count_hidden if is_hidden else kind != b"none":
+            existing.append(name)
+    return existing
 
 
-def _search(server: Server, stream: str) -> dict[int, list[str]]:
-    """All shards that exist, of any number. A user who may not look finds none."""
-    groups = [
-        (count, group) for count, names in enumerate(every_name(stream), 1) for group in server.together(names, key=str)
+def _search_shards(server: Server, stream: str) -> dict[int, list[str]]:
+    """Return all shards that exist, of any number; none if the user may not read them."""
+    parts = [
+        (count, part)
+        for count, names in enumerate(possible_names(stream), 1)
+        for part in server.together(names, key=str)
     ]
-    replies = server.pipeline([("EXISTS", *group) for _, group in groups])
+    replies = server.pipeline([("EXISTS", *part) for _, part in parts])
     counts = set()
-    for (count, group), reply in zip(groups, replies, strict=True):
+    for (count, part), reply in zip(parts, replies, strict=True):
         if isinstance(reply, ReplyError) and not is_not_permitted(reply):
-            raise server.error_of(reply, ("EXISTS", group[0]))
+            raise server.error_of(reply, ("EXISTS", part[0]))
         if reply and not isinstance(reply, ReplyError):
             counts.add(count)
-    return {count: _there(server, shards_of(stream, count), unknown_is_there=False) for count in sorted(counts)}
+    return {count: _existing_keys(server, shards_of(stream, count), count_hidden=False) for count in sorted(counts)}

@@ -9,7 +9,7 @@ from typing import TypeVar
 from spark_streams.errors import ShardsError
 from spark_streams.options.source_options import ReadOptions, SourceOptions
 from spark_streams.shards.names import Shard
-from spark_streams.shards.settling import known_shards, require_still, settle, shards_among
+from spark_streams.shards.settling import ensure_shards, fetch_shard_sets, require_still_plain, restore_shard_sets
 from spark_streams.wire.connection.server import Server
 
 Options = TypeVar("Options", bound=ReadOptions)
@@ -25,16 +25,16 @@ def with_shards(server: Server, options: Options, count: int | None = None) -> O
     if streams is None:
         return options
     if count is not None:
-        sets = {stream: settle(server, stream, count, None, options.accepts_loss) for stream in streams}
+        sets = {stream: ensure_shards(server, stream, count, None, options.accepts_loss) for stream in streams}
     else:
-        sets = shards_among(server, streams, options.accepts_loss)
+        sets = restore_shard_sets(server, streams, options.accepts_loss)
     return options.in_shards({stream: shard_set.names for stream, shard_set in sets.items()}) if sets else options
 
 
 def resolve_shards(server: Server, streams: Sequence[str]) -> tuple[str, ...]:
     """Return these streams with the names of shards in place of the sharded ones. Creates nothing. Raises
     ShardsError."""
-    sets = known_shards(server, streams)
+    sets = fetch_shard_sets(server, streams)
     return tuple(name for stream in streams for name in (sets[stream].names if stream in sets else (stream,)))
 
 
@@ -46,10 +46,10 @@ def require_shards_of(checkpoint: Iterable[str], options: SourceOptions, sharded
     """
     streams, read = options.streams or (), set(sharded_options.streams or ())
     for name in checkpoint:
-        shard = Shard.named(name)
+        shard = Shard.parse(name)
         if shard is None or shard.stream not in streams or name in read:
             continue
-        shards = map(Shard.named, sorted(read))
+        shards = map(Shard.parse, sorted(read))
         current = [other for other in shards if other is not None and other.stream == shard.stream]
         if current:
             raise ShardsError(
@@ -68,4 +68,4 @@ def require_shards_of(checkpoint: Iterable[str], options: SourceOptions, sharded
 
 def require_not_in_shards_since(server: Server, sharded_options: SourceOptions) -> None:
     """Raise ShardsError if a sink has sharded a stream while the query created it as a plain one."""
-    require_still(server, [stream for stream in sharded_options.streams or () if Shard.named(stream) is None])
+    require_still_plain(server, [stream for stream in sharded_options.streams or () if Shard.parse(stream) is None])

@@ -116,7 +116,7 @@ def test_claim_of_nobody_s_entries(client: redis.Redis, orders: list[str], rstre
     assert rstream("groups", "claim", "orders", *G, "--to", "bob").exit_code == 2
     assert rstream("groups", "claim", "orders", *G, "--to", "bob", "--again").exit_code == 2
     made = rstream("groups", "claim", "orders", *G, "--from", "bob", "--to", "spark~claim~x", "--yes")
-    assert (made.exit_code, "hand them to 'spark'" in made.stderr) == (1, True)
+    assert (made.exit_code, "Hand the entries to 'spark'" in made.stderr) == (1, True)
 
 
 def test_claim_again_is_refused_with_what_replaces_it(rstream: Rstream) -> None:
@@ -193,7 +193,7 @@ def test_entries_that_wait_for_another_try_stay_when_their_group_is_deleted(
     client.xgroup_create(first, "x", mkstream=True)
     client.xgroup_create(returned_stream("orders", "g"), "g", mkstream=True)
     told = rstream("groups", "delete", "orders", "--group", "g", "--even-active")
-    assert f"1 entries of the group in {second!r}, which wait for another try, stay there" in told.stdout
+    assert f"1 entries of the group in {second!r} wait for a retry, and are not deleted" in told.stdout
     assert rstream("groups", "delete", "orders", "--group", "g", "--even-active", "--yes").exit_code == 0
     assert sorted(client.keys("rstream:*")) == sorted([second, other])
 

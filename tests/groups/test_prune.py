@@ -69,7 +69,7 @@ def test_entries_that_wait_for_another_try_stay_and_are_named(client: redis.Redi
     client.xadd(waiting, {"n": 1})
     time.sleep(0.06)
     ran = rstream("groups", "prune", "--idle", "50ms", "--yes")
-    assert (ran.exit_code, f"in {waiting!r}, which wait for another try, stay there" in ran.stdout) == (0, True)
+    assert (ran.exit_code, f"in {waiting!r} wait for a retry, and are not deleted" in ran.stdout) == (0, True)
     assert (groups(client), client.xlen(waiting)) == ([], 1)
 
 
@@ -103,9 +103,9 @@ def test_a_group_whose_consumer_was_active_stays(client: redis.Redis, said: Said
     ("case", "why"),
     [
         ("no consumer", "has no consumer"),
-        ("read to its end", "was given every entry"),
-        ("ids are no times", "IDs are no times"),
-        ("unread entries are young", "the oldest entry that it was not given is"),
+        ("read to its end", "all entries were delivered to it"),
+        ("ids are no times", "IDs are not times"),
+        ("unread entries are young", "its oldest undelivered entry is"),
     ],
 )
 def test_a_group_whose_idle_time_nobody_can_tell_stays_and_is_named(

@@ -214,7 +214,7 @@ def test_nothing_is_handed_to_a_query_with_no_ack_until_it_runs_without(
     words = ["claim", *G, "--to", "spark", "--from", "bob", "--even-active"]
     for yes in ([], ["--yes"]):
         ran = rstream("groups", *words, *yes)
-        assert (ran.exit_code, "reads stream 's' with noAck: it cannot read entries" in ran.stderr) == (1, True)
+        assert (ran.exit_code, "reads stream 's' with noAck, so it cannot read entries" in ran.stderr) == (1, True)
     assert pending_count(client) == 5
     # As the message says.
     one, at = reader(server, limits=NEVER_AHEAD), query.log[-1]
@@ -376,7 +376,7 @@ def test_after_its_group_was_deleted(query: Query, client: redis.Redis, said: Sa
     # As it is printed.
     stop_all()
     [line] = told["then"]
-    command = line.partition("after: rstream ")[2].split(" ")
+    command = line.partition("create the group again: rstream ")[2].split(" ")
     assert rstream(*command).exit_code == 0
     assert query.again() == list(range(20, 50))
     assert pending_count(client) == 0

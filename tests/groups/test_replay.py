@@ -88,7 +88,7 @@ def test_what_it_prints(query: Stopped, rstream: Rstream) -> None:
 def test_the_other_way_that_it_prints_reads_all_from_there_with_a_new_checkpoint(
     query: Stopped, rstream: Rstream, said: Said
 ) -> None:
-    [line] = [line for line in said("replay", "s", *G, "--from", query.ids[10])["then"] if "the other way" in line]
+    [line] = [line for line in said("replay", "s", *G, "--from", query.ids[10])["then"] if "alternative" in line]
     command = line.partition("(rstream ")[2].partition(",")[0]
     assert rstream(*command.split(" ")).exit_code == 0
     assert [n for batch in drain(query.start(), 10) for n in batch] == list(range(10, 30))
@@ -165,7 +165,9 @@ def test_what_may_be_of_a_batch_that_spark_runs_again_is_refused_and_the_rest_is
     log.append(one.latestOffset(log[-1], ReadMaxRows(10)))
     stop_all()
     ran = rstream("replay", "s", *G, "--from", ids[5], "--yes")
-    assert (ran.exit_code, "may be of a batch that Spark runs again by itself" in ran.stderr) == (1, True), ran.output
+    assert (ran.exit_code, "may belong to a batch that Spark runs again by itself" in ran.stderr) == (1, True), (
+        ran.output
+    )
     committed = ran.stderr.rpartition("--to ")[2].partition(")")[0]
     assert committed in ids[:30]
     handed = said("replay", "s", *G, "--from", ids[5], "--to", committed, "--yes")["streams"][0]["entries"]
@@ -194,5 +196,5 @@ def test_a_group_without_a_query_or_with_several(
     client.xgroup_createconsumer("s", "g", "other")
     client.set("rstream:committed:{s}:g:other", query.ids[-1])
     ran = rstream("replay", "s", *G, "--from", "1h")
-    assert (ran.exit_code, "say which one, --consumer 'other'" in ran.stderr) == (1, True)
+    assert (ran.exit_code, "Name one: --consumer 'other'" in ran.stderr) == (1, True)
     assert said("replay", "s", *G, "--from", "1h", "--consumer", "spark")["streams"][0]["query"] == "spark"

@@ -85,7 +85,7 @@ def test_any_name_can_be_read_as_what_it_may_be_taken_for(chance: random.Random)
         told = read_retry_stream(text)
         assert told is None or told.stream
         assert origin_of(text)
-        shard = Shard.named(text)
+        shard = Shard.parse(text)
         assert shard is None or shard.name == text
         assert read_retry_stream(returned_stream(text, "g")) is not None
         assert 0 <= slot_of(name) < 16384

@@ -15,7 +15,7 @@ from spark_streams.errors import ShardsError, StreamMissingError
 from spark_streams.model.keys import shards_key
 from spark_streams.options.access_options import server_of
 from spark_streams.shards.names import shards_of
-from spark_streams.shards.settling import known_shards, require_plain
+from spark_streams.shards.settling import fetch_shard_sets, require_plain
 from spark_streams.sink.encode.destination import Destination
 from spark_streams.wire.connect import connect
 from tests.shards.test_source import read, written
@@ -165,7 +165,7 @@ def test_without_fail_on_data_loss_a_query_makes_what_is_lost_again(
     end = left_of(server, client, lost)
     one = reader(server, streams="orders", failOnDataLoss="false")
     after = one.latestOffset(end, ALL)
-    assert "are lost and are created again, empty" in caplog.text
+    assert "are lost, and are created again, empty" in caplog.text
     assert client.exists(KEY, *NAMES) == 5
     written(server, first=1000, number=1)
     assert sorted(n for batch in drain(one, at=after) for n in batch) == list(range(1000, 1200))
@@ -177,7 +177,7 @@ def test_shards_of_two_numbers_without_a_key(server: Server, client: redis.Redis
     for name in shards_of("orders", 3):
         client.xadd(name, {"n": -1})
     for who, meets in WHO.items():
-        with pytest.raises(ShardsError, match="there are shards of stream 'orders' for the numbers 3, 4"):
+        with pytest.raises(ShardsError, match="stream 'orders' has shards for the numbers 3, 4"):
             meets(server, end)
         assert not client.exists(KEY), who
     listed = json.loads(rstream(server, "shards", "--json"))
@@ -196,7 +196,7 @@ def test_a_plain_stream_that_a_query_made_while_the_key_was_lost(server: Server,
     end = left_of(server, client, "the key and shard 0")
     client.xgroup_create("orders", "g", mkstream=True)
     for meets in WHO.values():
-        with pytest.raises(ShardsError, match="is in 4 shards, and there is a plain stream of that name, too"):
+        with pytest.raises(ShardsError, match="is in 4 shards, but there is also a plain stream of that name"):
             meets(server, end)
 
 
@@ -218,7 +218,7 @@ def test_a_user_who_may_use_one_plain_stream_is_not_refused(redis_server: Server
         client.execute_command("ACL", "SETUSER", "narrow", "on", ">pw", *rights)
         try:
             with connect(server_of({"url": redis_server.url.replace("://", "://narrow:pw@")}, "server")) as one:
-                assert known_shards(one, ["plain"]) == {}
+                assert fetch_shard_sets(one, ["plain"]) == {}
                 require_plain(one, "plain")
         finally:
             client.execute_command("ACL", "DELUSER", "narrow")

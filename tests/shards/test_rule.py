@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_streams.model.keys import slot_of
-from spark_streams.shards.names import MOST, Shard, may_be_in_shards, shards_of
+from spark_streams.shards.names import MAX_SHARDS, Shard, may_be_in_shards, shards_of
 from spark_streams.shards.of_keys import crc32, shards_of_keys
 from tests.shards import rule
 
@@ -35,7 +35,7 @@ def test_crc32_of_any_bytes_anywhere_in_a_column(keys: list[bytes | None], start
     assert crc32(column.cast(pa.large_binary())).tolist() == crc32(column).tolist()
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 8, 12, 100, MOST])
+@pytest.mark.parametrize("count", [1, 2, 3, 8, 12, 100, MAX_SHARDS])
 def test_shards_are_spread_evenly_over_the_nodes_of_a_cluster(count: int) -> None:
     """Of as many or fewer nodes, each with as many slots as the next one; no two are in one slot."""
     slots = [slot_of(name.encode()) for name in shards_of("orders", count)]
@@ -52,10 +52,10 @@ def test_keys_are_spread_over_the_shards() -> None:
 
 
 def test_a_name_says_which_shard_it_is_and_no_other_name_does() -> None:
-    for shard in (Shard("orders", 3, 8), Shard("a:b/c d", 0, 1), Shard("é", MOST - 1, MOST)):
-        assert Shard.named(shard.name) == shard
+    for shard in (Shard("orders", 3, 8), Shard("a:b/c d", 0, 1), Shard("é", MAX_SHARDS - 1, MAX_SHARDS)):
+        assert Shard.parse(shard.name) == shard
     name = Shard("orders", 3, 8).name
     near = [name.replace("3/8", "4/8"), name.replace("3/8", "03/8"), name[:-1], f"{name} ", f"x{{{name}", "orders", ""]
-    assert [Shard.named(one) for one in near] == [None] * len(near)
+    assert [Shard.parse(one) for one in near] == [None] * len(near)
     assert not may_be_in_shards("{a}")
     assert may_be_in_shards("a b/c:0")

@@ -87,7 +87,7 @@ def test_a_sink_after_a_query_that_waits_for_a_plain_stream_is_refused(server: S
     """The error says what to do; doing it, nothing is lost."""
     one = reader(server, streams="orders")
     begin(one)
-    refused_sink(server, "without entries, as a query makes one .*redis-cli DEL orders", shards="4", shardBy="key")
+    refused_sink(server, "without entries: a query that waits for it .*redis-cli DEL orders", shards="4", shardBy="key")
     assert not client.exists(KEY)
     stop_all()
     client.delete("orders")
@@ -108,20 +108,20 @@ def test_what_is_in_shards_takes_no_plain_rows_and_no_other_number_or_column(
     server: Server, client: redis.Redis
 ) -> None:
     written(server)
-    refused_sink(server, "is in 4 shards, and rows that go to 'orders' itself would be read by nobody")
+    refused_sink(server, "is in 4 shards, so no query would read rows that are written to 'orders' itself")
     refused_sink(
-        server, "is in 4 shards, and option shards=5: .*rstream shards orders --delete", shards="5", shardBy="key"
+        server, "is in 4 shards, but option shards=5. .*rstream shards orders --delete", shards="5", shardBy="key"
     )
-    refused_sink(server, "by column 'key', and option shardBy='n'", shards="4", shardBy="n")
-    with pytest.raises(ShardsError, match="is in 4 shards, and option shards=5"):
+    refused_sink(server, "by column 'key', but option shardBy='n'", shards="4", shardBy="n")
+    with pytest.raises(ShardsError, match="is in 4 shards, but option shards=5"):
         reader(server, streams="orders", shards="5").initialOffset()
     client.xadd("orders", {"n": -1})  # somebody else does
     for words in ({"shards": "4"}, {}):
         with pytest.raises(
-            ShardsError, match="is in 4 shards, and there is a plain stream of that name, too, with 1 ent"
+            ShardsError, match="is in 4 shards, but there is also a plain stream of that name, with 1 ent"
         ):
             reader(server, streams="orders", **words).initialOffset()
-    refused_sink(server, "there is a plain stream of that name, too", shards="4", shardBy="key")
+    refused_sink(server, "there is also a plain stream of that name", shards="4", shardBy="key")
 
 
 @pytest.mark.parametrize("who", ["query", "sink", "read"])
@@ -138,15 +138,15 @@ def test_a_key_that_is_lost_is_written_again(
         else:
             assert read(server) == list(range(200))
     assert client.hget(KEY, "shards") == "4"
-    assert "was lost (evicted or deleted); there are 4 shards of 'orders'" in caplog.text
+    assert "was evicted or deleted; there are 4 shards of 'orders'" in caplog.text
     assert not client.exists("orders")
 
 
 def test_another_number_is_refused_also_where_the_key_is_lost(server: Server, client: redis.Redis) -> None:
     written(server)
     client.delete(KEY)
-    refused_sink(server, "is in 4 shards, and option shards=5", shards="5", shardBy="key")
-    with pytest.raises(ShardsError, match="is in 4 shards, and option shards=3"):
+    refused_sink(server, "is in 4 shards, but option shards=5", shards="5", shardBy="key")
+    with pytest.raises(ShardsError, match="is in 4 shards, but option shards=3"):
         reader(server, streams="orders", shards="3").initialOffset()
 
 
@@ -246,7 +246,7 @@ def test_a_sink_that_begins_while_a_query_makes_a_plain_stream(server: Server, c
     one = reader(server, streams="orders")
     assert one.batches  # it has looked
     written(server)
-    with pytest.raises(ShardsError, match="there is a plain stream of that name, too, with 0 entries"):
+    with pytest.raises(ShardsError, match="there is also a plain stream of that name, with 0 entries"):
         one.initialOffset()
 
 

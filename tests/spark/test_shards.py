@@ -38,5 +38,5 @@ def test_each_key_stays_in_order_from_shards_to_shards(spark: SparkSession, serv
     assert found == {f"é{key}": [n + 1 for n in range(key, 4_000, 50)] for key in range(50)}
     table = spark.read.format("rstream").options(url=server.url, streams="next", inferSchema="true").load()
     assert table.count() == 4_000
-    with pytest.raises(Exception, match="RSTREAM_SHARDS.*is in 4 shards, and option shards=5"):
+    with pytest.raises(Exception, match="RSTREAM_SHARDS.*is in 4 shards, but option shards=5"):
         append(rows, server, "orders", shards="5", shardBy="key")

@@ -49,7 +49,7 @@ def claim(
     """
     from spark_streams.groups.claim import Claimed
     from spark_streams.groups.claim import claim as hand_over
-    from spark_streams.groups.group_snapshot import Standing, query_of
+    from spark_streams.groups.group_snapshot import GroupSnapshot, query_of
 
     has_idle = chosen["idle"] is not None
     if released and (source is not None or has_idle):
@@ -61,8 +61,8 @@ def claim(
     told: Told[Claimed] = Told(hand.yes, hand.as_json)
     choice = choice_of(() if source is None else (source,), chosen, released)
 
-    def work(one: Standing) -> Claimed:
-        left = choice.less(entries_in(told.reports))
+    def work(one: GroupSnapshot) -> Claimed:
+        left = choice.without_taken(entries_in(told.reports))
         return hand_over(server, one, to, left, hand.yes)
 
     with connect(hand.url) as server:
@@ -105,8 +105,8 @@ def ack(
       rstream groups ack orders --group etl --consumer bob --idle 1d
       rstream groups ack 'orders:*' --group etl --all --yes
     """
-    from spark_streams.groups.acknowledge import Acknowledged, acknowledge, consumers_of
-    from spark_streams.groups.group_snapshot import Standing, query_of
+    from spark_streams.groups.acknowledge import Acknowledged, acknowledge, selected_consumers
+    from spark_streams.groups.group_snapshot import GroupSnapshot, query_of
 
     has_idle = chosen["idle"] is not None
     if everything == bool(consumers or released or has_idle or any(chosen.values())):
@@ -117,12 +117,12 @@ def ack(
     told: Told[Acknowledged] = Told(hand.yes, hand.as_json)
     choice = choice_of(consumers, chosen, released)
 
-    def work(one: Standing) -> Acknowledged:
-        return acknowledge(server, one, choice.less(entries_in(told.reports)), hand.yes)
+    def work(one: GroupSnapshot) -> Acknowledged:
+        return acknowledge(server, one, choice.without_taken(entries_in(told.reports)), hand.yes)
 
     with connect(hand.url) as server:
         standings = standings_of(server, names, hand.group)
-        refused = [why for one in standings for why in one.in_use(consumers_of(one, choice), hand.even_active)]
+        refused = [why for one in standings for why in one.in_use(selected_consumers(one, choice), hand.even_active)]
         told.carry_out(standings, refused, work)
     queries = {query for one in standings for query in one.marks}
     touched = {query_of(name) for report in told.reports for name in report.consumers}

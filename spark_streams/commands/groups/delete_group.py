@@ -57,16 +57,22 @@ def delete(names: tuple[str, ...], consumer: str | None, forget_pending: bool, h
 
 
 def _groups(server: Server, names: Sequence[str], hand: Hand, told: Told[Deleted]) -> None:
-    from spark_streams.groups.delete import delete_group, forget_kept, plan_delete_group, plan_forget, ways_back
-    from spark_streams.groups.group_keys import entries_waiting, find_kept, kept_by_stream, what_waits
+    from spark_streams.groups.delete import (
+        delete_group,
+        delete_leftovers,
+        plan_delete_group,
+        plan_delete_leftovers,
+        resume_lines,
+    )
+    from spark_streams.groups.group_keys import count_waiting, find_group_keys, split_by_stream, waiting_lines
     from spark_streams.wire.replies.xinfo import group_named
 
     group = hand.group
     streams = streams_meant(server, names, group)
-    found = find_kept(server, {group: streams})[group]
-    waiting = entries_waiting(server, found)
+    found = find_group_keys(server, {group: streams})[group]
+    waiting = count_waiting(server, found)
     found = [one for one in found if one.key not in waiting]
-    kept = kept_by_stream(found, streams)
+    kept = split_by_stream(found, streams)
     replies = server.pipeline([("XINFO", "GROUPS", stream) for stream in streams])
     there = {stream for stream, reply in zip(streams, replies, strict=True) if group_named(group, reply) is not None}
     # Of a group that is gone there may be keys.
@@ -80,40 +86,42 @@ def _groups(server: Server, names: Sequence[str], hand: Hand, told: Told[Deleted
     )
     for stream in (one for one in streams if one not in there):
         told.reports.append(
-            forget_kept(server, stream, group, kept[stream]) if told.yes else plan_forget(stream, group, kept[stream])
+            delete_leftovers(server, stream, group, kept[stream])
+            if told.yes
+            else plan_delete_leftovers(stream, group, kept[stream])
         )
     for report in told.reports:
-        told.then += ways_back(report.stream, group, report.committed)
-    told.then += what_waits(waiting)
+        told.then += resume_lines(report.stream, group, report.committed)
+    told.then += waiting_lines(waiting)
 
 
 def _consumers(
     server: Server, names: Sequence[str], hand: Hand, consumer: str, forget_pending: bool, told: Told[Deleted]
 ) -> None:
     from spark_streams.groups.delete import (
-        consumers_of,
-        consumers_with,
         delete_consumer,
-        forget_kept,
-        kept_for,
+        delete_leftovers,
+        find_consumer_keys,
+        find_consumers,
         plan_delete_consumer,
-        plan_forget,
+        plan_delete_leftovers,
+        require_consumers,
     )
-    from spark_streams.groups.group_keys import Kept
+    from spark_streams.groups.group_keys import GroupKey
 
     group = hand.group
     streams = streams_meant(server, names, group)
-    there = {stream for stream in streams if consumers_of(server, stream, group, consumer)}
+    there = {stream for stream in streams if find_consumers(server, stream, group, consumer)}
     left = {
-        stream: [Kept(key, "", consumer, stream) for key in kept_for(server, stream, group, consumer)]
+        stream: [GroupKey(key, "", consumer, stream) for key in find_consumer_keys(server, stream, group, consumer)]
         for stream in streams
         if stream not in there
     }
     # Of a consumer that is gone there may be keys.
     standings = standings_of(server, [one for one in streams if not left.get(one)], group)
-    refused = [why for one in standings for why in one.in_use(consumers_with(one, consumer), hand.even_active)]
+    refused = [why for one in standings for why in one.in_use(require_consumers(one, consumer), hand.even_active)]
     for one in standings:
-        held = sum(other.pending for other in one.of(consumers_with(one, consumer)))
+        held = sum(other.pending for other in one.consumers_named(require_consumers(one, consumer)))
         if held and not forget_pending and not told.yes:
             refused.append(
                 f"{plural(held, 'entry is', 'entries are')} pending for consumer {consumer!r} on stream "
@@ -126,11 +134,15 @@ def _consumers(
         lambda one: (
             delete_consumer(server, one, consumer, forget_pending)
             if told.yes
-            else plan_delete_consumer(one, consumer, kept_for(server, one.stream, group, consumer))
+            else plan_delete_consumer(one, consumer, find_consumer_keys(server, one.stream, group, consumer))
         ),
     )
     told.note_queries(consumer for one in standings if consumer in one.marks)
     for stream, kept in left.items():
         if kept:
-            forget = forget_kept(server, stream, group, kept) if told.yes else plan_forget(stream, group, kept)
+            forget = (
+                delete_leftovers(server, stream, group, kept)
+                if told.yes
+                else plan_delete_leftovers(stream, group, kept)
+            )
             told.reports.append(forget)

@@ -16,7 +16,7 @@ from spark_streams.errors import GroupInUseError, RStreamError, StreamStateError
 from spark_streams.model.pattern import is_pattern
 
 if TYPE_CHECKING:
-    from spark_streams.groups.group_snapshot import Standing
+    from spark_streams.groups.group_snapshot import GroupSnapshot
     from spark_streams.wire.connection.server import Server
 
 REFUSED = 3  # exit code of a dry run of what would be refused
@@ -71,12 +71,12 @@ def hand_options(command: Callable[..., None]) -> Callable[..., None]:
 def streams_meant(server: Server, names: Sequence[str], group: str | None) -> list[str]:
     """The streams of names (of one in shards, these) and patterns (with `*`, `?` or `[`), in order; of a pattern
     those that have the group, where one is given. Raises StreamStateError where it finds none."""
-    from spark_streams.shards.settling import known_shards
+    from spark_streams.shards.settling import fetch_shard_sets
     from spark_streams.wire.replies.scan import matching_streams
     from spark_streams.wire.replies.xinfo import group_named
 
     found: list[str] = []
-    sets = known_shards(server, [name for name in names if not is_pattern(name)])
+    sets = fetch_shard_sets(server, [name for name in names if not is_pattern(name)])
     for name in names:
         if not is_pattern(name):
             found += sets[name].names if name in sets else [name]
@@ -92,20 +92,20 @@ def streams_meant(server: Server, names: Sequence[str], group: str | None) -> li
     return list(dict.fromkeys(found))
 
 
-def standings_of(server: Server, names: Sequence[str], group: str) -> list[Standing]:
-    """How the group stands on each stream that is meant. Raises StreamStateError."""
-    from spark_streams.groups.group_snapshot import look
+def standings_of(server: Server, names: Sequence[str], group: str) -> list[GroupSnapshot]:
+    """Fetch the group on each stream that the names or patterns select. Raises StreamStateError."""
+    from spark_streams.groups.group_snapshot import fetch_group
 
     found = streams_meant(server, names, group)
     named_streams(server, found)
-    return [look(server, stream, group) for stream in found]
+    return [fetch_group(server, stream, group) for stream in found]
 
 
 def server_time(server: Server) -> int:
     """Milliseconds since the epoch."""
-    from spark_streams.groups.group_snapshot import now_of
+    from spark_streams.groups.group_snapshot import fetch_time
 
-    return now_of(server, time.time_ns() // 1_000_000)
+    return fetch_time(server, time.time_ns() // 1_000_000)
 
 
 @dataclass

@@ -12,7 +12,7 @@ from spark_streams.commands.groups.group_change import Row, Told, plural, server
 from spark_streams.commands.shared import connect, json_option, milliseconds, say, url_option
 
 if TYPE_CHECKING:
-    from spark_streams.groups.prune import Found, Pruned
+    from spark_streams.groups.prune import Pruned, PruneSearch
 
 
 @click.command(short_help="Delete groups that nobody reads from any more.")
@@ -39,8 +39,8 @@ def prune(names: tuple[str, ...], idle: int, pattern: str, yes: bool, url: str, 
       rstream groups prune --idle 1d --group 'nb-*' 'orders:*' --yes
     """
     from spark_streams.groups import prune as pruning
-    from spark_streams.groups.delete import ways_back
-    from spark_streams.groups.group_keys import entries_waiting, find_kept, kept_by_stream, what_waits
+    from spark_streams.groups.delete import resume_lines
+    from spark_streams.groups.group_keys import count_waiting, find_group_keys, split_by_stream, waiting_lines
     from spark_streams.monitor.terminal.units import duration
 
     if idle < pruning.SHORTEST_MS:
@@ -52,10 +52,10 @@ def prune(names: tuple[str, ...], idle: int, pattern: str, yes: bool, url: str, 
         abandoned = told.found.abandoned
         groups = dict.fromkeys(one.group for one in abandoned)
         streams_of = {group: [one.stream for one in abandoned if one.group == group] for group in groups}
-        found = find_kept(server, streams_of) if abandoned else {}
-        waiting = entries_waiting(server, [one for some in found.values() for one in some])
+        found = find_group_keys(server, streams_of) if abandoned else {}
+        waiting = count_waiting(server, [one for some in found.values() for one in some])
         kept = {
-            group: kept_by_stream([one for one in found[group] if one.key not in waiting], of)
+            group: split_by_stream([one for one in found[group] if one.key not in waiting], of)
             for group, of in streams_of.items()
         }
         told.carry_out(
@@ -68,8 +68,8 @@ def prune(names: tuple[str, ...], idle: int, pattern: str, yes: bool, url: str, 
             ),
         )
     for report in told.reports:
-        told.then += ways_back(report.stream, report.group, report.committed)
-    told.then += what_waits(waiting)
+        told.then += resume_lines(report.stream, report.group, report.committed)
+    told.then += waiting_lines(waiting)
     pending = sum(one.pending for one in told.reports)
     told.show(
         ("stream", "group", "idle ", "consumers", "pending forgotten", "not yet given", "keys"),
@@ -86,7 +86,7 @@ def prune(names: tuple[str, ...], idle: int, pattern: str, yes: bool, url: str, 
 class _Told(Told["Pruned"]):
     """With the groups that stay."""
 
-    found: Found = field(init=False)
+    found: PruneSearch = field(init=False)
 
     def _json(self) -> dict[str, object]:
         return {

@@ -38,15 +38,15 @@ def release(names: tuple[str, ...], consumer: str, mode: str, hand: Hand, **chos
       rstream groups release orders --group etl --consumer bob --mode silent --yes
       rstream groups release orders --group etl --consumer bob --id 1795163834542-0 --mode fatal --yes
     """
-    from spark_streams.groups.group_snapshot import Standing, query_of
+    from spark_streams.groups.group_snapshot import GroupSnapshot, query_of
     from spark_streams.groups.release import Released
     from spark_streams.groups.release import release as give_back
 
     told: Told[Released] = Told(hand.yes, hand.as_json)
     choice = choice_of((consumer,), chosen)
 
-    def work(one: Standing) -> Released:
-        return give_back(server, one, choice.less(entries_in(told.reports)), mode, hand.yes)
+    def work(one: GroupSnapshot) -> Released:
+        return give_back(server, one, choice.without_taken(entries_in(told.reports)), mode, hand.yes)
 
     with connect(hand.url) as server:
         standings = standings_of(server, names, hand.group)

@@ -57,21 +57,21 @@ def replay(
       rstream replay orders --group etl --from 1h
       rstream replay orders --group etl --from 2026-11-20T08:00 --to 2026-11-20T09:00 --yes
     """
-    from spark_streams.groups.replay import Replayed, Span, query_in, what_follows
+    from spark_streams.groups.replay import Replayed, Span, find_query, next_steps
     from spark_streams.groups.replay import replay as hand_again
 
     with connect(url) as server:
         told: Told[Replayed] = Told(yes, as_json)
         span = Span(begin, end, server_time(server))
         standings = standings_of(server, names, group)
-        queries = {one.stream: query_in(one, consumer) for one in standings}
+        queries = {one.stream: find_query(one, consumer) for one in standings}
         told.carry_out(
             standings,
             [why for one in standings for why in one.in_use([queries[one.stream]], even_active=True)],
             lambda one: hand_again(server, one, queries[one.stream], span, yes),
         )
     for report in told.reports:
-        told.then += what_follows(report)
+        told.then += next_steps(report)
     entries = sum(one.entries for one in told.reports)
     told.show(
         ("stream", "group", "query", "after", "up to", "read again", "held"),

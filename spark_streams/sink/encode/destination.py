@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from spark_streams.errors import InvalidOptionError, SchemaError
 from spark_streams.options.sink_options import SinkOptions
-from spark_streams.shards.settling import require_plain, settle
+from spark_streams.shards.settling import ensure_shards, require_plain
 from spark_streams.sink.encode.fields import FIELDS, USES_OF_COLUMN
 from spark_streams.wire.connection.server import Server
 
@@ -51,9 +51,9 @@ class Destination:
 
     def make_ready(self, server: Server) -> None:
         """Create the shards, or require that the stream has none; on the driver, before tasks write. Raises ShardsError
-        and the errors of `settle`."""
+        and the errors of `ensure_shards`."""
         if self.stream is not None and self.shards is not None:
-            settle(server, self.stream, self.shards, self.shard_by)
+            ensure_shards(server, self.stream, self.shards, self.shard_by)
         elif self.stream is not None:
             require_plain(server, self.stream)
 

@@ -99,7 +99,7 @@ def fetch_heads(server: Server, streams: Sequence[str], must_exist: bool) -> dic
     if must_exist and absent:
         raise missing(server, absent[0], "use streamsPattern to read what is there")
     # A shard is created before it has entries.
-    silent = {stream: why for stream, why in silent.items() if Shard.named(stream) is None}
+    silent = {stream: why for stream, why in silent.items() if Shard.parse(stream) is None}
     for line in lines_of(server, silent if must_exist else {}, "nothing is read of it"):
         _log.warning("%s", line)
     return heads

@@ -54,7 +54,7 @@ class ExpectedStreams:
         for stream, state in stream_states(server, unknown).items():
             if not state.exists and not self._options.create_streams:
                 raise missing(server, stream, CREATE)
-            if state.last == MIN_ID and not (state.exists and Shard.named(stream)):  # those are made before their rows
+            if state.last == MIN_ID and not (state.exists and Shard.parse(stream)):  # those are made before their rows
                 why[stream] = ABSENT if stream in self._absent or not state.exists else SILENT
         for line in lines_of(server, why, WAITING, self._but):
             _log.warning("%s", line)
