@@ -76,7 +76,7 @@ class RStreamDataSource(DataSource):
             require_options(self.options, _REQUIRED_TO_READ)
             options = SourceOptions.parse(self.options)
             columns = self._columns(schema, options)
-            if options.retry_delay and options.mode != "DEADLETTER" and not columns.wants_tries:
+            if options.retry_delay and options.mode != "DEADLETTER" and not columns.wants_attempt:
                 raise InvalidOptionError(
                     "option retryDelay has nothing to retry: set mode=DEADLETTER. If the query rejects rows itself "
                     "(route_dead_letters), declare _attempt INT and _first_failed TIMESTAMP in the schema"

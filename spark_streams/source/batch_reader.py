@@ -1,9 +1,9 @@
-"""The reader behind spark.read: plans ranges on the driver, reads them in tasks, and touches no consumer group.
+"""Reader of spark.read: plans ranges on the driver and reads them in tasks, without a consumer group.
 
-Spark 4.3 keeps one plan for one loaded DataFrame (S22): it reads the same entries whenever it is used, and what a
-pushed filter leaves out is left out of every other use of that DataFrame, too. So filters narrow what is read only
-where the user asks for it (`pushFilters`); PushingBatchReader is the class for that, because Spark refuses a reader
-that implements pushFilters while the session has the setting off (S16).
+Spark 4.3 keeps one plan per loaded DataFrame (S22): each use reads the same entries, and entries that a pushed filter
+leaves out are missing from every other use of that DataFrame, too. So filters are pushed only if the user sets
+`pushFilters`. PushingBatchReader is a class of its own, because Spark refuses a reader that implements pushFilters if
+the session disables filter pushdown (S16).
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ from spark_streams.source.partitioning import Task
 from spark_streams.source.rows.column_report import ColumnReport
 from spark_streams.source.rows.column_tally import ColumnTally
 from spark_streams.source.rows.columns import Columns
-from spark_streams.source.task.fetcher import Fetch
+from spark_streams.source.task.fetcher import Fetcher
 from spark_streams.spark.same_version import SameVersion
 from spark_streams.wire.session import Session
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter  # not in Spark 4.0
 
-_NOBODY = Membership((), "", "")  # reading ranges needs no group
+_NO_GROUP = Membership((), "", "")  # reading ranges needs no group
 
 _TYPES: dict[str, DataType] = {
     "long": LongType(),
@@ -65,27 +65,27 @@ _TYPES: dict[str, DataType] = {
 
 
 def infer_schema(options: BatchSourceOptions) -> StructType:
-    """The columns of a sample of the streams: its fields, without metadata columns. Raises SchemaError."""
-    with Session(options.address, "inferring a schema") as server:
-        entries = server.run(lambda connection: sample(connection, options))
+    """Infer columns from the fields of a sample of the streams, without metadata columns. Raises SchemaError."""
+    with Session(options.address, "inferring a schema") as session:
+        entries = session.run(lambda server: sample(server, options))
     columns = infer(entries, skip=[options.column_name_of_corrupt_record, text(MARK)])
     if not columns:
         raise SchemaError(
-            f"inferSchema found entries at {options.address}, and in them no field that can be a column: give a "
-            "schema, such as _fields MAP<STRING, STRING>"
+            f"inferSchema found entries at {options.address}, but no field that can be a column. Pass a schema, such "
+            "as _fields MAP<STRING, STRING>"
         )
     return StructType([StructField(name, _TYPES[kind]) for name, kind in columns])
 
 
 @functools.lru_cache(maxsize=8)
 def _warnings(_read: str) -> ColumnWarnings:
-    """What this process, which runs many tasks, says of one read."""
+    """Return the warnings of one read in this process, which runs many tasks."""
     return ColumnWarnings(READ_MODES)
 
 
 class TaskPartition(InputPartition):
-    """One task's share; None where there is nothing to read. read: the name of the read that it is of; is_first: the
-    task tells of columns that no entry has a field for."""
+    """Part that one task reads. task: None if there is nothing to read; read: name of the read; is_first: this task
+    reports columns that no entry has a field for."""
 
     def __init__(self, task: Task | None, read: str, is_first: bool) -> None:
         super().__init__(task)
@@ -95,17 +95,17 @@ class TaskPartition(InputPartition):
 
 
 class BatchReader(SameVersion, DataSourceReader):
-    """format("rstream") for spark.read. Raises SchemaError for a column that only a group can fill."""
+    """format("rstream") for spark.read. Raises SchemaError for a column that needs a consumer group."""
 
     def __init__(self, options: BatchSourceOptions, columns: Columns, limits: Limits = LIMITS) -> None:
         if columns.wants_deliveries:
             raise SchemaError(
-                "column '_deliveries' counts what a consumer group delivered, and spark.read has no group: drop it, or "
-                "use readStream"
+                "column '_deliveries' needs a consumer group, and spark.read has none. Remove the column, or use "
+                "readStream"
             )
-        if columns.wants_tries:
+        if columns.wants_attempt:
             raise SchemaError(
-                "column '_attempt' counts what a query with retryDelay tried, and spark.read tries nothing: drop it, "
+                "column '_attempt' needs a query with retryDelay, and spark.read retries no entry. Remove the column, "
                 "or use readStream"
             )
         self._options = options
@@ -114,30 +114,30 @@ class BatchReader(SameVersion, DataSourceReader):
         self._narrowing = Narrowing()
 
     def partitions(self) -> Sequence[InputPartition]:
-        """The tasks. Where the end is `latest` it is pinned here: a task that runs again reads the same."""
-        with Session(self._options.address, "planning what is read") as server:
-            tasks: Sequence[Task | None] = server.run(
-                lambda connection: plan_tasks(connection, self._options, self._narrowing, self._limits)
+        """Return the tasks. An end of `latest` is fixed here, so a task that runs again reads the same entries."""
+        with Session(self._options.address, "planning a read") as session:
+            tasks: Sequence[Task | None] = session.run(
+                lambda server: plan_tasks(server, self._options, self._narrowing, self._limits)
             )
-        # Spark makes a task of its own where there is none, and it would not be one of ours.
+        # Without a task Spark would create a partition of another class.
         read = secrets.token_hex(6)
         return [TaskPartition(task, read, number == 0) for number, task in enumerate(tasks or [None])]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The task's rows, those of a stream in its order. Raises ServerError, DecodeError in mode FAILFAST."""
+        """Yield the task's rows, those of a stream in its order. Raises ServerError, DecodeError in mode FAILFAST."""
         assert isinstance(partition, TaskPartition)
         if partition.task is None:
             return
-        # The driver has been connected: the address is right, and a server that is away is waited for.
         tally = ColumnTally(self._columns)
 
-        def found(report: ColumnReport, _whole: bool) -> None:
+        def warn(report: ColumnReport, _is_complete: bool) -> None:
             report = report if partition.is_first else replace(report, absent=())
-            _warnings(partition.read).say(report, report.entries, "that a task has read")
+            _warnings(partition.read).warn(report, report.entries, "that a task has read")
 
-        with Session(self._options.address, "reading", is_known=True) as server, tally.telling(found):
-            fetch = Fetch(server, _NOBODY, partition.task.ranges, deliveries=False, limits=self._limits)
-            for page in fetch.pages():
+        # The driver was connected, so the address is right: an unreachable server is waited for.
+        with Session(self._options.address, "reading", is_known=True) as session, tally.reporting(warn):
+            fetcher = Fetcher(session, _NO_GROUP, partition.task.ranges, deliveries=False, limits=self._limits)
+            for page in fetcher.pages():
                 if page.rows:
                     decoded = self._columns.batch(page.entries, page.rows, page.streams)
                     tally.add(page.entries, page.rows, page.streams, decoded)
@@ -145,17 +145,17 @@ class BatchReader(SameVersion, DataSourceReader):
 
 
 class PushingBatchReader(BatchReader):
-    """The same, with filters on stream, id and timestamp narrowing what is read."""
+    """BatchReader that reads only entries which filters on stream, ID and timestamp admit."""
 
     def __init__(self, options: BatchSourceOptions, columns: Columns, schema: StructType) -> None:
         super().__init__(options, columns)
         prefix = "_" if columns.declared else ""
-        meanings = {f"{prefix}{name}": name for name in ("stream", "id", "timestamp")}
-        # A column with a collation has other ideas of what is equal.
+        names = {f"{prefix}{name}": name for name in ("stream", "id", "timestamp")}
+        # Columns with a collation compare texts in another way.
         plain = {f.name for f in schema.fields if not isinstance(f.dataType, StringType) or f.dataType == StringType()}
-        self._meanings = {column: name for column, name in meanings.items() if column in plain}
+        self._metadata = {column: name for column, name in names.items() if column in plain}
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Narrow what is read, and hand all filters back: Spark applies them, too."""
-        self._narrowing = narrowing_of(filters, self._meanings)
+        """Narrow the read, and return all filters: Spark applies them, too."""
+        self._narrowing = narrowing_of(filters, self._metadata)
         return filters

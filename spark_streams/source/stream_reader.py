@@ -1,6 +1,6 @@
-"""The streaming reader that Spark drives: on the driver it hands out micro-batches, in a task it reads.
+"""Streaming reader that Spark calls: on the driver it plans micro-batches, in a task it reads entries.
 
-Spark's part only: offsets as JSON, read limits, partitions. What a batch is stands in micro_batch_stream.
+It has only Spark's part: offsets as JSON, read limits, partitions. The batches are in microbatch.micro_batch_stream.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from spark_streams.source.rows.column_report import ColumnReport
 from spark_streams.source.rows.columns import Columns
 from spark_streams.source.rows.malformed import Dead
 from spark_streams.source.shard_sets import require_not_in_shards_since, require_shards_of, with_shards
-from spark_streams.source.task.read_partition import Told, read_task
+from spark_streams.source.task.read_partition import TaskCallbacks, read_task
 from spark_streams.spark.read_limits import (
     ReadAllAvailable,
     ReadLimit,
@@ -45,31 +45,33 @@ from spark_streams.spark.worker import ignore_interrupts
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.session import Session
 
-# Spark sets every limit aside for trigger(once=True), and for it alone: so there is always one.
+# Spark ignores every limit if, and only if, the trigger is once=True, so there is always one.
 UNLIMITED = 1 << 62
-_KNOWN = 4  # offsets that are not read again from what Spark gives back
-_TOLD_MILLISECONDS = 7 * 86_400_000
+_CACHED_OFFSETS = 4  # offsets that are not parsed again when Spark passes them
+_KIND_MILLISECONDS = 7 * 86_400_000
 _log = logging.getLogger("spark_streams.source")
 
 
 @dataclass(frozen=True)
 class TaskBatch:
-    """What tasks know of their micro-batch. token: its own name; narrowed: it is a piece of one that failed; lossy: it
-    has fewer entries than it was given; tasks: how many it has; notes_beside: the stream that notes on columns stand
-    beside; wants_absent: whether these are to tell of columns that no entry has a field for; tried: the key to note
-    Spark's name of the batch under, None: attempts at it are not counted."""
+    """Micro-batch of a task.
+
+    token: name of the batch; narrowed: it is a piece of a failed batch; lossy: it has fewer entries than its offset
+    says; tasks: number of its tasks; notes_stream: stream whose notes hash has the notes on columns; reports_absent:
+    these notes name columns that no entry has a field for; attempt_key: key under which Spark's name of the batch is
+    noted, None: attempts are not counted."""
 
     token: str
     narrowed: bool
     lossy: bool
     tasks: int
-    notes_beside: str
-    wants_absent: bool
-    tried: bytes | None
+    notes_stream: str
+    reports_absent: bool
+    attempt_key: bytes | None
 
 
 class EntriesPartition(InputPartition):
-    """One task's share of a micro-batch."""
+    """Part of a micro-batch that one task reads."""
 
     def __init__(self, task: Task, batch: TaskBatch) -> None:
         super().__init__(task)
@@ -80,7 +82,7 @@ class EntriesPartition(InputPartition):
 class StreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """format("rstream") for readStream. One object lives on the driver for the whole run of a query (FACTS S1).
 
-    now: a monotonic clock, in seconds; batch: which micro-batch the code runs in."""
+    now: a monotonic clock, in seconds; batch: returns the current micro-batch."""
 
     def __init__(
         self,
@@ -91,109 +93,112 @@ class StreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailable
         batch: Callable[[], MicroBatchName | None] = micro_batch,
         first_at_once: bool = False,
     ) -> None:
-        """first_at_once: the first trigger waits for no minEntriesPerTrigger: a run may end with it, and not say so."""
+        """first_at_once: the first trigger does not wait for minEntriesPerTrigger. Spark may end the run after it, and
+        the reader does not know."""
         self._first_at_once = first_at_once
         self._options = options
         self._now = now
         self._limits = limits
         self._batch = batch
         self._columns = columns
-        self._wanted = options  # with the names of shards
-        self._has_met_checkpoint = False
+        self._sharded_options = options
+        self._has_checked_shards = False
         self._batches: MicroBatchStream | None = None
-        self._known: list[tuple[dict[str, object], Offset]] = []  # the last offsets
-        self._until_now = False  # whether the end of the run is still to be fixed
+        self._cached_offsets: list[tuple[dict[str, object], Offset]] = []
+        self._must_fix_end = False  # of a run with trigger(availableNow=True)
 
     def __getstate__(self) -> dict[str, object]:
-        """Tasks get the options and the columns; connections and what is known of batches stay on the driver."""
-        return {**self.__dict__, "_batches": None, "_known": []}
+        """Return the state for tasks: options and columns. Connections and batches stay on the driver."""
+        return {**self.__dict__, "_batches": None, "_cached_offsets": []}
 
     # -- on the driver -----------------------------------------------------------------------------------------
 
     @property
     def batches(self) -> MicroBatchStream:
-        """The query's batches, made on first use: only the driver's copy of the reader has them."""
-        return self._made(is_known=False)
+        """The query's batches, created on first use. Only the driver's copy of the reader has them."""
+        return self._batches_for(is_known=False)
 
-    def _made(self, is_known: bool) -> MicroBatchStream:
-        """The same. is_known: the server has answered before, and is waited for where it is away."""
+    def _batches_for(self, is_known: bool) -> MicroBatchStream:
+        """Return the batches. is_known: the server has answered before, so an unreachable server is waited for."""
         if self._batches is None:
             ignore_interrupts()
-            self._wanted = self._options
+            self._sharded_options = self._options
             if self._options.streams is not None:
-                with self._looking(is_known) as server:
-                    self._wanted = server.run(lambda there: with_shards(there, self._options, self._options.shards))
+                with self._lookup_session(is_known) as session:
+                    self._sharded_options = session.run(
+                        lambda server: with_shards(server, self._options, self._options.shards)
+                    )
             self._batches = MicroBatchStream(
-                self._wanted, self._now, limits=self._limits, first_at_once=self._first_at_once
+                self._sharded_options, self._now, limits=self._limits, first_at_once=self._first_at_once
             )
         return self._batches
 
-    def _looking(self, is_known: bool) -> Session:
+    def _lookup_session(self, is_known: bool) -> Session:
         return Session(self._options.address, f"looking for the streams of group {self._options.group!r}", is_known)
 
     def initialOffset(self) -> dict[str, object]:
-        first = self._prepared().first().to_json()
-        if self._wanted.streams is not None:
-            with self._looking(is_known=True) as server:
-                server.run(lambda there: require_not_in_shards_since(there, self._wanted))
+        first = self._ready_batches().first().to_json()
+        if self._sharded_options.streams is not None:
+            with self._lookup_session(is_known=True) as session:
+                session.run(lambda server: require_not_in_shards_since(server, self._sharded_options))
         return first
 
     def getDefaultReadLimit(self) -> ReadLimit:
         return ReadMaxRows(self._options.max_entries_per_trigger.otherwise or UNLIMITED)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """A server that does not answer is left to the next call, which tells whether the query has a checkpoint."""
-        self._until_now = True
+        """If the server is unreachable, the next call tries again: it knows whether the query has a checkpoint."""
+        self._must_fix_end = True
         with contextlib.suppress(ServerUnreachableError):
-            self._prepared()
+            self._ready_batches()
 
     def latestOffset(self, start: dict[str, object], limit: ReadLimit) -> dict[str, object]:
-        """The end of the next batch; `start` itself where there is nothing to read."""
-        most = limit.max_rows if isinstance(limit, ReadMaxRows) and limit.max_rows < UNLIMITED else None
+        """Return the end of the next batch, or `start` if there is nothing to read."""
+        max_entries = limit.max_rows if isinstance(limit, ReadMaxRows) and limit.max_rows < UNLIMITED else None
         if isinstance(limit, ReadAllAvailable) and not self._options.no_ack and self._is_at_least_once:
             raise UnsupportedError(
-                "trigger(once=True) ends a query without a word on whether its batch was committed: what it has read "
-                "would stay pending, for others to claim; use trigger(availableNow=True), which reads the same and "
-                "ends with nothing pending (or noAck=true, or delivery=at-most-once)"
+                "trigger(once=True) ends a query without reporting whether its batch was committed. Its entries would "
+                "stay pending, and other consumers could claim them. Use trigger(availableNow=True), which reads the "
+                "same entries and acknowledges them (or noAck=true, or delivery=at-most-once)"
             )
         begin = self._offset(start)
-        end = self._prepared(begin).next(begin, most)
-        return start if end is None else self._told(end)
+        end = self._ready_batches(begin).next(begin, max_entries)
+        return start if end is None else self._to_spark(end)
 
-    def _told(self, offset: Offset) -> dict[str, object]:
-        """An offset as Spark keeps it."""
-        value = offset.to_json()
-        self._keep(value, offset)
-        return value
+    def _to_spark(self, offset: Offset) -> dict[str, object]:
+        """Return the JSON form of an offset, and cache it."""
+        json = offset.to_json()
+        self._cache(json, offset)
+        return json
 
-    def _offset(self, value: dict[str, object]) -> Offset:
-        """What Spark gives back: one of the last ones, nearly always. Raises OffsetError."""
-        for known, offset in self._known:
-            if known == value:
-                return offset
-        offset = Offset.from_json(value)
-        self._keep(value, offset)
+    def _offset(self, json: dict[str, object]) -> Offset:
+        """Return the offset that Spark passes, nearly always a cached one. Raises OffsetError."""
+        for cached_json, cached_offset in self._cached_offsets:
+            if cached_json == json:
+                return cached_offset
+        offset = Offset.from_json(json)
+        self._cache(json, offset)
         return offset
 
-    def _keep(self, value: dict[str, object], offset: Offset) -> None:
-        self._known = [*self._known[1 - _KNOWN :], (value, offset)]
+    def _cache(self, json: dict[str, object], offset: Offset) -> None:
+        self._cached_offsets = [*self._cached_offsets[1 - _CACHED_OFFSETS :], (json, offset)]
 
     @property
     def _is_at_least_once(self) -> bool:
         return self._options.delivery == "at-least-once"
 
-    def _prepared(self, known: Offset | None = None) -> MicroBatchStream:
-        """The batches, and the end of the run fixed. known: a checkpoint speaks of them, so the server has answered
-        before, and is waited for where it is away."""
-        batches = self._made(known is not None)
-        if known is not None:
+    def _ready_batches(self, checkpoint: Offset | None = None) -> MicroBatchStream:
+        """Return the batches after the end of the run is fixed. checkpoint: its offset; the server has answered
+        before, so an unreachable server is waited for."""
+        batches = self._batches_for(checkpoint is not None)
+        if checkpoint is not None:
             batches.trust_address()
-            if not self._has_met_checkpoint:
-                require_shards_of(known.streams, self._options, self._wanted)
-                self._has_met_checkpoint = True
-        if self._until_now:
+            if not self._has_checked_shards:
+                require_shards_of(checkpoint.streams, self._options, self._sharded_options)
+                self._has_checked_shards = True
+        if self._must_fix_end:
             batches.until_now()
-            self._until_now = False
+            self._must_fix_end = False
         return batches
 
     def reportLatestOffset(self) -> dict[str, object]:
@@ -201,17 +206,17 @@ class StreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailable
 
     def partitions(self, start: dict[str, object], end: dict[str, object]) -> Sequence[InputPartition]:
         begin, stop = self._offset(start), self._offset(end)
-        plan = self._prepared(begin).plan(begin, stop)
+        plan = self._ready_batches(begin).plan(begin, stop)
         if begin == stop:
             return []
         lossy = not plan.narrowed and sum(task.count for task in plan.tasks) < stop.held
-        # Where nothing is left to read, a task says so to the sink.
+        # If no entry remains, one empty task reports this to the sink.
         tasks = plan.tasks or [Task(())]
-        beside, wants_absent = next(iter(stop.taken_from), ""), not self.batches.knows_fields
-        tried = None if self._options.max_deliveries is None or not stop.held else tried_key(stop)
-        batch = TaskBatch(stop.token, plan.narrowed, lossy, len(tasks), beside, wants_absent, tried)
-        others = replace(batch, tried=None)  # one task notes it
-        return [EntriesPartition(task, others if at else batch) for at, task in enumerate(tasks)]
+        notes_stream, reports_absent = next(iter(stop.taken_from), ""), not self.batches.knows_fields
+        attempt_key = None if self._options.max_deliveries is None or not stop.held else tried_key(stop)
+        batch = TaskBatch(stop.token, plan.narrowed, lossy, len(tasks), notes_stream, reports_absent, attempt_key)
+        without_key = replace(batch, attempt_key=None)  # only the first task notes the attempt
+        return [EntriesPartition(task, without_key if index else batch) for index, task in enumerate(tasks)]
 
     def commit(self, end: dict[str, object]) -> None:
         self.batches.commit(self._offset(end))
@@ -227,64 +232,66 @@ class StreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailable
         assert isinstance(partition, EntriesPartition)
         task, batch = partition.task, partition.batch
         member = Membership(self._options.streams or (), self._options.group, self._options.consumer)
-        # The driver has been connected: the address is right, and a server that is away is waited for.
+        # The driver was connected, so the address is right: an unreachable server is waited for.
         with (
-            Session(self._options.address, f"reading for group {member.group!r}", is_known=True) as server,
-            # The one that reads has replies on their way. Rarely needed. A note may be written twice.
+            Session(self._options.address, f"reading for group {member.group!r}", is_known=True) as session,
+            # The other session has replies on their way. This one is rarely used. A note may be written twice.
             Session(self._options.address, f"notes of group {member.group!r}", is_known=True) as notes,
         ):
 
-            def writer(there: Server) -> Writer:
-                return Writer(there, member, batch.token, *self._batch_names(), self._limits)
+            def writer(server: Server) -> Writer:
+                return Writer(server, member, batch.token, *self._batch_names(), self._limits)
 
             def lost(entries: EntryRange, count: int) -> None:
-                notes.run(lambda there: writer(there).lost(entries, count))
-                notes.run(lambda there: tell_the_sink(there, LOSSY, self._batch()))
+                notes.run(lambda server: writer(server).lost(entries, count))
+                notes.run(lambda server: report_batch_kind(server, LOSSY, self._batch()))
 
             def counted(entries: EntryRange, count: int) -> None:
-                notes.run(lambda there: writer(there).read(entries, count))
+                notes.run(lambda server: writer(server).read(entries, count))
 
             def unreadable(streams: str | pa.Array, dead: Dead) -> None:
                 rows = dead.rows.tolist()
                 names = [streams] * len(rows) if isinstance(streams, str) else streams.take(pa.array(rows)).to_pylist()
-                notes.run(lambda there: writer(there).dead(names, dead))
+                notes.run(lambda server: writer(server).dead(names, dead))
 
-            def found(report: ColumnReport, whole: bool) -> None:
-                report = replace(report, tasks=batch.tasks, absent=report.absent if batch.wants_absent else ())
+            def columns(report: ColumnReport, is_complete: bool) -> None:
+                report = replace(report, tasks=batch.tasks, absent=report.absent if batch.reports_absent else ())
                 if not report:
                     return
                 try:
-                    writer(notes.get()).columns(batch.notes_beside, task.ranges[0], report, whole)
+                    writer(notes.get()).columns(batch.notes_stream, task.ranges[0], report, is_complete)
                 except RStreamError as error:
-                    self._say_here(report, error)
+                    self._log_columns(report, error)
 
-            if batch.tried is not None:
-                tried = batch.tried
-                server.run(lambda connection: note_try(connection, tried, batch.token, *self._batch_names()))
+            if batch.attempt_key is not None:
+                key = batch.attempt_key
+                session.run(lambda server: note_try(server, key, batch.token, *self._batch_names()))
             if batch.narrowed:
-                server.run(lambda connection: tell_the_sink(connection, NARROWED, self._batch()))
+                session.run(lambda server: report_batch_kind(server, NARROWED, self._batch()))
             elif batch.lossy:
-                server.run(lambda connection: tell_the_sink(connection, LOSSY, self._batch()))
-            told, fail = Told(lost, counted, unreadable, found), self._options.fail_on_data_loss
-            yield from read_task(server, member, task, self._columns, told, fail, self._limits)
+                session.run(lambda server: report_batch_kind(server, LOSSY, self._batch()))
+            callbacks = TaskCallbacks(lost, counted, unreadable, columns)
+            fails = self._options.fail_on_data_loss
+            yield from read_task(session, member, task, self._columns, callbacks, fails, self._limits)
 
-    def _say_here(self, report: ColumnReport, why: RStreamError) -> None:
-        """The server does not take a note on columns. No query ends for want of it, and none waits."""
-        _log.warning("what does not fit its column is in no count: %s", printable(str(why)))
-        ColumnWarnings(STREAM_MODES, bool(self._options.retry_delay)).say(
+    def _log_columns(self, report: ColumnReport, error: RStreamError) -> None:
+        """Log a column report that the server did not accept as a note. The query neither fails nor waits for it."""
+        _log.warning("values that do not fit their column are not counted: %s", printable(str(error)))
+        ColumnWarnings(STREAM_MODES, bool(self._options.retry_delay)).warn(
             report, report.entries, "that this task has read"
         )
 
     def _batch_names(self) -> tuple[str, str]:
-        """Spark's query id and batch id, as tasks see them (FACTS S8); empty outside of a query."""
+        """Return Spark's query ID and batch ID, as tasks see them (FACTS S8); empty outside of a query."""
         batch = self._batch()
         return ("", "") if batch is None else (batch.query, str(batch.number))
 
 
-def tell_the_sink(server: Server, what: str, batch: MicroBatchName | None) -> None:
-    """Tell the sink of this micro-batch, in each run of the query. what: NARROWED, before the first row: what an
-    earlier run wrote of the other pieces is theirs; LOSSY, before the last row: what an earlier execution wrote of the
-    lost entries stays."""
+def report_batch_kind(server: Server, kind: str, batch: MicroBatchName | None) -> None:
+    """Report the kind of this micro-batch to the sink, in each run of the query.
+
+    kind: NARROWED, before the first row: rows that an earlier run wrote of the other pieces belong to those; LOSSY,
+    before the last row: rows that an earlier execution wrote of the lost entries stay."""
     if batch is not None:
         key, value = batch_kind_key(batch.query), batch_kind_value(batch.number, batch.query_run)
-        server.execute_all([("HSET", key, what, value), ("PEXPIRE", key, _TOLD_MILLISECONDS)])
+        server.execute_all([("HSET", key, kind, value), ("PEXPIRE", key, _KIND_MILLISECONDS)])

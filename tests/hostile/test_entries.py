@@ -65,10 +65,10 @@ def test_any_entry_can_be_read_as_what_it_may_be_taken_for(chance: random.Random
         assert set(json.loads(line)) == {"id", "envelope", "fields"}
     returned = ReturnedPage(decode_replies(raw, 1)[0], returned_stream("s", "g"))
     assert len(returned.ids()) == len(returned.streams()) == len(returned.milliseconds()) == count
-    assert len(returned.tries().attempt) == count
+    assert len(returned.attempts().number) == count
     offsets, _, values = returned.fields()
     assert offsets[-1].as_py() == len(values)
-    assert returned.strangers == sum(ReturnedEntry.of(fields) is None for fields in entries)
+    assert returned.foreign == sum(ReturnedEntry.of(fields) is None for fields in entries)
     for fields in entries:
         assert opened(dead_letter_fields(fields, {"redrives": "0"}))[1].keys() >= {"stream", "id"}
         assert is_dead_letter(fields) == (len(opened(unmarked(fields)[0])[1]) == len(FIELDS))

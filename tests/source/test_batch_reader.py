@@ -288,7 +288,7 @@ def test_a_key_that_changes_its_kind_before_it_is_read_is_named(server: Server, 
 
 
 def test_delivery_counts_are_refused(server: Server) -> None:
-    with pytest.raises(SchemaError, match="'_deliveries'.*spark.read has no group"):
+    with pytest.raises(SchemaError, match="'_deliveries'.*spark.read has none"):
         reader(server, pa.schema([("_deliveries", pa.int32())]), streams="s")
 
 

@@ -19,7 +19,7 @@ from spark_streams.options.source_options import BatchSourceOptions
 from spark_streams.source.batch_reader import BatchReader, infer_schema
 from spark_streams.source.rows.columns import Columns
 from spark_streams.source.stream_reader import EntriesPartition, StreamReader
-from spark_streams.source.task.fetcher import Fetch
+from spark_streams.source.task.fetcher import Fetcher
 from spark_streams.wire.address.patience import Patience
 from tests.proxy import Proxy
 from tools import driving
@@ -80,9 +80,9 @@ def test_notes_wait_for_a_server_that_went_away_while_the_task_had_no_need_of_it
     add(client, 20)
     client.xadd("s", {"n": "bad"})
     one = reader(behind, mode="DEADLETTER", deadLetterStream="dead")
-    pages = Fetch.pages
+    pages = Fetcher.pages
 
-    def leaving(self: Fetch) -> Iterator[Any]:
+    def leaving(self: Fetcher) -> Iterator[Any]:
         found = list(pages(self))
         proxy.away(LONG)
         yield from found
@@ -90,7 +90,7 @@ def test_notes_wait_for_a_server_that_went_away_while_the_task_had_no_need_of_it
     start = one.initialOffset()
     end = one.latestOffset(start, ALL)
     with monkeypatch.context() as patched:
-        patched.setattr(Fetch, "pages", leaving)
+        patched.setattr(Fetcher, "pages", leaving)
         assert read(one, start, end) == list(range(20))
     one.latestOffset(end, ALL)
     assert client.xlen("dead") == 1

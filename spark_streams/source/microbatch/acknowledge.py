@@ -265,7 +265,7 @@ class Acknowledging:
         report = ColumnReport.of_batch(reports)
         for column, values in report.bad.items():
             self._counters.bad.update({(stream, column): count for stream, count in values.counts.items()})
-        self._column_warnings.say(report, up_to.held, "of this batch")
+        self._column_warnings.warn(report, up_to.held, "of this batch")
 
 
 def _is_committed(marks: Marks, up_to: Offset) -> bool:

@@ -1,4 +1,4 @@
-"""Warnings about declared columns, each said once: values that do not fit, columns that no entry has a field for."""
+"""Warnings about declared columns, one each: values that do not fit, and columns that no entry has a field for."""
 
 from __future__ import annotations
 
@@ -11,57 +11,59 @@ from spark_streams.source.rows.column_report import BadValues, ColumnReport
 
 READ_MODES = ("PERMISSIVE", "FAILFAST", "DROPMALFORMED")  # of spark.read
 STREAM_MODES = (*READ_MODES, "DEADLETTER")
-_MOST_SHOWN = 10  # names of fields
+_MAX_NAMES = 10  # names of fields in a warning
 _log = logging.getLogger("spark_streams.source")
 
 
 class ColumnWarnings:
-    """Of one run of a query, or of one batch read. modes: those of reading that there are; tries_again: whether entries
-    are tried again before they are dead letters."""
+    """Warnings of one run of a query, or of one batch read. modes: all values of option `mode`; has_retries: entries
+    are retried before they become dead letters."""
 
-    def __init__(self, modes: Sequence[str], tries_again: bool = False) -> None:
+    def __init__(self, modes: Sequence[str], has_retries: bool = False) -> None:
         self._modes = modes
-        self._tries_again = tries_again
-        self._said: set[str] = set()
+        self._has_retries = has_retries
+        self._warned: set[str] = set()
 
-    def say(self, report: ColumnReport, entries: int, whose: str) -> None:
-        """Log what was not yet said about a column. entries: how many there were; whose: these are `of this batch`."""
+    def warn(self, report: ColumnReport, entries: int, scope: str) -> None:
+        """Log a warning for each column that has had none. entries: number of entries in `scope`, such as `of this
+        batch`."""
         for column, values in report.bad.items():
-            self._warn(column, self._unfit(column, values, report.mode, entries, whose))
+            self._warn(column, self._unfit(column, values, report.mode, entries, scope))
         for column in report.absent:
-            self._warn(column, _absent(column, report, whose))
+            self._warn(column, _absent(column, report, scope))
 
     def _warn(self, column: str, text: str) -> None:
-        if column not in self._said:
-            self._said.add(column)
+        if column not in self._warned:
+            self._warned.add(column)
             _log.warning("%s", printable(text))
 
-    def _unfit(self, column: str, values: BadValues, mode: str, entries: int, whose: str) -> str:
-        others = [other for other in self._modes if other not in (mode, "DROPMALFORMED")]  # none that drops entries
-        one = values.count == 1
-        dead = "becomes a dead letter" if one else "become dead letters"
-        if self._tries_again:
-            dead = f"is tried again before it {dead}" if one else f"are tried again before they {dead}"
-        become = {
+    def _unfit(self, column: str, values: BadValues, mode: str, entries: int, scope: str) -> str:
+        other_modes = [other for other in self._modes if other not in (mode, "DROPMALFORMED")]  # none drops entries
+        is_single = values.count == 1
+        dead = "becomes a dead letter" if is_single else "become dead letters"
+        if self._has_retries:
+            dead = f"is retried before it {dead}" if is_single else f"are retried before they {dead}"
+        consequence = {
             "PERMISSIVE": ", which is null instead",
-            "DROPMALFORMED": f", and {'is' if one else 'are'} left out",
+            "DROPMALFORMED": f", and {'is' if is_single else 'are'} left out",
             "DEADLETTER": f", and {dead}",
         }[mode]
-        more = f" and {len(values.counts) - 1} more" if len(values.counts) > 1 else ""
+        more_streams = f" and {len(values.counts) - 1} more" if len(values.counts) > 1 else ""
         return (
-            f"stream {values.stream!r}{more}, column {column!r}: {values.count:,} of {entries:,} entries {whose} "
-            f"{'has' if one else 'have'} a value that does not fit {values.type}{become} (mode {mode}); "
-            f"the first is {values.value} in entry {values.entry}; declare it STRING, or choose mode "
-            f"{' or '.join(others)}"
+            f"stream {values.stream!r}{more_streams}, column {column!r}: {values.count:,} of {entries:,} entries "
+            f"{scope} {'has' if is_single else 'have'} a value that does not fit {values.type}{consequence} (mode "
+            f"{mode}). "
+            f"The first is {values.value} in entry {values.entry}. Declare the column STRING, or set mode to "
+            f"{' or '.join(other_modes)}"
         )
 
 
-def _absent(column: str, report: ColumnReport, whose: str) -> str:
-    lower = {name.lower(): name for name in reversed(report.names)}
-    near = difflib.get_close_matches(column.lower(), lower, n=1)
-    they = f"did you mean {lower[near[0]]!r}? They" if near else "they"
-    more = f" and {len(report.names) - _MOST_SHOWN} more" if len(report.names) > _MOST_SHOWN else ""
+def _absent(column: str, report: ColumnReport, scope: str) -> str:
+    names = {name.lower(): name for name in reversed(report.names)}
+    similar = difflib.get_close_matches(column.lower(), names, n=1)
+    question = f"Did you mean {names[similar[0]]!r}? " if similar else ""
+    more_names = f" and {len(report.names) - _MAX_NAMES} more" if len(report.names) > _MAX_NAMES else ""
     return (
-        f"column {column!r} is null: none of {report.entries:,} entries {whose} has a field of that name; {they} "
-        f"have: {', '.join(report.names[:_MOST_SHOWN])}{more}"
+        f"column {column!r} is null: none of {report.entries:,} entries {scope} has a field of that name. {question}"
+        f"They have: {', '.join(report.names[:_MAX_NAMES])}{more_names}"
     )

@@ -1,4 +1,4 @@
-"""What tasks find out about declared columns: values that do not fit, columns that no entry has a field for. Pure."""
+"""Report on declared columns: values that do not fit, and columns that no entry has a field for. Pure."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import Self
 from spark_streams.model.ids import StreamId
 from spark_streams.model.untyped import Json
 
-MOST_NAMES = 100  # of fields that a report carries
+MAX_NAMES = 100  # names of fields in a report
 
 
 @dataclass(frozen=True)
 class BadValues:
-    """Values of one column that do not fit. type: the declared one, as SQL calls it; counts: how many, per stream;
-    stream, entry, value: the first one's, the value as Python shows it."""
+    """Values of one column that do not fit. type: the declared SQL type; counts: number of values per stream; stream,
+    entry, value: of the first value, its Python repr."""
 
     type: str
     counts: Mapping[str, int]
@@ -27,21 +27,22 @@ class BadValues:
     value: str
 
     def __add__(self, other: BadValues) -> BadValues:
-        first = min(self, other, key=lambda one: (StreamId.parse(one.entry), one.stream))
+        first = min(self, other, key=lambda values: (StreamId.parse(values.entry), values.stream))
         return replace(first, counts=Counter(self.counts) + Counter(other.counts))
 
     @property
     def count(self) -> int:
-        """In all streams."""
+        """Number of values in all streams."""
         return sum(self.counts.values())
 
 
 @dataclass(frozen=True)
 class ColumnReport:
-    """What one task has to say, or all of a batch. Not true where that is nothing.
+    """Report of one task, or of all tasks of a batch. False if it is empty.
 
-    mode: of reading; entries: how many it is about; bad: per column; absent: columns that none of these entries has a
-    field for; names: of fields that the last of them have, as texts for people; tasks: how many the batch has.
+    mode: value of option `mode`; entries: number of entries; bad: per column; absent: columns that none of these
+    entries has a field for; names: printable names of the fields of the last entries; tasks: number of the batch's
+    tasks.
     """
 
     mode: str
@@ -56,29 +57,37 @@ class ColumnReport:
 
     @classmethod
     def of_batch(cls, reports: Sequence[Self]) -> Self:
-        """One for all tasks of a batch. Those that have nothing to say send none: absent is what all tasks call so."""
+        """Merge the reports of a batch's tasks. Tasks with an empty report send none, so a column is only absent if all
+        tasks report it as absent."""
         bad: dict[str, BadValues] = {}
-        for column, values in itertools.chain.from_iterable(one.bad.items() for one in reports):
+        for column, values in itertools.chain.from_iterable(report.bad.items() for report in reports):
             bad[column] = bad[column] + values if column in bad else values
-        tasks = max((one.tasks for one in reports), default=0)
-        told = Counter(column for one in reports for column in one.absent)
-        absent = tuple(column for column, count in told.items() if count == tasks)
-        names = tuple(dict.fromkeys(name for one in reports for name in one.names))[:MOST_NAMES]
-        mode = next((one.mode for one in reports), "")
-        return cls(mode, sum(one.entries for one in reports), bad, absent, names, tasks)
+        tasks = max((report.tasks for report in reports), default=0)
+        absent_in = Counter(column for report in reports for column in report.absent)
+        absent = tuple(column for column, count in absent_in.items() if count == tasks)
+        names = tuple(dict.fromkeys(name for report in reports for name in report.names))[:MAX_NAMES]
+        mode = next((report.mode for report in reports), "")
+        return cls(mode, sum(report.entries for report in reports), bad, absent, names, tasks)
 
     def to_json(self) -> str:
-        """As `from_json` reads it."""
+        """Return the JSON text that `from_json` reads."""
         bad = {
-            column: {"type": one.type, "counts": dict(one.counts), "first": [one.stream, one.entry, one.value]}
-            for column, one in self.bad.items()
+            column: {
+                "type": values.type,
+                "counts": dict(values.counts),
+                "first": [values.stream, values.entry, values.value],
+            }
+            for column, values in self.bad.items()
         }
-        told = {**vars(self), "bad": bad}
-        return json.dumps(told, ensure_ascii=False, separators=(",", ":"))
+        return json.dumps({**vars(self), "bad": bad}, ensure_ascii=False, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Self:
-        """What `to_json` has written."""
-        told: dict[str, Json] = json.loads(text)
-        bad = {column: BadValues(one["type"], one["counts"], *one["first"]) for column, one in told["bad"].items()}
-        return cls(told["mode"], told["entries"], bad, tuple(told["absent"]), tuple(told["names"]), told["tasks"])
+        """Parse the text of `to_json`."""
+        report: dict[str, Json] = json.loads(text)
+        bad = {
+            column: BadValues(values["type"], values["counts"], *values["first"])
+            for column, values in report["bad"].items()
+        }
+        absent, names = tuple(report["absent"]), tuple(report["names"])
+        return cls(report["mode"], report["entries"], bad, absent, names, report["tasks"])

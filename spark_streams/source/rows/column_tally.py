@@ -1,6 +1,6 @@
-"""What one task finds out about declared columns while it decodes pages (column_report). Pure: Arrow in, values out.
+"""Collect the column report of one task while it decodes pages (column_report). Pure: Arrow in, values out.
 
-It stands on what decoding knows anyway: the masks of values that do not fit, and counts of nulls.
+Decoding provides all of it: masks of values that do not fit, and counts of nulls.
 """
 
 from __future__ import annotations
@@ -13,29 +13,29 @@ import pyarrow.compute as pc
 from pyspark.sql.pandas.types import from_arrow_type
 
 from spark_streams.model.printable import printable
-from spark_streams.source.rows.column_report import MOST_NAMES, BadValues, ColumnReport
+from spark_streams.source.rows.column_report import MAX_NAMES, BadValues, ColumnReport
 from spark_streams.source.rows.columns import Columns, Decoded
 from spark_streams.source.rows.malformed import Unfit
 from spark_streams.source.rows.nested_json import is_nested
 from spark_streams.wire.entries.decode import EntryPage
 
-_LONGEST_NAME = 80  # bytes of a field's name that are told
-# Told once, when the task has nothing more to read, or is ended before (then it is not whole).
-Found = Callable[[ColumnReport, bool], None]
+_LONGEST_NAME = 80  # bytes of a field's name that are reported
+# Called once, with the report and whether the task has read all its entries: Spark may end it before.
+ReportColumns = Callable[[ColumnReport, bool], None]
 
 
 class ColumnTally:
-    """Of one task."""
+    """Collects the column report of one task."""
 
     def __init__(self, columns: Columns) -> None:
         self._mode = columns.mode
         self._entries = 0
         self._bad: dict[str, BadValues] = {}
         self._absent = dict.fromkeys(columns.of_fields)
-        self._last: EntryPage | None = None  # kept where a column has no field yet
+        self._last: EntryPage | None = None  # only if a column has no field yet
 
     def add(self, page: EntryPage, rows: int, streams: str | pa.Array, decoded: Decoded) -> None:
-        """One page. rows, streams: as for Columns.batch."""
+        """Add one page. rows, streams: as for Columns.batch."""
         self._entries += rows
         for column in decoded.unfit:
             values, name = _bad_values(page, streams, column), column.field.name
@@ -45,20 +45,20 @@ class ColumnTally:
             self._last = page if self._absent else None
 
     @contextlib.contextmanager
-    def telling(self, found: Found) -> Iterator[None]:
-        """While the task reads: it is told at the end, also where Spark wants no more rows, if there is anything."""
+    def reporting(self, callback: ReportColumns) -> Iterator[None]:
+        """Call `callback` when the block ends, also if Spark ends the task early, unless the report is empty."""
         try:
             yield
         except GeneratorExit:
-            self._tell(found, whole=False)
+            self._report(callback, is_complete=False)
             raise
-        self._tell(found, whole=True)
+        self._report(callback, is_complete=True)
 
-    def _tell(self, found: Found, whole: bool) -> None:
+    def _report(self, callback: ReportColumns, is_complete: bool) -> None:
         absent = tuple(self._absent) if self._entries else ()
         report = ColumnReport(self._mode, self._entries, self._bad, absent, _names(self._last) if absent else ())
         if report:
-            found(report, whole)
+            callback(report, is_complete)
 
 
 def _bad_values(page: EntryPage, streams: str | pa.Array, column: Unfit) -> BadValues:
@@ -74,19 +74,19 @@ def _per_stream(streams: str | pa.Array, bad: pa.Array) -> Mapping[str, int]:
     if isinstance(streams, str):
         return {streams: bad.true_count}
     counts = streams.slice(0, len(bad)).filter(bad).value_counts()
-    return {one["values"]: one["counts"] for one in counts.to_pylist()}
+    return {pair["values"]: pair["counts"] for pair in counts.to_pylist()}
 
 
 def _in_sql(to: pa.DataType) -> str:
-    """The type as a schema declares it."""
+    """Return the type as a schema declares it."""
     name = from_arrow_type(to, prefer_timestamp_ntz=True).simpleString()
     return name if is_nested(to) else name.upper()
 
 
 def _names(page: EntryPage | None) -> tuple[str, ...]:
-    """Of the fields that a page's entries have, in their order."""
+    """Return the names of the fields of a page's entries, in their order."""
     if page is None:
         return ()
-    names = pc.binary_slice(pc.unique(page.fields()[1]).slice(0, MOST_NAMES), 0, _LONGEST_NAME)
+    names = pc.binary_slice(pc.unique(page.fields()[1]).slice(0, MAX_NAMES), 0, _LONGEST_NAME)
     texts = [name.decode("utf-8", "replace") for name in names.to_pylist()]
     return tuple(map(printable, texts))

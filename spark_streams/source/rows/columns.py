@@ -1,6 +1,6 @@
-"""What a query's columns are made of: from a page of entries to a RecordBatch of the declared schema.
+"""Decode a page of entries into a RecordBatch of the declared schema.
 
-Pure: a page and a schema in, a batch out. The schema is Spark's own Arrow schema of the declared types (FACTS S13).
+Pure: a page and a schema in, a batch out. The schema is Spark's Arrow schema of the declared types (FACTS S13).
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ import pyarrow.compute as pc
 from spark_streams.errors import DecodeError, SchemaError
 from spark_streams.source.rows.cast import cast_values, check_castable
 from spark_streams.source.rows.malformed import Dead, Unfit
-from spark_streams.source.rows.returned_page import Tries
+from spark_streams.source.rows.returned_page import Attempts
 from spark_streams.wire.entries.decode import EntryPage
 from spark_streams.wire.entries.lines import Mask
 
 CORRUPT_RECORD = "_corrupt_record"
 
-# Metadata columns and the types that each may be declared as, the usual one first.
+# Metadata columns, each with the types that it may be declared as, the usual one first.
 _META_TYPES = {
     "stream": (pa.string(),),
     "id": (pa.string(),),
@@ -33,15 +33,15 @@ _META_TYPES = {
     "first_failed": (pa.timestamp("us", tz="UTC"),),
     "fields": (pa.map_(pa.string(), pa.string()), pa.map_(pa.binary(), pa.binary())),
 }
-# As they are named in a declared schema.
+# Their names in a declared schema.
 METADATA = frozenset(f"_{name}" for name in _META_TYPES)
 _LAST_MILLISECOND = (2**63 - 1) // 1000
 
 
 @dataclass(frozen=True)
 class Decoded:
-    """batch: the rows under the schema; dead: mode DEADLETTER's rows that do not fit and are not in the batch; unfit:
-    columns with values that do not fit; absent: columns that no entry of the page has a field for."""
+    """batch: the rows; dead: rows that do not fit and are not in the batch (mode DEADLETTER); unfit: columns with
+    values that do not fit; absent: columns that no entry of the page has a field for."""
 
     batch: pa.RecordBatch
     dead: Dead | None
@@ -52,8 +52,8 @@ class Decoded:
 @dataclass(frozen=True)
 class Columns:
     """schema: the Arrow schema that Spark expects; declared: False for the default columns; mode: for bad values
-    (PERMISSIVE, DROPMALFORMED, FAILFAST, DEADLETTER); corrupt: the column that, where the schema has it, holds in
-    mode PERMISSIVE the whole entry as JSON text for rows with a bad value."""
+    (PERMISSIVE, DROPMALFORMED, FAILFAST, DEADLETTER); corrupt: name of the column that, if declared, holds entries with
+    a bad value as JSON text (mode PERMISSIVE)."""
 
     schema: pa.Schema
     declared: bool
@@ -62,49 +62,53 @@ class Columns:
 
     @property
     def wants_deliveries(self) -> bool:
-        """Whether `batch` needs each entry's delivery count."""
+        """Whether `batch` needs the delivery count of each entry."""
         return self.declared and "_deliveries" in self.schema.names
 
     @property
-    def wants_tries(self) -> bool:
-        """Whether a query can tell which try an entry is at, as rules of its own need to."""
+    def wants_attempt(self) -> bool:
+        """Whether the query reads the attempt of each entry, for rejects of its own."""
         return self.declared and "_attempt" in self.schema.names
 
     @property
     def of_fields(self) -> list[str]:
-        """The columns that hold an entry's field, each the one of its name."""
-        others = METADATA | {self.corrupt}
-        return [name for name in self.schema.names if name not in others] if self.declared else []
+        """Columns that hold the field of their name."""
+        other_columns = METADATA | {self.corrupt}
+        return [name for name in self.schema.names if name not in other_columns] if self.declared else []
 
     def check(self) -> None:
-        """Raises SchemaError where a declared column can never be filled."""
+        """Raise SchemaError if a declared column can never be filled."""
         if not self.declared:
             return
         check_castable(self.schema, METADATA | {self.corrupt})
         for field in self.schema:
             if not field.nullable:
-                raise SchemaError(f"column {field.name!r} is declared NOT NULL, and entries may lack it: drop NOT NULL")
+                raise SchemaError(f"column {field.name!r} is NOT NULL, but entries may lack the field. Remove NOT NULL")
             if field.name == self.corrupt:
                 self._check_corrupt(field)
             if field.name not in METADATA and field.name.lower() in METADATA:
-                raise SchemaError(f"column {field.name!r} is no metadata column; did you mean {field.name.lower()!r}?")
+                raise SchemaError(f"there is no metadata column {field.name!r}; did you mean {field.name.lower()!r}?")
             allowed = _META_TYPES[field.name.removeprefix("_")] if field.name in METADATA else (field.type,)
             if field.type not in allowed:
                 raise SchemaError(
-                    f"column {field.name!r} is {' or '.join(map(str, allowed))}, and is declared {field.type}"
+                    f"column {field.name!r} is declared {field.type}, but its type is "
+                    f"{' or '.join(map(str, allowed))}. Declare it with that type"
                 )
 
     def _check_corrupt(self, field: pa.Field) -> None:
         if field.name in METADATA:
-            raise SchemaError(f"column {field.name!r} cannot hold corrupt records: it is a metadata column")
+            raise SchemaError(
+                f"column {field.name!r} cannot hold corrupt records, because it is a metadata column. Set "
+                "columnNameOfCorruptRecord to another name"
+            )
         if field.type != pa.string():
             raise SchemaError(
-                f"column {field.name!r} holds the text of corrupt records, and is declared {field.type}; declare it "
+                f"column {field.name!r} is declared {field.type}, but holds the text of corrupt records. Declare it "
                 "STRING, or set columnNameOfCorruptRecord to another name"
             )
         if self.mode != "PERMISSIVE":
             raise SchemaError(
-                f"column {field.name!r} is filled in mode PERMISSIVE only, and mode is {self.mode}; drop the column, "
+                f"column {field.name!r} is only filled in mode PERMISSIVE, but mode is {self.mode}. Remove the column, "
                 "or set columnNameOfCorruptRecord to another name"
             )
 
@@ -114,17 +118,17 @@ class Columns:
         rows: int,
         streams: str | pa.Array,
         deliveries: pa.Array | None = None,
-        tries: Tries | None = None,
+        attempts: Attempts | None = None,
     ) -> Decoded:
-        """The page's first `rows` rows under the schema.
+        """Decode the first `rows` rows of a page.
 
-        streams: the name of the entries' stream, or a string array with one per row; deliveries: an integer array
-        with a count per row, needed only where `wants_deliveries`; tries: of entries that came back for another one.
+        streams: name of the entries' stream, or a string array with a name per row; deliveries: integer array with a
+        count per row, only needed if `wants_deliveries`; attempts: of entries that are returned for a retry.
         Raises DecodeError in mode FAILFAST.
         """
         if self.wants_deliveries and deliveries is None:
-            raise ValueError("the schema has _deliveries: the page's delivery counts are needed")
-        source = _Rows(page, rows, streams, deliveries, tries)
+            raise ValueError("column _deliveries needs the delivery counts of the page")
+        source = _Rows(page, rows, streams, deliveries, attempts)
         unfit: list[Unfit] = []
         absent: list[str] = []
         arrays = []
@@ -134,7 +138,7 @@ class Columns:
             elif field.name in METADATA:
                 arrays.append(source.meta(field.name.removeprefix("_"), field.type))
             elif field.name == self.corrupt:
-                arrays.append(None)  # known when all others are
+                arrays.append(None)  # filled after all others
             else:
                 values = page.field(field.name.encode()).slice(0, rows)
                 column, bad = cast_values(values, field.type)
@@ -147,37 +151,37 @@ class Columns:
             arrays[self.schema.names.index(self.corrupt)] = _corrupt_column(page, rows, unfit)
         batch = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
         if unfit:
-            batch, dead = self._sort_out(batch, source, unfit)
+            batch, dead = self._apply_mode(batch, source, unfit)
             return Decoded(batch, dead, unfit, absent)
         return Decoded(batch, None, absent=absent)
 
-    def _sort_out(
+    def _apply_mode(
         self, batch: pa.RecordBatch, source: _Rows, unfit: Sequence[Unfit]
     ) -> tuple[pa.RecordBatch, Dead | None]:
-        """What the mode makes of rows with a bad value: those that stay, and those that become dead letters."""
+        """Apply the mode to rows with a bad value. Return the remaining rows and those that become dead letters."""
         if self.mode == "PERMISSIVE":
             return batch, None
         if self.mode == "FAILFAST":
             raise _first_unfit(source, unfit)
         bad = _any_bad(unfit)
-        dead = Dead.of(source.page, np.flatnonzero(bad), unfit) if self.mode == "DEADLETTER" else None
+        dead = Dead.with_reasons(source.page, np.flatnonzero(bad), unfit) if self.mode == "DEADLETTER" else None
         return batch.filter(pa.array(~bad)), dead
 
 
 @dataclass(frozen=True)
 class _Rows:
-    """The first `count` rows of a page, and what the page does not know about them."""
+    """The first `count` rows of a page, with their data from outside of the page."""
 
     page: EntryPage
     count: int
     streams: str | pa.Array
     deliveries: pa.Array | None
-    tries: Tries | None
+    attempts: Attempts | None
 
     def meta(self, name: str, to: pa.DataType) -> pa.Array:
-        """A metadata column, whole."""
+        """Return a metadata column."""
         if name == "stream":
-            return self._stream().cast(to)
+            return self._streams().cast(to)
         if name == "id":
             return self.page.ids().slice(0, self.count).cast(to)
         if name == "timestamp":
@@ -186,31 +190,35 @@ class _Rows:
             assert self.deliveries is not None
             return self.deliveries.slice(0, self.count).cast(to)
         if name == "attempt":
-            return pa.repeat(pa.scalar(1, to), self.count) if self.tries is None else self._of(self.tries.attempt, to)
+            return (
+                pa.repeat(pa.scalar(1, to), self.count)
+                if self.attempts is None
+                else self._cast(self.attempts.number, to)
+            )
         if name == "first_failed":
-            return pa.nulls(self.count, to) if self.tries is None else self._of(self.tries.first_failed, to)
+            return pa.nulls(self.count, to) if self.attempts is None else self._cast(self.attempts.first_failed, to)
         return self._fields(to)
 
-    def _of(self, column: pa.Array, to: pa.DataType) -> pa.Array:
+    def _cast(self, column: pa.Array, to: pa.DataType) -> pa.Array:
         return column.slice(0, self.count).cast(to)
 
     def stream_of(self, row: int) -> str:
         return self.streams if isinstance(self.streams, str) else str(self.streams[row])
 
-    def _stream(self) -> pa.Array:
+    def _streams(self) -> pa.Array:
         if isinstance(self.streams, str):
             return pa.repeat(pa.scalar(self.streams, pa.string()), self.count)
         return self.streams.slice(0, self.count)
 
     def _timestamp(self, to: pa.DataType) -> pa.Array:
-        """The id's milliseconds; null where they are beyond what a timestamp holds (ids may be any number)."""
+        """Return the milliseconds of the IDs; null if a timestamp cannot hold them (IDs may be any number)."""
         ms = self.page.milliseconds()[: self.count]
-        beyond = ms > _LAST_MILLISECOND
-        micros = np.where(beyond, 0, ms).astype(np.int64) * 1000
-        return pa.array(micros, mask=beyond).cast(to)
+        is_too_large = ms > _LAST_MILLISECOND
+        micros = np.where(is_too_large, 0, ms).astype(np.int64) * 1000
+        return pa.array(micros, mask=is_too_large).cast(to)
 
     def _fields(self, to: pa.DataType) -> pa.Array:
-        """All fields in their order. A field that an entry has twice is in the map twice."""
+        """Return all fields in their order. If an entry has a field twice, the map has it twice."""
         offsets, names, values = self.page.fields()
         fields = cast_values(names, to.key_type)[0], cast_values(values, to.item_type)[0]
         return pa.MapArray.from_arrays(offsets, *fields).cast(to).slice(0, self.count)
@@ -222,14 +230,14 @@ def _any_bad(unfit: Sequence[Unfit]) -> Mask:
 
 
 def _corrupt_column(page: EntryPage, rows: int, unfit: Sequence[Unfit]) -> pa.Array:
-    """The whole entry as JSON text where some value of it does not fit, null elsewhere."""
+    """Return entries with a value that does not fit as JSON text, and null for others."""
     if not unfit:
         return pa.nulls(rows, pa.string())
     bad = _any_bad(unfit)
     dead = Dead(page, np.flatnonzero(bad), [])
     _ids, offsets, names, values = dead.entries()
     texts = cast_values(names, pa.string())[0].to_pylist(), cast_values(values, pa.string())[0].to_pylist()
-    # Not through a dict: a field that the entry has twice is there twice.
+    # Not with a dict: an entry may have a field twice.
     pairs = [f"{_quoted(name)}:{_quoted(value)}" for name, value in zip(*texts, strict=True)]
     bounds = offsets.to_pylist()
     records = np.full(rows, None, object)
@@ -246,6 +254,7 @@ def _first_unfit(source: _Rows, unfit: Sequence[Unfit]) -> DecodeError:
     column = next(column for column in unfit if column.bad[row].as_py())
     entry = source.page.ids()[row].as_py().decode()
     return DecodeError(
-        f"entry {entry} of stream {source.stream_of(row)!r}: {column.reason(row)}; declare the column STRING, or "
-        "choose mode DEADLETTER, which keeps such entries in another stream (or PERMISSIVE: the value is null)"
+        f"entry {entry} of stream {source.stream_of(row)!r}: {column.reason(row)}. Declare the "
+        "column STRING, or set mode to DEADLETTER, which moves such entries to another stream (or PERMISSIVE: the "
+        "value is null)"
     )

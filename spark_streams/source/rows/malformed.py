@@ -1,4 +1,4 @@
-"""Entries that do not fit the declared schema, set aside by mode DEADLETTER. Pure: Arrow and numpy in and out."""
+"""Entries that do not fit the declared schema, for mode DEADLETTER. Pure: Arrow and numpy in and out."""
 
 from __future__ import annotations
 
@@ -11,51 +11,51 @@ from spark_streams.wire.entries.decode import EntryPage
 from spark_streams.wire.entries.lines import Index
 
 _LONGEST_VALUE = 80  # bytes of a value that a reason quotes
-_MOST_FIELDS = 5  # that a reason names
+_MAX_FIELDS = 5  # that a reason names
 
 
 @dataclass(frozen=True)
 class Unfit:
-    """A column with values that do not fit. field: as declared; values: binary, as the entries have them; bad: per
-    row whether its value does not fit."""
+    """A column with values that do not fit. field: the declared column; values: binary, unchanged; bad: mask of rows
+    whose value does not fit."""
 
     field: pa.Field
     values: pa.Array
     bad: pa.Array
 
     def reason(self, row: int) -> str:
-        """`field 'n' is b'oops', which is no int32`."""
+        """Return a text such as `field 'n' is b'oops', which is no int32`."""
         return f"field {self.field.name!r} is {self.shown(row)}, which is no {self.field.type}"
 
     def shown(self, row: int) -> str:
-        """The row's value as Python shows it, the beginning of a long one."""
-        # A value may be huge: only what is quoted becomes a Python object.
+        """Return the repr of the row's value, or of its beginning if it is long."""
+        # A value may be huge: only the quoted part becomes a Python object.
         value = bytes(memoryview(self.values[row].as_buffer())[: _LONGEST_VALUE + 1])
         return repr(value) if len(value) <= _LONGEST_VALUE else f"{value[:_LONGEST_VALUE]!r}…"
 
 
 @dataclass(frozen=True)
 class Dead:
-    """The rows of a page that do not fit. page: where they are; rows: which, ascending; reasons: a text for each."""
+    """Rows of a page that do not fit. rows: their ascending indexes; reasons: a text for each."""
 
     page: EntryPage
     rows: Index
     reasons: list[str]
 
     @classmethod
-    def of(cls, page: EntryPage, rows: Index, unfit: Sequence[Unfit]) -> Dead:
-        """The reasons name each field that does not fit, the first few where there are many."""
+    def with_reasons(cls, page: EntryPage, rows: Index, unfit: Sequence[Unfit]) -> Dead:
+        """Return these rows with reasons, which name the fields that do not fit, the first few of many."""
         reasons: list[list[str]] = [[] for _ in rows]
         for column in unfit:
             bad = column.bad.to_numpy(zero_copy_only=False)[rows]
             for index in bad.nonzero()[0].tolist():
-                if len(reasons[index]) < _MOST_FIELDS:
+                if len(reasons[index]) < _MAX_FIELDS:
                     reasons[index].append(column.reason(int(rows[index])))
-        return cls(page, rows, ["; ".join(of_row) for of_row in reasons])
+        return cls(page, rows, ["; ".join(row_reasons) for row_reasons in reasons])
 
     def entries(self) -> tuple[pa.Array, pa.Array, pa.Array, pa.Array]:
-        """(ids, offsets, names, values) of these rows, untouched: binary, but for the int32 offsets; the fields of
-        row i are offsets[i] … offsets[i+1] of names and values."""
+        """Return (ids, offsets, names, values) of these rows, unchanged: binary, with int32 offsets. The fields of row
+        i are offsets[i] … offsets[i+1] of names and values."""
         rows = pa.array(self.rows)
         fields = pa.MapArray.from_arrays(*self.page.fields()).take(rows)
         return self.page.ids().take(rows), fields.offsets, fields.keys, fields.items

@@ -1,7 +1,7 @@
-"""A page of entries that came back for another try, as the entries that they were: whole columns of it.
+"""A page of entries that are returned for a retry, decoded as the first entries, whole columns at a time.
 
-Each has its own fields, and behind them an envelope of fifteen (deadletter.envelope): there its stream, its id, how
-often it was tried and since when are found by their place. Pure: Arrow and numpy in and out.
+Each entry has its own fields and behind them an envelope of fifteen fields (deadletter.envelope). The stream, the ID,
+the number of attempts and the time of the first failure are at fixed positions of it. Pure: Arrow and numpy in and out.
 """
 
 from __future__ import annotations
@@ -20,71 +20,72 @@ from spark_streams.wire.entries.entry_page import EntryPage, UInt64s
 from spark_streams.wire.entries.lines import Index, Mask
 
 _WIDTH = len(NAMES)
-_PLAIN_ID = "^[0-9]{1,18}-[0-9]{1,18}$"  # no number above 64 bits
+_PLAIN_ID = "^[0-9]{1,18}-[0-9]{1,18}$"  # both numbers have less than 64 bits
 _TIME = pa.timestamp("us", tz="UTC")
 
 
 @dataclass(frozen=True)
-class Tries:
-    """Per row, attempt: which try this is, int32; first_failed: when the first one failed, timestamp, null where that
-    is not known."""
+class Attempts:
+    """Per row. number: of this attempt, int32; first_failed: time of the first failure, timestamp, null if it is
+    unknown."""
 
-    attempt: pa.Array
+    number: pa.Array
     first_failed: pa.Array
 
 
 class ReturnedPage(EntryPage):
-    """raw: the page; where: the streams of its rows, one name or an array; strangers: entries that another writer has
-    put there, which are read as they stand."""
+    """raw: the page; retry_streams: of its rows, one name or an array; foreign: number of entries that no query has
+    written; they are read unchanged."""
 
-    def __init__(self, raw: EntryPage, where: str | pa.Array) -> None:
+    def __init__(self, raw: EntryPage, retry_streams: str | pa.Array) -> None:
         self._raw = raw
         self.count, self.deleted, self.last_id = raw.count, raw.deleted, raw.last_id
         offsets, self._names, self._values = raw.fields()
         self._offsets: Index = offsets.to_numpy(zero_copy_only=False).astype(np.int64)
-        self._where = where
-        self._ours = self._with_envelope()
-        self._ends = self._offsets[1:] - np.where(self._ours, _WIDTH, 0)
-        self.strangers = self.count - int(self._ours.sum())
-        self._own: tuple[pa.Array, pa.Array, pa.Array] | None = None
+        self._retry_streams = retry_streams
+        self._has_envelope = self._find_envelopes()
+        self._ends = self._offsets[1:] - np.where(self._has_envelope, _WIDTH, 0)
+        self.foreign = self.count - int(self._has_envelope.sum())
+        self._first_fields: tuple[pa.Array, pa.Array, pa.Array] | None = None
 
-    def _with_envelope(self) -> Mask:
-        """Which rows end with an envelope that says where the entry stood."""
+    def _find_envelopes(self) -> Mask:
+        """Return which rows end with an envelope that names the first entry's stream and ID."""
         ends = self._offsets[1:] - _WIDTH
-        ours: Mask = ends >= self._offsets[:-1]
-        rows = np.flatnonzero(ours)
-        places = pa.array((ends[rows, None] + np.arange(_WIDTH)).ravel())
+        has_envelope: Mask = ends >= self._offsets[:-1]
+        rows = np.flatnonzero(has_envelope)
+        positions = pa.array((ends[rows, None] + np.arange(_WIDTH)).ravel())
         expected = pa.array(FIELDS * len(rows), pa.binary())
-        same = pc.equal(self._names.take(places), expected).to_numpy(zero_copy_only=False)
-        ours[rows] = same.reshape(len(rows), _WIDTH).all(axis=1)
-        rows = np.flatnonzero(ours)
-        stood = [self._values.take(pa.array(ends[rows] + NAMES.index(name))) for name in ("stream", "id")]
-        if _are_plain(*stood):
-            return ours
-        ours[rows] = [is_origin(*one) for one in zip(*[column.to_pylist() for column in stood], strict=True)]
-        return ours
+        is_equal = pc.equal(self._names.take(positions), expected).to_numpy(zero_copy_only=False)
+        has_envelope[rows] = is_equal.reshape(len(rows), _WIDTH).all(axis=1)
+        rows = np.flatnonzero(has_envelope)
+        origins = [self._values.take(pa.array(ends[rows] + NAMES.index(name))) for name in ("stream", "id")]
+        if _are_plain(*origins):
+            return has_envelope
+        pairs = zip(*[column.to_pylist() for column in origins], strict=True)
+        has_envelope[rows] = [is_origin(stream, entry_id) for stream, entry_id in pairs]
+        return has_envelope
 
-    def _told(self, name: str) -> pa.Array:
-        """A field of the envelope; null in a row that has none."""
-        return self._values.take(pa.array(self._ends + NAMES.index(name), mask=~self._ours))
+    def _envelope_field(self, name: str) -> pa.Array:
+        """Return a field of the envelope; null if a row has no envelope."""
+        return self._values.take(pa.array(self._ends + NAMES.index(name), mask=~self._has_envelope))
 
     def streams(self) -> pa.Array:
-        """string: where each entry stood."""
-        return pc.coalesce(self._told("stream").cast(pa.string()), self._where)
+        """Return the stream of each first entry (string)."""
+        return pc.coalesce(self._envelope_field("stream").cast(pa.string()), self._retry_streams)
 
-    def tries(self) -> Tries:
-        """What is known of the tries before: of a stranger's entry, that this is the first."""
-        told = self._told("deliveries")
-        known = pc.if_else(pc.match_substring_regex(told, "^[1-9][0-9]{0,8}$"), told, b"1")
-        before = pc.fill_null(known, b"0").cast(pa.string()).cast(pa.int32())
-        first, _ = cast_values(self._told("first-failed"), _TIME)
-        return Tries(pc.add(before, pa.scalar(1, pa.int32())), first)
+    def attempts(self) -> Attempts:
+        """Return the attempt of each row; 1 for a foreign entry."""
+        deliveries = self._envelope_field("deliveries")
+        valid = pc.if_else(pc.match_substring_regex(deliveries, "^[1-9][0-9]{0,8}$"), deliveries, b"1")
+        previous = pc.fill_null(valid, b"0").cast(pa.string()).cast(pa.int32())
+        first_failed, _ = cast_values(self._envelope_field("first-failed"), _TIME)
+        return Attempts(pc.add(previous, pa.scalar(1, pa.int32())), first_failed)
 
     def rows_of(self, counts: Sequence[int]) -> Index:
         return self._raw.rows_of(counts)
 
     def ids(self) -> pa.Array:
-        return pc.coalesce(self._told("id"), self._raw.ids())
+        return pc.coalesce(self._envelope_field("id"), self._raw.ids())
 
     def milliseconds(self) -> UInt64s:
         digits = pc.replace_substring_regex(self.ids().cast(pa.string()), "-.*", "")
@@ -93,25 +94,26 @@ class ReturnedPage(EntryPage):
 
     def field(self, name: bytes) -> pa.Array:
         offsets, names, values = self.fields()
-        found = np.flatnonzero(pc.equal(names, name).to_numpy(zero_copy_only=False))
-        places = np.full(self.count, -1, np.int64)
+        field_positions = np.flatnonzero(pc.equal(names, name).to_numpy(zero_copy_only=False))
+        positions = np.full(self.count, -1, np.int64)
         # A later field of the name replaces an earlier one.
-        places[np.searchsorted(offsets.to_numpy(), found, side="right") - 1] = found
-        return values.take(pa.array(places, mask=places < 0))
+        positions[np.searchsorted(offsets.to_numpy(), field_positions, side="right") - 1] = field_positions
+        return values.take(pa.array(positions, mask=positions < 0))
 
     def fields(self) -> tuple[pa.Array, pa.Array, pa.Array]:
-        if self._own is None:
-            marked = self._marked()
-            self._own = self._without_envelope() if not marked else self._with_marks(marked)
-        return self._own
+        if self._first_fields is None:
+            marks = self._marks()
+            self._first_fields = self._without_envelope() if not marks else self._with_marks(marks)
+        return self._first_fields
 
-    def _marked(self) -> dict[int, bytes]:
-        """The marks of entries that a redrive had sent back before they were tried here: rarely any, so row by row."""
-        sent_back = pc.invert(pc.is_in(self._told("redrives"), pa.array([b"", b"0", None], pa.binary())))
+    def _marks(self) -> dict[int, bytes]:
+        """Return the marks, by row, of entries that were redriven before they were tried here. They are rare, so this
+        works row by row."""
+        is_redriven = pc.invert(pc.is_in(self._envelope_field("redrives"), pa.array([b"", b"0", None], pa.binary())))
         marks: dict[int, bytes] = {}
-        for row in np.flatnonzero(sent_back.to_numpy(zero_copy_only=False)).tolist():
-            inside = slice(int(self._offsets[row]), int(self._offsets[row + 1]))
-            pairs = zip(self._names[inside].to_pylist(), self._values[inside].to_pylist(), strict=True)
+        for row in np.flatnonzero(is_redriven.to_numpy(zero_copy_only=False)).tolist():
+            row_fields = slice(int(self._offsets[row]), int(self._offsets[row + 1]))
+            pairs = zip(self._names[row_fields].to_pylist(), self._values[row_fields].to_pylist(), strict=True)
             returned = ReturnedEntry.of([word for pair in pairs for word in pair])
             fields = [] if returned is None else returned.fields
             if len(fields) > 2 * (self._ends[row] - self._offsets[row]):
@@ -119,37 +121,38 @@ class ReturnedPage(EntryPage):
         return marks
 
     def _without_envelope(self) -> tuple[pa.Array, pa.Array, pa.Array]:
-        places = self._places()
-        return self._offsets_of(np.zeros(self.count, np.int64)), self._names.take(places), self._values.take(places)
+        positions = self._field_positions()
+        offsets = self._offsets_with(np.zeros(self.count, np.int64))
+        return offsets, self._names.take(positions), self._values.take(positions)
 
-    def _places(self) -> pa.Array:
-        """Of all own fields, among those of the page."""
-        kept = np.ones(len(self._names), np.bool_)
-        kept[(self._ends[self._ours, None] + np.arange(_WIDTH)).ravel()] = False
-        kept[: self._offsets[0]] = False
-        kept[self._offsets[-1] :] = False
-        return pa.array(np.flatnonzero(kept))
+    def _field_positions(self) -> pa.Array:
+        """Return the positions of the fields outside of envelopes."""
+        is_outside = np.ones(len(self._names), np.bool_)
+        is_outside[(self._ends[self._has_envelope, None] + np.arange(_WIDTH)).ravel()] = False
+        is_outside[: self._offsets[0]] = False
+        is_outside[self._offsets[-1] :] = False
+        return pa.array(np.flatnonzero(is_outside))
 
-    def _offsets_of(self, more: Index) -> pa.Array:
-        """more: fields that each row has besides its own."""
-        width = self._ends - self._offsets[:-1] + more
+    def _offsets_with(self, added: Index) -> pa.Array:
+        """Return the offsets of fields without envelopes. added: number of further fields of each row."""
+        width = self._ends - self._offsets[:-1] + added
         return pa.array(np.concatenate([[0], np.cumsum(width)]).astype(np.int32))
 
     def _with_marks(self, marks: dict[int, bytes]) -> tuple[pa.Array, pa.Array, pa.Array]:
-        more = np.zeros(self.count, np.int64)
-        more[list(marks)] = 1
-        own, offsets = self._places(), self._offsets_of(more)
-        names = pa.concat_arrays([self._names.take(own), pa.array([MARK] * len(marks), pa.binary())])
-        values = pa.concat_arrays([self._values.take(own), pa.array(list(marks.values()), pa.binary())])
+        added = np.zeros(self.count, np.int64)
+        added[list(marks)] = 1
+        positions, offsets = self._field_positions(), self._offsets_with(added)
+        names = pa.concat_arrays([self._names.take(positions), pa.array([MARK] * len(marks), pa.binary())])
+        values = pa.concat_arrays([self._values.take(positions), pa.array(list(marks.values()), pa.binary())])
         is_mark = np.zeros(len(names), np.bool_)
         is_mark[offsets.to_numpy()[np.array(list(marks)) + 1] - 1] = True
         order = np.empty(len(names), np.int64)
-        order[~is_mark], order[is_mark] = np.arange(len(own)), len(own) + np.arange(len(marks))
+        order[~is_mark], order[is_mark] = np.arange(len(positions)), len(positions) + np.arange(len(marks))
         return offsets, names.take(pa.array(order)), values.take(pa.array(order))
 
 
 def _are_plain(streams: pa.Array, ids: pa.Array) -> bool:
-    """Whether all of these can be an entry's stream and id, without a look at each."""
+    """Whether each of these is certain to be the stream and the ID of an entry, without parsing each ID."""
     if not pc.all(pc.match_substring_regex(ids, _PLAIN_ID)).as_py():
         return not len(ids)
     return all(is_origin(stream, b"1-0") for stream in streams.unique().to_pylist())

@@ -1,16 +1,16 @@
-"""The entries of some ranges, a page at a time. Many small ranges share a page, a large one takes many.
+"""Read the entries of ranges page by page. Many small ranges share a page; a large range takes many pages.
 
-How a run is read depends on what is known of it:
+The commands depend on the range:
 - owned: XRANGE, and every entry is ours;
-- shared: XRANGE beside XPENDING of the same range, and the ids of the one choose from the other. A pending list costs
-  the server less to tell than entries, and reading counts no delivery, as XREADGROUP would (FACTS R5, R8);
-- shared, and few of the entries there are ours: XPENDING first, then XRANGE for each id alone.
-Where delivery counts are wanted, owned runs are asked for their pending entries, too.
+- shared: XRANGE, and XPENDING of the same range, whose IDs select our entries. A pending list takes the server less
+  time than entries, and does not count a delivery, as XREADGROUP would (FACTS R5, R8);
+- shared, with few entries of ours: XPENDING first, then XRANGE for each ID.
+If delivery counts are needed, the pending entries of owned ranges are requested, too.
 
-A page is kept near Limits.page_bytes by what the last one's entries measured. Entries may suddenly be large: a reply
-that grows beyond Limits.max_reply_bytes is given up together with its connection, so that neither side holds it, and
-asked for again in small pieces. The next page is asked for before the last one is handed out: the server works while
-its reader does.
+The size of the last page's entries keeps the next page near Limits.page_bytes. Entries may suddenly be large: a reply
+above Limits.max_reply_bytes is abandoned together with its connection, so that neither side buffers it, and is
+requested again in small pieces. The next page is requested before the last one is yielded, so that server and reader
+work at the same time.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.limits import LIMITS, Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.pending_list import PendingRange, pack_pending
-from spark_streams.source.task.ownership import match
-from spark_streams.source.task.range_cursor import Asked, Chosen, Reading
+from spark_streams.source.task.ownership import match_pending
+from spark_streams.source.task.range_cursor import IdSelection, PageRequest, RangeCursor
 from spark_streams.wire.connection.connection import Connection, ReplyError, ReplyTooLargeError, pack
 from spark_streams.wire.connection.named_errors import while_reading
 from spark_streams.wire.connection.page_sizer import PageSizer
@@ -41,9 +41,8 @@ from spark_streams.wire.session import Session
 
 @dataclass(frozen=True)
 class Page:
-    """The first `rows` rows of `entries`; streams: of all rows, or of each; deliveries: int64 per row, where wanted.
-    ended: ranges that this page is the last of, and how many entries were found of each; received: entries that came,
-    ours or not."""
+    """The first `rows` rows of `entries`. streams: of all rows, or of each; deliveries: int64 per row, if needed;
+    ended: ranges of which this is the last page, with the number of our entries; received: all entries of the reply."""
 
     entries: EntryPage
     rows: int
@@ -53,8 +52,9 @@ class Page:
     received: int
 
 
-class Fetch:
-    """Reads `ranges` through `server`. may_vanish: where a group is gone, nothing is ours; else that is an error."""
+class Fetcher:
+    """Reads `ranges` through `server`. group_may_be_missing: no entry is ours if a group is missing; otherwise that is
+    an error."""
 
     def __init__(
         self,
@@ -62,188 +62,189 @@ class Fetch:
         member: Membership,
         ranges: Sequence[EntryRange],
         deliveries: bool,
-        may_vanish: bool = False,
+        group_may_be_missing: bool = False,
         limits: Limits = LIMITS,
     ) -> None:
         self._server = server
         self._member = member
-        self._readings = [Reading.of(entries) for entries in ranges]
+        self._cursors = [RangeCursor.at_begin(entries) for entries in ranges]
         self._deliveries = deliveries
-        self._may_vanish = may_vanish
+        self._group_may_be_missing = group_may_be_missing
         self._limits = limits
         self._sizer = PageSizer(limits.first_page, limits.largest_page, limits.page_bytes)
-        self._there: Connection | None = None  # the server that was asked for the page that is under way
+        self._connection: Connection | None = None  # to the server of the requested page
 
     def pages(self) -> Iterator[Page]:
-        """All entries. A connection that breaks is made again, and what was not yet handed out is asked for again.
+        """Yield all entries. After a lost connection, entries that were not yielded yet are requested again.
 
         Raises GroupMissingError, ServerError, RetriesExhaustedError.
         """
-        asked: Asked | None = None
+        request: PageRequest | None = None
         while True:
             try:
-                asked = asked or self._ask()
-                if not asked.readings:
+                request = request or self._request_page()
+                if not request.cursors:
                     return
-                assert self._there is not None
-                reply = self._there.receive(asked.max_reply_bytes(self._limits.max_reply_bytes))
-                by_id = asked.chosen is not None
-                page = self._by_id(asked, reply) if by_id else self._in_range(self._there, asked, reply)
+                assert self._connection is not None
+                reply = self._connection.receive(request.max_reply_bytes(self._limits.max_reply_bytes))
+                by_id = request.selection is not None
+                page = self._page_by_id(request, reply) if by_id else self._page(self._connection, request, reply)
             except ReplyTooLargeError:
-                self._ask_for_less(asked)
-                asked = None
+                self._make_smaller(request)
+                request = None
                 continue
             except RStreamError as error:
                 self._server.again(error)
-                asked = None
+                request = None
                 continue
             self._server.backoff.succeeded()
             self._sizer.learn(page.received, len(reply))
-            self._readings = [reading for reading in self._readings if not reading.ended]
-            asked = None
+            self._cursors = [cursor for cursor in self._cursors if not cursor.ended]
+            request = None
             try:
-                asked = self._ask()
+                request = self._request_page()
             except ServerUnreachableError:
-                pass  # it is asked again when this page has been used
+                pass  # requested again after this page
             except ReplyTooLargeError:
-                self._ask_for_less(None)
+                self._make_smaller(None)
             yield page
 
-    def _ask_for_less(self, asked: Asked | None) -> None:
-        """The reply was too large, and the connection is given up with what is left of it. asked: None where it grew
-        before all was asked."""
+    def _make_smaller(self, request: PageRequest | None) -> None:
+        """Close the connection with the rest of a reply that is too large, and make pages smaller. request: None if the
+        reply exceeded its limit before the request was complete."""
         self._server.close()
-        self._sizer.too_large(None if asked is None else sum(asked.counts))
+        self._sizer.too_large(None if request is None else sum(request.counts))
 
-    # -- asking ------------------------------------------------------------------------------------------------
+    # -- requests ----------------------------------------------------------------------------------------------
 
-    def _ask(self) -> Asked:
-        """Send the request for the next page: of the first readings that are not at their end, as many as fit.
+    def _request_page(self) -> PageRequest:
+        """Send the request for the next page: of the first cursors that have not ended, as many as fit.
 
-        A page has one piece of a stream: what follows it there is only asked for when its end is known. And it is of
-        one server: in a cluster readings of other nodes wait for pages of their own.
+        A page has one part of a stream: the next part is requested when the end of this one is known. All cursors of a
+        page are of one server; in a cluster, cursors of other nodes wait for their own pages.
         """
-        asked = Asked([], [])
-        room = self._sizer.size
+        request = PageRequest([], [])
+        remaining = self._sizer.size
         streams = set()
-        elsewhere = set()
-        there: Connection | None = None
-        for reading in self._readings:
-            if room <= 0 or reading.run.stream in streams or (reading.by_id and asked.readings):
+        on_other_nodes = set()
+        connection: Connection | None = None
+        for cursor in self._cursors:
+            if remaining <= 0 or cursor.range.stream in streams or (cursor.by_id and request.cursors):
                 break
-            if asked.readings and is_returned(reading.run.stream) != is_returned(asked.readings[0].run.stream):
+            if request.cursors and is_returned(cursor.range.stream) != is_returned(request.cursors[0].range.stream):
                 break  # their entries have another shape
-            has_it = self._server.of(reading.run.stream)
-            if reading.run.stream in elsewhere or has_it is not (there := there or has_it):
-                elsewhere.add(reading.run.stream)
+            owner = self._server.of(cursor.range.stream)
+            if cursor.range.stream in on_other_nodes or owner is not (connection := connection or owner):
+                on_other_nodes.add(cursor.range.stream)
                 continue
-            count = reading.wanted(room)
-            if reading.by_id:
-                return self._ask_by_id(reading, count)
-            asked.readings.append(reading)
-            asked.counts.append(count)
-            streams.add(reading.run.stream)
-            room -= count
-        pairs = list(zip(asked.readings, asked.counts, strict=True))
+            count = cursor.page_size(remaining)
+            if cursor.by_id:
+                return self._request_by_id(cursor, count)
+            request.cursors.append(cursor)
+            request.counts.append(count)
+            streams.add(cursor.range.stream)
+            remaining -= count
+        pairs = list(zip(request.cursors, request.counts, strict=True))
         ranges = [
-            pack("XRANGE", reading.run.stream, b"(" + bytes(reading.after), bytes(reading.run.last), "COUNT", count)
-            for reading, count in pairs
+            pack("XRANGE", cursor.range.stream, b"(" + bytes(cursor.after), bytes(cursor.range.last), "COUNT", count)
+            for cursor, count in pairs
         ]
-        pending = [self._pending_command(reading, count) for reading, count in pairs if self._asks_pending(reading)]
-        most = asked.max_reply_bytes(self._limits.max_reply_bytes)
-        self._there = there or self._there
-        if there is not None and pending:
-            there.request_apart([b"".join(ranges), b"".join(pending)], most)
-        elif there is not None:
-            there.request(*ranges, most=most)
-        return asked
+        pending = [self._pack_pending(cursor, count) for cursor, count in pairs if self._needs_pending(cursor)]
+        max_bytes = request.max_reply_bytes(self._limits.max_reply_bytes)
+        self._connection = connection or self._connection
+        if connection is not None and pending:
+            connection.request_apart([b"".join(ranges), b"".join(pending)], max_bytes)
+        elif connection is not None:
+            connection.request(*ranges, most=max_bytes)
+        return request
 
-    def _ask_by_id(self, reading: Reading, count: int) -> Asked:
-        chosen = self._choose(reading, count)
-        head = pack("XRANGE", reading.run.stream, "-", "-").removesuffix(2 * b"$1\r\n-\r\n")
-        asked = Asked([reading], [len(chosen.arguments)], chosen)
-        requests = [head + entry + entry for entry in chosen.arguments.to_pylist()]
-        self._there = self._server.of(reading.run.stream)
-        self._there.request(*requests, most=asked.max_reply_bytes(self._limits.max_reply_bytes))
-        return asked
+    def _request_by_id(self, cursor: RangeCursor, count: int) -> PageRequest:
+        selection = self._select_ids(cursor, count)
+        head = pack("XRANGE", cursor.range.stream, "-", "-").removesuffix(2 * b"$1\r\n-\r\n")
+        request = PageRequest([cursor], [len(selection.arguments)], selection)
+        commands = [head + entry + entry for entry in selection.arguments.to_pylist()]
+        self._connection = self._server.of(cursor.range.stream)
+        self._connection.request(*commands, most=request.max_reply_bytes(self._limits.max_reply_bytes))
+        return request
 
-    def _choose(self, reading: Reading, count: int) -> Chosen:
-        """The next ids of ours: those that the run names, else those that are pending (one more round trip)."""
-        if reading.ids is not None:
-            ids = reading.ids.slice(reading.taken, count)
-            if reading.taken + count >= len(reading.ids):
-                return Chosen(ids, None, reading.run.last)
-            return Chosen(ids, None, StreamId.parse(texts_of(ids[-1].as_py())[0].as_py()))
-        there = self._server.of(reading.run.stream)
-        there.request(self._pending_command(reading, count))
-        page = self._decode_pending([reading], there.receive())[0]
-        up_to = page.last if page.last is not None and page.count == count else reading.run.last
-        return Chosen(arguments_of(page.ids), pa.array(page.deliveries), up_to)
+    def _select_ids(self, cursor: RangeCursor, count: int) -> IdSelection:
+        """Return the next IDs of ours: those of the range, or else the pending ones (one more round trip)."""
+        if cursor.ids is not None:
+            ids = cursor.ids.slice(cursor.ids_read, count)
+            if cursor.ids_read + count >= len(cursor.ids):
+                return IdSelection(ids, None, cursor.range.last)
+            return IdSelection(ids, None, StreamId.parse(texts_of(ids[-1].as_py())[0].as_py()))
+        connection = self._server.of(cursor.range.stream)
+        connection.request(self._pack_pending(cursor, count))
+        page = self._decode_pending([cursor], connection.receive())[0]
+        up_to = page.last if page.last is not None and page.count == count else cursor.range.last
+        return IdSelection(arguments_of(page.ids), pa.array(page.deliveries), up_to)
 
-    def _asks_pending(self, reading: Reading) -> bool:
-        return self._deliveries or not reading.run.owned
+    def _needs_pending(self, cursor: RangeCursor) -> bool:
+        return self._deliveries or not cursor.range.owned
 
-    def _pending_command(self, reading: Reading, count: int) -> bytes:
-        entries = reading.run
+    def _pack_pending(self, cursor: RangeCursor, count: int) -> bytes:
+        entries = cursor.range
         return pack_pending(
-            self._member, PendingRange(entries.stream, entries.last, reading.after, entries.consumer), count
+            self._member, PendingRange(entries.stream, entries.last, cursor.after, entries.consumer), count
         )
 
-    # -- understanding the reply -------------------------------------------------------------------------------
+    # -- replies -----------------------------------------------------------------------------------------------
 
-    def _by_id(self, asked: Asked, reply: memoryview) -> Page:
-        """Entries that were asked for one by one."""
-        reading, chosen = asked.readings[0], asked.chosen
-        assert chosen is not None
-        entries, deliveries = decode_entries(b"*0\r\n"), chosen.deliveries
-        if asked.counts[0]:
-            entries, counts = self._decode(asked, reply, asked.counts[0])
+    def _page_by_id(self, request: PageRequest, reply: memoryview) -> Page:
+        """Decode entries that were requested one by one."""
+        cursor, selection = request.cursors[0], request.selection
+        assert selection is not None
+        entries, deliveries = decode_entries(b"*0\r\n"), selection.deliveries
+        if request.counts[0]:
+            entries, counts = self._decode(request, reply, request.counts[0])
             if deliveries is not None:
                 deliveries = deliveries.filter(pa.array(np.array(counts, np.bool_)))
         if self._deliveries and deliveries is None:
             deliveries = pa.nulls(entries.count, pa.int64())
-        reading.taken += asked.counts[0]
-        reading.advance(chosen.up_to, entries.count)
-        return Page(entries, entries.count, reading.run.stream, deliveries, asked.ended(), entries.count)
+        cursor.ids_read += request.counts[0]
+        cursor.advance(selection.up_to, entries.count)
+        return Page(entries, entries.count, cursor.range.stream, deliveries, request.ended_ranges(), entries.count)
 
-    def _in_range(self, there: Connection, asked: Asked, reply: memoryview) -> Page:
-        """Entries that were asked for by ranges, held against the pending ones where these were asked for, too."""
-        with_pending = any(map(self._asks_pending, asked.readings))
-        ranges, pending = there.apart(reply) if with_pending else (reply, reply[:0])
-        entries, counts = self._decode(asked, ranges, len(asked.readings))
+    def _page(self, connection: Connection, request: PageRequest, reply: memoryview) -> Page:
+        """Decode entries that were requested by ranges, and compare them with the pending ones if needed."""
+        with_pending = any(map(self._needs_pending, request.cursors))
+        ranges, pending = connection.apart(reply) if with_pending else (reply, reply[:0])
+        entries, counts = self._decode(request, ranges, len(request.cursors))
         rows = entries.rows_of(counts)
-        streams = asked.streams(rows)
+        streams = request.streams(rows)
         if not with_pending:
-            for reading, to, count in zip(asked.readings, asked.reached(entries, rows), rows.tolist(), strict=True):
-                reading.advance(to, count)
-            return Page(entries, entries.count, streams, None, asked.ended(), entries.count)
-        held = [index for index, reading in enumerate(asked.readings) if self._asks_pending(reading)]
-        pages = self._decode_pending([asked.readings[index] for index in held], pending)
-        matched = match(asked, entries, rows, dict(zip(held, pages, strict=True)))
-        received, deliveries = entries.count, matched.deliveries if self._deliveries else None
-        if not matched.ours.all():
-            picked = np.flatnonzero(matched.ours)
-            entries = FilteredPage(entries, picked)
-            streams = streams if isinstance(streams, str) else streams.take(pa.array(picked))
-            deliveries = None if deliveries is None else deliveries.take(pa.array(picked))
-        return Page(entries, entries.count, streams, deliveries, asked.ended(), received)
+            ends = request.read_up_to(entries, rows)
+            for cursor, end, count in zip(request.cursors, ends, rows.tolist(), strict=True):
+                cursor.advance(end, count)
+            return Page(entries, entries.count, streams, None, request.ended_ranges(), entries.count)
+        indexes = [index for index, cursor in enumerate(request.cursors) if self._needs_pending(cursor)]
+        pages = self._decode_pending([request.cursors[index] for index in indexes], pending)
+        ownership = match_pending(request, entries, rows, dict(zip(indexes, pages, strict=True)))
+        received, deliveries = entries.count, ownership.deliveries if self._deliveries else None
+        if not ownership.ours.all():
+            ours = np.flatnonzero(ownership.ours)
+            entries = FilteredPage(entries, ours)
+            streams = streams if isinstance(streams, str) else streams.take(pa.array(ours))
+            deliveries = None if deliveries is None else deliveries.take(pa.array(ours))
+        return Page(entries, entries.count, streams, deliveries, request.ended_ranges(), received)
 
-    def _decode(self, asked: Asked, reply: memoryview, count: int) -> tuple[EntryPage, list[int]]:
+    def _decode(self, request: PageRequest, reply: memoryview, count: int) -> tuple[EntryPage, list[int]]:
         try:
             return decode_replies(reply, count)
         except ServerReplyError as error:
-            names = ", ".join(repr(reading.run.stream) for reading in asked.readings[:3])
-            more = ", …" if len(asked.readings) > 3 else ""
+            names = ", ".join(repr(cursor.range.stream) for cursor in request.cursors[:3])
+            more = ", …" if len(request.cursors) > 3 else ""
             where = f"XRANGE of {names}{more} at {self._server.address}"
-            raise while_reading(where, error, asked.readings[0].run.stream) from None
+            raise while_reading(where, error, request.cursors[0].range.stream) from None
 
-    def _decode_pending(self, readings: list[Reading], replies: memoryview) -> list[PendingPage]:
-        """A page for each reading. Raises the named error of the first reply that is one."""
+    def _decode_pending(self, cursors: list[RangeCursor], replies: memoryview) -> list[PendingPage]:
+        """Return a pending page per cursor. Raises the named error of the first reply that is one."""
         pages = []
-        for page, reading in zip(decode_pending(replies, len(readings)), readings, strict=True):
+        for page, cursor in zip(decode_pending(replies, len(cursors)), cursors, strict=True):
             if isinstance(page, ReplyError):
-                error = self._server.get().error_of(page, ("XPENDING", reading.run.stream, self._member.group))
-                if not (self._may_vanish and isinstance(error, GroupMissingError)):
+                error = self._server.get().error_of(page, ("XPENDING", cursor.range.stream, self._member.group))
+                if not (self._group_may_be_missing and isinstance(error, GroupMissingError)):
                     raise error
                 pages.append(NOTHING_PENDING)
             else:

@@ -1,4 +1,4 @@
-"""Entries of ranges held against pending lists of the same ranges: which rows are ours, how often were they delivered.
+"""Compare the entries of ranges with pending lists of the same ranges: which rows are ours, and their delivery counts.
 
 Pure: pages in, positions and masks out.
 """
@@ -13,50 +13,50 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_streams.model.ids import StreamId
-from spark_streams.source.task.range_cursor import LEAST_JUDGED, Asked
+from spark_streams.source.task.range_cursor import MIN_JUDGED, PageRequest
 from spark_streams.wire.entries.entry_page import EntryPage
 from spark_streams.wire.entries.lines import Index, Mask
 from spark_streams.wire.entries.pending_page import PendingPage, texts_of
 
-_SPARSE = 4  # a shared range where fewer than one in so many entries are ours is read id by id
+_SPARSE = 4  # if fewer than one in four entries of a shared range are ours, it is read entry by entry
 
 
 @dataclass(frozen=True)
-class Matched:
-    """ours: per row whether it is; deliveries: int64 per row, null where it is not pending."""
+class Ownership:
+    """ours: mask of our rows; deliveries: int64 per row, null if the entry is not pending."""
 
     ours: Mask
     deliveries: pa.Array
 
 
-def match(asked: Asked, entries: EntryPage, rows: Index, pages: Mapping[int, PendingPage]) -> Matched:
-    """Hold the rows of each reading against its pending page, and advance the readings.
+def match_pending(request: PageRequest, entries: EntryPage, rows: Index, pages: Mapping[int, PendingPage]) -> Ownership:
+    """Compare the rows of each cursor with its pending page, and advance the cursors.
 
-    rows: how many each reading has; pages: by position of the reading. A reading without one owns all of its rows.
+    rows: number of rows per cursor; pages: by index of the cursor. A cursor without a page owns all its rows.
     """
-    where = _positions(entries, rows, pages)
-    reached = asked.reached(entries, rows)
+    positions = _pending_positions(entries, rows, pages)
+    ends = request.read_up_to(entries, rows)
     ours = np.ones(entries.count, np.bool_)
     stop = 0
-    for index, (reading, count) in enumerate(zip(asked.readings, rows.tolist(), strict=True)):
+    for index, (cursor, count) in enumerate(zip(request.cursors, rows.tolist(), strict=True)):
         start, stop = stop, stop + count
         page = pages.get(index)
         if page is not None:
-            # Beyond the end of either reply it is not known what is ours.
-            if page.last is not None and page.count == asked.counts[index]:
-                reached[index] = min(reached[index], page.last)
-            if reading.run.owned:
-                ours[start:stop] = _up_to(entries.ids().slice(start, count), reached[index])
+            # Beyond the end of either reply it is unknown which entries are ours.
+            if page.last is not None and page.count == request.counts[index]:
+                ends[index] = min(ends[index], page.last)
+            if cursor.range.owned:
+                ours[start:stop] = _up_to(entries.ids().slice(start, count), ends[index])
             else:
-                ours[start:stop] = where.slice(start, count).is_valid().to_numpy(zero_copy_only=False)
-                reading.by_id = count >= LEAST_JUDGED and int(ours[start:stop].sum()) * _SPARSE < count
-        reading.advance(reached[index], int(ours[start:stop].sum()))
-    counted = np.concatenate([np.empty(0, np.int64), *[page.deliveries for page in pages.values()]])
-    return Matched(ours, pa.array(counted).take(where))
+                ours[start:stop] = positions.slice(start, count).is_valid().to_numpy(zero_copy_only=False)
+                cursor.by_id = count >= MIN_JUDGED and int(ours[start:stop].sum()) * _SPARSE < count
+        cursor.advance(ends[index], int(ours[start:stop].sum()))
+    deliveries = np.concatenate([np.empty(0, np.int64), *[page.deliveries for page in pages.values()]])
+    return Ownership(ours, pa.array(deliveries).take(positions))
 
 
-def _positions(entries: EntryPage, rows: Index, pages: Mapping[int, PendingPage]) -> pa.Array:
-    """Per row its place among the pending entries of all these pages (by reading), null where it is in none."""
+def _pending_positions(entries: EntryPage, rows: Index, pages: Mapping[int, PendingPage]) -> pa.Array:
+    """Return the position of each row among the pending entries of all pages, null if it is not pending."""
     owners = np.repeat(np.arange(len(rows)), rows)
     pending = np.repeat(np.array(list(pages), np.int64), [page.count for page in pages.values()])
     texts = texts_of(b"".join([page.ids for page in pages.values()]))
@@ -64,12 +64,12 @@ def _positions(entries: EntryPage, rows: Index, pages: Mapping[int, PendingPage]
 
 
 def _keys(owners: Index, ids: pa.Array) -> pa.Array:
-    """Ids that are told apart by their reading, too: two streams may have the same."""
+    """Return keys of the cursor's index and the ID: two streams may have the same ID."""
     return pc.binary_join_element_wise(pa.array(owners).cast(pa.string()).cast(pa.binary()), ids, b"/")
 
 
 def _up_to(ids: pa.Array, last: StreamId) -> Mask | bool:
-    """Which of these ascending ids are not above `last`."""
+    """Return which of these ascending IDs are not above `last`."""
     if len(ids) == 0 or StreamId.parse(ids[-1].as_py()) <= last:
         return True
     return np.array([StreamId.parse(entry) <= last for entry in ids.to_pylist()], np.bool_)

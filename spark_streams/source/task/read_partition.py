@@ -1,4 +1,4 @@
-"""What a task does: read its ranges, page by page, as record batches. It only reads (FACTS S7)."""
+"""Read the ranges of a task page by page, as record batches. A task only reads (FACTS S7)."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from spark_streams.source.findings.remedies import error_of, remedy_of
 from spark_streams.source.limits import LIMITS, Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.partitioning import Task
-from spark_streams.source.rows.column_tally import ColumnTally, Found
+from spark_streams.source.rows.column_tally import ColumnTally, ReportColumns
 from spark_streams.source.rows.columns import Columns
 from spark_streams.source.rows.malformed import Dead
-from spark_streams.source.rows.returned_page import ReturnedPage, Tries
-from spark_streams.source.task.fetcher import Fetch, Page
+from spark_streams.source.rows.returned_page import Attempts, ReturnedPage
+from spark_streams.source.task.fetcher import Fetcher, Page
 from spark_streams.spark.worker import freeze_imported_modules
 from spark_streams.wire.entries.entry_page import EntryPage
 from spark_streams.wire.session import Session
@@ -30,15 +30,17 @@ _log = logging.getLogger("spark_streams.source")
 
 
 @dataclass(frozen=True)
-class Told:
-    """Whom a task tells what it finds. lost: of a run and how many of its entries are gone (failOnDataLoss=false);
-    counted: of a run whose count is an estimate, and how many of its entries were read; unreadable: of rows that do not
-    fit the schema (mode DEADLETTER), the stream of each of their page's rows, and the rows; found: of columns."""
+class TaskCallbacks:
+    """Functions that a task calls while it reads.
+
+    lost: with a range and the number of its missing entries (failOnDataLoss=false); counted: with a range whose count
+    is an estimate, and the number of entries read; unreadable: with the streams of a page's rows, and the rows that do
+    not fit the schema (mode DEADLETTER); columns: with the report on columns."""
 
     lost: Callable[[EntryRange, int], None]
     counted: Callable[[EntryRange, int], None]
     unreadable: Callable[[str | pa.Array, Dead], None]
-    found: Found
+    columns: ReportColumns
 
 
 def read_task(
@@ -46,63 +48,63 @@ def read_task(
     member: Membership,
     task: Task,
     columns: Columns,
-    told: Told,
+    callbacks: TaskCallbacks,
     fail_on_data_loss: bool,
     limits: Limits = LIMITS,
 ) -> Iterator[pa.RecordBatch]:
-    """The task's rows, those of a stream in its order; one page in memory, and the next on its way.
+    """Yield the task's rows, those of a stream in its order. One page is in memory, and the next is requested.
 
-    `_deliveries` is how often an entry has been delivered, this batch included: 1 at the first time. Reading counts
-    nothing, so a task that is run again sees the same number. Null: the entry is not pending (noAck, at-most-once, or
-    acknowledged since by somebody else).
-    Raises DataLossError when entries that were reserved are gone and that is not allowed, GroupMissingError,
-    ServerError.
+    `_deliveries` is the number of deliveries of an entry, including this batch: 1 at first. Reading does not count as a
+    delivery, so a task that runs again sees the same number. It is null if the entry is not pending (noAck,
+    at-most-once, or acknowledged since by another client).
+    Raises DataLossError if reserved entries are missing and `fail_on_data_loss`; GroupMissingError, ServerError.
     """
     freeze_imported_modules()
-    fetch = Fetch(server, member, task.ranges, columns.wants_deliveries, not fail_on_data_loss, limits)
+    fetcher = Fetcher(server, member, task.ranges, columns.wants_deliveries, not fail_on_data_loss, limits)
     tally = ColumnTally(columns)
-    with tally.telling(told.found):
-        for page in fetch.pages():
+    with tally.reporting(callbacks.columns):
+        for page in fetcher.pages():
             if page.rows:
-                entries, streams, tries = _as_they_were(page)
-                decoded = columns.batch(entries, page.rows, streams, page.deliveries, tries)
+                entries, streams, attempts = _unwrap_returned(page)
+                decoded = columns.batch(entries, page.rows, streams, page.deliveries, attempts)
                 if decoded.dead is not None:
-                    # What becomes of an entry, becomes of it where it stands now.
-                    told.unreadable(page.streams, replace(decoded.dead, page=page.entries))
+                    # A dead letter is made of the entry in the retry stream, not of the first one.
+                    callbacks.unreadable(page.streams, replace(decoded.dead, page=page.entries))
                 tally.add(entries, page.rows, streams, decoded)
                 yield decoded.batch
-            for run, count in page.ended:
-                if not run.counted:
-                    told.counted(run, count)
-                if not run.counted or count >= run.count:
+            for entry_range, count in page.ended:
+                if not entry_range.counted:
+                    callbacks.counted(entry_range, count)
+                if not entry_range.counted or count >= entry_range.count:
                     continue
                 if fail_on_data_loss:
-                    raise _data_loss(server, member, run, count)
-                told.lost(run, run.count - count)
+                    raise _data_loss(server, member, entry_range, count)
+                callbacks.lost(entry_range, entry_range.count - count)
 
 
-def _as_they_were(page: Page) -> tuple[EntryPage, str | pa.Array, Tries | None]:
-    """The page's entries and their streams, of those that came back for another try as they were at first."""
+def _unwrap_returned(page: Page) -> tuple[EntryPage, str | pa.Array, Attempts | None]:
+    """Return the page's entries and their streams. If entries are returned for a retry, these are the first entries and
+    their streams."""
     first = page.streams if isinstance(page.streams, str) else page.streams[0].as_py()
     if not is_returned(first):
         return page.entries, page.streams, None
     returned = ReturnedPage(page.entries, page.streams)
-    if returned.strangers:
+    if returned.foreign:
         _log.warning(
-            "stream %r: %d entries were not written by a query (what comes back for another try has an envelope): they "
-            "are read as they stand", first, returned.strangers,
+            "stream %r has %d entries that no query has written: they lack the envelope of an entry that is retried. "
+            "They are read unchanged.", first, returned.foreign,
         )  # fmt: skip
-    return returned, returned.streams(), returned.tries()
+    return returned, returned.streams(), returned.attempts()
 
 
 def _data_loss(server: Session, member: Membership, entries: EntryRange, count: int) -> StreamStateError:
-    gone = entries.count - count
+    missing = entries.count - count
     finding = Finding(
         Kind.BATCH_GONE,
         entries.stream,
         above=entries.after,
         position=entries.last,
-        lost=gone,
-        what=f"{gone} of {entries.count} entries",
+        lost=missing,
+        what=f"{missing} of {entries.count} entries",
     )
     return error_of(finding, remedy_of(finding, lenient=False), Place(member, str(server.address)))

@@ -9,7 +9,7 @@ import pytest
 from spark_streams.errors import LedgerError
 from spark_streams.model.keys import NARROWED
 from spark_streams.model.micro_batch import MicroBatchName
-from spark_streams.source.stream_reader import tell_the_sink
+from spark_streams.source.stream_reader import report_batch_kind
 from spark_streams.wire.address.address import Address
 from spark_streams.wire.connection.connection import Connection
 from tests.sink.writing import (
@@ -31,7 +31,7 @@ from tools.servers.server import Server
 def tell(server: Server, number: int) -> None:
     """Batch `number` of the query is a piece."""
     with Connection(Address.parse(server.url)) as connection:
-        tell_the_sink(connection, NARROWED, MicroBatchName("q", number))
+        report_batch_kind(connection, NARROWED, MicroBatchName("q", number))
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -68,7 +68,7 @@ def test_bad_values_are_counted_batch_by_batch_and_said_once(
     assert text.startswith(
         "stream 's' and 1 more, column 'n': 12 of 36 entries of this batch have a value that does not "
     )
-    assert f"the first is b'bad 0' in entry {ids[0]}; " in text
+    assert f"The first is b'bad 0' in entry {ids[0]}. " in text
     assert not [field for key in client.keys("rstream:notes*") for field in client.hkeys(key) if field != "batch"]
 
 
@@ -148,7 +148,7 @@ def test_a_column_that_is_a_field_of_no_entry_is_told_with_the_nearest(
     one = reader(server, schema, streams="s,t", entriesPerPartition="10")
     assert drain(one)
     assert caplog.messages == [
-        "column 'nn' is null: none of 80 entries of this batch has a field of that name; did you mean 'n'? They have: n"
+        "column 'nn' is null: none of 80 entries of this batch has a field of that name. Did you mean 'n'? They have: n"
     ]
     assert not client.keys("rstream:notes*")
 
@@ -184,7 +184,7 @@ def test_a_server_that_takes_no_note_does_not_end_the_query(
             client.config_set("maxmemory", "0")
         assert not client.exists(notes_key("s", one.batches.member))
     assert [text.split(":")[0] for text in caplog.messages] == [
-        "what does not fit its column is in no count", "stream 's', column 'n'", "column 'other' is null",
+        "values that do not fit their column are not counted", "stream 's', column 'n'", "column 'other' is null",
     ]  # fmt: skip
     assert "10 of 30 entries that this task has read" in caplog.messages[1]
 
@@ -213,7 +213,7 @@ def test_a_batch_read_says_it_once_in_a_process(
         assert [text.split(":")[0] for text in caplog.messages] == again * [
             "stream 's', column 'n'", "column 'other' is null",
         ]  # fmt: skip
-    assert "choose mode PERMISSIVE or FAILFAST" in caplog.messages[0]
+    assert "set mode to PERMISSIVE or FAILFAST" in caplog.messages[0]
     assert "entries that a task has read" in caplog.messages[0]
 
 

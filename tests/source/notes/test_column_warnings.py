@@ -17,19 +17,19 @@ def said(caplog: pytest.LogCaptureFixture, *reports: ColumnReport, modes: tuple[
     caplog.clear()
     warnings = ColumnWarnings(modes)
     for report in reports:
-        warnings.say(report, 1000, "of this batch")
+        warnings.warn(report, 1000, "of this batch")
     return [record.getMessage() for record in caplog.records]
 
 
 def test_values_that_do_not_fit_are_told_with_the_first_and_with_what_to_do(caplog: pytest.LogCaptureFixture) -> None:
     assert said(caplog, unfit()) == [
         "stream 'orders', column 'amount': 667 of 1,000 entries of this batch have a value that does not fit INT, "
-        "which is null instead (mode PERMISSIVE); the first is b'x' in entry 1-0; declare it STRING, or choose mode "
-        "FAILFAST or DEADLETTER"
+        "which is null instead (mode PERMISSIVE). The first is b'x' in entry 1-0. Declare the column STRING, or set "
+        "mode to FAILFAST or DEADLETTER"
     ]
     assert said(caplog, unfit("DROPMALFORMED", 1), modes=READ_MODES) == [
         "stream 'orders', column 'amount': 1 of 1,000 entries of this batch has a value that does not fit INT, and "
-        "is left out (mode DROPMALFORMED); the first is b'x' in entry 1-0; declare it STRING, or choose mode "
+        "is left out (mode DROPMALFORMED). The first is b'x' in entry 1-0. Declare the column STRING, or set mode to "
         "PERMISSIVE or FAILFAST"
     ]
     [text] = said(caplog, unfit("DEADLETTER", 2, refunds=3, returns=1))
@@ -47,10 +47,10 @@ def test_each_column_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
 @pytest.mark.parametrize(
     ("column", "names", "ends"),
     [
-        ("ammount", ("amount", "b"), "; did you mean 'amount'? They have: amount, b"),
-        ("AMOUNT", ("b", "Amount"), "; did you mean 'Amount'? They have: b, Amount"),
-        ("total", ("amount", "b"), "; they have: amount, b"),
-        ("total", tuple("abcdefghijkl"), "; they have: a, b, c, d, e, f, g, h, i, j and 2 more"),
+        ("ammount", ("amount", "b"), ". Did you mean 'amount'? They have: amount, b"),
+        ("AMOUNT", ("b", "Amount"), ". Did you mean 'Amount'? They have: b, Amount"),
+        ("total", ("amount", "b"), ". They have: amount, b"),
+        ("total", tuple("abcdefghijkl"), ". They have: a, b, c, d, e, f, g, h, i, j and 2 more"),
     ],
 )
 def test_a_column_without_a_field_is_told_with_the_nearest(

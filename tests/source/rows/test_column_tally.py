@@ -35,7 +35,7 @@ def reported(
     columns = Columns(schema, True, mode, **more)
     tally = ColumnTally(columns)
     told: list[tuple[ColumnReport, bool]] = []
-    with tally.telling(lambda report, whole: told.append((report, whole))):
+    with tally.reporting(lambda report, whole: told.append((report, whole))):
         for one in pages:
             tally.add(one, one.count, streams, columns.batch(one, one.count, streams))
     assert all(whole for _, whole in told)
@@ -106,7 +106,7 @@ def test_default_columns_are_no_fields() -> None:
     columns = Columns(schema, False, "PERMISSIVE")
     tally = ColumnTally(columns)
     one = page({"a": "1"})
-    with tally.telling(lambda *_: pytest.fail("there is nothing to tell")):
+    with tally.reporting(lambda *_: pytest.fail("there is nothing to tell")):
         tally.add(one, 1, "s", columns.batch(one, 1, "s"))
 
 
@@ -116,7 +116,7 @@ def test_a_task_that_is_ended_early_tells_what_it_has_seen_and_one_that_fails_no
 
     def task() -> Generator[None]:
         tally, one = ColumnTally(columns), page({**FINE, "n": "x"})
-        with tally.telling(lambda report, whole: told.append((report.bad["n"].count, whole))):
+        with tally.reporting(lambda report, whole: told.append((report.bad["n"].count, whole))):
             tally.add(one, 1, "s", columns.batch(one, 1, "s"))
             yield
 

@@ -54,18 +54,18 @@ def test_default_columns() -> None:
 
 def test_metadata_columns_have_their_types() -> None:
     Columns(DECLARED, True, "PERMISSIVE").check()
-    with pytest.raises(SchemaError, match="column '_id' is string, and is declared int32"):
+    with pytest.raises(SchemaError, match="column '_id' is declared int32, but its type is string"):
         Columns(pa.schema([("_id", pa.int32())]), True, "PERMISSIVE").check()
     for kind in (pa.int32(), pa.int64()):
         Columns(pa.schema([("_deliveries", kind)]), True, "PERMISSIVE").check()
-    with pytest.raises(SchemaError, match="column '_deliveries' is int32 or int64, and is declared string"):
+    with pytest.raises(SchemaError, match="column '_deliveries' is declared string, but its type is int32 or int64"):
         Columns(pa.schema([("_deliveries", pa.string())]), True, "PERMISSIVE").check()
 
 
 def test_columns_that_entries_could_never_fill_are_refused() -> None:
-    with pytest.raises(SchemaError, match="column 'n' is declared NOT NULL"):
+    with pytest.raises(SchemaError, match="column 'n' is NOT NULL"):
         Columns(pa.schema([pa.field("n", pa.int32(), nullable=False)]), True, "PERMISSIVE").check()
-    with pytest.raises(SchemaError, match="column '_ID' .* did you mean '_id'"):
+    with pytest.raises(SchemaError, match="no metadata column '_ID'; did you mean '_id'"):
         Columns(pa.schema([("_ID", pa.string())]), True, "PERMISSIVE").check()
 
 
@@ -167,9 +167,9 @@ def test_the_corrupt_record_column_may_have_another_name() -> None:
 
 
 def test_a_corrupt_record_column_that_cannot_be_filled_is_refused() -> None:
-    with pytest.raises(SchemaError, match="'_corrupt_record' holds the text of corrupt records, and is declared int32"):
+    with pytest.raises(SchemaError, match="'_corrupt_record' is declared int32, but holds the text of"):
         columns("PERMISSIVE", ("_corrupt_record", pa.int32()))
-    with pytest.raises(SchemaError, match="'_corrupt_record' is filled in mode PERMISSIVE only, and mode is FAILFAST"):
+    with pytest.raises(SchemaError, match="'_corrupt_record' is only filled in mode PERMISSIVE, but mode is FAILFAST"):
         columns("FAILFAST", ("_corrupt_record", pa.string()))
     with pytest.raises(SchemaError, match="'_id' cannot hold corrupt records"):
         columns("PERMISSIVE", corrupt="_id")

@@ -35,7 +35,7 @@ def test_a_page_of_what_came_back_is_what_it_was(parts: list[list[tuple[int, dic
     assert page.ids().to_pylist() == [b"%d-7" % ms for ms, _ in entries]
     assert page.milliseconds().tolist() == [ms for ms, _ in entries]
     assert page.streams().to_pylist() == ["orders"] * len(entries)
-    assert page.tries().attempt.to_pylist() == [3] * len(entries)
+    assert page.attempts().number.to_pylist() == [3] * len(entries)
     assert page.field(b"bb").to_pylist() == [own.get(b"bb") for _, own in entries]
     offsets, names, values = page.fields()
     pairs = list(zip(names.to_pylist(), values.to_pylist(), strict=True))

@@ -22,7 +22,7 @@ from spark_streams.source.rows.column_report import ColumnReport
 from spark_streams.source.rows.columns import Columns
 from spark_streams.source.rows.malformed import Dead
 from spark_streams.source.task import fetcher
-from spark_streams.source.task.read_partition import Told, read_task
+from spark_streams.source.task.read_partition import TaskCallbacks, read_task
 from spark_streams.wire.address.address import Address
 from spark_streams.wire.connection.connection import Connection, pack
 from spark_streams.wire.session import Session
@@ -61,8 +61,10 @@ class Reading:
         self.pages = 0
         member = Membership(tuple({run.stream for run in runs}), "g", "c")
         with Session(Address.parse(server.url), "reading") as connection:
-            told = Told(self._lost, self._counted, self._unreadable, self._found)
-            for batch in read_task(connection, member, Task(runs), Columns(schema, True, mode), told, fail, limits):
+            callbacks = TaskCallbacks(self._lost, self._counted, self._unreadable, self._found)
+            for batch in read_task(
+                connection, member, Task(runs), Columns(schema, True, mode), callbacks, fail, limits
+            ):
                 assert batch.schema == schema
                 self.rows += [tuple(row.values()) for row in batch.to_pylist()]
                 self.pages += 1
@@ -344,7 +346,7 @@ def test_a_connection_that_breaks_between_and_inside_pages_is_made_again(server:
     deliver(client, "s", 300)
     found: list[bytes] = []
     with Proxy(server.url) as proxy, Session(Address.parse(proxy.url), "reading") as connection:
-        one = fetcher.Fetch(connection, Membership(("s",), "g", "c"), [owned("s", ids)], True, limits=SMALL)
+        one = fetcher.Fetcher(connection, Membership(("s",), "g", "c"), [owned("s", ids)], True, limits=SMALL)
         for number, page in enumerate(one.pages()):
             found += page.entries.ids().to_pylist()[: page.rows]
             if number % 3 == 0:
