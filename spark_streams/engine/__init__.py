@@ -1,7 +1,7 @@
 """The bundled stream engine: a server that speaks the Redis protocol, in pure Python, for local work and tests.
 
-`with LocalEngine() as engine: engine.url` is a private one; `python -m spark_streams.engine` serves on a port; an
-`embedded:` URL resolves through `embedded.locate`. Nothing here imports pyspark, pyarrow or numpy.
+`with LocalEngine() as engine: engine.url` starts a private engine. `python -m spark_streams.engine` serves on a port.
+`embedded.locate` resolves an `embedded:` URL. Nothing here imports pyspark, pyarrow or numpy.
 """
 
 from __future__ import annotations

@@ -23,12 +23,12 @@ _LEVELS = {"debug": 10, "verbose": 10, "notice": 20, "warning": 30, "nothing": 1
 
 
 def main(arguments: list[str] | None = None, prog: str = "python -m spark_streams.engine") -> int:
-    """Serve until stopped. Exit code 2 for wrong options, 1 and one line on stderr if it cannot listen."""
-    # The other threads prepare and write; the one that serves waits for none of them for long.
+    """Serve until stopped. Return exit code 2 for wrong options, 1 and a line on stderr if it cannot listen."""
+    # Other threads prepare batches and write files. A short interval keeps the serving thread from waiting for them.
     sys.setswitchinterval(0.0005)
     engine = new_engine()
     config = engine.config
-    chosen = configure(config, prog, arguments)
+    process_options = configure(config, prog, arguments)
     try:
         directory = config.text("dir")
         config.fill("dir", str(Path(directory).resolve(strict=True)) if directory else os.getcwd())
@@ -37,14 +37,14 @@ def main(arguments: list[str] | None = None, prog: str = "python -m spark_stream
         print(f"spark_streams.engine: {problem.filename}: {problem.strerror or problem}", file=sys.stderr)
         return 1
     try:
-        engine.persistence.take_hold()
+        engine.persistence.lock_file()
     except PersistenceError as problem:
         print(f"spark_streams.engine: {problem}", file=sys.stderr)
         return 1
-    parent = chosen.parent
-    server = Server(engine, chosen.idle, (lambda: os.getppid() != parent) if parent else (lambda: False))
+    parent = process_options.parent
+    server = Server(engine, process_options.idle, (lambda: os.getppid() != parent) if parent else (lambda: False))
     try:
-        where = server.listen()
+        addresses = server.listen()
     except OSError as problem:
         print(f"spark_streams.engine: cannot listen on {problem.filename}: {problem.strerror}", file=sys.stderr)
         return 1
@@ -53,16 +53,16 @@ def main(arguments: list[str] | None = None, prog: str = "python -m spark_stream
         return 1
     for name in (signal.SIGTERM, signal.SIGINT):
         signal.signal(name, lambda *_: server.stop_soon())
-    return _serve(engine, server, " and ".join(where), log)
+    return _serve(engine, server, " and ".join(addresses), log)
 
 
-def _serve(engine: Engine, server: Server, where: str, log: logging.Logger) -> int:
-    """Read the file back and serve until stopped; the exit code."""
+def _serve(engine: Engine, server: Server, addresses: str, log: logging.Logger) -> int:
+    """Load the append-only file, serve until stopped, and return the exit code."""
 
     def get_ready() -> None:
         engine.persistence.start()
         garbage.begin()
-        log.info("ready on %s", where)
+        log.info("ready on %s", addresses)
 
     try:
         with contextlib.suppress(KeyboardInterrupt, LoadingStoppedError):
@@ -85,7 +85,7 @@ def _log_to(config: Config) -> logging.Logger:
     handler.setFormatter(logging.Formatter("%(asctime)s %(process)d %(message)s"))
     log.addHandler(handler)
     log.propagate = False
-    config.when("loglevel", lambda: log.setLevel(_LEVELS[config.text("loglevel")]))
+    config.on_change("loglevel", lambda: log.setLevel(_LEVELS[config.text("loglevel")]))
     return log
 
 

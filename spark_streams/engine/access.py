@@ -1,6 +1,6 @@
-"""What stands before commands when there is a reason to: a password, a memory limit, a file that is being read back.
+"""Checks before a command runs: password, memory limit, and whether the append-only file is still being loaded.
 
-While there is none, the guard is not `needed`, and no command is checked.
+If none of the three applies, the guard is not `needed`, and no command is checked.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from spark_streams.engine.store.memory import MemoryGauge
 OUT_OF_MEMORY = "OOM command not allowed when used memory > 'maxmemory'."
 LOADING = "LOADING Redis is loading the dataset in memory"
 WRONG_PASSWORD = "WRONGPASS invalid username-password pair or user is disabled."
-# A line of an HTTP request begins with one of them; a browser sends them before any body. Source: `processCommand`.
+# First words of an HTTP request; a browser sends them before any body. Source: Redis' `processCommand`.
 HTTP_WORDS = frozenset((b"post", b"host:"))
-MOST_REFUSALS = 100  # of a client that is not logged in
+MAX_REFUSALS = 100  # commands refused to a client that is not logged in, before its connection is closed
 _QUIET_SECONDS = 60
 HTTP_REQUEST = (
     "it sent an HTTP request (POST or Host:), as a web page does that tries to run commands here. None was run"
@@ -31,21 +31,21 @@ log = logging.getLogger("rstream.engine")
 
 
 class HttpRequestError(Exception):
-    """The client sent a line of an HTTP request: close the connection, and run nothing of what is behind it."""
+    """The client sent a line of an HTTP request. Close the connection, and do not run what follows."""
 
 
 class Guard:
-    """Says which commands are refused. One for each engine."""
+    """Decides which commands are refused. There is one guard for each engine."""
 
     def __init__(self, config: Config, memory: MemoryGauge) -> None:
         self._config = config
         self._memory = memory
         self._password = b""
         self._loading = False
-        self._next_warning: dict[str, float] = {}  # when each may be logged again
+        self._next_warning: dict[str, float] = {}  # time.monotonic() from which each warning may be logged again
         self.needed = False  # whether commands must be checked
-        config.when("requirepass", self._password_changed)
-        config.when("maxmemory", self._limit_changed)
+        config.on_change("requirepass", self._password_changed)
+        config.on_change("maxmemory", self._limit_changed)
 
     def _password_changed(self) -> None:
         self._password = self._config.text("requirepass").encode("utf-8", "surrogateescape")
@@ -59,44 +59,44 @@ class Guard:
         self.needed = bool(self._password or self._memory.limit or self._loading)
 
     def set_loading(self, loading: bool) -> None:
-        """From now on only commands that need no data are let through, or all are again."""
+        """Set whether the append-only file is being loaded: then only commands that need no data are allowed."""
         self._loading = loading
         self._refresh()
 
     @property
-    def closed(self) -> bool:
+    def has_password(self) -> bool:
         """Whether clients must authenticate."""
         return bool(self._password)
 
-    def keeps_out(self, client: Client) -> bool:
-        """Whether this client has yet to authenticate."""
+    def must_authenticate(self, client: Client) -> bool:
+        """Whether this client must still authenticate."""
         return bool(self._password) and not client.authenticated
 
     def admit(self, client: Client, user: bytes, password: bytes) -> None:
-        """AUTH and HELLO AUTH. Raises WRONGPASS."""
-        import hmac  # loads OpenSSL: not at every start
+        """Authenticate a client (AUTH, HELLO AUTH). Raises CommandError (WRONGPASS)."""
+        import hmac  # it loads OpenSSL: not at every start
 
-        # Without a password, as in Redis, the default user comes in with any.
+        # As in Redis: if no password is set, the default user may log in with any password.
         if user != b"default" or (self._password and not hmac.compare_digest(password, self._password)):
             raise CommandError(WRONG_PASSWORD)
         client.authenticated = True
 
     def count_refusal(self, client: Client) -> None:
-        """A command of a client that is not logged in was refused. The last of `MOST_REFUSALS` closes it."""
+        """Count a refused command of a client that is not logged in; close the client after `MAX_REFUSALS`."""
         client.refusals += 1
-        if client.refusals == MOST_REFUSALS:
+        if client.refusals == MAX_REFUSALS:
             client.closing = True
-            self.warn_of(client, f"{MOST_REFUSALS} commands refused before it logged in")
+            self.warn_closing(client, f"{MAX_REFUSALS} commands refused before it logged in")
 
-    def warn_of(self, client: Client, why: str) -> None:
-        """Log why a connection is closed that anybody can make: each reason once a minute, not to fill the disk."""
+    def warn_closing(self, client: Client, why: str) -> None:
+        """Log why an unauthenticated client's connection is closed. Each reason is logged at most once a minute."""
         moment = time.monotonic()
         if moment >= self._next_warning.get(why, 0):
             self._next_warning[why] = moment + _QUIET_SECONDS
             log.warning("closing %s: %s", client.address, why)
 
     def check(self, client: Client, spec: Command, args: list[bytes]) -> None:
-        """Raises NOAUTH, LOADING or OOM."""
+        """Raise CommandError (NOAUTH, LOADING or OOM) if the client may not run this command now."""
         if self._password and not client.authenticated and "noauth" not in spec.flags:
             raise CommandError("NOAUTH Authentication required.")
         if self._loading and "loading" not in spec.flags:

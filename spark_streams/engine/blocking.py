@@ -1,8 +1,8 @@
-"""Clients that wait for a stream: served first come, first served.
+"""Clients that wait for a stream, served in the order of their arrival.
 
-A waiter stands in the `waiting` map of its database under each of its keys, in order of arrival. A command that changes
-a key puts the key on `ready`; after the command (after EXEC, for a transaction) the ready keys' waiters try again in
-order, and those that get something leave. Source: Redis' `blocked.c`.
+A waiter is entered in the `waiting` map of its database, under each of its keys. A command that changes a key puts the
+key on `ready`. After the command (after EXEC, for a transaction) the waiters of the ready keys are attempted again, in
+order. Waiters with a reply are removed. Source: Redis' `blocked.c`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Waiters:
     """All blocked clients of the engine."""
 
     def __init__(self, deliver: Callable[[Client, Reply], None]) -> None:
-        """`deliver` is called for each that has its reply."""
+        """`deliver` sends the reply of a client that is no longer blocked."""
         self._deliver = deliver
         self._timed: set[Waiter] = set()
         self.count = 0
@@ -32,12 +32,12 @@ class Waiters:
         waiter.client.waiter = waiter
         for key in waiter.keys:
             waiter.db.waiting.setdefault(key, {})[waiter] = None
-        if waiter.times():
+        if waiter.deadlines():
             self._timed.add(waiter)
         self.count += 1
 
     def remove(self, waiter: Waiter) -> None:
-        """Unblock without a reply (its client went away)."""
+        """Unblock without a reply, because the client has disconnected."""
         waiter.client.waiter = None
         for key in set(waiter.keys):
             queue = waiter.db.waiting.get(key)
@@ -54,7 +54,7 @@ class Waiters:
         self._deliver(waiter.client, reply)
 
     def serve(self, db: Database) -> None:
-        """Let the waiters of all ready keys try again."""
+        """Attempt the commands of all waiters for ready keys again."""
         while db.ready:
             keys, db.ready = list(db.ready), {}
             for key in keys:
@@ -65,8 +65,8 @@ class Waiters:
     def _try(self, waiter: Waiter) -> None:
         try:
             reply = waiter.attempt()
-            if reply is None and waiter.again is not None:
-                waiter.again_at = waiter.again()
+            if reply is None and waiter.find_retry_time is not None:
+                waiter.retry_at = waiter.find_retry_time()
         except CommandError as failure:
             reply = error(failure.text)
         if reply is not None:
@@ -74,18 +74,18 @@ class Waiters:
 
     @property
     def timed(self) -> int:
-        """How many do not wait for ever."""
+        """Number of waiters with a deadline or a retry time."""
         return len(self._timed)
 
     def next_deadline(self) -> int | None:
-        """When the first waiter's time is up, or it is to be tried again."""
-        return min((time for waiter in self._timed for time in waiter.times()), default=None)
+        """Return the first deadline or retry time of all waiters, in Unix milliseconds; None if there is none."""
+        return min((time for waiter in self._timed for time in waiter.deadlines()), default=None)
 
     def expire(self, now: int) -> None:
-        """Try again those whose entries have become old enough; answer those whose time is up."""
-        for waiter in [waiter for waiter in self._timed if waiter.again_at is not None and waiter.again_at <= now]:
+        """Attempt waiters whose retry time has come; send the timeout reply to those whose deadline has passed."""
+        for waiter in [waiter for waiter in self._timed if waiter.retry_at is not None and waiter.retry_at <= now]:
             if waiter.client.waiter is waiter:
                 self._try(waiter)
         due = [waiter for waiter in self._timed if waiter.deadline is not None and waiter.deadline <= now]
         for waiter in sorted(due, key=lambda w: w.deadline or 0):
-            self.finish(waiter, waiter.nothing)
+            self.finish(waiter, waiter.timeout_reply)

@@ -1,4 +1,4 @@
-"""A client as commands see it: its name, protocol, database, transaction, reply mode, what it waits for. No socket."""
+"""A client as commands see it: name, protocol, database, transaction, reply mode, blocked command. No socket."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ class Client:
         self.reply_mode = REPLY_ON
         self.queue: list[Request] | None = None  # commands since MULTI
         self.broken = False  # a queued command was refused: EXEC aborts
-        self.dirty = False  # a watched key changed: EXEC answers nil
+        self.dirty = False  # a watched key changed: EXEC returns nil
         self.watching: list[tuple[Database, bytes]] = []
         self.waiter: Waiter | None = None  # set while blocked
         self.authenticated = True
         self.refusals = 0  # commands refused before it logged in
-        self.closing = False  # close once the output is written
+        self.closing = False  # close the connection when its output is written
 
     def unwatch(self) -> None:
         """Forget all watched keys."""
@@ -55,32 +55,44 @@ class Client:
         self.dirty = False
 
     def leave_transaction(self) -> None:
-        """As after EXEC or DISCARD."""
+        """Reset the transaction, as after EXEC or DISCARD."""
         self.queue = None
         self.broken = False
         self.unwatch()
 
 
 class Waiter:
-    """One blocked command. `attempt` gives its reply, None while there is nothing yet; it may raise CommandError."""
+    """A blocked command. `attempt` returns its reply, or None if there is none yet; it may raise CommandError."""
 
-    __slots__ = ("again", "again_at", "attempt", "client", "db", "deadline", "keys", "needs_key", "nothing")
+    __slots__ = (
+        "attempt",
+        "client",
+        "db",
+        "deadline",
+        "find_retry_time",
+        "keys",
+        "needs_key",
+        "retry_at",
+        "timeout_reply",
+    )
 
     def __init__(
         self, client: Client, db: Database, keys: Sequence[bytes], deadline: int | None,
-        attempt: Callable[[], Reply | None], nothing: Reply, again: Callable[[], int] | None = None,
+        attempt: Callable[[], Reply | None], timeout_reply: Reply, find_retry_time: Callable[[], int] | None = None,
         needs_key: bool = False,
     ) -> None:  # fmt: skip
         self.client = client
         self.db = db
         self.keys = keys
-        self.deadline = deadline  # Unix milliseconds; None waits for ever
+        self.deadline = deadline  # Unix milliseconds; None: no timeout
         self.attempt = attempt
-        self.nothing = nothing  # the reply when time is up
-        self.again = again  # after an attempt: when to try again although no key has changed, in Unix milliseconds
-        self.again_at = again() if again is not None else None
-        self.needs_key = needs_key  # it ends with an error when a key goes (XREADGROUP)
+        self.timeout_reply = timeout_reply  # the reply after the deadline
+        self.find_retry_time = (
+            find_retry_time  # after an attempt: when to retry without a change of a key, Unix milliseconds
+        )
+        self.retry_at = find_retry_time() if find_retry_time is not None else None
+        self.needs_key = needs_key  # the command fails if its key is deleted (XREADGROUP)
 
-    def times(self) -> list[int]:
-        """When something has to be done about it."""
-        return [time for time in (self.deadline, self.again_at) if time is not None]
+    def deadlines(self) -> list[int]:
+        """Return the waiter's deadline and retry time, as far as it has them, in Unix milliseconds."""
+        return [time for time in (self.deadline, self.retry_at) if time is not None]

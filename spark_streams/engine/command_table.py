@@ -1,6 +1,6 @@
-"""The command table: name, arity, flags, keys, handler; containers hold their subcommands.
+"""The command table: name, arity, flags, keys, handler. Container commands hold their subcommands.
 
-Arity counts the command's name; negative means "at least". Source: Redis' `COMMAND INFO`.
+Arity counts the command's name; a negative arity means "at least". Source: Redis' `COMMAND INFO`.
 """
 
 from __future__ import annotations
@@ -10,16 +10,15 @@ from typing import TypeAlias, TypeVar
 
 from spark_streams.engine.resp.replies import CommandError, Reply
 
-# Called with the engine, the client and the arguments; the table itself needs to know neither.
+# Called with the engine, the client and the arguments. The table itself depends on none of their types.
 Handler: TypeAlias = Callable[..., Reply | None]
 AnyHandler = TypeVar("AnyHandler", bound=Handler)
 
 
 class Command:
-    """One command or subcommand (`xgroup|create`). A handler that answers None has blocked its client.
+    """One command or subcommand (`xgroup|create`). A handler that returns None has blocked its client.
 
-    flags: Redis' own words, as far as something here depends on them; and `effect`, see `verbatim`; keys: first, last,
-    step.
+    flags: Redis' names, as far as this engine uses them, and `effect` (see `verbatim`). keys: first, last, step.
     """
 
     def __init__(
@@ -30,24 +29,24 @@ class Command:
         self.flags = flags
         self.keys = keys
         self.handler = handler
-        self.fast = "fast" in flags  # its time does not depend on what is stored
+        self.fast = "fast" in flags  # its time does not depend on the size of the data
         self.subcommands: dict[bytes, Command] = {}
-        # What it changes is written down as it came, or as `journal` says for its name.
+        # If it changes data, the journal records it as it was sent, or as `journal` defines for its name.
         self.verbatim = "write" in flags and "effect" not in flags
         self.calls = self.rejected = self.failed = self.nanoseconds = 0
 
     def check_arity(self, count: int) -> None:
-        """Raises Redis' arity error when `count` arguments, the name included, are wrong."""
+        """Raise Redis' arity error if `count` arguments, including the name, are wrong."""
         if (self.arity >= 0 and count != self.arity) or count < -self.arity:
             raise CommandError(f"ERR wrong number of arguments for '{self.name}' command")
 
 
 COMMANDS: dict[bytes, Command] = {}
-REFUSED: dict[bytes, bytes] = {}  # commands of Redis that this engine does not have: the reason
+REFUSED: dict[bytes, bytes] = {}  # Redis commands that this engine does not implement: the reason
 
 
 def every_command() -> Iterable[Command]:
-    """All commands and subcommands."""
+    """Yield all commands and subcommands."""
     for spec in COMMANDS.values():
         yield spec
         yield from spec.subcommands.values()
@@ -56,31 +55,31 @@ def every_command() -> Iterable[Command]:
 def command(
     name: str, arity: int, flags: str = "", keys: tuple[int, int, int] = (0, 0, 0)
 ) -> Callable[[AnyHandler], AnyHandler]:
-    """Enter a handler under its name; `container|sub` makes the container on first mention."""
+    """Register a handler under its name; the first `container|sub` also creates the container."""
 
     def enter(handler: AnyHandler) -> AnyHandler:
-        made = Command(name, arity, frozenset(flags.split()), keys, handler)
+        new_command = Command(name, arity, frozenset(flags.split()), keys, handler)
         parent, bar, child = name.partition("|")
         if bar:
             container = COMMANDS.get(parent.encode())
             if container is None:
                 container = COMMANDS[parent.encode()] = Command(parent, -2, frozenset(), (0, 0, 0), None)
-            container.subcommands[child.encode()] = made
+            container.subcommands[child.encode()] = new_command
         else:
-            COMMANDS[name.encode()] = made
+            COMMANDS[name.encode()] = new_command
         return handler
 
     return enter
 
 
-def named_by(args: list[bytes]) -> Command | None:
-    """The command that these arguments name, whatever their number."""
+def find_by_name(args: list[bytes]) -> Command | None:
+    """Return the command or subcommand that these arguments name, without an arity check; None if it is unknown."""
     spec = COMMANDS.get(args[0].lower())
     return spec.subcommands.get(args[1].lower()) if spec is not None and spec.handler is None and args[1:] else spec
 
 
 def find(args: list[bytes]) -> Command:
-    """The command that these arguments name. Raises Redis' errors for an unknown one or a wrong count."""
+    """Return the command that these arguments name. Raises Redis' errors for an unknown command or a wrong arity."""
     spec = COMMANDS.get(args[0].lower())
     if spec is None:
         why = REFUSED.get(args[0].lower(), b"")
@@ -108,7 +107,7 @@ def find(args: list[bytes]) -> Command:
 
 
 def keys_of(spec: Command, args: list[bytes]) -> list[bytes]:
-    """The key arguments, by the spec's positions."""
+    """Return the key arguments of a command."""
     first, last, step = spec.keys
     if not first:
         return []

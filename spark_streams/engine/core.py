@@ -1,7 +1,7 @@
-"""The engine without sockets: databases, clients, configuration, and running one command after the other.
+"""The engine without sockets: databases, clients, configuration, and running commands one after the other.
 
-The server reads bytes, calls `run` with the commands of one socket read, and writes what `run` put out. Time comes in
-through `clock` and is read once per socket read, so all commands of a pipelined chunk share a millisecond.
+The server reads bytes, calls `run` with the commands of one socket read, and writes the replies that `run` returns. The
+`clock` is read once per socket read, so that all commands of a pipelined chunk share a millisecond.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from typing import TypeAlias
 from spark_streams.engine.access import HTTP_REQUEST, HTTP_WORDS, Guard, HttpRequestError
 from spark_streams.engine.blocking import Waiters
 from spark_streams.engine.client import REPLY_OFF, REPLY_ON, REPLY_SKIP_NEXT, REPLY_SKIPPING, Client, Waiter
-from spark_streams.engine.command_table import COMMANDS, Command, find, named_by
+from spark_streams.engine.command_table import COMMANDS, Command, find, find_by_name
 from spark_streams.engine.journal import Journal
 from spark_streams.engine.persistence.append_only import Persistence
 from spark_streams.engine.resp.replies import QUEUED, CommandError, Reply, error
 from spark_streams.engine.resp.requests import Request
-from spark_streams.engine.resp.xadd_batch import Aside, Shapes, XaddBatch
+from spark_streams.engine.resp.xadd_batch import BackgroundShapeMaker, Shapes, XaddBatch
 from spark_streams.engine.settings.config import Config
 from spark_streams.engine.store.keyspace import Database
 from spark_streams.engine.store.memory import MemoryGauge
 from spark_streams.engine.store.node_limits import NodeLimits
 
-REDIS_VERSION = "8.10.0"  # the newest version whose stream commands are all here
+REDIS_VERSION = "8.10.0"  # the newest Redis version whose stream commands are all implemented
 DATABASES = 16
-_FAST_RUN = 16  # fast commands between two looks at the clock, which takes about a tenth of such a command's time
+_FAST_RUN = 16  # fast commands between two readings of the clock; a reading takes a tenth of such a command
 
-# Carries out a batch of XADDs as one; None, and nothing is done, where they must be run one by one.
+# Run a batch of XADDs as one. None: nothing was done, and the commands must run one by one.
 AddBatch: TypeAlias = "Callable[[Engine, Client, XaddBatch], bytes | None]"
 
 log = logging.getLogger("rstream.engine")
@@ -43,17 +43,17 @@ def unix_ms() -> int:
 
 
 class Engine:
-    """All state of one engine process. launch/assembly.py makes one."""
+    """All state of one engine process. Created by launch/assembly.py."""
 
     def __init__(self, add_batch: AddBatch, clock: Callable[[], int] = unix_ms) -> None:
         self.clock = clock
         self.now = clock()
         self.started = self.now
         self.node_limits = NodeLimits()
-        self.loading = False  # while the append-only file is read back, nothing expires
-        self.journal: Journal | None = None  # set while changes are written down
+        self.loading = False  # while the append-only file is loaded: no key expires
+        self.journal: Journal | None = None  # set if changes are recorded
         self.wake: Callable[[], None] = lambda: None  # end the server's waiting; safe in any thread
-        self.breathe: Callable[[], None] = lambda: None  # serve who asks meanwhile; set by the server
+        self.serve_meanwhile: Callable[[], None] = lambda: None  # serve clients during a long job; set by the server
         self.config = Config(self.node_limits)
         self.persistence = Persistence(self)
         self.databases = [Database(number, lambda: 0 if self.loading else self.now) for number in range(DATABASES)]
@@ -79,14 +79,14 @@ class Engine:
         self.error_replies = 0
         self._add_batch = add_batch
         self._xadd = COMMANDS[b"xadd"]
-        self.shapes = Shapes(make=Aside())
-        self._known: dict[bytes, Command] = {}
-        self._timed: Command | None = None  # what time is counted for
+        self.shapes = Shapes(make=BackgroundShapeMaker())
+        self._command_cache: dict[bytes, Command] = {}
+        self._timed: Command | None = None  # command whose time is being measured
         self._timed_since = 0
-        self._may_be_long = False  # this call of `run` has run more than fast commands
+        self._may_be_long = False  # this call of `run` has run a command that is not fast
 
     def set_loading(self, loading: bool) -> None:
-        """The append-only file is being read back, or is so no more."""
+        """Set whether the append-only file is being loaded."""
         self.loading = loading
         self.access.set_loading(loading)
 
@@ -96,73 +96,73 @@ class Engine:
         return self.now
 
     def connect(self, address: str, laddr: str) -> Client:
-        """A new client."""
+        """Return the state of a new client."""
         client = Client(self.next_client, self.databases[0], address, laddr, self.now)
-        client.authenticated = not self.access.closed
+        client.authenticated = not self.access.has_password
         self.next_client += 1
         self.clients[client.id] = client
         self.connections_received += 1
         return client
 
     def forget(self, client: Client) -> None:
-        """The client is gone."""
+        """Remove a client that has disconnected."""
         if client.waiter is not None:
             self.waiters.remove(client.waiter)
         client.unwatch()
         self.clients.pop(client.id, None)
 
     def run(
-        self, client: Client, requests: list[Request], out: list[bytes], room: int, start: int = 0,
+        self, client: Client, requests: list[Request], out: list[bytes], reply_budget: int, start: int = 0,
         until: float = math.inf,
     ) -> int:  # fmt: skip
-        """Run requests from `start` on in order, their replies appended to `out`; where it stopped.
+        """Run requests in order from index `start` and append their replies to `out`. Return the index after the last.
 
-        The last is one that blocks or closes, the one whose reply makes them more than `room` bytes, or the one that
-        ends after `until` (time.perf_counter). While all commands are fast, the clock is read after every 16th only.
-        An XaddBatch that must not be taken as one is replaced in `requests` by its commands.
+        It stops after a request that blocks or closes the client, after more than `reply_budget` bytes of replies, or
+        after `until` (time.perf_counter). If all commands are fast, the clock is read after every 16th only.
+        An XaddBatch that cannot run as one is replaced in `requests` by its commands.
         """
         client.last_seen = self.now
         self._may_be_long = False
-        at = start
-        while at < len(requests):
-            request = requests[at]
+        index = start
+        while index < len(requests):
+            request = requests[index]
             if isinstance(request, list):
                 reply = self.execute(client, request)
                 self.commands_processed += 1
             else:
                 reply = self._run_batch(client, request)
                 if reply is None:
-                    requests[at : at + 1] = request.commands()
+                    requests[index : index + 1] = request.commands()
                     continue
-            at += 1
+            index += 1
             if client.reply_mode != REPLY_ON:
                 self._keep_silent(client)
             elif isinstance(reply, bytes):
                 out.append(reply)
-                room -= len(reply)
+                reply_budget -= len(reply)
             elif reply is not None:
                 before = len(out)
                 reply.write(out, client.resp)
-                room -= sum(map(len, out[before:]))
+                reply_budget -= sum(map(len, out[before:]))
             if client.db.ready:
                 self.serve_ready()
                 self._may_be_long = True
-            if client.waiter is not None or client.closing or room < 0:
+            if client.waiter is not None or client.closing or reply_budget < 0:
                 break
-            if (self._may_be_long or at % _FAST_RUN == 0) and time.perf_counter() > until:
+            if (self._may_be_long or index % _FAST_RUN == 0) and time.perf_counter() > until:
                 break
         self._time(None)
-        return at
+        return index
 
     def _keep_silent(self, client: Client) -> None:
-        """A command is done whose reply CLIENT REPLY keeps back: all of them (OFF), or the one behind SKIP."""
+        """Update the reply mode (CLIENT REPLY OFF or SKIP) after a command whose reply is not sent."""
         if client.reply_mode == REPLY_SKIP_NEXT:
             client.reply_mode = REPLY_SKIPPING
         elif client.reply_mode == REPLY_SKIPPING and client.waiter is None:
             client.reply_mode = REPLY_ON
 
     def _run_batch(self, client: Client, batch: XaddBatch) -> bytes | None:
-        """The replies of a batch of XADDs; None, and nothing is done, where they must be run one by one."""
+        """Return the replies of a batch of XADDs; None if nothing was done because they must run one by one."""
         if client.queue is not None and client.reply_mode != REPLY_ON:
             return None
         if self.access.needed:
@@ -180,7 +180,7 @@ class Engine:
         return replies
 
     def execute_batch(self, client: Client, batch: XaddBatch) -> bytes | None:
-        """The same without asking whether it may be run, or is only to be queued."""
+        """Run a batch of XADDs without access checks and without queueing; the reply as in `_run_batch`."""
         spec = self._xadd
         if spec is not self._timed:
             self._time(spec)
@@ -192,7 +192,7 @@ class Engine:
         return replies
 
     def _time(self, spec: Command | None) -> None:
-        """From now on time goes to this command: the clock is read where the command changes, not for each."""
+        """Count time for this command from now on. The clock is read when the command changes, not for each command."""
         moment = time.perf_counter_ns()
         if self._timed is not None:
             self._timed.nanoseconds += moment - self._timed_since
@@ -201,20 +201,20 @@ class Engine:
             self._may_be_long = True
 
     def serve_ready(self) -> None:
-        """Serve the clients that wait for keys which have just changed."""
+        """Serve clients that wait for keys that have just changed."""
         for db in self.databases:
             if db.ready:
                 self.waiters.serve(db)
 
     def block(self, waiter: Waiter) -> None:
-        """The command that its client has just sent waits. It counts as one that was called once it has its reply."""
+        """Block the client of this waiter. Its command counts as called when it has its reply."""
         spec = COMMANDS[waiter.client.last_command.lower()]
         spec.calls -= 1
         self.commands_processed -= 1
         self.waiters.add(waiter)
 
     def _deliver(self, client: Client, reply: Reply) -> None:
-        """A blocked client gets its reply now."""
+        """Send the reply of a client that was blocked."""
         spec = COMMANDS[client.last_command.lower()]
         spec.calls += 1
         self.commands_processed += 1
@@ -229,13 +229,15 @@ class Engine:
         self.send(client, reply)
 
     def execute(self, client: Client, args: list[bytes]) -> Reply | None:
-        """Run one command. The reply; None when it has blocked, or answers nothing by its nature."""
+        """Run one command. Return its reply; None if it has blocked its client or has no reply."""
         spec: Command | None = None
         running = False
         try:
-            known = self._known.get(args[0])
-            if known is not None and (len(args) == known.arity or len(args) >= -known.arity > 0):
-                spec = known
+            cached_command = self._command_cache.get(args[0])
+            if cached_command is not None and (
+                len(args) == cached_command.arity or len(args) >= -cached_command.arity > 0
+            ):
+                spec = cached_command
             else:
                 spec = self.look_up(args)
             client.last_command = args[0]
@@ -265,7 +267,7 @@ class Engine:
         except CommandError as failure:
             return self._refuse(client, args, failure, spec, running)
         except HttpRequestError:
-            self.access.warn_of(client, HTTP_REQUEST)
+            self.access.warn_closing(client, HTTP_REQUEST)
             client.closing = True
             self.disconnect(client)
             return None
@@ -276,13 +278,13 @@ class Engine:
     def _refuse(
         self, client: Client, args: list[bytes], failure: CommandError, spec: Command | None, running: bool
     ) -> bytes:
-        """The error as a reply, counted for the command (running: it had begun); a queued transaction is broken."""
+        """Return the error reply and count it (running: the handler had started). Break an open transaction."""
         reply = error(failure.text)
-        if self.access.keeps_out(client):
+        if self.access.must_authenticate(client):
             self.access.count_refusal(client)
         if client.queue is not None and (spec is None or "intransaction" not in spec.flags):
             client.broken = True
-        named = spec or named_by(args)
+        named = spec or find_by_name(args)
         if named is not None:
             named.failed += running
             named.rejected += not running
@@ -290,16 +292,16 @@ class Engine:
         return reply
 
     def look_up(self, args: list[bytes]) -> Command:
-        """The command that these arguments name. Raises CommandError, HttpRequestError."""
+        """Return the command that these arguments name. Raises CommandError, HttpRequestError."""
         if args[0].lower() in HTTP_WORDS:
             raise HttpRequestError
         spec = find(args)
         if spec.name.encode() == args[0].lower():
-            self._known[args[0]] = spec
+            self._command_cache[args[0]] = spec
         return spec
 
     def commit(self) -> None:
-        """What has changed so far may be told to clients after this. Raises PersistenceError."""
+        """Write recorded changes, before replies about them are sent. Raises PersistenceError."""
         if self.journal is not None and self.journal.parts:
             self.persistence.writer.commit()
 
@@ -309,7 +311,7 @@ class Engine:
             self.journal.write(db, b"DEL", key)
 
     def count_error(self, line: bytes) -> None:
-        """For INFO's errorstats."""
+        """Count an error reply for INFO's errorstats."""
         self.error_replies += 1
         prefix = line[1:].split(None, 1)[0].decode("utf-8", "replace")
         self.errors[prefix] = self.errors.get(prefix, 0) + 1

@@ -1,27 +1,27 @@
-"""Python's garbage collector, kept out of the clients' way.
+"""Settings of Python's garbage collector that keep its pauses short.
 
-What commands and connections leave behind is freed by its reference counts; of circles there is one for each consumer
-of a group that is deleted. So what has survived one look is not looked at again while somebody asks for something: a
-look takes as long as there are new objects, a fraction of a millisecond, however much the streams hold.
+Nearly all objects of commands and connections are freed by reference counts; a deleted group leaves one cycle for each
+consumer. So an object that survives one collection is frozen: later collections skip it until the engine is idle. A
+collection then takes a fraction of a millisecond, independent of the size of the streams.
 """
 
 from __future__ import annotations
 
 import gc
 
-_YOUNG = 1_000  # new containers from one look to the next
+_YOUNG = 1_000  # new containers between two collections
 _NEVER = 1_000_000_000
 
 
 def begin() -> None:
-    """From now on only what is new is looked at."""
+    """Collect only new objects from now on."""
     sweep()
     gc.set_threshold(_YOUNG, _NEVER, _NEVER)
     gc.callbacks.append(_leave_out)
 
 
 def sweep() -> None:
-    """Look at everything, while nobody asks for anything."""
+    """Collect all objects; called when no client is active."""
     gc.unfreeze()
     gc.collect()
     gc.freeze()

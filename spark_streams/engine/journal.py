@@ -1,21 +1,21 @@
-"""What changed, as commands: the words in which the append-only file is written.
+"""Changes as commands, in the form in which the append-only file is written.
 
-A command is written down by its effect, so that reading it back later, here or in a real Redis, needs neither this
-moment's clock nor this moment's state:
+A command is recorded by its effect. Loading the file, here or in Redis, then needs neither the clock nor the state of
+the moment when the command ran:
 
-    XADD k *  …                  XADD k 1526919030474-0 …                 (trimming: MAXLEN = what is left)
+    XADD k *  …                  XADD k 1526919030474-0 …                 (trimming: MAXLEN = remaining entries)
     XREADGROUP g c … >           XCLAIM k g c 0 id … TIME t RETRYCOUNT 1 FORCE JUSTID LASTID id
                                  XGROUP SETID k g id ENTRIESREAD n
-    XAUTOCLAIM                   XCLAIM for what was claimed, XACK for what no longer exists
+    XAUTOCLAIM                   XCLAIM for the claimed entries, XACK for deleted entries
     EXPIRE k 10                  PEXPIREAT k 1526919040474
     a key expires                DEL k
 
-Most commands are their own effect and are written as they came. Those that are not carry the flag `effect` in the
-command table and call the methods below, or stand in `_BY_STATE`: then what is written is how the key is now.
+Most commands are their own effect and are recorded as they were sent. The others carry the flag `effect` in the command
+table and call the methods below, or are listed in `_BY_STATE`: then the new state of the key is recorded.
 
-Several commands that belong together, and all of a transaction, stand between MULTI and EXEC.
+Several commands of one effect, and all commands of a transaction, are recorded between MULTI and EXEC.
 
-Nothing here knows of files: `parts` collects until somebody takes it.
+This module does not know files: `parts` collects the bytes until the writer takes them.
 """
 
 from __future__ import annotations
@@ -40,46 +40,46 @@ _HEADS = 1_000
 
 
 class Journal:
-    """Effects that wait to be written. One for all databases: SELECT is written where the database changes."""
+    """Recorded effects that are not written yet, for all databases: SELECT is recorded when the database changes."""
 
     __slots__ = ("_count", "_depth", "_heads", "_opened", "_opened_count", "parts", "refusal", "selected")
 
     def __init__(self) -> None:
         self.parts: list[bytes] = []
-        self.selected = -1  # the database that the commands behind the last one would go to
-        self.refusal = ""  # set while nothing can be written: commands that change something are answered with it
+        self.selected = -1  # database of the last recorded command
+        self.refusal = ""  # set while nothing can be written: the error reply of commands that change data
         self._count = 0
         self._depth = 0
-        self._opened = 0  # where MULTI would stand
+        self._opened = 0  # index in `parts` at which MULTI would be inserted
         self._opened_count = 0
         self._heads: dict[tuple[bytes, bytes], bytes] = {}
 
     def take(self) -> bytes:
-        """What waits, and nothing waits any more."""
+        """Return and clear the recorded bytes."""
         data = b"".join(self.parts)
         self.parts.clear()
         return data
 
     def begin(self) -> None:
-        """What follows belongs together."""
+        """Start a group of commands that must be loaded together."""
         if not self._depth:
             self._opened, self._opened_count = len(self.parts), self._count
         self._depth += 1
 
     def end(self) -> None:
-        """What belonged together is complete."""
+        """End a group of commands. Several commands are enclosed in MULTI and EXEC."""
         self._depth -= 1
         if not self._depth and self._count - self._opened_count > 1:
             self.parts.insert(self._opened, MULTI)
             self.parts.append(EXEC)
 
     def write(self, db: Database, *args: bytes) -> None:
-        """One command."""
+        """Record one command."""
         self._open(db)
         self.parts.append(fields_wire(list(args)))
 
     def write_raw(self, db: Database, *pieces: bytes) -> None:
-        """One command whose bytes are known."""
+        """Record one command that is encoded already."""
         self._open(db)
         self.parts += pieces
 
@@ -91,7 +91,7 @@ class Journal:
         self._count += 1
 
     def record(self, db: Database, name: str, args: list[bytes]) -> None:
-        """A command that has changed something, by its name in the command table."""
+        """Record a command that has changed data, by its name in the command table."""
         effect = _BY_STATE.get(name)
         if effect is None:
             self._open(db)
@@ -100,7 +100,7 @@ class Journal:
             effect(self, db, args)
 
     def restored(self, db: Database, key: bytes, existed: bool, commands: Iterable[bytes]) -> None:
-        """A key was made from a payload, which not every Redis can read: the commands that make it are written."""
+        """Record a key made by RESTORE as commands, because not every Redis can read the payload."""
         self.begin()
         if existed:
             self.write(db, b"DEL", key)
@@ -112,7 +112,7 @@ class Journal:
     # Streams
 
     def added(self, db: Database, key: bytes, identity: bytes, fields: bytes, keep: int | None = None) -> None:
-        """An entry: its id as a bulk string, its field section; what is left, where the stream was trimmed."""
+        """Record an entry: its ID as a bulk string and its fields. keep: the entries that remain after a trim."""
         self._open(db)
         cut = fields.index(b"\r\n")
         if keep is None:
@@ -130,7 +130,7 @@ class Journal:
     def added_batch(
         self, db: Database, key: bytes, names: int, head: bytes, endings: Sequence[bytes], sections: Sequence[bytes]
     ) -> None:
-        """Entries of so many fields whose ids are one head, `$15\\r\\n1526919030474-`, and an ending, `7\\r\\n`."""
+        """Record entries of `names` fields; an ID is the head, `$15\\r\\n1526919030474-`, and an ending, `7\\r\\n`."""
         self._open(db)
         self._count += len(sections) - 1
         pieces = [xadd_head(key, b"%d" % (2 * names)) + head] * (3 * len(sections))
@@ -139,16 +139,16 @@ class Journal:
         self.parts.append(b"".join(pieces))
 
     def trimmed(self, db: Database, key: bytes, keep: int, policy: Policy = Policy.KEEPREF) -> None:
-        """The oldest entries that the policy let go went, and so many are left."""
-        how = () if policy is Policy.KEEPREF else (policy.name.encode(),)
-        self.write(db, b"XTRIM", key, b"MAXLEN", b"=", number(keep), *how)
+        """Record a trim of the oldest entries that the policy allowed to remove; `keep` entries remain."""
+        policy_words = () if policy is Policy.KEEPREF else (policy.name.encode(),)
+        self.write(db, b"XTRIM", key, b"MAXLEN", b"=", number(keep), *policy_words)
 
     def consumer(self, db: Database, key: bytes, group: bytes, consumer: bytes) -> None:
-        """A consumer was made on first mention."""
+        """Record a consumer that was created on first use."""
         self.write(db, b"XGROUP", b"CREATECONSUMER", key, group, consumer)
 
     def position(self, db: Database, key: bytes, name: bytes, group: Group) -> None:
-        """Where a group stands."""
+        """Record the position of a group."""
         read = -1 if group.entries_read is None else group.entries_read
         last = entryid.text(group.last_id)
         self.write(db, b"XGROUP", b"SETID", key, name, last, b"ENTRIESREAD", number(read))
@@ -157,7 +157,7 @@ class Journal:
         self, db: Database, key: bytes, name: bytes, group: Group, slices: Sequence[Slice], consumer: Consumer | None,
         now: int,
     ) -> None:  # fmt: skip
-        """New entries went to a consumer (None: NOACK), and the group moved on."""
+        """Record new entries that were delivered to a consumer (None: NOACK), and the group's new position."""
         self.begin()
         if consumer is not None:
             last = entryid.text(group.last_id)
@@ -171,15 +171,15 @@ class Journal:
         self, db: Database, key: bytes, name: bytes, group: Group, consumer: Consumer,
         by_deliveries: dict[int, list[int]], time: int, dropped: Iterable[int] = (), moved: bool = False,
     ) -> None:  # fmt: skip
-        """Entries by their new delivery counts went to a consumer; others left the pending list; the group moved."""
+        """Record claimed entries by delivery count, entries that left the pending list, and a new position."""
         self.begin()
         last = entryid.text(group.last_id)
         for deliveries, ids in by_deliveries.items():
             tail = (b"TIME", number(time), b"RETRYCOUNT", number(deliveries), b"FORCE", b"JUSTID", b"LASTID", last)
             self._claim(db, key, name, consumer.name, list(map(entryid.text, ids)), tail)
-        gone = list(map(entryid.text, dropped))
-        if gone:
-            self.write(db, b"XACK", key, name, *gone)
+        dropped_texts = list(map(entryid.text, dropped))
+        if dropped_texts:
+            self.write(db, b"XACK", key, name, *dropped_texts)
         if moved:
             self.position(db, key, name, group)
         self.end()
@@ -187,7 +187,7 @@ class Journal:
     def redelivered(
         self, db: Database, key: bytes, name: bytes, group: Group, pel_ranges: Iterable[PelRange], stream: Stream
     ) -> None:
-        """Ranges whose time and deliveries have changed."""
+        """Record pending ranges whose delivery time and count have changed."""
         self.begin()
         for pel_range in pel_ranges:
             ids = pel_range.id_list(stream)
@@ -197,12 +197,12 @@ class Journal:
     def _claim(
         self, db: Database, key: bytes, name: bytes, consumer: bytes, texts: list[bytes], tail: tuple[bytes, ...]
     ) -> None:
-        for at in range(0, len(texts), _IDS_PER_COMMAND):
+        for start in range(0, len(texts), _IDS_PER_COMMAND):
             self._open(db)
-            self.parts += claim_command(key, name, consumer, texts[at : at + _IDS_PER_COMMAND], tail)
+            self.parts += claim_command(key, name, consumer, texts[start : start + _IDS_PER_COMMAND], tail)
 
 
-# Commands whose words do not say what they have done: how the key is now is written instead.
+# Commands whose arguments do not tell their effect: the new state of the key is recorded instead.
 
 
 def _expiry(journal: Journal, db: Database, args: list[bytes]) -> None:
@@ -225,37 +225,37 @@ def _string(journal: Journal, db: Database, args: list[bytes]) -> None:
 
 
 def _ids(journal: Journal, db: Database, args: list[bytes]) -> None:
-    """As it came, where nearly all arguments are ids."""
+    """Record a command unchanged, if nearly all of its arguments are entry IDs."""
     journal.write_raw(db, b"*%d%b" % (len(args), fields_wire(args[:3])[2:]), bulks(args[3:]))
 
 
 def _removed(journal: Journal, db: Database, args: list[bytes]) -> None:
-    """XDELEX and XACKDEL, which only Redis from 8.2 on has: what has gone, and what is pending no more."""
-    stream = cast("Stream", db.values[args[1]])  # the command has found one
+    """Record XDELEX and XACKDEL, which need Redis 8.2, as XDEL of deleted entries and XACK of acknowledged ones."""
+    stream = cast("Stream", db.values[args[1]])  # the command has checked that it exists
     groups: list[bytes] = []
     if args[0].lower() == b"xackdel":
         groups.append(args[2])
     texts: list[bytes] = []
-    at = 2 + len(groups)
-    while at < len(args):
-        if args[at].lower() == b"ids":
-            count = int(args[at + 1])
-            texts = args[at + 2 : at + 2 + count]
-            at += 2 + count
+    index = 2 + len(groups)
+    while index < len(args):
+        if args[index].lower() == b"ids":
+            count = int(args[index + 1])
+            texts = args[index + 2 : index + 2 + count]
+            index += 2 + count
             continue
-        if args[at].lower() == b"delref":
+        if args[index].lower() == b"delref":
             groups = list(stream.groups)
-        at += 1
+        index += 1
     ids = [entryid.parse(text) for text in texts]
     journal.begin()
-    gone = [entryid.text(entry_id) for entry_id in ids if stream.find(entry_id) is None]
-    if gone:
-        journal.write(db, b"XDEL", args[1], *gone)
+    deleted_texts = [entryid.text(entry_id) for entry_id in ids if stream.find(entry_id) is None]
+    if deleted_texts:
+        journal.write(db, b"XDEL", args[1], *deleted_texts)
     for name in groups:
         pending = stream.groups[name].pending
-        done = [entryid.text(entry_id) for entry_id in ids if pending.get(entry_id, stream) is None]
-        if done:
-            journal.write(db, b"XACK", args[1], name, *done)
+        acknowledged_texts = [entryid.text(entry_id) for entry_id in ids if pending.get(entry_id, stream) is None]
+        if acknowledged_texts:
+            journal.write(db, b"XACK", args[1], name, *acknowledged_texts)
     journal.end()
 
 

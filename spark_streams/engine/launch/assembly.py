@@ -1,4 +1,4 @@
-"""An engine put together: the core, and the commands that fill its command table. The core imports none of them."""
+"""Creates an engine: the core, and the commands that fill its command table. The core imports no command module."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ from spark_streams.engine.core import Engine, unix_ms
 
 
 def new_engine(clock: Callable[[], int] = unix_ms) -> Engine:
-    """An empty engine without sockets. `clock` gives Unix milliseconds."""
+    """Return an empty engine without sockets. `clock` returns Unix milliseconds."""
     return Engine(add_batch, clock)

@@ -1,4 +1,4 @@
-"""The command line and the configuration file: both end in the same table of options (settings/table.py)."""
+"""The command line and the configuration file; both set the options of settings/table.py."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from spark_streams.engine.settings.config import Config
 from spark_streams.engine.settings.table import OPTIONS, PASSWORD_VARIABLE, Option, SettingError
 
 _MOVING = """\
-Options are those of redis.conf, on the command line or in a file of that form (name and value on a line, # begins a
-comment, include reads another file); the command line has the last word. Anything that this engine does not have is
-refused.
+Options are those of redis.conf, on the command line or in a file of that form (name and value on a line; # begins a
+comment; include reads another file). The command line overrides the file. An option that this engine does not implement
+is an error.
 
 examples:
   {prog} --port 6400
@@ -25,16 +25,16 @@ examples:
   {prog} engine.conf --maxmemory 500mb
   {prog} --appendonly yes --dir /var/lib/streams
 
-moving out, on the day that a real Redis is wanted: with --appendonly yes everything is in one file of plain commands,
-which redis-cli loads (BGREWRITEAOF first makes it short):
+To move to Redis: with --appendonly yes, all data is in one file of plain commands, which redis-cli can load
+(run BGREWRITEAOF first to make the file short):
   redis-cli -p 6379 --pipe < /var/lib/streams/appendonly.aof
 """
-_INCLUDES = 16  # deep
+_INCLUDES = 16  # depth of nested include lines
 _PASSWORD_FILE = "requirepass-file"
 
 
-class Chosen(NamedTuple):
-    """What the command line says beyond the settings."""
+class ProcessOptions(NamedTuple):
+    """Arguments that are not settings: seconds without a client before a stop, process whose end stops the engine."""
 
     idle: float | None
     parent: int | None
@@ -44,8 +44,9 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> None:  # type: ignore[override]
         unknown = message.partition("unrecognized arguments: ")[2].split(" ")[0]
         names = [f"--{name}" for name in OPTIONS]
-        near = difflib.get_close_matches(unknown, names, 1) if unknown.startswith("--") else []
-        print(f"{self.prog}: {message}" + (f" (did you mean {near[0]}?)" if near else ""), file=sys.stderr)
+        similar_names = difflib.get_close_matches(unknown, names, 1) if unknown.startswith("--") else []
+        hint = f" (did you mean {similar_names[0]}?)" if similar_names else ""
+        print(f"{self.prog}: {message}{hint}", file=sys.stderr)
         print(f"{self.prog} --help shows every option", file=sys.stderr)
         sys.exit(2)
 
@@ -54,12 +55,12 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     parser = _Parser(
         prog=prog,
         usage=f"{prog} [FILE] [--option VALUE] ...",
-        description="Serve the bundled stream engine: every Redis client works with it.",
+        description="Serve the bundled stream engine. Every Redis client works with it.",
         epilog=_MOVING.format(prog=prog),
         formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=34, width=110),
         allow_abbrev=False,
     )
-    parser.add_argument("file", nargs="?", metavar="FILE", help="a configuration file, as redis.conf")
+    parser.add_argument("file", nargs="?", metavar="FILE", help="a configuration file in the form of redis.conf")
     for title, options in groupby(OPTIONS.values(), key=lambda option: option.group):
         group = parser.add_argument_group(title) if title else None
         for option in options:
@@ -69,11 +70,11 @@ def _parser(prog: str) -> argparse.ArgumentParser:
                     f"--{_PASSWORD_FILE}",
                     metavar="FILE",
                     dest=_PASSWORD_FILE,
-                    help=f"its first line is the password; or set {PASSWORD_VARIABLE}. Neither shows in a process list",
+                    help=f"a file with the password in its first line; or set {PASSWORD_VARIABLE}, also hidden in ps",
                 )
-    own = parser.add_argument_group("for programs that start an engine")
-    own.add_argument("--idle", type=float, metavar="SECONDS", help="stop after so long without a client")
-    own.add_argument("--parent", type=int, metavar="PID", help="stop when this process, our parent, is gone")
+    launcher_group = parser.add_argument_group("for programs that start an engine")
+    launcher_group.add_argument("--idle", type=float, metavar="SECONDS", help="stop after this time without a client")
+    launcher_group.add_argument("--parent", type=int, metavar="PID", help="stop when this parent process has ended")
     return parser
 
 
@@ -87,26 +88,26 @@ def _add(group: argparse._ActionsContainer, option: Option) -> None:
     )
 
 
-def configure(config: Config, prog: str, arguments: list[str] | None) -> Chosen:
-    """Read the arguments, and the file they name, into the settings. Exits with code 2 when something is wrong."""
+def configure(config: Config, prog: str, arguments: list[str] | None) -> ProcessOptions:
+    """Read the arguments, and the file they name, into the settings. Exit with code 2 if an option is wrong."""
     parser = _parser(prog)
     words = sys.argv[1:] if arguments is None else arguments
-    chosen = vars(parser.parse_args(_joined(words)))
+    parsed = vars(parser.parse_args(_joined(words)))
     seen: set[str] = set()
-    if chosen["file"] is not None:
+    if parsed["file"] is not None:
         try:
-            seen |= read_file(config, Path(chosen["file"]))
+            seen |= read_file(config, Path(parsed["file"]))
         except SettingError as problem:
             parser.error(str(problem))
     for name in OPTIONS:
-        if chosen[name] is not None:
+        if parsed[name] is not None:
             try:
-                config.start_with(name, chosen[name])
+                config.start_with(name, parsed[name])
             except SettingError as problem:
-                parser.error(f"--{name} {chosen[name]}: {problem}")
+                parser.error(f"--{name} {parsed[name]}: {problem}")
             seen.add(name)
     try:
-        _take_password(config, chosen[_PASSWORD_FILE], "requirepass" in seen, chosen["requirepass"] is not None)
+        _take_password(config, parsed[_PASSWORD_FILE], "requirepass" in seen, parsed["requirepass"] is not None)
     except SettingError as problem:
         parser.error(str(problem))
     if "port" not in seen and (config.text("unixsocket") or config.number("tls-port")):
@@ -114,16 +115,16 @@ def configure(config: Config, prog: str, arguments: list[str] | None) -> Chosen:
     missing = _missing(config)
     if missing:
         parser.error(missing)
-    return Chosen(chosen["idle"], chosen["parent"])
+    return ProcessOptions(parsed["idle"], parsed["parent"])
 
 
-def _take_password(config: Config, file: str | None, known: bool, said: bool) -> None:
-    """The password from the file, or from the environment if nothing else says one (known). Raises SettingError."""
+def _take_password(config: Config, file: str | None, configured: bool, on_command_line: bool) -> None:
+    """Set the password from the file, or from the environment if no option has configured it. Raises SettingError."""
     if file is None:
-        if not known:
+        if not configured:
             config.start_with("requirepass", os.environ.get(PASSWORD_VARIABLE, ""))
         return
-    if said:
+    if on_command_line:
         raise SettingError(f"give --requirepass or --{_PASSWORD_FILE}, not both")
     try:
         lines = Path(file).read_bytes().splitlines()
@@ -135,7 +136,7 @@ def _take_password(config: Config, file: str | None, known: bool, said: bool) ->
 
 
 def _joined(words: list[str]) -> list[str]:
-    """`--name a b` as `--name=a b`: an option takes all words up to the next option, whatever they begin with."""
+    """Join `--name a b` to `--name=a b`: an option takes all words up to the next option."""
     joined: list[str] = []
     values: list[str] | None = None
     for word in [*words, "--"]:
@@ -153,7 +154,7 @@ def _joined(words: list[str]) -> list[str]:
 
 def _missing(config: Config) -> str:
     if not (config.number("port") or config.number("tls-port") or config.text("unixsocket")):
-        return "--port 0 needs a --unixsocket or a --tls-port: there would be nothing to listen on"
+        return "--port 0 needs --unixsocket or --tls-port: otherwise the engine listens on no address"
     if config.number("tls-port"):
         needed = ["tls-cert-file", "tls-key-file"]
         if config.text("tls-auth-clients") != "no":
@@ -166,13 +167,13 @@ def _missing(config: Config) -> str:
 
 
 def read_file(config: Config, path: Path, depth: int = 0) -> set[str]:
-    """Settings from a file in redis.conf's form; the names that it sets. Raises SettingError with file and line."""
+    """Apply settings from a file in redis.conf's form; return their names. Raises SettingError with file and line."""
     try:
         lines = path.read_bytes().splitlines()
     except OSError as problem:
         raise SettingError(f"cannot read {path}: {problem.strerror}") from None
     seen: set[str] = set()
-    for at, line in enumerate(lines, 1):
+    for line_number, line in enumerate(lines, 1):
         if not line.strip() or line.lstrip().startswith(b"#"):
             continue
         words = split_quoted(line)
@@ -183,15 +184,15 @@ def read_file(config: Config, path: Path, depth: int = 0) -> set[str]:
             value = b" ".join(words[1:]).decode("utf-8", "surrogateescape")
             if name == "include":
                 if depth >= _INCLUDES:
-                    raise SettingError("include in a circle")
+                    raise SettingError("include files form a cycle")
                 seen |= read_file(config, path.parent / value, depth + 1)
                 continue
             if name not in OPTIONS:
-                near = difflib.get_close_matches(name, OPTIONS, 1)
-                raise SettingError("no such option" + (f" (did you mean {near[0]}?)" if near else ""))
+                similar_names = difflib.get_close_matches(name, OPTIONS, 1)
+                raise SettingError("no such option" + (f" (did you mean {similar_names[0]}?)" if similar_names else ""))
             config.start_with(name, value)
             seen.add(name)
         except SettingError as problem:
             text = line.decode("utf-8", "replace").strip()
-            raise SettingError(f"{path}, line {at}: {text}: {problem}") from None
+            raise SettingError(f"{path}, line {line_number}: {text}: {problem}") from None
     return seen

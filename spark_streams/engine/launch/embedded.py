@@ -1,23 +1,23 @@
-"""The engine behind an `embedded:` URL: started on first use, shared by all processes of a user on this machine.
+"""The engine of an `embedded:` URL: started on first use, shared by all processes of a user on this machine.
 
     $XDG_RUNTIME_DIR or the temp directory
-      rstream-<uid>/          mode 0700, ours
-        engine.sock           where it listens; connecting to it is the test of life
-        engine.lock           held while somebody looks, removes a dead socket, starts
-        engine.log            what it had to say
+      rstream-<uid>/          mode 0700, owned by the user
+        engine.sock           the engine's socket; a process connects to it to test whether the engine runs
+        engine.lock           held while a process checks, removes a dead socket and starts an engine
+        engine.log            the engine's log
 
-Whoever finds nobody answering takes the lock, looks again, and starts one. The engine belongs to no starter: it has a
-session of its own and ends some time after its last client has gone.
+A process that gets no answer takes the lock, checks again, and starts an engine. The engine does not belong to the
+process that started it: it has its own session, and it ends some time after its last client has disconnected.
 
-`embedded:///dir` is another engine for each directory, which keeps everything there:
+`embedded:///dir` names a separate engine for each directory, which stores all data there:
 
     dir/
-      appendonly.aof          what it holds; the engine that uses it has it locked (.appendonly.aof.lock)
-      engine.sock             or, where that name is too long for a socket, rstream-<uid>/<hash of dir>.sock
-      engine.address          then says where it is: not every process has the same XDG_RUNTIME_DIR
+      appendonly.aof          the data; locked by the engine that uses it (.appendonly.aof.lock)
+      engine.sock             if this path is too long for a socket: rstream-<uid>/<hash of dir>.sock
+      engine.address          then holds that path, because not every process has the same XDG_RUNTIME_DIR
       engine.lock, engine.log as above
 
-If it dies, the next one to ask starts it again from its file. Who only looks (`find`) starts nothing, and makes
+If this engine dies, the next process that needs it starts it again from its file. `find` starts no engine and creates
 neither folder nor file.
 """
 
@@ -46,11 +46,11 @@ from spark_streams.engine.launch.process import (
 
 __all__ = ["IDLE_SECONDS", "EngineStartError", "find", "kept_bytes", "locate", "meeting_place"]
 
-# What is written, or believed, in a folder.
+# Files of an engine; none of them may belong to another user.
 _FILES = ("engine.sock", "engine.lock", "engine.log", "engine.address", "appendonly.aof", ".appendonly.aof.lock")
 _LOG_LIMIT = 1 << 20
-IDLE_SECONDS = 600.0  # how long an engine outlives its last client, if nobody says otherwise
-BUSY_SECONDS = 5.0  # how long an engine may be busy and not answer, before another one is started
+IDLE_SECONDS = 600.0  # default time that an engine lives after its last client
+BUSY_SECONDS = 5.0  # time without an answer after which an engine is considered dead
 
 
 def locate(
@@ -60,11 +60,11 @@ def locate(
     busy: float = BUSY_SECONDS,
     meeting: Path | None = None,
 ) -> str:
-    """The URL of the user's shared engine, started if it does not run; it outlives its last client by `idle` seconds.
+    """Return the URL of the user's shared engine; start it if needed. It ends `idle` seconds after its last client.
 
-    With a directory: the engine that keeps everything there. `fsync` is its appendfsync, everysec if nobody says
-    otherwise; one that runs already is changed. One that does not answer for `busy` seconds is taken for dead. meeting:
-    the `meeting_place` of somebody else, whose engine is meant. Raises EngineStartError.
+    directory: use the engine that stores its data there. fsync: its appendfsync, everysec by default; a running
+    engine is changed. busy: seconds without an answer after which an engine is considered dead. meeting: the
+    `meeting_place` of another environment, if its engine is to be found. Raises EngineStartError.
     """
     if directory is None:
         folder = _folder(meeting)
@@ -82,10 +82,9 @@ def locate(
 
 
 def find(directory: Path | None = None, busy: float = BUSY_SECONDS, meeting: Path | None = None) -> str | None:
-    """The URL of the engine that `locate` would find running; None where it would start one. `busy` and `meeting` as
-    there.
+    """Return the URL of a running engine; None if `locate` would start one. `busy` and `meeting` as in `locate`.
 
-    Raises EngineStartError where the folder cannot be trusted.
+    Raises EngineStartError if the folder cannot be trusted.
     """
     if not (meeting or meeting_place() if directory is None else directory).is_dir():
         return None
@@ -94,31 +93,33 @@ def find(directory: Path | None = None, busy: float = BUSY_SECONDS, meeting: Pat
 
 
 def kept_bytes(directory: Path) -> int:
-    """The size of the file that a directory's engine is started from; 0 where there is none."""
+    """Return the size of the append-only file in a directory; 0 if there is none."""
     file = directory / "appendonly.aof"
     return file.stat().st_size if file.exists() else 0
 
 
 def _start_once(folder: Path, path: Path, settings: list[str], busy: float, keeping: bool) -> None:
-    """Start it, unless another process is faster."""
+    """Start an engine, unless another process has started it first."""
     log = folder / "engine.log"
     with open_own(folder / "engine.lock") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        # Asked again, with patience: an engine that is busy is not dead.
+        # Checked again with a longer timeout: an engine that is busy is not dead.
         if path.exists() and answers(path, timeout=busy):
             return
         if not keeping:
-            path.unlink(missing_ok=True)  # one that keeps a file does so itself, once the file is its own
+            path.unlink(
+                missing_ok=True
+            )  # an engine with a file removes the socket itself, once it holds the file's lock
         if log.exists() and log.stat().st_size > _LOG_LIMIT:
             log.unlink()
         process = start(["--port", "0", "--unixsocket", str(path), *settings], log, detached=True)
         wait_until_ready(process, path, log)
-        # It outlives us by design: Python must not warn about a child that still runs.
+        # The engine outlives this process by design: Python must not warn about a running child.
         process.returncode = 0
 
 
 def _keeping_folder(directory: Path) -> Path:
-    """The directory under its one name, made if need be."""
+    """Return the directory without symbolic links; create it if it is missing. Raises EngineStartError."""
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         link = directory.lstat()
@@ -138,7 +139,7 @@ def _keeping_folder(directory: Path) -> Path:
 
 
 def _socket_of(folder: Path) -> Path | None:
-    """Where the engine of a directory listens; None where that is not agreed on yet."""
+    """Return the socket of a directory's engine; None if it is not agreed on yet."""
     path = folder / "engine.sock"
     if fits(path):
         return path
@@ -149,11 +150,11 @@ def _socket_of(folder: Path) -> Path | None:
 
 
 def _agree_on_socket(folder: Path, meeting: Path | None) -> Path:
-    """A socket elsewhere for the engine of a directory with a long name, told to all."""
+    """Agree on a socket outside a directory with a long path, and record it in the directory."""
     note = folder / "engine.address"
     name = hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]
     path = check_length(_folder(meeting) / f"{name}.sock")
-    # Whole or not at all, and the first one counts.
+    # A link appears complete or not at all, and the first process wins.
     fresh = folder / f"engine.address.{os.getpid()}"
     fresh.write_text(str(path))
     with contextlib.suppress(FileExistsError):
@@ -163,15 +164,15 @@ def _agree_on_socket(folder: Path, meeting: Path | None) -> Path:
 
 
 def meeting_place() -> Path:
-    """Where all processes of the user meet that have this one's environment."""
-    chosen = os.environ.get("RSTREAM_EMBEDDED_DIR")
-    if chosen:
-        return Path(chosen).absolute()
+    """Return the folder in which all processes of the user with the same environment find the engine."""
+    configured_folder = os.environ.get("RSTREAM_EMBEDDED_DIR")
+    if configured_folder:
+        return Path(configured_folder).absolute()
     return Path(os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()) / f"rstream-{os.getuid()}"
 
 
 def _folder(meeting: Path | None) -> Path:
-    """The rendezvous folder, made if need be; only ours, only for us."""
+    """Return the meeting folder; create it if it is missing. It must belong to the user and be closed to others."""
     folder = meeting or meeting_place()
     try:
         folder.mkdir(mode=0o700, parents=bool(os.environ.get("RSTREAM_EMBEDDED_DIR")), exist_ok=True)

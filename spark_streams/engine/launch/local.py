@@ -1,4 +1,4 @@
-"""A private engine for as long as a `with` block lasts."""
+"""A private engine that lives as long as a `with` block."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from spark_streams.engine.launch.process import check_length, start, unix_url, w
 class LocalEngine:
     """`with LocalEngine() as engine: redis.Redis.from_url(engine.url)`.
 
-    A process of its own with an address of its own. It ends with the block, and when this process dies. It is empty
-    and in memory; with a `directory` it keeps everything there (`fsync`: always, everysec or no), and begins with what
-    is there already. Raises EngineStartError.
+    It runs in its own process with its own socket, and ends with the block or when this process dies. By default it is
+    empty and keeps its data in memory. With a `directory` it loads and stores its data there (`fsync`: always, everysec
+    or no). Raises EngineStartError.
     """
 
     def __init__(self, directory: Path | str | None = None, fsync: str = "everysec") -> None:
@@ -26,22 +26,22 @@ class LocalEngine:
         self._fsync = fsync
         self._directory: Path | None = None
         self._process: subprocess.Popen[bytes] | None = None
-        self.url = ""  # set while it runs
+        self.url = ""  # set while the engine runs
 
     @property
     def pid(self) -> int:
         """The process id of the running engine."""
         if self._process is None:
-            raise RuntimeError("the engine is not running: use it in a with block, or start it")
+            raise RuntimeError("the engine is not running: use it in a with block, or call start()")
         return self._process.pid
 
     def start(self) -> LocalEngine:
-        """Start the engine and return it, where a `with` block does not fit: in a notebook. `stop()` ends it."""
+        """Start the engine and return it, if a `with` block does not fit, as in a notebook. `stop()` ends it."""
         return self.__enter__()
 
     def __enter__(self) -> LocalEngine:
         base = tempfile.gettempdir()
-        # A long TMPDIR (macOS, CI) leaves no room for a socket's name.
+        # A long TMPDIR (macOS, CI) would make the socket's path too long.
         self._directory = Path(tempfile.mkdtemp(prefix="rstream-", dir=base if len(base) < 60 else "/tmp"))
         path, log = self._directory / "engine.sock", self._directory / "engine.log"
         try:
@@ -65,13 +65,13 @@ class LocalEngine:
         self.stop()
 
     def kill(self) -> None:
-        """End it as a power failure would: no goodbye, nothing written any more. A later `stop` is harmless."""
+        """End the process as a power failure would: unwritten data is lost. A later `stop` is harmless."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
 
     def stop(self) -> None:
-        """End the process and remove its directory; harmless when it has ended already."""
+        """End the process and remove its temporary directory. Harmless if the process has ended."""
         atexit.unregister(self.stop)
         if self._process is not None:
             self._process.terminate()

@@ -1,4 +1,4 @@
-"""Starting an engine process and waiting until it answers."""
+"""Starts an engine process and waits until it answers."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from spark_streams.engine.settings.table import PASSWORD_VARIABLE
 
 _SOCKET_PATH_LIMIT = 100  # sun_path holds 104 bytes on macOS, 108 on Linux
 _READY = b"+PONG"
-_LOADING = b"-LOADING"  # it reads its file back
-_START_SECONDS = 15.0  # that an engine may take to say the first word, or the next while it reads its file back
+_LOADING = b"-LOADING"  # the engine is loading its file
+_START_SECONDS = 15.0  # time for an engine to answer, and between two answers while it loads its file
 
 
 class EngineStartError(RuntimeError):
-    """The engine could not be started; the message is one line that says why."""
+    """The engine could not be started. The message is one line with the reason."""
 
 
 def unix_url(path: Path) -> str:
-    """The URL under which redis-py finds this Unix socket."""
+    """Return the redis-py URL of a Unix socket."""
     return f"unix://{path}"
 
 
 def fits(path: Path) -> bool:
-    """Whether a Unix socket can have this path."""
+    """Whether a path is short enough for a Unix socket."""
     return len(os.fsencode(path)) < _SOCKET_PATH_LIMIT
 
 
 def check_length(path: Path) -> Path:
-    """The path, if a Unix socket can have it. Raises EngineStartError."""
+    """Return the path if it is short enough for a Unix socket. Raises EngineStartError."""
     if not fits(path):
         raise EngineStartError(
             f"the socket path {path} is too long for a Unix socket (limit {_SOCKET_PATH_LIMIT} bytes)"
@@ -44,14 +44,14 @@ def check_length(path: Path) -> Path:
 
 
 def answers(path: Path, timeout: float = 1.0) -> bool:
-    """Whether an engine behind this socket answers PING. One that reads its file back is waited for."""
+    """Whether an engine behind this socket answers PING. Waits for an engine that is loading its file."""
     while (answer := ask(path, "PING", timeout=timeout)).startswith(_LOADING):
         time.sleep(0.05)
     return answer == _READY
 
 
 def ask(path: Path, *words: str, timeout: float = 5.0) -> bytes:
-    """The one-line answer of the engine behind a socket, without its line end; empty when there is none."""
+    """Send a command; return its one-line answer without the line end, empty if there is none."""
     parts = [word.encode() for word in words]
     request = b"*%d\r\n" % len(parts) + b"".join(b"$%d\r\n%b\r\n" % (len(part), part) for part in parts)
     try:
@@ -66,7 +66,7 @@ def ask(path: Path, *words: str, timeout: float = 5.0) -> bytes:
 
 
 def refuse_foreign(path: Path) -> None:
-    """Raise EngineStartError if this file is a symbolic link, or another user's. One that does not exist is neither."""
+    """Raise EngineStartError if a file is a symbolic link or belongs to another user. A missing file is accepted."""
     try:
         status = path.lstat()
     except FileNotFoundError:
@@ -74,18 +74,18 @@ def refuse_foreign(path: Path) -> None:
     if stat.S_ISLNK(status.st_mode):
         raise EngineStartError(f"{path} is a symbolic link, which the engine does not follow: remove it")
     if status.st_uid != os.getuid():
-        raise EngineStartError(f"{path} belongs to another user: use a directory of your own, with your own files")
+        raise EngineStartError(f"{path} belongs to another user: use a directory and files of your own")
 
 
 def open_own(path: Path) -> BinaryIO:
-    """A file of this user, made if need be, to append to. Raises EngineStartError, OSError."""
+    """Open a file of this user for appending; create it if it is missing. Raises EngineStartError, OSError."""
     refuse_foreign(path)
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600), "ab")
 
 
 def start(arguments: Sequence[str], log: Path, detached: bool) -> subprocess.Popen[bytes]:
     """Start `python -m spark_streams.engine`; its output goes to `log`. Detached: own session, working directory /."""
-    # The child finds this very package, whatever its working directory.
+    # The child imports this package, whatever its working directory is.
     root = str(Path(__file__).resolve().parents[3])
     environment = {name: value for name, value in os.environ.items() if name != PASSWORD_VARIABLE}
     environment |= {"PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))}
@@ -103,7 +103,7 @@ def start(arguments: Sequence[str], log: Path, detached: bool) -> subprocess.Pop
 
 
 def wait_until_ready(process: subprocess.Popen[bytes], path: Path, log: Path) -> None:
-    """Return once the engine answers and has read its file back. Raises EngineStartError with the end of its log."""
+    """Wait until the engine answers and has loaded its file. Raises EngineStartError with the end of its log."""
     deadline = time.monotonic() + _START_SECONDS
     pause = 0.005
     while (answer := ask(path, "PING", timeout=1.0)) != _READY:
@@ -118,7 +118,7 @@ def wait_until_ready(process: subprocess.Popen[bytes], path: Path, log: Path) ->
 
 
 def tail(log: Path) -> str:
-    """The last words of a log file, on one line."""
+    """Return the last lines of a log file, on one line."""
     try:
         text = log.read_bytes()[-2000:].decode("utf-8", "replace")
     except OSError:

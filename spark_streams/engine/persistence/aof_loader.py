@@ -122,7 +122,7 @@ class Loader:
                     reader.feed(chunk)
                     self._take(reader.gets)
                     self.read += len(chunk)
-                    self._breathe()
+                    self._serve_meanwhile()
         except _RefusedError as problem:
             at, reason = self._offset(self.commands)
             if self._is_zero(at):
@@ -138,9 +138,9 @@ class Loader:
             at, reason = self._offset(self.commands)
             self._judge_end(at, at, reason)
 
-    def _breathe(self) -> None:
+    def _serve_meanwhile(self) -> None:
         if self._breathes:
-            self._engine.breathe()
+            self._engine.serve_meanwhile()
             if self._engine.stopping:
                 raise LoadingStoppedError
 
@@ -183,7 +183,7 @@ class Loader:
                 self._run(command)
                 self.commands += 1
                 if not number % _QUEUED:
-                    self._breathe()
+                    self._serve_meanwhile()
             self.commands = count
         else:
             self._check(args)

@@ -39,7 +39,7 @@ class Writer:
         self._engine = engine
         self.file: AppendFile | None = None
         self.policy = ""
-        engine.config.when("appendfsync", self._set_policy)
+        engine.config.on_change("appendfsync", self._set_policy)
         self.delayed = 0  # commits that had to wait for the disk
         self._waiting: list[bytes] = []
         self._waiting_since = 0.0

@@ -35,7 +35,7 @@ class Persistence:
         self.ready = False  # whether the settings are all in; from then on appendonly can be switched
         self.writer = Writer(engine)
         self.rewriter = Rewriter(engine, self.writer)
-        self._config.when("appendonly", self._switch)
+        self._config.on_change("appendonly", self._switch)
         self.saved_at = 0  # Unix seconds of the last time that all was on disk by request
         self.saved_changes = 0
         self.load_seconds = 0.0
@@ -75,7 +75,7 @@ class Persistence:
 
     # Beginning and end
 
-    def take_hold(self) -> None:
+    def lock_file(self) -> None:
         """Lock the file: it, and the sockets that stand for it, are this engine's. Raises PersistenceError."""
         if not self._config.flag("appendonly"):
             return
@@ -99,7 +99,7 @@ class Persistence:
         if not self._config.flag("appendonly"):
             return
         if self._lock is None:
-            self.take_hold()
+            self.lock_file()
         try:
             for leftover in self.directory.glob(f"{TEMPORARY}*.aof"):
                 leftover.unlink(missing_ok=True)

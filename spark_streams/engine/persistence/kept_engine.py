@@ -20,7 +20,7 @@ class KeptEngine(Protocol):
     now: int  # Unix milliseconds
     stopping: bool  # it is to end
     wake: Callable[[], None]  # ends the server's waiting; safe in any thread
-    breathe: Callable[[], None]  # serves who asks while the file is read back: with LOADING, mostly
+    serve_meanwhile: Callable[[], None]  # serves who asks while the file is read back: with LOADING, mostly
 
     def set_loading(self, loading: bool) -> None:
         """The file is being read back, or is so no more."""

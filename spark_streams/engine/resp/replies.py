@@ -1,9 +1,9 @@
-"""Replies: what a command answers, and its bytes in RESP2 and RESP3.
+"""Replies of commands, and their bytes in RESP2 and RESP3.
 
-A handler returns either plain `bytes`, which are already the wire form and the same in both protocols (`OK`, an
-integer, stored entries), or one of the types below, which says what it is and is encoded for the client's protocol at
-the end. Nothing is guessed from a Python value. Source: the RESP specification; RESP2 fall-backs as Redis 7 does them
-(a map becomes a flat array, a set an array, a verbatim string a bulk string).
+A handler returns either plain `bytes`, which are the wire form in both protocols (`OK`, an integer, stored entries), or
+one of the types below, which is encoded for the client's protocol at the end. No type is guessed from a Python value.
+Source: the RESP specification; RESP2 forms as in Redis 7 (a map becomes a flat array, a set an array, a verbatim string
+a bulk string).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ EMPTY_ARRAY = b"*0\r\n"
 
 
 class _Headers(dict[int, bytes]):
-    """`$<length>` for any length, small ones ready made."""
+    """`$<length>` for any length; short lengths are precomputed."""
 
     def __missing__(self, length: int) -> bytes:
         return b"$%d" % length
@@ -29,7 +29,7 @@ HEADERS = _Headers({length: b"$%d" % length for length in range(4096)})
 
 
 class CommandError(Exception):
-    """A command fails with this error line (without the leading `-`)."""
+    """A command failed; `text` is the error line without the leading `-`."""
 
     def __init__(self, text: str | bytes) -> None:
         self.text = text.encode() if isinstance(text, str) else text
@@ -65,12 +65,12 @@ def simple(text: str) -> bytes:
 
 
 def error(text: bytes) -> bytes:
-    """An error line; line ends inside become blanks, as in Redis."""
+    """Return an error line; line ends in the text become blanks, as in Redis."""
     return b"-%b\r\n" % text.replace(b"\r", b" ").replace(b"\n", b" ")
 
 
 def bulks(items: Iterable[bytes]) -> list[Reply]:
-    """Bulk strings, as the items of an aggregate."""
+    """Return bulk strings, as the items of an aggregate."""
     return [bulk(item) for item in items]
 
 
@@ -97,7 +97,7 @@ NIL_ARRAY = NilArray()
 
 
 def encode(reply: Reply, resp: int) -> bytes:
-    """The wire form of any reply."""
+    """Return the wire form of any reply."""
     if isinstance(reply, bytes):
         return reply
     out: list[bytes] = []
@@ -159,7 +159,7 @@ class PairedMap(Typed):
 
 
 class Verbatim(Typed):
-    """Text for people; a bulk string in RESP2."""
+    """Text for a person to read; a bulk string in RESP2."""
 
     __slots__ = ("text",)
 
@@ -174,7 +174,7 @@ class Verbatim(Typed):
 
 
 class Pieces(Typed):
-    """An array of `count` elements whose wire form lies in pieces, the same in both protocols (stored entries)."""
+    """An array of `count` elements whose wire form is in pieces, the same in both protocols (stored entries)."""
 
     __slots__ = ("count", "pieces")
 

@@ -1,7 +1,7 @@
-"""A request: one command, or many as one; what one connection may ask for, and how it goes wrong.
+"""A request (one command, or many as one), the limits of a request, and its errors.
 
-Sizes are bounded as in Redis: 2^31-1 arguments, of 512 MB each (proto-max-bulk-len), 64 KB for an inline command, 1 GB
-for an unfinished request (client-query-buffer-limit); and next to nothing before AUTH.
+Sizes are limited as in Redis: 2^31-1 arguments, 512 MB each (proto-max-bulk-len), 64 KB for an inline command, 1 GB for
+an unfinished request (client-query-buffer-limit). Before AUTH the limits are much smaller.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ MAX_INLINE = 64 * 1024
 
 
 class ProtocolError(Exception):
-    """The connection cannot be understood any more: send `-ERR Protocol error: <text>` and close."""
+    """The connection's bytes are not valid RESP: send `-ERR Protocol error: <text>` and close."""
 
 
 class TooLongError(ProtocolError):
-    """An unfinished request is longer than client-query-buffer-limit: close without a word, as Redis does."""
+    """An unfinished request is longer than client-query-buffer-limit: close without a reply, as Redis does."""
 
 
 class RequestLimits:
-    """What one connection may ask for. bulk: bytes of an argument; held: bytes of an unfinished request."""
+    """Limits of one connection. bulk: bytes of an argument; held: bytes of an unfinished request."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class RequestLimits:
 
 
 def may_log_in(request: Request) -> bool:
-    """Whether other limits may hold behind this command."""
+    """Whether this command may change the limits of the following ones."""
     return isinstance(request, list) and request[0].lower() in (b"auth", b"hello")
 
 

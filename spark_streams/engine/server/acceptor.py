@@ -1,4 +1,4 @@
-"""Letting clients in: where the settings say, as many as they allow, from other machines only with a password."""
+"""Accepts clients: on the configured addresses, up to maxclients, from other machines only with a password."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ from spark_streams.engine.server.connections import Connections
 from spark_streams.engine.server.listeners import Listener, open_listeners
 from spark_streams.engine.settings.table import SettingError
 
-_OWN_FILES = 32  # open files beside the clients'
+_OWN_FILES = 32  # open files in addition to the clients'
 _FULL = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 log = logging.getLogger("rstream.engine")
 
 
 class Acceptor:
-    """The sockets that are listened on, known to the selector; who comes in is one of the connections."""
+    """The listening sockets, registered with the selector. Each accepted client becomes one of the connections."""
 
     def __init__(self, engine: Engine, selector: selectors.BaseSelector, connections: Connections) -> None:
         self._engine = engine
         self._selector = selector
         self._connections = connections
         self._listeners: list[Listener] = []
-        self._spare = -1  # an open file to give away when there are no more
+        self._spare = -1  # an open file that is released when no file descriptor is left
         self._unix_path: Path | None = None
         self._unix_inode = 0
 
     def listen(self) -> list[str]:
-        """Listen where the settings say; the addresses. Raises OSError with the address as its file name, SettingError.
+        """Listen on the configured addresses and return them. Raises SettingError, OSError with the address as name.
 
-        From now on CONFIG SET refuses what the kernel refuses.
+        From now on CONFIG SET refuses values that the kernel refuses.
         """
-        self._engine.config.when("tcp-keepalive", self._try_keep_alive)
+        self._engine.config.on_change("tcp-keepalive", self._try_keep_alive)
         self._listeners = open_listeners(self._engine.config)
         for listener in self._listeners:
             self._selector.register(listener.accepts, selectors.EVENT_READ, listener)
@@ -49,44 +49,46 @@ class Acceptor:
                 self._unix_path = Path(listener.shown)
                 self._unix_inode = self._unix_path.stat().st_ino
         self._spare = os.open(os.devnull, os.O_RDONLY)
-        self._make_room(starting=True)
-        self._engine.config.when("maxclients", self._make_room)
+        self._raise_file_limit(starting=True)
+        self._engine.config.on_change("maxclients", self._raise_file_limit)
         return [listener.shown for listener in self._listeners]
 
     def _try_keep_alive(self) -> None:
-        """Ask the kernel before a client's connection does. Raises SettingError."""
+        """Check that the kernel accepts the value. Raises SettingError."""
         with socket.socket(socket.AF_INET) as probe:
             try:
                 _keep_alive(probe, self._engine.config.number("tcp-keepalive"))
             except OSError as problem:
                 raise SettingError(f"tcp-keepalive: the system refuses it ({problem.strerror})") from None
 
-    def _make_room(self, starting: bool = False) -> None:
-        """As many open files as maxclients needs. If the system allows fewer: at the start fewer clients, later
-        SettingError."""
+    def _raise_file_limit(self, starting: bool = False) -> None:
+        """Allow as many open files as maxclients needs.
+
+        If the system allows fewer: at the start, lower maxclients; later, raise SettingError.
+        """
         clients = self._engine.config.number("maxclients")
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        wanted = clients + _OWN_FILES
-        if soft == resource.RLIM_INFINITY or soft >= wanted:
+        needed_files = clients + _OWN_FILES
+        if soft == resource.RLIM_INFINITY or soft >= needed_files:
             return
-        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-        if most == wanted or starting:
+        new_limit = needed_files if hard == resource.RLIM_INFINITY else min(needed_files, hard)
+        if new_limit == needed_files or starting:
             with contextlib.suppress(ValueError, OSError):
-                resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+                resource.setrlimit(resource.RLIMIT_NOFILE, (new_limit, hard))
             soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        if soft >= wanted:
+        if soft >= needed_files:
             return
-        allowed = max(most - _OWN_FILES, 1)
+        allowed = max(new_limit - _OWN_FILES, 1)
         if not starting:
             raise SettingError(
                 f"The operating system is not able to handle the specified number of clients, try with {allowed}"
             )
         allowed = max(soft - _OWN_FILES, 1)
-        log.warning("maxclients is %d: no more files may be open (ulimit -n %d)", allowed, soft)
+        log.warning("maxclients is reduced to %d: the system allows no more open files (ulimit -n %d)", allowed, soft)
         self._engine.config.fill("maxclients", allowed)
 
     def accept(self, listener: Listener) -> None:
-        """Somebody wants to come in."""
+        """Accept a client."""
         try:
             sock, peer = listener.accepts.accept()
         except OSError as problem:
@@ -96,24 +98,24 @@ class Acceptor:
         try:
             self._let_in(listener, sock, peer)
         except OSError as problem:
-            # The peer has gone already, or the system refuses a setting of its connection.
+            # The peer has disconnected, or the system refuses a setting of the connection.
             log.info("closing a connection on %s: %s", listener.shown, problem.strerror or problem)
             sock.close()
 
     def _let_in(self, listener: Listener, sock: socket.socket, peer: Any) -> None:
-        """A connection that was accepted. Raises OSError."""
+        """Add a connection that was accepted, or refuse it. Raises OSError."""
         config = self._engine.config
         sock.setblocking(False)
         refused = ""
         if len(self._connections.by_id) >= config.number("maxclients"):
             refused = "ERR max number of clients reached"
         if sock.family == socket.AF_UNIX:
-            address, own = f"{self._unix_path}:0", f"{self._unix_path}:0"
+            address, local_address = f"{self._unix_path}:0", f"{self._unix_path}:0"
         else:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             _keep_alive(sock, config.number("tcp-keepalive"))
-            address, own = _address(peer), _address(sock.getsockname())
-            if config.flag("protected-mode") and not self._engine.access.closed and not _is_loopback(peer[0]):
+            address, local_address = _address(peer), _address(sock.getsockname())
+            if config.flag("protected-mode") and not self._engine.access.has_password and not _is_loopback(peer[0]):
                 refused = (
                     "DENIED this server is in protected mode: it has no password (requirepass), so only clients of its "
                     "own machine may come in; protected-mode no lifts that"
@@ -124,10 +126,10 @@ class Acceptor:
                 sock.send(error(refused.encode()))
             sock.close()
             return
-        self._connections.add(listener.dress(sock), address, own)
+        self._connections.add(listener.dress(sock), address, local_address)
 
     def _turn_away(self, listener: Listener) -> None:
-        """No file can be opened any more: use the spare one to hang up, or the selector would not stop asking."""
+        """Close a new connection when no file can be opened, by using the spare one; else the selector never rests."""
         self._engine.connections_rejected += 1
         os.close(self._spare)
         with contextlib.suppress(OSError):
@@ -136,15 +138,15 @@ class Acceptor:
             self._spare = os.open(os.devnull, os.O_RDONLY)
 
     def close(self) -> None:
-        """Nobody comes in any more."""
+        """Stop accepting clients."""
         for listener in self._listeners:
             self._selector.unregister(listener.accepts)
             listener.accepts.close()
 
     def clean_up(self) -> None:
-        """Leave no socket behind."""
+        """Remove the Unix socket and close the spare file."""
         with contextlib.suppress(OSError):
-            # Only our own: another engine may have taken the place of a socket that was removed under us.
+            # Only this engine's socket: another engine may have replaced a socket that was removed.
             if self._unix_path is not None and self._unix_path.stat().st_ino == self._unix_inode:
                 self._unix_path.unlink()
         if self._spare >= 0:

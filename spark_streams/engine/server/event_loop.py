@@ -1,7 +1,7 @@
-"""The event loop: one thread, one selector, nothing that blocks.
+"""The event loop: one thread, one selector, no blocking call.
 
-Per turn: serve the sockets that are ready, end the waiting of those whose time has come, keep what has changed, send
-what is left to be sent; once a second see to what is due. While nobody asks for anything, tidy up.
+Per turn: serve ready sockets, end waits whose deadline has passed, write changes, send remaining output. Once a second
+run the periodic tasks. While no client sends a request, collect garbage and pack cold data.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ log = logging.getLogger("rstream.engine")
 
 
 class _Tidying:
-    """What is done while nobody asks for anything: garbage is collected once, then cold data packed, bit by bit."""
+    """Work for idle times: collect garbage once, then pack cold data in small steps."""
 
     def __init__(self, shelf: Shelf) -> None:
         self._shelf = shelf
@@ -36,12 +36,12 @@ class _Tidying:
         self.unfinished = False  # there is more to pack
 
     def put_off(self, moment: float) -> None:
-        """Somebody has asked for something."""
+        """Restart the idle time after a request."""
         self._swept = self.unfinished = False
         self._last_busy = moment
 
-    def go_on(self, moment: float) -> None:
-        """Nobody has: tidy up for a moment, where that has lasted long enough."""
+    def tidy(self, moment: float) -> None:
+        """Do a step of work if the engine has been idle for long enough."""
         if moment - self._last_busy < _IDLE_BEFORE_TIDYING:
             return
         if not self._swept:
@@ -52,22 +52,24 @@ class _Tidying:
 
 
 class Server:
-    """Listens, serves, stops. `idle` seconds without any client end it (None: never)."""
+    """Listens, serves, stops. It ends after `idle` seconds without a client (None: never)."""
 
-    def __init__(self, engine: Engine, idle: float | None = None, until: Callable[[], bool] = lambda: False) -> None:
+    def __init__(
+        self, engine: Engine, idle: float | None = None, should_stop: Callable[[], bool] = lambda: False
+    ) -> None:
         self.engine = engine
         self._idle = idle
-        self._until = until  # asked once a second: has the reason to live gone?
+        self._should_stop = should_stop  # asked once a second
         self._selector = selectors.DefaultSelector()
         self._connections = Connections(engine, self._selector)
         self._acceptor = Acceptor(engine, self._selector, self._connections)
         self._tidying = _Tidying(engine.node_limits.shelf)
         self._pipe = (-1, -1)
         engine.wake = self._wake
-        engine.breathe = self._breathe
+        engine.serve_meanwhile = self._serve_meanwhile
 
     def listen(self) -> list[str]:
-        """Listen where the settings say; the addresses. Raises OSError with the address as its file name."""
+        """Listen on the configured addresses and return them. Raises OSError with the address as its file name."""
         return self._acceptor.listen()
 
     def stop_soon(self) -> None:
@@ -81,7 +83,7 @@ class Server:
                 os.write(self._pipe[1], b"x")
 
     def serve(self, prepare: Callable[[], None] = lambda: None) -> None:
-        """Run `prepare`, in which clients may be served (engine.breathe), then serve until stopped or idle."""
+        """Run `prepare`, which may serve clients (engine.serve_meanwhile), then serve until stopped or idle."""
         self._pipe = os.pipe()
         os.set_blocking(self._pipe[0], False)
         self._selector.register(self._pipe[0], selectors.EVENT_READ)
@@ -92,12 +94,12 @@ class Server:
             last_used = checked = time.monotonic()
             while not engine.stopping:
                 events = self._turn(self._patience())
-                # The wall clock may jump; how long nobody was there must not.
+                # The wall clock may jump; the idle time must not.
                 moment = time.monotonic()
                 if events:
                     self._tidying.put_off(moment)
                 else:
-                    self._tidying.go_on(moment)
+                    self._tidying.tidy(moment)
                 if connections.by_id:
                     last_used = moment
                 elif self._idle is not None and moment - last_used >= self._idle:
@@ -105,29 +107,29 @@ class Server:
                     break
                 if moment - checked >= 1:
                     checked = moment
-                    if self._until():
+                    if self._should_stop():
                         break
-                    self._see_to_what_is_due(moment)
+                    self._run_periodic_tasks(moment)
                 elif engine.persistence.busy:
                     engine.persistence.cron()
         finally:
             self._close()
 
     def _turn(self, patience: float) -> list[tuple[selectors.SelectorKey, int]]:
-        """Serve whoever asks within so many seconds; who that was."""
+        """Serve clients that send a request within so many seconds; return the events."""
         events = self._selector.select(patience)
         self.engine.tick()
         self._connections.begin_turn()
         self._handle(events)
-        self._go_on()
+        self._serve_waiting()
         self._connections.commit()
         return events
 
-    def _breathe(self) -> None:
+    def _serve_meanwhile(self) -> None:
         self._turn(0)
 
     def _handle(self, events: list[tuple[selectors.SelectorKey, int]]) -> None:
-        """Serve the sockets that are ready."""
+        """Serve the ready sockets."""
         for key, mask in events:
             if isinstance(key.data, Connection):
                 key.data.handle(mask)
@@ -136,18 +138,18 @@ class Server:
             else:
                 self._drain_pipe()
 
-    def _go_on(self) -> None:
-        """End the waiting of those whose time has come, and go on with what is left from before."""
+    def _serve_waiting(self) -> None:
+        """End waits whose deadline has passed, and run unfinished work of earlier turns."""
         engine, connections = self.engine, self._connections
         engine.waiters.expire(engine.now)
         if connections.unfinished:
-            connections.go_on()
+            connections.run_unfinished()
         if connections.resumable:
             connections.resume()
 
-    def _see_to_what_is_due(self, moment: float) -> None:
-        """Once a second: connections that are silent for too long, keys whose time has come, the append-only file."""
-        self._connections.look_over(moment)
+    def _run_periodic_tasks(self, moment: float) -> None:
+        """Once a second: silent connections, expired keys, the append-only file."""
+        self._connections.close_idle_and_slow(moment)
         for db in self.engine.databases:
             if db.expires and self.engine.active_expire:
                 db.drop_expired()
@@ -156,13 +158,13 @@ class Server:
         self.engine.persistence.cron()
 
     def _patience(self) -> float:
-        """How many seconds may pass until the next turn, where no socket is ready before."""
+        """Return the seconds until the next turn if no socket becomes ready before."""
         if self._tidying.unfinished or self._connections.unfinished:
             return 0
         wait = 1.0 if self._idle is None else min(1.0, self._idle / 4)
         deadline = self.engine.waiters.next_deadline()
         if deadline is not None:
-            # Rounded up: waking before the time would spin.
+            # Rounded up: waking before the deadline would spin.
             wait = min(wait, max(deadline - self.engine.clock() + 1, 0) / 1000)
         return wait
 

@@ -1,4 +1,4 @@
-"""Sockets to listen on, and what a connection's socket is like once accepted: plain or TLS."""
+"""Listening sockets, and the channel of an accepted connection: plain or TLS."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ if TYPE_CHECKING:
 
 
 class Channel(Protocol):
-    """What the server needs of a connected socket; nothing blocks, BlockingIOError says "not now"."""
+    """The part of a connected socket that the server uses. No call blocks; it raises BlockingIOError instead."""
 
     def recv(self, size: int, /) -> bytes:
-        """What has arrived; b"" at the end."""
+        """Return available bytes; b"" at the end."""
         ...
 
     def send(self, data: memoryview, /) -> int:
-        """How much was taken."""
+        """Send, and return the number of bytes accepted."""
         ...
 
     def fileno(self) -> int:
-        """For the selector."""
+        """Return the file descriptor for the selector."""
         ...
 
     def close(self) -> None:
-        """At once."""
+        """Close immediately."""
         ...
 
 
 class Listener(NamedTuple):
-    """A socket to accept from, and how its connections are dressed."""
+    """A listening socket, and the function that makes a channel of an accepted socket."""
 
     accepts: socket
     dress: Callable[[socket], Channel]
@@ -46,7 +46,7 @@ class Listener(NamedTuple):
 
 
 def open_listeners(config: Config) -> list[Listener]:
-    """All that the settings ask for. Raises OSError with the address as its file name."""
+    """Open all configured listeners. Raises OSError with the address as its file name."""
     opened: list[Listener] = []
     try:
         backlog = config.number("tcp-backlog")
@@ -77,7 +77,7 @@ def open_listeners(config: Config) -> list[Listener]:
 
 
 def _unpublished(path: str) -> Path:
-    """The name of a Unix socket until it listens: whoever finds a socket under `path` can connect to it."""
+    """Name of a Unix socket until it listens: a client that sees a socket at `path` can then connect to it."""
     return Path(path).with_name(f".{os.getpid()}")
 
 
@@ -104,7 +104,7 @@ def _tcp(host: str, port: int) -> socket:
 
 
 def _unix(path: str, mode: int) -> socket:
-    """A Unix socket that is not published yet. Raises OSError if another process listens at its path."""
+    """Return a bound Unix socket that is not published yet. Raises OSError if another process listens at its path."""
     with contextlib.suppress(FileNotFoundError, ConnectionRefusedError), socket(sockets.AF_UNIX) as probe:
         probe.connect(path)
         raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
@@ -126,14 +126,14 @@ def _plain(sock: socket) -> Channel:
 
 
 def _tls_context(config: Config) -> ssl.SSLContext:
-    # Only who asks for TLS pays for its import.
+    # Imported only if TLS is configured.
     import ssl
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     certificate, key = config.text("tls-cert-file"), config.text("tls-key-file")
     password = config.text("tls-key-file-pass")
     try:
-        # Without a password an encrypted key must be an error, not a question on the terminal.
+        # An encrypted key without a password must be an error, not a prompt on the terminal.
         context.load_cert_chain(certificate, key, lambda: password)
     except OSError as problem:
         raise OSError(problem.errno, problem.strerror or str(problem), f"TLS with {certificate} and {key}") from None
@@ -150,7 +150,7 @@ def _tls_context(config: Config) -> ssl.SSLContext:
 
 
 class TlsChannel:
-    """A TLS connection that never blocks. Its handshake happens in the first reads."""
+    """A TLS connection that never blocks. The first reads do the handshake."""
 
     def __init__(self, context: ssl.SSLContext, sock: socket) -> None:
         import ssl
@@ -160,12 +160,12 @@ class TlsChannel:
         self._socket = context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
 
     def recv(self, size: int, /) -> bytes:
-        """All that has been decrypted, too: the selector sees only what is still in the kernel."""
+        """Return all decrypted bytes: the selector does not see bytes that TLS has decrypted already."""
         received: list[bytes] = []
-        got = 0
-        while got < size or self._socket.pending():
+        received_bytes = 0
+        while received_bytes < size or self._socket.pending():
             try:
-                data = self._socket.recv(max(size - got, 16384))
+                data = self._socket.recv(max(size - received_bytes, 16384))
             except self._not_now:
                 break
             except self._ended:
@@ -173,13 +173,13 @@ class TlsChannel:
             if not data:
                 return b"".join(received)
             received.append(data)
-            got += len(data)
+            received_bytes += len(data)
         if not received:
             raise BlockingIOError
         return b"".join(received)
 
     def send(self, data: memoryview, /) -> int:
-        """As much as the kernel takes; a record at a time."""
+        """Send what the kernel accepts, one TLS record at a time."""
         try:
             return self._socket.send(data)
         except self._not_now:
@@ -190,5 +190,5 @@ class TlsChannel:
         return self._socket.fileno()
 
     def close(self) -> None:
-        """Without the closing handshake, as other servers do."""
+        """Close without the closing handshake, as other servers do."""
         self._socket.close()

@@ -1,4 +1,4 @@
-"""The replies of one connection on their way out: those since the last flush, and what the kernel has not taken yet."""
+"""The output of one connection: replies since the last flush, and bytes that the kernel has not accepted yet."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from spark_streams.engine.settings.table import OutputLimit
 
 
 class Output:
-    """fresh: replies since the last flush; unsent: what the kernel has not taken, and late: what came after that."""
+    """fresh: replies since the last flush. unsent: bytes that the kernel has not accepted. late: bytes behind those."""
 
     __slots__ = ("_channel", "_late", "_slow_since", "fresh", "unsent")
 
@@ -16,15 +16,15 @@ class Output:
         self.fresh: list[bytes] = []
         self.unsent = memoryview(b"")
         self._late = bytearray()
-        self._slow_since = 0.0  # since when more is unsent than the soft limit; 0: it is not
+        self._slow_since = 0.0  # time.monotonic() since when the soft limit is exceeded; 0: it is not
 
     @property
     def waiting(self) -> int:
-        """Bytes that the kernel has not taken."""
+        """Number of bytes that the kernel has not accepted."""
         return len(self.unsent) + len(self._late)
 
     def send(self) -> None:
-        """Send what the kernel takes. Raises OSError when the other side is gone."""
+        """Send what the kernel accepts. Raises OSError if the peer has disconnected."""
         if self.fresh:
             data = b"".join(self.fresh) if len(self.fresh) > 1 else self.fresh[0]
             self.fresh.clear()
@@ -42,12 +42,12 @@ class Output:
                 self.unsent, self._late = memoryview(self._late), bytearray()
 
     def drop(self) -> None:
-        """Nobody is there any more to read it."""
+        """Discard all output: the peer has disconnected."""
         self.fresh.clear()
         self.unsent, self._late = memoryview(b""), bytearray()
 
     def is_read_too_slowly(self, limit: OutputLimit, moment: float) -> bool:
-        """Whether more waits than the limit allows, or for longer."""
+        """Whether more output waits than the limit allows, or for too long."""
         waiting = self.waiting
         too_slow = bool(limit.hard) and waiting > limit.hard
         if not limit.soft or waiting <= limit.soft:

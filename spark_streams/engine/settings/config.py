@@ -1,7 +1,7 @@
-"""The settings in force: read by name, shown by CONFIG GET, changed by CONFIG SET, all or none.
+"""The current settings: read by name, listed by CONFIG GET, changed by CONFIG SET (all or none).
 
-Whoever acts on a setting asks for it (`number`, `flag`, `text`) or is told of changes (`when`), so that nothing has to
-be looked up while commands run.
+Code that depends on a setting reads it (`number`, `flag`, `text`), or registers a callback (`on_change`) so that it
+needs no lookup while commands run.
 """
 
 from __future__ import annotations
@@ -17,51 +17,51 @@ from spark_streams.engine.store.node_limits import NodeLimits
 
 
 class Config:
-    """The value of every option."""
+    """The current value of every option."""
 
     def __init__(self, limits: NodeLimits) -> None:
         self._limits = limits
-        self.requests = RequestLimits()  # of clients that may come in; the parsers hold it
+        self.requests = RequestLimits()  # limits of authenticated clients; the parsers hold this object
         self.output: OutputLimit = NO_LIMITS["normal"]
-        self._values: dict[str, object] = {name: one.kind.read(one.default) for name, one in OPTIONS.items()}
+        self._values: dict[str, object] = {name: option.kind.read(option.default) for name, option in OPTIONS.items()}
         self._values["client-output-buffer-limit"] = dict(NO_LIMITS)
-        self._told: dict[str, list[Callable[[], None]]] = {}
+        self._callbacks: dict[str, list[Callable[[], None]]] = {}
 
     def number(self, name: str) -> int:
-        """A number, or bytes."""
+        """Return a number, or a number of bytes."""
         value = self._values[name]
         assert isinstance(value, int)
         return value
 
     def flag(self, name: str) -> bool:
-        """yes or no."""
+        """Return a yes-or-no option."""
         return bool(self._values[name])
 
     def text(self, name: str) -> str:
-        """A text, or the word that was chosen."""
+        """Return a text, or the selected choice."""
         return str(self._values[name])
 
-    def when(self, name: str, told: Callable[[], None]) -> None:
-        """Call this now, and after each change of the option."""
-        self._told.setdefault(name, []).append(told)
-        told()
+    def on_change(self, name: str, callback: Callable[[], None]) -> None:
+        """Call `callback` now and after each change of the option."""
+        self._callbacks.setdefault(name, []).append(callback)
+        callback()
 
     def start_with(self, name: str, text: str) -> None:
-        """A setting from the command line or the configuration file. Raises SettingError."""
+        """Set an option from the command line or the configuration file. Raises SettingError."""
         option = OPTIONS.get(name)
         if option is None:
             raise SettingError("no such option")
         value = option.kind.read(text)
         if not option.help and value != self._values[name]:
-            raise SettingError(f"this engine knows only '{option.kind.show(self._values[name])}'")
+            raise SettingError(f"this engine supports only '{option.kind.show(self._values[name])}'")
         self._apply({name: value})
 
     def fill(self, name: str, value: object) -> None:
-        """A value that is known only when the server runs (the port that was free, the directory)."""
+        """Store a value that is determined at start (the free port, the directory)."""
         self._values[name] = value
 
     def get(self, patterns: list[str]) -> dict[str, str]:
-        """The settings whose names match one of the glob patterns."""
+        """Return the settings whose names match one of the glob patterns."""
         lowered = [pattern.lower() for pattern in patterns]
         return {
             name: option.kind.show(self._values[name])
@@ -107,7 +107,7 @@ class Config:
     def _apply(self, fresh: dict[str, object]) -> None:
         for name, value in fresh.items():
             current = self._values[name]
-            # Of output limits, only the classes that are named change.
+            # CONFIG SET changes output limits only for the classes that it names.
             self._values[name] = (
                 {**current, **value} if isinstance(current, dict) and isinstance(value, dict) else value
             )
@@ -121,5 +121,5 @@ class Config:
         assert isinstance(limits, dict)
         self.output = limits["normal"]
         for name in fresh:
-            for told in self._told.get(name, ()):
-                told()
+            for callback in self._callbacks.get(name, ()):
+                callback()

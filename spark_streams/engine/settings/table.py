@@ -1,7 +1,7 @@
-"""What can be set, as a table: every option once, named as in redis.conf, with type, default and one line of help.
+"""All options as a table, with the names of redis.conf: type, default and one line of help.
 
-The command line, the configuration file, `--help`, CONFIG GET and CONFIG SET are made from it. An option that the
-engine does not have is an error everywhere: nothing is accepted and ignored.
+The command line, the configuration file, `--help`, CONFIG GET and CONFIG SET are derived from it. An option that this
+engine does not implement is an error; no option is accepted and ignored.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from spark_streams.engine.store.idempotence import MAX_DURATION, MAX_SIZE
 
-PASSWORD_VARIABLE = "RSTREAM_ENGINE_PASSWORD"  # in the environment of `rstream serve`
+PASSWORD_VARIABLE = "RSTREAM_ENGINE_PASSWORD"  # environment variable of `rstream serve`
 
 _UNITS = {"": 1, "b": 1, "k": 1000, "kb": 1024, "m": 1000**2, "mb": 1024**2, "g": 1000**3, "gb": 1024**3}
 _MEMORY = re.compile(r"([0-9]{1,19})([kmg]?b?)", re.IGNORECASE)
@@ -22,11 +22,11 @@ _LONG_MAX = 2**63 - 1
 
 
 class SettingError(ValueError):
-    """A value that an option cannot have; the text says why, in Redis' words where it has any."""
+    """A value that an option cannot have. The text gives the reason, in Redis' words if Redis has the option."""
 
 
 class Kind(NamedTuple):
-    """How an option's text is read, and shown again."""
+    """How an option's text is read and shown."""
 
     read: Callable[[str], object]
     show: Callable[[object], str] = str
@@ -63,7 +63,7 @@ def _within(value: int, low: int, high: int) -> int:
 
 
 def one_of(*choices: str) -> Kind:
-    """One of some words."""
+    """One of several words."""
 
     def read(text: str) -> str:
         if text.lower() not in choices:
@@ -86,7 +86,7 @@ def _read_mode(text: str) -> int:
 
 
 class OutputLimit(NamedTuple):
-    """Unsent bytes above which a client is closed: at once, or when it stays so for some seconds; 0 is no limit."""
+    """Unsent bytes above which a client is closed: immediately (hard), or after some seconds (soft). 0: no limit."""
 
     hard: int = 0
     soft: int = 0
@@ -118,7 +118,7 @@ def _read_limits(text: str) -> OutputLimits:
 
 def _show_limits(value: object) -> str:
     assert isinstance(value, dict)
-    return " ".join(f"{name} {one.hard} {one.soft} {one.seconds}" for name, one in value.items())
+    return " ".join(f"{name} {limit.hard} {limit.soft} {limit.seconds}" for name, limit in value.items())
 
 
 def _read_file_name(text: str) -> str:
@@ -141,7 +141,7 @@ LIMITS = Kind(_read_limits, _show_limits)
 
 
 class Option(NamedTuple):
-    """One setting. `help` empty: only shown by CONFIG GET, and not to be changed to anything else."""
+    """One setting. If `help` is empty, CONFIG GET shows it, and it cannot have another value."""
 
     name: str
     kind: Kind
@@ -150,20 +150,20 @@ class Option(NamedTuple):
     help: str = ""
     metavar: str = ""
     while_running: bool = False  # CONFIG SET may change it
-    immutable: bool = False  # neither could it in Redis
+    immutable: bool = False  # Redis cannot change it, either
 
 
 def _table(*options: Option) -> dict[str, Option]:
     return {option.name: option for option in options}
 
 
-ADDRESS, TLS, ACCESS, LIMITED, STREAMS, KEEPING, PROCESS = (
-    "where it listens",
+ADDRESS, TLS, ACCESS, LIMITED, STREAMS, PERSISTENCE, PROCESS = (
+    "addresses",
     "TLS",
-    "who may come in",
+    "access",
     "limits (changeable with CONFIG SET)",
     "streams (changeable with CONFIG SET)",
-    "keeping everything in a file",
+    "persistence",
     "the process",
 )
 
@@ -177,52 +177,56 @@ OPTIONS: dict[str, Option] = _table(
     Option("tls-port", number(0, 65535), "0", TLS, "TCP port for TLS; 0 for none", "N"),
     Option("tls-cert-file", TEXT, "", TLS, "the server's certificate, PEM", "FILE"),
     Option("tls-key-file", TEXT, "", TLS, "its private key, PEM", "FILE"),
-    Option("tls-key-file-pass", TEXT, "", TLS, "what the private key is encrypted with", "TEXT"),
-    Option("tls-ca-cert-file", TEXT, "", TLS, "authorities that may have signed clients' certificates", "FILE"),
-    Option("tls-auth-clients", one_of("no", "yes", "optional"), "yes", TLS, "whether clients must show a certificate",
+    Option("tls-key-file-pass", TEXT, "", TLS, "password of the private key", "TEXT"),
+    Option("tls-ca-cert-file", TEXT, "", TLS, "certificate authorities that sign clients' certificates, PEM", "FILE"),
+    Option("tls-auth-clients", one_of("no", "yes", "optional"), "yes", TLS, "whether clients need a certificate",
            "yes|no|optional"),
-    Option("requirepass", TEXT, "", ACCESS, "the default user's password; none: everybody may come in", "PASSWORD",
+    Option("requirepass", TEXT, "", ACCESS, "the default user's password; none: no login needed", "PASSWORD",
            while_running=True),
     Option("protected-mode", FLAG, "yes", ACCESS, "without a password, refuse clients from other machines", "yes|no",
            while_running=True),
-    Option("maxclients", number(1, 2**32 - 1), "10000", ACCESS, "clients at a time", "N", while_running=True),
-    Option("timeout", number(0, _INT_MAX), "0", ACCESS, "close clients that are idle for so long; 0: never", "SECONDS",
+    Option("maxclients", number(1, 2**32 - 1), "10000", ACCESS, "clients at the same time", "N", while_running=True),
+    Option("timeout", number(0, _INT_MAX), "0", ACCESS, "close clients after this idle time; 0: never", "SECONDS",
            while_running=True),
-    Option("tcp-keepalive", number(0, _INT_MAX), "300", ACCESS, "ask silent peers whether they live; 0: never",
+    Option("tcp-keepalive", number(0, _INT_MAX), "300", ACCESS, "probe idle connections after this time; 0: never",
            "SECONDS", while_running=True),
-    Option("maxmemory", memory(), "0", LIMITED, "refuse writes above this much data (nothing is evicted); 0: never",
+    Option("maxmemory", memory(), "0", LIMITED, "refuse writes above this data size (no eviction); 0: no limit",
            "BYTES", while_running=True),
     Option("client-output-buffer-limit", LIMITS, "normal 0 0 0", LIMITED,
-           "close clients with so many bytes unread: at once, or after some seconds", "CLASS HARD SOFT SECONDS",
+           "close clients with this many unsent bytes: immediately, or after some seconds", "CLASS HARD SOFT SECONDS",
            while_running=True),
-    Option("client-query-buffer-limit", memory(1 << 20), "1gb", LIMITED, "bytes of an unfinished request", "BYTES",
+    Option("client-query-buffer-limit", memory(1 << 20), "1gb", LIMITED, "most bytes of an unfinished request", "BYTES",
            while_running=True),
-    Option("proto-max-bulk-len", memory(1 << 20), "512mb", LIMITED, "bytes of one argument", "BYTES",
+    Option("proto-max-bulk-len", memory(1 << 20), "512mb", LIMITED, "most bytes of one argument", "BYTES",
            while_running=True),
-    Option("stream-node-max-entries", number(0, _LONG_MAX), "100", STREAMS, "entries of a node (what ~ trims); 0: any",
+    Option("stream-node-max-entries", number(0, _LONG_MAX), "100", STREAMS,
+           "entries in a node; ~ trims whole nodes; 0: no limit",
            "N", while_running=True),
-    Option("stream-node-max-bytes", memory(), "4096", STREAMS, "bytes of a node; 0: any", "BYTES", while_running=True),
+    Option("stream-node-max-bytes", memory(), "4096", STREAMS, "bytes in a node; 0: no limit", "BYTES",
+           while_running=True),
     Option("stream-idmp-duration", number(1, MAX_DURATION), "100", STREAMS,
            "seconds for which a new stream remembers idempotent messages", "SECONDS", while_running=True),
     Option("stream-idmp-maxsize", number(1, MAX_SIZE), "100", STREAMS,
            "messages of one producer that a new stream remembers", "N", while_running=True),
-    Option("appendonly", FLAG, "no", KEEPING, "write all changes to a file, and read it back at the start", "yes|no",
+    Option("appendonly", FLAG, "no", PERSISTENCE, "write all changes to a file; load it at the start", "yes|no",
            while_running=True),
-    Option("appendfsync", one_of("always", "everysec", "no"), "everysec", KEEPING,
-           "wait for the disk: before each reply, every second in the background, never", "always|everysec|no",
+    Option("appendfsync", one_of("always", "everysec", "no"), "everysec", PERSISTENCE,
+           "flush to disk: before each reply, every second in the background, never", "always|everysec|no",
            while_running=True),
-    Option("appendfilename", FILE_NAME, "appendonly.aof", KEEPING, "the file's name in dir", "NAME", immutable=True),
-    Option("aof-load-truncated", FLAG, "yes", KEEPING, "cut off what a crash left unfinished, rather than refuse",
+    Option("appendfilename", FILE_NAME, "appendonly.aof", PERSISTENCE, "the file's name in dir", "NAME",
+           immutable=True),
+    Option("aof-load-truncated", FLAG, "yes", PERSISTENCE, "after a crash, cut off an unfinished end; no: refuse it",
            "yes|no", while_running=True),
-    Option("auto-aof-rewrite-percentage", number(0, _INT_MAX), "100", KEEPING,
-           "rewrite the file when it has grown by so much since the last time; 0: never", "N", while_running=True),
-    Option("auto-aof-rewrite-min-size", memory(), "64mb", KEEPING, "and is at least so big", "BYTES",
+    Option("auto-aof-rewrite-percentage", number(0, _INT_MAX), "100", PERSISTENCE,
+           "rewrite the file after it has grown by this percentage since the last rewrite; 0: never", "N",
+           while_running=True),
+    Option("auto-aof-rewrite-min-size", memory(), "64mb", PERSISTENCE, "smallest file that is rewritten", "BYTES",
            while_running=True),
     Option("dir", TEXT, "", PROCESS, "working directory", "PATH"),
-    Option("logfile", TEXT, "", PROCESS, "log to this file; none: to standard error", "FILE", immutable=True),
+    Option("logfile", TEXT, "", PROCESS, "log file; none: standard error", "FILE", immutable=True),
     Option("loglevel", one_of("debug", "verbose", "notice", "warning", "nothing"), "notice", PROCESS, "what is logged",
            "debug|verbose|notice|warning|nothing", while_running=True),
-    # What there is only one way of.
+    # Options with only one possible value.
     Option("save", TEXT, ""),
     Option("aof-use-rdb-preamble", FLAG, "no"),
     Option("maxmemory-policy", TEXT, "noeviction"),

@@ -15,7 +15,7 @@ from spark_streams.engine.journal import Journal
 from spark_streams.engine.launch.assembly import new_engine
 from spark_streams.engine.resp.replies import encode
 from spark_streams.engine.resp.request_parser import RequestParser
-from spark_streams.engine.resp.xadd_batch import Aside, Shapes, XaddBatch, find_batch
+from spark_streams.engine.resp.xadd_batch import BackgroundShapeMaker, Shapes, XaddBatch, find_batch
 from spark_streams.engine.store.id_ranges import IdRuns
 from spark_streams.engine.store.stream import Stream
 from spark_streams.model.ids import U64_MAX
@@ -37,7 +37,7 @@ class Side:
         self.client, self.other = self.engine.connect("a", "b"), self.engine.connect("c", "d")
         self.out = {self.client: b"", self.other: b""}
         self.batches = 0
-        self.parser = RequestParser(shapes=None if plain else Shapes(least=1))
+        self.parser = RequestParser(shapes=None if plain else Shapes(min_chunk_bytes=1))
         self.failure = ""
 
     def _send(self, client, reply) -> None:
@@ -186,7 +186,7 @@ def test_most_commands_of_a_pipeline_are_taken_as_runs() -> None:
 @pytest.mark.parametrize("spoilt", [b"", b"+OK\r\n", b"$1\r\nf\r\n$04\r\nabcd\r\n", b"$1\r\nf\r\n$2\r\nabc\r\n"])
 def test_a_run_ends_before_what_does_not_fit(spoilt: bytes) -> None:
     """Nothing that is not exactly the shape is taken along."""
-    shapes = Shapes(least=1)
+    shapes = Shapes(min_chunk_bytes=1)
     good = PREFIX + b"$1\r\nf\r\n$4\r\n\r\n*7\r\n"
     assert shapes.learn(good) is None
     shape = shapes.learn(good)
@@ -235,7 +235,7 @@ def test_a_new_shape_keeps_nobody_waiting() -> None:
 
 def test_shapes_are_made_aside() -> None:
     """One at a time, and soon."""
-    shapes = Shapes(make=Aside())
+    shapes = Shapes(make=BackgroundShapeMaker())
     data = command("XADD", "s", "*", "f", "x" * 3000) * 2
     deadline = time.monotonic() + 10
     while shapes.learn(data) is None:

@@ -46,7 +46,7 @@ class Loaded:
         self.client = self.engine.connect("test:0", "test:0")
         self.replies: list[list[Any]] = []
         self.asked = asked
-        self.engine.breathe = lambda: self.replies.append([self.ask(*text.split()) for text in asked])
+        self.engine.serve_meanwhile = lambda: self.replies.append([self.ask(*text.split()) for text in asked])
 
     def ask(self, *words: str) -> Any:
         self.engine.tick()
@@ -100,14 +100,14 @@ def test_a_batch_of_xadds_is_refused_meanwhile(tmp_path: Path) -> None:
     loaded = Loaded(tmp_path)
     found: list[bytes] = []
 
-    def breathe() -> None:
+    def serve_meanwhile() -> None:
         from spark_streams.engine.resp.request_parser import RequestParser
 
         parser = RequestParser(loaded.engine.config.requests, loaded.engine.shapes)
         requests = parser.feed(command("XADD", "s", "*", "field", "value") * 100)
         loaded.engine.run(loaded.client, requests, found, 1 << 30)
 
-    loaded.engine.breathe = breathe
+    loaded.engine.serve_meanwhile = serve_meanwhile
     loaded.start()
     assert len(found) >= 200
     assert set(found) == {b"-%b\r\n" % LOADING.encode()}

@@ -214,7 +214,7 @@ def test_wrong_options_are_told_with_a_way_out(tmp_path: Path) -> None:
     assert "did you mean --maxmemory?" in refused("--maxmemry", "5mb")
     assert "--maxmemory 5xb: argument must be a memory value" in refused("--maxmemory", "5xb")
     assert "--tls-port needs --tls-cert-file and --tls-key-file and --tls-ca-cert-file" in refused("--tls-port", "1")
-    assert "nothing to listen on" in refused("--port", "0")
+    assert "the engine listens on no address" in refused("--port", "0")
     wrong = "# mine\n\nport 6400\nmaxmemori 5mb\n"
     assert "engine.conf, line 4: maxmemori 5mb: no such option (did you mean maxmemory?)" in refused(
         file=wrong, folder=tmp_path
@@ -259,7 +259,7 @@ def test_the_password_for_serve_is_not_for_engines_of_ones_own(monkeypatch: pyte
 
 
 def test_a_configuration_file(tmp_path: Path) -> None:
-    """As redis.conf: comments, quotes, include; the command line has the last word."""
+    """As redis.conf: comments, quotes, include; the command line overrides the file."""
     port = free_port()
     (tmp_path / "more.conf").write_text("maxclients 50\n")
     (tmp_path / "engine.conf").write_text(
@@ -366,7 +366,7 @@ def test_no_more_open_files(tmp_path: Path) -> None:
     with serving("--maxclients", "1000000000") as served, wire(served) as client:
         allowed = int(client.call("CONFIG", "GET", "maxclients")[1])
         assert allowed < 1_000_000_000
-        assert f"maxclients is {allowed}: no more files may be open" in served.log()
+        assert f"maxclients is reduced to {allowed}: the system allows no more open files" in served.log()
 
 
 def test_timeout_closes_idle_clients_only() -> None:
@@ -493,6 +493,6 @@ def test_help_teaches() -> None:
         [sys.executable, "-m", "spark_streams.cli", "serve", "--help"],
         capture_output=True, text=True, check=True, timeout=30,
     )  # fmt: skip
-    for words in ("where it listens:", "--requirepass PASSWORD", "(default 127.0.0.1)", "  rstream serve --port 6400"):
+    for words in ("addresses:", "--requirepass PASSWORD", "(default 127.0.0.1)", "  rstream serve --port 6400"):
         assert words in ended.stdout
     assert ended.stdout.rstrip().endswith("redis-cli -p 6379 --pipe < /var/lib/streams/appendonly.aof")

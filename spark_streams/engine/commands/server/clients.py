@@ -128,7 +128,7 @@ def client_unblock(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     if target is None or target.waiter is None:
         return integer(0)
     refused = error(b"UNBLOCKED client unblocked via CLIENT UNBLOCK")
-    engine.waiters.finish(target.waiter, refused if how == b"error" else target.waiter.nothing)
+    engine.waiters.finish(target.waiter, refused if how == b"error" else target.waiter.timeout_reply)
     return integer(1)
 
 

@@ -45,7 +45,7 @@ def hello(engine: Engine, client: Client, args: list[bytes]) -> Reply:
         else:
             raise CommandError(b"ERR Syntax error in HELLO option '%b'" % args[at])
         at += 1
-    if engine.access.keeps_out(client):
+    if engine.access.must_authenticate(client):
         raise CommandError(
             "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO AUTH "
             "<user> <pass> option can be used to authenticate the client and select the RESP protocol version at the "
@@ -72,7 +72,7 @@ def auth(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """AUTH [user] password"""
     if len(args) > 3:
         raise syntax_error()
-    if len(args) == 2 and not engine.access.closed:
+    if len(args) == 2 and not engine.access.has_password:
         raise CommandError(
             "ERR AUTH <password> called without any password configured for the default user. Are you sure your "
             "configuration is correct?"
@@ -102,7 +102,7 @@ def quit_(engine: Engine, client: Client, args: list[bytes]) -> Reply:
 def reset(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """RESET"""
     client.leave_transaction()
-    client.authenticated = not engine.access.closed
+    client.authenticated = not engine.access.has_password
     client.db = engine.databases[0]
     client.name = b""
     client.resp = 2

@@ -39,7 +39,7 @@ _NEVER = 1 << 63  # later than any time
 
 def _wait(
     engine: Engine, client: Client, options: ReadOptions, attempt: Callable[[], Reply | None],
-    again: Callable[[], int] | None = None, needs_key: bool = False,
+    find_retry_time: Callable[[], int] | None = None, needs_key: bool = False,
 ) -> Reply | None:  # fmt: skip
     """The reply of a first attempt; else block, or answer nil where blocking is not asked for or not possible."""
     reply = attempt()
@@ -48,7 +48,7 @@ def _wait(
     if options.block is None or engine.in_transaction:
         return NIL_ARRAY
     deadline = engine.now + options.block if options.block else None
-    engine.block(Waiter(client, client.db, options.keys, deadline, attempt, NIL_ARRAY, again, needs_key))
+    engine.block(Waiter(client, client.db, options.keys, deadline, attempt, NIL_ARRAY, find_retry_time, needs_key))
     return None
 
 
@@ -113,14 +113,14 @@ def xreadgroup(engine: Engine, client: Client, args: list[bytes]) -> Reply | Non
             return None
         return _read_groups(engine, client, options, wanted)
 
-    def again() -> int:
+    def find_retry_time() -> int:
         assert options.claim is not None
         times = [_oldest(*_group(db, key, name), _NEVER) for key in options.keys]
         return options.claim + min([time for time in times if time is not None], default=engine.now)
 
     # Redis forgets CLAIM as soon as it has come to a key whose history is asked for.
     claims = options.claim is not None and all(last is None for _, last in wanted)
-    return _wait(engine, client, options, attempt, again if claims else None, needs_key=True)
+    return _wait(engine, client, options, attempt, find_retry_time if claims else None, needs_key=True)
 
 
 def _read_from(db: Database, key: bytes, name: bytes, text: bytes) -> int | None:
