@@ -31,7 +31,7 @@ class Command:
         self.handler = handler
         self.fast = "fast" in flags  # its time does not depend on the size of the data
         self.subcommands: dict[bytes, Command] = {}
-        # If it changes data, the journal records it as it was sent, or as `journal` defines for its name.
+        # If it changes data, the journal records it unchanged, or as `journal` defines for its name.
         self.verbatim = "write" in flags and "effect" not in flags
         self.calls = self.rejected = self.failed = self.nanoseconds = 0
 

@@ -1,8 +1,8 @@
-"""Rewriting the append-only file: BGREWRITEAOF, or by itself when the file has grown enough.
+"""Rewrites the append-only file: on BGREWRITEAOF, or when the file has grown enough.
 
-A rewrite is a fork: the child writes the key space as it was (snapshot.py) to a new file, while the engine goes on
-appending to the old one. What the old one has gained since the fork is then appended to the new one by a thread, and
-the very last of it by the loop, which puts the new file in the old one's place.
+A rewrite forks: the child writes the keyspace of that moment (snapshot.py) to a new file, while the engine continues to
+append to the old one. A thread then appends to the new file what the old one has gained since the fork. The event loop
+appends the last part and replaces the old file.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from pathlib import Path
 from spark_streams.engine.persistence import snapshot
 from spark_streams.engine.persistence.aof_writer import PersistenceError, Writer
 from spark_streams.engine.persistence.append_file import AppendFile, copy_tail
-from spark_streams.engine.persistence.kept_engine import KeptEngine
+from spark_streams.engine.persistence.persisted_engine import PersistedEngine
 
-TEMPORARY = "temp-rewriteaof-"  # the name of a new file begins so
-_LAST_BYTES = 256 * 1024  # the loop itself copies no more than about so much at the end of a rewrite
+TEMPORARY = "temp-rewriteaof-"  # prefix of a new file's name
+_LAST_BYTES = 256 * 1024  # most bytes that the event loop copies at the end of a rewrite, approximately
 
 log = logging.getLogger("rstream.engine")
 
@@ -32,28 +32,28 @@ log = logging.getLogger("rstream.engine")
 class Rewriter:
     """Rewrites the writer's file; one rewrite at a time."""
 
-    def __init__(self, engine: KeptEngine, writer: Writer) -> None:
+    def __init__(self, engine: PersistedEngine, writer: Writer) -> None:
         self._engine = engine
         self._writer = writer
         self._rewrite: Rewrite | None = None
-        self.base_size = 0  # of the file, after the last rewrite or start
-        self.ok = True  # whether the last rewrite came to its end
-        self.seconds = -1  # that it took
-        self.pause = 0.0  # seconds that it held the loop
+        self.base_size = 0  # size of the file after the last rewrite or start
+        self.ok = True  # whether the last rewrite succeeded
+        self.seconds = -1  # duration of the last rewrite
+        self.pause = 0.0  # seconds during which the last rewrite held the event loop
 
     @property
     def busy(self) -> bool:
-        """Whether a rewrite is under way."""
+        """Whether a rewrite is in progress."""
         return self._rewrite is not None
 
     def begin(self) -> None:
-        """Begin to rewrite the file in the background. Raises PersistenceError when it cannot begin."""
+        """Start to rewrite the file in the background. Raises PersistenceError if it cannot start."""
         began = time.monotonic()
         file, journal = self._writer.file, self._engine.journal
         assert file is not None
         assert journal is not None
         self._writer.commit_all()
-        journal.selected = -1  # the rewritten file ends in any database
+        journal.selected = -1  # the rewritten file may end in any database
         try:
             self._rewrite = Rewrite(self._engine, file, file.path.with_name(f"{TEMPORARY}{os.getpid()}.aof"))
         except OSError as problem:
@@ -61,7 +61,7 @@ class Rewriter:
         self.pause = time.monotonic() - began
 
     def cron(self) -> bool:
-        """Go on with a rewrite, or begin one if it is time; whether a new file is in place. Raises PersistenceError."""
+        """Continue or start a rewrite. Return whether a new file is in place. Raises PersistenceError."""
         file = self._writer.file
         if self._rewrite is not None:
             return self._rewrite.done and self._finish(self._rewrite)
@@ -97,27 +97,27 @@ class Rewriter:
             new.close()
             new.path.unlink(missing_ok=True)
             return False
-        self._writer.go_on_with(new)
+        self._writer.continue_with(new)
         self.base_size = new.size
         self.pause += time.monotonic() - began
         log.info("rewrote %s: %d bytes before, %d now", file.path, file.size, new.size)
         return True
 
     def abandon(self) -> None:
-        """Stop a rewrite, and leave nothing behind."""
+        """Stop a rewrite and remove its file."""
         if self._rewrite is not None:
             self._rewrite.abandon()
             self._rewrite = None
 
 
 class Rewrite:
-    """One rewrite: a child that writes, and a thread that waits for it and appends what has come meanwhile.
+    """One rewrite: a child that writes, and a thread that waits for it and appends the changes since the fork.
 
-    `done` is set last. Then `result` is the new file with everything up to byte `copied` of the old one, or None, and
-    `problem` says why.
+    `done` is set last. Then `result` is the new file with all bytes up to `copied` of the old one, or None with the
+    reason in `problem`.
     """
 
-    def __init__(self, engine: KeptEngine, old: AppendFile, path: Path) -> None:
+    def __init__(self, engine: PersistedEngine, old: AppendFile, path: Path) -> None:
         self.began = time.monotonic()
         self.copied = old.size
         self.done = False
@@ -129,11 +129,11 @@ class Rewrite:
         self._abandoned = False
         path.unlink(missing_ok=True)
         with warnings.catch_warnings():
-            # Python warns of forks beside threads. The child touches no lock that another thread could hold.
+            # Python warns of forks in multi-threaded processes. The child takes no lock that another thread could hold.
             warnings.simplefilter("ignore", DeprecationWarning)
             self.child = os.fork()
         if not self.child:
-            _be_the_child(engine, path)
+            _run_child(engine, path)
         self._thread = threading.Thread(target=self._wait, name="rewrite", daemon=True)
         self._thread.start()
 
@@ -160,7 +160,7 @@ class Rewrite:
         self._engine.wake()
 
     def abandon(self) -> None:
-        """Stop it, and leave nothing behind."""
+        """Stop the rewrite and remove its file."""
         if not self.done:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.child, signal.SIGKILL)
@@ -170,26 +170,26 @@ class Rewrite:
         self._path.unlink(missing_ok=True)
 
 
-def _be_the_child(engine: KeptEngine, path: Path) -> None:
-    """Write the key space as it was at the fork, and end."""
+def _run_child(engine: PersistedEngine, path: Path) -> None:
+    """Write the keyspace of the moment of the fork, and exit."""
     code = 1
     try:
         for name in (signal.SIGTERM, signal.SIGINT):
             signal.signal(name, signal.SIG_DFL)
-        # Sockets of clients that the engine closes must not stay open here, nor its locks held.
+        # The child must not keep the engine's client sockets and locks open.
         os.closerange(3, min(os.sysconf("SC_OPEN_MAX"), 1 << 16))
         parent = os.getppid()
         with path.open("wb", buffering=1 << 20) as file:
             path.chmod(0o600)
             for db in engine.databases:
-                for piece in snapshot.database(db):
+                for piece in snapshot.database_commands(db):
                     file.write(piece)
                     if os.getppid() != parent:
                         os._exit(1)
             file.flush()
             os.fsync(file.fileno())
         code = 0
-    except BaseException:  # noqa: BLE001  whatever it is, the child must not go on as a second engine
+    except BaseException:  # noqa: BLE001  the child must never continue as a second engine
         traceback.print_exc(file=sys.stderr)
     finally:
         os._exit(code)

@@ -1,15 +1,15 @@
-"""Writing the append-only file: what the journal holds goes to it, and is made sure.
+"""Writes the journal to the append-only file, and flushes the file to disk.
 
-    commands ──► journal ──► commit, once per turn of the server's loop ──► file ──► fsync
-                              replies leave after it
+    commands ──► journal ──► commit, once per turn of the event loop ──► file ──► fsync
+                              replies are sent after it
 
-    appendfsync always      commit returns when the disk has it
-                everysec    commit writes; a thread makes sure every second, and the loop never waits for it: while the
-                            disk is busy, what is written waits in memory for up to two seconds
-                no          commit writes; the operating system makes sure when it likes
+    appendfsync always      commit returns after the disk has the data
+                everysec    commit writes; a thread flushes every second, and the event loop never waits for it: while
+                            the disk is busy, recorded commands wait in memory for up to two seconds
+                no          commit writes; the operating system flushes
 
-When the disk refuses: with `always` the engine stops, because it has answered nothing that it cannot keep; otherwise
-commands that change something are answered with MISCONF until writing works again.
+If the disk fails: with `always` the engine stops, because it has confirmed nothing that is not on disk. Otherwise
+commands that change data get MISCONF until writing succeeds again.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ import threading
 import time
 
 from spark_streams.engine.persistence.append_file import AppendFile, sync_folder
-from spark_streams.engine.persistence.kept_engine import KeptEngine
+from spark_streams.engine.persistence.persisted_engine import PersistedEngine
 
-_PATIENCE = 2.0  # seconds that written commands may wait in memory for a busy disk
-_BACKLOG = 64 << 20  # bytes of them
+_PATIENCE = 2.0  # seconds for which commands may wait in memory for a busy disk
+_BACKLOG = 64 << 20  # most bytes of waiting commands
 
 log = logging.getLogger("rstream.engine")
 
 
 class PersistenceError(Exception):
-    """The engine cannot keep what it was asked to keep; one line that says why."""
+    """The engine cannot store its data; one line with the reason."""
 
 
 class Writer:
-    """Writes to `file`, which persistence gives and takes away: None while nothing is kept."""
+    """Writes to `file`, which Persistence sets; None: nothing is stored."""
 
-    def __init__(self, engine: KeptEngine) -> None:
+    def __init__(self, engine: PersistedEngine) -> None:
         self._engine = engine
         self.file: AppendFile | None = None
         self.policy = ""
         engine.config.on_change("appendfsync", self._set_policy)
-        self.delayed = 0  # commits that had to wait for the disk
+        self.delayed = 0  # commits that waited for the disk
         self._waiting: list[bytes] = []
         self._waiting_since = 0.0
-        self._dirty = False  # written, not yet made sure
+        self._dirty = False  # written, but not flushed
         self._syncing: threading.Thread | None = None
         self._sync_problem: OSError | None = None
 
@@ -52,21 +52,21 @@ class Writer:
 
     @property
     def waiting(self) -> int:
-        """Bytes that wait for a busy disk."""
+        """Number of bytes that wait for a busy disk."""
         return sum(map(len, self._waiting))
 
     @property
     def syncing(self) -> bool:
-        """Whether the thread is making sure."""
+        """Whether the thread is flushing."""
         return self._syncing is not None
 
     @property
     def settled(self) -> bool:
-        """Whether everything so far is on the disk."""
+        """Whether all changes are on disk."""
         return self._syncing is None and not self._dirty and not self._waiting
 
     def commit(self) -> None:
-        """Write what the journal holds. Raises PersistenceError with `always` when that is not possible."""
+        """Write the journal. Raises PersistenceError if that fails with `always`."""
         journal = self._engine.journal
         if journal is None or self.file is None:
             return
@@ -82,18 +82,18 @@ class Writer:
             self._write()
 
     def commit_now(self) -> None:
-        """As `commit`, and what waited for a busy disk waits no longer, unless it cannot be written."""
+        """Write the journal and all bytes that wait for a busy disk, as far as writing succeeds."""
         self.commit()
         self._write()
 
     def commit_all(self) -> None:
-        """As `commit_now`. Raises PersistenceError when something cannot be written."""
+        """As `commit_now`. Raises PersistenceError if something cannot be written."""
         self.commit_now()
         if self._waiting and self.file is not None:
             raise PersistenceError(f"cannot write to {self.file.path}")
 
     def _has_waited(self) -> bool:
-        """Whether what waits for a busy disk may wait no longer."""
+        """Whether the waiting commands must be written now."""
         if time.monotonic() - self._waiting_since < _PATIENCE and sum(map(len, self._waiting)) < _BACKLOG:
             return False
         self.delayed += 1
@@ -117,10 +117,10 @@ class Writer:
     def _refuse(self, file: AppendFile, problem: OSError) -> None:
         reason = problem.strerror or str(problem)
         if self.policy == "always":
-            raise PersistenceError(f"cannot write to {file.path}: {reason}; with appendfsync always that is the end")
+            raise PersistenceError(f"cannot write to {file.path}: {reason}. With appendfsync always the engine stops")
         journal = self._engine.journal
         if journal is not None and not journal.refusal:
-            log.error("cannot write to %s: %s; refusing commands that change something", file.path, reason)
+            log.error("cannot write to %s: %s; refusing commands that change data", file.path, reason)
             journal.refusal = f"MISCONF Errors writing to the AOF file: {reason}"
 
     def _sync_file(self, file: AppendFile) -> None:
@@ -129,11 +129,11 @@ class Writer:
         try:
             file.sync()
         except OSError as problem:
-            raise PersistenceError(f"cannot make sure of {file.path}: {problem.strerror or problem}") from None
+            raise PersistenceError(f"cannot flush {file.path} to disk: {problem.strerror or problem}") from None
         self._dirty = False
 
     def sync(self) -> None:
-        """Return when everything so far is on the disk. Raises PersistenceError."""
+        """Flush all changes to disk. Raises PersistenceError."""
         if self._syncing is not None:
             self._syncing.join()
         self.commit_all()
@@ -141,13 +141,13 @@ class Writer:
             self._sync_file(self.file)
 
     def sync_soon(self) -> None:
-        """Begin to bring everything so far to the disk; not `settled` until it is there. Raises PersistenceError."""
+        """Start to flush all changes to disk; `settled` is true afterwards. Raises PersistenceError."""
         self.commit_all()
         if self._syncing is None and self.file is not None and self._dirty:
             self._sync_in_background(self.file)
 
     def cron(self) -> None:
-        """About once a second, and when woken. Raises PersistenceError."""
+        """Commit and flush; called about once a second, and when woken. Raises PersistenceError."""
         if self._syncing is None and self.file is not None:
             self.commit()
             if self._dirty and self.policy == "everysec":
@@ -171,14 +171,14 @@ class Writer:
         self._syncing = threading.Thread(target=work, name="fsync", daemon=True)
         self._syncing.start()
 
-    def go_on_with(self, new: AppendFile) -> None:
-        """Write to this file, which has taken the place of the one so far."""
+    def continue_with(self, new: AppendFile) -> None:
+        """Write to this file from now on: it has replaced the previous one."""
         old, self.file = self.file, new
         assert old is not None
         new.path = old.path
         self._dirty = True
-        # A thread that still makes sure of the old file must find its descriptor, not another's; and closing the last
-        # descriptor of a big file takes time.
+        # A thread that flushes the old file still needs its descriptor. Closing the last descriptor of a big file
+        # takes time.
         syncing = self._syncing
 
         def let_go() -> None:

@@ -1,6 +1,6 @@
-"""One append-only file on disk: appending, making sure, replacing. No engine, no policy.
+"""One append-only file on disk: append, flush, replace. No engine, no policy.
 
-What a write could not finish is cut off again, so that the file always ends with a whole command.
+An incomplete write is cut off, so that the file always ends with a whole command.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _COPY = 1 << 20
 
 
 class AppendFile:
-    """The file at `path`, made if need be. Methods raise OSError."""
+    """The file at `path`, created if it is missing. Methods raise OSError."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -22,7 +22,7 @@ class AppendFile:
         self.size = os.fstat(self.fd).st_size
 
     def append(self, data: bytes) -> None:
-        """Write all of it, or nothing."""
+        """Write all of the data or nothing."""
         view = memoryview(data)
         try:
             while view:
@@ -34,12 +34,12 @@ class AppendFile:
         self.size += len(data)
 
     def sync(self) -> None:
-        """Return when it is on the disk."""
-        # Not fdatasync: macOS has none.
+        """Flush the file to disk."""
+        # Not fdatasync: it is missing on macOS.
         os.fsync(self.fd)
 
     def close(self) -> None:
-        """No more."""
+        """Close the file."""
         os.close(self.fd)
 
 
@@ -50,19 +50,19 @@ def copy_tail(source: Path, start: int, end: int, target: AppendFile) -> None:
         while start < end:
             data = file.read(min(_COPY, end - start))
             if not data:
-                raise OSError(f"{source} is shorter than it was")
+                raise OSError(f"{source} has become shorter")
             target.append(data)
             start += len(data)
 
 
 def replace(new: Path, old: Path) -> None:
-    """Put a file into another's place, for good."""
+    """Replace a file by another one, durably."""
     new.replace(old)
     sync_folder(old.parent)
 
 
 def sync_folder(folder: Path) -> None:
-    """Make names in a folder last."""
+    """Flush the names in a folder to disk."""
     fd = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(fd)
@@ -71,10 +71,10 @@ def sync_folder(folder: Path) -> None:
 
 
 class FolderLock:
-    """Held by the one engine that uses a file; the kernel lets go of it when the engine dies."""
+    """A lock of the engine that uses a file; the kernel releases it if the engine dies."""
 
     def __init__(self, path: Path) -> None:
-        """Raises BlockingIOError when another process holds it, OSError."""
+        """Take the lock. Raises BlockingIOError if another process holds it, OSError."""
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -83,5 +83,5 @@ class FolderLock:
             raise
 
     def release(self) -> None:
-        """Let go."""
+        """Release the lock."""
         os.close(self._fd)

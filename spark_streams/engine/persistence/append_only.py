@@ -1,8 +1,8 @@
-"""Keeping what the engine holds: the append-only file's life, from reading it back to letting go of it.
+"""The append-only file of an engine, from loading to closing.
 
-aof_writer.py writes it and makes sure of it, aof_rewrite.py makes it short again, aof_loader.py reads it back.
+aof_writer.py writes and flushes it, aof_rewrite.py makes it shorter, aof_loader.py loads it.
 
-There is no second kind of file: SAVE and BGSAVE make sure of this one, and are errors where there is none.
+There is no other file: SAVE and BGSAVE flush this one, and fail if there is none.
 """
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ from spark_streams.engine.persistence.aof_loader import Loader, TornFileError
 from spark_streams.engine.persistence.aof_rewrite import TEMPORARY, Rewriter
 from spark_streams.engine.persistence.aof_writer import PersistenceError, Writer
 from spark_streams.engine.persistence.append_file import AppendFile, FolderLock, replace
-from spark_streams.engine.persistence.kept_engine import KeptEngine
+from spark_streams.engine.persistence.persisted_engine import PersistedEngine
 from spark_streams.engine.settings.table import SettingError
 
-_LOCK_PATIENCE = 2.0  # seconds for an engine that is about to end
+_LOCK_PATIENCE = 2.0  # seconds to wait for an engine that is stopping
 
 log = logging.getLogger("rstream.engine")
 
 
 class Persistence:
-    """The append-only file of one engine; off until `start`."""
+    """The append-only file of one engine; not in use until `start`."""
 
-    def __init__(self, engine: KeptEngine) -> None:
+    def __init__(self, engine: PersistedEngine) -> None:
         self._engine = engine
         self._config = engine.config
-        self.ready = False  # whether the settings are all in; from then on appendonly can be switched
+        self.ready = False  # whether all settings are known; from then on appendonly can be switched
         self.writer = Writer(engine)
         self.rewriter = Rewriter(engine, self.writer)
         self._config.on_change("appendonly", self._switch)
-        self.saved_at = 0  # Unix seconds of the last time that all was on disk by request
+        self.saved_at = 0  # Unix seconds at which all data was last on disk by request
         self.saved_changes = 0
         self.load_seconds = 0.0
         self._lock: FolderLock | None = None
-        self._loader: Loader | None = None  # while the file is read back
-        self._save_wanted = False  # BGSAVE
+        self._loader: Loader | None = None  # while the file is loaded
+        self._save_pending = False  # BGSAVE
 
     @property
     def directory(self) -> Path:
@@ -50,33 +50,33 @@ class Persistence:
 
     @property
     def filename(self) -> str:
-        """Its name."""
+        """Name of the file."""
         return self._config.text("appendfilename")
 
     @property
     def path(self) -> Path:
-        """The file."""
+        """Path of the file."""
         return self.directory / self.filename
 
     @property
     def enabled(self) -> bool:
-        """Whether changes are kept."""
+        """Whether changes are stored."""
         return self.writer.file is not None
 
     @property
     def size(self) -> int:
-        """Bytes in the file."""
+        """Size of the file in bytes."""
         return self.writer.file.size if self.writer.file is not None else 0
 
     @property
     def busy(self) -> bool:
-        """Whether `cron` has something to wait for."""
-        return self.rewriter.busy or self._save_wanted
+        """Whether `cron` has work that must not wait for its next second."""
+        return self.rewriter.busy or self._save_pending
 
-    # Beginning and end
+    # Start and stop
 
     def lock_file(self) -> None:
-        """Lock the file: it, and the sockets that stand for it, are this engine's. Raises PersistenceError."""
+        """Lock the file, and with it the sockets of its folder, for this engine. Raises PersistenceError."""
         if not self._config.flag("appendonly"):
             return
         deadline = time.monotonic() + _LOCK_PATIENCE
@@ -91,7 +91,7 @@ class Persistence:
                 raise PersistenceError(f"cannot use {self.directory}: {problem.strerror or problem}") from None
 
     def start(self) -> None:
-        """Read the file back, locked already or not, and keep what changes from now on.
+        """Load the file, and store changes from now on. Locks the file if it is not locked.
 
         Raises PersistenceError, CorruptFileError, LoadingStoppedError.
         """
@@ -104,8 +104,8 @@ class Persistence:
             for leftover in self.directory.glob(f"{TEMPORARY}*.aof"):
                 leftover.unlink(missing_ok=True)
             if self.path.exists():
-                self.load(breathes=True)
-            if not self._config.flag("appendonly"):  # said while it was read
+                self.load(serve_clients=True)
+            if not self._config.flag("appendonly"):  # a client has switched it off during loading
                 self.stop()
                 return
             file = self.writer.file = AppendFile(self.path)
@@ -115,13 +115,13 @@ class Persistence:
         self._engine.journal = Journal()
         self.saved_changes = self._changes()
 
-    def load(self, breathes: bool = False) -> None:
-        """Read the file into an empty key space; a torn end is cut off. `breathes`: clients are served meanwhile.
+    def load(self, serve_clients: bool = False) -> None:
+        """Load the file into an empty keyspace; cut off a torn end. serve_clients: serve clients meanwhile.
 
         Raises CorruptFileError, LoadingStoppedError, OSError.
         """
         began = time.monotonic()
-        loader = self._loader = Loader(self._engine, self.path, breathes)
+        loader = self._loader = Loader(self._engine, self.path, serve_clients)
         try:
             loader.load()
         except TornFileError as torn:
@@ -136,10 +136,10 @@ class Persistence:
         finally:
             self._loader = None
         self.load_seconds = time.monotonic() - began
-        log.info("%d commands read back from %s in %.3f s", loader.commands, self.path, self.load_seconds)
+        log.info("loaded %d commands from %s in %.3f s", loader.commands, self.path, self.load_seconds)
 
     def reload(self) -> None:
-        """Forget everything and read the file back. Raises PersistenceError, CorruptFileError."""
+        """Clear the keyspace and load the file. Raises PersistenceError, CorruptFileError."""
         if self.rewriter.busy:
             raise PersistenceError("a rewrite is in progress")
         journal, self._engine.journal = self._engine.journal, None
@@ -156,7 +156,7 @@ class Persistence:
             journal.selected = -1
 
     def stop(self) -> None:
-        """Everything to the disk, and let go of the file. Raises PersistenceError."""
+        """Flush all changes to disk and close the file. Raises PersistenceError."""
         self.rewriter.abandon()
         if self.writer.file is not None:
             self.sync()
@@ -169,17 +169,17 @@ class Persistence:
     # Saving
 
     def sync(self) -> None:
-        """Return when everything so far is on the disk. Raises PersistenceError."""
+        """Flush all changes to disk. Raises PersistenceError."""
         self.writer.sync()
-        self.saved()
+        self.record_save()
 
     def sync_soon(self) -> None:
-        """Begin to bring everything so far to the disk; `busy` until it is there. Raises PersistenceError."""
+        """Start to flush all changes to disk; `busy` until they are there. Raises PersistenceError."""
         self.writer.sync_soon()
-        self._save_wanted = True
+        self._save_pending = True
 
-    def saved(self) -> None:
-        """Remember that now is a moment that lasts."""
+    def record_save(self) -> None:
+        """Record that all data is on disk now."""
         self.saved_at = self._engine.now // 1000
         self.saved_changes = self._changes()
 
@@ -187,23 +187,23 @@ class Persistence:
         return sum(db.changes for db in self._engine.databases)
 
     def cron(self) -> None:
-        """About once a second, and when woken. Raises PersistenceError."""
+        """Write, flush and rewrite as needed; called about once a second, and when woken. Raises PersistenceError."""
         if self.writer.file is None:
             return
         self.writer.cron()
-        if self._save_wanted and self.writer.settled:
-            self._save_wanted = False
-            self.saved()
+        if self._save_pending and self.writer.settled:
+            self._save_pending = False
+            self.record_save()
         if self.rewriter.cron():
-            self.saved()
+            self.record_save()
 
     def info(self) -> dict[str, object]:
-        """INFO persistence."""
+        """Return the fields of INFO persistence."""
         journal = self._engine.journal
         writing = "err" if journal is not None and journal.refusal else "ok"
         fields: dict[str, object] = {
             "rdb_changes_since_last_save": self._changes() - self.saved_changes,
-            "rdb_bgsave_in_progress": int(self._save_wanted),
+            "rdb_bgsave_in_progress": int(self._save_pending),
             "rdb_last_save_time": self.saved_at,
             "rdb_last_bgsave_status": writing,
             "aof_enabled": int(self.enabled),
@@ -228,12 +228,12 @@ class Persistence:
     # Settings
 
     def _switch(self) -> None:
-        """CONFIG SET appendonly. Raises SettingError."""
-        wanted = self._config.flag("appendonly")
-        if not self.ready or self._engine.loading or wanted == self.enabled:
+        """Apply CONFIG SET appendonly. Raises SettingError."""
+        should_be_enabled = self._config.flag("appendonly")
+        if not self.ready or self._engine.loading or should_be_enabled == self.enabled:
             return
         try:
-            if wanted:
+            if should_be_enabled:
                 self._begin()
             else:
                 self.stop()
@@ -241,13 +241,13 @@ class Persistence:
             raise SettingError(str(problem)) from None
 
     def _begin(self) -> None:
-        """Keep what there is, and what changes from now on; at once, because the answer means that it is kept."""
+        """Write all data to a new file before returning, because the reply of CONFIG SET confirms it."""
         path = self.directory / f"{TEMPORARY}{os.getpid()}.aof"
         try:
             self._lock = FolderLock(self.directory / f".{self.filename}.lock")
             new = AppendFile(path)
             for db in self._engine.databases:
-                for piece in snapshot.database(db):
+                for piece in snapshot.database_commands(db):
                     new.append(piece)
             new.sync()
             replace(path, self.path)
@@ -262,17 +262,17 @@ class Persistence:
         self.writer.file = new
         self.rewriter.base_size = new.size
         self._engine.journal = Journal()
-        self.saved()
+        self.record_save()
 
 
 def _progress(loader: Loader, now: int) -> dict[str, object]:
-    """How far the file is read."""
+    """Return INFO's fields about the progress of loading."""
     passed = (now - loader.began) / 1000
-    left = (loader.size - loader.read) * passed / loader.read if loader.read else -1
+    seconds_left = (loader.size - loader.read) * passed / loader.read if loader.read else -1
     return {
         "loading_start_time": loader.began // 1000,
         "loading_total_bytes": loader.size,
         "loading_loaded_bytes": loader.read,
         "loading_loaded_perc": f"{100 * loader.read / max(loader.size, 1):.2f}",
-        "loading_eta_seconds": round(left),
+        "loading_eta_seconds": round(seconds_left),
     }

@@ -1,22 +1,22 @@
 """CRC-64 with Jones' polynomial, as Redis puts it at the end of a dump.
 
-Reflected, nothing inverted: of `123456789` it is e9c6d914c4b8d9ca. One table look-up per byte is slow in Python, so a
-long text is cut into lanes of equal length which are computed side by side, a byte of each at a time: the eight bytes
-of all their registers are eight byte strings, looking up is `bytes.translate`, exclusive-or is done on long integers.
+Reflected, not inverted: the CRC of `123456789` is e9c6d914c4b8d9ca. A table lookup per byte is slow in Python, so long
+data is cut into lanes of equal length, which are computed together, one byte of each at a time. The eight bytes of all
+registers are eight byte strings; `bytes.translate` is the lookup, and long integers do the exclusive-or.
 
     lane 0   b0  b1  b2 …        register bytes   r0: [lane 0, lane 1, lane 2 …]
     lane 1   b0  b1  b2 …                         r1: [ … ]
     lane 2   b0  b1  b2 …                         …
 
-Then the lanes are joined: of two texts one after the other, the CRC is that of the first moved on over as many zeros as
-the second is long, exclusive-or that of the second. Moving on is linear in the register, so it is eight look-ups more.
+Then the lanes are joined. The CRC of two texts in a row is the CRC of the first, advanced over as many zeros as the
+second is long, exclusive-or the CRC of the second. Advancing is linear in the register, so it takes eight lookups.
 """
 
 from __future__ import annotations
 
 _POLYNOMIAL = 0x95AC9329AC4BC9B5  # ad93d23594c935a9 with its bits reflected
 _LANES = 2048
-_LONG = 64 * 1024  # bytes from which on lanes pay
+_LONG = 64 * 1024  # bytes from which on lanes are faster
 
 
 def _table() -> list[int]:
@@ -34,7 +34,7 @@ _PLANES = [bytes(value >> 8 * place & 0xFF for value in _TABLE) for place in ran
 
 
 def crc64(data: bytes, crc: int = 0) -> int:
-    """Of the data, going on from an earlier one."""
+    """Return the CRC of the data, continuing from the CRC of earlier data."""
     if len(data) >= _LONG:
         length = len(data) // _LANES
         for lane in _lanes(data[: length * _LANES], length):
@@ -47,24 +47,24 @@ def crc64(data: bytes, crc: int = 0) -> int:
 
 
 def _lanes(data: bytes, length: int) -> list[int]:
-    """The CRC of each lane of this length."""
+    """Return the CRC of each lane of this length."""
     registers = [bytes(_LANES)] * 8
-    for at in range(length):
-        low = _xor(registers[0], data[at::length])
+    for offset in range(length):
+        low = _xor(registers[0], data[offset::length])
         registers = [_xor(registers[place + 1], low.translate(_PLANES[place])) for place in range(7)]
         registers.append(low.translate(_PLANES[7]))
     return [int.from_bytes(bytes(lane), "little") for lane in zip(*registers, strict=True)]
 
 
-def _xor(one: bytes, two: bytes) -> bytes:
-    return (int.from_bytes(one, "little") ^ int.from_bytes(two, "little")).to_bytes(_LANES, "little")
+def _xor(first: bytes, second: bytes) -> bytes:
+    return (int.from_bytes(first, "little") ^ int.from_bytes(second, "little")).to_bytes(_LANES, "little")
 
 
 _skips: dict[int, list[list[int]]] = {}
 
 
 def _skip(crc: int, zeros: int) -> int:
-    """The CRC after so many zero bytes more."""
+    """Return the CRC after this number of zero bytes."""
     tables = _skips.get(zeros)
     if tables is None:
         _skips.clear()
@@ -80,7 +80,7 @@ def _apply(tables: list[list[int]], crc: int) -> int:
 
 
 def _skip_tables(zeros: int) -> list[list[int]]:
-    """Eight tables, one for each byte of the register; by squaring: over n zeros, then over n more."""
+    """Return eight tables, one for each byte of the register, by squaring: over n zeros, then over 2n."""
     step = [[_one_zero(byte << 8 * place) for byte in range(256)] for place in range(8)]
     tables: list[list[int]] | None = None
     while zeros:

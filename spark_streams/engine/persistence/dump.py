@@ -1,4 +1,4 @@
-"""A stream's payload, as DUMP gives it (rdb.py), for the oldest Redis that can hold all of it: 7.0, 8.6 or 8.8."""
+"""A stream's payload for DUMP (rdb.py), for the oldest Redis that supports all of its contents: 7.0, 8.6 or 8.8."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from spark_streams.engine.store.pel_range import Consumer
 from spark_streams.engine.store.stream import Stream
 from spark_streams.model.ids import U64_MAX
 
-_VERSIONS = {STREAM_2: 10, STREAM_4: 13, STREAM_5: 14}  # of the format that brought a type of stream
+_VERSIONS = {STREAM_2: 10, STREAM_4: 13, STREAM_5: 14}  # format version that introduced a type of stream
 
 
 def dump(stream: Stream, now: int, newest: bool = False) -> bytes:
-    """The payload of a stream at this time in Unix milliseconds.
+    """Return the payload of a stream. now: Unix milliseconds.
 
-    `newest`: with all that the newest Redis has a place for, as when consumers were last active.
+    newest: use the newest format, which also holds when consumers were last active.
     """
     kind = STREAM_5 if newest else _kind_of(stream)
     out = bytearray([kind])
@@ -41,8 +41,8 @@ def dump(stream: Stream, now: int, newest: bool = False) -> bytes:
 
 
 def _kind_of(stream: Stream) -> int:
-    """The oldest type that has a place for all that a user of this stream has asked for."""
-    if any(group.nobody.pending.count for group in stream.groups.values()):
+    """Return the oldest type that supports all contents of this stream."""
+    if any(group.released.pending.count for group in stream.groups.values()):
         return STREAM_5
     return STREAM_4 if stream.idempotence.used else STREAM_2
 
@@ -83,31 +83,31 @@ def _put_group(out: bytearray, stream: Stream, group: Group, kind: int) -> None:
             out += _time(consumer.active)
         _put_ids(out, stream, consumer)
     if kind >= STREAM_5:
-        _put_ids(out, stream, group.nobody)
+        _put_ids(out, stream, group.released)
 
 
 def _put_ids(out: bytearray, stream: Stream, owner: Consumer) -> None:
-    """What is pending for this consumer, or for nobody."""
+    """Write the pending entries of this consumer, or the released ones."""
     put_length(out, owner.pending.count)
     for pel_range in owner.pending.ranges:
         out += b"".join([entry_id.to_bytes(16, "big") for entry_id in pel_range.id_list(stream)])
 
 
 def _put_idempotence(out: bytearray, memory: Idempotence, now: int) -> None:
-    """What is remembered of idempotent adds, without what has run out."""
+    """Write the remembered idempotent adds that have not expired."""
     put_length(out, memory.duration)
     put_length(out, memory.max_size)
     latest = memory.latest_forgotten(now)
     alive = [
-        (producer, left)
+        (producer, remaining_messages)
         for producer, messages in sorted(memory.producers.items())
-        if (left := list(dropwhile(lambda item: item[1] >> 64 <= latest, messages.items())))
+        if (remaining_messages := list(dropwhile(lambda item: item[1] >> 64 <= latest, messages.items())))
     ]
     put_length(out, len(alive))
-    for producer, left in alive:
+    for producer, remaining_messages in alive:
         put_string(out, producer)
-        put_length(out, len(left))
-        for message, entry_id in left:
+        put_length(out, len(remaining_messages))
+        for message, entry_id in remaining_messages:
             put_string(out, message)
             put_id(out, entry_id)
     put_length(out, memory.added)
@@ -119,7 +119,7 @@ def _time(milliseconds: int) -> bytes:
 
 
 def _packed_node(node: Node) -> tuple[int, bytes]:
-    """The id that its ids count from, and its living entries as a listpack."""
+    """Return the ID from which the node's IDs are counted, and its live entries as a listpack."""
     entries = [
         (node.id_at(low + index), fields_of(wire))
         for low, high in node.spans(0, node.slots)
@@ -138,6 +138,6 @@ def _packed_node(node: Node) -> tuple[int, bytes]:
     return first, pack(elements)
 
 
-def _difference(one: int, other: int) -> int:
-    """Of two 64-bit numbers, as a signed 64-bit number: it may go once around."""
-    return ((one - other + (1 << 63)) & U64_MAX) - (1 << 63)
+def _difference(number: int, base: int) -> int:
+    """Return the difference of two 64-bit numbers as a signed 64-bit number; it may wrap around."""
+    return ((number - base + (1 << 63)) & U64_MAX) - (1 << 63)

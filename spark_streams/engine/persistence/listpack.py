@@ -1,4 +1,4 @@
-"""Redis' listpack: how the entries of a stream's node are packed in a dump.
+"""Redis' listpack: the encoding of a stream node's entries in a dump.
 
     listpack   total bytes 4 | elements 2 | element … | ff            little endian
     element    encoding and data | its length, backwards
@@ -6,7 +6,7 @@
     0xxxxxxx  number 0 … 127           10xxxxxx  string up to 63 bytes       1110xxxx +1  string up to 4,095
     110xxxxx +1  13-bit number         f0 +4  longer string                  f1 f2 f3 f4  number of 2, 3, 4, 8 bytes
 
-Numbers come out as their decimal text: to Redis, too, an element is a string that may be stored shorter.
+Numbers are returned as decimal text: in Redis, too, an element is a string that may be stored shorter.
 Source: `listpack.c`.
 """
 
@@ -20,18 +20,18 @@ _SIZES = {0xF1: 2, 0xF2: 3, 0xF3: 4, 0xF4: 8}
 
 
 class BadDataError(ValueError):
-    """The bytes are not what they should be."""
+    """The bytes are not a valid encoding."""
 
 
 class TooLargeError(Exception):
-    """The value would take more memory than it may."""
+    """The value would take more memory than allowed."""
 
 
-PER_ELEMENT = 50  # bytes at least that an element takes in memory beside its own
+PER_ELEMENT = 50  # bytes of memory that an element takes at least, in addition to its own
 
 
 def pack(elements: Iterable[bytes | int]) -> bytes:
-    """A listpack. Strings that are numbers are stored as such."""
+    """Return a listpack. Strings that are numbers are stored as numbers."""
     out = bytearray(6)
     count = 0
     for element in elements:
@@ -88,46 +88,46 @@ def _put_back_length(out: bytearray, length: int) -> None:
 
 
 def _back_length_bytes(length: int) -> int:
-    # 16,383 and the like take a byte more than they need, as in Redis.
+    # As in Redis, the limits are one too low: 16,383 takes a byte more than it needs.
     return 1 if length <= 127 else 2 if length < 16383 else 3 if length < 2097151 else 4 if length < 268435455 else 5
 
 
-def unpack(data: bytes, most: int = 1 << 62) -> list[bytes]:
-    """The elements of a listpack. Raises BadDataError, and TooLargeError if they are more than `most`."""
+def unpack(data: bytes, max_elements: int = 1 << 62) -> list[bytes]:
+    """Return the elements of a listpack. Raises BadDataError, TooLargeError if there are more than `max_elements`."""
     if len(data) < 7 or int.from_bytes(data[:4], "little") != len(data) or data[-1] != 0xFF:
         raise BadDataError("not a listpack")
     elements: list[bytes] = []
-    at, end = 6, len(data) - 1
-    while at < end:
-        code = data[at]
-        start = at
+    position, end = 6, len(data) - 1
+    while position < end:
+        code = data[position]
+        start = position
         if code < 0x80:
             elements.append(b"%d" % code)
-            at += 1
+            position += 1
         elif code < 0xC0:
-            at += 1 + (code & 63)
-            elements.append(data[start + 1 : at])
+            position += 1 + (code & 63)
+            elements.append(data[start + 1 : position])
         elif code < 0xE0:
-            value = (code & 31) << 8 | data[at + 1]
+            value = (code & 31) << 8 | data[position + 1]
             elements.append(b"%d" % (value - 8192 if value >= 4096 else value))
-            at += 2
+            position += 2
         elif code < 0xF0:
-            at += 2 + ((code & 15) << 8 | data[at + 1])
-            elements.append(data[start + 2 : at])
+            position += 2 + ((code & 15) << 8 | data[position + 1])
+            elements.append(data[start + 2 : position])
         elif code == 0xF0:
-            at += 5 + int.from_bytes(data[at + 1 : at + 5], "little")
-            elements.append(data[start + 5 : at])
+            position += 5 + int.from_bytes(data[position + 1 : position + 5], "little")
+            elements.append(data[start + 5 : position])
         elif code in _SIZES:
-            at += 1 + _SIZES[code]
-            elements.append(b"%d" % int.from_bytes(data[start + 1 : at], "little", signed=True))
+            position += 1 + _SIZES[code]
+            elements.append(b"%d" % int.from_bytes(data[start + 1 : position], "little", signed=True))
         else:
             raise BadDataError("not an element of a listpack")
-        at += _back_length_bytes(at - start)
-        if at > end:
-            raise BadDataError("an element runs over the listpack")
-        if len(elements) > most:
+        position += _back_length_bytes(position - start)
+        if position > end:
+            raise BadDataError("an element ends behind the listpack")
+        if len(elements) > max_elements:
             raise TooLargeError
     count = int.from_bytes(data[4:6], "little")
     if count not in (0xFFFF, len(elements)):
-        raise BadDataError("a listpack counts wrongly")
+        raise BadDataError("a listpack has a wrong count")
     return elements

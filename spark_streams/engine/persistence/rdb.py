@@ -1,4 +1,4 @@
-"""A stream as bytes, in Redis' own format: what DUMP gives and RESTORE takes. Other types are refused.
+"""A stream as bytes in Redis' format, as DUMP returns and RESTORE accepts it. Other types are refused.
 
     type 1 | value … | RDB version 2, little endian | CRC-64 of all before it 8, little endian
 
@@ -16,11 +16,11 @@ A stream (type 15; since Redis 7.0 19, 7.2 21, 8.6 26, 8.8 27):
 and in a node's listpack
 
     entries | deleted | fields n | field … | 0
-    flags | ms | seq | [fields n | field value …  or, where the fields are the first entry's,  value …] | elements
+        flags | ms | seq | [fields n | field value …  or, if the fields are the first entry's,  value …] | elements
 
-with ids as differences to the node's. RESTORE reads the streams of Redis 5.0 to 8.10. DUMP writes what Redis 7.0 reads;
-a stream that remembers messages (XADD IDMP) is written for 8.6, one of which XNACK has released entries for 8.8. Older
-versions have no place for these. Sources: `rdb.c`, `t_stream.c`, `cluster.c`.
+IDs in the listpack are differences to the node's ID. RESTORE reads the streams of Redis 5.0 to 8.10. DUMP writes for
+Redis 7.0; a stream that remembers messages (XADD IDMP) is written for 8.6, a stream with released entries (XNACK) for
+8.8. Older versions do not support these. Sources: `rdb.c`, `t_stream.c`, `cluster.c`.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from spark_streams.model.ids import U64_MAX
 # Types of streams, by their names in `rdb.h`.
 STREAM, STREAM_2, STREAM_3, STREAM_4, STREAM_5 = 15, 19, 21, 26, 27
 DELETED, SAME_FIELDS = 1, 2  # flags of an entry in a node
-_MAX_RATIO = 90  # LZF cannot do better: 264 bytes from 3
+_MAX_RATIO = 90  # highest compression of LZF: 264 bytes from 3
 
 
 # Writing
 
 
 def put_length(out: bytearray, value: int) -> None:
-    """A number below 2^64, in as few bytes as it takes."""
+    """Write a number below 2^64 in as few bytes as possible."""
     if value < 1 << 6:
         out.append(value)
     elif value < 1 << 14:
@@ -52,13 +52,13 @@ def put_length(out: bytearray, value: int) -> None:
 
 
 def put_string(out: bytearray, text: bytes) -> None:
-    """A string as it is: nothing is compressed."""
+    """Write a string without compression."""
     put_length(out, len(text))
     out += text
 
 
 def put_id(out: bytearray, entry_id: int) -> None:
-    """An entry's id, as two numbers."""
+    """Write an entry ID as two numbers."""
     put_length(out, entry_id >> 64)
     put_length(out, entry_id & U64_MAX)
 
@@ -67,54 +67,55 @@ def put_id(out: bytearray, entry_id: int) -> None:
 
 
 class Source:
-    """Bytes and how far they are read. Raises BadDataError if they end too early.
+    """Bytes and the read position. Raises BadDataError if they end too early.
 
-    `room` is the memory that the value may take: each part is counted before it is made. Raises TooLargeError.
+    `memory_left` is the memory that the value may still take. Each part is charged before it is created. Raises
+    TooLargeError.
     """
 
-    __slots__ = ("at", "data", "room")
+    __slots__ = ("data", "memory_left", "position")
 
-    def __init__(self, data: bytes, room: int) -> None:
+    def __init__(self, data: bytes, memory_limit: int) -> None:
         self.data = data
-        self.at = 0
-        self.room = room
+        self.position = 0
+        self.memory_left = memory_limit
 
     def charge(self, size: int) -> None:
-        """So many bytes are about to be taken for the value."""
-        self.room -= size
-        if self.room < 0:
+        """Charge bytes of memory that the value is about to take."""
+        self.memory_left -= size
+        if self.memory_left < 0:
             raise TooLargeError
 
     def listpack(self) -> list[bytes]:
-        """The elements of a listpack. They take no room: the entries that are made of them do."""
-        room = self.room
+        """Return the elements of a listpack. They are not charged: the entries that are made of them are."""
+        memory_left = self.memory_left
         packed = self.string()
-        elements = unpack(packed, self.room // PER_ELEMENT)
-        self.room = room
+        elements = unpack(packed, self.memory_left // PER_ELEMENT)
+        self.memory_left = memory_left
         return elements
 
     def take(self, count: int) -> bytes:
-        """So many bytes."""
-        end = self.at + count
+        """Read this number of bytes."""
+        end = self.position + count
         if end > len(self.data):
             raise BadDataError("ends too early")
-        taken = self.data[self.at : end]
-        self.at = end
+        taken = self.data[self.position : end]
+        self.position = end
         return taken
 
     def length(self) -> int:
-        """A number that is no special encoding."""
+        """Read a number that is no special encoding."""
         value, special = self._length()
         if special:
             raise BadDataError("a string where a number belongs")
         return value
 
-    def count(self, at_least: int = 1) -> int:
-        """A number of things that take at least so many bytes each: no more than there can be."""
+    def count(self, min_bytes: int = 1) -> int:
+        """Read a count of parts of at least `min_bytes` each, and check it against the remaining data."""
         value = self.length()
-        if value * at_least > len(self.data) - self.at:
+        if value * min_bytes > len(self.data) - self.position:
             raise BadDataError("counts more than there is")
-        return value
+        raise BadDataError("a count exceeds the data")
 
     def _length(self) -> tuple[int, bool]:
         first = self.take(1)[0]
@@ -132,7 +133,7 @@ class Source:
         raise BadDataError("not a length")
 
     def string(self) -> bytes:
-        """A string, whichever way it is stored."""
+        """Read a string in any of its encodings."""
         value, special = self._length()
         if not special:
             self.charge(min(value, len(self.data)) + PER_ELEMENT)
@@ -144,27 +145,27 @@ class Source:
             raise BadDataError("not a string")
         packed, plain = self.length(), self.length()
         if plain > packed * _MAX_RATIO:
-            raise BadDataError("a compressed string claims too much")
+            raise BadDataError("a compressed string announces too much")
         self.charge(plain + PER_ELEMENT)
         return _expand(self.take(packed), plain)
 
     def number(self) -> int:
-        """What a reply can carry as an integer."""
+        """Read a number that fits into an integer reply."""
         value = self.length()
         if value >> 63:
             raise BadDataError("a number above 2^63-1")
         return value
 
     def id(self) -> int:
-        """Two numbers."""
+        """Read an entry ID as two numbers."""
         return self.length() << 64 | self.length()
 
     def raw_id(self) -> int:
-        """Sixteen bytes."""
+        """Read an entry ID as sixteen bytes."""
         return int.from_bytes(self.take(16), "big")
 
     def time(self) -> int:
-        """Milliseconds; -1 for never."""
+        """Read a time in milliseconds; -1: never."""
         value = int.from_bytes(self.take(8), "little", signed=True)
         if value < -1:
             raise BadDataError("a time before 1970")
@@ -172,22 +173,22 @@ class Source:
 
 
 def _expand(data: bytes, length: int) -> bytes:
-    """LZF: runs of plain bytes, and references to what was there up to 8 KB before."""
+    """Decompress LZF: runs of plain bytes, and references to bytes up to 8 KB before."""
     out = bytearray()
-    at = 0
-    while at < len(data) and len(out) <= length:
-        control = data[at]
-        at += 1
+    position = 0
+    while position < len(data) and len(out) <= length:
+        control = data[position]
+        position += 1
         if control < 32:
-            out += data[at : at + control + 1]
-            at += control + 1
+            out += data[position : position + control + 1]
+            position += control + 1
             continue
         count = control >> 5
         if count == 7:
-            count += data[at]
-            at += 1
-        start = len(out) - ((control & 31) << 8) - data[at] - 1
-        at += 1
+            count += data[position]
+            position += 1
+        start = len(out) - ((control & 31) << 8) - data[position] - 1
+        position += 1
         count += 2
         if start < 0:
             raise BadDataError("a compressed string refers to nothing")
@@ -196,6 +197,6 @@ def _expand(data: bytes, length: int) -> bytes:
         else:
             piece = out[start:]
             out += (piece * (count // len(piece) + 1))[:count]
-    if at != len(data) or len(out) != length:
+    if position != len(data) or len(out) != length:
         raise BadDataError("a compressed string has another length")
     return bytes(out)

@@ -1,4 +1,4 @@
-"""The stream of a payload (rdb.py), as RESTORE takes it: from any Redis of 5.0 to 8.10."""
+"""Creates the stream of a payload (rdb.py) for RESTORE, from any Redis of 5.0 to 8.10."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ from spark_streams.engine.store.stream import Stream
 from spark_streams.model.ids import U64_MAX
 
 READ_VERSION = 14  # Redis 8.8
-# Bytes of memory beside those of the text.
+# Bytes of memory in addition to those of the text.
 _PER_FIELD, _PER_ENTRY, _PER_PENDING = 10, 60, 300
 
 
 class WrongVersionError(ValueError):
-    """The payload is of a newer version than this, or its checksum does not fit."""
+    """The payload has a newer version, or its checksum is wrong."""
 
 
 class OtherTypeError(Exception):
-    """The payload is sound and holds no stream."""
+    """The payload is valid, but its value is no stream."""
 
 
-def load(payload: bytes, limits: NodeLimits, now: int, room: int = 1 << 62) -> Stream:
-    """The stream of a payload, of `room` bytes in memory at the most.
+def load(payload: bytes, limits: NodeLimits, now: int, memory_limit: int = 1 << 62) -> Stream:
+    """Return the stream of a payload, which may take `memory_limit` bytes of memory.
 
     Raises WrongVersionError, OtherTypeError, BadDataError, TooLargeError.
     """
@@ -48,7 +48,7 @@ def load(payload: bytes, limits: NodeLimits, now: int, room: int = 1 << 62) -> S
     checksum = int.from_bytes(payload[-8:], "little")
     if checksum and checksum != crc64(payload[:-8]):
         raise WrongVersionError
-    source = Source(payload[:-10], room)
+    source = Source(payload[:-10], memory_limit)
     try:
         kind = source.take(1)[0]
         if kind not in _STREAM_KINDS and kind <= max(_STREAM_KINDS):
@@ -56,7 +56,7 @@ def load(payload: bytes, limits: NodeLimits, now: int, room: int = 1 << 62) -> S
         value = _stream(source, kind, limits, now) if kind in _STREAM_KINDS else None
     except (IndexError, ValueError, OverflowError) as problem:
         raise BadDataError(str(problem)) from None
-    if value is None or source.at != len(source.data):
+    if value is None or source.position != len(source.data):
         raise BadDataError("not a stream")
     return value
 
@@ -74,17 +74,17 @@ def _stream(source: Source, kind: int, limits: NodeLimits, now: int) -> Stream:
         for entry_id, pairs in _entries(int.from_bytes(first, "big"), elements):
             if entry_id <= stream.last_id:
                 raise BadDataError("ids out of order")
-            # Names of fields are stored once for all entries, and are part of each.
+            # Field names are stored once for all entries, but are part of each entry here.
             source.charge(sum(map(len, pairs)) + _PER_FIELD * len(pairs) + _PER_ENTRY)
             stream.append(entry_id, entry_wire(entry_id, fields_wire(pairs)), pairs)
     if source.length() != stream.length:
-        raise BadDataError("counts its entries wrongly")
+        raise BadDataError("a wrong count of entries")
     last = source.id()
     if last < stream.last_id:
         raise BadDataError("the last id is not the last")
     stream.last_id = last
     if kind != STREAM:
-        source.id()  # the first one: it is seen from the entries
+        source.id()  # the first ID follows from the entries
         stream.max_deleted_id = source.id()
         stream.entries_added = source.number()
         if stream.max_deleted_id > last or stream.entries_added < stream.length:
@@ -92,7 +92,7 @@ def _stream(source: Source, kind: int, limits: NodeLimits, now: int) -> Stream:
     for _ in range(source.count(4)):
         name = source.string()
         if name in stream.groups:
-            raise BadDataError("a group stands there twice")
+            raise BadDataError("a group appears twice")
         stream.groups[name] = _group(source, kind, stream, now)
     if kind >= STREAM_4:
         _idempotence(source, stream.idempotence, now)
@@ -100,10 +100,10 @@ def _stream(source: Source, kind: int, limits: NodeLimits, now: int) -> Stream:
 
 
 def _idempotence(source: Source, memory: Idempotence, now: int) -> None:
-    """What is remembered of idempotent adds, as far as it has not run out."""
+    """Read the remembered idempotent adds, without expired ones."""
     memory.duration, memory.max_size = source.length(), source.length()
     if not 1 <= memory.duration <= MAX_DURATION or not 1 <= memory.max_size <= MAX_SIZE:
-        raise BadDataError("no bounds of what is remembered")
+        raise BadDataError("invalid limits of idempotent adds")
     latest = memory.latest_forgotten(now)
     for _ in range(source.count(2)):
         producer = source.string()
@@ -115,42 +115,42 @@ def _idempotence(source: Source, memory: Idempotence, now: int) -> None:
             if entry_id >> 64 > latest:
                 messages.setdefault(message, entry_id)
         if producer in memory.producers:
-            raise BadDataError("a producer stands there twice")
+            raise BadDataError("a producer appears twice")
         if messages:
             memory.producers[producer] = messages
     memory.added, memory.duplicates = source.number(), source.number()
 
 
 def _entries(first: int, elements: list[bytes]) -> Iterator[tuple[int, list[bytes]]]:
-    """The living entries of a node."""
+    """Yield the live entries of a node."""
     live, deleted, width = int(elements[0]), int(elements[1]), int(elements[2])
     names = elements[3 : 3 + width]
-    at = 4 + width
-    if live < 0 or deleted < 0 or width < 0 or len(elements) < at or elements[at - 1] != b"0":
+    index = 4 + width
+    if live < 0 or deleted < 0 or width < 0 or len(elements) < index or elements[index - 1] != b"0":
         raise BadDataError("not a node of a stream")
     for _ in range(live + deleted):
-        flags = int(elements[at])
-        ms = (first >> 64) + int(elements[at + 1]) & U64_MAX
-        entry_id = ms << 64 | first + int(elements[at + 2]) & U64_MAX
-        at += 3
+        flags = int(elements[index])
+        ms = (first >> 64) + int(elements[index + 1]) & U64_MAX
+        entry_id = ms << 64 | first + int(elements[index + 2]) & U64_MAX
+        index += 3
         if flags & SAME_FIELDS:
-            values = elements[at : at + width]
+            values = elements[index : index + width]
             pairs = [word for pair in zip(names, values, strict=True) for word in pair]
-            at += width
+            index += width
             count = width + 3
         else:
-            own = int(elements[at])
-            pairs = elements[at + 1 : at + 1 + 2 * own]
-            at += 1 + 2 * own
-            count = 2 * own + 4
-        if int(elements[at]) != count:
+            field_count = int(elements[index])
+            pairs = elements[index + 1 : index + 1 + 2 * field_count]
+            index += 1 + 2 * field_count
+            count = 2 * field_count + 4
+        if int(elements[index]) != count:
             raise BadDataError("not an entry of a stream")
-        at += 1
+        index += 1
         live -= not flags & DELETED
         if not flags & DELETED:
             yield entry_id, pairs
-    if at != len(elements) or live:
-        raise BadDataError("a node counts its entries wrongly")
+    if index != len(elements) or live:
+        raise BadDataError("a node has a wrong count of entries")
 
 
 def _group(source: Source, kind: int, stream: Stream, now: int) -> Group:
@@ -171,26 +171,26 @@ def _group(source: Source, kind: int, stream: Stream, now: int) -> Group:
     for _ in range(source.count(10)):
         name = source.string()
         if name in group.consumers:
-            raise BadDataError("a consumer stands there twice")
+            raise BadDataError("a consumer appears twice")
         consumer = group.consumers[name] = Consumer(name, source.time())
         consumer.active = source.time() if kind >= STREAM_3 else consumer.seen
-        _own(source, consumer, owners, pending)
+        _read_owned_ids(source, consumer, owners, pending)
     if kind >= STREAM_5:
-        _own(source, group.nobody, owners, pending)
+        _read_owned_ids(source, group.released, owners, pending)
     if len(owners) != len(pending):
-        raise BadDataError("an entry is pending for nobody")
+        raise BadDataError("a pending entry has no consumer")
     alike = groupby(sorted(pending), lambda entry_id: (id(owners[entry_id]), *pending[entry_id]))
     for (_, time, deliveries), ids in alike:
         _add_run(group, stream, list(ids), owners, time, deliveries)
     return group
 
 
-def _own(source: Source, owner: Consumer, owners: dict[int, Consumer], pending: Container[int]) -> None:
-    """The ids of what is pending for one consumer, or for nobody."""
+def _read_owned_ids(source: Source, owner: Consumer, owners: dict[int, Consumer], pending: Container[int]) -> None:
+    """Read the IDs of the pending entries of one consumer, or of the released ones."""
     for _ in range(source.count(16)):
         pending_id = source.raw_id()
         if pending_id not in pending or pending_id in owners:
-            raise BadDataError("what is pending for a consumer is not so for its group")
+            raise BadDataError("a consumer's pending entry is not pending in its group")
         owners[pending_id] = owner
 
 

@@ -153,7 +153,7 @@ class BackgroundShapeMaker:
 class Shapes:
     """The shapes seen by one engine. A shape is made when it is seen for the second time, in a chunk of enough bytes.
 
-    `make` runs the job, or has it run in a thread.
+    `make` runs the job, or starts it in a thread.
     """
 
     def __init__(

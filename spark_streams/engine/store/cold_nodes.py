@@ -1,11 +1,11 @@
-"""Cold data: sealed nodes wait here, and are packed when nobody asks for anything, or when they are too much.
+"""Cold data: sealed nodes wait here, and are packed when the engine is idle or when they take too much memory.
 
-    sealed node ──► shelf ──► packed       a fifth of the bytes; 0.1 µs an entry to read back
+    sealed node ──► shelf ──► packed       a fifth of the bytes; 0.1 µs an entry to read again
                       │
-                      └─ gone meanwhile (trimmed): only a weak reference stood here
+                      └─ trimmed meanwhile: the shelf holds only a weak reference
 
-Packing costs about a microsecond an entry, which is as much as adding it: so a server that is busy does not pack before
-its sealed nodes take `MOST_HOT` bytes, and one that has been idle for a second packs all there is, a little at a time.
+Packing takes about a microsecond an entry, as much as adding it. So a busy server does not pack until its sealed nodes
+take `MAX_HOT_BYTES`. A server that has been idle for a second packs all of them, a little at a time.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from spark_streams.engine.store.node import Node
 
-MOST_HOT = 256 * 1024 * 1024
-_AT_ONCE = 2  # nodes packed for each one sealed beyond that
+MAX_HOT_BYTES = 256 * 1024 * 1024
+_PACKED_PER_SEAL = 2  # nodes packed for each node sealed above the limit
 
 
 class Shelf:
@@ -31,27 +31,27 @@ class Shelf:
     def __init__(self) -> None:
         self._waiting: deque[tuple[weakref.ref[Node], int]] = deque()
         self._freed = 0
-        self.bytes = 0  # of the nodes that wait
+        self.bytes = 0  # size of the waiting nodes
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
 
     def put(self, node: Node, size: int) -> None:
-        """A node has been sealed."""
+        """Add a node that has been sealed."""
         self._waiting.append((weakref.ref(node), size))
         self.bytes += size
-        for _ in range(_AT_ONCE):
-            if self.bytes > MOST_HOT:
+        for _ in range(_PACKED_PER_SEAL):
+            if self.bytes > MAX_HOT_BYTES:
                 self._pack_one()
 
     def pack(self, seconds: float) -> None:
-        """Pack nodes for about so long."""
+        """Pack nodes for about this time."""
         until = time.perf_counter() + seconds
         while self._waiting and time.perf_counter() < until:
             self._pack_one()
         if not self._waiting and self._freed > 1 << 20:
             self._freed = 0
-            _give_back()
+            _release_memory()
 
     def _pack_one(self) -> None:
         reference, size = self._waiting.popleft()
@@ -62,8 +62,8 @@ class Shelf:
             self._freed += size
 
 
-def _give_back() -> None:
-    """Let the system have the pages that packing has freed, where the C library can."""
+def _release_memory() -> None:
+    """Return the pages that packing has freed to the system, if the C library can."""
     with contextlib.suppress(Exception):
         import ctypes
 

@@ -1,8 +1,8 @@
 """Entry ids as single integers.
 
-Inside the store an id is `ms << 64 | seq`: one integer compares, hashes and bisects faster than a pair, and "the next
-id" is plus one. Texts are parsed as Redis' `streamGenericParseIDOrReply` does, which is a little more forgiving than
-`spark_streams.model.ids` (leading zeros and blanks pass, because `strtoull` takes them).
+Inside the store an ID is `ms << 64 | seq`: one integer compares, hashes and bisects faster than a pair, and the next ID
+is plus one. Texts are parsed as Redis' `streamGenericParseIDOrReply` does. It accepts a little more than
+`spark_streams.model.ids`: leading zeros and blanks, because `strtoull` does.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ _LENIENT = re.compile(rb"[ \t\n\v\f\r]*\+?([0-9]+)")
 
 
 class EntryIdError(ValueError):
-    """The text is not an entry id."""
+    """The text is not an entry ID."""
 
 
 def number(digits: bytes) -> int:
-    """An unsigned 64-bit number. Raises EntryIdError."""
+    """Return an unsigned 64-bit number. Raises EntryIdError."""
     if not digits.isdigit():
         match = _LENIENT.fullmatch(digits)
         if match is None:
@@ -35,7 +35,7 @@ def number(digits: bytes) -> int:
 
 
 def parse(text: bytes, missing_seq: int = 0) -> int:
-    """`b"5-3"`, or `b"5"` whose sequence is then `missing_seq`. `-` and `+` are not taken. Raises EntryIdError."""
+    """Parse `b"5-3"`, or `b"5"` with the sequence number `missing_seq`. `-` and `+` are errors. Raises EntryIdError."""
     if len(text) > 127:
         raise EntryIdError(text)
     ms, dash, seq = text.partition(b"-")
@@ -43,7 +43,7 @@ def parse(text: bytes, missing_seq: int = 0) -> int:
 
 
 def parse_bound(text: bytes, missing_seq: int = 0) -> int:
-    """As `parse`, and `-` is the lowest, `+` the highest id."""
+    """As `parse`; `-` is the lowest ID, `+` the highest."""
     if text == b"-":
         return LOWEST
     if text == b"+":
@@ -52,5 +52,5 @@ def parse_bound(text: bytes, missing_seq: int = 0) -> int:
 
 
 def text(entry_id: int) -> bytes:
-    """`<ms>-<seq>`."""
+    """Return an ID as `<ms>-<seq>`."""
     return b"%d-%d" % (entry_id >> 64, entry_id & U64_MAX)

@@ -1,13 +1,13 @@
-"""Ids in order, as runs of unbroken ones; and the texts of unbroken ids, made by the hundred.
+"""IDs in order, as runs of consecutive IDs, and the texts of consecutive IDs, made in blocks.
 
-Entries that arrive within one millisecond have ids that differ by one, so a node needs few numbers for its hundred ids:
+Entries that arrive within one millisecond have consecutive IDs, so a node needs few numbers for its hundred IDs:
 
     slot   0                 3                                  places
     id     1526919030474-0   1526919030475-0                    ms, seq of the first of each run
            …474-1 …474-2     …475-1 …475-2 …475-3 …
 
-As text, ids within one thousand differ in their last three digits only. `blocks` cuts a run of ids so that every id of
-a block is the same head and an entry of a ready-made table.
+As text, IDs within one thousand differ in their last three digits only. `blocks` cuts a run of IDs so that every ID of
+a block is the same head plus an entry of a precomputed table.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ class IdRuns:
     def __init__(self) -> None:
         self.count = 0
         self.first = 0
-        self.last = -2  # so that no first id follows it
-        self._places: array[int] = array("I")  # the index with which each run begins
+        self.last = -2  # no first ID follows it
+        self._places: array[int] = array("I")  # index at which each run begins
         self._ms: array[int] = array("Q")  # of the first id of each run
         self._seq: array[int] = array("Q")
 
     @property
     def memory(self) -> int:
-        """What it takes in memory, about."""
+        """Approximate bytes of memory."""
         return 20 * len(self._places) + 240
 
     def append(self, entry_id: int) -> None:
-        """One more id, above all others."""
+        """Append an ID above all others."""
         self.extend(entry_id, 1)
 
     def extend(self, entry_id: int, count: int) -> None:
-        """So many more ids from this one on, each one more than the one before."""
+        """Append consecutive IDs, starting with this one."""
         if entry_id != self.last + 1:
             if not self.count:
                 self.first = entry_id
@@ -54,7 +54,7 @@ class IdRuns:
         self.last = entry_id + count - 1
 
     def cut(self, count: int) -> None:
-        """Keep only the first so many, at least one."""
+        """Keep only the first `count` IDs, at least one."""
         last = self[count - 1]
         runs = bisect_right(self._places, count - 1)
         del self._places[runs:], self._ms[runs:], self._seq[runs:]
@@ -68,7 +68,7 @@ class IdRuns:
         return self._head(run) + index - self._places[run]
 
     def index(self, entry_id: int) -> int:
-        """The first index whose id is not below this one; `count` if there is none."""
+        """Return the first index whose ID is not below this one; `count` if there is none."""
         if entry_id <= self.first:
             return 0
         if entry_id > self.last:
@@ -79,7 +79,7 @@ class IdRuns:
         return min(self._places[run] + entry_id - self._head(run), end)
 
     def runs(self, low: int, high: int) -> Iterator[tuple[int, int]]:
-        """(first id, count) of the unbroken ids among low … high-1."""
+        """Yield (first ID, count) of the consecutive IDs at the indexes low … high-1."""
         run = bisect_right(self._places, low) - 1
         while low < high:
             end = min(self._places[run + 1] if run + 1 < len(self._places) else self.count, high)
@@ -88,14 +88,14 @@ class IdRuns:
             run += 1
 
     def between(self, low: int, high: int) -> list[int]:
-        """The ids low … high-1."""
+        """Return the IDs at the indexes low … high-1."""
         ids: list[int] = []
         for first, count in self.runs(low, high):
             ids += range(first, first + count)
         return ids
 
     def texts(self, low: int, high: int) -> list[bytes]:
-        """`<ms>-<seq>` of the ids low … high-1."""
+        """Return the texts of the IDs at the indexes low … high-1."""
         ids: list[bytes] = []
         for first, count in self.runs(low, high):
             if count == 1:
@@ -108,7 +108,7 @@ class IdRuns:
 
 
 class Block(NamedTuple):
-    """Ids whose texts are `head` and the last digits: `low`, `low`+1 …, with leading zeros where `padded`."""
+    """IDs whose texts are `head` and the last digits: `low`, `low`+1 …, with leading zeros if `padded`."""
 
     first: int
     size: int
@@ -118,16 +118,16 @@ class Block(NamedTuple):
 
     @property
     def width(self) -> int:
-        """Bytes of each id's text."""
+        """Length of each ID's text."""
         return len(self.head) + (3 if self.padded else len(b"%d" % self.low))
 
 
-# The last digits of an id, below 1,000 as they are and above with leading zeros.
+# The last digits of an ID: without leading zeros below 1,000, with leading zeros above.
 DIGITS = ([b"%d" % number for number in range(1000)], [b"%03d" % number for number in range(1000)])
 
 
 def blocks(first: int, count: int) -> Iterator[Block]:
-    """The unbroken ids from `first` on, in blocks whose texts are equally long."""
+    """Yield the consecutive IDs from `first` on, in blocks of texts of equal length."""
     while count:
         ms, seq = first >> 64, first & U64_MAX
         if seq < 1000:

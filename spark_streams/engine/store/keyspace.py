@@ -5,10 +5,10 @@
     watched  key → clients that WATCH it           changed keys mark them dirty
     waiting  key → waiters, in order of arrival    changed keys are put on `ready`, and served after the command
 
-The clock is passed in: a key whose time has come is dropped when it is next looked at.
+The clock is passed in: an expired key is removed when it is next accessed.
 
-`changes` counts as Redis counts for rdb_changes_since_last_save: most commands once, others once for each thing that
-they add or remove, which they say where they tell of the change; what expires is no change.
+`changes` counts as Redis does for rdb_changes_since_last_save: most commands count once, others once for each element
+that they add or remove; those pass the number. An expired key is no change.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ TYPE_NAMES: dict[type, str] = {bytes: "string", dict: "hash", set: "set", list: 
 
 
 class Watcher(Protocol):
-    """Who watches a key (WATCH): `dirty` once it has changed."""
+    """A client that watches a key (WATCH): `dirty` after a change."""
 
     dirty: bool
 
 
 class Waiting(Protocol):
-    """Who waits for a key, in the order in which they came (blocking.py serves them)."""
+    """A waiter for a key, in order of arrival (blocking.py serves them)."""
 
     keys: Sequence[bytes]
     needs_key: bool
 
 
 def wrong_type() -> CommandError:
-    """The key holds a value of another type."""
+    """Return the error for a value of another type."""
     return CommandError("WRONGTYPE Operation against a key holding the wrong kind of value")
 
 
 def existing(value: V | None) -> V:
-    """The value of a key that must be there. Raises CommandError."""
+    """Return the value of a key that must exist. Raises CommandError."""
     if value is None:
         raise CommandError("ERR no such key")
     return value
@@ -65,23 +65,23 @@ class Database:
         self.waiting: dict[bytes, dict[Waiting, None]] = {}
         self.ready: dict[bytes, None] = {}
         self.changes = 0
-        self.expired: Callable[[Database, bytes], None] = lambda db, key: None  # told of every key that expires
+        self.expired: Callable[[Database, bytes], None] = lambda db, key: None  # called for every key that expires
 
     def get(self, key: bytes) -> Value | None:
-        """The value, or None; an expired key is dropped."""
+        """Return the value, or None. Removes an expired key."""
         if self.expires:
             self.expire_if_due(key)
         return self.values.get(key)
 
     def get_as(self, key: bytes, kind: type[T]) -> T | None:
-        """The value if it is of this type, None if there is no key. Raises WRONGTYPE."""
+        """Return the value if it has this type, None if there is no key. Raises WRONGTYPE."""
         value = self.get(key)
         if value is None or type(value) is kind:
             return value
         raise wrong_type()
 
     def stream(self, key: bytes) -> Stream | None:
-        """`get_as` for streams."""
+        """Return a stream, None if there is no key. Raises WRONGTYPE."""
         if self.expires:
             self.expire_if_due(key)
         value = self.values.get(key)
@@ -90,56 +90,56 @@ class Database:
         raise wrong_type()
 
     def expire_if_due(self, key: bytes) -> None:
-        """Drop the key if its time has come."""
+        """Remove the key if it has expired."""
         due = self.expires.get(key)
         if due is not None and due <= self.clock():
             self.remove(key, changes=0)
             self.expired(self, key)
 
     def drop_expired(self) -> None:
-        """Drop every key whose time has come."""
+        """Remove all expired keys."""
         now = self.clock()
         for key in [key for key, due in self.expires.items() if due <= now]:
             self.remove(key, changes=0)
             self.expired(self, key)
 
     def set(self, key: bytes, value: Value, keep_ttl: bool = False, changes: int = 1) -> None:
-        """Store a value and tell watchers and waiters."""
+        """Store a value and notify watchers and waiters."""
         self.values[key] = value
         if not keep_ttl:
             self.expires.pop(key, None)
         self.touch(key, changes)
 
     def remove(self, key: bytes, changes: int = 1) -> bool:
-        """Drop a key and tell watchers and waiters."""
+        """Remove a key and notify watchers and waiters."""
         if self.values.pop(key, None) is None:
             return False
         self.expires.pop(key, None)
         self.touch(key, changes)
         return True
 
-    def shrunk(self, key: bytes, by: int) -> None:
-        """So much was taken out of a hash, set or list: an empty one goes with its key."""
+    def remove_if_empty(self, key: bytes, changes: int) -> None:
+        """Record members that were removed from a hash, set or list; delete the key if it is empty."""
         if self.values[key]:
-            self.touch(key, by)
+            self.touch(key, changes)
         else:
-            self.remove(key, by)
+            self.remove(key, changes)
 
     def touch(self, key: bytes, changes: int = 1) -> None:
-        """The value of this key has changed."""
+        """Record a change of this key's value, and notify watchers and waiters."""
         if self.watched and key in self.watched:
             for client in self.watched[key]:
                 client.dirty = True
         self.touch_groups(key, changes)
 
     def touch_groups(self, key: bytes, changes: int = 1) -> None:
-        """Only groups or counters of this stream have changed: for WATCH, as in Redis, that is no change of the key."""
+        """Record a change of groups or counters of a stream, which for WATCH, as in Redis, is no change of the key."""
         self.changes += changes
         if self.waiting and key in self.waiting:
             self.ready[key] = None
 
     def clear(self) -> None:
-        """FLUSHDB."""
+        """Remove all keys (FLUSHDB)."""
         for key in list(self.watched):
             if key in self.values:
                 self.touch(key, 0)
@@ -150,7 +150,7 @@ class Database:
         self.expires.clear()
 
     def keys(self) -> Iterable[bytes]:
-        """All keys that have not expired."""
+        """Return all keys that have not expired."""
         if self.expires:
             self.drop_expired()
         return self.values.keys()

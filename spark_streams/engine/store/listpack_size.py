@@ -1,8 +1,8 @@
-"""How many bytes a stream node takes in Redis' listpack encoding.
+"""The size of a stream node in Redis' listpack encoding.
 
-Redis closes a node when its listpack would pass `stream-node-max-bytes`, and approximate trimming removes whole nodes
+Redis closes a node when its listpack would exceed `stream-node-max-bytes`, and approximate trimming removes whole nodes
 only. To remove the same entries, the engine has to know where Redis would have closed the node. Nothing is stored in
-this format here; only its sizes are computed. Sources: `listpack.c`, `t_stream.c`.
+this format here; only sizes are computed. Sources: `listpack.c`, `t_stream.c`.
 
     header 6 | count | deleted | fields n | field … | 0 | entry … | end 1
     entry:  flags | ms delta | seq delta | [fields n | field … unless the first entry's] value … | element count
@@ -19,7 +19,7 @@ _INTEGER = re.compile(rb"0|-?[1-9][0-9]{0,18}")
 
 
 def integer_size(value: int) -> int:
-    """Bytes of an integer element with its back length."""
+    """Return the bytes of an integer element with its back length."""
     if 0 <= value <= 127:
         return 2
     if -4096 <= value <= 4095:
@@ -34,7 +34,7 @@ def integer_size(value: int) -> int:
 
 
 def string_size(value: bytes) -> int:
-    """Bytes of a string element with its back length; a string that is an integer is stored as one."""
+    """Return the bytes of a string element with its back length; a string that is an integer is stored as one."""
     length = len(value)
     if length < 21 and _INTEGER.fullmatch(value):
         number = int(value)
@@ -51,7 +51,7 @@ def string_size(value: bytes) -> int:
 
 
 class _Sizes(dict[bytes, int]):
-    """`string_size`, remembered: fields and most values come again and again."""
+    """A cache of `string_size`: field names and most values repeat."""
 
     def __missing__(self, value: bytes) -> int:
         size = string_size(value)
@@ -78,7 +78,7 @@ class NodeSize:
         self._first_fields: Sequence[bytes] = ()
 
     def takes(self, pairs: Sequence[bytes], max_entries: int, max_bytes: int) -> bool:
-        """Whether Redis would put an entry of these fields and values into this node rather than open a new one."""
+        """Whether Redis would put an entry of these fields and values into this node, not into a new one."""
         if not self.count:
             return True
         if not 0 < max_bytes <= MAX_NODE_BYTES:
@@ -88,7 +88,7 @@ class NodeSize:
         return not max_entries or self.count < max_entries
 
     def add(self, entry_id: int, pairs: Sequence[bytes]) -> None:
-        """Count one entry in."""
+        """Add the size of one entry."""
         fields = pairs[::2]
         if not self.count:
             self._first_id, self._first_fields = entry_id, fields

@@ -1,16 +1,15 @@
-"""How much memory the data takes, and whether another write may come in (maxmemory).
+"""The memory that the data takes, and whether another write is allowed (maxmemory).
 
-The resident size of a Python process says little about that: what DEL frees stays with the allocator for a while. So
-the data is counted, node by node and value by value, and as seldom as will do:
+The resident size of a Python process says little about the data: memory freed by DEL stays with the allocator for a
+while. So the data is measured, node by node and value by value, as rarely as possible:
 
-    |<------ counted ------>|<-- since -->|           |
-    values, buffers, when    bytes of the   room       maxmemory
-    last counted             writes since
+    |<----- measured ----->|<-- since -->|                  |
+    values, buffers, when    bytes of the   available bytes   maxmemory
+    last measured            writes since
 
-The process before any data (`base`: the interpreter and this package) is not in it: `--maxmemory 10mb` is room for that
-much.
-`since` is an upper bound, so nothing needs counting while it stays below maxmemory. Where it does not, the data is
-counted again, but never for more than a small part of the time; between two counts the bound decides.
+The process before any data (`base`: the interpreter and this package) is not included: with `--maxmemory 10mb` the data
+may take that much. `since` is an upper bound, so nothing needs measuring while it stays below maxmemory. Above, the
+data is measured again, but for only a small part of the time; between two measurements the bound decides.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ from collections.abc import Callable, Iterable, Sequence
 from spark_streams.engine.store.keyspace import Database, Value
 from spark_streams.engine.store.stream import Stream
 
-_PER_ARGUMENT = 120  # bytes at most that an argument takes beside its own
-_PER_KEY = 200  # bytes of a key's places in dictionaries, and its own header
-_SHARE = 20  # at most one part in so many of the time goes into counting
+_PER_ARGUMENT = 120  # most bytes that an argument takes in addition to its own
+_PER_KEY = 200  # bytes of a key's entries in dictionaries, and its own header
+_SHARE = 20  # measuring takes at most one part in this many of the time
 
 
 class MemoryGauge:
-    """Counts the data of some databases. `buffers` tells the bytes that wait in connections."""
+    """Measures the data of databases. `buffers` returns the bytes that wait in connections."""
 
     def __init__(self, databases: Sequence[Database]) -> None:
         self._databases = databases
@@ -38,21 +37,21 @@ class MemoryGauge:
         self.limit = 0  # maxmemory; 0: none
         self._counted = 0
         self._since = 0
-        self._next = 0.0  # before this moment it is not counted again
+        self._next = 0.0  # time.perf_counter() before which the data is not measured again
 
     def set_limit(self, limit: int) -> None:
-        """maxmemory has changed."""
+        """Set maxmemory."""
         self.limit = limit
         self._next = 0.0
         if limit:
             self.used()
 
     def dataset(self) -> int:
-        """About how many bytes keys and values take."""
+        """Return the approximate bytes of keys and values."""
         return sum(_size_of_all(db.values) + 100 * len(db.expires) for db in self._databases)
 
     def used(self) -> int:
-        """The data, and what waits in connections. Counts."""
+        """Measure and return the bytes of the data and of waiting input and output."""
         begun = time.perf_counter()
         self._counted = self.dataset() + self.buffers()
         self._since = 0
@@ -68,16 +67,16 @@ class MemoryGauge:
             self.used()
         return self._counted + self._since > self.limit
 
-    def room(self) -> int | None:
-        """Bytes that are left below `limit`, by the last count; None if there is no limit."""
+    def available_bytes(self) -> int | None:
+        """Return the bytes below `limit`, by the last measurement; None if there is no limit."""
         return max(self.limit - self._counted - self._since, 0) if self.limit else None
 
     def grow(self, size: int) -> None:
-        """A write took so many bytes more than its arguments."""
+        """Count bytes that a write took in addition to its arguments."""
         self._since += size
 
     def note(self, args: Sequence[bytes]) -> None:
-        """A write with these arguments is let in."""
+        """Count the arguments of a write that is allowed."""
         self._since += sum(map(len, args)) + _PER_ARGUMENT * len(args)
 
 
@@ -86,7 +85,7 @@ def _size_of_all(values: dict[bytes, Value]) -> int:
 
 
 def size_of(value: Value) -> int:
-    """About how many bytes a value takes in this process."""
+    """Return the approximate bytes of a value in this process."""
     if isinstance(value, Stream):
         return value.memory()
     if isinstance(value, bytes):
@@ -101,7 +100,7 @@ def _sizes(items: Iterable[bytes]) -> int:
 
 
 def resident() -> int:
-    """Bytes of this process in memory now; its peak where the system does not tell."""
+    """Return the resident bytes of this process; the peak if the system does not report it."""
     try:
         with open("/proc/self/statm", "rb") as file:
             return int(file.read().split()[1]) * resource.getpagesize()
@@ -110,5 +109,5 @@ def resident() -> int:
 
 
 def peak() -> int:
-    """The most that this process has had in memory."""
+    """Return the highest resident size of this process, in bytes."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

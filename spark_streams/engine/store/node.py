@@ -1,23 +1,23 @@
-"""A node: about a hundred neighbouring entries of a stream, in the form in which they are sent.
+"""A node: about a hundred consecutive entries of a stream, in the form in which they are sent.
 
 An entry is kept as the bytes of its own reply, built once when it arrives:
 
     *2\\r\\n $15\\r\\n1526919030474-0\\r\\n *4\\r\\n $4\\r\\nyear\\r\\n $4\\r\\n2013\\r\\n $3\\r\\nday\\r\\n …
     pair    id                         fields, byte for byte as in the XADD that brought them
 
-The newest node of a stream is *open* and grows by pieces, each of one entry or of a run of them; when the next node is
-begun it is *sealed* and becomes one piece:
+The newest node of a stream is *open* and grows by pieces of one or more entries. When the next node is opened, it is
+*sealed* and becomes one piece:
 
     pieces  [ entry ][ entry entry entry entry ][ entry ]        open
-    blob    [ entry   entry entry entry entry     entry ]        sealed: a read of the whole node sends it as it is
+        blob    [ entry   entry entry entry entry     entry ]        sealed: a read of the whole node sends it unchanged
     lengths   82      82    82    83    83        83             of each entry
-    ids     0: 1526919030474-0       3: 1526919030475-0          where unbroken ids begin (see id_ranges.py)
+        ids     0: 1526919030474-0       3: 1526919030475-0          start of each run of consecutive IDs (id_ranges.py)
 
-A sealed node that has become cold is *packed* (see cold_nodes.py): its blob is compressed, and opened again when it is
+A sealed node that has become cold is *packed* (see cold_nodes.py): its blob is compressed, and decompressed when it is
 read.
 
-Where an entry begins is added up from the lengths when somebody reads a part of the node. A slot is the place of one
-entry; a deleted entry keeps its slot (a tombstone) until the node goes.
+The start of each entry is computed from the lengths when a part of the node is read. A slot is the place of one entry;
+a deleted entry keeps its slot (a tombstone) until the node is dropped.
 """
 
 from __future__ import annotations
@@ -37,36 +37,36 @@ _NOTHING: list[Any] = []  # shared by all sealed nodes
 
 
 class Node:
-    """Entries of neighbouring ids. `base` is the ordinal of its first slot, counted since the stream was made."""
+    """Consecutive entries. `base` is the ordinal of the first slot, counted since the stream was created."""
 
     __slots__ = ("__weakref__", "_blob", "_lengths", "_packed", "_pieces", "_places", "_starts", "base", "dead",
                  "exact", "ids", "live", "names", "names_bytes", "size", "slots")  # fmt: skip
 
     def __init__(self, base: int) -> None:
         self.base = base
-        self.slots = 0  # entries, dead ones included
+        self.slots = 0  # entries, including deleted ones
         self.live = 0  # entries that can be read
-        self.size = 64  # at least what the node would take in Redis' encoding; 64 for the header
-        self.exact = True  # whether Redis, too, would begin and end a node here
-        self.names: Sequence[bytes] | None = None  # fields of the first entry, where they are known
-        self.names_bytes = 0  # at most, of these on the wire
+        self.size = 64  # upper bound of the size in Redis' encoding; 64 for the header
+        self.exact = True  # whether Redis, too, would start and end a node here
+        self.names: Sequence[bytes] | None = None  # fields of the first entry, if known
+        self.names_bytes = 0  # upper bound of their bytes on the wire
         self.dead: set[int] | None = None  # indexes of tombstones
         self.ids = IdRuns()
         self._lengths: array[int] = array("I")  # bytes of each entry
-        self._starts: array[int] | None = None  # where each entry begins, and the end; when somebody asked
+        self._starts: array[int] | None = None  # start of each entry, and the end; computed on demand
         self._blob: bytes | None = None  # all entries; None while open or packed
-        self._packed: bytes | None = None  # the same, compressed
+        self._packed: bytes | None = None  # the compressed blob
         self._pieces: list[bytes] = []
-        self._places: list[int] = []  # the slot with which each piece begins
+        self._places: list[int] = []  # slot at which each piece begins
 
     @property
     def first(self) -> int:
-        """The id of the first slot."""
+        """ID of the first slot."""
         return self.ids.first
 
     @property
     def last(self) -> int:
-        """The id of the last slot."""
+        """ID of the last slot."""
         return self.ids.last
 
     @property
@@ -76,19 +76,19 @@ class Node:
 
     @property
     def memory(self) -> int:
-        """What the node takes in memory, about."""
+        """Approximate bytes of memory of the node."""
         data = sum(map(len, self._pieces)) + len(self._blob or b"") + len(self._packed or b"")
         return data + len(self._lengths) * self._lengths.itemsize + self.ids.memory + 400
 
     def bound(self, entry_id: int, count: int, wire_bytes: int, longest: int, names: Sequence[bytes]) -> int:
-        """At least the bytes by which entries of unbroken ids would make the node grow in Redis' encoding.
+        """Return an upper bound of the bytes by which consecutive entries would make the node grow in Redis' encoding.
 
-        `wire_bytes` are those of their names and values on the wire, `longest` those of the longest entry. A string
-        takes 4 bytes less in a listpack (2 when it is very long), and names that are the first entry's none.
+        wire_bytes: bytes of their names and values on the wire. longest: bytes of the longest entry. A string takes 4
+        bytes less in a listpack (2 if it is very long), and names equal to the first entry's take none.
         """
         spared = 4 if longest < 4096 else 2
         strings = 2 * len(names)
-        each = 5 + integer_size(strings)
+        entry_bytes = 5 + integer_size(strings)
         if not self.slots:
             self.names = names
             self.names_bytes = sum(map(len, names)) + 6 * len(names)
@@ -97,14 +97,14 @@ class Node:
             first, total = self.ids.first, 0
         if names == self.names:
             strings = len(names)
-            each = (4 if strings < 100 else 5) - self.names_bytes
+            entry_bytes = (4 if strings < 100 else 5) - self.names_bytes
         seq = (entry_id & U64_MAX) - (first & U64_MAX)
-        each += integer_size((entry_id >> 64) - (first >> 64))
-        each += max(integer_size(seq), integer_size(seq + count - 1)) - spared * strings
-        return total + wire_bytes + count * each
+        entry_bytes += integer_size((entry_id >> 64) - (first >> 64))
+        entry_bytes += max(integer_size(seq), integer_size(seq + count - 1)) - spared * strings
+        return total + wire_bytes + count * entry_bytes
 
     def append(self, entry_id: int, wire: bytes) -> None:
-        """Add an entry on top; only on an open node. `size` is left to the caller."""
+        """Append an entry to an open node. The caller updates `size`."""
         self._places.append(self.slots)
         self._pieces.append(wire)
         self._lengths.append(len(wire))
@@ -114,7 +114,7 @@ class Node:
         self.live += 1
 
     def extend(self, entry_id: int, wire: bytes, lengths: Sequence[int]) -> None:
-        """As `append`, for entries of unbroken ids whose bytes are joined already."""
+        """As `append`, for consecutive entries whose bytes are joined already."""
         self._places.append(self.slots)
         self._pieces.append(wire)
         self._lengths.extend(lengths)
@@ -124,13 +124,13 @@ class Node:
         self.live += len(lengths)
 
     def take_over(self, other: Node, low: int, high: int) -> None:
-        """Add slots of another node on top, dead ones as they are; only on an open node."""
+        """Append slots of another node to an open node; dead slots stay dead."""
         if low == high:
             return
         wire = other.wire(low, high)
         self.dead = {
             *(self.dead or ()),
-            *(self.slots + at - low for at in other.dead or () if low <= at < high),
+            *(self.slots + index - low for index in other.dead or () if low <= index < high),
         } or None
         self._places.append(self.slots)
         self._pieces.append(wire)
@@ -146,10 +146,10 @@ class Node:
         """Close the node: from now on it only loses entries."""
         self._blob = b"".join(self._pieces)
         self._pieces = self._places = _NOTHING
-        self._lengths = self._lengths[:]  # without the room for more
+        self._lengths = self._lengths[:]  # without spare capacity
 
     def pack(self) -> None:
-        """Compress a sealed node, if that is of use."""
+        """Compress a sealed node if that saves memory."""
         if self._blob is None or not self.slots:
             return
         packed = zlib.compress(self._blob, 1)
@@ -168,7 +168,7 @@ class Node:
         self._lengths = array("I", self._lengths)
 
     def cut(self, slots: int) -> None:
-        """Keep only so many slots, at least one; those that go are dead."""
+        """Keep only the first `slots` slots, at least one; the others must be dead."""
         self._reopen(self.wire(0, slots))
         del self._lengths[slots:]
         self._starts = None
@@ -177,28 +177,28 @@ class Node:
         self.dead = {index for index in self.dead or () if index < slots} or None
 
     def id_at(self, index: int) -> int:
-        """The id of one slot."""
+        """Return the ID of one slot."""
         return self.ids[index]
 
     def id_list(self, low: int, high: int) -> list[int]:
-        """The ids of the slots low … high-1."""
+        """Return the IDs of the slots low … high-1."""
         return self.ids.between(low, high)
 
     def index(self, entry_id: int) -> int:
-        """The first slot whose id is not below this one; `slots` if there is none."""
+        """Return the first slot whose ID is not below this one; `slots` if there is none."""
         return self.ids.index(entry_id)
 
     def wire(self, low: int, high: int) -> bytes:
-        """The reply bytes of the slots low … high-1, whatever their state."""
+        """Return the reply bytes of the slots low … high-1, dead or alive."""
         blob = self._blob
         if blob is None and self._packed is not None:
             blob = _opened(self._packed)
         if blob is None:
             places, pieces = self._places, self._pieces
-            at = bisect_left(places, low)
+            begin = bisect_left(places, low)
             end = bisect_left(places, high)
-            if at < len(places) and places[at] == low and (high == self.slots or places[end : end + 1] == [high]):
-                return pieces[at] if end == at + 1 else b"".join(pieces[at:end])
+            if begin < len(places) and places[begin] == low and (high == self.slots or places[end : end + 1] == [high]):
+                return pieces[begin] if end == begin + 1 else b"".join(pieces[begin:end])
             blob = b"".join(pieces)
             self._pieces, self._places = [blob], [0]
         if low == 0 and high == self.slots:
@@ -209,13 +209,13 @@ class Node:
         return blob[starts[low] : starts[high]]
 
     def wires(self, low: int, high: int) -> list[bytes]:
-        """The reply bytes of each of the slots low … high-1, whatever their state."""
+        """Return the reply bytes of each of the slots low … high-1, dead or alive."""
         data = self.wire(low, high)
         ends = list(accumulate(self._lengths[low:high]))
         return [data[start:end] for start, end in zip([0, *ends], ends, strict=False)]
 
     def id_texts(self, low: int, high: int) -> list[bytes]:
-        """`<ms>-<seq>` of the slots low … high-1."""
+        """Return the ID texts of the slots low … high-1."""
         return self.ids.texts(low, high)
 
     def is_dead(self, index: int) -> bool:
@@ -230,7 +230,7 @@ class Node:
         self.live -= high - low
 
     def spans(self, low: int, high: int) -> Iterator[tuple[int, int]]:
-        """The live slots among low … high-1, as unbroken ranges (from, to)."""
+        """Yield the live slots among low … high-1, as continuous ranges (from, to)."""
         if self.dead is None:
             if low < high:
                 yield low, high
@@ -246,13 +246,13 @@ class Node:
             yield low, high
 
 
-# The nodes opened last: whoever reads a node in parts opens it once.
+# The nodes decompressed last: a client that reads a node in parts decompresses it once.
 _OPENED = 32
 _opened_blobs: dict[bytes, bytes] = {}
 
 
 def _opened(packed: bytes) -> bytes:
-    """The blob of a packed node."""
+    """Return the blob of a packed node."""
     blob = _opened_blobs.get(packed)
     if blob is None:
         if len(_opened_blobs) >= _OPENED:

@@ -1,10 +1,10 @@
-"""Where nodes end: cutting an inexact chain of nodes where Redis would have closed them.
+"""Node borders: cuts an inexact chain of nodes where Redis would have closed them.
 
     before   [ 100 slots, inexact ][ 100 slots, inexact ][ 37 slots, open ]
     after    [ 45, exact ][ 55 slots, inexact ][ 100 slots, inexact ][ 37 slots, open ]
 
-Only the head is cut off, as much as one trim looks at; so each entry is measured once in its life. An inexact node may
-be split and its rest joined to the next node, but never moves over a border that is already exact.
+Only the head is cut off, as much as one trim examines; so each entry is measured once in its life. An inexact node may
+be split and its remainder joined to the next node, but it never crosses a border that is exact already.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from spark_streams.engine.store.node import Node
 
 
 class NodeLimits:
-    """The settings of streams. One object, shared by all of them."""
+    """The settings of streams; one object, shared by all streams."""
 
     def __init__(self, entries: int = 100, bytes: int = 4096) -> None:
         self.entries = entries  # stream-node-max-entries; 0 is no limit
         self.bytes = bytes  # stream-node-max-bytes; 0 is no limit
-        self.idmp_duration = 100  # stream-idmp-duration, in seconds: of streams made from now on
+        self.idmp_duration = 100  # stream-idmp-duration, in seconds: for streams created from now on
         self.idmp_maxsize = 100  # stream-idmp-maxsize
         self.shelf = Shelf()  # sealed nodes that are not packed
 
 
 def cut_head(nodes: list[Node], limits: NodeLimits) -> tuple[list[Node], NodeSize | None]:
-    """The nodes with an exact one at the head, where the first was inexact.
+    """Return the nodes with an exact node at the head, if the first was inexact.
 
-    If all entries fit into that one, it stays open, and its size comes with it so that it can be counted on.
+    If all entries fit into that node, it stays open, and its size is returned so that counting can continue.
     """
     size = NodeSize()
     head = Node(nodes[0].base)
@@ -51,7 +51,7 @@ def cut_head(nodes: list[Node], limits: NodeLimits) -> tuple[list[Node], NodeSiz
 
 
 def _rest(nodes: list[Node], index: int) -> list[Node]:
-    """These nodes without the first `index` slots."""
+    """Return these nodes without the first `index` slots."""
     if not index:
         return nodes
     first = nodes[0]

@@ -1,4 +1,4 @@
-"""A range of pending entries, an index of ranges, and the consumer that holds some: what a pending list is made of."""
+"""Parts of a pending list: a range of pending entries, an index of ranges, and the consumer that owns ranges."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class PelRange:
-    """Pending entries first … last of one consumer, delivered at the same time, equally often."""
+    """Pending entries first … last of one consumer, with the same delivery time and delivery count."""
 
     __slots__ = ("consumer", "count", "deliveries", "first", "ids", "last", "order", "time")
 
@@ -25,17 +25,17 @@ class PelRange:
         self.consumer = consumer
         self.time = time  # of the last delivery, Unix milliseconds
         self.deliveries = deliveries
-        self.order = 0  # rank among the deliveries of the group; 0 until it is put into a list
-        self.ids: list[int] | None = None  # written down, where the stream can no longer tell them
+        self.order = 0  # rank among the deliveries of the group; 0 until the range is in a list
+        self.ids: list[int] | None = None  # stored if the stream no longer has them
 
     def part(self, first: int, last: int, count: int) -> PelRange:
-        """A range like this one over some of its entries."""
-        made = PelRange(first, last, count, self.consumer, self.time, self.deliveries)
-        made.order = self.order
-        return made
+        """Return a range like this one over some of its entries."""
+        part = PelRange(first, last, count, self.consumer, self.time, self.deliveries)
+        part.order = self.order
+        return part
 
     def id_list(self, stream: NodeList, start: int = 0, limit: int | None = None) -> list[int]:
-        """Its ids from `start` on, at most `limit`."""
+        """Return the range's IDs from `start` on, at most `limit`."""
         if self.count == 1:
             return [self.first] if start <= self.first and limit != 0 else []
         if self.ids is not None:
@@ -47,7 +47,7 @@ class PelRange:
         return ids
 
     def id_texts(self, stream: NodeList, start: int = 0, limit: int | None = None) -> list[bytes]:
-        """As `id_list`, in text."""
+        """As `id_list`, as text."""
         if self.count == 1 or self.ids is not None:
             return [entryid.text(entry_id) for entry_id in self.id_list(stream, start, limit)]
         texts: list[bytes] = []
@@ -56,31 +56,31 @@ class PelRange:
         return texts
 
     def _slots(self, stream: NodeList, start: int, limit: int | None) -> Iterator[tuple[Node, int, int]]:
-        """The slots of its entries from the id `start` on, at most `limit`, node by node."""
-        left = limit
+        """Yield the slots of the entries from the ID `start` on, at most `limit`, node by node."""
+        remaining = limit
         for node, low, high in stream.slot_ranges(max(start, self.first), self.last):
-            if left is None:
+            if remaining is None:
                 yield node, low, high
             else:
-                yield node, low, min(high, low + left)
-                left -= high - low
-                if left <= 0:
+                yield node, low, min(high, low + remaining)
+                remaining -= high - low
+                if remaining <= 0:
                     break
 
     def holds(self, entry_id: int, stream: NodeList) -> bool:
-        """Whether this very id is one of its entries."""
+        """Whether exactly this ID is one of the entries."""
         if not self.first <= entry_id <= self.last:
             return False
         if entry_id in (self.first, self.last):
             return True
         if self.ids is not None:
-            at = bisect_left(self.ids, entry_id)
-            return self.ids[at] == entry_id
+            index = bisect_left(self.ids, entry_id)
+            return self.ids[index] == entry_id
         return stream.slot_id(entry_id) == entry_id
 
 
 class PelRangeIndex:
-    """Runs in order of their first ids."""
+    """Ranges in order of their first IDs."""
 
     __slots__ = ("count", "firsts", "ranges")
 
@@ -90,43 +90,43 @@ class PelRangeIndex:
         self.count = 0  # entries, not ranges
 
     def add(self, pel_range: PelRange) -> None:
-        """Put a range in; it overlaps none of those present."""
+        """Add a range that overlaps no other range."""
         self.count += pel_range.count
         if not self.firsts or pel_range.first > self.firsts[-1]:
             self.firsts.append(pel_range.first)
             self.ranges.append(pel_range)
             return
-        at = bisect_left(self.firsts, pel_range.first)
-        self.firsts.insert(at, pel_range.first)
-        self.ranges.insert(at, pel_range)
+        index = bisect_left(self.firsts, pel_range.first)
+        self.firsts.insert(index, pel_range.first)
+        self.ranges.insert(index, pel_range)
 
     def remove(self, pel_range: PelRange) -> None:
-        """Take a range out."""
-        at = bisect_left(self.firsts, pel_range.first)
-        del self.firsts[at], self.ranges[at]
+        """Remove a range."""
+        index = bisect_left(self.firsts, pel_range.first)
+        del self.firsts[index], self.ranges[index]
         self.count -= pel_range.count
 
-    def at(self, entry_id: int) -> int:
-        """The index of the first range whose last id is not below this one."""
-        at = bisect_right(self.firsts, entry_id) - 1
-        if at < 0 or self.ranges[at].last < entry_id:
-            at += 1
-        return at
+    def find_index(self, entry_id: int) -> int:
+        """Return the index of the first range whose last ID is not below this one."""
+        index = bisect_right(self.firsts, entry_id) - 1
+        if index < 0 or self.ranges[index].last < entry_id:
+            index += 1
+        return index
 
     def since(self, entry_id: int) -> Iterator[PelRange]:
-        """The ranges from `at(entry_id)` on; the index must not change meanwhile."""
-        return map(self.ranges.__getitem__, range(self.at(entry_id), len(self.ranges)))
+        """Return the ranges from `find_index(entry_id)` on. The index must not change meanwhile."""
+        return map(self.ranges.__getitem__, range(self.find_index(entry_id), len(self.ranges)))
 
     def around(self, entry_id: int) -> PelRange | None:
-        """The range that spans this id, whether or not it holds it."""
-        at = bisect_right(self.firsts, entry_id) - 1
-        if at < 0 or self.ranges[at].last < entry_id:
+        """Return the range that spans this ID, whether or not it contains it."""
+        index = bisect_right(self.firsts, entry_id) - 1
+        if index < 0 or self.ranges[index].last < entry_id:
             return None
-        return self.ranges[at]
+        return self.ranges[index]
 
 
 class Consumer:
-    """One reader's name within a group."""
+    """A consumer of a group."""
 
     __slots__ = ("active", "name", "pending", "seen")
 

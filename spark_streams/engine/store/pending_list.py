@@ -1,6 +1,6 @@
 """The pending entries of a consumer group, as ranges.
 
-Reading in thousands delivers unbroken ranges, so what is pending is kept as ranges too:
+Reads of thousands of entries deliver continuous ranges, so pending entries are stored as ranges:
 
     firsts   id          id               id     id            sorted: bisect, never scan
     ranges  [ 1,000    ][ 1,000         ][ 1   ][ 340     ]
@@ -8,19 +8,18 @@ Reading in thousands delivers unbroken ranges, so what is pending is kept as ran
              12:00:01    12:00:02         11:07  12:00:03      last delivery
              1           1                3      1             deliveries
 
-A range stands for *all slots of the stream* from its first to its last id (dead slots too, if they died after
+A range stands for *all slots of the stream* from its first to its last ID (also dead slots, if they died after
 delivery), so it takes the same memory for one entry and for a million. Delivering or acknowledging a whole range adds
-or drops it; acknowledging a part opens just that range. Ranges never overlap.
+or removes it; acknowledging a part splits that range. Ranges never overlap.
 
-When a node of the stream goes, the ranges over it write down its ids (`ids`) and no longer need the stream. A range of
-one entry never needs to: its first id says it all.
+Before a node of the stream is dropped, the ranges over it store its IDs (`ids`) and no longer need the stream. A range
+of one entry does not need to: its first ID is enough.
 
-Each range stands in two indexes: its group's and its consumer's. What XNACK has released belongs to no consumer: such
-ranges stand with the group's nameless `nobody`, and count as delivered at 0.
+Each range is in two indexes: its group's and its consumer's. Entries that XNACK has released belong to no consumer:
+their ranges belong to the group's nameless consumer `released`, with delivery time 0.
 
-XREADGROUP CLAIM wants the entries by age. From its first use on, a group keeps a heap of its ranges by (released first,
-time of delivery, order of delivery); a range that changes is pushed again, and what no longer holds is skipped when it
-comes up.
+XREADGROUP CLAIM reads entries by age. From its first use on, a group keeps a heap of its ranges by (released first,
+time of delivery, order of delivery). A range that changes is pushed again, and outdated heap entries are skipped.
 """
 
 from __future__ import annotations
@@ -36,22 +35,22 @@ if TYPE_CHECKING:
     from spark_streams.engine.store.node_list import NodeList
 
 
-# Acknowledged pieces of one range from which on it is rewritten rather than opened for each.
+# Number of acknowledged pieces of one range above which the range is rewritten, not split for each.
 _SCATTERED = 8
 
 
-# owned, time, order, first, something that is never equal, range
+# owned, time, order, first, a unique number (never equal), range
 _Rank: TypeAlias = tuple[bool, int, int, int, int, PelRange]
 
 
 class PendingList:
     """All pending entries of one group. The stream passed in is always the group's own."""
 
-    __slots__ = ("_heap", "_order", "index", "nobody")
+    __slots__ = ("_heap", "_order", "index", "released")
 
-    def __init__(self, nobody: Consumer) -> None:
+    def __init__(self, released: Consumer) -> None:
         self.index = PelRangeIndex()
-        self.nobody = nobody  # whose ranges are those that XNACK released
+        self.released = released  # owner of the entries that XNACK released
         self._order = 0
         self._heap: list[_Rank] | None = None
 
@@ -59,7 +58,7 @@ class PendingList:
         return self.index.count
 
     def add(self, pel_range: PelRange) -> None:
-        """Put a range of pending entries in; nothing within it may be pending yet."""
+        """Add a range of pending entries; none of them may be pending yet."""
         if not pel_range.order:
             self._order += 1
             pel_range.order = self._order
@@ -69,93 +68,93 @@ class PendingList:
             heappush(self._heap, self._ranked(pel_range))
 
     def remove(self, pel_range: PelRange) -> None:
-        """Take a range out of both indexes."""
+        """Remove a range from both indexes."""
         self.index.remove(pel_range)
         pel_range.consumer.pending.remove(pel_range)
 
     def get(self, entry_id: int, stream: NodeList) -> PelRange | None:
-        """The range that holds this id."""
+        """Return the range that contains this ID, or None."""
         pel_range = self.index.around(entry_id)
         return pel_range if pel_range is not None and pel_range.holds(entry_id, stream) else None
 
     def open(self, entry_id: int, stream: NodeList) -> None:
-        """Make sure that no range holds both an id below this one and an id not below it."""
+        """Split the range around this ID, so that no range has IDs below it and IDs not below it."""
         pel_range = self.index.around(entry_id)
         if pel_range is None or pel_range.first == entry_id:
             return
         self.remove(pel_range)
         if pel_range.ids is not None:
             cut = bisect_left(pel_range.ids, entry_id)
-            left = pel_range.part(pel_range.first, pel_range.ids[cut - 1], cut)
-            right = pel_range.part(pel_range.ids[cut], pel_range.last, pel_range.count - cut)
-            left.ids, right.ids = pel_range.ids[:cut], pel_range.ids[cut:]
+            lower = pel_range.part(pel_range.first, pel_range.ids[cut - 1], cut)
+            upper = pel_range.part(pel_range.ids[cut], pel_range.last, pel_range.count - cut)
+            lower.ids, upper.ids = pel_range.ids[:cut], pel_range.ids[cut:]
         else:
             first = stream.slot_id(entry_id)
             assert first is not None  # the range's last id is a slot not below entry_id
             count = stream.slot(entry_id) - stream.slot(pel_range.first)
             below = stream.slot_id_below(entry_id)
-            left = pel_range.part(pel_range.first, below, count)
-            right = pel_range.part(first, pel_range.last, pel_range.count - count)
-        self.add(left)
-        self.add(right)
+            lower = pel_range.part(pel_range.first, below, count)
+            upper = pel_range.part(first, pel_range.last, pel_range.count - count)
+        self.add(lower)
+        self.add(upper)
 
     def between(self, first: int, last: int, stream: NodeList) -> list[PelRange]:
-        """The ranges of exactly the pending entries with first ≤ id ≤ last."""
+        """Return ranges that cover exactly the pending entries with first ≤ ID ≤ last."""
         self.open(first, stream)
         self.open(last + 1, stream)
         index = self.index
-        return index.ranges[index.at(first) : bisect_right(index.firsts, last)]
+        return index.ranges[index.find_index(first) : bisect_right(index.firsts, last)]
 
     def discard(self, first: int, last: int, stream: NodeList) -> int:
-        """Drop all that is pending with first ≤ id ≤ last; how many entries that was."""
+        """Remove the pending entries with first ≤ ID ≤ last. Return how many these were."""
         pel_ranges = self.between(first, last, stream)
         for pel_range in pel_ranges:
             self.remove(pel_range)
         return sum(pel_range.count for pel_range in pel_ranges)
 
     def discard_all(self, ranges: list[tuple[int, int]], stream: NodeList) -> int:
-        """`discard` for each range; a range of one id may be one that is not pending.
+        """`discard` for each range; a range of one ID may be not pending.
 
-        Many pieces of one PelRange (somebody acknowledged every other entry) do not open it again and again: what is
-        left of it becomes one PelRange with its ids written down.
+        Many pieces of one PelRange (as when every second entry was acknowledged) do not split it many times: its
+        remaining entries become one PelRange that stores its IDs.
         """
         dropped = 0
         ranges.sort()
-        at = 0
-        while at < len(ranges):
-            first, last = ranges[at]
+        position = 0
+        while position < len(ranges):
+            first, last = ranges[position]
             pel_range = self.index.around(first)
-            end = at + 1
+            end = position + 1
             if pel_range is not None and pel_range.count > _SCATTERED:
-                end = bisect_right(ranges, (pel_range.last, pel_range.last), at)
-            if pel_range is not None and end - at > _SCATTERED:
-                dropped += self._thin(pel_range, ranges[at:end], stream)
-                at = end
+                end = bisect_right(ranges, (pel_range.last, pel_range.last), position)
+            if pel_range is not None and end - position > _SCATTERED:
+                dropped += self._discard_pieces(pel_range, ranges[position:end], stream)
+                position = end
                 continue
             if first != last or (pel_range is not None and pel_range.holds(first, stream)):
                 dropped += self.discard(first, last, stream)
-            at += 1
+            position += 1
         return dropped
 
-    def _thin(self, pel_range: PelRange, ranges: list[tuple[int, int]], stream: NodeList) -> int:
-        """Drop sorted pieces of one range."""
+    def _discard_pieces(self, pel_range: PelRange, ranges: list[tuple[int, int]], stream: NodeList) -> int:
+        """Remove sorted pieces of one range."""
         ids = pel_range.id_list(stream)
-        kept: list[int] = []
-        at = 0
+        remaining_ids: list[int] = []
+        start = 0
         for first, last in ranges:
-            low = bisect_left(ids, first, at)
-            kept += ids[at:low]
-            at = bisect_right(ids, last, low)
-        kept += ids[at:]
+            low = bisect_left(ids, first, start)
+            remaining_ids += ids[start:low]
+            start = bisect_right(ids, last, low)
+        remaining_ids += ids[start:]
         self.remove(pel_range)
-        if kept:
-            rest = pel_range.part(kept[0], kept[-1], len(kept))
-            rest.ids = kept
-            self.add(rest)
-        return pel_range.count - len(kept)
+        if remaining_ids:
+            remaining_range = pel_range.part(remaining_ids[0], remaining_ids[-1], len(remaining_ids))
+            remaining_range.ids = remaining_ids
+            self.add(remaining_range)
+        return pel_range.count - len(remaining_ids)
 
     def take(self, entry_id: int, stream: NodeList) -> PelRange | None:
-        """Take one entry out and return it as a range of its own; None when it is not pending."""
+        """Remove one entry and return it as a range of its own; None if it is not pending."""
         if self.get(entry_id, stream) is None:
             return None
         (pel_range,) = self.between(entry_id, entry_id, stream)
@@ -163,25 +162,25 @@ class PendingList:
         return pel_range
 
     def put(self, entry_id: int, consumer: Consumer, time: int, deliveries: int, stream: NodeList) -> None:
-        """Make one entry pending that is not; it joins its left neighbour where the two are alike."""
-        # A range with its ids written down may span an id that is not in it.
+        """Make one entry pending; it joins the range before it if consumer, time and count are equal."""
+        # A range that stores its IDs may span an ID that is not in it.
         self.open(entry_id, stream)
-        at = bisect_left(self.index.firsts, entry_id) - 1
-        if at >= 0:
-            left = self.index.ranges[at]
-            alike = left.consumer is consumer and left.time == time and left.deliveries == deliveries
-            # Only what was put in last: an entry in between would come out of order by age.
-            alike = alike and left.order == self._order
-            if alike and left.ids is None and _are_neighbours(left.last, entry_id, stream):
-                left.last = entry_id
-                left.count += 1
+        index = bisect_left(self.index.firsts, entry_id) - 1
+        if index >= 0:
+            neighbour = self.index.ranges[index]
+            alike = neighbour.consumer is consumer and neighbour.time == time and neighbour.deliveries == deliveries
+            # Only the range added last: an entry in another range would break the order by age.
+            alike = alike and neighbour.order == self._order
+            if alike and neighbour.ids is None and _are_neighbours(neighbour.last, entry_id, stream):
+                neighbour.last = entry_id
+                neighbour.count += 1
                 self.index.count += 1
                 consumer.pending.count += 1
                 return
         self.add(PelRange(entry_id, entry_id, 1, consumer, time, deliveries))
 
     def move(self, pel_range: PelRange, consumer: Consumer, time: int, deliveries: int) -> PelRange:
-        """Deliver a whole range again: what it is now."""
+        """Deliver a whole range again. Return the new range."""
         self.remove(pel_range)
         moved = PelRange(pel_range.first, pel_range.last, pel_range.count, consumer, time, deliveries)
         moved.ids = pel_range.ids
@@ -192,7 +191,7 @@ class PendingList:
 
     def _ranked(self, pel_range: PelRange) -> _Rank:
         return (
-            pel_range.consumer is not self.nobody,
+            pel_range.consumer is not self.released,
             pel_range.time,
             pel_range.order,
             pel_range.first,
@@ -201,9 +200,9 @@ class PendingList:
         )
 
     def due(self, latest: int) -> Generator[PelRange, None, None]:
-        """The ranges that were released or last delivered not after `latest`, the oldest first.
+        """Yield the ranges that were released, or last delivered not after `latest`, the oldest first.
 
-        The ranges may be moved or removed meanwhile; what is delivered meanwhile does not come up.
+        The ranges may be moved or removed meanwhile; entries delivered meanwhile are not yielded.
         """
         if self._heap is None or len(self._heap) > 2 * len(self.index.ranges) + 1000:
             self._heap = list(map(self._ranked, self.index.ranges))
@@ -224,14 +223,14 @@ class PendingList:
 
     def _holds(self, rank: _Rank) -> bool:
         first, pel_range = rank[3], rank[5]
-        at = bisect_left(self.index.firsts, first)
-        return at < len(self.index.ranges) and self.index.ranges[at] is pel_range
+        index = bisect_left(self.index.firsts, first)
+        return index < len(self.index.ranges) and self.index.ranges[index] is pel_range
 
     def keep_ids(self, first: int, last: int, stream: NodeList) -> None:
-        """Write down the ids with first ≤ id ≤ last: the stream is about to forget them."""
+        """Store the pending IDs with first ≤ ID ≤ last: the stream is about to drop them."""
         index = self.index
-        at = index.at(first)
-        if at == len(index.firsts) or index.firsts[at] > last:
+        position = index.find_index(first)
+        if position == len(index.firsts) or index.firsts[position] > last:
             return
         for pel_range in self.between(first, last, stream):
             if pel_range.count > 1 and pel_range.ids is None:
@@ -239,5 +238,5 @@ class PendingList:
 
 
 def _are_neighbours(first: int, second: int, stream: NodeList) -> bool:
-    """Whether both ids have slots in the stream, one right after the other."""
+    """Whether both IDs have slots in the stream, one directly after the other."""
     return stream.slot_id(first) == first and stream.slot_id(first + 1) == second

@@ -1,12 +1,12 @@
-"""What becomes of an entry that groups still refer to, when it is to be removed: KEEPREF, DELREF, ACKED.
+"""Removal of entries to which groups still refer: KEEPREF, DELREF, ACKED.
 
-A group refers to an entry that is pending in it, or that it has not been given yet.
+A group refers to an entry that is pending in it, or that it has not delivered yet.
 
-    KEEPREF  the entry goes, what is pending stays and finds nothing
-    DELREF   the entry goes and what is pending of it goes, too
-    ACKED    the entry goes only if no group refers to it
+    KEEPREF  the entry is removed; it stays pending, without its fields
+    DELREF   the entry is removed, also from the pending lists
+    ACKED    the entry is removed only if no group refers to it
 
-Pending lists are ranges, so all of this works on ranges: neighbouring entries cost what one costs. Source: XDELEX,
+Pending lists are ranges, so all of this works on ranges: consecutive entries cost as much as one. Source: XDELEX,
 XACKDEL, XTRIM in Redis' command reference.
 """
 
@@ -23,23 +23,23 @@ from spark_streams.engine.store.node_limits import cut_head
 from spark_streams.engine.store.node_list import Slice
 from spark_streams.engine.store.stream import Stream
 
-# After so many ids in a row that do not follow one another, the rest is taken one by one.
+# After this number of IDs in a row that are not consecutive, the rest is handled one by one.
 _MISSES = 8
 
 
 class Policy(Enum):
-    """What to do about references."""
+    """How references are treated."""
 
     KEEPREF = "keepref"
     DELREF = "delref"
     ACKED = "acked"
 
 
-GONE, STILL_REFERENCED, UNKNOWN = 1, 2, -1  # the reply for each id
+REMOVED, STILL_REFERENCED, UNKNOWN = 1, 2, -1  # the reply for each ID
 
 
 def forget(stream: Stream, first: int, last: int) -> None:
-    """Drop what is pending with first ≤ id ≤ last, in every group."""
+    """Remove pending entries with first ≤ ID ≤ last from every group."""
     for group in stream.groups.values():
         if first != last:
             group.pending.discard(first, last, stream)
@@ -48,13 +48,13 @@ def forget(stream: Stream, first: int, last: int) -> None:
 
 
 def is_referenced(stream: Stream, entry_id: int) -> bool:
-    """Whether a group refers to this id (`streamEntryIsReferenced`: also to one that does not exist)."""
+    """Whether a group refers to this ID, also to an ID that does not exist (`streamEntryIsReferenced`)."""
     groups = stream.groups.values()
     return any(entry_id > group.last_id or group.pending.get(entry_id, stream) is not None for group in groups)
 
 
 def referenced(stream: Stream, first: int, last: int) -> list[tuple[int, int]]:
-    """Ranges of ids within first … last that cover exactly those slots that a group refers to, in order, disjoint."""
+    """Return ordered, disjoint ID ranges within first … last that cover exactly the slots that a group refers to."""
     ranges: list[tuple[int, int]] = []
     for group in stream.groups.values():
         if group.last_id < last:
@@ -78,7 +78,7 @@ def referenced(stream: Stream, first: int, last: int) -> list[tuple[int, int]]:
 
 
 def remove(stream: Stream, ids: Sequence[int], policy: Policy) -> list[int]:
-    """Remove these entries (XDELEX); for each id GONE, STILL_REFERENCED or UNKNOWN."""
+    """Remove these entries (XDELEX). Return for each ID REMOVED, STILL_REFERENCED or UNKNOWN."""
     replies: list[int] = []
     for piece, count in _pieces(stream, ids):
         if piece is None:
@@ -92,7 +92,7 @@ def remove(stream: Stream, ids: Sequence[int], policy: Policy) -> list[int]:
         if policy is Policy.DELREF:
             forget(stream, first, last)
         stream.delete_slots(piece)
-        replies += [GONE] * count
+        replies += [REMOVED] * count
     return replies
 
 
@@ -101,78 +101,80 @@ def _remove_one(stream: Stream, entry_id: int, policy: Policy) -> int:
         return STILL_REFERENCED
     if policy is Policy.DELREF:
         forget(stream, entry_id, entry_id)
-    return GONE if stream.delete(entry_id) else UNKNOWN
+    return REMOVED if stream.delete(entry_id) else UNKNOWN
 
 
 def _pieces(stream: Stream, ids: Sequence[int]) -> Iterator[tuple[Slice | None, int]]:
-    """The ids in order, as neighbouring live slots of one node where they are that, else (None, 1)."""
-    at = misses = 0
-    while at < len(ids):
+    """Yield the IDs in order, as consecutive live slots of one node if they are, else (None, 1)."""
+    position = misses = 0
+    while position < len(ids):
         piece: Slice | None = None
         count = 1
-        if misses < _MISSES and at + 1 < len(ids):
-            entry = stream.find(ids[at])
+        if misses < _MISSES and position + 1 < len(ids):
+            entry = stream.find(ids[position])
             if entry is not None:
                 node, low, _ = entry
-                _, high = next(node.spans(low, min(node.slots, low + len(ids) - at)))
-                here = node.id_list(low, high)
-                given = ids[at : at + len(here)]
-                if here != given:
-                    pairs = zip(here, given, strict=True)
-                    here = here[: next(place for place, (has, asked) in enumerate(pairs) if has != asked)]
-                count = len(here)
+                _, high = next(node.spans(low, min(node.slots, low + len(ids) - position)))
+                slot_ids = node.id_list(low, high)
+                requested_ids = ids[position : position + len(slot_ids)]
+                if slot_ids != requested_ids:
+                    pairs = zip(slot_ids, requested_ids, strict=True)
+                    slot_ids = slot_ids[
+                        : next(place for place, (slot_id, requested_id) in enumerate(pairs) if slot_id != requested_id)
+                    ]
+                count = len(slot_ids)
                 piece = Slice(node, low, low + count) if count > 1 else None
             misses = 0 if count > 1 else misses + 1
         yield piece, count
-        at += count
+        position += count
 
 
 def trim(stream: Stream, keep: int | None, min_id: int, limit: int, policy: Policy) -> int:
-    """`Stream.trim` for DELREF and ACKED, which look at each node even where trimming is approximate."""
-    removed = at = 0
-    while at < len(stream.nodes):
+    """As `Stream.trim`, for DELREF and ACKED, which examine each node even if trimming is approximate."""
+    removed = index = 0
+    while index < len(stream.nodes):
         if keep is not None and stream.length <= keep:
             break
-        if limit and not stream.nodes[at].exact:
-            rest, stream.tail_size = cut_head(stream.nodes[at:], stream.limits)
-            stream.nodes[at:] = rest
-            stream.firsts[at:] = [node.first for node in rest]
-        node = stream.nodes[at]
+        if limit and not stream.nodes[index].exact:
+            cut_nodes, stream.tail_size = cut_head(stream.nodes[index:], stream.limits)
+            stream.nodes[index:] = cut_nodes
+            stream.firsts[index:] = [node.first for node in cut_nodes]
+        node = stream.nodes[index]
         if limit and removed + node.live > limit:
             break
-        whole = stream.length - node.live >= keep if keep is not None else node.last < min_id
+        removable = stream.length - node.live >= keep if keep is not None else node.last < min_id
         stop = node.slots if keep is not None else node.index(min_id)
         before = node.live
-        left = before if keep is None else stream.length - keep
+        remaining = before if keep is None else stream.length - keep
         for low, high in _removable(stream, node, stop, policy):
-            upto = min(high, low + left)
+            upto = min(high, low + remaining)
             if upto <= low:
                 break
             if policy is Policy.DELREF:
                 forget(stream, node.id_at(low), node.id_at(upto - 1))
             node.kill(low, upto)
-            left -= upto - low
+            remaining -= upto - low
         stream.length -= before - node.live
         removed += before - node.live
-        if node.live and not whole:
+        if node.live and not removable:
             break
-        at += 1
+        index += 1
     if removed:
         stream.drop_empty()
     return removed
 
 
 def _removable(stream: Stream, node: Node, stop: int, policy: Policy) -> list[tuple[int, int]]:
-    """The live slots below `stop` that the policy lets go, as unbroken ranges."""
+    """Return the live slots below `stop` that the policy allows to remove, as continuous ranges."""
     spans = list(node.spans(0, stop))
     if policy is not Policy.ACKED or not spans:
         return spans
-    kept = [(node.index(begin), node.index(behind + 1) if behind < entryid.HIGHEST else node.slots)
+    referenced_slots = [(node.index(begin), node.index(behind + 1) if behind < entryid.HIGHEST else node.slots)
             for begin, behind in referenced(stream, node.first, node.last)]  # fmt: skip
     free: list[tuple[int, int]] = []
     for begin, behind in spans:
         low = begin
-        for start, end in islice(kept, max(bisect_right(kept, (begin, -1)) - 1, 0), None):
+        for start, end in islice(referenced_slots, max(bisect_right(referenced_slots, (begin, -1)) - 1, 0), None):
             if start >= behind:
                 break
             if low < start:

@@ -1,22 +1,22 @@
-"""A stream: entries in order of their ids, append-only, in nodes.
+"""A stream: entries in order of their IDs, append-only, in nodes.
 
     nodes   [ sealed ][ sealed ][ sealed ][ open ]     each about stream-node-max-entries slots
-    firsts    id        id        id        id         for bisecting: from an id to its node in log n
-    exact   |<------- frontier ------->|               nodes that begin and end where Redis' would
+        firsts    id        id        id        id         for bisecting: from an ID to its node in log n
+       exact   |<------- frontier ------->|               nodes that begin and end as in Redis
 
-Approximate trimming drops whole nodes and must drop those that Redis would drop. Redis closes a node by entries (a
-count, cheap) or by bytes of its listpack (which has to be computed value by value). So a node is closed by count, and
-carries an upper bound of its bytes; as long as the bound stays below stream-node-max-bytes the node is exact. Past it,
-this node and all after it are inexact, and are cut exactly (node_limits.py) only when a trim arrives at them: a stream
-that is never trimmed never pays for it. A stream whose newest node has been cut exactly goes on counting (`tail_size`).
+Approximate trimming removes whole nodes, and must remove those that Redis would remove. Redis closes a node by entries
+(a count, cheap) or by bytes of its listpack (which must be computed value by value). So a node is closed by count, and
+stores an upper bound of its bytes. While the bound is below stream-node-max-bytes, the node is exact. Otherwise this
+node and all after it are inexact, and are cut exactly (node_limits.py) only when a trim reaches them: a stream that is
+never trimmed never pays for it. A stream whose newest node has been cut exactly continues to count (`tail_size`).
 
-Two things are not followed to the byte, because they would cost every stream: where XDEL or exact trimming has emptied
-an inexact node, the borders after it may differ from Redis'.
+One case differs from Redis, because it would cost every stream: if XDEL or exact trimming has emptied an inexact node,
+the borders after it may differ.
 
-What consumer groups hold as pending refers to slots, not to copies of ids. Before a node goes, the groups are told, and
-write down those of its ids that they still need.
+Pending entries of consumer groups refer to slots, not to copies of IDs. Before a node is dropped, the groups store
+those of its IDs that they still need.
 
-No clock and no socket: whoever calls passes ids, counts and limits.
+No clock and no socket: the caller passes IDs, counts and limits.
 """
 
 from __future__ import annotations
@@ -33,31 +33,31 @@ from spark_streams.engine.store.node_list import NodeList, Slice
 
 # An inexact node is closed at this many bytes on the wire, so that offsets fit in 32 bits.
 _MAX_WIRE_BYTES = 1 << 20
-# Nodes of up to so many entries may take batches, whose entries are 256 KB at most.
-_MOST_BY_COUNT = 10_000
+# Nodes of at most this many entries may take batches, whose entries are 256 KB at most.
+_MAX_BATCH_NODE_ENTRIES = 10_000
 
 
 def _head(wire: bytes) -> int:
-    """The bytes before the names and values, `*2 $15 1526919030474-0 *4` with its line ends, or a few less."""
+    """Return the number of bytes before the names and values, `*2 $15 1526919030474-0 *4`, or a few less."""
     return wire.index(b"\r\n*") + 6
 
 
 class Stream(NodeList):
-    """The value of a key of type stream. Ids are packed integers (see entryid.py)."""
+    """The value of a key of type stream. IDs are packed integers (see entryid.py)."""
 
     __slots__ = ("groups", "idempotence", "limits", "tail_size")
 
     def __init__(self, limits: NodeLimits) -> None:
         super().__init__()
         self.limits = limits
-        self.tail_size: NodeSize | None = None  # bytes of the newest node, where they are counted exactly
+        self.tail_size: NodeSize | None = None  # bytes of the newest node, if they are counted exactly
         self.groups: dict[bytes, Group] = {}
         self.idempotence = Idempotence(limits.idmp_duration, limits.idmp_maxsize)
 
     def append(self, entry_id: int, wire: bytes, pairs: Sequence[bytes] | None = None) -> None:
-        """Add an entry whose id is above `last_id` and whose reply bytes are `wire`.
+        """Append an entry whose ID is above `last_id` and whose reply bytes are `wire`.
 
-        With its fields and values, alternating, its node's bytes can be told better.
+        pairs: its fields and values, alternating; they make the bound of the node's bytes tighter.
         """
         nodes = self.nodes
         node = nodes[-1] if nodes else self._open()
@@ -86,16 +86,16 @@ class Stream(NodeList):
 
     @property
     def takes_batches(self) -> bool:
-        """Whether `extend` can be used: not where the bytes of each entry must be counted."""
-        return self.tail_size is None and 0 < self.limits.entries <= _MOST_BY_COUNT and bool(self.nodes)
+        """Whether `extend` can be used: not if the bytes of each entry must be counted."""
+        return self.tail_size is None and 0 < self.limits.entries <= _MAX_BATCH_NODE_ENTRIES and bool(self.nodes)
 
     def open_node(self) -> Node:
-        """The newest node, if it has room for another entry, else a new one. The caller adds to it."""
+        """Return the newest node if it can take another entry, else a new one. The caller adds to it."""
         node = self.nodes[-1]
         return node if node.slots < self.limits.entries else self._open()
 
     def extend(self, entry_id: int, wire: bytes, lengths: Sequence[int], names: Sequence[bytes]) -> None:
-        """Add entries of unbroken ids above `last_id` to the newest node, which has room for them (`open_node`)."""
+        """Append consecutive entries above `last_id` to the newest node, which can take them (`open_node`)."""
         node = self.nodes[-1]
         count = len(lengths)
         if not node.slots:
@@ -113,10 +113,10 @@ class Stream(NodeList):
         self.last_id = entry_id + count - 1
 
     def _append_sized(self, node: Node, size: NodeSize, entry_id: int, wire: bytes) -> Node:
-        """Append where the bytes of the newest node are counted exactly; the node that took the entry."""
+        """Append an entry while the bytes of the newest node are counted exactly. Return the node that took it."""
         pairs = fields_of(wire)
         if not size.takes(pairs, self.limits.entries, self.limits.bytes):
-            # The border is exact: from here on a bound will do again.
+            # The border is exact: from here on a bound is enough.
             self.tail_size = None
             node = self._open()
             node.size += node.bound(entry_id, 1, len(wire) - _head(wire), len(wire), pairs[::2])
@@ -137,10 +137,10 @@ class Stream(NodeList):
         self.nodes.append(node)
         return node
 
-    # Reading
+    # Removing
 
     def delete(self, entry_id: int) -> bool:
-        """Remove one entry (XDEL). False when there is no such entry."""
+        """Remove one entry (XDEL). False: there is no such entry."""
         entry = self.find(entry_id)
         if entry is None:
             return False
@@ -154,7 +154,7 @@ class Stream(NodeList):
         return True
 
     def delete_slots(self, piece: Slice) -> None:
-        """Remove neighbouring live entries at once (`delete`)."""
+        """Remove consecutive live entries (`delete`)."""
         node, low, high = piece
         first, last = node.id_at(low), node.id_at(high - 1)
         node.kill(low, high)
@@ -166,9 +166,9 @@ class Stream(NodeList):
             self._find_first()
 
     def trim(self, keep: int | None, min_id: int, approximate: bool, limit: int) -> int:
-        """Remove old entries: down to `keep` entries, or (keep None) all below `min_id`. Returns how many went.
+        """Remove old entries: down to `keep` entries, or (keep None) all below `min_id`. Return how many were removed.
 
-        Approximate trimming removes whole nodes only, and looks at no more than `limit` entries (0: all).
+        Approximate trimming removes whole nodes only, and examines at most `limit` entries (0: all).
         """
         removed = 0
         while self.nodes:
@@ -176,15 +176,15 @@ class Stream(NodeList):
                 break
             if approximate and not self.nodes[0].exact:
                 self.nodes, self.tail_size = cut_head(self.nodes, self.limits)
-                # All but the first two are as they were.
-                same = max(len(self.nodes) - 2, 0)
-                self.firsts[: len(self.firsts) - same] = [node.first for node in self.nodes[:2]]
+                # All but the first two are unchanged.
+                unchanged = max(len(self.nodes) - 2, 0)
+                self.firsts[: len(self.firsts) - unchanged] = [node.first for node in self.nodes[:2]]
             node = self.nodes[0]
             if limit and removed + node.live > limit:
                 break
-            # By its last slot, even a dead one, as Redis does.
-            whole = self.length - node.live >= keep if keep is not None else node.last < min_id
-            if whole:
+            # By its last slot, dead or alive, as Redis does.
+            removable = self.length - node.live >= keep if keep is not None else node.last < min_id
+            if removable:
                 self.length -= node.live
                 removed += node.live
                 self._drop(0)
@@ -205,13 +205,13 @@ class Stream(NodeList):
         return removed
 
     def trim_approximately(self, keep: int, times: int) -> int:
-        """As `trim` after each of the last `times` entries; `keep` is not 0. Returns how many went."""
+        """As `trim` after each of the last `times` entries; `keep` is not 0. Return how many were removed."""
         limit = min(100 * self.limits.entries, 1_000_000)
         removed = 0
         for _ in range(times):
-            gone = self.trim(keep, 0, True, limit)
-            removed += gone
-            if gone + self.limits.entries < limit:  # what the limit would have held back is not there
+            trimmed = self.trim(keep, 0, True, limit)
+            removed += trimmed
+            if trimmed + self.limits.entries < limit:  # the limit has held nothing back
                 break
         return removed
 
@@ -223,15 +223,15 @@ class Stream(NodeList):
         return node.id_at(index)
 
     def memory(self) -> int:
-        """About how many bytes the stream takes in this process, groups included."""
+        """Return the approximate bytes of memory of the stream, including groups."""
         entries = sum(node.memory for node in self.nodes)
         groups = sum(len(name) + _memory_of(group) for name, group in self.groups.items())
         return 500 + entries + groups
 
     def set_last_id(self, last_id: int) -> None:
-        """Where the next id must be above (XSETID); not below the newest live entry.
+        """Set the ID above which the next ID must be (XSETID); it is not below the newest live entry.
 
-        Dead slots above it go, so that slots stay in the order of their ids when such an id comes again.
+        Dead slots above it are dropped, so that slots stay in the order of their IDs if such an ID is added again.
         """
         if self.nodes and self.nodes[-1].last > last_id:
             node = self.nodes[-1]
@@ -244,11 +244,11 @@ class Stream(NodeList):
         self.last_id = last_id
 
     def top_id(self) -> int:
-        """The id of the newest live entry; 0 when there is none (`streamLastValidID`)."""
+        """Return the ID of the newest live entry; 0 if there is none (`streamLastValidID`)."""
         return self._last_live(self.nodes[-1]) if self.nodes else 0
 
     def drop_empty(self) -> None:
-        """Let go of the nodes that have lost all their entries, after many entries were removed in many nodes."""
+        """Drop the nodes without live entries, after entries were removed in many nodes."""
         if self.nodes and not self.nodes[-1].live:
             self.tail_size = None
         for node in self.nodes:
@@ -256,13 +256,13 @@ class Stream(NodeList):
                 for group in self.groups.values():
                     group.keep_ids(self, node)
         ordinal = self.nodes[0].base if self.nodes else self.next_slot
-        kept = [node for node in self.nodes if node.live]
-        for node in kept:
+        live_nodes = [node for node in self.nodes if node.live]
+        for node in live_nodes:
             node.base = ordinal
             ordinal += node.slots
-        if kept and kept[-1] is not self.nodes[-1]:
-            kept[-1].unseal()
-        self.nodes, self.firsts, self.next_slot = kept, [node.first for node in kept], ordinal
+        if live_nodes and live_nodes[-1] is not self.nodes[-1]:
+            live_nodes[-1].unseal()
+        self.nodes, self.firsts, self.next_slot = live_nodes, [node.first for node in live_nodes], ordinal
         self._find_first()
 
     def _find_first(self) -> None:
@@ -272,19 +272,19 @@ class Stream(NodeList):
                 return
         self.first_id = 0
 
-    def _drop(self, at: int) -> None:
-        node = self.nodes[at]
+    def _drop(self, index: int) -> None:
+        node = self.nodes[index]
         for group in self.groups.values():
             group.keep_ids(self, node)
-        del self.nodes[at], self.firsts[at]
-        if at == len(self.nodes):
+        del self.nodes[index], self.firsts[index]
+        if index == len(self.nodes):
             self.tail_size = None
-        if at:
-            # Slots are counted without gaps: two ordinals tell how many slots lie between.
-            for later in self.nodes[at:]:
-                later.base -= node.slots
+        if index:
+            # Slots are counted without gaps: two ordinals tell how many slots are between them.
+            for following in self.nodes[index:]:
+                following.base -= node.slots
             self.next_slot -= node.slots
-            if at == len(self.nodes):
+            if index == len(self.nodes):
                 self.nodes[-1].unseal()
 
 

@@ -282,7 +282,7 @@ def test_what_is_due_comes_by_age() -> None:
         group.deliver(stream.slices(group.last_id + 1, number << 64)[0], consumer, time, stream)
     for first in (35, 5):
         for run in group.pending.between(first << 64, first << 64, stream):
-            group.pending.move(run, group.nobody, 0, 0)
+            group.pending.move(run, group.released, 0, 0)
     seen = []
     for run in group.pending.due(5):
         seen.append(run.first >> 64)

@@ -94,7 +94,7 @@ def _extended(
     for pel_range in index.since(start):
         if pel_range.first > end or total >= count:
             break
-        owned = pel_range.consumer is not group.nobody
+        owned = pel_range.consumer is not group.released
         idle = max(now - pel_range.time, 0) if owned else -1
         if min_idle and owned and idle < min_idle:
             continue
@@ -150,7 +150,7 @@ def xclaim(engine: Engine, client: Client, args: list[bytes]) -> Reply:
             continue
         if pel_range is None and not claim.force:
             continue
-        owned = pel_range is not None and pel_range.consumer is not group.nobody
+        owned = pel_range is not None and pel_range.consumer is not group.released
         if pel_range is not None and owned and claim.min_idle and engine.now - pel_range.time < claim.min_idle:
             continue
         deliveries = pel_range.deliveries if pel_range is not None else 1
@@ -274,7 +274,7 @@ def _pick(
     wanted: list[tuple[int, int]] = []
     deleted: list[int] = []
     for pel_range in index.since(start):
-        due = not min_idle or pel_range.consumer is group.nobody or now - pel_range.time >= min_idle
+        due = not min_idle or pel_range.consumer is group.released or now - pel_range.time >= min_idle
         for pending_id in pel_range.id_list(stream, start, attempts + 1):
             if not attempts or not count:
                 return wanted, deleted, pending_id

@@ -304,7 +304,7 @@ def _read_history(
     changed: list[PelRange] = []
     start = after + 1
     while room.count != 0:
-        at = consumer.pending.at(start)
+        at = consumer.pending.find_index(start)
         if at == len(consumer.pending.ranges):
             break
         pel_range = consumer.pending.ranges[at]

@@ -80,8 +80,8 @@ def _release(
         # Only a single id may be one that is not pending: releasing, unlike acknowledging, keeps ids in the list.
         if not force or stream.find(first) is None:
             return 0
-        group.pending.put(first, group.nobody, 0, count_of(0), stream)
+        group.pending.put(first, group.released, 0, count_of(0), stream)
         return 1
     for pel_range in pel_ranges:
-        group.pending.move(pel_range, group.nobody, 0, count_of(pel_range.deliveries))
+        group.pending.move(pel_range, group.released, 0, count_of(pel_range.deliveries))
     return count

@@ -10,7 +10,7 @@ from spark_streams.engine.core import Engine
 from spark_streams.engine.resp.replies import Array, CommandError, Reply, integer
 from spark_streams.engine.store import entryid, references
 from spark_streams.engine.store.group import Group
-from spark_streams.engine.store.references import GONE, UNKNOWN, Policy
+from spark_streams.engine.store.references import REMOVED, UNKNOWN, Policy
 from spark_streams.engine.store.stream import Stream
 
 
@@ -20,7 +20,7 @@ def xdel(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     stream = client.db.stream(args[1])
     if stream is None:
         return integer(0)
-    removed = references.remove(stream, [entry_id(text) for text in args[2:]], Policy.KEEPREF).count(GONE)
+    removed = references.remove(stream, [entry_id(text) for text in args[2:]], Policy.KEEPREF).count(REMOVED)
     if removed:
         client.db.touch(args[1], removed)
     return integer(removed)
@@ -64,8 +64,8 @@ def xdelex(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     ids = [entry_id(text) for text in texts]
     pending = sum(len(group.pending) for group in stream.groups.values())
     codes = references.remove(stream, ids, policy)
-    if GONE in codes:
-        client.db.touch(args[1], codes.count(GONE))
+    if REMOVED in codes:
+        client.db.touch(args[1], codes.count(REMOVED))
     elif pending != sum(len(group.pending) for group in stream.groups.values()):
         client.db.touch_groups(args[1])
     return _codes(codes)
@@ -114,4 +114,4 @@ def _acknowledge_and_remove(
     for pel_range in pel_ranges:
         group.pending.remove(pel_range)
     # An entry that was pending and does not exist any more counts as removed.
-    return [GONE if code == UNKNOWN else code for code in references.remove(stream, ids, policy)]
+    return [REMOVED if code == UNKNOWN else code for code in references.remove(stream, ids, policy)]

@@ -98,7 +98,7 @@ def _full_group(stream: Stream, name: bytes, group: Group, count: int | None) ->
         ("entries-read", _number(group.entries_read)),
         ("lag", _number(group.lag(stream))),
         ("pel-count", integer(len(group.pending))),
-        ("nacked-count", integer(group.nobody.pending.count)),
+        ("nacked-count", integer(group.released.pending.count)),
         ("pending", Array(pending)),
         ("consumers", Array(consumers)),
     )

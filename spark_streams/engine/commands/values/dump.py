@@ -54,7 +54,7 @@ def restore(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     if due:
         db.expires[key] = due
     if journal is not None:
-        journal.restored(db, key, existed, snapshot.value(key, value, db.expires.get(key)))
+        journal.restored(db, key, existed, snapshot.value_commands(key, value, db.expires.get(key)))
     return OK
 
 
@@ -88,7 +88,7 @@ def _restore_options(args: list[bytes]) -> tuple[bool, bool]:
 def _value_of(payload: bytes, engine: Engine) -> Stream:
     """Raises CommandError if the payload cannot be read, or its value is larger than a small payload may become."""
     limit = engine.config.number("proto-max-bulk-len") + _USUAL_GROWTH * len(payload)
-    room = engine.memory.room()
+    room = engine.memory.available_bytes()
     try:
         return load(payload, engine.node_limits, engine.now, limit if room is None else min(room, limit))
     except TooLargeError:

@@ -110,7 +110,7 @@ def hdel(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     value = _hash(client, args[1])
     removed = sum(value.pop(name, None) is not None for name in args[2:])
     if removed:
-        client.db.shrunk(args[1], removed)
+        client.db.remove_if_empty(args[1], removed)
     return integer(removed)
 
 

@@ -28,7 +28,7 @@ def _take(db: Database, key: bytes, value: list[bytes], count: int) -> list[byte
     taken = value[:count]
     del value[:count]
     if taken:
-        db.shrunk(key, len(taken))
+        db.remove_if_empty(key, len(taken))
     return taken
 
 

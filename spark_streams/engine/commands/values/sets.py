@@ -32,7 +32,7 @@ def srem(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     value.difference_update(args[2:])
     removed = before - len(value)
     if removed:
-        client.db.shrunk(args[1], removed)
+        client.db.remove_if_empty(args[1], removed)
     return integer(removed)
 
 
