@@ -1,4 +1,4 @@
-"""The commands, one file a family; importing this package fills the command table."""
+"""The commands, one file for each family. Importing this package fills the command table."""
 
 # ruff: noqa: F401 (the modules are imported for the commands that they register)
 

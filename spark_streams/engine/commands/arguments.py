@@ -1,4 +1,4 @@
-"""Reading arguments: numbers, names, entry ids, with Redis' error texts."""
+"""Reading arguments: numbers, names, entry IDs, with Redis' error texts."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ _INTEGER = re.compile(rb"0|-?[1-9][0-9]{0,18}")
 
 
 def syntax_error() -> CommandError:
-    """`ERR syntax error`."""
+    """Return the error `ERR syntax error`."""
     return CommandError(SYNTAX)
 
 
 def cursor_of(text: bytes) -> int:
-    """The cursor of SCAN and HSCAN: an unsigned 64-bit integer. Raises CommandError."""
+    """Return the cursor of SCAN and HSCAN: an unsigned 64-bit integer. Raises CommandError."""
     if not text.isdigit() or len(text) > 20 or int(text) > U64_MAX:
         raise CommandError("ERR invalid cursor")
     return int(text)
 
 
 def integer_of(text: bytes, problem: str = NOT_INTEGER) -> int:
-    """A signed 64-bit integer in canonical form (`string2ll`). Raises CommandError(problem)."""
+    """Return a signed 64-bit integer in canonical form (`string2ll`). Raises CommandError(problem)."""
     if _INTEGER.fullmatch(text):
         value = int(text)
         if -(1 << 63) <= value < 1 << 63:
@@ -38,14 +38,14 @@ def integer_of(text: bytes, problem: str = NOT_INTEGER) -> int:
 
 
 def name_of(text: bytes, problem: str = BAD_NAME) -> bytes:
-    """What a client calls itself: one word in ASCII (`validateClientAttr`). Raises CommandError(problem)."""
+    """Return a client's name: one word in ASCII (`validateClientAttr`). Raises CommandError(problem)."""
     if any(not 33 <= byte <= 126 for byte in text):
         raise CommandError(problem)
     return text
 
 
 def entry_id(text: bytes, missing_seq: int = 0) -> int:
-    """An id that must be a real one, neither `-` nor `+`. Raises CommandError."""
+    """Return an entry ID, which is neither `-` nor `+`. Raises CommandError."""
     try:
         return entryid.parse(text, missing_seq)
     except entryid.EntryIdError:
@@ -53,7 +53,7 @@ def entry_id(text: bytes, missing_seq: int = 0) -> int:
 
 
 def any_entry_id(text: bytes) -> int:
-    """An id, `-` or `+`. Raises CommandError."""
+    """Return an entry ID, also for `-` and `+`. Raises CommandError."""
     try:
         return entryid.parse_bound(text)
     except entryid.EntryIdError:
@@ -61,12 +61,12 @@ def any_entry_id(text: bytes) -> int:
 
 
 def interval(start: bytes, end: bytes) -> tuple[int, int]:
-    """The two ends of a range of ids, both included; `(` excludes. Raises CommandError."""
+    """Return the first and last ID of a range, both included; `(` excludes. Raises CommandError."""
     return interval_start(start), interval_end(end)
 
 
 def interval_start(text: bytes) -> int:
-    """The first id of a range. Raises CommandError."""
+    """Return the first ID of a range. Raises CommandError."""
     value, exclusive = _bound(text, 0)
     if exclusive:
         if value == entryid.HIGHEST:
@@ -76,7 +76,7 @@ def interval_start(text: bytes) -> int:
 
 
 def interval_end(text: bytes) -> int:
-    """The last id of a range. Raises CommandError."""
+    """Return the last ID of a range. Raises CommandError."""
     value, exclusive = _bound(text, U64_MAX)
     if exclusive:
         if value == 0:
@@ -96,7 +96,7 @@ def _bound(text: bytes, missing_seq: int) -> tuple[int, bool]:
 
 
 def help_lines(name: str, lines: str) -> list[str]:
-    """The text of `<name> HELP`: the given usage lines between Redis' own first and last."""
+    """Return the text of `<name> HELP`: the usage lines between Redis' first and last lines."""
     return [
         f"{name} <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
         *lines.strip("\n").split("\n"),

@@ -1,6 +1,6 @@
-"""Commands that this engine refuses by name, and the answers that clients expect of ACL, SCRIPT, FUNCTION, MODULE.
+"""Commands that this engine refuses by name, and the replies that clients expect of ACL, SCRIPT, FUNCTION, MODULE.
 
-A command of Redis that this engine does not have is an unknown command, as in an older Redis. The error
+A Redis command that this engine does not implement is an unknown command, as in an older Redis. The error
 gives the reason. FLUSH of scripts and functions is OK, because there are none.
 """
 

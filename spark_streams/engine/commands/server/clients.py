@@ -1,4 +1,4 @@
-"""CLIENT: who is connected, what each calls itself, and letting them go on or go."""
+"""CLIENT: list, name, unblock and disconnect clients."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def client_setinfo(engine: Engine, client: Client, args: list[bytes]) -> Reply:
 
 
 def _describe(engine: Engine, client: Client) -> str:
-    """One line of CLIENT LIST."""
+    """Return one line of CLIENT LIST."""
     now = engine.now
     read, waiting = engine.describe_buffers(client)
     flags = "b" if client.waiter is not None else ""
@@ -82,20 +82,20 @@ def client_info(engine: Engine, client: Client, args: list[bytes]) -> Reply:
 @command("client|list", -2, "loading")
 def client_list(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """CLIENT LIST [TYPE type] [ID id …]"""
-    chosen = list(engine.clients.values())
+    clients = list(engine.clients.values())
     if len(args) > 2:
         if args[2].lower() == b"id" and len(args) > 3:
             ids = {integer_of(text, "ERR Invalid client ID") for text in args[3:]}
-            chosen = [listed for listed in chosen if listed.id in ids]
+            clients = [listed for listed in clients if listed.id in ids]
         elif args[2].lower() == b"type" and len(args) == 4:
-            chosen = chosen if _is_normal(args[3]) else []
+            clients = clients if _is_normal(args[3]) else []
         else:
             raise syntax_error()
-    return Verbatim("".join(_describe(engine, listed) + "\n" for listed in chosen).encode())
+    return Verbatim("".join(_describe(engine, listed) + "\n" for listed in clients).encode())
 
 
 def _is_normal(kind: bytes) -> bool:
-    """Whether clients of this type are asked for that there are here. Raises CommandError."""
+    """Whether this client type is the one that this engine has. Raises CommandError."""
     if kind.lower() not in (b"normal", b"master", b"replica", b"slave", b"pubsub"):
         raise CommandError(b"ERR Unknown client type '%b'" % kind)
     return kind.lower() == b"normal"
@@ -121,14 +121,14 @@ def client_reply(engine: Engine, client: Client, args: list[bytes]) -> Reply:
 @command("client|unblock", -3, "loading")
 def client_unblock(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """CLIENT UNBLOCK id [TIMEOUT|ERROR]"""
-    how = args[3].lower() if len(args) == 4 else b"timeout"
-    if len(args) > 4 or how not in (b"timeout", b"error"):
+    reason = args[3].lower() if len(args) == 4 else b"timeout"
+    if len(args) > 4 or reason not in (b"timeout", b"error"):
         raise CommandError("ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR")
     target = engine.clients.get(integer_of(args[2]))
     if target is None or target.waiter is None:
         return integer(0)
     refused = error(b"UNBLOCKED client unblocked via CLIENT UNBLOCK")
-    engine.waiters.finish(target.waiter, refused if how == b"error" else target.waiter.timeout_reply)
+    engine.waiters.finish(target.waiter, refused if reason == b"error" else target.waiter.timeout_reply)
     return integer(1)
 
 
@@ -146,18 +146,18 @@ def client_kill(engine: Engine, client: Client, args: list[bytes]) -> Reply:
             skip_me = _yes_or_no(value)
         else:
             tests.append(_kill_test(engine, option, value))
-    chosen = [other for other in engine.clients.values() if all(test(other) for test in tests)]
-    chosen = [other for other in chosen if other is not client or not skip_me]
-    for other in chosen:
+    targets = [other for other in engine.clients.values() if all(test(other) for test in tests)]
+    targets = [other for other in targets if other is not client or not skip_me]
+    for other in targets:
         _kill(engine, client, other)
-    return integer(len(chosen))
+    return integer(len(targets))
 
 
 def _kill_address(engine: Engine, client: Client, address: bytes) -> Reply:
     """CLIENT KILL address"""
-    wanted = address.decode("utf-8", "replace")
+    address_text = address.decode("utf-8", "replace")
     for other in list(engine.clients.values()):
-        if other.address == wanted:
+        if other.address == address_text:
             _kill(engine, client, other)
             return OK
     raise CommandError("ERR No such client")
@@ -170,7 +170,7 @@ def _yes_or_no(value: bytes) -> bool:
 
 
 def _kill_test(engine: Engine, option: bytes, value: bytes) -> Callable[[Client], bool]:
-    """What one option of CLIENT KILL asks of a client. Raises CommandError."""
+    """Return the test that one option of CLIENT KILL applies to a client. Raises CommandError."""
     text = value.decode("utf-8", "replace")
     match option:
         case b"id":

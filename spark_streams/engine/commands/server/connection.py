@@ -33,18 +33,18 @@ def hello(engine: Engine, client: Client, args: list[bytes]) -> Reply:
             raise CommandError("NOPROTO unsupported protocol version")
         resp = version
     name: bytes | None = None
-    at = 2
-    while at < len(args):
-        option, more = args[at].lower(), len(args) - at - 1
+    index = 2
+    while index < len(args):
+        option, more = args[index].lower(), len(args) - index - 1
         if option == b"auth" and more >= 2:
-            engine.access.admit(client, args[at + 1], args[at + 2])
-            at += 2
+            engine.access.admit(client, args[index + 1], args[index + 2])
+            index += 2
         elif option == b"setname" and more:
-            name = name_of(args[at + 1])
-            at += 1
+            name = name_of(args[index + 1])
+            index += 1
         else:
-            raise CommandError(b"ERR Syntax error in HELLO option '%b'" % args[at])
-        at += 1
+            raise CommandError(b"ERR Syntax error in HELLO option '%b'" % args[index])
+        index += 1
     if engine.access.must_authenticate(client):
         raise CommandError(
             "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO AUTH "

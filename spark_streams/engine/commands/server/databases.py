@@ -1,4 +1,4 @@
-"""COPY SWAPDB, OBJECT ENCODING and MEMORY USAGE: keys between databases, and what is known about them."""
+"""COPY SWAPDB, OBJECT ENCODING and MEMORY USAGE: keys between databases, and facts about keys."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _database(engine: Engine, text: bytes, problem: str = "ERR value is not an i
 
 
 def copy_of(value: Value) -> Value:
-    """A value that shares nothing with this one but the settings."""
+    """Return a copy that shares only the settings with the value."""
     if isinstance(value, Stream):
         return copying.deepcopy(value, {id(value.limits): value.limits})
     return copying.copy(value)
@@ -34,17 +34,17 @@ def copy_of(value: Value) -> Value:
 def copy(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """COPY source destination [DB number] [REPLACE]: a stream with its groups and what is pending."""
     source, target, replace = client.db, client.db, False
-    at = 3
-    while at < len(args):
-        option = args[at].lower()
+    index = 3
+    while index < len(args):
+        option = args[index].lower()
         if option == b"replace":
             replace = True
-        elif option == b"db" and at + 1 < len(args):
-            at += 1
-            target = _database(engine, args[at])
+        elif option == b"db" and index + 1 < len(args):
+            index += 1
+            target = _database(engine, args[index])
         else:
             raise syntax_error()
-        at += 1
+        index += 1
     if source is target and args[1] == args[2]:
         raise CommandError("ERR source and destination objects are the same")
     value = source.get(args[1])
@@ -60,7 +60,7 @@ def copy(engine: Engine, client: Client, args: list[bytes]) -> Reply:
 
 @command("swapdb", 3, "write fast")
 def swapdb(engine: Engine, client: Client, args: list[bytes]) -> Reply:
-    """SWAPDB one other: whoever is in one sees the keys of the other."""
+    """SWAPDB one other: the clients of one database see the keys of the other."""
     first = _database(engine, args[1], "ERR invalid first DB index")
     other = _database(engine, args[2], "ERR invalid second DB index")
     if first is not other:

@@ -1,4 +1,4 @@
-"""INFO, COMMAND, CONFIG: what clients ask about the server."""
+"""INFO, COMMAND, CONFIG: information about the server, and its settings."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _memory(engine: Engine) -> dict[str, object]:
         "used_memory_rss_human": human(rss),
         "used_memory_peak": peak(),
         "used_memory_peak_human": human(peak()),
-        "used_memory_startup": 0,  # the interpreter is in none of these but rss and peak
+        "used_memory_startup": 0,  # only rss and peak include the interpreter
         "used_memory_dataset": engine.memory.dataset(),
         "mem_clients_normal": engine.memory.buffers(),
         "maxmemory": limit,
@@ -83,7 +83,7 @@ def _memory(engine: Engine) -> dict[str, object]:
 
 
 def human(count: int) -> str:
-    """Bytes as Redis shows them to people."""
+    """Return bytes in Redis' human-readable form."""
     value, unit = float(count), "B"
     for larger in "KMGT":
         if value < 1024:
@@ -160,11 +160,11 @@ _SECTIONS: dict[str, Callable[[Engine], dict[str, object]]] = {
 @command("info", -1, "loading stale")
 def info(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """INFO [section …]"""
-    asked = {arg.decode("utf-8", "replace").lower() for arg in args[1:]} or {"default"}
-    everything = bool(asked & {"all", "everything"})
+    sections = {arg.decode("utf-8", "replace").lower() for arg in args[1:]} or {"default"}
+    everything = bool(sections & {"all", "everything"})
     parts = []
     for title, fill in _SECTIONS.items():
-        if everything or title.lower() in asked or ("default" in asked and title != "Commandstats"):
+        if everything or title.lower() in sections or ("default" in sections and title != "Commandstats"):
             lines = "".join(f"{name}:{value}\r\n" for name, value in fill(engine).items())
             parts.append(f"# {title}\r\n{lines}")
     return Verbatim("\r\n".join(parts).encode())
@@ -217,8 +217,8 @@ def command_root(engine: Engine, client: Client, args: list[bytes]) -> Reply:
         specs = [_named(name) for name in names] if names else list(COMMANDS.values())
         return Array([NIL_ARRAY if spec is None else _describe(spec) for spec in specs])
     if sub == b"docs":
-        wanted = [(name, _named(name)) for name in names or COMMANDS]
-        return Map([(bulk(name.lower()), _doc(spec)) for name, spec in wanted if spec is not None])
+        named_specs = [(name, _named(name)) for name in names or COMMANDS]
+        return Map([(bulk(name.lower()), _doc(spec)) for name, spec in named_specs if spec is not None])
     if sub == b"list" and not names:
         return Array(bulks(COMMANDS))
     if sub == b"getkeys" and names:
@@ -233,9 +233,9 @@ def _get_keys(engine: Engine, args: list[bytes]) -> Reply:
     if spec is None:
         raise CommandError("ERR Invalid command specified")
     if spec.name in ("xread", "xreadgroup"):
-        at = next((i for i, arg in enumerate(args) if arg.lower() == b"streams"), len(args))
-        rest = args[at + 1 :]
-        return Array(bulks(rest[: len(rest) // 2]))
+        index = next((i for i, arg in enumerate(args) if arg.lower() == b"streams"), len(args))
+        stream_args = args[index + 1 :]
+        return Array(bulks(stream_args[: len(stream_args) // 2]))
     keys = keys_of(spec, args)
     if not keys:
         raise CommandError("ERR The command has no key arguments")

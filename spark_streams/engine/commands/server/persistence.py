@@ -1,7 +1,7 @@
-"""BGREWRITEAOF SAVE BGSAVE LASTSAVE, and of DEBUG what tests of persistence need.
+"""BGREWRITEAOF SAVE BGSAVE LASTSAVE, and the DEBUG commands that tests of persistence need.
 
-There is one kind of file, the append-only one. SAVE makes sure that all of it is on the disk; without the file both
-SAVE and BGSAVE are errors, because nothing would be saved.
+The append-only file is the only file. SAVE flushes it to disk. Without the file, SAVE and BGSAVE fail, because nothing
+would be saved.
 """
 
 from __future__ import annotations

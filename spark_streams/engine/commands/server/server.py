@@ -49,6 +49,6 @@ def debug_sleep(engine: Engine, client: Client, args: list[bytes]) -> Reply:
 
 @command("debug|set-active-expire", 3, "loading")
 def debug_set_active_expire(engine: Engine, client: Client, args: list[bytes]) -> Reply:
-    """DEBUG SET-ACTIVE-EXPIRE 0|1: whether expired keys go before somebody asks for them."""
+    """DEBUG SET-ACTIVE-EXPIRE 0|1: whether expired keys are removed before a command accesses them."""
     engine.active_expire = integer_of(args[2]) != 0
     return OK

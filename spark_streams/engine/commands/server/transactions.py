@@ -50,9 +50,9 @@ def exec_(engine: Engine, client: Client, args: list[bytes]) -> Reply:
         for request in queue:
             if isinstance(request, XaddBatch):
                 count += len(request.sections)
-                together = engine.execute_batch(client, request)
-                if together is not None:
-                    replies.append(together)
+                batch_replies = engine.execute_batch(client, request)
+                if batch_replies is not None:
+                    replies.append(batch_replies)
                     continue
                 commands = request.commands()
             else:
@@ -60,7 +60,7 @@ def exec_(engine: Engine, client: Client, args: list[bytes]) -> Reply:
                 commands = [request]
             for command in commands:
                 reply = engine.execute(client, command)
-                # Encoded at once: what it refers to may change by the next command, and so may the protocol.
+                # Encoded immediately: the next command may change the data that the reply refers to, and the protocol.
                 replies.append(encode(reply if reply is not None else b"", client.resp))
     finally:
         engine.in_transaction = False

@@ -1,4 +1,4 @@
-"""The options of XADD and XTRIM, which Redis reads with one function (`streamParseAddOrTrimArgsOrReply`)."""
+"""The options of XADD and XTRIM, which Redis parses with one function (`streamParseAddOrTrimArgsOrReply`)."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _IDMP = "ERR syntax error, IDMP/IDMPAUTO "
 
 
 class AddOptions:
-    """What an XADD or XTRIM asks for besides fields and values."""
+    """Options of an XADD or XTRIM, without fields and values."""
 
-    ms: int | None = None  # of the id; None: `*`
+    ms: int | None = None  # of the ID; None: `*`
     seq: int | None = None  # None: `<ms>-*`
     make: bool = True  # not NOMKSTREAM
     producer: bytes | None = None
-    message: bytes | None = None  # None: made of fields and values (IDMPAUTO)
+    message: bytes | None = None  # None: derived from fields and values (IDMPAUTO)
     keep: int | None = None
     min_id: int | None = None
     approximate: bool = False
@@ -30,11 +30,11 @@ class AddOptions:
 
     @property
     def trims(self) -> bool:
-        """Whether a trimming strategy is given."""
+        """Whether a trimming strategy was specified."""
         return self.keep is not None or self.min_id is not None
 
     def trim(self, stream: Stream) -> int:
-        """Trim the stream; how many entries went."""
+        """Trim the stream. Return how many entries were removed."""
         if not self.trims:
             return 0
         if self.policy is Policy.KEEPREF:
@@ -43,78 +43,78 @@ class AddOptions:
 
 
 def parse_add_or_trim(engine: Engine, args: list[bytes], adding: bool) -> tuple[AddOptions, int]:
-    """The options, and where the id stands. Raises CommandError."""
-    found, limit_given, policy = AddOptions(), False, False
-    at, last = 2, len(args) - 1
-    while at <= last:
-        option, more = args[at].lower(), last - at
+    """Return the options, and the index of the ID. Raises CommandError."""
+    options, limit_given, policy = AddOptions(), False, False
+    index, last = 2, len(args) - 1
+    while index <= last:
+        option, more = args[index].lower(), last - index
         if adding and option == b"*":
             break
         if option in (b"maxlen", b"minid") and more:
-            at = _threshold(found, args, at)
+            index = _threshold(options, args, index)
         elif option == b"limit" and more:
-            found.limit = integer_of(args[at + 1])
-            if found.limit < 0:
+            options.limit = integer_of(args[index + 1])
+            if options.limit < 0:
                 raise CommandError("ERR The LIMIT argument must be >= 0.")
             limit_given = True
-            at += 1
+            index += 1
         elif option in POLICIES and not policy:
-            found.policy, policy = POLICIES[option], True
+            options.policy, policy = POLICIES[option], True
         elif adding and option == b"nomkstream":
-            found.make = False
+            options.make = False
         elif adding and ((option == b"idmpauto" and more) or (option == b"idmp" and more >= 2)):
-            at = _producer(found, args, at)
+            index = _producer(options, args, index)
         elif adding:
-            found.ms, found.seq = _new_id(args[at])
-            if found.producer is not None:
+            options.ms, options.seq = _new_id(args[index])
+            if options.producer is not None:
                 raise CommandError(_IDMP + "can be used only with auto-generated IDs")
             break
         else:
             raise syntax_error()
-        at += 1
-    if found.limit and not found.trims:
+        index += 1
+    if options.limit and not options.trims:
         raise CommandError("ERR syntax error, LIMIT cannot be used without specifying a trimming strategy")
-    if not adding and not found.trims:
+    if not adding and not options.trims:
         raise CommandError("ERR syntax error, XTRIM must be called with a trimming strategy")
-    if limit_given and not found.approximate:
+    if limit_given and not options.approximate:
         raise CommandError("ERR syntax error, LIMIT cannot be used without the special ~ option")
-    if not limit_given and found.approximate:
-        found.limit = min(100 * engine.node_limits.entries, 1_000_000) or 10_000
-    return found, at
+    if not limit_given and options.approximate:
+        options.limit = min(100 * engine.node_limits.entries, 1_000_000) or 10_000
+    return options, index
 
 
-def _threshold(found: AddOptions, args: list[bytes], at: int) -> int:
-    """`MAXLEN|MINID [=|~] threshold` at `at`; where its last word stands."""
-    if found.trims:
+def _threshold(options: AddOptions, args: list[bytes], index: int) -> int:
+    """Parse `MAXLEN|MINID [=|~] threshold` at `index`. Return the index of its last word."""
+    if options.trims:
         raise CommandError("ERR syntax error, MAXLEN and MINID options at the same time are not compatible")
-    by_length = args[at].lower() == b"maxlen"
-    found.approximate = False
-    if at + 2 < len(args) and args[at + 1] in (b"~", b"="):
-        found.approximate = args[at + 1] == b"~"
-        at += 1
+    by_length = args[index].lower() == b"maxlen"
+    options.approximate = False
+    if index + 2 < len(args) and args[index + 1] in (b"~", b"="):
+        options.approximate = args[index + 1] == b"~"
+        index += 1
     if by_length:
-        found.keep = integer_of(args[at + 1])
-        if found.keep < 0:
+        options.keep = integer_of(args[index + 1])
+        if options.keep < 0:
             raise CommandError("ERR The MAXLEN argument must be >= 0.")
     else:
-        found.min_id = entry_id(args[at + 1])
-    return at + 1
+        options.min_id = entry_id(args[index + 1])
+    return index + 1
 
 
-def _producer(found: AddOptions, args: list[bytes], at: int) -> int:
-    """`IDMPAUTO producer` or `IDMP producer message` at `at`; where its last word stands."""
-    option = args[at].upper()
-    if found.producer is not None:
+def _producer(options: AddOptions, args: list[bytes], index: int) -> int:
+    """Parse `IDMPAUTO producer` or `IDMP producer message` at `index`. Return the index of its last word."""
+    option = args[index].upper()
+    if options.producer is not None:
         raise CommandError(_IDMP + "specified multiple times")
-    found.producer = args[at + 1]
-    if not found.producer:
+    options.producer = args[index + 1]
+    if not options.producer:
         raise CommandError(b"ERR syntax error, %b requires a non-empty producer ID" % option)
     if option == b"IDMPAUTO":
-        return at + 1
-    found.message = args[at + 2]
-    if not found.message:
+        return index + 1
+    options.message = args[index + 2]
+    if not options.message:
         raise CommandError("ERR syntax error, IDMP requires a non-empty idempotent ID")
-    return at + 2
+    return index + 2
 
 
 def _new_id(text: bytes) -> tuple[int, int | None]:

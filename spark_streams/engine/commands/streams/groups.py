@@ -14,18 +14,18 @@ from spark_streams.engine.store.stream import Stream
 
 def _options(args: list[bytes], creating: bool) -> tuple[bool, int | None]:
     make, entries_read = False, None
-    at = 5
-    while at < len(args):
-        option = args[at].lower()
+    index = 5
+    while index < len(args):
+        option = args[index].lower()
         if creating and option == b"mkstream":
             make = True
-            at += 1
-        elif option == b"entriesread" and at + 1 < len(args):
-            value = integer_of(args[at + 1])
+            index += 1
+        elif option == b"entriesread" and index + 1 < len(args):
+            value = integer_of(args[index + 1])
             if value < -1:
                 raise CommandError("ERR value for ENTRIESREAD must be positive or -1")
             entries_read = None if value == -1 else value
-            at += 2
+            index += 2
         else:
             raise CommandError(
                 b"ERR unknown subcommand or wrong number of arguments for '%b'. Try XGROUP HELP." % args[1][:128]
@@ -52,13 +52,16 @@ def _group(client: Client, args: list[bytes]) -> tuple[Stream, Group]:
 
 
 def _capped(entries_read: int | None, stream: Stream | None, args: list[bytes]) -> int | None:
-    """No group has read more than was ever added. What is written down is what was taken: older Redis do not cap."""
+    """Cap entries_read at the entries ever added.
+
+    The journal gets the capped value, because older Redis does not cap.
+    """
     added = stream.entries_added if stream is not None else 0
     if entries_read is None or entries_read <= added:
         return entries_read
-    for at in range(5, len(args) - 1):
-        if args[at].lower() == b"entriesread":
-            args[at + 1] = b"%d" % added
+    for index in range(5, len(args) - 1):
+        if args[index].lower() == b"entriesread":
+            args[index + 1] = b"%d" % added
     return added
 
 
@@ -113,9 +116,9 @@ def createconsumer(engine: Engine, client: Client, args: list[bytes]) -> Reply:
 def delconsumer(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """XGROUP DELCONSUMER key group consumer"""
     group = _group(client, args)[1]
-    known = args[4] in group.consumers
+    existed = args[4] in group.consumers
     dropped = group.drop_consumer(args[4])
-    if known:
+    if existed:
         client.db.touch_groups(args[2])
     return integer(dropped)
 

@@ -1,4 +1,4 @@
-"""XCFGSET and XIDMPRECORD: the memory behind XADD IDMP and IDMPAUTO."""
+"""XCFGSET and XIDMPRECORD: the remembered messages of XADD IDMP and IDMPAUTO."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ def xcfgset(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """XCFGSET key [IDMP-DURATION seconds] [IDMP-MAXSIZE messages]"""
     stream = existing(client.db.stream(args[1]))
     bounds = {b"idmp-duration": (MAX_DURATION, "seconds"), b"idmp-maxsize": (MAX_SIZE, "entries")}
-    given: dict[bytes, int] = {}
-    for at in range(2, len(args), 2):
-        option = args[at].lower()
-        if option not in bounds or at + 1 == len(args):
+    settings: dict[bytes, int] = {}
+    for index in range(2, len(args), 2):
+        option = args[index].lower()
+        if option not in bounds or index + 1 == len(args):
             raise syntax_error()
         shown = option.decode().upper()
-        if option in given:
+        if option in settings:
             raise CommandError(f"ERR {shown} specified multiple times")
         highest, unit = bounds[option]
-        given[option] = integer_of(args[at + 1])
-        if not 1 <= given[option] <= highest:
+        settings[option] = integer_of(args[index + 1])
+        if not 1 <= settings[option] <= highest:
             raise CommandError(f"ERR {shown} must be between 1 and {highest} {unit}")
-    if not given:
+    if not settings:
         raise CommandError("ERR At least one parameter must be specified")
-    if stream.idempotence.configure(given.get(b"idmp-duration"), given.get(b"idmp-maxsize")):
+    if stream.idempotence.configure(settings.get(b"idmp-duration"), settings.get(b"idmp-maxsize")):
         client.db.touch_groups(args[1])
     return OK
 
@@ -38,22 +38,22 @@ def xcfgset(engine: Engine, client: Client, args: list[bytes]) -> Reply:
 @command("xidmprecord", 5, "write denyoom fast", (1, 1, 1))
 def xidmprecord(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """XIDMPRECORD key producer message id"""
-    message = entry_id(args[4])
+    message_id = entry_id(args[4])
     if not args[2]:
         raise CommandError("ERR producer ID must be non-empty")
     if not args[3]:
         raise CommandError("ERR idempotent ID must be non-empty")
     stream = existing(client.db.stream(args[1]))
-    if stream.find(message) is None:
+    if stream.find(message_id) is None:
         raise CommandError("ERR No such message in stream")
-    known = stream.idempotence.find(args[2], args[3])
-    if engine.loading and known not in (None, message):
-        # It had run out when it came again; while a file is read nothing runs out.
+    recorded_id = stream.idempotence.find(args[2], args[3])
+    if engine.loading and recorded_id not in (None, message_id):
+        # The message had expired when it was added again. While a file is loaded, no message expires.
         stream.idempotence.forget(args[2], args[3])
-        known = None
-    if known is None:
-        stream.idempotence.remember(args[2], args[3], message)
+        recorded_id = None
+    if recorded_id is None:
+        stream.idempotence.remember(args[2], args[3], message_id)
         client.db.touch_groups(args[1])
-    elif known != message:
+    elif recorded_id != message_id:
         raise CommandError("ERR IID already exists for this producer with a different stream ID")
     return OK

@@ -1,4 +1,4 @@
-"""XPENDING, XCLAIM, XAUTOCLAIM: what was delivered and not acknowledged, and taking it over."""
+"""XPENDING, XCLAIM, XAUTOCLAIM: pending entries, and claiming them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _MAX_CLAIM = MAX_DELIVERIES // 16
 
 
 def existing_group(client: Client, args: list[bytes]) -> tuple[Stream, Group]:
-    """The stream and group that args[1] and args[2] name. Raises NOGROUP."""
+    """Return the stream and group that args[1] and args[2] name. Raises NOGROUP."""
     stream = client.db.stream(args[1])
     group = stream.groups.get(args[2]) if stream is not None else None
     if stream is None or group is None:
@@ -51,18 +51,18 @@ def xpending(engine: Engine, client: Client, args: list[bytes]) -> Reply:
         raise syntax_error()
     if len(args) == 3:
         return _summary(*existing_group(client, args))
-    at, min_idle = 3, 0
+    position, min_idle = 3, 0
     if args[3].lower() == b"idle":
         min_idle = integer_of(args[4])
         if len(args) < 8:
             raise syntax_error()
-        at = 5
-    count = max(integer_of(args[at + 2]), 0)
-    start, end = interval_start(args[at]), interval_end(args[at + 1])
+        position = 5
+    count = max(integer_of(args[position + 2]), 0)
+    start, end = interval_start(args[position]), interval_end(args[position + 1])
     stream, group = existing_group(client, args)
     index = group.pending.index
-    if len(args) > at + 3:
-        consumer = group.consumers.get(args[at + 3])
+    if len(args) > position + 3:
+        consumer = group.consumers.get(args[position + 3])
         if consumer is None:
             return Array([])
         index = consumer.pending
@@ -85,9 +85,10 @@ def _summary(stream: Stream, group: Group) -> Reply:
 def _extended(
     index: PelRangeIndex, stream: Stream, group: Group, start: int, end: int, count: int, min_idle: int, now: int
 ) -> Reply:
-    """Id, consumer, idle milliseconds, deliveries: within a range only the id differs, so ranges are joined, not built.
+    """Return ID, consumer, idle milliseconds and deliveries of each entry.
 
-    What XNACK released has no consumer and is idle since -1.
+    Within a range only the ID differs, so the replies of a range are joined, not built one by one. Entries that XNACK
+    has released have no consumer and an idle time of -1.
     """
     pieces: list[bytes] = []
     total = 0
@@ -172,7 +173,7 @@ def xclaim(engine: Engine, client: Client, args: list[bytes]) -> Reply:
 
 
 def _consumer(engine: Engine, client: Client, group: Group, args: list[bytes]) -> Consumer:
-    """The consumer that claims, made on first mention."""
+    """Return the consumer that claims; create it on first use."""
     if args[3] not in group.consumers:
         client.db.changes += 1
         if engine.journal is not None:
@@ -181,7 +182,7 @@ def _consumer(engine: Engine, client: Client, group: Group, args: list[bytes]) -
 
 
 def _leading_ids(words: list[bytes]) -> list[int]:
-    """The ids up to the first word that is none: there the options begin."""
+    """Return the IDs up to the first word that is no ID: there the options begin."""
     ids: list[int] = []
     for word in words:
         try:
@@ -191,29 +192,29 @@ def _leading_ids(words: list[bytes]) -> list[int]:
     return ids
 
 
-def _claim_options(args: list[bytes], at: int, min_idle: int, now: int) -> _Claim:
+def _claim_options(args: list[bytes], position: int, min_idle: int, now: int) -> _Claim:
     claim = _Claim(min_idle, -1)
-    while at < len(args):
-        option, more = args[at].lower(), len(args) - at - 1
+    while position < len(args):
+        option, more = args[position].lower(), len(args) - position - 1
         if option == b"force":
             claim.force = True
         elif option == b"justid":
             claim.just_id = True
         elif option == b"idle" and more:
-            claim.time = now - integer_of(args[at + 1], "ERR Invalid IDLE option argument for XCLAIM")
-            at += 1
+            claim.time = now - integer_of(args[position + 1], "ERR Invalid IDLE option argument for XCLAIM")
+            position += 1
         elif option == b"time" and more:
-            claim.time = integer_of(args[at + 1], "ERR Invalid TIME option argument for XCLAIM")
-            at += 1
+            claim.time = integer_of(args[position + 1], "ERR Invalid TIME option argument for XCLAIM")
+            position += 1
         elif option == b"retrycount" and more:
-            claim.deliveries = integer_of(args[at + 1], "ERR Invalid RETRYCOUNT option argument for XCLAIM")
-            at += 1
+            claim.deliveries = integer_of(args[position + 1], "ERR Invalid RETRYCOUNT option argument for XCLAIM")
+            position += 1
         elif option == b"lastid" and more:
-            claim.last_id = entry_id(args[at + 1])
-            at += 1
+            claim.last_id = entry_id(args[position + 1])
+            position += 1
         else:
-            raise CommandError(b"ERR Unrecognized XCLAIM option '%b'" % args[at])
-        at += 1
+            raise CommandError(b"ERR Unrecognized XCLAIM option '%b'" % args[position])
+        position += 1
     if not 0 <= claim.time <= now:
         claim.time = now
     return claim
@@ -225,35 +226,35 @@ def xautoclaim(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     min_idle = max(integer_of(args[4], "ERR Invalid min-idle-time argument for XAUTOCLAIM"), 0)
     start = interval_start(args[5])
     count, just_id = 100, False
-    at = 6
-    while at < len(args):
-        option = args[at].lower()
-        if option == b"count" and at + 1 < len(args):
-            count = integer_of(args[at + 1], "ERR COUNT must be > 0")
+    position = 6
+    while position < len(args):
+        option = args[position].lower()
+        if option == b"count" and position + 1 < len(args):
+            count = integer_of(args[position + 1], "ERR COUNT must be > 0")
             if not 1 <= count <= _MAX_CLAIM:
                 raise CommandError("ERR COUNT must be > 0")
-            at += 1
+            position += 1
         elif option == b"justid":
             just_id = True
         else:
             raise syntax_error()
-        at += 1
+        position += 1
     stream, group = existing_group(client, args)
     consumer = _consumer(engine, client, group, args)
-    wanted, deleted, cursor = _pick(stream, group, start, count, min_idle, engine.now)
+    claimable, deleted, cursor = _pick(stream, group, start, count, min_idle, engine.now)
     items: list[Reply] = []
     taken: dict[int, list[int]] = {}
-    for claimed_id, deliveries in wanted:
+    for claimed_id, deliveries in claimable:
         counted = deliveries if just_id else min(deliveries + 1, MAX_DELIVERIES)
         _take_over(group, stream, claimed_id, consumer, engine.now, counted)
         taken.setdefault(counted, []).append(claimed_id)
         entry = stream.find(claimed_id)
-        assert entry is not None  # _pick chose it because it exists
+        assert entry is not None  # _pick returns existing entries
         items.append(bulk(entryid.text(claimed_id)) if just_id else entry.wire())
     for claimed_id in deleted:
         group.pending.take(claimed_id, stream)
-    if wanted or deleted:
-        client.db.touch_groups(args[1], len(wanted) + len(deleted))
+    if claimable or deleted:
+        client.db.touch_groups(args[1], len(claimable) + len(deleted))
         if engine.journal is not None:
             engine.journal.claimed(client.db, args[1], args[2], group, consumer, taken, engine.now, deleted)
     return Array([bulk(entryid.text(cursor)), Array(items), Array(bulks(map(entryid.text, deleted)))])
@@ -268,21 +269,21 @@ def _take_over(group: Group, stream: Stream, claimed_id: int, consumer: Consumer
 def _pick(
     stream: Stream, group: Group, start: int, count: int, min_idle: int, now: int
 ) -> tuple[list[tuple[int, int]], list[int], int]:
-    """Ids to claim with their deliveries, ids that no longer exist, and the cursor; looks at ten ids per wanted one."""
+    """Return IDs to claim with their deliveries, deleted IDs, and the cursor; examines ten IDs per ID to claim."""
     index = group.pending.index
     attempts = count * 10
-    wanted: list[tuple[int, int]] = []
+    claimable: list[tuple[int, int]] = []
     deleted: list[int] = []
     for pel_range in index.since(start):
         due = not min_idle or pel_range.consumer is group.released or now - pel_range.time >= min_idle
         for pending_id in pel_range.id_list(stream, start, attempts + 1):
             if not attempts or not count:
-                return wanted, deleted, pending_id
+                return claimable, deleted, pending_id
             attempts -= 1
             if stream.find(pending_id) is None:
                 deleted.append(pending_id)
                 count -= 1
             elif due:
-                wanted.append((pending_id, pel_range.deliveries))
+                claimable.append((pending_id, pel_range.deliveries))
                 count -= 1
-    return wanted, deleted, 0
+    return claimable, deleted, 0

@@ -1,4 +1,4 @@
-"""The options of XREAD and XREADGROUP, and what they let into a reply."""
+"""The options of XREAD and XREADGROUP, and the limits of their reply."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from spark_streams.engine.store.node_list import Slice
 
 
 class ReadOptions:
-    """What an XREAD or XREADGROUP asks for."""
+    """Options of an XREAD or XREADGROUP."""
 
     keys: Sequence[bytes] = ()
     ids: Sequence[bytes] = ()
@@ -25,31 +25,31 @@ class ReadOptions:
 
 
 def parse(args: list[bytes], grouped: bool) -> ReadOptions:
-    """The options. Raises CommandError."""
+    """Return the options. Raises CommandError."""
     options = ReadOptions()
     has_group = False
-    at = 1
-    while at < len(args):
-        option, more = args[at].lower(), len(args) - at - 1
+    index = 1
+    while index < len(args):
+        option, more = args[index].lower(), len(args) - index - 1
         if option == b"streams" and more:
-            rest = args[at + 1 :]
-            if len(rest) % 2:
+            stream_args = args[index + 1 :]
+            if len(stream_args) % 2:
                 raise _unbalanced(grouped)
-            half = len(rest) // 2
-            options.keys, options.ids = rest[:half], rest[half:]
+            half = len(stream_args) // 2
+            options.keys, options.ids = stream_args[:half], stream_args[half:]
             break
         if option == b"group" and more >= 2:
             _only_grouped("GROUP", grouped)
             has_group = True
-            options.group, options.consumer = args[at + 1], args[at + 2]
-            at += 3
+            options.group, options.consumer = args[index + 1], args[index + 2]
+            index += 3
         elif option == b"noack":
             _only_grouped("NOACK", grouped)
             options.no_ack = True
-            at += 1
+            index += 1
         elif more:
-            _take_number(options, option, args[at + 1], grouped)
-            at += 2
+            _take_number(options, option, args[index + 1], grouped)
+            index += 2
         else:
             raise syntax_error()
     if not options.keys:
@@ -62,7 +62,7 @@ def parse(args: list[bytes], grouped: bool) -> ReadOptions:
 
 
 def _take_number(options: ReadOptions, option: bytes, text: bytes, grouped: bool) -> None:
-    """An option that has a number behind it. Raises CommandError."""
+    """Set an option that has a number as its argument. Raises CommandError."""
     if option == b"count":
         options.count = max(integer_of(text), 0) or None
     elif option == b"block":
@@ -83,8 +83,10 @@ def _take_number(options: ReadOptions, option: bytes, text: bytes, grouped: bool
 
 
 def _unbalanced(grouped: bool) -> CommandError:
-    name, wanted = ("xreadgroup", "ID or '>'") if grouped else ("xread", "ID, '+', or '$'")
-    return CommandError(f"ERR Unbalanced '{name}' list of streams: for each stream key an {wanted} must be specified.")
+    name, id_forms = ("xreadgroup", "ID or '>'") if grouped else ("xread", "ID, '+', or '$'")
+    return CommandError(
+        f"ERR Unbalanced '{name}' list of streams: for each stream key an {id_forms} must be specified."
+    )
 
 
 def _only_grouped(option: str, grouped: bool) -> None:
@@ -99,84 +101,86 @@ def _positive(option: str, text: bytes) -> int:
     return value
 
 
-class Room:
-    """How much more one reply may hold: COUNT for each stream, MAXCOUNT and MAXSIZE for all of them.
+class ReplyQuota:
+    """How much more a reply may hold: COUNT for each stream, MAXCOUNT and MAXSIZE for all streams together.
 
-    MAXSIZE is a soft limit, as in Redis: an entry still goes in while the reply so far is smaller, and one always
-    does. The reply so far are its bytes but for the array headers whose numbers are not known yet: that of the whole
-    reply and that of the stream at hand.
+    MAXSIZE is a soft limit, as in Redis: an entry is added while the reply so far is smaller, and at least one entry is
+    returned. The size so far is the bytes of the reply without two array headers whose numbers are not known yet: that
+    of the whole reply and that of the current stream.
     """
 
-    __slots__ = ("_entries", "_header", "_here", "_left_in_stream", "_options", "_size")
+    __slots__ = ("_entries", "_header", "_options", "_remaining_in_stream", "_size", "_stream_entries")
 
     def __init__(self, options: ReadOptions, resp: int) -> None:
         self._options = options
-        self._entries = 0  # in the reply
-        self._here = 0  # of the stream at hand
+        self._entries = 0  # entries in the reply
+        self._stream_entries = 0  # entries of the current stream
         self._size = 0
-        self._header = 4 if resp == 2 else 0  # `*2` around a stream's name and entries
-        self._left_in_stream: int | None = None
+        self._header = 4 if resp == 2 else 0  # `*2` before a stream's name and entries
+        self._remaining_in_stream: int | None = None
 
     @property
     def full(self) -> bool:
-        """Whether no entry of any stream goes in any more."""
-        most, size = self._options.max_count, self._options.max_size
+        """Whether no further entry of any stream fits."""
+        max_count, size = self._options.max_count, self._options.max_size
         return bool(self._entries) and (
-            (most is not None and self._entries >= most) or (size is not None and self._size >= size)
+            (max_count is not None and self._entries >= max_count) or (size is not None and self._size >= size)
         )
 
-    def begin(self, key: bytes) -> None:
-        """The next stream."""
+    def begin_stream(self, key: bytes) -> None:
+        """Begin the next stream."""
         self._size += self._header + len(b"$%d\r\n" % len(key)) + len(key) + 2
-        self._here = 0
-        count, most = self._options.count, self._options.max_count
-        self._left_in_stream = count
-        if most is not None:
-            self._left_in_stream = most - self._entries if count is None else min(count, most - self._entries)
+        self._stream_entries = 0
+        count, max_count = self._options.count, self._options.max_count
+        self._remaining_in_stream = count
+        if max_count is not None:
+            self._remaining_in_stream = (
+                max_count - self._entries if count is None else min(count, max_count - self._entries)
+            )
 
-    def end(self) -> None:
-        """The stream is done: the number of its entries is known."""
-        self._size += len(b"*%d\r\n" % self._here)
+    def end_stream(self) -> None:
+        """End the stream: the number of its entries is known."""
+        self._size += len(b"*%d\r\n" % self._stream_entries)
 
     @property
     def count(self) -> int | None:
-        """How many entries of this stream may still come, by their number; None: any."""
-        return self._left_in_stream
+        """Number of entries of this stream that still fit, by count; None: no limit."""
+        return self._remaining_in_stream
 
     @property
     def sized(self) -> bool:
-        """Whether bytes are counted."""
+        """Whether bytes are limited."""
         return self._options.max_size is not None
 
-    def take(self, size: int) -> bool:
-        """Whether an entry of so many bytes goes in; if so, it is counted."""
-        if self._left_in_stream == 0 or (self._entries and self.sized and self.full):
+    def take_entry(self, size: int) -> bool:
+        """Whether an entry of this size fits; if it does, count it."""
+        if self._remaining_in_stream == 0 or (self._entries and self.sized and self.full):
             return False
-        self.took(1, size)
+        self.count_entries(1, size)
         return True
 
-    def took(self, count: int, size: int = 0) -> None:
-        """So many entries went in."""
+    def count_entries(self, count: int, size: int = 0) -> None:
+        """Count entries that were added."""
         self._entries += count
-        self._here += count
+        self._stream_entries += count
         self._size += size
-        if self._left_in_stream is not None:
-            self._left_in_stream -= count
+        if self._remaining_in_stream is not None:
+            self._remaining_in_stream -= count
 
     def cut(self, slices: Sequence[Slice], total: int, extra: int = 0) -> tuple[Sequence[Slice], int]:
-        """As much of these entries, each with `extra` bytes, as goes in by size; they fit by count."""
+        """Return as many of these entries, each with `extra` bytes, as fit by size; by count they all fit."""
         if not self.sized:
-            self.took(total)
+            self.count_entries(total)
             return slices, total
-        kept: list[Slice] = []
+        fitting: list[Slice] = []
         count = 0
         for node, low, high in slices:
             upto = low
-            while upto < high and self.take(len(node.wire(upto, upto + 1)) + extra):
+            while upto < high and self.take_entry(len(node.wire(upto, upto + 1)) + extra):
                 upto += 1
             if upto > low:
-                kept.append(Slice(node, low, upto))
+                fitting.append(Slice(node, low, upto))
                 count += upto - low
             if upto < high:
                 break
-        return kept, count
+        return fitting, count

@@ -1,7 +1,7 @@
-"""XREAD and XREADGROUP: reading what is new, with and without a group, and waiting for it.
+"""XREAD and XREADGROUP: reading new entries, with and without a group, and waiting for them.
 
-A command that waits is tried again as a whole when one of its keys has changed, as since Redis 7.2: a group that has
-gone in the meantime is then an error.
+A blocked command is attempted again as a whole when one of its keys has changed, as since Redis 7.2. If its group was
+deleted meanwhile, that is an error.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from spark_streams.engine.client import Client, Waiter
 from spark_streams.engine.command_table import command
 from spark_streams.engine.commands.arguments import entry_id
 from spark_streams.engine.commands.streams.pending import MAX_DELIVERIES
-from spark_streams.engine.commands.streams.read_options import ReadOptions, Room, parse
+from spark_streams.engine.commands.streams.read_options import ReadOptions, ReplyQuota, parse
 from spark_streams.engine.commands.streams.streams import Entries
 from spark_streams.engine.core import Engine
 from spark_streams.engine.resp.replies import (
@@ -41,7 +41,7 @@ def _wait(
     engine: Engine, client: Client, options: ReadOptions, attempt: Callable[[], Reply | None],
     find_retry_time: Callable[[], int] | None = None, needs_key: bool = False,
 ) -> Reply | None:  # fmt: skip
-    """The reply of a first attempt; else block, or answer nil where blocking is not asked for or not possible."""
+    """Return the reply of a first attempt; else block, or return nil if blocking is not requested or not possible."""
     reply = attempt()
     if reply is not None:
         return reply
@@ -57,13 +57,13 @@ def xread(engine: Engine, client: Client, args: list[bytes]) -> Reply | None:
     """XREAD [COUNT n] [MAXCOUNT n] [MAXSIZE bytes] [BLOCK ms] STREAMS key … id|$|+ …"""
     options = parse(args, grouped=False)
     db = client.db
-    wanted = [(key, _read_after(db.stream(key), text)) for key, text in zip(options.keys, options.ids, strict=True)]
+    start_ids = [(key, _read_after(db.stream(key), text)) for key, text in zip(options.keys, options.ids, strict=True)]
 
     def attempt() -> Reply | None:
         replies: list[tuple[Reply, Reply]] = []
-        room = Room(options, client.resp)
-        for key, last in wanted:
-            if room.full:
+        quota = ReplyQuota(options, client.resp)
+        for key, last in start_ids:
+            if quota.full:
                 break
             stream = db.get(key)
             if type(stream) is not Stream or not stream.length:
@@ -71,11 +71,11 @@ def xread(engine: Engine, client: Client, args: list[bytes]) -> Reply | None:
             after = stream.top_id() - 1 if last is None else last
             if after == entryid.HIGHEST or stream.last_id <= after:
                 continue
-            room.begin(key)
-            slices, total = stream.slices(after + 1, entryid.HIGHEST, room.count)
+            quota.begin_stream(key)
+            slices, total = stream.slices(after + 1, entryid.HIGHEST, quota.count)
             if total:
-                replies.append((bulk(key), Entries(*room.cut(slices, total))))
-            room.end()
+                replies.append((bulk(key), Entries(*quota.cut(slices, total))))
+            quota.end_stream()
         if replies and any(type(db.get(key)) not in (Stream, type(None)) for key in options.keys):
             raise wrong_type()
         return PairedMap(replies) if replies else None
@@ -84,7 +84,7 @@ def xread(engine: Engine, client: Client, args: list[bytes]) -> Reply | None:
 
 
 def _read_after(stream: Stream | None, text: bytes) -> int | None:
-    """After which id to read; None: whatever is the last entry by then."""
+    """Return the ID after which to read; None: only the last entry at the time of the read."""
     if text == b"$":
         return stream.last_id if stream is not None else 0
     if text == b"+":
@@ -104,27 +104,27 @@ def xreadgroup(engine: Engine, client: Client, args: list[bytes]) -> Reply | Non
     """
     options = parse(args, grouped=True)
     db, name = client.db, options.group
-    wanted = [(key, _read_from(db, key, name, text)) for key, text in zip(options.keys, options.ids, strict=True)]
+    start_ids = [(key, _read_from(db, key, name, text)) for key, text in zip(options.keys, options.ids, strict=True)]
 
-    only_new = options.claim is None and [last for _, last in wanted] == [None]
+    only_new = options.claim is None and [last for _, last in start_ids] == [None]
 
     def attempt() -> Reply | None:
         if only_new and client.waiter is not None and _has_read_all(db, options.keys[0], name):
             return None
-        return _read_groups(engine, client, options, wanted)
+        return _read_groups(engine, client, options, start_ids)
 
     def find_retry_time() -> int:
         assert options.claim is not None
-        times = [_oldest(*_group(db, key, name), _NEVER) for key in options.keys]
+        times = [_oldest_delivery(*_group(db, key, name), _NEVER) for key in options.keys]
         return options.claim + min([time for time in times if time is not None], default=engine.now)
 
-    # Redis forgets CLAIM as soon as it has come to a key whose history is asked for.
-    claims = options.claim is not None and all(last is None for _, last in wanted)
+    # Redis drops CLAIM as soon as it reaches a key whose history is requested.
+    claims = options.claim is not None and all(last is None for _, last in start_ids)
     return _wait(engine, client, options, attempt, find_retry_time if claims else None, needs_key=True)
 
 
 def _read_from(db: Database, key: bytes, name: bytes, text: bytes) -> int | None:
-    """After which id of the history to read; None: what is new."""
+    """Return the ID of the history after which to read; None: new entries."""
     _group(db, key, name)
     for sign in (b"$", b"+"):
         if text == sign:
@@ -134,12 +134,12 @@ def _read_from(db: Database, key: bytes, name: bytes, text: bytes) -> int | None
                 f"{sign.decode()} ID would just return an empty result set."
             )
     last = None if text == b">" else entry_id(text)
-    # The highest id is how Redis itself spells `>`.
+    # Redis itself represents `>` by the highest ID.
     return None if last == entryid.HIGHEST else last
 
 
 def _has_read_all(db: Database, key: bytes, name: bytes) -> bool:
-    """Whether a group has nothing new: the short answer for the many who wait where one was served."""
+    """Whether a group has no new entry: a fast check for many waiting clients when another one was served."""
     stream = db.values.get(key)
     group = stream.groups.get(name) if type(stream) is Stream else None
     return type(stream) is Stream and group is not None and group.last_id >= stream.last_id
@@ -156,15 +156,15 @@ def _group(db: Database, key: bytes, name: bytes) -> tuple[Stream, Group]:
 
 
 def _read_groups(
-    engine: Engine, client: Client, options: ReadOptions, wanted: Sequence[tuple[bytes, int | None]]
+    engine: Engine, client: Client, options: ReadOptions, start_ids: Sequence[tuple[bytes, int | None]]
 ) -> Reply | None:
     db, name, claim = client.db, options.group, options.claim
     for key in options.keys:
         _group(db, key, name)
     replies: list[tuple[Reply, Reply]] = []
-    room = Room(options, client.resp)
-    for key, last in wanted:
-        if room.full:
+    quota = ReplyQuota(options, client.resp)
+    for key, last in start_ids:
+        if quota.full:
             break
         stream, group = _group(db, key, name)
         if options.consumer not in group.consumers:
@@ -175,37 +175,37 @@ def _read_groups(
         reply: Reply | None
         if last is not None:
             claim = None
-            room.begin(key)
-            reply, changed = _read_history(engine, client.resp, stream, group, consumer, last, room)
+            quota.begin_stream(key)
+            reply, changed = _read_history(engine, client.resp, stream, group, consumer, last, quota)
             if engine.journal is not None and changed:
                 engine.journal.redelivered(db, key, name, group, changed, stream)
         else:
-            reply = _read_new(engine, db, key, options, stream, group, consumer, claim, room)
+            reply = _read_new(engine, db, key, options, stream, group, consumer, claim, quota)
         if reply is not None:
             replies.append((bulk(key), reply))
-            room.end()
+            quota.end_stream()
     return PairedMap(replies) if replies else None
 
 
 def _read_new(
     engine: Engine, db: Database, key: bytes, options: ReadOptions, stream: Stream, group: Group, consumer: Consumer,
-    claim: int | None, room: Room,
+    claim: int | None, quota: ReplyQuota,
 ) -> Reply | None:  # fmt: skip
-    """What the group has not seen yet, behind what may be claimed; None when there is neither."""
+    """Return new entries of the group, after claimed ones; None if there are neither."""
     claimed: list[bytes] = []
     fresh = group.last_id < stream.last_id and stream.top_id() > group.last_id
-    if claim is not None and _oldest(stream, group, engine.now - claim) is not None:
-        room.begin(key)
-        claimed = _claim(engine, db, key, options.group, stream, group, consumer, engine.now - claim, room)
+    if claim is not None and _oldest_delivery(stream, group, engine.now - claim) is not None:
+        quota.begin_stream(key)
+        claimed = _claim(engine, db, key, options.group, stream, group, consumer, engine.now - claim, quota)
     elif fresh:
-        room.begin(key)
+        quota.begin_stream(key)
     else:
         return None
     slices: Sequence[Slice] = ()
     total = 0
-    if fresh and room.count != 0:
-        slices, total = stream.slices(group.last_id + 1, entryid.HIGHEST, room.count)
-        slices, total = room.cut(slices, total, len(_NEW) if claim is not None else 0)
+    if fresh and quota.count != 0:
+        slices, total = stream.slices(group.last_id + 1, entryid.HIGHEST, quota.count)
+        slices, total = quota.cut(slices, total, len(_NEW) if claim is not None else 0)
     if total:
         owner = None if options.no_ack else consumer
         group.deliver(slices, owner, engine.now, stream)
@@ -217,21 +217,21 @@ def _read_new(
         db.touch_groups(key)
     if claim is None:
         return Entries(slices, total)
-    new = [b"*4" + node.wire(at, at + 1)[2:] + _NEW for node, low, high in slices for at in range(low, high)]
+    new = [b"*4" + node.wire(index, index + 1)[2:] + _NEW for node, low, high in slices for index in range(low, high)]
     return Pieces(len(claimed) + total, claimed + new)
 
 
-# Claiming: idle time and earlier deliveries stand behind each entry
+# Claiming: each entry is followed by its idle time and its earlier deliveries
 
 _NEW = b":0\r\n:0\r\n"
 
 
-def _live(stream: Stream, pel_range: PelRange, count: int | None) -> Iterator[tuple[int, bytes]]:
-    """Those entries of a range that still exist, at most `count`: id and reply bytes."""
+def _existing_entries(stream: Stream, pel_range: PelRange, count: int | None) -> Iterator[tuple[int, bytes]]:
+    """Yield the entries of a range that exist, at most `count`: ID and reply bytes."""
     if pel_range.ids is None:
         for node, low, high in stream.slices(pel_range.first, pel_range.last, count)[0]:
-            for at in range(low, high):
-                yield node.id_at(at), node.wire(at, at + 1)
+            for index in range(low, high):
+                yield node.id_at(index), node.wire(index, index + 1)
         return
     for pending_id in pel_range.ids:
         entry = stream.find(pending_id)
@@ -239,19 +239,24 @@ def _live(stream: Stream, pel_range: PelRange, count: int | None) -> Iterator[tu
             yield pending_id, entry.wire()
 
 
-def _oldest(stream: Stream, group: Group, latest: int) -> int | None:
-    """When the longest idle of the pending entries that exist was delivered, if not after `latest`."""
+def _oldest_delivery(stream: Stream, group: Group, latest: int) -> int | None:
+    """Return the delivery time of the existing pending entry that is idle longest; None if it is after `latest`."""
     with closing(group.pending.due(latest)) as pel_ranges:
         return next(
-            (pel_range.time for pel_range in pel_ranges if next(_live(stream, pel_range, 1), None) is not None), None
+            (
+                pel_range.time
+                for pel_range in pel_ranges
+                if next(_existing_entries(stream, pel_range, 1), None) is not None
+            ),
+            None,
         )
 
 
 def _claim(
     engine: Engine, db: Database, key: bytes, name: bytes, stream: Stream, group: Group, consumer: Consumer,
-    latest: int, room: Room,
+    latest: int, quota: ReplyQuota,
 ) -> list[bytes]:  # fmt: skip
-    """Take over what is pending since `latest` or longer, the longest first, as far as there is room."""
+    """Claim entries that are pending since `latest` or longer, the longest first, within the quota."""
     pending, now = group.pending, engine.now
     items: list[bytes] = []
     taken: dict[int, list[int]] = {}
@@ -260,17 +265,19 @@ def _claim(
             tail = b":%d\r\n:%d\r\n" % (now - pel_range.time, pel_range.deliveries)
             deliveries = min(pel_range.deliveries + 1, MAX_DELIVERIES)
             ids: list[int] = []
-            left_over = False
-            for pending_id, wire in _live(stream, pel_range, None if room.count is None else room.count + 1):
-                if not room.take(len(wire) + len(tail)):
-                    left_over = True
+            quota_reached = False
+            for pending_id, wire in _existing_entries(
+                stream, pel_range, None if quota.count is None else quota.count + 1
+            ):
+                if not quota.take_entry(len(wire) + len(tail)):
+                    quota_reached = True
                     break
                 items.append(b"*4%b%b" % (wire[2:], tail))
                 ids.append(pending_id)
             taken.setdefault(deliveries, []).extend(ids)
-            for part in _parts(stream, group, pel_range, ids):
+            for part in _split_off(stream, group, pel_range, ids):
                 pending.move(part, consumer, now, deliveries)
-            if left_over or room.count == 0:
+            if quota_reached or quota.count == 0:
                 break
     if items:
         consumer.active = now
@@ -279,8 +286,8 @@ def _claim(
     return items
 
 
-def _parts(stream: Stream, group: Group, pel_range: PelRange, ids: Sequence[int]) -> list[PelRange]:
-    """The ranges of exactly these entries of a range: one where they are its first ones, with no gap."""
+def _split_off(stream: Stream, group: Group, pel_range: PelRange, ids: Sequence[int]) -> list[PelRange]:
+    """Return ranges of exactly these entries of a range: one range if they are its first entries without a gap."""
     if not ids:
         return []
     if len(ids) == pel_range.count:
@@ -290,58 +297,58 @@ def _parts(stream: Stream, group: Group, pel_range: PelRange, ids: Sequence[int]
     return list(chain.from_iterable([group.pending.between(pending_id, pending_id, stream) for pending_id in ids]))
 
 
-# History: what is pending for the consumer itself
+# History: pending entries of the consumer itself
 
 
 def _read_history(
-    engine: Engine, resp: int, stream: Stream, group: Group, consumer: Consumer, after: int, room: Room
+    engine: Engine, resp: int, stream: Stream, group: Group, consumer: Consumer, after: int, quota: ReplyQuota
 ) -> tuple[Reply, list[PelRange]]:
-    """What is pending for this consumer above an id; each entry that still exists counts one more delivery.
+    """Return the consumer's pending entries above an ID, and the ranges whose delivery count has changed.
 
-    The second are the ranges that were counted up.
+    Each entry that exists counts one more delivery.
     """
     items: list[Reply] = []
     changed: list[PelRange] = []
     start = after + 1
-    while room.count != 0:
-        at = consumer.pending.find_index(start)
-        if at == len(consumer.pending.ranges):
+    while quota.count != 0:
+        index = consumer.pending.find_index(start)
+        if index == len(consumer.pending.ranges):
             break
-        pel_range = consumer.pending.ranges[at]
-        ids = pel_range.id_list(stream, start, room.count)
+        pel_range = consumer.pending.ranges[index]
+        ids = pel_range.id_list(stream, start, quota.count)
         start = ids[-1] + 1
         more = True
         for part in group.pending.between(ids[0], ids[-1], stream):
-            more = more and _redeliver(engine, resp, stream, group, part, room, items, changed)
+            more = more and _redeliver(engine, resp, stream, group, part, quota, items, changed)
         if not more:
             break
     return Array(items), changed
 
 
 def _redeliver(
-    engine: Engine, resp: int, stream: Stream, group: Group, pel_range: PelRange, room: Room, items: list[Reply],
+    engine: Engine, resp: int, stream: Stream, group: Group, pel_range: PelRange, quota: ReplyQuota, items: list[Reply],
     changed: list[PelRange],
 ) -> bool:  # fmt: skip
-    """The entries of one range, delivered once more; a deleted entry is an id with nil and stays as it was.
+    """Deliver the entries of one range again. A deleted entry is returned as an ID with nil and does not change.
 
-    False when they did not all fit in.
+    False: not all of them fitted.
     """
     slices, total = stream.slices(pel_range.first, pel_range.last)
     deliveries = min(pel_range.deliveries + 1, MAX_DELIVERIES)
-    if total == pel_range.count and not room.sized:
-        room.took(total)
+    if total == pel_range.count and not quota.sized:
+        quota.count_entries(total)
         items += [piece.node.wire(i, i + 1) for piece in slices for i in range(piece.low, piece.high)]
         changed.append(group.pending.move(pel_range, pel_range.consumer, engine.now, deliveries))
         return True
     for pending_id in pel_range.id_list(stream):
         entry = stream.find(pending_id)
         if entry is None:
-            gone = Array([bulk(entryid.text(pending_id)), NIL_ARRAY])
-            if not room.take(len(encode(gone, resp))):
+            deleted_entry = Array([bulk(entryid.text(pending_id)), NIL_ARRAY])
+            if not quota.take_entry(len(encode(deleted_entry, resp))):
                 return False
-            items.append(gone)
+            items.append(deleted_entry)
             continue
-        if not room.take(len(entry.wire())):
+        if not quota.take_entry(len(entry.wire())):
             return False
         (single,) = group.pending.between(pending_id, pending_id, stream)
         changed.append(group.pending.move(single, single.consumer, engine.now, deliveries))

@@ -1,4 +1,4 @@
-"""XDEL, XDELEX, XACKDEL: removing entries by id, with or without what groups have pending of them."""
+"""XDEL, XDELEX, XACKDEL: removing entries by ID, with or without their pending references."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ def xdel(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     return integer(removed)
 
 
-def _options(args: list[bytes], at: int) -> tuple[Policy, list[bytes]]:
-    """`[KEEPREF|DELREF|ACKED] IDS n id …` in any order, read as Redis does: the last IDS counts."""
+def _options(args: list[bytes], index: int) -> tuple[Policy, list[bytes]]:
+    """Parse `[KEEPREF|DELREF|ACKED] IDS n id …` in any order. As in Redis, the last IDS counts."""
     policy: Policy | None = None
     texts: list[bytes] | None = None
-    while at < len(args):
-        option = args[at].lower()
+    while index < len(args):
+        option = args[index].lower()
         if option in POLICIES and policy is None:
             policy = POLICIES[option]
-            at += 1
-        elif option == b"ids" and at + 1 < len(args):
-            count = integer_of(args[at + 1], "ERR Number of IDs must be a positive integer")
+            index += 1
+        elif option == b"ids" and index + 1 < len(args):
+            count = integer_of(args[index + 1], "ERR Number of IDs must be a positive integer")
             if count < 1:
                 raise CommandError("ERR Number of IDs must be a positive integer")
-            if count > len(args) - at - 2:
+            if count > len(args) - index - 2:
                 raise CommandError("ERR The `numids` parameter must match the number of arguments")
-            texts = args[at + 2 : at + 2 + count]
-            at += 2 + count
+            texts = args[index + 2 : index + 2 + count]
+            index += 2 + count
         else:
             raise syntax_error()
     if texts is None:
@@ -86,8 +86,8 @@ def xackdel(engine: Engine, client: Client, args: list[bytes]) -> Reply:
         raise CommandError(BAD_ID) from None
     codes: list[int] = []
     for first, last, count in ranges:
-        here = texts[len(codes) : len(codes) + count]
-        codes += _acknowledge_and_remove(stream, group, first, last, here, policy)
+        range_texts = texts[len(codes) : len(codes) + count]
+        codes += _acknowledge_and_remove(stream, group, first, last, range_texts, policy)
     acknowledged = len(codes) - codes.count(UNKNOWN)
     if stream.length != length:
         client.db.touch(args[1], acknowledged)
@@ -103,7 +103,7 @@ def _acknowledge_and_remove(
     if pel_ranges is None:
         if len(texts) == 1:
             return [UNKNOWN]
-        # Named twice: what was one range is not any more.
+        # An ID was named twice: its range has been split meanwhile.
         ids = [entryid.parse(text) for text in texts]
         return [
             code
@@ -113,5 +113,5 @@ def _acknowledge_and_remove(
     ids = [pending_id for pel_range in pel_ranges for pending_id in pel_range.id_list(stream)]
     for pel_range in pel_ranges:
         group.pending.remove(pel_range)
-    # An entry that was pending and does not exist any more counts as removed.
+    # An entry that was pending and does not exist counts as removed.
     return [REMOVED if code == UNKNOWN else code for code in references.remove(stream, ids, policy)]

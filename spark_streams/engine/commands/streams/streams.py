@@ -1,4 +1,4 @@
-"""XADD XLEN XRANGE XREVRANGE XTRIM XSETID: what works on entries, without groups."""
+"""XADD XLEN XRANGE XREVRANGE XTRIM XSETID: commands on entries, without groups."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _NO_OPTIONS = AddOptions()
 
 
 class Entries(Typed):
-    """Stored entries: an array whose bytes are taken from the nodes only when it is sent."""
+    """Stored entries: an array whose bytes are read from the nodes only when it is sent."""
 
     __slots__ = ("count", "slices")
 
@@ -64,15 +64,15 @@ def xadd(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     if options.ms == 0 and options.seq == 0:
         raise CommandError("ERR The ID specified in XADD must be greater than 0-0")
     db, key = client.db, args[1]
-    found = db.stream(key)
-    if found is None and not options.make:
+    stored_stream = db.stream(key)
+    if stored_stream is None and not options.make:
         return NIL
-    stream = found if found is not None else Stream(engine.node_limits)
+    stream = stored_stream if stored_stream is not None else Stream(engine.node_limits)
     if options.producer is not None:
-        known = _known(stream, options, options.producer, pairs, engine.now)
-        if known is not None:
+        earlier_id = _find_duplicate(stream, options, options.producer, pairs, engine.now)
+        if earlier_id is not None:
             db.changes += 1
-            return bulk(entryid.text(known))
+            return bulk(entryid.text(earlier_id))
     last = stream.last_id
     if last == entryid.HIGHEST:
         raise CommandError("ERR The stream has exhausted the last possible ID, unable to add more items")
@@ -82,7 +82,7 @@ def xadd(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     fields = fields_wire(pairs)
     if len(fields) > MAX_NODE_BYTES and sum(map(len, pairs)) > MAX_NODE_BYTES:
         raise CommandError("ERR Elements are too large to be stored")
-    if found is None:
+    if stored_stream is None:
         db.values[key] = stream
     text = b"%d-%d" % (new >> 64, new & U64_MAX)
     answer = b"$%d\r\n%b\r\n" % (len(text), text)
@@ -95,22 +95,22 @@ def xadd(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     return answer
 
 
-def _known(stream: Stream, options: AddOptions, producer: bytes, pairs: list[bytes], now: int) -> int | None:
-    """The entry that this producer's message has become already; an IDMPAUTO gets its message id."""
+def _find_duplicate(stream: Stream, options: AddOptions, producer: bytes, pairs: list[bytes], now: int) -> int | None:
+    """Return the existing entry of this producer's message, or None. Sets the message ID of an IDMPAUTO."""
     if options.message is None:
         options.message = message_of(pairs)
     memory = stream.idempotence
     memory.forget_old(now)
-    known = memory.find(producer, options.message)
-    memory.duplicates += known is not None
-    return known
+    earlier_id = memory.find(producer, options.message)
+    memory.duplicates += earlier_id is not None
+    return earlier_id
 
 
 def _after_add(
     engine: Engine, db: Database, key: bytes, stream: Stream, options: AddOptions, new: int, answer: bytes,
     fields: bytes,
 ) -> None:  # fmt: skip
-    """Remember the message, trim, and write down what was done."""
+    """Remember the message, trim the stream, and record both in the journal."""
     producer, message = options.producer, options.message
     if producer is not None and message is not None:
         stream.idempotence.remember(producer, message, new)
@@ -119,11 +119,11 @@ def _after_add(
     if journal is None:
         return
     journal.begin()
-    together = bool(removed) and message is None and options.policy is Policy.KEEPREF
-    journal.added(db, key, answer, fields, stream.length if together else None)
+    in_one_command = bool(removed) and message is None and options.policy is Policy.KEEPREF
+    journal.added(db, key, answer, fields, stream.length if in_one_command else None)
     if producer is not None and message is not None:
         journal.write(db, b"XIDMPRECORD", key, producer, message, entryid.text(new))
-    if removed and not together:
+    if removed and not in_one_command:
         journal.trimmed(db, key, stream.length, options.policy)
     journal.end()
 
@@ -163,12 +163,12 @@ def xlen(engine: Engine, client: Client, args: list[bytes]) -> Reply:
 def _range(client: Client, args: list[bytes], backwards: bool) -> Reply:
     start, end = interval(args[3], args[2]) if backwards else interval(args[2], args[3])
     count: int | None = None
-    at = 4
-    while at < len(args):
-        if args[at].lower() != b"count" or at + 1 == len(args):
+    index = 4
+    while index < len(args):
+        if args[index].lower() != b"count" or index + 1 == len(args):
             raise syntax_error()
-        count = max(integer_of(args[at + 1]), 0)
-        at += 2
+        count = max(integer_of(args[index + 1]), 0)
+        index += 2
     stream = client.db.stream(args[1])
     if stream is None:
         return EMPTY_ARRAY
@@ -198,20 +198,20 @@ def xsetid(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     last = entry_id(args[2])
     added: int | None = None
     deleted: int | None = None
-    at = 3
-    while at < len(args):
-        option, more = args[at].lower(), len(args) - at - 1
+    index = 3
+    while index < len(args):
+        option, more = args[index].lower(), len(args) - index - 1
         if option == b"entriesadded" and more:
-            added = integer_of(args[at + 1])
+            added = integer_of(args[index + 1])
             if added < 0:
                 raise CommandError("ERR entries_added must be positive")
         elif option == b"maxdeletedid" and more:
-            deleted = entry_id(args[at + 1])
+            deleted = entry_id(args[index + 1])
             if last < deleted:
                 raise CommandError("ERR The ID specified in XSETID is smaller than the provided max_deleted_entry_id")
         else:
             raise syntax_error()
-        at += 2
+        index += 2
     stream = existing(client.db.stream(args[1]))
     if last < stream.max_deleted_id:
         raise CommandError("ERR The ID specified in XSETID is smaller than current max_deleted_entry_id")

@@ -1,14 +1,14 @@
-"""A batch of XADDs carried out as one: the same entries, replies and journal as one by one.
+"""Runs a batch of XADDs as one, with the same entries, replies and journal as one by one.
 
-All of them get unbroken ids. The ids' texts are joined from a table of endings, so an entry costs three elements of one
-join and its reply one of another:
+All entries get consecutive IDs. The texts of the IDs are joined from a table of endings, so an entry costs three
+elements of one join, and its reply one element of another:
 
     *2\\r\\n$15\\r\\n1526919030474-  │ 7\\r\\n*4\\r\\n │ $1\\r\\nf\\r\\n$3\\r\\n123\\r\\n …     head, ending, section
 
-Within MULTI a batch is queued as one and carried out as one by EXEC.
+Within MULTI a batch is queued as one, and EXEC runs it as one.
 
-What needs to look at each command by itself (suppressed replies, a reader that waits for this key, a
-stream that does not exist) is not done here.
+Cases that need each command by itself (suppressed replies, a client that waits for this key, a missing stream) are not
+handled here.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from spark_streams.engine.store.stream import Stream
 
 
 def add_batch(engine: Engine, client: Client, batch: XaddBatch) -> bytes | None:
-    """The replies of all its commands; None, and nothing done, where they must be run one by one."""
+    """Return the replies of all commands; None if nothing was done because they must run one by one."""
     db, shape, count = client.db, batch.shape, len(batch.sections)
     key = shape.key
     if client.queue is not None or client.reply_mode != REPLY_ON or (db.waiting and key in db.waiting):
@@ -40,10 +40,10 @@ def add_batch(engine: Engine, client: Client, batch: XaddBatch) -> bytes | None:
     if first + count > entryid.HIGHEST:
         return None
     replies: list[bytes] = []
-    at = 0
+    start = 0
     for block in blocks(first, count):
-        sections = batch.sections[at : at + block.size]
-        at += block.size
+        sections = batch.sections[start : start + block.size]
+        start += block.size
         head = b"$%d\r\n%b" % (block.width, block.head)
         endings = _endings(block.padded, b"\r\n")[block.low : block.low + block.size]
         replies.append(head + head.join(endings))
@@ -59,24 +59,24 @@ def add_batch(engine: Engine, client: Client, batch: XaddBatch) -> bytes | None:
 
 
 def _append(stream: Stream, shape: Shape, block: Block, head: bytes, sections: list[bytes]) -> None:
-    """Entries of one block, as many at a time as the newest node takes."""
+    """Append the entries of one block, each time as many as fit into the newest node."""
     head = b"*2\r\n" + head
     table = _endings(block.padded, b"\r\n*%d\r\n" % (2 * len(shape.names)))
     shared = len(head) + len(table[block.low])
-    at = 0
-    while at < block.size:
+    start = 0
+    while start < block.size:
         node = stream.open_node()
-        upto = min(block.size, at + stream.limits.entries - node.slots)
-        taken = sections[at:upto]
+        upto = min(block.size, start + stream.limits.entries - node.slots)
+        taken = sections[start:upto]
         pieces = [head] * (3 * len(taken))
-        pieces[1::3] = table[block.low + at : block.low + upto]
+        pieces[1::3] = table[block.low + start : block.low + upto]
         pieces[2::3] = taken
         lengths = [shared + length for length in map(len, taken)]
-        stream.extend(block.first + at, b"".join(pieces), lengths, shape.names)
-        at = upto
+        stream.extend(block.first + start, b"".join(pieces), lengths, shape.names)
+        start = upto
 
 
 @lru_cache(maxsize=64)
 def _endings(padded: bool, after: bytes) -> list[bytes]:
-    """The last digits of ids with what follows them."""
+    """Return the last digits of IDs, each followed by `after`."""
     return [digits + after for digits in DIGITS[padded]]

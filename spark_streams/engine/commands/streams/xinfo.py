@@ -119,12 +119,12 @@ def _full_consumer(stream: Stream, consumer: Consumer, count: int | None) -> Rep
 
 
 def _first(index: PelRangeIndex, stream: Stream, count: int | None) -> Iterable[tuple[PelRange, int]]:
-    left = index.count if count is None else count
+    remaining = index.count if count is None else count
     for pel_range in index.ranges:
-        if left <= 0:
+        if remaining <= 0:
             return
-        ids = pel_range.id_list(stream, 0, left)
-        left -= len(ids)
+        ids = pel_range.id_list(stream, 0, remaining)
+        remaining -= len(ids)
         yield from ((pel_range, entry_id) for entry_id in ids)
 
 

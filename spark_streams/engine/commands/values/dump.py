@@ -1,4 +1,4 @@
-"""DUMP and RESTORE: a stream in Redis' own format, both ways."""
+"""DUMP and RESTORE of streams in Redis' format."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from spark_streams.engine.resp.replies import NIL, OK, CommandError, Reply, bulk
 from spark_streams.engine.store.memory import size_of
 from spark_streams.engine.store.stream import Stream
 
-_USUAL_GROWTH = 8  # bytes in memory for a byte of a payload
+_USUAL_GROWTH = 8  # bytes in memory for a byte of a payload, usually
 
 
 @command("dump", 2, "readonly", (1, 1, 1))
@@ -59,40 +59,45 @@ def restore(engine: Engine, client: Client, args: list[bytes]) -> Reply:
 
 
 def _restore_options(args: list[bytes]) -> tuple[bool, bool]:
-    """REPLACE and ABSTTL; IDLETIME and FREQ, by which Redis evicts, are only checked. Raises CommandError."""
+    """Return REPLACE and ABSTTL.
+
+    IDLETIME and FREQ, which Redis uses to evict, are only checked. Raises CommandError.
+    """
     replace = absolute = False
     idle = frequency = -1
-    at = 4
-    while at < len(args):
-        option, more = args[at].lower(), at + 1 < len(args)
+    index = 4
+    while index < len(args):
+        option, more = args[index].lower(), index + 1 < len(args)
         if option == b"replace":
             replace = True
         elif option == b"absttl":
             absolute = True
         elif option == b"idletime" and more and frequency < 0:
-            idle = integer_of(args[at + 1])
+            idle = integer_of(args[index + 1])
             if idle < 0:
                 raise CommandError("ERR Invalid IDLETIME value, must be >= 0")
-            at += 1
+            index += 1
         elif option == b"freq" and more and idle < 0:
-            frequency = integer_of(args[at + 1])
+            frequency = integer_of(args[index + 1])
             if not 0 <= frequency <= 255:
                 raise CommandError("ERR Invalid FREQ value, must be >= 0 and <= 255")
-            at += 1
+            index += 1
         else:
             raise syntax_error()
-        at += 1
+        index += 1
     return replace, absolute
 
 
 def _value_of(payload: bytes, engine: Engine) -> Stream:
-    """Raises CommandError if the payload cannot be read, or its value is larger than a small payload may become."""
+    """Return the stream of a payload. Raises CommandError if it cannot be read, or takes too much memory."""
     limit = engine.config.number("proto-max-bulk-len") + _USUAL_GROWTH * len(payload)
-    room = engine.memory.available_bytes()
+    available_bytes = engine.memory.available_bytes()
     try:
-        return load(payload, engine.node_limits, engine.now, limit if room is None else min(room, limit))
+        return load(
+            payload, engine.node_limits, engine.now, limit if available_bytes is None else min(available_bytes, limit)
+        )
     except TooLargeError:
-        if room is not None and room < limit:
+        if available_bytes is not None and available_bytes < limit:
             raise CommandError(OUT_OF_MEMORY) from None
         raise CommandError(
             f"ERR the value of this payload takes over {limit} bytes of memory. A larger proto-max-bulk-len allows it"

@@ -1,4 +1,4 @@
-"""HSET HSETNX HGET HMGET HGETALL HSCAN HKEYS HVALS HDEL HLEN HEXISTS: what ledgers and leases are kept in."""
+"""HSET HSETNX HGET HMGET HGETALL HSCAN HKEYS HVALS HDEL HLEN HEXISTS, for ledgers and leases."""
 
 from __future__ import annotations
 

@@ -154,7 +154,7 @@ def pexpireat(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     return _expire(engine, client, args, 1, absolute=True)
 
 
-def _left(engine: Engine, client: Client, key: bytes) -> int:
+def _time_to_live(engine: Engine, client: Client, key: bytes) -> int:
     if client.db.get(key) is None:
         return -2
     due = client.db.expires.get(key)
@@ -164,28 +164,28 @@ def _left(engine: Engine, client: Client, key: bytes) -> int:
 @command("ttl", 2, "readonly fast", (1, 1, 1))
 def ttl(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """TTL key, in seconds"""
-    left = _left(engine, client, args[1])
-    return integer((left + 500) // 1000 if left >= 0 else left)
+    remaining_ms = _time_to_live(engine, client, args[1])
+    return integer((remaining_ms + 500) // 1000 if remaining_ms >= 0 else remaining_ms)
 
 
 @command("pttl", 2, "readonly fast", (1, 1, 1))
 def pttl(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """PTTL key, in milliseconds"""
-    return integer(_left(engine, client, args[1]))
+    return integer(_time_to_live(engine, client, args[1]))
 
 
 @command("expiretime", 2, "readonly fast", (1, 1, 1))
 def expiretime(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """EXPIRETIME key, in Unix seconds"""
-    left = _left(engine, client, args[1])
-    return integer((client.db.expires[args[1]] + 500) // 1000 if left >= 0 else left)
+    remaining_ms = _time_to_live(engine, client, args[1])
+    return integer((client.db.expires[args[1]] + 500) // 1000 if remaining_ms >= 0 else remaining_ms)
 
 
 @command("pexpiretime", 2, "readonly fast", (1, 1, 1))
 def pexpiretime(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """PEXPIRETIME key, in Unix milliseconds"""
-    left = _left(engine, client, args[1])
-    return integer(client.db.expires[args[1]] if left >= 0 else left)
+    remaining_ms = _time_to_live(engine, client, args[1])
+    return integer(client.db.expires[args[1]] if remaining_ms >= 0 else remaining_ms)
 
 
 @command("persist", 2, "write fast", (1, 1, 1))
@@ -226,7 +226,7 @@ def dbsize(engine: Engine, client: Client, args: list[bytes]) -> Reply:
 
 
 def encoding_of(value: Value) -> bytes:
-    """How Redis would keep it."""
+    """Return the encoding that Redis would use."""
     if isinstance(value, Stream):
         return b"stream"
     if isinstance(value, bytes):

@@ -1,6 +1,6 @@
 """LPUSH LPOP BLPOP LRANGE: the list commands that the tests of stream clients and servers use.
 
-A client that waits for a list and a client that waits for a stream stand in the same queues.
+Clients that wait for a list and clients that wait for a stream share the same queues.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ def lpop(engine: Engine, client: Client, args: list[bytes]) -> Reply:
 
 
 def seconds_of(text: bytes) -> int:
-    """A time-out in seconds, with or without a fraction, as milliseconds. Raises CommandError."""
+    """Return a timeout in seconds, with or without a fraction, as milliseconds. Raises CommandError."""
     try:
         seconds = float(text) if text.strip() == text and b"_" not in text else math.nan
     except ValueError:
         seconds = math.nan
     if math.isnan(seconds):
         raise CommandError("ERR timeout is not a float or out of range")
-    if not 0 <= seconds < (1 << 63) / 1000:  # Redis' counter wraps round above this
+    if not 0 <= seconds < (1 << 63) / 1000:  # Redis' counter overflows above this
         raise CommandError("ERR timeout is negative")
     return math.ceil(seconds * 1000)
 

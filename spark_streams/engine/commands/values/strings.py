@@ -1,4 +1,4 @@
-"""SET GET INCR INCRBY DECRBY MGET MSET APPEND GETRANGE: what stream clients keep cursors and counters with."""
+"""SET GET INCR INCRBY DECRBY MGET MSET APPEND GETRANGE, with which stream clients store cursors and counters."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ def set_(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     condition = expiry = b""
     get = False
     due: int | None = None
-    at = 3
-    while at < len(args):
-        option = args[at].lower()
+    index = 3
+    while index < len(args):
+        option = args[index].lower()
         if option in (b"nx", b"xx") and condition in (b"", option):
             condition = option
         elif option == b"get":
             get = True
         elif option == b"keepttl" and not expiry:
             expiry = option
-        elif option in (b"ex", b"px", b"exat", b"pxat") and not expiry and at + 1 < len(args):
+        elif option in (b"ex", b"px", b"exat", b"pxat") and not expiry and index + 1 < len(args):
             expiry = option
-            amount = integer_of(args[at + 1])
+            amount = integer_of(args[index + 1])
             due = amount * (1000 if option in (b"ex", b"exat") else 1)
             if amount <= 0 or due >= 1 << 63:
                 raise CommandError("ERR invalid expire time in 'set' command")
             if option in (b"ex", b"px"):
                 due += engine.now
-            at += 1
+            index += 1
         else:
             raise syntax_error()
-        at += 1
+        index += 1
     old = db.get_as(key, bytes) if get else None
     before: Reply = bulk(old) if old is not None else NIL
     present = db.get(key) is not None
