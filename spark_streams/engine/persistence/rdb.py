@@ -16,7 +16,7 @@ A stream (type 15; since Redis 7.0 19, 7.2 21, 8.6 26, 8.8 27):
 and in a node's listpack
 
     entries | deleted | fields n | field … | 0
-        flags | ms | seq | [fields n | field value …  or, if the fields are the first entry's,  value …] | elements
+    flags | ms | seq | [fields n | field value …  or, if the fields are the first entry's,  value …] | elements
 
 IDs in the listpack are differences to the node's ID. RESTORE reads the streams of Redis 5.0 to 8.10. DUMP writes for
 Redis 7.0; a stream that remembers messages (XADD IDMP) is written for 8.6, a stream with released entries (XNACK) for
@@ -114,8 +114,8 @@ class Source:
         """Read a count of parts of at least `min_bytes` each, and check it against the remaining data."""
         value = self.length()
         if value * min_bytes > len(self.data) - self.position:
-            raise BadDataError("counts more than there is")
-        raise BadDataError("a count exceeds the data")
+            raise BadDataError("a count exceeds the data")
+        return value
 
     def _length(self) -> tuple[int, bool]:
         first = self.take(1)[0]

@@ -4,7 +4,7 @@ A producer sends the same command many times, and only the values differ:
 
     *7 $4 XADD $1 s $1 *   $1 f $3 123 $1 g $2 ab      prefix, then names and values
     *7 $4 XADD $1 s $1 *   $1 f $1 9   $1 g $3 xyz
-        |<---- prefix ---->|   |<---- section ------>|      a section has exactly the bytes that a reader receives
+    |<---- prefix ---->|   |<---- section ------>|      a section has exactly the bytes that a reader receives
 
 A *shape* is the prefix (key, `MAXLEN ~ n` if it was sent, ID `*`) with the names of the fields. It becomes a regular
 expression that matches exactly one well-formed section: the given names, and values of their announced lengths. A chunk

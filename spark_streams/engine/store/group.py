@@ -1,9 +1,9 @@
 """Consumer groups: a position in the stream, consumers, and entries that were delivered and not acknowledged.
 
-        group   last_id       the newest entry delivered: `>` means after this one
-               entries_read  entries ever added up to last_id; None if unknown
-               pending       ranges of all consumers (see pending_list.py)
-               consumers     name → consumer, each with the index of its own ranges
+    group   last_id       the newest entry delivered: `>` means after this one
+            entries_read  entries ever added up to last_id; None if unknown
+            pending       ranges of all consumers (see pending_list.py)
+            consumers     name → consumer, each with the index of its own ranges
 
 Source of the rules: XGROUP, XREADGROUP, XACK; the counter follows Redis' `streamEstimateDistanceFromFirstEverEntry`
 and `streamReplyWithRange`.

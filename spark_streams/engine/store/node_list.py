@@ -1,6 +1,6 @@
 """A stream's nodes in order. Entries are located by bisection over the nodes' first IDs.
 
-        nodes    the nodes, oldest first         firsts   the ID of each node's first slot
+    nodes    the nodes, oldest first         firsts   the ID of each node's first slot
     length   live entries                    next_slot   ordinal of the next slot
 
 IDs are packed integers (entryid.py). Groups and pending lists use only this part of a stream.

@@ -1,8 +1,8 @@
 """A stream: entries in order of their IDs, append-only, in nodes.
 
     nodes   [ sealed ][ sealed ][ sealed ][ open ]     each about stream-node-max-entries slots
-        firsts    id        id        id        id         for bisecting: from an ID to its node in log n
-       exact   |<------- frontier ------->|               nodes that begin and end as in Redis
+    firsts    id        id        id        id         for bisecting: from an ID to its node in log n
+    exact   |<------- frontier ------->|               nodes that begin and end as in Redis
 
 Approximate trimming removes whole nodes, and must remove those that Redis would remove. Redis closes a node by entries
 (a count, cheap) or by bytes of its listpack (which must be computed value by value). So a node is closed by count, and
