@@ -198,8 +198,8 @@ def test_a_message_that_ran_out_and_came_again_is_read_back(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("here", "there", "reason"),
     [
-        (b"\x3c\x03\x03\x04auto", b"\x00\x03\x03\x04auto", "bounds"),
-        (b"\x3c\x03\x03\x04auto", b"\x3c\x00\x03\x04auto", "bounds"),
+        (b"\x3c\x03\x03\x04auto", b"\x00\x03\x03\x04auto", "limits"),
+        (b"\x3c\x03\x03\x04auto", b"\x3c\x00\x03\x04auto", "limits"),
         (b"\x01q\x01\xc0\x01", b"\x01p\x01\xc0\x01", "twice"),
     ],
 )
