@@ -36,7 +36,7 @@ def __getattr__(name: str) -> object:
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("rstream")` known to a session.
+    """Register `format("rstream")` with a session.
 
     Spark finds the format by itself if the package is installed for the Python that Spark uses. Call this elsewhere. A
     second call has no effect.
@@ -80,7 +80,7 @@ def run(
 
     Raises:
         RStreamError: The error that ended the query.
-        QueryError: The query was ended by an error of Spark or of its own code.
+        QueryError: The query was ended by an error of Spark or of the program.
         UnsupportedError: It was called outside the main thread.
     """
     _check_for_spark("spark_streams.run")

@@ -84,7 +84,7 @@ class InvalidOptionError(OptionError):
     """The value does not fit the option, is missing, or contradicts another option."""
 
     condition = "RSTREAM_INVALID_OPTION"
-    remedy = "Correct the value. The message says which values are valid."
+    remedy = "Correct the value. The message names the valid values."
 
 
 class NotAllowedError(OptionError):
@@ -98,7 +98,7 @@ class ConfigError(OptionError):
     """The configuration file of a job, or a `--set`, cannot be used."""
 
     condition = "RSTREAM_CONFIG"
-    remedy = "Correct the key that the message names. `rstream init JOB` prints a valid configuration."
+    remedy = "Correct the key that the message names. `rstream init JOB` writes a valid configuration."
 
 
 class ServerError(RStreamError):
@@ -172,7 +172,7 @@ class RetriesExhaustedError(ServerError):
 
 
 class ReplicationError(ServerError):
-    """Fewer replicas than `waitReplicas` acknowledged what was written."""
+    """Fewer replicas than `waitReplicas` acknowledged a write."""
 
     condition = "RSTREAM_REPLICATION"
     remedy = "Repair the replication, or lower `waitReplicas`. Rows that were written are not written again."
@@ -182,7 +182,7 @@ class WrongKeyTypeError(ServerError):
     """The key holds a value that is not a stream."""
 
     condition = "RSTREAM_WRONG_KEY_TYPE"
-    remedy = "Use another stream name, or give the key another name (`RENAME`)."
+    remedy = "Use another stream name. If no program uses the key, you can rename it (`RENAME`)."
 
 
 class IdsExhaustedError(ServerError):
@@ -254,7 +254,7 @@ class GroupInUseError(TakenError):
 
 
 class GroupSharedError(StreamStateError):
-    """A query with `noAck` needs a group of its own, and another consumer reads from this group."""
+    """A query with `noAck` must be the only reader of its group, and another consumer reads from this group."""
 
     condition = "RSTREAM_GROUP_SHARED"
     remedy = "Set another `group`, or remove `noAck`."
@@ -266,7 +266,7 @@ class ShardsError(StreamStateError):
     """
 
     condition = "RSTREAM_SHARDS"
-    remedy = "Set `shards` and `shardBy` as the message says. `rstream shards` lists what the server has."
+    remedy = "Set `shards` and `shardBy` to the values in the message. `rstream shards` lists the shards on the server."
 
 
 class LedgerError(StreamStateError):
@@ -322,7 +322,7 @@ class TransformError(RStreamError):
 
 
 class QueryError(RStreamError):
-    """A query ended with an error of Spark or of its own code (`spark_streams.run`)."""
+    """A query ended with an error of Spark or of the program (`spark_streams.run`)."""
 
     condition = "RSTREAM_QUERY"
     remedy = "Correct the cause, which the message quotes. `$RSTREAM_TRACEBACK=1` shows the whole traceback."

@@ -1,7 +1,7 @@
 """Login to ElastiCache or MemoryDB with IAM: a token that this module signs itself, valid for 15 minutes.
 
     pip install 'spark-streams[aws]'
-    .option("credentialProvider", "aws_login:provider")     # this file, beside the program, or with --py-files
+    .option("credentialProvider", "aws_login:provider")     # put this file next to the program, or use --py-files
 
 The AWS settings (a role, a profile, variables) name the account. STREAMS_USER and STREAMS_CACHE name the user and the
 cache (its ID, in lower case), AWS_REGION the region. Set STREAMS_SERVICE=memorydb for MemoryDB.

@@ -1,7 +1,7 @@
 """Login to Memorystore with IAM, with the account of the program (Application Default Credentials).
 
 pip install 'spark-streams[gcp]'
-.option("credentialProvider", "gcp_login:provider")     # this file, beside the program, or with --py-files
+.option("credentialProvider", "gcp_login:provider")     # put this file next to the program, or use --py-files
 """
 
 import threading

@@ -27,6 +27,6 @@ def check_feedback_loop(source: SourceOptions, written: Mapping[str, SinkOptions
         else:
             continue
         raise ConfigError(
-            f"{key} is {stream!r}, which {naming_option}, too: the job would read what it writes, without end; "
+            f"{key} is {stream!r}, which {naming_option}, too: the job would read its own output without end; "
             "name another stream"
         )

@@ -76,10 +76,10 @@ def body(job: Job) -> None:
         job.plan(
             read=f"{path} ({len(files):,} {_format(job)} {'file' if len(files) == 1 else 'files'})",
             write=f"{stream} at {sink.address}",
-            checkpoint=f"{checkpoint}{' (goes on)' if log.query else ''}",
+            checkpoint=f"{checkpoint}{' (continues)' if log.query else ''}",
             loaded_before=rows_before,
             trigger=job.get("job.trigger", "available-now"),
-            rate=f"{sink.rows_per_second:,} rows per second" if sink.rows_per_second else "as fast as it goes",
+            rate=f"{sink.rows_per_second:,} rows per second" if sink.rows_per_second else "no limit",
         )
         writer = _stream(job, rows, files).writeStream.format("rstream").options(**job.options("sink"))
         writer = writer.queryName(job.get("job.name") or stream)

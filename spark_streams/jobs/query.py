@@ -90,7 +90,7 @@ class Query:
             "as": f"group {source.group}, consumer {source.consumer}",
             "waiting": "unknown" if self.waiting is None else f"{self.waiting:,} entries",
             **({"note": "; ".join(self._expected)} if self._expected else {}),
-            "checkpoint": f"{self._job.get('job.checkpoint')}{' (goes on)' if has_checkpoint else ''}",
+            "checkpoint": f"{self._job.get('job.checkpoint')}{' (continues)' if has_checkpoint else ''}",
             "trigger": trigger,
         }
 

@@ -97,7 +97,7 @@ def _plan(job: Job, options: RedriveOptions, dry_run: bool) -> None:
             or "the stream that each came from, if its group reads it",
             parking=f"{checked_options.parking}, after {checked_options.max_redrives} redrives",
             at_most=checked_options.limit or "all",
-            rate=f"{checked_options.rate:,} dead letters a second" if checked_options.rate else "as fast as it goes",
+            rate=f"{checked_options.rate:,} dead letters a second" if checked_options.rate else "no limit",
         )
 
 

@@ -116,9 +116,8 @@ _STARTING = Option(
     positions("$", "earliest", "latest"),
     PerStream("$", {}),
     "`latest`",
-    "Where a new group starts: `earliest`, `latest`, after an entry ID, or JSON of these by stream or Redis pattern "
-    '(`{"orders": "earliest", "audit:*": "1700000000000-0"}`). Streams that the JSON does not name start at `latest`. '
-    "An existing group continues where it is. A query without a checkpoint then logs that this option is not used.",
+    "Where a new group starts: `earliest`, `latest`, after an entry ID, or JSON of these by stream or pattern. "
+    "An existing group continues at its position ([details](#start-of-a-group)).",
 )
 _BY_TIME = per_stream(moment, "a time", None)
 _STARTING_TIME = Option(
@@ -126,8 +125,8 @@ _STARTING_TIME = Option(
     _BY_TIME,
     None,
     "",
-    "Instead of `startingOffsets`: a new group starts with the first entry at or after this time "
-    "(ISO-8601, or milliseconds since the epoch), or JSON of these by stream or pattern.",
+    "Instead of `startingOffsets`: a new group starts with the first entry at or after this time, or JSON of times by "
+    "stream or pattern.",
 )
 _PER_PARTITION = Option("entriesPerPartition", count, 100_000, "`100000`", "About how many entries one task reads.")
 _MIN_PARTITIONS = Option("minPartitions", count, None, "", "Use at least this many tasks, if there are enough entries.")
@@ -153,9 +152,8 @@ SOURCE: tuple[Option, ...] = (
     replace(
         _PATTERN,
         shown="this or `streams`",
-        doc="Read every stream whose name matches this Redis pattern (`orders:*`). Streams that appear or get their "
-        "first entry later are read from their first entry. Streams that begin with a dead letter are left out: name "
-        "them in `streams` to read them. [Keys of the product](keys.md) (`rstream:…`) are left out, too.",
+        doc="Read every stream whose name matches this Redis pattern (`orders:*`), also streams that are created later "
+        "([details](#streams-of-a-pattern)).",
     ),
     Option(
         "createStreams",
@@ -169,9 +167,9 @@ SOURCE: tuple[Option, ...] = (
         "shards",
         shards,
         None,
-        "as the server knows it",
-        "Number of [shards](shards.md) of each stream in `streams`. Missing shards are created, so that the query may "
-        "start before the first sink. A stream that already has shards is read from all of them without this option.",
+        "as recorded on the server",
+        "Number of [shards](shards.md) of each stream in `streams`, if the query starts before the first sink. "
+        "Existing shards are read without this option.",
     ),
     Option(
         "group",
@@ -197,15 +195,15 @@ SOURCE: tuple[Option, ...] = (
         PerStream(None, {}),
         "all",
         "Maximum number of entries in a micro-batch, shared between streams. Or JSON with a maximum by stream or "
-        'pattern (`{"orders": 10000, "audit:*": 500}`); streams that it does not name have no limit.',
+        'pattern (`{"orders": 10000}`); other streams have no limit.',
     ),
     Option(
         "maxBytesPerTrigger",
         size,
         None,
         "all",
-        "Soft limit for the bytes of field names and values in a micro-batch (`64mb`), as Delta's option of that "
-        "name. A micro-batch has at least one entry and may be larger.",
+        "[Soft limit](#limits-of-a-micro-batch) for the bytes of field names and values in a micro-batch (`64mb`). "
+        "A micro-batch has at least one entry and may be larger.",
     ),
     Option(
         "streamWeights",
@@ -230,45 +228,40 @@ SOURCE: tuple[Option, ...] = (
     _MIN_PARTITIONS,
     replace(
         _ORDERED,
-        doc="`true`: one task for each stream or shard, so that its rows come in stream order. Entries that "
-        "`claimIdle` claims come first in their micro-batch, so they may come after later entries that were read "
-        "before.",
+        doc="`true`: one task for each stream or shard, so that its rows come in stream order. Entries of `claimIdle` "
+        "may come after later entries.",
     ),
     Option(
         "delivery",
         one_of("at-least-once", "at-most-once"),
         "at-least-once",
         "`at-least-once`",
-        "`at-least-once`: entries are acknowledged after their batch is committed, and an interrupted batch is read "
-        "again. `at-most-once`: they are acknowledged before they are read, and an interrupted batch is not read "
-        "again.",
+        "`at-least-once`: entries are acknowledged after their batch is committed. `at-most-once`: before they are "
+        "read, so an interrupted batch is not read again.",
     ),
     Option(
         "onCommit",
         one_of("keep", "trim", "delete"),
         "keep",
         "`keep`",
-        "What to do with entries after their batch is committed and every group has received and acknowledged them. "
-        "`keep`: they stay. `trim`: removed in whole nodes of about a hundred entries (`~`). `delete`: removed one by "
-        "one ([details](trimming.md#removing-committed-entries)).",
+        "What to do with entries after every group has acknowledged them. `keep`: they stay. `trim`: remove whole "
+        "nodes (`~`). `delete`: remove each entry ([details](trimming.md#removing-committed-entries)).",
     ),
     Option(
         "noAck",
         flag,
         False,
         "`false`",
-        "`true`: read without a pending list, the fastest mode. The checkpoint alone says what has been read. The "
-        "group is a bookmark: it moves when a batch is committed, and no other consumer may read from it. Limits of a "
-        "batch of more than 2,000 entries are estimates ([how exact](#limits-with-noack)). If entries are pending for "
-        "the query, it fails: run it once without `noAck`, which reads them.",
+        "`true`: read without a pending list, the fastest mode. No other consumer may read from the group "
+        "([details](#reading-with-noack)).",
     ),
     Option(
         "failOnDataLoss",
         flag,
         True,
         "`true`",
-        "`true`: the query fails with a named error if entries were trimmed or deleted before it read them, or if a "
-        "stream or group is missing. `false`: it continues and counts what was lost ([data loss](data-loss.md)).",
+        "`true`: the query fails with a named error if unread entries, a stream or the group are missing. `false`: it "
+        "continues and counts the loss ([data loss](data-loss.md)).",
     ),
     Option(
         "mode",
@@ -285,16 +278,15 @@ SOURCE: tuple[Option, ...] = (
         None,
         "never",
         "Claim entries that other consumers of the group have left pending for this long (`5m`). Consumers of "
-        "running rstream queries keep theirs. Entries that a consumer released (`XNACK`) are claimed at once, also "
-        "without this option.",
+        "running rstream queries keep theirs.",
     ),
     Option(
         "maxDeliveries",
         count,
         None,
         "unlimited",
-        "An entry that was delivered this often without being acknowledged moves to `deadLetterStream`. A batch that "
-        "has killed its query this often is cut into pieces until the entry is found.",
+        "An entry that was delivered this often without being acknowledged moves to `deadLetterStream`, also if it "
+        "kills its query ([details](../guide/dead-letters.md#keep-what-kills-the-query)).",
     ),
     Option(
         "deadLetterStream",
@@ -369,7 +361,7 @@ BATCH_SOURCE: tuple[Option, ...] = (
         flag,
         False,
         "`false`",
-        "`true`: filters on stream, ID and timestamp limit what is read (needs "
+        "`true`: filters on stream, ID and timestamp limit the entries that are read (needs "
         "`spark.sql.python.filterPushdown.enabled`). Use the DataFrame with one filter only, and load another one for "
         "the next filter.",
     ),
@@ -512,8 +504,7 @@ SINK: tuple[Option, ...] = (
         count,
         None,
         "none",
-        "A task and its batch end only after this many replicas have acknowledged what was written (`WAIT`, at most "
-        "10 s).",
+        "A task and its batch end only after this many replicas have acknowledged the writes (`WAIT`, at most 10 s).",
     ),
 )
 
