@@ -24,7 +24,7 @@ from spark_streams.source.limits import LIMITS, Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.microbatch.micro_batch_stream import MicroBatchStream
 from spark_streams.source.notes.column_warnings import STREAM_MODES, ColumnWarnings
-from spark_streams.source.notes.task_notes import Writer
+from spark_streams.source.notes.task_notes import NoteWriter
 from spark_streams.source.offset import Offset
 from spark_streams.source.partitioning import Task
 from spark_streams.source.recovery.poison_record import note_try, tried_key
@@ -239,8 +239,8 @@ class StreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailable
             Session(self._options.address, f"notes of group {member.group!r}", is_known=True) as notes,
         ):
 
-            def writer(server: Server) -> Writer:
-                return Writer(server, member, batch.token, *self._batch_names(), self._limits)
+            def writer(server: Server) -> NoteWriter:
+                return NoteWriter(server, member, batch.token, *self._batch_names(), self._limits)
 
             def lost(entries: EntryRange, count: int) -> None:
                 notes.run(lambda server: writer(server).lost(entries, count))

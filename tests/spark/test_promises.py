@@ -126,7 +126,7 @@ def test_a_trigger_that_says_nothing_of_commits_is_refused(
     add(client, "s", 0, 10)
     frame = read_stream(spark, server, "n INT", streams="s")
     writer = frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "once"))
-    with pytest.raises(StreamingQueryException, match=r"RSTREAM_UNSUPPORTED.*use trigger\(availableNow=True\)"):
+    with pytest.raises(StreamingQueryException, match=r"RSTREAM_UNSUPPORTED.*Use trigger\(availableNow=True\)"):
         writer.trigger(once=True).start().awaitTermination()
     assert client.xinfo_groups("s") == []
     without = read_stream(spark, server, "n INT", streams="s", group="h", noAck="true")

@@ -32,7 +32,7 @@ from spark_streams.source.membership import Membership
 from spark_streams.source.microbatch.background import Job
 from spark_streams.source.microbatch.remove import Removing
 from spark_streams.source.notes.column_warnings import STREAM_MODES, ColumnWarnings
-from spark_streams.source.notes.task_notes import Destination, Opened, collect, notes_key
+from spark_streams.source.notes.task_notes import Destination, OpenedNotes, collect, notes_key
 from spark_streams.source.offset import Offset
 from spark_streams.source.pending_list import PendingRange, acknowledge, claimed_ranges, pending_ranges
 from spark_streams.source.recovery.claim_consumers import delete_claim_consumers
@@ -240,7 +240,7 @@ class Acknowledging:
             up_to.streams if all_of_them else read if up_to.no_ack else read[:1],
             up_to.token,
             Destination(self._options.dead_letter_stream, self._retries),
-            Opened(read if up_to.notes else (), self._losses.allowed, keeps_read),
+            OpenedNotes(read if up_to.notes else (), self._losses.allowed, keeps_read),
             self._limits,
         )
         for stream in notes.deleted:
@@ -248,7 +248,7 @@ class Acknowledging:
             self._losses.report(Finding(Kind.NOTES_GONE, stream, lost=None, what=key))
         if notes.lost and not _is_committed(known.marks, up_to):
             self._report_noted({s: count for s, count in notes.lost.items() if s not in known.covered}, up_to)
-        self._counters.dead.update(notes.letters)
+        self._counters.dead.update(notes.dead_letters)
         self._counters.retried.update(notes.retried)
         if notes.columns:
             self._take_columns(notes.columns, up_to)

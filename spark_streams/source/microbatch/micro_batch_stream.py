@@ -46,7 +46,7 @@ from spark_streams.source.microbatch.replay import Replay
 from spark_streams.source.microbatch.run_state import RunState
 from spark_streams.source.microbatch.trigger import Trigger
 from spark_streams.source.notes.rows_read import RowsRead
-from spark_streams.source.notes.task_notes import open_notes, void
+from spark_streams.source.notes.task_notes import delete_notes, open_notes
 from spark_streams.source.offset import Offset
 from spark_streams.source.partitioning import Plan, divide_into_tasks
 from spark_streams.source.recovery.claim import Claims
@@ -321,7 +321,7 @@ class MicroBatchStream:
             run = run.unknown()  # what was reserved ahead stays pending, and the next trigger finds it
         if not run.is_known:  # what other clients handed over is told from the batch by the marks
             run = self._reconciler.with_marks(server, run, end.streams)
-        counted = RowsRead(server, self.member, self._losses, {}).counted(end, {}, {})
+        counted = RowsRead(server, self.member, self._losses, {}).with_counts(end, {}, {})
         return None, replace(run, acknowledged=self._acknowledging.now(server, counted, run.acknowledged))
 
     def _require_groups(self, server: Server, begin: Offset, end: Offset) -> None:
@@ -376,7 +376,7 @@ class MicroBatchStream:
         end = batch.end
         self._subscription.hold(server, end.streams)
         self._acknowledging.marks.run_again(server, end)
-        void(server, self.member, end.streams)
+        delete_notes(server, self.member, end.streams)
         replay = Replay(server, self.member, self._losses, self._run.admission.size, self._limits, batch.is_cut)
         return replay.ranges(end)
 

@@ -79,7 +79,7 @@ class Reconciler:
             run = replace(run, account=run.account.know(begin.counts))
         if any(count.before for count in begin.counts.values()):
             read = RowsRead(server, self._member, self._losses, {} if afresh else run.account.counts)
-            begin = read.counted(begin, heads, groups)
+            begin = read.with_counts(begin, heads, groups)
             run = replace(run, account=run.account.know(begin.counts))  # also of streams that it does not read now
         was_no_ack = begin.no_ack and afresh and not self._no_ack
         if self._no_ack:

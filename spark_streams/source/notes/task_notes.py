@@ -1,17 +1,16 @@
-"""What tasks leave for the driver: entries that do not fit the schema, how many entries were gone, and what was found
-out about columns.
+"""Notes of tasks for the driver: entries that do not fit the schema, numbers of missing entries, and column reports.
 
-Tasks must not move the group or append to streams: they may run twice (FACTS S7). So they write notes into a hash
-beside the stream, `rstream:notes:…`, one field for each entry, named by the batch's token and the entry: a second run
-writes the same fields. When the batch is proved committed, the driver turns the notes into dead letters; each letter,
-its acknowledgement and the removal of its note are one transaction.
+Tasks must not move the group or append to streams, because they may run twice (FACTS S7). So they write notes into a
+hash in the stream's slot, `rstream:notes:…`. Each entry has a field, named by the batch's token and the entry: a second
+run writes the same fields. After the batch is committed, the driver converts the notes into dead letters. Each dead
+letter, its acknowledgement and the removal of its note are one transaction.
 
-If a batch may leave dead letters, the driver writes the field `batch` with the batch's token into each hash before any
+If a batch may have dead letters, the driver writes the field `batch` with the batch's token into each hash before any
 task runs (`open_notes`). If that field is missing when the batch is committed, the hash was deleted in between, and
 notes may be lost with it.
 
-Notes on columns (source.rows.column_report) are counts that nothing hangs on. All of a batch stand beside the first
-stream that it took from, so that one question tells whether there are any.
+Notes on columns (source.rows.column_report) are only statistics. All those of a batch are in the hash of its first
+stream, so that one command finds them.
 """
 
 from __future__ import annotations
@@ -41,20 +40,20 @@ from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.replies import parse_replies
 
 _LETTER, _LOST, _COLUMNS, _READ = b"letter", b"lost", b"columns", b"read"
-_BATCH = b"batch"  # the field that names the batch whose notes the hash holds
-_RECEIPT = b"receipt"  # a kind that earlier versions left beside their notes; it says nothing any more
+_BATCH = b"batch"  # field with the token of the batch whose notes the hash holds
+_RECEIPT = b"receipt"  # kind of note that versions before 0.1 wrote; ignored
 _NewNote = tuple[str, bytes, bytes]  # stream, field, value
-_Notes = dict[bytes, FailedEntry | ColumnReport | int]  # what notes say, by their fields
+_Notes = dict[bytes, FailedEntry | ColumnReport | int]  # parsed notes by their fields
 
 
 def notes_key(stream: str, member: Membership) -> bytes:
-    """The hash that holds the notes on one stream."""
+    """Return the key of the hash with the notes on one stream."""
     return key_beside(stream, "notes", member.group, member.consumer)
 
 
 @dataclass(frozen=True)
-class Writer:
-    """A task's side. token: the batch's; query, batch: Spark's own names for it."""
+class NoteWriter:
+    """Writes the notes of a task. token: of the batch; query, batch: Spark's IDs of query and batch."""
 
     server: Server
     member: Membership
@@ -64,38 +63,39 @@ class Writer:
     limits: Limits = LIMITS
 
     def dead(self, streams: Sequence[str], dead: Dead) -> None:
-        """Note rows that do not fit; streams: each one's stream."""
+        """Note rows that do not fit. streams: of each row."""
         ids, offsets, names, values = dead.entries()
         bounds = offsets.to_pylist()
         notes: list[_NewNote] = []
         for row, (stream, entry, reason) in enumerate(zip(streams, ids.to_pylist(), dead.reasons, strict=True)):
-            inside = slice(bounds[row], bounds[row + 1])
-            pairs = zip(names[inside].to_pylist(), values[inside].to_pylist(), strict=True)
+            row_fields = slice(bounds[row], bounds[row + 1])
+            pairs = zip(names[row_fields].to_pylist(), values[row_fields].to_pylist(), strict=True)
             words = [self.query, self.batch, now(), reason, *[word for pair in pairs for word in pair]]
             notes.append((stream, b"%b %b %b" % (self.token.encode(), _LETTER, entry), pack(*words)))
             if len(notes) == self.limits.note_page:
-                self._leave(notes)
+                self._write(notes)
                 notes = []
-        self._leave(notes)
+        self._write(notes)
 
     def lost(self, entries: EntryRange, count: int) -> None:
-        """Note that entries of a run are gone. Those of several consumers may begin at the same place."""
-        which = b"%b/%b" % (bytes(entries.after), _quoted(entries.consumer))
-        self._leave([(entries.stream, b"%b %b %b" % (self.token.encode(), _LOST, which), str(count).encode())])
+        """Note that entries of a range are missing. Ranges of several consumers may begin at the same ID."""
+        name = b"%b/%b" % (bytes(entries.after), _quoted(entries.consumer))
+        self._write([(entries.stream, b"%b %b %b" % (self.token.encode(), _LOST, name), str(count).encode())])
 
     def read(self, entries: EntryRange, count: int) -> None:
-        """Note how many entries a range has, whose count is an estimate, when it is read to its end."""
-        which = b"%b/%b" % (bytes(entries.after), bytes(entries.last))
-        self._leave([(entries.stream, b"%b %b %b" % (self.token.encode(), _READ, which), str(count).encode())])
+        """Note how many entries a range has, after it is read to its end, if its count is an estimate."""
+        name = b"%b/%b" % (bytes(entries.after), bytes(entries.last))
+        self._write([(entries.stream, b"%b %b %b" % (self.token.encode(), _READ, name), str(count).encode())])
 
-    def columns(self, beside: str, task: EntryRange, report: ColumnReport, whole: bool) -> None:
-        """Note what a task found out about columns; beside: which stream; task: its first range. One that was ended
-        before it had read all (not whole) takes nothing back of what it found when it ran before."""
-        which = b"%b/%b/%b" % (_quoted(task.stream), bytes(task.after), _quoted(task.consumer))
-        field = b"%b %b %b" % (self.token.encode(), _COLUMNS, which)
-        self.server.execute("HSET" if whole else "HSETNX", notes_key(beside, self.member), field, report.to_json())
+    def columns(self, notes_stream: str, task: EntryRange, report: ColumnReport, is_complete: bool) -> None:
+        """Note the column report of a task. notes_stream: stream whose hash has the note; task: its first range;
+        is_complete: False if the task ended early; then a report of an earlier run of the task stays."""
+        name = b"%b/%b/%b" % (_quoted(task.stream), bytes(task.after), _quoted(task.consumer))
+        field = b"%b %b %b" % (self.token.encode(), _COLUMNS, name)
+        command = "HSET" if is_complete else "HSETNX"
+        self.server.execute(command, notes_key(notes_stream, self.member), field, report.to_json())
 
-    def _leave(self, notes: Sequence[_NewNote]) -> None:
+    def _write(self, notes: Sequence[_NewNote]) -> None:
         commands = [("HSET", notes_key(stream, self.member), field, value) for stream, field, value in notes]
         self.server.execute_all(commands)
 
@@ -106,36 +106,35 @@ def _quoted(name: str) -> bytes:
 
 @dataclass(frozen=True)
 class Destination:
-    """Where entries go that do not fit. letters: the dead-letter stream, None where nothing says; retries: how often an
-    entry is tried again before that."""
+    """Destination of entries that do not fit. dead_letters: the dead-letter stream, None: not set; retries: maximum
+    number of retries before an entry becomes a dead letter."""
 
-    letters: str | None
+    dead_letters: str | None
     retries: int = 0
 
-    def of(self, stream: str, group: str, attempts: int) -> str | None:
-        """For an entry of this stream that was tried so often."""
-        return retry_stream(stream, group, attempts) if attempts <= self.retries else self.letters
+    def stream_for(self, stream: str, group: str, attempts: int) -> str | None:
+        """Return the destination of an entry of this stream after this number of attempts."""
+        return retry_stream(stream, group, attempts) if attempts <= self.retries else self.dead_letters
 
 
 @dataclass(frozen=True)
-class Opened:
-    """The notes that were opened for a batch (`open_notes`). streams: theirs; may_miss: whether they may be gone;
-    keeps_read: those of how many entries the batch has read stay until the notes of a later batch are taken."""
+class OpenedNotes:
+    """Notes that were opened for a batch (`open_notes`). may_be_deleted: no error if they are deleted; keeps_read:
+    notes on the number of entries read stay until the notes of a later batch are collected."""
 
     streams: Collection[str] = ()
-    may_miss: bool = False
+    may_be_deleted: bool = False
     keeps_read: bool = False
 
 
 @dataclass(frozen=True)
-class Collected:
-    """deleted: streams whose notes were deleted before they were taken; lost: entries that were gone, letters: entries
-    posted as dead letters, retried: entries that wait for another try, all per stream; columns: what tasks found out
-    about columns."""
+class CollectedNotes:
+    """Entries per stream: lost, posted as dead letters, and sent to a retry stream. deleted: streams whose notes were
+    deleted before they were collected; columns: column reports of the tasks."""
 
     deleted: Sequence[str] = ()
     lost: Counter[str] = field(default_factory=Counter)
-    letters: Counter[str] = field(default_factory=Counter)
+    dead_letters: Counter[str] = field(default_factory=Counter)
     retried: Counter[str] = field(default_factory=Counter)
     columns: list[ColumnReport] = field(default_factory=list)
 
@@ -145,68 +144,72 @@ def collect(
     member: Membership,
     streams: Sequence[str],
     token: str,
-    letters_to: Destination,
-    opened: Opened = Opened(),
+    destination: Destination,
+    opened: OpenedNotes = OpenedNotes(),
     limits: Limits = LIMITS,
-) -> Collected:
-    """Take the notes of the batch with this token, which is committed; what other batches left is void.
+) -> CollectedNotes:
+    """Collect and remove the notes of the committed batch with this token. Notes of other batches are discarded.
 
-    Raises ServerError; InvalidOptionError if there are letters and nothing says where they go; DataLossError if notes
-    were deleted and none `may_miss`: then those that are left are still there.
+    Raises ServerError; InvalidOptionError if there are dead letters without a destination; DataLossError if notes were
+    deleted, unless they `may_be_deleted`: the remaining notes are kept then.
     """
     keys = {stream: notes_key(stream, member) for stream in streams}
-    asked = [("HGET", key, _BATCH) if stream in opened.streams else ("EXISTS", key) for stream, key in keys.items()]
-    replies = dict(zip(keys, server.execute_all(asked), strict=True))
-    # If the field names another batch, that one was read later: these notes were taken, and the checkpoint is set back.
-    taken = Collected([stream for stream in keys if stream in opened.streams and replies[stream] is None])
-    if taken.deleted and not opened.may_miss:
-        raise _notes_are_deleted(server, member, taken.deleted[0])
-    there = [stream for stream, reply in replies.items() if reply or stream in opened.streams]
-    kept = b"%b %b " % (token.encode(), _READ) if opened.keeps_read else None
-    for stream in there:
-        for page in _pages(server, keys[stream], limits.note_page, kept):
-            notes = _notes_of(page, keys[stream], stream, member, token)
-            _take(server, member, stream, letters_to, notes, taken, limits)
-            others = [field for field in page if not isinstance(notes.get(field), FailedEntry)]
-            if others:
-                server.execute("HDEL", keys[stream], *others)
-    return taken  # each page was removed; the field `batch` stays, for whoever asks for the same notes again
+    commands = [("HGET", key, _BATCH) if stream in opened.streams else ("EXISTS", key) for stream, key in keys.items()]
+    replies = dict(zip(keys, server.execute_all(commands), strict=True))
+    # If the field names another batch, that batch was read later: these notes were collected, and the checkpoint is an
+    # older one.
+    collected = CollectedNotes([stream for stream in keys if stream in opened.streams and replies[stream] is None])
+    if collected.deleted and not opened.may_be_deleted:
+        raise _notes_are_deleted(server, member, collected.deleted[0])
+    streams_with_notes = [stream for stream, reply in replies.items() if reply or stream in opened.streams]
+    lasting_prefix = b"%b %b " % (token.encode(), _READ) if opened.keeps_read else None
+    for stream in streams_with_notes:
+        for page in _pages(server, keys[stream], limits.note_page, lasting_prefix):
+            notes = _parse_page(page, keys[stream], stream, member, token)
+            _process(server, member, stream, destination, notes, collected, limits)
+            without_letter = [field for field in page if not isinstance(notes.get(field), FailedEntry)]
+            if without_letter:
+                server.execute("HDEL", keys[stream], *without_letter)
+    return collected  # each page was removed; the field `batch` stays, so that a second call finds it
 
 
-def _notes_of(page: Mapping[bytes, bytes], key: bytes, stream: str, member: Membership, token: str) -> _Notes:
-    """What the notes on a page say that are of the batch with this token, by their fields."""
-    mine = {field: value for field, value in page.items() if field.startswith(token.encode() + b" ")}
-    return {field: _read(member, stream, Note(key, field, value)) for field, value in mine.items()}
+def _parse_page(page: Mapping[bytes, bytes], key: bytes, stream: str, member: Membership, token: str) -> _Notes:
+    """Parse those notes of a page that are of the batch with this token."""
+    of_batch = {field: value for field, value in page.items() if field.startswith(token.encode() + b" ")}
+    return {field: _parse(member, stream, Note(key, field, value)) for field, value in of_batch.items()}
 
 
-def _take(
+def _process(
     server: Server,
     member: Membership,
     stream: str,
-    letters_to: Destination,
+    destination: Destination,
     notes: _Notes,
-    taken: Collected,
+    collected: CollectedNotes,
     limits: Limits,
 ) -> None:
-    """Post the letters of a page of notes; what the others say is added to `taken`."""
-    found = sorted((n for n in notes.values() if isinstance(n, FailedEntry)), key=lambda one: StreamId.parse(one.id))
+    """Post the failed entries of a page of notes, and add the other notes to `collected`."""
+    failed = sorted(
+        (note for note in notes.values() if isinstance(note, FailedEntry)), key=lambda entry: StreamId.parse(entry.id)
+    )
     origin = origin_of(stream)
-    taken.lost[stream] += sum(note for note in notes.values() if isinstance(note, int))
-    taken.columns.extend(note for note in notes.values() if isinstance(note, ColumnReport))
-    for attempts in sorted({_attempts(entry) for entry in found}):
-        some = [entry for entry in found if _attempts(entry) == attempts]
-        to = letters_to.of(origin, member.group, attempts)
-        if to is None:
+    collected.lost[stream] += sum(note for note in notes.values() if isinstance(note, int))
+    collected.columns.extend(note for note in notes.values() if isinstance(note, ColumnReport))
+    for attempts in sorted({_attempts(entry) for entry in failed}):
+        entries = [entry for entry in failed if _attempts(entry) == attempts]
+        target = destination.stream_for(origin, member.group, attempts)
+        if target is None:
             raise InvalidOptionError(
-                f"stream {stream!r}: entries of the last batch were set aside in mode=DEADLETTER and are not "
-                "in a dead-letter stream yet; set mode=DEADLETTER and deadLetterStream again for one more run"
+                f"stream {stream!r} has entries of the last batch that mode=DEADLETTER has noted and that are not in a "
+                "dead-letter stream yet. Set mode=DEADLETTER and deadLetterStream again for one run"
             )
-        post(server, to, member.group, some, limits.dead_letters)
-        (taken.letters if to == letters_to.letters else taken.retried)[origin] += len(some)
+        post(server, target, member.group, entries, limits.dead_letters)
+        counts = collected.dead_letters if target == destination.dead_letters else collected.retried
+        counts[origin] += len(entries)
 
 
 def _attempts(entry: FailedEntry) -> int:
-    """How often it was tried."""
+    """Return how many attempts at an entry have failed."""
     return attempts_in(entry.envelope.get("deliveries", ""))
 
 
@@ -217,61 +220,67 @@ def _notes_are_deleted(server: Server, member: Membership, stream: str) -> Strea
 
 
 def open_notes(server: Server, member: Membership, streams: Iterable[str], token: str) -> None:
-    """Tasks of this batch may leave notes on entries of these streams from now on. Raises ServerError."""
+    """Allow the tasks of this batch to write notes on these streams. Raises ServerError."""
     server.execute_all([("HSET", notes_key(stream, member), _BATCH, token) for stream in streams])
 
 
-def void(server: Server, member: Membership, streams: Sequence[str]) -> None:
-    """Delete what tasks of an earlier run noted: the batch is read again. They may have had another schema, another
-    mode, other ranges. The notes of the batch before this one were taken when this one was made."""
+def delete_notes(server: Server, member: Membership, streams: Sequence[str]) -> None:
+    """Delete the notes of an earlier run's tasks, because the batch is read again, perhaps with another schema, mode or
+    other ranges. The notes of the previous batch were collected when this batch was planned."""
     server.execute_all([("DEL", notes_key(stream, member)) for stream in streams])
 
 
-def ranges_read(server: Server, member: Membership, stream: str, token: str) -> dict[tuple[StreamId, StreamId], int]:
-    """How many entries the tasks of the batch with this token have found in their ranges (after, last]."""
-    found: dict[tuple[StreamId, StreamId], int] = {}
+def fetch_rows_read(
+    server: Server, member: Membership, stream: str, token: str
+) -> dict[tuple[StreamId, StreamId], int]:
+    """Return how many entries the tasks of the batch with this token have read, by range (after, last]."""
+    counts: dict[tuple[StreamId, StreamId], int] = {}
     cursor = b"0"
     while True:
         pattern = b"%b %b *" % (token.encode(), _READ)
         cursor, flat = server.execute("HSCAN", notes_key(stream, member), cursor, "MATCH", pattern, "COUNT", 500)
         for name, value in zip(flat[0::2], flat[1::2], strict=True):
             after, last = name.split(b" ")[2].split(b"/")
-            found[StreamId.parse(after), StreamId.parse(last)] = parse_number(value) or 0
+            counts[StreamId.parse(after), StreamId.parse(last)] = parse_number(value) or 0
         if cursor == b"0":
-            return found
+            return counts
 
 
-def _pages(server: Server, key: bytes, size: int, kept: bytes | None) -> Iterator[dict[bytes, bytes]]:
-    """The notes a page at a time, until there are none: every page is removed by whoever takes it. kept: how the names
-    of notes begin that are left out, because they stay; None: there are none."""
-    some = True
-    while some:
-        some, cursor = False, b"0"
+def _pages(server: Server, key: bytes, size: int, lasting_prefix: bytes | None) -> Iterator[dict[bytes, bytes]]:
+    """Yield the notes page by page, until there are none: the caller removes each page. lasting_prefix: of the names of
+    notes that stay and are left out; None: no note stays."""
+    has_notes = True
+    while has_notes:
+        has_notes, cursor = False, b"0"
         while True:
             cursor, flat = server.execute("HSCAN", key, cursor, "COUNT", size)
             fields = zip(flat[0::2], flat[1::2], strict=True)
-            page = {name: value for name, value in fields if name != _BATCH and not (kept and name.startswith(kept))}
+            page = {
+                name: value
+                for name, value in fields
+                if name != _BATCH and not (lasting_prefix and name.startswith(lasting_prefix))
+            }
             if page:
-                some = True
+                has_notes = True
                 yield page
             if cursor == b"0":
                 break
 
 
-def _read(member: Membership, stream: str, note: Note) -> FailedEntry | ColumnReport | int:
+def _parse(member: Membership, stream: str, note: Note) -> FailedEntry | ColumnReport | int:
     _, kind, entry = note.field.split(b" ")
-    if kind in (_RECEIPT, _READ):  # ranges_read looks at the latter
+    if kind in (_RECEIPT, _READ):  # fetch_rows_read returns the latter
         return 0
     if kind == _LOST:
         return parse_number(note.value) or 0
     if kind == _COLUMNS:
         return ColumnReport.from_json(note.value)
     query, batch, when, reason, *fields = parse_replies(note.value)[0]
-    again = ReturnedEntry.of(fields) if is_returned(stream) else None
+    returned = ReturnedEntry.of(fields) if is_returned(stream) else None
     return FailedEntry(
         stream,
         entry,
-        fields if again is None else again.fields,
+        fields if returned is None else returned.fields,
         {
             "stream": stream,
             "id": entry.decode(),
@@ -285,7 +294,7 @@ def _read(member: Membership, stream: str, note: Note) -> FailedEntry | ColumnRe
             "message": reason.decode(),
             "first-failed": when.decode(),
             "last-failed": when.decode(),
-            **({} if again is None else {**again.told(), "deliveries": str(again.attempts + 1)}),
+            **({} if returned is None else {**returned.told(), "deliveries": str(returned.attempts + 1)}),
         },
         note,
     )

@@ -86,7 +86,7 @@ def test_where_the_dead_letter_stream_has_no_ids_left_nothing_is_acknowledged(
             collect(connection, MEMBER, ["s"], "t", Destination(DEAD))
         assert (pending_count(client), client.xrange(DEAD)) == (3, before)
         client.rename(DEAD, "full")
-        assert collect(connection, MEMBER, ["s"], "t", Destination(DEAD)).letters == {"s": 3}
+        assert collect(connection, MEMBER, ["s"], "t", Destination(DEAD)).dead_letters == {"s": 3}
     assert (pending_count(client), numbers(server, DEAD)) == (0, [0, 1, 2])
 
 
@@ -241,7 +241,7 @@ def test_where_rights_are_taken_away_within_the_transaction_the_entries_are_pend
 
         def all_of(connection: Connection) -> object:
             if found_by == "note":
-                return collect(connection, MEMBER, ["s"], "t", Destination(DEAD)).letters
+                return collect(connection, MEMBER, ["s"], "t", Destination(DEAD)).dead_letters
             return dead_entries.dead_letter(connection, "g", given_up, DEAD)
 
         try:
@@ -277,7 +277,7 @@ def test_where_ids_run_out_within_the_transaction_the_entries_are_pending_again(
             collect(connection, MEMBER, ["s"], "t", Destination(DEAD))
         assert (pending_count(client), numbers(server, DEAD)) == (2, [-1, 0])
         client.rename(DEAD, "full")
-        assert collect(connection, MEMBER, ["s"], "t", Destination(DEAD)).letters == {"s": 2}
+        assert collect(connection, MEMBER, ["s"], "t", Destination(DEAD)).dead_letters == {"s": 2}
     assert (pending_count(client), numbers(server, DEAD)) == (0, [1, 2])
 
 

@@ -14,7 +14,7 @@ import redis
 from spark_streams.errors import DataLossError, InvalidOptionError, ServerUnreachableError
 from spark_streams.model.ids import StreamId
 from spark_streams.source.microbatch import acknowledge
-from spark_streams.source.notes.task_notes import Writer, notes_key
+from spark_streams.source.notes.task_notes import NoteWriter, notes_key
 from spark_streams.wire.connection.connection import Connection
 from tools.driving import ALL, SMALL, add, drain, pending_count, read, reader, rows
 from tools.servers.server import Server
@@ -37,14 +37,14 @@ def test_a_connection_that_breaks_while_a_task_leaves_a_note_is_made_again(
     one = reader(server, **LETTERS)
     start = one.initialOffset()
     end = one.latestOffset(start, ALL)
-    honest = Writer.dead
+    honest = NoteWriter.dead
 
-    def breaks(self: Writer, *given: Any) -> None:
+    def breaks(self: NoteWriter, *given: Any) -> None:
         honest(self, *given)
-        monkeypatch.setattr(Writer, "dead", honest)
+        monkeypatch.setattr(NoteWriter, "dead", honest)
         raise ServerUnreachableError("it closed the connection")
 
-    monkeypatch.setattr(Writer, "dead", breaks)
+    monkeypatch.setattr(NoteWriter, "dead", breaks)
     assert read(one, start, end) == [1, 2, 4, 5, 7, 8]
     assert one.latestOffset(end, ALL) == end
     assert client.xlen("dead") == 3
@@ -335,7 +335,7 @@ def test_letters_of_a_committed_batch_are_posted_whatever_the_mode_is_now(server
     start = crashed.initialOffset()
     end = crashed.latestOffset(start, ALL)
     assert read(crashed, start, end) == [1, 2, 4, 5]
-    with pytest.raises(InvalidOptionError, match="stream 's': entries of the last batch .* set mode=DEADLETTER"):
+    with pytest.raises(InvalidOptionError, match="stream 's' has entries of the last batch .* Set mode=DEADLETTER"):
         reader(server).latestOffset(end, ALL)
     assert pending_count(client) == 6
     elsewhere = reader(server, maxDeliveries="3", deadLetterStream="dead")
