@@ -1,8 +1,8 @@
-"""`rstream …`: look at streams and groups of any server, run jobs, or serve the bundled engine.
+"""`rstream …`: show streams and groups of any server, change groups, run jobs, or serve the bundled engine.
 
-Its commands are in commands/. Read-only ones never change a stream or a group, and start no engine. Exit codes: 0 fine,
-1 the server or the engine said no, 2 usage, 3 something is not well: a group is further behind than `rstream lag` was
-told to allow, `rstream doctor` has found a warning or worse, a dry run (`rstream groups …`) would be refused now.
+The commands are in commands/. A read-only command never changes a stream or a group, and starts no engine. Exit codes:
+0 success; 1 error of the server or the engine; 2 wrong usage; 3 a check failed: a group is further behind than
+`rstream lag` allows, `rstream doctor` reports a warning or a danger, or a change (`rstream groups …`) would be refused.
 """
 
 from __future__ import annotations
@@ -34,28 +34,28 @@ from spark_streams.commands.url import url
 @click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="rstream")
 def main() -> None:
-    """Redis Streams for Spark: what is in the streams, who reads them, jobs, and a stream engine for this machine.
+    """Redis Streams for Spark: show streams and consumer groups, run Spark jobs, serve a stream engine on this machine.
 
-    The server is --url or $RSTREAM_URL, else the bundled engine of this machine (embedded:).
+    The server is --url, else $RSTREAM_URL, else the bundled engine of this machine (embedded:).
 
     \b
     Examples:
-      rstream streams                   what is there
-      rstream show orders --last 3      what is in it
-      rstream tail orders -f            and what comes
-      rstream top                       who keeps up, live
-      rstream report --for 60s          a page for the browser
-      rstream lag --max 10000           an exit code for an alert
-      rstream exporter                  metrics of all streams and groups, for Prometheus
-      rstream groups seek orders --group etl --to 1h   what it would take to read an hour again; --yes does it
-      rstream replay orders --group etl --from 1h      a stopped query reads the last hour again
-      rstream add orders customer=ann amount=12.50
-      rstream dead list                 what could not be processed
-      rstream init etl --stream orders  a job's configuration to begin with
-      rstream run etl --config etl.toml a job of Spark, without a program of your own
-      rstream doctor                    whether a server is fit for streams, and what to set
-      rstream url                       where other clients find the bundled engine
-      rstream COMMAND --help            more of these
+      rstream streams                   list the streams
+      rstream show orders --last 3      show the last 3 entries
+      rstream tail orders -f            follow new entries
+      rstream top                       watch rates and lag live
+      rstream report --for 60s          write an HTML page
+      rstream lag --max 10000           check the lag; the exit code is 3 if a group is too far behind
+      rstream exporter                  serve metrics of all streams and groups for Prometheus
+      rstream groups seek orders --group etl --to 1h   preview: set the group back by an hour; --yes does it
+      rstream replay orders --group etl --from 1h      preview: a stopped query reads the last hour again
+      rstream add orders customer=ann amount=12.50     append an entry
+      rstream dead list                 list dead letters: entries that could not be processed
+      rstream init etl --stream orders  write a job's configuration
+      rstream run etl --config etl.toml run a Spark job without writing a program
+      rstream doctor                    check a server's settings, and print what to set
+      rstream url                       print the address of the bundled engine for other clients
+      rstream COMMAND --help            more about a command
     """
 
 

@@ -1,9 +1,9 @@
-"""Fixtures for tests of code that uses streams; pytest finds them wherever this package is installed.
+"""Fixtures for tests of code that uses streams. pytest finds them in every environment that has this package.
 
     def test_orders(rstream_client, rstream_url): …
 
-Every pytest of such an environment imports this module: it imports pytest alone. The first test that asks for an engine
-starts it.
+Every pytest run of such an environment imports this module, so it imports only pytest. The first test that uses an
+engine starts it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def _rstream_running_engine() -> Iterator[LocalEngine]:
 
 @pytest.fixture
 def rstream_engine(_rstream_running_engine: LocalEngine) -> LocalEngine:
-    """A stream engine of this test session's own, empty; what a test leaves in it stays until the next one begins."""
+    """The stream engine of this test session, emptied before each test."""
     import redis
 
     with redis.Redis.from_url(_rstream_running_engine.url) as client:
@@ -39,13 +39,13 @@ def rstream_engine(_rstream_running_engine: LocalEngine) -> LocalEngine:
 
 @pytest.fixture
 def rstream_url(rstream_engine: LocalEngine) -> str:
-    """Its address: for option `url`, for `RSTREAM_URL`, for any client of Redis."""
+    """URL of the engine: for option `url`, for `RSTREAM_URL` and for any Redis client."""
     return rstream_engine.url
 
 
 @pytest.fixture
 def rstream_client(rstream_url: str) -> Iterator[redis.Redis]:
-    """A client of redis-py for it."""
+    """A redis-py client of the engine, with `decode_responses=True`."""
     import redis
 
     with redis.Redis.from_url(rstream_url, decode_responses=True) as client:

@@ -1,5 +1,5 @@
-"""The commands of `rstream`, a file for each kind; cli.py puts them together.
+"""The commands of `rstream`, one file for each; cli.py puts them together.
 
-A command parses its words, asks what does the work, and prints: a table for people, JSON for programs (`--json`).
-What it needs is imported when it runs, so that `rstream --help` is there at once.
+A command parses its arguments, calls the module that does the work, and prints a table, or JSON with `--json`. It
+imports what it needs only when it runs, so that `rstream --help` is fast.
 """

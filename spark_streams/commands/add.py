@@ -23,18 +23,19 @@ _CHUNK = 1_000  # entries that are sent together
 @click.command(short_help="Append an entry, or JSON lines.")
 @click.argument("stream")
 @click.argument("fields", metavar="FIELD=VALUE... | -", nargs=-1, required=True)
-@click.option("--id", "entry", default="*", help="The entry's id; the server's own choice where it is not given.")
-@click.option("--maxlen", type=click.IntRange(1), help="Trim the stream to about so many entries (MAXLEN ~).")
-@click.option("--no-create", is_flag=True, help="Only where the stream exists (NOMKSTREAM, Redis 6.2).")
+@click.option("--id", "entry", default="*", help="ID of the entry; * lets the server generate it.")
+@click.option("--maxlen", type=click.IntRange(1), help="Trim the stream to about this many entries (MAXLEN ~).")
+@click.option("--no-create", is_flag=True, help="Fail if the stream does not exist (NOMKSTREAM, Redis 6.2).")
 @url_option
 @json_option
 def add(
     stream: str, fields: tuple[str, ...], entry: str, maxlen: int | None, no_create: bool, url: str, as_json: bool
 ) -> None:
-    """Append an entry to STREAM; with `-`, one for each JSON object that a line of standard input holds.
+    """Append an entry to STREAM. With `-`, append one entry for each line of standard input; a line is a JSON object.
 
-    In JSON lines a string is written as it is, a number with its own digits, true and false as these words; null
-    leaves the field out; lists and objects are written as JSON. Prints the id, or how many were added.
+    In JSON lines a string is written unchanged, a number with its original digits, true and false as these words, and
+    lists and objects as JSON. A field whose value is null is left out. The command prints the entry's ID; with `-` the
+    number of added entries.
 
     \b
     Examples:
@@ -47,7 +48,7 @@ def add(
     head += [] if maxlen is None else ["MAXLEN", "~", maxlen]
     if fields == ("-",):
         if entry != "*":
-            raise click.UsageError("--id goes with one entry, not with -")
+            raise click.UsageError("--id sets the ID of a single entry, so it cannot be used with -; leave out --id")
         entries: Iterable[Sequence[str]] = _lines(click.open_file("-", encoding="utf-8"))
     else:
         entries = [_pairs(fields)]
@@ -59,13 +60,15 @@ def add(
     if as_json:
         print_json({"stream": stream, "added": added, "last": last})
     elif fields == ("-",):
-        say(f"added {counted(added, 'entry', 'entries')}" + (f", the last one is {last}" if last else ""))
+        say(f"added {counted(added, 'entry', 'entries')}" + (f", the last ID is {last}" if last else ""))
     else:
         say(last or "")
 
 
 def _send(server: Server, head: Sequence[Argument], entries: Iterator[Sequence[str]]) -> tuple[int, str | None]:
-    """How many were added, and the last id. Raises ServerError, SchemaError, which say how many were added before."""
+    """Return the number of added entries, and the last ID.
+
+    Raises ServerError, SchemaError: the message holds the number of entries that were added before the error."""
     from spark_streams.wire.connection.connection import ReplyError
 
     added, last = 0, None
@@ -79,8 +82,8 @@ def _send(server: Server, head: Sequence[Argument], entries: Iterator[Sequence[s
             refused = error
         for command, reply in zip(chunk, server.pipeline(chunk), strict=True):
             if isinstance(reply, ReplyError):
-                said = server.error_of(reply, command[:2])
-                raise type(said)(f"{said.message} ({added:,} entries were added before)")
+                server_error = server.error_of(reply, command[:2])
+                raise type(server_error)(f"{server_error.message} ({added:,} entries were added before)")
             if reply is None:
                 raise ServerReplyError(f"stream {head[1]!r} at {server.address} does not exist; leave out --no-create")
             added, last = added + 1, reply.decode()
@@ -91,33 +94,33 @@ def _send(server: Server, head: Sequence[Argument], entries: Iterator[Sequence[s
 
 
 def _pairs(words: Sequence[str]) -> list[str]:
-    found: list[str] = []
+    fields: list[str] = []
     for word in words:
         name, equals, value = word.partition("=")
         if not equals:
-            raise click.UsageError(f"{word!r} is not FIELD=VALUE (or `-` alone, for JSON lines from standard input)")
-        found += [name, value]
-    return found
+            raise click.UsageError(f"{word!r} is not FIELD=VALUE; write FIELD=VALUE, or a single - to read JSON lines")
+        fields += [name, value]
+    return fields
 
 
 class _Number(str):
-    """A number as it was written."""
+    """A number with its original digits."""
 
 
 def _lines(lines: Iterable[str]) -> Iterator[list[str]]:
-    """The fields of each line; empty lines are passed over. Raises SchemaError."""
+    """Yield the fields of each line. Empty lines are skipped. Raises SchemaError."""
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
             value = json.loads(line, parse_int=_Number, parse_float=_Number, parse_constant=_Number)
         except ValueError as error:
-            raise SchemaError(f"line {number} is no JSON: {error}") from None
+            raise SchemaError(f"line {number} is not JSON: {error}") from None
         if not isinstance(value, Mapping):
-            raise SchemaError(f"line {number} is not a JSON object; write one with the entry's fields on each line")
-        fields = [word for name, one in value.items() if one is not None for word in (name, _text(one))]
+            raise SchemaError(f"line {number} is not a JSON object; write one JSON object on each line")
+        fields = [word for name, content in value.items() if content is not None for word in (name, _text(content))]
         if not fields:
-            raise SchemaError(f"line {number} has no field; an entry needs one at least")
+            raise SchemaError(f"line {number} has no field whose value is not null; an entry needs at least one")
         yield fields
 
 
@@ -130,7 +133,7 @@ def _text(value: object) -> str:
 
 
 def _json(value: object) -> str:
-    """JSON in which numbers keep their digits."""
+    """Return JSON in which numbers keep their digits."""
     if isinstance(value, _Number):
         return str(value)
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""Entries for people: what they hold, how old they are, and which is near where one is not there."""
+"""Print entries: their fields and age, and the nearest entries if an entry does not exist."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from spark_streams.model.ids import MAX_ID, MIN_ID, U64_MAX, StreamId
 if TYPE_CHECKING:
     from spark_streams.wire.connection.server import Server
 
-_NO_TIME = 100 * 366 * 86_400_000  # milliseconds: an id that far from now is a number
+_NO_TIME = 100 * 366 * 86_400_000  # milliseconds: an ID that is further from now is not a time
 _VALUE = 500  # characters of a value that are shown
-_ALIGNED = 24  # columns of the widest name that values stand beside
+_ALIGNED = 24  # columns: values are aligned behind names up to this width
 
 
 def parse_id(text: str) -> tuple[StreamId, StreamId]:
-    """(first, last) of what an id stands for: one without a sequence is all of its millisecond. Raises UsageError."""
+    """Return (first, last) entry ID of a text: an ID without a sequence is a whole millisecond. Raises UsageError."""
     try:
         return StreamId.parse(text), StreamId.parse(text, missing_seq=U64_MAX)
     except ValueError as error:
@@ -28,22 +28,23 @@ def parse_id(text: str) -> tuple[StreamId, StreamId]:
 
 
 def age(entry: str) -> str:
-    """How long ago an entry was added; its id itself where that is no time."""
+    """Return how long ago an entry was added, or its ID if that is not a time."""
     from spark_streams.monitor.terminal.units import duration
 
     ms = time.time() * 1000 - StreamId.parse(entry).ms
     return f"{duration(max(ms, 0))} ago" if abs(ms) < _NO_TIME else entry
 
 
-def print_entry(what: str, entry: str, pairs: Iterable[tuple[bytes, bytes]], note: str = "") -> None:
-    """An entry, a line for each field. what: it is; note: what else is known of it. Bytes that are no text, or that a
-    terminal would obey, are escaped; of a long value the beginning is shown."""
+def print_entry(title: str, entry: str, pairs: Iterable[tuple[bytes, bytes]], note: str = "") -> None:
+    """Print an entry, one line per field. title: stands before the ID; note: stands behind it.
+
+    Bytes that are not UTF-8 and terminal control characters are escaped. Long values are cut."""
     from spark_streams.model.printable import printable
 
-    old = age(entry)
-    more = "   ".join(printable(one) for one in ("" if old == entry else old, note) if one)
-    head = click.style(f"{printable(what)} {entry}", bold=True)
-    click.echo(head + (click.style(f"   {more}", dim=True) if more else ""))
+    entry_age = age(entry)
+    remarks = "   ".join(printable(remark) for remark in ("" if entry_age == entry else entry_age, note) if remark)
+    head = click.style(f"{printable(title)} {entry}", bold=True)
+    click.echo(head + (click.style(f"   {remarks}", dim=True) if remarks else ""))
     lines = [(_printable(name), _shown(value), name.startswith(b"dl.")) for name, value in pairs]
     width = max((len(name) for name, _, _ in lines if len(name) <= _ALIGNED), default=0)
     for name, value, dim in lines:
@@ -51,7 +52,7 @@ def print_entry(what: str, entry: str, pairs: Iterable[tuple[bytes, bytes]], not
 
 
 def entry_as_json(entry: str, pairs: Iterable[tuple[bytes, bytes]], **more: object) -> dict[str, object]:
-    """An entry for programs, as rstream dead export writes fields. more: what else is known, before its id."""
+    """Return an entry as a JSON object, with fields as rstream dead export writes them. more: keys before the ID."""
     from spark_streams.deadletter.envelope import text
     from spark_streams.deadletter.inspect.export import fields_as_json
 
@@ -59,14 +60,14 @@ def entry_as_json(entry: str, pairs: Iterable[tuple[bytes, bytes]], **more: obje
 
 
 def no_such_entry(server: Server, stream: str, entry: str) -> StreamStateError:
-    """The error for an entry that is not there, with those that are next to it."""
+    """Return the error for an entry that does not exist; its message names the neighbours."""
     first, last = parse_id(entry)
     before = server.execute("XREVRANGE", stream, bytes(first), bytes(MIN_ID), "COUNT", 1)
     behind = server.execute("XRANGE", stream, bytes(last), bytes(MAX_ID), "COUNT", 1)
     near = [
-        f"{found[0][0].decode()} stands {where} it"
-        for found, where in ((before, "before"), (behind, "behind"))
-        if found
+        f"the entry {side} it is {neighbours[0][0].decode()}"
+        for neighbours, side in ((before, "before"), (behind, "after"))
+        if neighbours
     ]
     hint = " and ".join(near) or "the stream is empty"
     return StreamStateError(f"no entry {entry} in stream {stream!r} at {server.address}; {hint}")

@@ -1,4 +1,4 @@
-"""`rstream init`: a job's configuration to begin with; alert rules and a dashboard for `rstream exporter`."""
+"""`rstream init`: write a sample configuration of a job, or alert rules or a dashboard for `rstream exporter`."""
 
 from __future__ import annotations
 
@@ -18,22 +18,24 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _THEN = {
-    "alerts": "  name it in rule_files of prometheus.yml, and reload Prometheus",
+    "alerts": "  add it to rule_files in prometheus.yml, and reload Prometheus",
     "grafana": "  import it in Grafana: Dashboards, New, Import",
 }
 
 
-@click.command(short_help="A job's configuration; alert rules; a dashboard.")
+@click.command(short_help="Write a job's configuration, alert rules or a dashboard.")
 @sample_argument
-@output_option("The file to write; default: NAME with its ending, in this folder.")
-@click.option("--stream", metavar="STREAM", help="A stream that there is: its name and fields are put in.")
+@output_option("The file to write; default: NAME with its suffix, in the current folder.")
+@click.option(
+    "--stream", metavar="STREAM", help="An existing stream: write its name and fields into the configuration."
+)
 @url_option
 def init(name: str, output: str | None, stream: str | None, url: str) -> None:
-    """Write a commented configuration of a job: load, etl, aggregate, archive, reprocess_dead_letters; or what goes
-    with `rstream exporter`: alerts (rules for Prometheus), grafana (a dashboard).
+    """Write a commented configuration of the job NAME: load, etl, aggregate, archive, reprocess_dead_letters. Or write
+    a file for `rstream exporter`: alerts (rules for Prometheus), grafana (a dashboard).
 
-    It never overwrites a file. Without --stream a job's is the sample about flights; with it the names of fields and
-    their types are found in entries of the stream, oldest and newest ones: look at them before you trust them.
+    The command never overwrites a file. Without --stream the configuration is an example about flights. With --stream
+    it takes field names and types from the oldest and newest entries of the stream: check the types before you use it.
 
     \b
     Examples:
@@ -44,10 +46,10 @@ def init(name: str, output: str | None, stream: str | None, url: str) -> None:
     from spark_streams.jobs.settings.sample_config import adapt_sample, file_name, sample_config
 
     if name in MONITORING and stream is not None:
-        raise click.UsageError(f"--stream goes with a job: {file_name(name)} is for all streams")
+        raise click.UsageError(f"--stream applies only to jobs: {file_name(name)} covers all streams; leave it out")
     path = Path(output or file_name(name))
     if path.exists():
-        raise click.UsageError(f"{path} exists, and is not overwritten: name another file with --output")
+        raise click.UsageError(f"{path} exists and is not overwritten; name another file with --output")
     text = sample_config(name)
     typed = click.get_current_context().get_parameter_source("url") is ParameterSource.COMMANDLINE
     is_plain = redacted(url) == url
@@ -59,13 +61,13 @@ def init(name: str, output: str | None, stream: str | None, url: str) -> None:
     except OSError as error:
         raise click.ClickException(f"{path} cannot be written: {error.strerror}") from None
     then = _THEN.get(name, f"  rstream run {name} --config {shlex.quote(str(path))} --check")
-    click.echo(f"wrote {path}: look through it, then\n{then}")
+    click.echo(f"wrote {path}: check it, then\n{then}")
     if stream is not None and typed and not is_plain:
-        click.echo("  with RSTREAM_URL set: the url has a login, and is not written into the file")
+        click.echo("  set RSTREAM_URL before: the URL contains a login, so it was not written into the file")
 
 
 def _columns(url: str, stream: str) -> Sequence[tuple[str, str]]:
-    """The fields of a stream's entries, and their types. Raises StreamStateError where there is none, SchemaError."""
+    """Return (name, type) of the fields of a stream. Raises StreamStateError if there are none, SchemaError."""
     from spark_streams.jobs.start import exit_if_packages_missing
 
     exit_if_packages_missing()
@@ -75,5 +77,5 @@ def _columns(url: str, stream: str) -> Sequence[tuple[str, str]]:
         named_streams(server, [stream])
         columns = columns_of(server, stream)
     if not columns:
-        raise StreamStateError(f"stream {stream!r} has no entry whose fields could become columns; leave out --stream")
+        raise StreamStateError(f"no entry of stream {stream!r} has fields that can become columns; leave out --stream")
     return columns

@@ -1,4 +1,4 @@
-"""`rstream run`: a job of the package, in this Python, or by spark-submit."""
+"""`rstream run`: run a job of the package, in this Python process or with spark-submit."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from spark_streams.jobs.arguments import job_argument, job_options
 @click.command()
 @job_argument
 @job_options
-@click.option("--submit", is_flag=True, help="By spark-submit, as [spark] submit = true in the configuration.")
+@click.option("--submit", is_flag=True, help="Use spark-submit, like [spark] submit = true in the configuration.")
 def run(
     job: str,
     config: str | None,
@@ -22,13 +22,13 @@ def run(
 ) -> None:
     """Run a job: load, etl, aggregate, archive, reprocess_dead_letters.
 
-    Spark runs in this Python, on this machine, unless [spark] of the configuration says otherwise: master, and any key
-    of Spark's. Ctrl-C and SIGTERM let the batch in flight finish. Exit codes: 0 done, or stopped by a signal; 1 the job
-    failed; 2 the arguments or the configuration are wrong.
+    By default Spark runs in this Python process on this machine. [spark] in the configuration sets another master and
+    any Spark property. On Ctrl-C or SIGTERM the job finishes its running batch and stops. Exit codes: 0 finished, or
+    stopped by a signal; 1 the job failed; 2 an argument or the configuration is wrong.
 
     \b
     Examples:
-      rstream init etl --stream orders          a configuration to begin with
+      rstream init etl --stream orders          write a configuration first
       rstream run etl --config etl.toml --check
       rstream run etl --config etl.toml --set source.maxEntriesPerTrigger=50000
       rstream run etl --config etl.toml --submit --set spark.master=spark://host:7077

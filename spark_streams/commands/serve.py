@@ -1,4 +1,4 @@
-"""`rstream serve`: the bundled engine."""
+"""`rstream serve`: serve the bundled engine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import click
 )
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def serve(arguments: tuple[str, ...]) -> None:
-    """Serve the bundled stream engine; options are named as in redis.conf (rstream serve --help)."""
+    """Serve the bundled stream engine. Its options have the names of redis.conf (rstream serve --help)."""
     from spark_streams.engine.__main__ import main as engine_main
 
     sys.exit(engine_main(list(arguments), prog="rstream serve"))

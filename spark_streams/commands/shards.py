@@ -1,9 +1,9 @@
-"""`rstream shards`: streams in shards, the names of one stream's shards, their deletion, lost shards made again."""
+"""`rstream shards`: list sharded streams and their shards, delete them, create lost shards again."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import click
@@ -17,13 +17,15 @@ if TYPE_CHECKING:
     from spark_streams.wire.connection.server import Server
 
 
-@click.command(short_help="Streams in shards: which there are, and one's names.")
+@click.command(short_help="List sharded streams, or the shards of one.")
 @click.argument("stream", required=False)
 @click.option("--delete", is_flag=True, help="Delete STREAM with all its shards, if every group has read them.")
 @click.option(
-    "--force", is_flag=True, help="With --delete: also if entries are unread, pending or waiting for a retry."
+    "--force", is_flag=True, help="With --delete: even if entries are unread, pending or waiting for a retry."
 )
-@click.option("--count", type=click.IntRange(1), help="With --delete: only the shards of this number.")
+@click.option(
+    "--count", type=click.IntRange(1), help="With --delete: only the set of shards with this number of shards."
+)
 @click.option(
     "--recreate", is_flag=True, help="Create the lost shards of STREAM again, empty. Their entries stay lost."
 )
@@ -32,21 +34,22 @@ if TYPE_CHECKING:
 def shards(
     stream: str | None, delete: bool, force: bool, count: int | None, recreate: bool, url: str, as_json: bool
 ) -> None:
-    """Streams in shards, how many and by which column; of one STREAM the names of its shards, one to a line.
+    """List sharded streams with their number of shards and their column. With STREAM: print the names of its shards,
+    one per line.
 
     \b
     Examples:
       rstream shards
       rstream shards orders | xargs -n 1 redis-cli -c XLEN
-      rstream shards orders --delete     to begin anew with another number (docs/guide/order-by-key.md)
+      rstream shards orders --delete     before a change of the number of shards (docs/guide/order-by-key.md)
       rstream shards orders --recreate   after shards were lost and cannot be restored
     """
     if (delete or recreate) and stream is None:
-        raise click.UsageError("--delete and --recreate go with a STREAM")
+        raise click.UsageError("--delete and --recreate need a STREAM; name one")
     if delete and recreate:
-        raise click.UsageError("--delete and --recreate contradict")
+        raise click.UsageError("--delete and --recreate exclude each other; leave out one of them")
     if (force or count is not None) and not delete:
-        raise click.UsageError("--force and --count go with --delete")
+        raise click.UsageError("--force and --count apply only with --delete")
     with connect(url) as server:
         if stream is None:
             _list(server, as_json)
@@ -61,32 +64,40 @@ def shards(
 def _show(server: Server, stream: str, as_json: bool) -> None:
     from spark_streams.shards.settling import fetch_shard_sets
 
-    known = fetch_shard_sets(server, [stream]).get(stream)
-    if known is None:
+    shard_set = known_shards(server, [stream]).get(stream)
+    if shard_set is None:
         raise _not_in_shards(server, stream)
-    _print(known, "\n".join(known.names), as_json)
+    _print(shard_set, "\n".join(shard_set.names), as_json)
 
 
 def _survey(server: Server, stream: str) -> Survey:
-    """What the server has of it. Raises StreamStateError if that is nothing."""
-    from spark_streams.shards.survey import fetch_surveys
+    """Return what the server stores about a sharded stream. Raises StreamStateError if it stores nothing."""
+    from spark_streams.shards.survey import look
 
-    found = fetch_surveys(server, [stream])[stream]
-    if found.refusal is not None:
-        raise server.error_of(found.refusal, ("TYPE", stream))
-    if found.registered is None and not found.existing:
+    survey = look(server, [stream])[stream]
+    if survey.refusal is not None:
+        raise server.error_of(survey.refusal, ("TYPE", stream))
+    if survey.registered is None and not survey.there:
         raise _not_in_shards(server, stream)
-    return found
+    return survey
 
 
 def _not_in_shards(server: Server, stream: str) -> StreamStateError:
-    return StreamStateError(f"stream {stream!r} at {server.address} is not in shards; rstream shards lists what is")
+    return StreamStateError(
+        f"stream {stream!r} at {server.address} is not sharded; rstream shards lists sharded streams"
+    )
 
 
-def _print(known: ShardSet, line: str, as_json: bool, **more: object) -> None:
+def _print(shard_set: ShardSet, line: str, as_json: bool, **more: object) -> None:
     if as_json:
         print_json(
-            {"stream": known.stream, "shards": known.count, "by": known.key_column, "names": known.names, **more}
+            {
+                "stream": shard_set.stream,
+                "shards": shard_set.count,
+                "by": shard_set.by,
+                "names": shard_set.names,
+                **more,
+            }
         )
     else:
         say(line)
@@ -97,103 +108,112 @@ def _list(server: Server, as_json: bool) -> None:
     from spark_streams.shards.survey import fetch_surveys
     from spark_streams.wire.replies.scan import list_streams
 
-    # A shard is created with the key that tells of it: no other keys are to be looked through.
+    # The registry key of a sharded stream is created together with its shards, so a scan of the streams finds all.
     counts: dict[str, set[int]] = {}
     for shard in [Shard.parse(name.decode("utf-8", "replace")) for name in list_streams(server)]:
         if shard is not None:
             counts.setdefault(shard.stream, set()).add(shard.count)
-    rows = [
-        row for stream, found in fetch_surveys(server, sorted(counts)).items() for row in _rows(found, counts[stream])
-    ]
+    rows = [row for stream, survey in look(server, sorted(counts)).items() for row in _rows(survey, counts[stream])]
     if as_json:
-        print_json([asdict(row) for row in rows])
+        print_json([row.facts() for row in rows])
     else:
-        shown = [(one.stream, one.shards, one.by or "-", one.state) for one in rows]
+        shown = [(row.stream, row.shards, row.column or "-", row.state) for row in rows]
         print_table(("stream", "shards", "by", "state"), shown)
 
 
 @dataclass(frozen=True)
 class _Row:
-    """One set of shards. shards: how many; key: whether the key that tells of it exists."""
+    """A set of shards. shards: their number; column: by which they are chosen; key: whether the registry key exists."""
 
     stream: str
     shards: int
-    by: str | None
+    column: str | None
     lost: list[str]
     key: bool
 
+    def facts(self) -> dict[str, object]:
+        """Return the row as a JSON object."""
+        facts: dict[str, object] = {"stream": self.stream, "shards": self.shards, "by": self.column}
+        return {**facts, "lost": self.lost, "key": self.key}
+
     @property
     def state(self) -> str:
-        """For people."""
+        """The state as text."""
         lost = [f"{len(self.lost)} lost"] if self.lost else []
-        return ", ".join([*lost, *([] if self.key else ["no key says so"])]) or "whole"
+        return ", ".join([*lost, *([] if self.key else ["not registered"])]) or "complete"
 
 
-def _rows(found: Survey, counts: Collection[int]) -> list[_Row]:
-    """One for the set in use, and one for each other number of which shards exist."""
-    known = found.shard_set
+def _rows(survey: Survey, counts: Collection[int]) -> list[_Row]:
+    """Return a row for the set in use, and one for each other number of shards that exists."""
+    shard_set = survey.known
     rows = []
-    for count in sorted({*counts, *([] if known is None else [known.count])}):
-        is_used = known is not None and known.count == count
-        by = known.key_column if known is not None and is_used else None
-        lost = list(found.lost) if is_used else []
-        rows.append(_Row(found.stream, count, by, lost, found.registered is not None and is_used))
+    for count in sorted({*counts, *([] if shard_set is None else [shard_set.count])}):
+        is_used = shard_set is not None and shard_set.count == count
+        column = shard_set.by if shard_set is not None and is_used else None
+        lost = list(survey.lost) if is_used else []
+        rows.append(_Row(survey.stream, count, column, lost, survey.registered is not None and is_used))
     return rows
 
 
-def _recreate(server: Server, found: Survey, as_json: bool) -> None:
-    """Raises ShardsError if a plain stream or shards of another number are there, too."""
-    from spark_streams.shards.settling import ensure_shards
-    from spark_streams.shards.survey import require_complete
+def _recreate(server: Server, survey: Survey, as_json: bool) -> None:
+    """Raises ShardsError if a plain stream or shards of another number exist, too."""
+    from spark_streams.shards.settling import settle
+    from spark_streams.shards.survey import require_whole
 
-    require_complete(server, found, accepts_loss=True)
-    assert found.shard_set is not None
-    known = ensure_shards(server, found.stream, found.shard_set.count, accepts_loss=True)
-    line = "\n".join(f"created {name}, empty" for name in found.lost) or "no shard is lost"
-    _print(known, line, as_json, recreated=found.lost)
+    require_whole(server, survey, accepts_loss=True)
+    assert survey.known is not None
+    shard_set = settle(server, survey.stream, survey.known.count, accepts_loss=True)
+    line = "\n".join(f"created {name}, empty" for name in survey.lost) or "no shard is lost; nothing was created"
+    _print(shard_set, line, as_json, recreated=survey.lost)
 
 
-def _delete(server: Server, found: Survey, count: int | None, force: bool, as_json: bool) -> None:
-    """Raises StreamStateError if a group has not read all, or there is none, or entries wait for a retry."""
-    from spark_streams.shards.deletion import delete_shards, retry_streams_of
+def _delete(server: Server, survey: Survey, count: int | None, force: bool, as_json: bool) -> None:
+    """Raises StreamStateError if a group has not read all entries, no group exists, or entries wait for a retry."""
+    from spark_streams.shards.deletion import delete, retry_streams_of
     from spark_streams.shards.registry import ShardSet
     from spark_streams.shards.survey import require_complete
 
     if count is None:
-        require_complete(server, found, accepts_loss=True)
-    known = found.shard_set
-    if known is None or count not in (None, known.count):
-        known = ShardSet(found.stream, count or 0)
-    beside = retry_streams_of(server, known)
+        require_whole(server, survey, accepts_loss=True)
+    shard_set = survey.known
+    if shard_set is None or count not in (None, shard_set.count):
+        shard_set = ShardSet(survey.stream, count or 0)
+    retry_streams = retry_streams_of(server, shard_set)
     if not force:
-        _require_read(server, known, [name for name, one in beside.items() if one.attempts is None])
-        _require_none_waits(server, known, [name for name, one in beside.items() if one.attempts is not None])
-    delete_shards(server, found, known, beside.items())
-    _print(known, f"deleted {known.stream}: {known.count} shards", as_json)
+        _require_read(
+            server, shard_set, [name for name, retry_stream in retry_streams.items() if retry_stream.attempts is None]
+        )
+        _require_none_waits(
+            server,
+            shard_set,
+            [name for name, retry_stream in retry_streams.items() if retry_stream.attempts is not None],
+        )
+    delete(server, survey, shard_set, retry_streams.items())
+    _print(shard_set, f"deleted {shard_set.stream}: {shard_set.count} shards", as_json)
 
 
-def _require_none_waits(server: Server, known: ShardSet, names: Sequence[str]) -> None:
+def _require_none_waits(server: Server, shard_set: ShardSet, names: Sequence[str]) -> None:
     from spark_streams.deadletter.retry.waiting_entries import waiting_entries
 
-    for one in waiting_entries(server, [name.encode() for name in names]):
+    for waiting in waiting_entries(server, [name.encode() for name in names]):
         raise StreamStateError(
-            f"{one.entries:,} entries of {one.stream!r} at {server.address} wait for another try by group "
-            f"{one.group!r} (retryDelay), and nothing is deleted: let its query run until none waits (rstream dead "
-            f"list), or send them back (rstream dead redrive '{one.waits_in}'); --force deletes them all the same"
+            f"nothing was deleted: {waiting.entries:,} entries of {waiting.stream!r} at {server.address} wait for a "
+            f"retry by group {waiting.group!r} (retryDelay); let its query run until rstream dead list shows none, or "
+            f"send them back with rstream dead redrive '{waiting.waits_in}'; --force deletes them, and they are lost"
         )
 
 
-def _require_read(server: Server, known: ShardSet, returned: Sequence[str]) -> None:
+def _require_read(server: Server, shard_set: ShardSet, returned: Sequence[str]) -> None:
     from spark_streams.model.ids import StreamId
     from spark_streams.monitor.groups import view_streams
 
-    for view in view_streams(server, [*known.names, *returned]):
+    for view in view_streams(server, [*shard_set.names, *returned]):
         late = [
             g.group for g in view.groups if g.pending or StreamId.parse(g.last_delivered) < StreamId.parse(view.last)
         ]
         if late or (view.length and not view.groups):
-            who = f"group {late[0]!r} has not" if late else "no group has"
+            reader = f"group {late[0]!r} has not" if late else "no group has"
             raise StreamStateError(
-                f"{who} read all of {view.stream!r} at {server.address}, and nothing is deleted: rstream lag "
-                f"{known.stream} tells who is behind; --force deletes it all the same"
+                f"nothing was deleted: {reader} read all entries of {view.stream!r} at {server.address}; "
+                f"rstream lag {shard_set.stream} shows how far groups are behind; --force deletes unread entries, too"
             )

@@ -1,4 +1,4 @@
-"""What all commands share: the options that name a server, its connection, tables and JSON."""
+"""Shared by all commands: the options that name a server, its connection, tables and JSON."""
 
 from __future__ import annotations
 
@@ -21,26 +21,25 @@ if TYPE_CHECKING:
     from spark_streams.wire.connection.server import Server
 
 _WIDE = 240  # columns
-# What was given beside --url, in click's context: as options; by variables.
+# Keys of click's context: connection settings from the command line, and from the environment.
 _TYPED, _ENVIRONMENT = "rstream.typed", "rstream.environment"
 
 F = TypeVar("F", bound=Callable[..., object])
 
 
-# Commands that are no more, and what to use instead.
+# Commands that were removed, and what to use instead.
 REMOVED = {
-    "quicken": "rstream quicken was removed: the package changes no installation of PySpark. For a driver that starts "
-    "faster pass a class archive to the JVM (docs/internals/performance.md, The first row). What quicken changed is "
-    "undone by pip install --force-reinstall --no-deps pyspark==VERSION and by removing spark-*.jsa from "
-    "~/.cache/rstream",
+    "quicken": "rstream quicken was removed: the package changes no installation of PySpark. To start a driver "
+    "faster, pass a class archive to the JVM (docs/internals/performance.md, The first row). To undo the changes of "
+    "quicken, run pip install --force-reinstall --no-deps pyspark==VERSION and remove ~/.cache/rstream/spark-*.jsa",
 }
 
 
-Resolved = tuple[str | None, click.Command | None, list[str]]  # name, command, the arguments that are left
+Resolved = tuple[str | None, click.Command | None, list[str]]  # name, command, remaining arguments
 
 
 class Group(click.Group):
-    """Errors of ours become one line and exit code 1."""
+    """A group of commands. An RStreamError is printed as one line, with exit code 1."""
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Resolved:
         if args[0] in REMOVED:
@@ -55,7 +54,7 @@ class Group(click.Group):
 
 
 def milliseconds(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
-    """An option's callback: a length of time with its unit, in milliseconds."""
+    """Callback of an option: parse a duration with its unit into milliseconds."""
     from spark_streams.options.values import duration
 
     try:
@@ -65,20 +64,20 @@ def milliseconds(ctx: click.Context, param: click.Parameter, value: str | None) 
 
 
 def url_option(command: F) -> F:
-    """`--url`: the server; and beside it who connects, and how patiently, which `address_of` takes into account."""
+    """Add `--url`, and the options for the login and the reply timeout, which `address_of` reads."""
     options = [
         click.option(
             "--url",
             envvar="RSTREAM_URL",
             default="embedded:",
             show_default=True,
-            help="URL of the server (or $RSTREAM_URL).",
+            help="URL of the server ($RSTREAM_URL).",
         ),
         _access("username", "TEXT", "User name, if the URL has none"),
         _access(
             "passwordFile",
             "FILE",
-            "File whose first line is the password, or set $RSTREAM_PASSWORD: other users can read command lines",
+            "File whose first line is the password; or set $RSTREAM_PASSWORD, as other users can read command lines",
         ),
         _access("credentialProvider", "MODULE:FUNCTION", "Function that returns a redis.CredentialProvider"),
         _access("replyTimeout", "DURATION", "Maximum time to wait for a reply, 5s by default"),
@@ -89,9 +88,8 @@ def url_option(command: F) -> F:
 
 
 def _access(name: str, metavar: str, text: str) -> Callable[[F], F]:
-    """One of the options beside the url, kept for `address_of`: what is typed about a login replaces all that the
-    environment says of one."""
-    words = re.sub("[A-Z]", lambda found: f"-{found[0].lower()}", name)
+    """Return the decorator of a connection option. A login on the command line replaces the environment's login."""
+    words = re.sub("[A-Z]", lambda capital: f"-{capital[0].lower()}", name)
     variable = f"RSTREAM_{words.replace('-', '_').upper()}"
 
     def keep(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
@@ -108,7 +106,7 @@ def _given_beside_the_url() -> dict[str, str]:
     from spark_streams.options.table import IDENTITY
 
     context = click.get_current_context(silent=True)
-    typed, around = ({}, {}) if context is None else (context.meta.get(at, {}) for at in (_TYPED, _ENVIRONMENT))
+    typed, around = ({}, {}) if context is None else (context.meta.get(source, {}) for source in (_TYPED, _ENVIRONMENT))
     if secret := os.environ.get("RSTREAM_PASSWORD"):
         around = {**around, "password": secret}
     if not typed.keys().isdisjoint(IDENTITY):
@@ -117,11 +115,11 @@ def _given_beside_the_url() -> dict[str, str]:
 
 
 def output_option(text: str, default: str | None = None) -> Callable[[F], F]:
-    """`-o`, `--output`: the file that a command writes. Its former name is refused with the one it has now."""
+    """Add `-o`, `--output`: the file that a command writes. The former name `--out` is refused."""
 
     def refuse(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
         if value is not None:
-            raise click.UsageError(f"--out is now -o or --output: give --output {value}")
+            raise click.UsageError(f"--out was renamed to --output; use --output {value}")
 
     def options(command: F) -> F:
         command = click.option("--out", hidden=True, expose_value=False, callback=refuse)(command)
@@ -132,12 +130,12 @@ def output_option(text: str, default: str | None = None) -> Callable[[F], F]:
 
 
 def json_option(command: F) -> F:
-    """`--json`: for programs."""
-    return click.option("--json", "as_json", is_flag=True, help="For programs: JSON instead of a table.")(command)
+    """Add `--json`."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")(command)
 
 
 def address_of(url: str, starts: bool = False) -> Address:
-    """The server; starts: the bundled engine, too, where it does not run. Raises OptionError."""
+    """Return the server's address. starts: start the bundled engine if it does not run. Raises OptionError."""
     from spark_streams.options.access_options import server_of
 
     address = server_of({"url": url, **_given_beside_the_url()}, "server")
@@ -145,55 +143,57 @@ def address_of(url: str, starts: bool = False) -> Address:
 
 
 def connect(url: str, starts: bool = False) -> Server:
-    """A connection to the server; closes as a context manager. starts: as above. Raises ServerError, OptionError."""
+    """Return a connection to the server, a context manager. starts: as address_of. Raises ServerError, OptionError."""
     from spark_streams.wire.connect import connect as connected
 
     return connected(address_of(url, starts))
 
 
-def named_streams(server: Server, names: Sequence[str], beside: bool = False) -> Sequence[str | bytes]:
-    """These streams, in place of those that are in shards the shards. Without names all that the server has; beside:
-    also those that queries keep beside a stream for another try. Raises StreamStateError if one is not there."""
-    from spark_streams.shards.settling import fetch_shard_sets
+def named_streams(server: Server, streams: Sequence[str], with_retry_streams: bool = False) -> Sequence[str | bytes]:
+    """Return these streams, or all streams of the server if there are no names. A sharded stream becomes its shards.
+
+    with_retry_streams: all streams include those that hold entries waiting for a retry. Raises StreamStateError if a
+    stream does not exist."""
+    from spark_streams.shards.settling import known_shards
     from spark_streams.wire.replies.scan import list_streams, without_beside
 
-    if not names:
-        found = list_streams(server)
-        return found if beside else without_beside(found)
-    sets = fetch_shard_sets(server, names)
-    names = [name for stream in names for name in (sets[stream].names if stream in sets else (stream,))]
+    if not streams:
+        all_streams = list_streams(server)
+        return all_streams if with_retry_streams else without_beside(all_streams)
+    sets = known_shards(server, streams)
+    streams = [name for stream in streams for name in (sets[stream].names if stream in sets else (stream,))]
     from spark_streams.wire.replies.reply_errors import is_no_such_key
 
-    # XINFO, because a user who may use streams may ask it.
-    replies = server.pipeline([("XINFO", "STREAM", name) for name in names])
-    missing = [name for name, reply in zip(names, replies, strict=True) if is_no_such_key(reply)]
+    # XINFO rather than EXISTS: a user with rights for stream commands only may send it.
+    replies = server.pipeline([("XINFO", "STREAM", name) for name in streams])
+    missing = [name for name, reply in zip(streams, replies, strict=True) if is_no_such_key(reply)]
     if missing:
         raise StreamStateError(
-            f"no stream {', '.join(map(repr, missing))} at {server.address}; {_what_is_there(server, missing)}"
+            f"no stream {', '.join(map(repr, missing))} at {server.address}; {_hint_for(server, missing)}"
         )
-    return names
+    return streams
 
 
-def _what_is_there(server: Server, missing: Sequence[str]) -> str:
-    """A hint for whoever named streams that are missing: the nearest ones."""
+def _hint_for(server: Server, missing: Sequence[str]) -> str:
+    """Return a hint with the names that are nearest to the missing ones."""
     from spark_streams.wire.replies.absent_streams import nearest
 
-    near = [repr(one) for one in nearest(server, missing).values()]
-    return f"did you mean {', '.join(near)}?" if near else "rstream streams lists what is there"
+    near = [repr(name) for name in nearest(server, missing).values()]
+    return f"did you mean {', '.join(near)}?" if near else "rstream streams lists the streams"
 
 
 def say(text: str, err: bool = False) -> None:
-    """Lines for people; what names and values of others hold is made printable."""
+    """Print lines. Control characters in names and values are escaped."""
     click.echo(printable_lines(text), err=err)
 
 
 def print_json(value: object) -> None:
-    """One JSON document."""
+    """Print a JSON document."""
     click.echo(json_text(value, indent=2))
 
 
 def console() -> Console:
-    """Standard output, as wide as the terminal; into a pipe or a file wide enough for whole rows."""
+    """Return standard output as a console: as wide as the terminal, or wide enough for whole rows in a pipe or file."""
     from rich.console import Console
 
     wide = not sys.stdout.isatty() and "COLUMNS" not in os.environ
@@ -201,16 +201,16 @@ def console() -> Console:
 
 
 def print_table(names: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Columns of numbers, and those whose names end in a blank, stand to the right; None is `?`."""
+    """Print a table. Columns of numbers and columns whose name ends in a blank are right-aligned. None is `?`."""
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for at, name in enumerate(names):
-        numeric = all(isinstance(row[at], int | None) for row in rows) and bool(rows)
+    for column, name in enumerate(names):
+        numeric = all(isinstance(row[column], int | None) for row in rows) and bool(rows)
         table.add_column(name.strip(), justify="right" if numeric or name.endswith(" ") else "left", overflow="fold")
     for row in rows:
         cells = ["?" if cell is None else f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in row]
-        # Text: no markup either.
+        # Text, because a plain string would be parsed as markup.
         table.add_row(*[Text(printable(cell)) for cell in cells])
     console().print(table if rows else "none")

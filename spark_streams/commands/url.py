@@ -1,4 +1,4 @@
-"""`rstream url`: where other clients find the server."""
+"""`rstream url`: print the server's address for other clients."""
 
 from __future__ import annotations
 
@@ -27,17 +27,18 @@ def _of_now(address: Address) -> str:
     return address.node(*master(address).node).resolve()
 
 
-@click.command(short_help="The address for other clients.")
-@click.option("--start", is_flag=True, help="Start the bundled engine where it does not run.")
+@click.command(short_help="Print the server's address for other clients.")
+@click.option("--start", is_flag=True, help="Start the bundled engine if it does not run.")
 @url_option
 def url(start: bool, url: str) -> None:
-    """The address that redis-py and other clients connect to: of the bundled engine, which runs behind embedded:, the
-    Unix socket on which it listens. Where sentinels are asked it is the master's, of now; of a cluster it is a node's,
-    for redis.RedisCluster.from_url and redis-cli -c. Another server's address is printed as it was given, with its
-    password.
+    """Print the address to which redis-py and other clients connect.
 
-    Where the bundled engine does not run it says so, with exit code 1. One that --start started ends ten minutes after
-    its last client, as every bundled engine does (embedded:?idle=3600 for another time).
+    For embedded: it is the Unix socket of the bundled engine. With Sentinel it is the address of the current master.
+    For a cluster it is the address of one node, for redis.RedisCluster.from_url and redis-cli -c. Any other URL is
+    printed unchanged, with its password.
+
+    If the bundled engine does not run, the exit code is 1. --start starts it. A bundled engine stops ten minutes after
+    its last client has left; embedded:?idle=3600 sets another time in seconds.
 
     \b
     Examples:
@@ -47,8 +48,8 @@ def url(start: bool, url: str) -> None:
     """
     address = address_of(url, start)
     if start and not address.is_embedded:
-        raise click.UsageError(f"--start starts the bundled engine, and {address} is another server: leave it out")
-    found = _of_now(address)
-    click.echo(found)
-    if sys.stdout.isatty() and found.startswith(_UNIX):
-        click.echo(f"redis-cli takes it as: redis-cli -s {found.removeprefix(_UNIX).partition('?')[0]}", err=True)
+        raise click.UsageError(f"--start starts only the bundled engine, and {address} is another server; leave it out")
+    url_now = _of_now(address)
+    click.echo(url_now)
+    if sys.stdout.isatty() and url_now.startswith(_UNIX):
+        click.echo(f"with redis-cli: redis-cli -s {url_now.removeprefix(_UNIX).partition('?')[0]}", err=True)

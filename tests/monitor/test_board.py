@@ -9,7 +9,7 @@ import pytest
 import redis
 from rich.console import Console
 
-from spark_streams.commands.look.top import Watched
+from spark_streams.commands.look.top import ServerWatch
 from spark_streams.monitor.lag_survey import ConsumerStanding, GroupStanding, StreamStanding, Survey
 from spark_streams.monitor.rates import History, Rates, rates_between
 from spark_streams.monitor.terminal.board import Board, Title
@@ -231,14 +231,14 @@ def test_one_board_and_lines_of_json_change_nothing(
 def test_a_server_that_goes_away_is_said_and_comes_back(server: Server, client: redis.Redis) -> None:
     client.xadd("s", {"n": 1})
     client.xgroup_create("s", "g", id="0")
-    watched = Watched(server.url, (), None, 1000)
-    watched.look()
+    watch = ServerWatch(server.url, (), None, 1000)
+    watch.refresh()
     for one in client.client_list():
         if int(one["id"]) != client.client_id():
             client.client_kill_filter(_id=one["id"])
-    watched.look()
-    assert "trying again" in watched.title.trouble
+    watch.refresh()
+    assert "trying again" in watch.title.trouble
     client.xadd("s", {"n": 2})
-    watched.look()
-    assert watched.title.trouble == ""
-    assert watched.history.last.groups[0].lag == 2
+    watch.refresh()
+    assert watch.title.trouble == ""
+    assert watch.history.last.groups[0].lag == 2

@@ -110,16 +110,16 @@ def test_dead_letters(filled: RedisCluster) -> None:
 
 
 def test_top_goes_on_when_a_master_has_died(filled: RedisCluster) -> None:
-    from spark_streams.commands.look.top import Watched
+    from spark_streams.commands.look.top import ServerWatch
 
-    top = Watched(filled.url, (), None, 1000)
-    top.look()
+    top = ServerWatch(filled.url, (), None, 1000)
+    top.refresh()
     before = filled.owner("orders-0")
     filled.kill(before)
     until(lambda: filled.owner("orders-0") != before, "no failover")
 
     def sees_it() -> bool:
-        top.look()
+        top.refresh()
         return not top.title.trouble
 
     until(sees_it, "top does not see the cluster again")

@@ -1,4 +1,4 @@
-"""Which dead letters are meant, as options; and progress while they are gone through."""
+"""Options that select dead letters, and a progress bar for commands that read them."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., object])
 
 
-class Chosen(TypedDict):
-    """What a command is given for these options."""
+class FilterOptions(TypedDict):
+    """Values of the options that select dead letters."""
 
     streams: tuple[str, ...]
     reasons: tuple[str, ...]
@@ -33,37 +33,37 @@ class Chosen(TypedDict):
 
 
 _OPTIONS = (
-    click.option("--stream", "streams", multiple=True, metavar="TEXT", help="Of entries of this stream (dl.stream)."),
-    click.option("--reason", "reasons", multiple=True, metavar="TEXT", help="With this reason (dl.reason)."),
-    click.option("--stage", "stages", multiple=True, metavar="TEXT", help="That failed in this step (dl.stage)."),
-    click.option("--error", "errors", multiple=True, metavar="TEXT", help="With this error (dl.error)."),
-    click.option("--field", "fields", multiple=True, metavar="NAME=VALUE", help="Whose entry has this field."),
-    click.option("--older", metavar="TIME", help="That are dead letters for longer than this (30m, 7d)."),
-    click.option("--newer", metavar="TIME", help="That are dead letters for less than this."),
-    click.option("--first-id", "first", metavar="ID", help="From this dead letter on."),
-    click.option("--last-id", "last", metavar="ID", help="Up to this dead letter, and it, too."),
+    click.option("--stream", "streams", multiple=True, metavar="TEXT", help="Only from this stream (dl.stream)."),
+    click.option("--reason", "reasons", multiple=True, metavar="TEXT", help="Only with this reason (dl.reason)."),
+    click.option("--stage", "stages", multiple=True, metavar="TEXT", help="Only with this failed step (dl.stage)."),
+    click.option("--error", "errors", multiple=True, metavar="TEXT", help="Only with this error (dl.error)."),
+    click.option("--field", "fields", multiple=True, metavar="NAME=VALUE", help="Only entries with this field value."),
+    click.option("--older", metavar="TIME", help="Only dead letters written longer ago than this (30m, 7d)."),
+    click.option("--newer", metavar="TIME", help="Only dead letters written within this time."),
+    click.option("--first-id", "first", metavar="ID", help="Only dead letters with this ID or a later one."),
+    click.option("--last-id", "last", metavar="ID", help="Only dead letters with this ID or an earlier one."),
 )
 
 
 def criteria_options(command: F) -> F:
-    """The options that choose dead letters."""
+    """Add the options that select dead letters."""
     for option in reversed(_OPTIONS):
         command = option(command)
     return command
 
 
-def criteria_of(chosen: Chosen) -> Criteria:
-    """What these options mean. Raises click.UsageError."""
+def criteria_of(filters: FilterOptions) -> Criteria:
+    """Return the criteria of these options. Raises click.UsageError."""
     from spark_streams.deadletter.criteria import parse_criteria
 
     try:
-        return parse_criteria(**chosen)
+        return parse_criteria(**filters)
     except OptionError as error:
         raise click.UsageError(error.message) from None
 
 
-def say_none_is_meant(address: Address, stream: str, criteria: Criteria, for_program: bool = False) -> None:
-    """Why no dead letter was found; on the error stream where the output is for programs. Raises ServerError."""
+def print_why_none_match(address: Address, stream: str, criteria: Criteria, for_program: bool = False) -> None:
+    """Print why no dead letter matched. for_program: on standard error. Raises ServerError."""
     from spark_streams.deadletter.criteria import Criteria, why_none_is_meant
     from spark_streams.deadletter.inspect.listing import count_by_kind
 
@@ -74,7 +74,7 @@ def say_none_is_meant(address: Address, stream: str, criteria: Criteria, for_pro
 
 @contextlib.contextmanager
 def progress(title: str, quiet: bool = False) -> Iterator[Callable[..., None]]:
-    """A function to tell (done, total, note), which shows a bar on the error stream; quiet: nothing."""
+    """Yield a function of (done, total, note) that shows a progress bar on standard error. quiet: show nothing."""
     if quiet:
         yield lambda done, total, note="": None
         return

@@ -1,4 +1,4 @@
-"""`rstream dead …`: dead letters listed, shown, exported, purged. Their way back is in redrive.py."""
+"""`rstream dead …`: list, show, export and purge dead letters. Redrive is in redrive.py."""
 
 from __future__ import annotations
 
@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Unpack
 
 import click
 
-from spark_streams.commands.dead.criteria import Chosen, criteria_of, criteria_options, progress, say_none_is_meant
+from spark_streams.commands.dead.criteria import (
+    FilterOptions,
+    criteria_of,
+    criteria_options,
+    print_why_none_match,
+    progress,
+)
 from spark_streams.commands.dead.redrive import redrive
 from spark_streams.commands.entry import age, no_such_entry, parse_id, print_entry
 from spark_streams.commands.shared import (
@@ -35,18 +41,18 @@ if TYPE_CHECKING:
 
 @click.group(short_help="Dead letters: list, send back, delete.")
 def dead() -> None:
-    """Entries that could not be processed: look at them, send them back, or delete them.
+    """Dead letters are entries that could not be processed: show them, send them back, or delete them.
 
-    Texts of --stream, --reason, --stage and --error may hold * ? and [], as in file names. An option that is given
-    several times means any of its values; all options together must hold.
+    --stream, --reason, --stage and --error accept patterns with * ? and [], as for file names. A dead letter must match
+    every option that is set. Of an option that is set several times it must match one value.
 
     \b
     Examples:
-      rstream dead list                                  which streams hold dead letters
-      rstream dead list orders:dead                      how many of which kind
-      rstream dead show orders:dead --reason 'decode*'   what is in them
-      rstream dead redrive orders:dead --dry-run         what would go where
-      rstream dead redrive orders:dead --rate 2000
+      rstream dead list                                  list streams that hold dead letters
+      rstream dead list orders:dead                      count the dead letters of a stream by kind
+      rstream dead show orders:dead --reason 'decode*'   show their fields
+      rstream dead redrive orders:dead --dry-run         count the dead letters per target stream
+      rstream dead redrive orders:dead --rate 2000       send them back
     """
 
 
@@ -55,27 +61,30 @@ def dead() -> None:
 @criteria_options
 @url_option
 @json_option
-def list_(stream: str | None, url: str, as_json: bool, **chosen: Unpack[Chosen]) -> None:
-    """The streams that hold dead letters, and what waits for another try; or the dead letters of one STREAM, counted by
-    kind."""
+def list_(stream: str | None, url: str, as_json: bool, **filters: Unpack[FilterOptions]) -> None:
+    """List the streams that hold dead letters, and the entries that wait for a retry. With STREAM: count its dead
+    letters by kind."""
     from spark_streams.deadletter.inspect.listing import count_by_kind, look
 
     if stream is None:
-        if any(value not in (None, ()) for value in chosen.values()):
-            raise click.UsageError("a choice of dead letters goes with one STREAM")
+        if any(value not in (None, ()) for value in filters.values()):
+            raise click.UsageError("options that select dead letters need a STREAM; name one")
         with connect(url) as server:
-            found, waiting = look(server)
+            dead_letter_streams, waiting = look(server)
         if as_json:
-            print_json([*[one.facts() for one in found], *map(asdict, waiting)])
+            print_json([*[stream_summary.facts() for stream_summary in dead_letter_streams], *map(asdict, waiting)])
             return
         print_table(
             ("stream", "dead letters", "oldest ", "newest "),
-            [(one.stream, one.letters, age(one.oldest), age(one.newest)) for one in found],
+            [
+                (stream_summary.stream, stream_summary.letters, age(stream_summary.oldest), age(stream_summary.newest))
+                for stream_summary in dead_letter_streams
+            ],
         )
         if waiting:
             _print_waiting(waiting)
         return
-    address, criteria = address_of(url), criteria_of(chosen)
+    address, criteria = address_of(url), criteria_of(filters)
     with progress("list", quiet=as_json) as tell:
         counts = count_by_kind(address, stream, criteria, tell)
     if as_json:
@@ -83,33 +92,39 @@ def list_(stream: str | None, url: str, as_json: bool, **chosen: Unpack[Chosen])
     elif counts.letters:
         _print_kinds(counts)
     if not counts.letters:
-        say_none_is_meant(address, stream, criteria, as_json)
+        print_why_none_match(address, stream, criteria, as_json)
 
 
 @dead.command()
 @click.argument("stream")
 @click.argument("entry", metavar="[ID]", required=False)
-@click.option("--limit", type=click.IntRange(1), default=10, show_default=True, help="So many, oldest first.")
+@click.option(
+    "--limit",
+    type=click.IntRange(1),
+    default=10,
+    show_default=True,
+    help="Maximum number of dead letters, oldest first.",
+)
 @criteria_options
 @url_option
 @json_option
-def show(stream: str, entry: str | None, limit: int, url: str, as_json: bool, **chosen: Unpack[Chosen]) -> None:
-    """Dead letters of STREAM with all that they hold: the entry's own fields, and why it is dead. ID: only this one."""
+def show(stream: str, entry: str | None, limit: int, url: str, as_json: bool, **filters: Unpack[FilterOptions]) -> None:
+    """Show dead letters of STREAM: the entry's fields, and why it failed (dl.*). With ID: only this dead letter."""
     from spark_streams.deadletter.envelope import PREFIX, raw
     from spark_streams.deadletter.inspect.export import as_json as object_of
     from spark_streams.deadletter.inspect.listing import each_dead_letter
 
     if entry is not None:
-        if chosen["first"] or chosen["last"]:
-            raise click.UsageError("an ID is one dead letter: --first-id and --last-id go without it")
-        chosen["first"] = chosen["last"] = entry
-    address, criteria = address_of(url), criteria_of(chosen)
+        if filters["first"] or filters["last"]:
+            raise click.UsageError("an ID selects one dead letter; leave out --first-id and --last-id")
+        filters["first"] = filters["last"] = entry
+    address, criteria = address_of(url), criteria_of(filters)
     shown: list[dict[str, object]] = []
     for dead_letter in each_dead_letter(address, stream, criteria, limit):
         if not as_json:
             click.echo("", nl=bool(shown))
-            told = [(PREFIX + name, value) for name, value in dead_letter.envelope.items() if value]
-            pairs = [(raw(name), raw(value)) for name, value in [*dead_letter.pairs, *told]]
+            envelope_pairs = [(PREFIX + name, value) for name, value in dead_letter.envelope.items() if value]
+            pairs = [(raw(name), raw(value)) for name, value in [*dead_letter.pairs, *envelope_pairs]]
             print_entry("dead letter", dead_letter.id, pairs)
         shown.append(object_of(dead_letter))
     if not shown and entry is not None:
@@ -118,63 +133,63 @@ def show(stream: str, entry: str | None, limit: int, url: str, as_json: bool, **
     if as_json:
         print_json(shown)
     if not shown:
-        say_none_is_meant(address, stream, criteria, as_json)
+        print_why_none_match(address, stream, criteria, as_json)
 
 
 @dead.command()
 @click.argument("stream")
 @output_option("The file to write; - for standard output.", "-")
-@click.option("--limit", type=click.IntRange(1), help="So many dead letters at most, oldest first.")
+@click.option("--limit", type=click.IntRange(1), help="Maximum number of dead letters, oldest first.")
 @criteria_options
 @url_option
-def export(stream: str, output: str, limit: int | None, url: str, **chosen: Unpack[Chosen]) -> None:
-    """Dead letters of STREAM as JSON lines: id, envelope, fields.
+def export(stream: str, output: str, limit: int | None, url: str, **filters: Unpack[FilterOptions]) -> None:
+    """Write dead letters of STREAM as JSON lines: id, envelope, fields.
 
-    A text that is no UTF-8 is written as {"base64": "…"}. Where a field's name is no UTF-8 or comes twice, `fields` is
-    a list of [name, value] instead of an object. Nothing is deleted.
+    Bytes that are not UTF-8 are written as {"base64": "…"}. If a field name is not UTF-8 or occurs twice, `fields` is a
+    list of [name, value] instead of an object. Nothing is deleted.
     """
     from spark_streams.deadletter.inspect.export import as_line
     from spark_streams.deadletter.inspect.listing import each_dead_letter
 
-    address, criteria = address_of(url), criteria_of(chosen)
+    address, criteria = address_of(url), criteria_of(filters)
     written = 0
     try:
         with click.open_file(output, "w", encoding="utf-8") as file:
             for dead_letter in each_dead_letter(address, stream, criteria, limit):
                 file.write(as_line(dead_letter) + "\n")
                 written += 1
-    except BrokenPipeError:  # of standard output: click ends quietly
+    except BrokenPipeError:  # standard output: click ends without a message
         raise
     except OSError as error:
         raise ConfigError(f"the dead letters cannot be written to {output}: {error}") from error
     if output != "-":
         say(f"{counted(written, 'dead letter')} of {stream} written to {output}", err=True)
     if not written:
-        say_none_is_meant(address, stream, criteria, for_program=True)
+        print_why_none_match(address, stream, criteria, for_program=True)
 
 
 @dead.command()
 @click.argument("stream")
-@click.option("--limit", type=click.IntRange(1), help="So many dead letters at most, oldest first.")
-@click.option("--dry-run", is_flag=True, help="Only count what would be deleted.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--limit", type=click.IntRange(1), help="Maximum number of dead letters, oldest first.")
+@click.option("--dry-run", is_flag=True, help="Only count the dead letters that would be deleted.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @criteria_options
 @url_option
 @json_option
 def purge(
-    stream: str, limit: int | None, dry_run: bool, yes: bool, url: str, as_json: bool, **chosen: Unpack[Chosen]
+    stream: str, limit: int | None, dry_run: bool, yes: bool, url: str, as_json: bool, **filters: Unpack[FilterOptions]
 ) -> None:
-    """Delete dead letters of STREAM for good. Entries that are no dead letters stay."""
+    """Delete dead letters of STREAM permanently. Other entries of STREAM stay."""
     from spark_streams.deadletter.redrive.purge import purge as delete
 
-    address, criteria = address_of(url, starts=not dry_run), criteria_of(chosen)
+    address, criteria = address_of(url, starts=not dry_run), criteria_of(filters)
     if not (yes or dry_run):
         if as_json or not is_terminal():
-            raise click.UsageError("nobody can be asked here: give --yes, or --dry-run")
+            raise click.UsageError("a confirmation needs a terminal and no --json; use --yes or --dry-run")
         with progress("count") as tell:
             planned = delete(address, stream, criteria, limit, True, lambda done: tell(done.looked_at, done.total))
         if not planned.deleted:
-            say_none_is_meant(address, stream, criteria)
+            print_why_none_match(address, stream, criteria)
             return
         _print_kinds(planned.counts)
         click.confirm(f"Delete {counted(planned.deleted, 'dead letter')} of {printable(stream)}?", abort=True)
@@ -187,11 +202,11 @@ def purge(
             _print_kinds(done.counts)
         say(f"{'would delete' if dry_run else 'deleted'} {counted(done.deleted, 'dead letter')} of {stream}")
     if not done.counts.letters:
-        say_none_is_meant(address, stream, criteria, as_json)
+        print_why_none_match(address, stream, criteria, as_json)
 
 
 def is_terminal() -> bool:
-    """Whether there is somebody who can answer."""
+    """Whether a user can answer a question."""
     return sys.stdin.isatty()
 
 
@@ -199,7 +214,7 @@ def _no_such_dead_letter(server: Server, stream: str, entry: str) -> StreamState
     if not server.execute("XRANGE", stream, *map(bytes, parse_id(entry)), "COUNT", 1):
         return no_such_entry(server, stream, entry)
     return StreamStateError(
-        f"entry {entry} of stream {stream!r} is no dead letter, or not one that the other options mean; "
+        f"entry {entry} of stream {stream!r} is not a dead letter, or does not match the other options; "
         f"rstream show {stream} {entry} shows it"
     )
 
@@ -208,21 +223,28 @@ def _print_waiting(waiting: list[WaitingEntries]) -> None:
     from spark_streams.monitor.terminal.units import duration
 
     print_table(
-        ("waits for another try in", "entries", "of stream", "group", "next try", "first one due"),
+        ("waiting for a retry in", "entries", "of stream", "group", "next attempt", "first one due"),
         [
-            (one.waits_in, one.entries, one.stream, one.group, one.attempt or "-", _due(one, duration))
-            for one in waiting
+            (
+                entries.waits_in,
+                entries.entries,
+                entries.stream,
+                entries.group,
+                entries.attempt or "-",
+                _due(entries, duration),
+            )
+            for entries in waiting
         ],
     )
 
 
-def _due(one: WaitingEntries, duration: Callable[[float], str]) -> str:
-    """Until when the first one waits."""
-    if one.attempt is None:
-        return "has come back"
-    if one.due_in is None:
+def _due(waiting: WaitingEntries, duration: Callable[[float], str]) -> str:
+    """Return when the first of the waiting entries is due."""
+    if waiting.attempt is None:
+        return "returned"
+    if waiting.due_in is None:
         return "no query has retryDelay"
-    return f"in {duration(one.due_in)}" if one.due_in else "now"
+    return f"in {duration(waiting.due_in)}" if waiting.due_in else "now"
 
 
 def _kinds(counts: KindCounts) -> list[dict[str, object]]:

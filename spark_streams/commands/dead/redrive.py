@@ -1,4 +1,4 @@
-"""`rstream dead redrive`: dead letters on their way back."""
+"""`rstream dead redrive`: send dead letters back to a stream."""
 
 from __future__ import annotations
 
@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Unpack
 
 import click
 
-from spark_streams.commands.dead.criteria import Chosen, criteria_of, criteria_options, progress, say_none_is_meant
+from spark_streams.commands.dead.criteria import (
+    FilterOptions,
+    criteria_of,
+    criteria_options,
+    print_why_none_match,
+    progress,
+)
 from spark_streams.commands.shared import address_of, json_option, print_json, print_table, say, url_option
 from spark_streams.errors import OptionError
 from spark_streams.monitor.terminal.units import counted
@@ -21,19 +27,27 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("stream")
-@click.option("--to", metavar="STREAM", help="Where entries go; else each to the stream that it came from.")
+@click.option(
+    "--to", metavar="STREAM", help="Target stream for all entries; default: the stream that each entry came from."
+)
 @click.option(
     "--allow",
     multiple=True,
     metavar="STREAM",
-    help="A stream that entries may go back to, and no other; repeatable.  [default: those that their group reads]",
+    help="Send entries back only to this stream; repeatable.  [default: streams that have the entry's group]",
 )
-@click.option("--limit", type=click.IntRange(1), help="So many dead letters at most, oldest first.")
-@click.option("--rate", type=click.IntRange(1), help="So many dead letters a second.")
-@click.option("--max-redrives", type=click.IntRange(0), default=3, show_default=True, help="Then one is parked.")
-@click.option("--parking", metavar="STREAM", help="Where it is parked, whole.  [default: STREAM:parked]")
-@click.option("--transform", metavar="MODULE:FUNCTION", help="Repairs each dead letter, or leaves it.")
-@click.option("--dry-run", is_flag=True, help="Only count what would go where.")
+@click.option("--limit", type=click.IntRange(1), help="Maximum number of dead letters, oldest first.")
+@click.option("--rate", type=click.IntRange(1), help="Maximum number of dead letters per second.")
+@click.option(
+    "--max-redrives",
+    type=click.IntRange(0),
+    default=3,
+    show_default=True,
+    help="Park a dead letter that was redriven this often.",
+)
+@click.option("--parking", metavar="STREAM", help="Stream for parked dead letters.  [default: STREAM:parked]")
+@click.option("--transform", metavar="MODULE:FUNCTION", help="Function that repairs each dead letter, or skips it.")
+@click.option("--dry-run", is_flag=True, help="Only count the dead letters per target stream.")
 @criteria_options
 @url_option
 @json_option
@@ -49,18 +63,20 @@ def redrive(
     dry_run: bool,
     url: str,
     as_json: bool,
-    **chosen: Unpack[Chosen],
+    **filters: Unpack[FilterOptions],
 ) -> None:
-    """Send dead letters of STREAM back to be read again, each once.
+    """Send dead letters of STREAM back to a stream, each exactly once, so that they are read again.
 
-    A dead letter becomes an entry with its original fields and one more, dl.redriven, from which the next dead letter
-    would know of this one; and is deleted, in the same transaction. It goes back to its stream (dl.stream) if its group
-    (dl.group) exists there. Another stream must be named (--allow or --to). A redrive never writes to keys rstream:*.
-    Every group of the stream is given the entry, also
-    those that were content with it: name another stream with --to where that matters.
+    A dead letter is written as an entry with its original fields, and deleted in the same transaction. The new entry
+    has one more field, dl.redriven, which counts the redrives. It goes to its original stream (dl.stream) if its group
+    (dl.group) exists there. Any other target must be named with --allow or --to. A redrive never writes to keys
+    rstream:*.
 
-    Dead letters that come while it runs stay. Ctrl-C ends it after the page that is under way; started again with the
-    same options within a day, also after a kill, it goes on where it was. A second one for the same STREAM is refused.
+    All groups of the target stream receive the entry, including those that have processed it before. To avoid that,
+    write to another stream with --to.
+
+    Dead letters that are added during the run stay. Ctrl-C stops the run after the current page. If the same command is
+    started again within a day, it continues that run, also after a kill. Only one redrive of a STREAM may run.
 
     \b
     Examples:
@@ -71,7 +87,7 @@ def redrive(
     from spark_streams.deadletter.redrive.redrive import Redrive
     from spark_streams.deadletter.redrive.redrive_plan import RedriveOptions
 
-    address, criteria = address_of(url, starts=not dry_run), criteria_of(chosen)
+    address, criteria = address_of(url, starts=not dry_run), criteria_of(filters)
     options = RedriveOptions(stream, criteria, to, limit, rate, max_redrives, parking, transform, allow)
     with progress("redrive", quiet=as_json) as tell:
 
@@ -90,51 +106,58 @@ def redrive(
     else:
         print_report(report)
     if not report.found and not report.stopped:
-        say_none_is_meant(address, stream, criteria, as_json)
+        print_why_none_match(address, stream, criteria, as_json)
     if report.stopped:
         sys.exit(130)
 
 
-_ACTIONS = {"move": "go there", "park": "are parked there", "stay": "stay: no other stream", "refuse": "stay: not open"}
+_ACTIONS = {
+    "move": "sent there",
+    "park": "parked there",
+    "stay": "stay: no target stream",
+    "refuse": "stay: target not allowed",
+}
 
 
 def print_report(report: Report) -> None:
-    """For people."""
+    """Print the report as tables and a summary line."""
     streams = [(to, letters, _ACTIONS[action]) for action, to, letters in report.destinations()]
     if streams:
-        print_table(("destination", "dead letters", "which"), streams)
+        print_table(("destination", "dead letters", "action"), streams)
     rows = [(reason, stage, action, to, count.letters) for (action, to, stage, reason), count in report.counts]
     if rows:
         print_table(("reason", "stage", "action", "to", "dead letters"), rows)
-    said = [f"{'would move' if report.dry_run else 'moved'} {counted(report.moved, 'dead letter')} of {report.stream}"]
+    summary = [
+        f"{'would move' if report.dry_run else 'moved'} {counted(report.moved, 'dead letter')} of {report.stream}"
+    ]
     if report.parked:
-        said.append(f"{'would park' if report.dry_run else 'parked'} {report.parked:,}")
+        summary.append(f"{'would park' if report.dry_run else 'parked'} {report.parked:,}")
     if report.left:
-        said.append(f"{report.left:,} left by the transform")
+        summary.append(f"{report.left:,} skipped by the transform")
     if report.homeless:
-        said.append(f"{report.homeless:,} stay: they name no stream to go to, or this one itself (--to)")
+        summary.append(f"{report.homeless:,} stay: they name no target stream, or this one; name a target with --to")
     if report.refused:
-        said.append(
-            f"{report.refused:,} stay: their group does not read that stream, or --allow does not name it; look at the "
-            "destinations, and name those that are meant (--allow STREAM)"
+        summary.append(
+            f"{report.refused:,} stay: their group does not read that stream, or --allow does not name it; check the "
+            "destinations, and name the right ones with --allow STREAM"
         )
     if report.vanished:
-        said.append(f"{report.vanished:,} of them had been deleted by somebody else a moment before")
+        summary.append(f"{report.vanished:,} of them had just been deleted by another client")
     if not report.dry_run and report.seconds:
-        said.append(f"{report.seconds:.1f} s, {(report.moved + report.parked) / report.seconds:,.0f}/s")
-    say(" · ".join(said))
+        summary.append(f"{report.seconds:.1f} s, {(report.moved + report.parked) / report.seconds:,.0f}/s")
+    say(" · ".join(summary))
     if report.goes_on:
         say(
-            f"went on with a run that had moved {report.moved_before:,} before it ended; dead letters above its bound "
-            f"{report.bound} wait for the next one"
+            f"continued a run that had moved {report.moved_before:,} dead letters; those after its last ID "
+            f"{report.bound} stay for the next run"
         )
     if report.stopped:
-        say("stopped; the same command goes on where it was")
+        say("stopped; run the same command again to continue")
 
 
 @contextlib.contextmanager
 def stopping(run: Redrive) -> Iterator[None]:
-    """SIGINT and SIGTERM end the run after its page; a second SIGINT at once."""
+    """Stop the run after its page on SIGINT or SIGTERM, at once on a second SIGINT."""
 
     def stop(number: int, frame: object) -> None:
         run.stop()

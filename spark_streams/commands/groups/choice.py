@@ -1,4 +1,4 @@
-"""Which pending entries are meant, as options."""
+"""Options that select pending entries."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., object])
 
 
-class Chosen(TypedDict):
-    """What a command is given for these options."""
+class SelectionOptions(TypedDict):
+    """Values of the options that select pending entries."""
 
     idle: int | None
     ids: tuple[str, ...]
@@ -27,28 +27,30 @@ class Chosen(TypedDict):
 
 
 _OPTIONS = (
-    click.option("--idle", metavar="TIME", callback=milliseconds, help="Only those pending for so long (30s, 5m)."),
+    click.option(
+        "--idle", metavar="TIME", callback=milliseconds, help="Only entries pending for at least this time (30s, 5m)."
+    ),
     click.option("--id", "ids", metavar="ID", multiple=True, help="Only this entry; repeatable."),
-    click.option("--first-id", "first", metavar="ID", help="From this entry on."),
-    click.option("--last-id", "last", metavar="ID", help="Up to this entry, and it, too."),
-    click.option("--limit", type=click.IntRange(1), help="So many entries at most, of all streams."),
+    click.option("--first-id", "first", metavar="ID", help="Only entries with this ID or a later one."),
+    click.option("--last-id", "last", metavar="ID", help="Only entries with this ID or an earlier one."),
+    click.option("--limit", type=click.IntRange(1), help="Maximum number of entries over all streams."),
 )
 
 
 def choice_options(command: F) -> F:
-    """Add the options that choose pending entries."""
+    """Add the options that select pending entries."""
     for option in reversed(_OPTIONS):
         command = option(command)
     return command
 
 
-def choice_of(consumers: tuple[str, ...], chosen: Chosen, released: bool = False) -> Choice:
-    """Return what these options mean. consumers, released: as in Choice."""
+def choice_of(consumers: tuple[str, ...], selection: SelectionOptions, released: bool = False) -> Choice:
+    """Return the choice that these options describe. consumers, released: as in Choice."""
     from spark_streams.groups.pending_selection import Choice
     from spark_streams.model.ids import MAX_ID, MIN_ID
 
-    first, last = chosen["first"], chosen["last"]
+    first, last = selection["first"], selection["last"]
     low = MIN_ID if first is None else parse_id(first)[0]
     high = MAX_ID if last is None else parse_id(last)[1]
-    ids = tuple(parse_id(one)[0] for one in chosen["ids"])
-    return Choice(consumers, chosen["idle"], low, high, ids, chosen["limit"], released)
+    ids = tuple(parse_id(entry_id)[0] for entry_id in selection["ids"])
+    return Choice(consumers, selection["idle"], low, high, ids, selection["limit"], released)

@@ -1,4 +1,4 @@
-"""`rstream groups claim` and `ack`: pending entries are handed to another consumer, or acknowledged."""
+"""`rstream groups claim` and `ack`: hand pending entries to another consumer, or acknowledge them."""
 
 from __future__ import annotations
 
@@ -6,40 +6,47 @@ from typing import Unpack
 
 import click
 
-from spark_streams.commands.groups.choice import Chosen, choice_of, choice_options
-from spark_streams.commands.groups.group_change import Hand, Told, entries_in, hand_options, plural, standings_of
+from spark_streams.commands.groups.choice import SelectionOptions, choice_of, choice_options
+from spark_streams.commands.groups.group_change import (
+    ChangeOptions,
+    ChangeReport,
+    change_options,
+    entries_in,
+    load_groups,
+    plural,
+)
 from spark_streams.commands.shared import connect
 
 
 def _refuse_again(ctx: click.Context, param: click.Parameter, value: bool) -> None:
     if value:
-        raise click.UsageError("--again was removed: use rstream replay, which has a stopped query read a part again")
+        raise click.UsageError("--again was removed; rstream replay lets a stopped query read entries again")
 
 
 @click.command(short_help="Hand pending entries to another consumer.")
 @click.argument("names", metavar="STREAM...", nargs=-1, required=True)
-@click.option("--from", "source", metavar="CONSUMER", help="Whose entries.")
+@click.option("--from", "source", metavar="CONSUMER", help="The consumer that holds the entries.")
 @click.option("--released", is_flag=True, help="Instead of --from: entries that a consumer released (XNACK).")
-@click.option("--to", "to", metavar="CONSUMER", required=True, help="Who gets them.")
+@click.option("--to", "to", metavar="CONSUMER", required=True, help="The consumer that receives the entries.")
 @click.option("--again", is_flag=True, hidden=True, expose_value=False, callback=_refuse_again)
 @choice_options
-@hand_options
+@change_options
 def claim(
     names: tuple[str, ...],
     source: str | None,
     released: bool,
     to: str,
-    hand: Hand,
-    **chosen: Unpack[Chosen],
+    options: ChangeOptions,
+    **selection: Unpack[SelectionOptions],
 ) -> None:
-    """Hand what is pending for one consumer of a group to another one (XCLAIM). It counts as no delivery.
+    """Hand pending entries of one consumer to another consumer of the group (XCLAIM). Delivery counts do not change.
 
-    It is a dry run unless --yes. --from must not be a query that lives. --to may be one: what it has committed beyond
-    it reads with its next batch, with the checkpoint that it has; what lies above stays where it is.
+    Without --yes this is a dry run. --from must not be a running query. --to may be one: its next batch reads the
+    entries up to its committed position, with its existing checkpoint. Later entries stay with their consumer.
 
     \b
-    gone     entries that are in the stream no more; Redis 7 and later drop them from the pending list meanwhile
-    stay     entries above what the query --to has committed: they may be of its batch in flight
+    deleted  entries that were deleted from the stream; Redis 7 and later also remove them from the pending list
+    stay     entries after the committed position of query --to: its running batch may contain them
 
     \b
     Examples:
@@ -51,53 +58,67 @@ def claim(
     from spark_streams.groups.claim import claim as hand_over
     from spark_streams.groups.group_snapshot import GroupSnapshot, query_of
 
-    has_idle = chosen["idle"] is not None
+    has_idle = selection["idle"] is not None
     if released and (source is not None or has_idle):
-        raise click.UsageError("--released goes without --from and --idle")
+        raise click.UsageError("--released cannot be combined with --from or --idle")
     if not released and source is None:
-        raise click.UsageError("say whose entries: --from CONSUMER (or --released)")
+        raise click.UsageError("no entries selected; use --from CONSUMER or --released")
     if source == to:
-        raise click.UsageError("--from and --to are the same consumer")
-    told: Told[Claimed] = Told(hand.yes, hand.as_json)
-    choice = choice_of(() if source is None else (source,), chosen, released)
+        raise click.UsageError("--from and --to name the same consumer; name two")
+    report: ChangeReport[Claimed] = ChangeReport(options.yes, options.as_json)
+    choice = choice_of(() if source is None else (source,), selection, released)
 
-    def work(one: GroupSnapshot) -> Claimed:
-        left = choice.without_taken(entries_in(told.reports))
-        return hand_over(server, one, to, left, hand.yes)
+    def claim_on_stream(snapshot: Standing) -> Claimed:
+        remaining = choice.less(entries_in(report.stream_reports))
+        return hand_over(server, snapshot, to, remaining, options.yes)
 
-    with connect(hand.url) as server:
-        standings = standings_of(server, names, hand.group)
+    with connect(options.url) as server:
+        snapshots = load_groups(server, names, options.group)
         touched = None if source is None else [source]
-        refused = [] if touched is None else [why for one in standings for why in one.in_use(touched, hand.even_active)]
-        told.carry_out(standings, refused, work)
+        refused = (
+            []
+            if touched is None
+            else [reason for snapshot in snapshots for reason in snapshot.in_use(touched, options.even_active)]
+        )
+        report.carry_out(snapshots, refused, claim_on_stream)
     touched_queries = {to, *([] if source is None else [query_of(source)])}
-    told.note_queries(query for one in standings for query in one.marks if query in touched_queries)
-    told.show(
-        ("stream", "group", "from", "to", "entries", "gone", "stay"),
-        lambda one: (one.stream, one.group, one.source or "-", one.to, one.entries, one.gone, one.above),
-        f"handed over {plural(entries_in(told.reports), 'entry', 'entries')}",
+    report.add_query_notes(query for snapshot in snapshots for query in snapshot.marks if query in touched_queries)
+    report.show(
+        ("stream", "group", "from", "to", "entries", "deleted", "stay"),
+        lambda claimed: (
+            claimed.stream,
+            claimed.group,
+            claimed.source or "-",
+            claimed.to,
+            claimed.entries,
+            claimed.gone,
+            claimed.above,
+        ),
+        f"handed over {plural(entries_in(report.stream_reports), 'entry', 'entries')}",
     )
 
 
 @click.command(short_help="Acknowledge pending entries.")
 @click.argument("names", metavar="STREAM...", nargs=-1, required=True)
-@click.option("--consumer", "consumers", metavar="CONSUMER", multiple=True, help="Only of this consumer; repeatable.")
+@click.option(
+    "--consumer", "consumers", metavar="CONSUMER", multiple=True, help="Only entries of this consumer; repeatable."
+)
 @click.option("--released", is_flag=True, help="Only entries that a consumer released (XNACK).")
-@click.option("--all", "everything", is_flag=True, help="All that is pending, where nothing else is said.")
+@click.option("--all", "everything", is_flag=True, help="All pending entries; use it without other selecting options.")
 @choice_options
-@hand_options
+@change_options
 def ack(
     names: tuple[str, ...],
     consumers: tuple[str, ...],
     released: bool,
     everything: bool,
-    hand: Hand,
-    **chosen: Unpack[Chosen],
+    options: ChangeOptions,
+    **selection: Unpack[SelectionOptions],
 ) -> None:
-    """Acknowledge pending entries of a group (XACK): nobody is given them again. All that is said of them must hold.
+    """Acknowledge pending entries of a group (XACK): they are not delivered again. An entry must match all options.
 
-    It is a dry run unless --yes. Entries of a query that lives are refused, and released entries while any query of the
-    group lives, which might take them meanwhile.
+    Without --yes this is a dry run. Entries of a running query are refused. Released entries are refused while any
+    query of the group runs, because it might take them at the same time.
 
     \b
     Examples:
@@ -108,30 +129,34 @@ def ack(
     from spark_streams.groups.acknowledge import Acknowledged, acknowledge, selected_consumers
     from spark_streams.groups.group_snapshot import GroupSnapshot, query_of
 
-    has_idle = chosen["idle"] is not None
-    if everything == bool(consumers or released or has_idle or any(chosen.values())):
-        which = "--consumer, --released, --id, --first-id, --last-id, --idle, --limit"
-        raise click.UsageError(f"say which entries ({which}), or --all")
+    has_idle = selection["idle"] is not None
+    if everything == bool(consumers or released or has_idle or any(selection.values())):
+        selecting_options = "--consumer, --released, --id, --first-id, --last-id, --idle, --limit"
+        raise click.UsageError(f"no entries selected; use one of {selecting_options}, or --all alone")
     if released and (consumers or has_idle):
-        raise click.UsageError("--released goes without --consumer and --idle")
-    told: Told[Acknowledged] = Told(hand.yes, hand.as_json)
-    choice = choice_of(consumers, chosen, released)
+        raise click.UsageError("--released cannot be combined with --consumer or --idle")
+    report: ChangeReport[Acknowledged] = ChangeReport(options.yes, options.as_json)
+    choice = choice_of(consumers, selection, released)
 
-    def work(one: GroupSnapshot) -> Acknowledged:
-        return acknowledge(server, one, choice.without_taken(entries_in(told.reports)), hand.yes)
+    def acknowledge_on_stream(snapshot: Standing) -> Acknowledged:
+        return acknowledge(server, snapshot, choice.less(entries_in(report.stream_reports)), options.yes)
 
-    with connect(hand.url) as server:
-        standings = standings_of(server, names, hand.group)
-        refused = [why for one in standings for why in one.in_use(selected_consumers(one, choice), hand.even_active)]
-        told.carry_out(standings, refused, work)
-    queries = {query for one in standings for query in one.marks}
-    touched = {query_of(name) for report in told.reports for name in report.consumers}
-    told.note_queries(sorted(touched & queries))
-    told.show(
+    with connect(options.url) as server:
+        snapshots = load_groups(server, names, options.group)
+        refused = [
+            reason
+            for snapshot in snapshots
+            for reason in snapshot.in_use(consumers_of(snapshot, choice), options.even_active)
+        ]
+        report.carry_out(snapshots, refused, acknowledge_on_stream)
+    queries = {query for snapshot in snapshots for query in snapshot.marks}
+    touched = {query_of(name) for stream_report in report.stream_reports for name in stream_report.consumers}
+    report.add_query_notes(sorted(touched & queries))
+    report.show(
         ("stream", "group", "entries", "of consumers"),
-        lambda one: (
-            *(one.stream, one.group, one.entries),
-            ", ".join(f"{name}: {count:,}" for name, count in one.consumers.items()) or "-",
+        lambda acknowledged: (
+            *(acknowledged.stream, acknowledged.group, acknowledged.entries),
+            ", ".join(f"{name}: {count:,}" for name, count in acknowledged.consumers.items()) or "-",
         ),
-        f"acknowledged {plural(entries_in(told.reports), 'entry', 'entries')}",
+        f"acknowledged {plural(entries_in(report.stream_reports), 'entry', 'entries')}",
     )

@@ -1,4 +1,4 @@
-"""`rstream groups delete`: a group, or one consumer of it, with what is kept for it."""
+"""`rstream groups delete`: delete a group or one consumer, with the keys that queries keep for it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from spark_streams.commands.groups.group_change import Hand, Told, hand_options, plural, standings_of, streams_meant
+from spark_streams.commands.groups.group_change import (
+    ChangeOptions,
+    ChangeReport,
+    change_options,
+    load_groups,
+    plural,
+    resolve_streams,
+)
 from spark_streams.commands.shared import connect
 
 if TYPE_CHECKING:
@@ -15,20 +22,23 @@ if TYPE_CHECKING:
     from spark_streams.wire.connection.server import Server
 
 
-@click.command(short_help="Delete a group, or a consumer of it.")
+@click.command(short_help="Delete a group, or one consumer.")
 @click.argument("names", metavar="STREAM...", nargs=-1, required=True)
-@click.option("--consumer", metavar="CONSUMER", help="Only this consumer, and those that it has made as a query.")
-@click.option("--forget-pending", is_flag=True, help="With --consumer: also where entries are pending for it.")
-@hand_options
-def delete(names: tuple[str, ...], consumer: str | None, forget_pending: bool, hand: Hand) -> None:
-    """Delete a group of STREAM (XGROUP DESTROY), or one consumer of it (XGROUP DELCONSUMER), and what queries keep on
-    the server for it. What was pending is forgotten: nobody is given it again.
+@click.option(
+    "--consumer", metavar="CONSUMER", help="Only this consumer; of a query also the consumers that it created."
+)
+@click.option("--forget-pending", is_flag=True, help="With --consumer: even if it holds pending entries.")
+@change_options
+def delete(names: tuple[str, ...], consumer: str | None, forget_pending: bool, options: ChangeOptions) -> None:
+    """Delete a group of STREAM (XGROUP DESTROY) or one of its consumers (XGROUP DELCONSUMER), and the keys that queries
+    keep on the server for it. Its pending entries are forgotten: they are not delivered again.
 
-    It is a dry run unless --yes. A group or a consumer in which a query lives is refused, and so is a consumer that
-    holds entries, without --forget-pending: rstream groups claim hands them to another one. Keys that are left of a
-    group which is gone are deleted, too. If they belong to a consumer that is gone and is not `spark`, name it with
-    --consumer. Entries that wait for another try (retryDelay) stay, and it says where. What a sink has written down of
-    its rows belongs to no group, and stays.
+    Without --yes this is a dry run. A group or consumer of a running query is refused. A consumer with pending entries
+    is refused without --forget-pending; rstream groups claim hands them to another consumer.
+
+    If the group no longer exists, the command deletes its remaining keys. For the keys of a deleted consumer other than
+    `spark`, name it with --consumer. Entries that wait for a retry (retryDelay) stay, and the command prints where. A
+    sink's ledger belongs to no group, and stays.
 
     \b
     Examples:
@@ -37,66 +47,75 @@ def delete(names: tuple[str, ...], consumer: str | None, forget_pending: bool, h
       rstream groups delete orders --group etl --consumer bob --yes
     """
     if forget_pending and consumer is None:
-        raise click.UsageError("--forget-pending goes with --consumer")
-    told: Told[Deleted] = Told(hand.yes, hand.as_json)
-    with connect(hand.url) as server:
+        raise click.UsageError("--forget-pending applies only with --consumer")
+    report: ChangeReport[Deleted] = ChangeReport(options.yes, options.as_json)
+    with connect(options.url) as server:
         if consumer is None:
-            _groups(server, names, hand, told)
+            _groups(server, names, options, report)
         else:
-            _consumers(server, names, hand, consumer, forget_pending, told)
-    pending = sum(one.pending for one in told.reports)
-    what = plural(len(told.reports), "group") if consumer is None else f"consumer {consumer}"
-    told.show(
-        ("stream", "group", "consumers", "pending forgotten", "not yet given", "keys"),
-        lambda one: (
-            *(one.stream, one.group, ", ".join(f"{name}: {n:,}" for name, n in one.consumers.items()) or "-"),
-            *(one.pending, one.lag, ", ".join(one.keys) or "-"),
+            _consumers(server, names, options, consumer, forget_pending, report)
+    pending = sum(deleted.pending for deleted in report.stream_reports)
+    deleted_names = plural(len(report.stream_reports), "group") if consumer is None else f"consumer {consumer}"
+    report.show(
+        ("stream", "group", "consumers", "pending forgotten", "not delivered", "keys"),
+        lambda deleted: (
+            *(
+                deleted.stream,
+                deleted.group,
+                ", ".join(f"{name}: {n:,}" for name, n in deleted.consumers.items()) or "-",
+            ),
+            *(deleted.pending, deleted.lag, ", ".join(deleted.keys) or "-"),
         ),
-        f"deleted {what}, with {plural(pending, 'pending entry', 'pending entries')}",
+        f"deleted {deleted_names}, with {plural(pending, 'pending entry', 'pending entries')}",
     )
 
 
-def _groups(server: Server, names: Sequence[str], hand: Hand, told: Told[Deleted]) -> None:
-    from spark_streams.groups.delete import (
-        delete_group,
-        delete_leftovers,
-        plan_delete_group,
-        plan_delete_leftovers,
-        resume_lines,
-    )
-    from spark_streams.groups.group_keys import count_waiting, find_group_keys, split_by_stream, waiting_lines
+def _groups(server: Server, names: Sequence[str], options: ChangeOptions, change: ChangeReport[Deleted]) -> None:
+    from spark_streams.groups.delete import delete_group, forget_kept, plan_delete_group, plan_forget, ways_back
+    from spark_streams.groups.group_keys import entries_waiting, find_kept, kept_by_stream, what_waits
     from spark_streams.wire.replies.xinfo import group_named
 
-    group = hand.group
-    streams = streams_meant(server, names, group)
-    found = find_group_keys(server, {group: streams})[group]
-    waiting = count_waiting(server, found)
-    found = [one for one in found if one.key not in waiting]
-    kept = split_by_stream(found, streams)
+    group = options.group
+    streams = resolve_streams(server, names, group)
+    group_keys = find_kept(server, {group: streams})[group]
+    waiting = entries_waiting(server, group_keys)
+    group_keys = [group_key for group_key in group_keys if group_key.key not in waiting]
+    keys_by_stream = kept_by_stream(group_keys, streams)
     replies = server.pipeline([("XINFO", "GROUPS", stream) for stream in streams])
-    there = {stream for stream, reply in zip(streams, replies, strict=True) if group_named(group, reply) is not None}
-    # Of a group that is gone there may be keys.
-    standings = standings_of(server, [one for one in streams if one in there or not kept[one]], group)
-    told.carry_out(
-        standings,
-        [why for one in standings for why in one.in_use(None, hand.even_active)],
-        lambda one: (
-            delete_group(server, one, kept[one.stream]) if told.yes else plan_delete_group(one, kept[one.stream])
+    streams_with_group = {
+        stream for stream, reply in zip(streams, replies, strict=True) if group_named(group, reply) is not None
+    }
+    # Keys may remain of a group that was deleted.
+    snapshots = load_groups(
+        server, [stream for stream in streams if stream in streams_with_group or not keys_by_stream[stream]], group
+    )
+    change.carry_out(
+        snapshots,
+        [reason for snapshot in snapshots for reason in snapshot.in_use(None, options.even_active)],
+        lambda snapshot: (
+            delete_group(server, snapshot, keys_by_stream[snapshot.stream])
+            if change.yes
+            else plan_delete_group(snapshot, keys_by_stream[snapshot.stream])
         ),
     )
-    for stream in (one for one in streams if one not in there):
-        told.reports.append(
-            delete_leftovers(server, stream, group, kept[stream])
-            if told.yes
-            else plan_delete_leftovers(stream, group, kept[stream])
+    for stream in (stream for stream in streams if stream not in streams_with_group):
+        change.stream_reports.append(
+            forget_kept(server, stream, group, keys_by_stream[stream])
+            if change.yes
+            else plan_forget(stream, group, keys_by_stream[stream])
         )
-    for report in told.reports:
-        told.then += resume_lines(report.stream, group, report.committed)
-    told.then += waiting_lines(waiting)
+    for deleted in change.stream_reports:
+        change.notes += ways_back(deleted.stream, group, deleted.committed)
+    change.notes += what_waits(waiting)
 
 
 def _consumers(
-    server: Server, names: Sequence[str], hand: Hand, consumer: str, forget_pending: bool, told: Told[Deleted]
+    server: Server,
+    names: Sequence[str],
+    options: ChangeOptions,
+    consumer: str,
+    forget_pending: bool,
+    report: ChangeReport[Deleted],
 ) -> None:
     from spark_streams.groups.delete import (
         delete_consumer,
@@ -109,40 +128,40 @@ def _consumers(
     )
     from spark_streams.groups.group_keys import GroupKey
 
-    group = hand.group
-    streams = streams_meant(server, names, group)
-    there = {stream for stream in streams if find_consumers(server, stream, group, consumer)}
-    left = {
-        stream: [GroupKey(key, "", consumer, stream) for key in find_consumer_keys(server, stream, group, consumer)]
+    group = options.group
+    streams = resolve_streams(server, names, group)
+    streams_with_consumer = {stream for stream in streams if consumers_of(server, stream, group, consumer)}
+    leftover_keys = {
+        stream: [Kept(key, "", consumer, stream) for key in kept_for(server, stream, group, consumer)]
         for stream in streams
-        if stream not in there
+        if stream not in streams_with_consumer
     }
-    # Of a consumer that is gone there may be keys.
-    standings = standings_of(server, [one for one in streams if not left.get(one)], group)
-    refused = [why for one in standings for why in one.in_use(require_consumers(one, consumer), hand.even_active)]
-    for one in standings:
-        held = sum(other.pending for other in one.consumers_named(require_consumers(one, consumer)))
-        if held and not forget_pending and not told.yes:
+    # Keys may remain of a consumer that was deleted.
+    snapshots = load_groups(server, [stream for stream in streams if not leftover_keys.get(stream)], group)
+    refused = [
+        reason
+        for snapshot in snapshots
+        for reason in snapshot.in_use(consumers_with(snapshot, consumer), options.even_active)
+    ]
+    for snapshot in snapshots:
+        pending = sum(consumer_info.pending for consumer_info in snapshot.of(consumers_with(snapshot, consumer)))
+        if pending and not forget_pending and not report.yes:
             refused.append(
-                f"{plural(held, 'entry is', 'entries are')} pending for consumer {consumer!r} on stream "
-                f"{one.stream!r}: hand them over (rstream groups claim {one.stream} --group {group} --from {consumer} "
-                "--to …), or drop them with --forget-pending"
+                f"{plural(pending, 'entry is', 'entries are')} pending for consumer {consumer!r} on stream "
+                f"{snapshot.stream!r}: hand them over with rstream groups claim {snapshot.stream} --group {group} "
+                f"--from {consumer} --to OTHER_CONSUMER, or forget them with --forget-pending"
             )
-    told.carry_out(
-        standings,
+    report.carry_out(
+        snapshots,
         refused,
-        lambda one: (
-            delete_consumer(server, one, consumer, forget_pending)
-            if told.yes
-            else plan_delete_consumer(one, consumer, find_consumer_keys(server, one.stream, group, consumer))
+        lambda snapshot: (
+            delete_consumer(server, snapshot, consumer, forget_pending)
+            if report.yes
+            else plan_delete_consumer(snapshot, consumer, kept_for(server, snapshot.stream, group, consumer))
         ),
     )
-    told.note_queries(consumer for one in standings if consumer in one.marks)
-    for stream, kept in left.items():
-        if kept:
-            forget = (
-                delete_leftovers(server, stream, group, kept)
-                if told.yes
-                else plan_delete_leftovers(stream, group, kept)
-            )
-            told.reports.append(forget)
+    report.add_query_notes(consumer for snapshot in snapshots if consumer in snapshot.marks)
+    for stream, keys in leftover_keys.items():
+        if keys:
+            deleted = forget_kept(server, stream, group, keys) if report.yes else plan_forget(stream, group, keys)
+            report.stream_reports.append(deleted)

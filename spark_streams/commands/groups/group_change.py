@@ -1,4 +1,4 @@
-"""What the commands share that change groups: which streams, looking before changing, and how it is told."""
+"""Shared by the commands that change groups: their options, the streams, the dry run, and the report."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from spark_streams.groups.group_snapshot import GroupSnapshot
     from spark_streams.wire.connection.server import Server
 
-REFUSED = 3  # exit code of a dry run of what would be refused
+REFUSED = 3  # exit code of a dry run of a change that would be refused
 Row = Sequence[object]
 
 
 class Report(Protocol):
-    """A dataclass: what was, or would be, done on one stream."""
+    """A dataclass: the change of one stream, done or planned."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[object]]]
 
@@ -39,12 +39,13 @@ class _OfEntries(Protocol):
 
 R = TypeVar("R", bound=Report)
 S = TypeVar("S")
+F = TypeVar("F", bound=Callable[..., object])
 
 
 @dataclass(frozen=True)
-class Hand:
-    """The options of every command that changes groups. yes: change, else only tell; even_active: also if a consumer
-    that is not a query was active in the last minute."""
+class ChangeOptions:
+    """Options of every command that changes groups. yes: make the change, otherwise only print it; even_active: even if
+    a consumer that is not a query was active in the last minute."""
 
     group: str
     yes: bool
@@ -53,101 +54,109 @@ class Hand:
     as_json: bool
 
 
-def hand_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add --group, --yes, --even-active, the server and --json. The command gets them as `hand`, a Hand."""
+def yes_option(command: F) -> F:
+    """Add `--yes`, without which a command makes no change."""
+    text = "Make the change. Without --yes the command only prints what it would change."
+    return click.option("--yes", is_flag=True, help=text)(command)
+
+
+def change_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add --group, --yes, --even-active, the server and --json. The command receives them as `options`."""
 
     @click.option("--group", required=True, help="The group.")
-    @click.option("--yes", is_flag=True, help="Do it; else only what it would change is printed.")
+    @yes_option
     @click.option(
-        "--even-active", is_flag=True, help="Also where a consumer that is no query was active in the last minute."
+        "--even-active", is_flag=True, help="Even if a consumer that is not a query was active in the last minute."
     )
     @functools.wraps(command)
-    def with_hand(*, group: str, yes: bool, even_active: bool, url: str, as_json: bool, **others: object) -> None:
-        command(hand=Hand(group, yes, even_active, url, as_json), **others)
+    def with_options(*, group: str, yes: bool, even_active: bool, url: str, as_json: bool, **arguments: object) -> None:
+        command(options=ChangeOptions(group, yes, even_active, url, as_json), **arguments)
 
-    return url_option(json_option(with_hand))
+    return url_option(json_option(with_options))
 
 
-def streams_meant(server: Server, names: Sequence[str], group: str | None) -> list[str]:
-    """The streams of names (of one in shards, these) and patterns (with `*`, `?` or `[`), in order; of a pattern
-    those that have the group, where one is given. Raises StreamStateError where it finds none."""
-    from spark_streams.shards.settling import fetch_shard_sets
+def resolve_streams(server: Server, names: Sequence[str], group: str | None) -> list[str]:
+    """Return the streams of names and patterns (with `*`, `?` or `[`), in order. A sharded stream becomes its shards.
+
+    group: a pattern matches only streams that have this group. Raises StreamStateError if a pattern matches none."""
+    from spark_streams.shards.settling import known_shards
     from spark_streams.wire.replies.scan import matching_streams
     from spark_streams.wire.replies.xinfo import group_named
 
-    found: list[str] = []
-    sets = fetch_shard_sets(server, [name for name in names if not is_pattern(name)])
+    streams: list[str] = []
+    sets = known_shards(server, [name for name in names if not is_pattern(name)])
     for name in names:
         if not is_pattern(name):
-            found += sets[name].names if name in sets else [name]
+            streams += sets[name].names if name in sets else [name]
             continue
         matching = matching_streams(server, name, ())
         if group is not None:
-            replies = server.pipeline([("XINFO", "GROUPS", one) for one in matching])
-            matching = [one for one, reply in zip(matching, replies, strict=True) if group_named(group, reply)]
+            replies = server.pipeline([("XINFO", "GROUPS", stream) for stream in matching])
+            matching = [stream for stream, reply in zip(matching, replies, strict=True) if group_named(group, reply)]
         if not matching:
             having = "" if group is None else f" has a group {group!r} and"
             raise StreamStateError(f"no stream at {server.address}{having} matches {name!r}")
-        found += matching
-    return list(dict.fromkeys(found))
+        streams += matching
+    return list(dict.fromkeys(streams))
 
 
-def standings_of(server: Server, names: Sequence[str], group: str) -> list[GroupSnapshot]:
-    """Fetch the group on each stream that the names or patterns select. Raises StreamStateError."""
-    from spark_streams.groups.group_snapshot import fetch_group
+def load_groups(server: Server, names: Sequence[str], group: str) -> list[Standing]:
+    """Return the state of the group on each stream of the names. Raises StreamStateError."""
+    from spark_streams.groups.group_snapshot import look
 
-    found = streams_meant(server, names, group)
-    named_streams(server, found)
-    return [fetch_group(server, stream, group) for stream in found]
+    streams = resolve_streams(server, names, group)
+    named_streams(server, streams)
+    return [look(server, stream, group) for stream in streams]
 
 
 def server_time(server: Server) -> int:
-    """Milliseconds since the epoch."""
-    from spark_streams.groups.group_snapshot import fetch_time
+    """Return the server's time in milliseconds since the epoch."""
+    from spark_streams.groups.group_snapshot import now_of
 
     return fetch_time(server, time.time_ns() // 1_000_000)
 
 
 @dataclass
-class Told(Generic[R]):
-    """What was, or would be, done. reports: one a stream; refused: why it would be refused now; then:
-    what a query does afterwards."""
+class ChangeReport(Generic[R]):
+    """The change that a command makes or plans. stream_reports: one per stream; refused: reasons why it would be
+    refused now; notes: what a query does afterwards."""
 
     yes: bool
     as_json: bool
-    reports: list[R] = field(default_factory=list)
+    stream_reports: list[R] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
-    then: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
-    def note_queries(self, queries: Iterable[str]) -> None:
-        """These queries have committed entries of the group, which is changed."""
-        self.then += [
-            f"query {query!r} has a checkpoint: docs/reference/group-changes.md says what it does when it is started "
-            "again"
+    def add_query_notes(self, queries: Iterable[str]) -> None:
+        """Add a note for each query that has committed entries of the changed group."""
+        self.notes += [
+            f"query {query!r} has a checkpoint; docs/reference/group-changes.md describes its next start"
             for query in queries
         ]
 
-    def carry_out(self, standings: Sequence[S], refused: Sequence[str], work: Callable[[S], R]) -> None:
-        """The work of each stream, when none of them is refused. Raises GroupInUseError, and what the work raises: then
-        what was done before is told."""
+    def carry_out(self, subjects: Sequence[S], refused: Sequence[str], work: Callable[[S], R]) -> None:
+        """Do the work for each subject, if none is refused.
+
+        Raises GroupInUseError, and errors of the work, whose message then names the streams that were changed before.
+        """
         self.refused = list(refused)
         if self.yes and refused:
             raise GroupInUseError("; ".join(refused))
         try:
-            for standing in standings:
-                self.reports.append(work(standing))
+            for subject in subjects:
+                self.stream_reports.append(work(subject))
         except RStreamError as error:
-            if self.yes and self.reports:
-                done = ", ".join(repr(one.stream) for one in self.reports)
-                raise type(error)(f"{error.message} (done before: {done})") from None
+            if self.yes and self.stream_reports:
+                done = ", ".join(repr(report.stream) for report in self.stream_reports)
+                raise type(error)(f"{error.message} (already changed: {done})") from None
             raise
 
-    def show(self, head: Sequence[str], row: Callable[[R], Row], said: str) -> None:
-        """Print it; said: one line on all of it, which begins with a verb's past: `set 2 groups`."""
+    def show(self, head: Sequence[str], row: Callable[[R], Row], summary: str) -> None:
+        """Print the report. summary: one line that begins with a past participle: `set 2 groups`."""
         if self.as_json:
             print_json(self._json())
         else:
-            self._print(head, row, said)
+            self._print(head, row, summary)
         if self.refused:
             sys.exit(REFUSED)
 
@@ -155,25 +164,25 @@ class Told(Generic[R]):
         return {
             "dry_run": not self.yes,
             "refused": self.refused,
-            "streams": [asdict(one) for one in self.reports],
-            "then": self.then,
+            "streams": [asdict(report) for report in self.stream_reports],
+            "then": self.notes,
         }
 
-    def _print(self, head: Sequence[str], row: Callable[[R], Row], said: str) -> None:
+    def _print(self, head: Sequence[str], row: Callable[[R], Row], summary: str) -> None:
 
-        print_table(head, [row(one) for one in self.reports])
-        for line in dict.fromkeys(self.then):
-            say(f"then: {line}")
+        print_table(head, [row(report) for report in self.stream_reports])
+        for line in dict.fromkeys(self.notes):
+            say(f"note: {line}")
         for line in self.refused:
-            say(f"refused now: {line}")
-        say(said if self.yes else f"dry run, nothing is changed: --yes, and it has {said}")
+            say(f"would be refused now: {line}")
+        say(summary if self.yes else f"dry run, nothing was changed; with --yes: {summary}")
 
 
 def entries_in(reports: Iterable[_OfEntries]) -> int:
-    """How many entries the reports tell of."""
+    """Return the number of entries in the reports."""
     return sum(report.entries for report in reports)
 
 
-def plural(count: int, one: str, many: str = "") -> str:
-    """`1 entry`, `2,000 entries`."""
-    return f"{count:,} {one if count == 1 else many or one + 's'}"
+def plural(count: int, noun: str, plural_noun: str = "") -> str:
+    """Return the count with its noun: `1 entry`, `2,000 entries`."""
+    return f"{count:,} {noun if count == 1 else plural_noun or noun + 's'}"

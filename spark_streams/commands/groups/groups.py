@@ -1,4 +1,4 @@
-"""`rstream groups`: who reads what; and the hands that change it, each in a file of its own."""
+"""`rstream groups`: list consumer groups. Each command that changes them has its own file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from spark_streams.commands.shared import connect, json_option, named_streams, p
 
 
 class _ListsByItself(click.Group):
-    """Without one of its commands it is `list`: `rstream groups orders`."""
+    """A command group whose default command is `list`: `rstream groups orders`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if not args or (args[0] not in self.commands and args[0] not in ctx.help_option_names):
@@ -23,25 +23,25 @@ class _ListsByItself(click.Group):
         return super().parse_args(ctx, args)
 
 
-@click.group(cls=_ListsByItself, short_help="Who reads what; seek, claim, release, ack, delete, create, prune.")
+@click.group(cls=_ListsByItself, short_help="List groups; seek, claim, release, ack, delete, create, prune.")
 def groups() -> None:
-    """Consumer groups: who reads what and how far they are (`rstream groups [STREAM]...`), and hands on them.
+    """List consumer groups and their positions (`rstream groups [STREAM]...`), and manage them.
 
-    What changes something is a dry run unless --yes: it prints exactly what would change. Refused is what would touch a
-    group or consumer in which a query lives. STREAM may be a pattern (`orders:*`): its streams that have the group. A
-    stream that is called like a command: rstream groups list seek.
+    A command that changes something is a dry run without --yes: it prints exactly what would change. It refuses to
+    change a group or consumer of a running query. STREAM may be a pattern (`orders:*`): all matching streams that have
+    the group. If a stream has the name of a command, write: rstream groups list seek.
 
     \b
     Examples:
       rstream groups                                                    all groups of all streams
       rstream groups orders payments
-      rstream groups seek orders --group etl --to 1h                    what reading the last hour again would mean
+      rstream groups seek orders --group etl --to 1h                    preview of reading the last hour again
       rstream groups seek orders --group etl --to latest --yes
       rstream groups claim orders --group etl --from bob --to spark --idle 5m --yes
       rstream groups release orders --group etl --consumer bob --yes
       rstream groups ack orders --group etl --consumer bob --last-id 1795163834542-0 --yes
       rstream groups delete orders --group etl --consumer bob
-      rstream groups prune --idle 7d                                    groups that nobody reads from any more
+      rstream groups prune --idle 7d                                    preview of abandoned groups
       rstream groups create 'orders:*' --group etl --start latest --yes
     """
 
@@ -51,10 +51,10 @@ def groups() -> None:
 @url_option
 @json_option
 def list_(names: tuple[str, ...], url: str, as_json: bool) -> None:
-    """The consumer groups of some streams (default: all): lag, pending, position.
+    """List the consumer groups of streams (default: all streams): lag, pending entries, position.
 
-    lag: entries that the group has yet to be given, as the server counts them (rstream lag counts where it cannot);
-    pending: given, and not acknowledged.
+    lag: entries not yet delivered to the group, as the server counts them; ? if it cannot (rstream lag counts then);
+    pending: entries delivered and not acknowledged.
 
     \b
     Examples:
@@ -64,14 +64,14 @@ def list_(names: tuple[str, ...], url: str, as_json: bool) -> None:
     from spark_streams.monitor.groups import view_streams
 
     with connect(url) as server:
-        views = view_streams(server, named_streams(server, names, beside=True))
-    found = [group for view in views for group in view.groups]
+        views = view_streams(server, named_streams(server, names, with_retry_streams=True))
+    group_views = [group for view in views for group in view.groups]
     if as_json:
-        print_json([asdict(group) for group in found])
+        print_json([asdict(group) for group in group_views])
         return
     print_table(
         ("stream", "group", "consumers", "lag", "pending", "last delivered"),
-        [(g.stream, g.group, g.consumers, g.lag, g.pending, g.last_delivered) for g in found],
+        [(g.stream, g.group, g.consumers, g.lag, g.pending, g.last_delivered) for g in group_views],
     )
 
 

@@ -1,4 +1,4 @@
-"""`rstream groups prune`: groups that nobody has read from for a while."""
+"""`rstream groups prune`: delete abandoned groups."""
 
 from __future__ import annotations
 
@@ -8,30 +8,42 @@ from typing import TYPE_CHECKING
 
 import click
 
-from spark_streams.commands.groups.group_change import Row, Told, plural, server_time, streams_meant
+from spark_streams.commands.groups.group_change import (
+    ChangeReport,
+    Row,
+    plural,
+    resolve_streams,
+    server_time,
+    yes_option,
+)
 from spark_streams.commands.shared import connect, json_option, milliseconds, say, url_option
 
 if TYPE_CHECKING:
     from spark_streams.groups.prune import Pruned, PruneSearch
 
 
-@click.command(short_help="Delete groups that nobody reads from any more.")
+@click.command(short_help="Delete abandoned groups.")
 @click.argument("names", metavar="[STREAM]...", nargs=-1)
 @click.option(
-    "--idle", metavar="TIME", required=True, callback=milliseconds, help="Not read from for so long (1d, 7d)."
+    "--idle",
+    metavar="TIME",
+    required=True,
+    callback=milliseconds,
+    help="Only groups without a read for this time (1d, 7d).",
 )
 @click.option("--group", "pattern", metavar="PATTERN", default="*", help="Only groups whose names match (nb-*).")
-@click.option("--yes", is_flag=True, help="Do it; else only what it would change is printed.")
+@yes_option
 @url_option
 @json_option
 def prune(names: tuple[str, ...], idle: int, pattern: str, yes: bool, url: str, as_json: bool) -> None:
-    """Delete groups of STREAM (patterns, too; default: all streams) that nobody has read from for --idle.
+    """Delete groups of STREAM (a name or a pattern; default: all streams) that were not read from for --idle.
 
-    It is a dry run unless --yes. A group is deleted if no query lives in it, none of its consumers was active within
-    the time, and an entry that it was not given is older than that. A group of which nobody can tell how long it was
-    idle stays, and is named: rstream groups delete deletes it. With a group goes what rstream groups delete forgets:
-    its pending entries, its consumers, and the keys of its queries; entries that wait for another try stay, and it says
-    where.
+    Without --yes this is a dry run. A group is deleted if no running query uses it, no consumer was active within the
+    time, and its oldest undelivered entry is older than that. A group whose idle time is unknown stays, and the command
+    names it; rstream groups delete can delete it.
+
+    As with rstream groups delete, the group's pending entries, consumers and keys are deleted with it. Entries that
+    wait for a retry stay, and the command prints where.
 
     \b
     Examples:
@@ -44,60 +56,66 @@ def prune(names: tuple[str, ...], idle: int, pattern: str, yes: bool, url: str, 
     from spark_streams.monitor.terminal.units import duration
 
     if idle < pruning.SHORTEST_MS:
-        raise click.UsageError("--idle must be at least 1m: below that a consumer may be between two requests")
-    told = _Told(yes, as_json)
+        raise click.UsageError(
+            "--idle must be at least 1m: a running consumer may pause that long between two requests"
+        )
+    report = _PruneReport(yes, as_json)
     with connect(url) as server:
-        streams = streams_meant(server, names or ("*",), None)
-        told.found = pruning.find_abandoned(server, streams, pattern, idle, server_time(server))
-        abandoned = told.found.abandoned
-        groups = dict.fromkeys(one.group for one in abandoned)
-        streams_of = {group: [one.stream for one in abandoned if one.group == group] for group in groups}
-        found = find_group_keys(server, streams_of) if abandoned else {}
-        waiting = count_waiting(server, [one for some in found.values() for one in some])
-        kept = {
-            group: split_by_stream([one for one in found[group] if one.key not in waiting], of)
-            for group, of in streams_of.items()
+        streams = resolve_streams(server, names or ("*",), None)
+        report.outcome = pruning.find_abandoned(server, streams, pattern, idle, server_time(server))
+        abandoned = report.outcome.abandoned
+        groups = dict.fromkeys(group.group for group in abandoned)
+        streams_of = {
+            group: [abandoned_group.stream for abandoned_group in abandoned if abandoned_group.group == group]
+            for group in groups
         }
-        told.carry_out(
+        group_keys = find_kept(server, streams_of) if abandoned else {}
+        waiting = entries_waiting(server, [key for keys in group_keys.values() for key in keys])
+        keys_by_stream = {
+            group: kept_by_stream([key for key in group_keys[group] if key.key not in waiting], group_streams)
+            for group, group_streams in streams_of.items()
+        }
+        report.carry_out(
             abandoned,
             [],
-            lambda one: (
-                pruning.prune_group(server, one, kept[one.group][one.stream], idle)
+            lambda group: (
+                pruning.prune_group(server, group, keys_by_stream[group.group][group.stream], idle)
                 if yes
-                else pruning.plan_prune(one, kept[one.group][one.stream])
+                else pruning.plan_prune(group, keys_by_stream[group.group][group.stream])
             ),
         )
-    for report in told.reports:
-        told.then += resume_lines(report.stream, report.group, report.committed)
-    told.then += waiting_lines(waiting)
-    pending = sum(one.pending for one in told.reports)
-    told.show(
-        ("stream", "group", "idle ", "consumers", "pending forgotten", "not yet given", "keys"),
-        lambda one: (
-            *(one.stream, one.group, duration(one.idle_ms)),
-            ", ".join(f"{name}: {n:,}" for name, n in one.consumers.items()),
-            *(one.pending, one.lag, ", ".join(one.keys) or "-"),
+    for pruned in report.stream_reports:
+        report.notes += ways_back(pruned.stream, pruned.group, pruned.committed)
+    report.notes += what_waits(waiting)
+    pending = sum(pruned.pending for pruned in report.stream_reports)
+    report.show(
+        ("stream", "group", "idle ", "consumers", "pending forgotten", "not delivered", "keys"),
+        lambda pruned: (
+            *(pruned.stream, pruned.group, duration(pruned.idle_ms)),
+            ", ".join(f"{name}: {n:,}" for name, n in pruned.consumers.items()),
+            *(pruned.pending, pruned.lag, ", ".join(pruned.keys) or "-"),
         ),
-        f"deleted {plural(len(told.reports), 'group')}, with {plural(pending, 'pending entry', 'pending entries')}",
+        f"deleted {plural(len(report.stream_reports), 'group')}, "
+        f"with {plural(pending, 'pending entry', 'pending entries')}",
     )
 
 
 @dataclass
-class _Told(Told["Pruned"]):
-    """With the groups that stay."""
+class _PruneReport(ChangeReport["Pruned"]):
+    """The groups that were deleted, and those that stay."""
 
-    found: PruneSearch = field(init=False)
+    outcome: Found = field(init=False)
 
     def _json(self) -> dict[str, object]:
         return {
             **super()._json(),
-            "kept": [asdict(one) for one in self.found.kept],
-            "in_use": self.found.in_use,
+            "kept": [asdict(group) for group in self.outcome.kept],
+            "in_use": self.outcome.in_use,
         }
 
-    def _print(self, head: Sequence[str], row: Callable[[Pruned], Row], said: str) -> None:
-        super()._print(head, row, said)
-        for one in self.found.kept:
-            say(f"kept: group {one.group!r} of stream {one.stream!r}: {one.why}")
-        if self.found.in_use:
-            say(f"{plural(self.found.in_use, 'group')} in use or active within the time")
+    def _print(self, head: Sequence[str], row: Callable[[Pruned], Row], summary: str) -> None:
+        super()._print(head, row, summary)
+        for group in self.outcome.kept:
+            say(f"kept: group {group.group!r} of stream {group.stream!r}: {group.why}")
+        if self.outcome.in_use:
+            say(f"kept: {plural(self.outcome.in_use, 'group')} in use, or active within the time")

@@ -1,4 +1,4 @@
-"""`rstream groups release`: pending entries of a consumer are given back to its group."""
+"""`rstream groups release`: return a consumer's pending entries to its group."""
 
 from __future__ import annotations
 
@@ -6,31 +6,40 @@ from typing import Unpack
 
 import click
 
-from spark_streams.commands.groups.choice import Chosen, choice_of, choice_options
-from spark_streams.commands.groups.group_change import Hand, Told, entries_in, hand_options, plural, standings_of
+from spark_streams.commands.groups.choice import SelectionOptions, choice_of, choice_options
+from spark_streams.commands.groups.group_change import (
+    ChangeOptions,
+    ChangeReport,
+    change_options,
+    entries_in,
+    load_groups,
+    plural,
+)
 from spark_streams.commands.shared import connect
 
 
-@click.command(short_help="Give pending entries back to the group.")
+@click.command(short_help="Return pending entries to the group.")
 @click.argument("names", metavar="STREAM...", nargs=-1, required=True)
-@click.option("--consumer", metavar="CONSUMER", required=True, help="Whose entries.")
+@click.option("--consumer", metavar="CONSUMER", required=True, help="The consumer that holds the entries.")
 @click.option(
     "--mode",
     type=click.Choice(["fail", "silent", "fatal"]),
     default="fail",
     show_default=True,
-    help="fail: the delivery counts; silent: it does not count; fatal: nobody is to read them again.",
+    help="fail: the delivery is counted; silent: it is not counted; fatal: the entries are not read again.",
 )
 @choice_options
-@hand_options
-def release(names: tuple[str, ...], consumer: str, mode: str, hand: Hand, **chosen: Unpack[Chosen]) -> None:
-    """Give entries that are pending for a consumer back to its group (XNACK; Redis 8.8 or the bundled engine).
+@change_options
+def release(
+    names: tuple[str, ...], consumer: str, mode: str, options: ChangeOptions, **selection: Unpack[SelectionOptions]
+) -> None:
+    """Return pending entries of a consumer to its group (XNACK; Redis 8.8 or the bundled engine).
 
-    Released entries are pending for no consumer. The next query of the group takes them at once, without `claimIdle`.
-    With --mode fatal they become dead letters, if the query that takes them has a dead-letter stream; else they stay
+    Released entries are pending without a consumer. The next query of the group takes them at once, without
+    `claimIdle`. With --mode fatal they become dead letters if that query has a dead-letter stream; otherwise they stay
     pending.
 
-    It is a dry run unless --yes. The consumer of a query that lives is refused.
+    Without --yes this is a dry run. The consumer of a running query is refused.
 
     \b
     Examples:
@@ -42,24 +51,24 @@ def release(names: tuple[str, ...], consumer: str, mode: str, hand: Hand, **chos
     from spark_streams.groups.release import Released
     from spark_streams.groups.release import release as give_back
 
-    told: Told[Released] = Told(hand.yes, hand.as_json)
-    choice = choice_of((consumer,), chosen)
+    report: ChangeReport[Released] = ChangeReport(options.yes, options.as_json)
+    choice = choice_of((consumer,), selection)
 
-    def work(one: GroupSnapshot) -> Released:
-        return give_back(server, one, choice.without_taken(entries_in(told.reports)), mode, hand.yes)
+    def release_on_stream(snapshot: Standing) -> Released:
+        return give_back(server, snapshot, choice.less(entries_in(report.stream_reports)), mode, options.yes)
 
-    with connect(hand.url) as server:
-        standings = standings_of(server, names, hand.group)
-        refused = [why for one in standings for why in one.in_use([consumer], hand.even_active)]
-        told.carry_out(standings, refused, work)
-    if any(query_of(consumer) in one.marks for one in standings):
-        told.then.append(
-            f"query {query_of(consumer)!r}, started again with its checkpoint, reads a batch of its log whole and the "
-            "released entries, too: entries of that batch are read twice. Release entries of a query only if it is not "
-            "to be started again"
+    with connect(options.url) as server:
+        snapshots = load_groups(server, names, options.group)
+        refused = [reason for snapshot in snapshots for reason in snapshot.in_use([consumer], options.even_active)]
+        report.carry_out(snapshots, refused, release_on_stream)
+    if any(query_of(consumer) in snapshot.marks for snapshot in snapshots):
+        report.notes.append(
+            f"if query {query_of(consumer)!r} starts again with its checkpoint, it repeats its last batch and also "
+            "takes the released entries: entries of that batch are read twice. Release entries of a query only if you "
+            "do not start it again"
         )
-    told.show(
+    report.show(
         ("stream", "group", "consumer", "entries", "mode"),
-        lambda one: (one.stream, one.group, one.consumer, one.entries, one.mode),
-        f"released {plural(entries_in(told.reports), 'entry', 'entries')}",
+        lambda released: (released.stream, released.group, released.consumer, released.entries, released.mode),
+        f"released {plural(entries_in(report.stream_reports), 'entry', 'entries')}",
     )

@@ -1,4 +1,4 @@
-"""`rstream replay`: a stopped query reads a part of its streams again."""
+"""`rstream replay`: let a stopped query read a part of its streams again."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from spark_streams.commands.groups.group_change import Told, plural, server_time, standings_of
+from spark_streams.commands.groups.group_change import ChangeReport, load_groups, plural, server_time, yes_option
 from spark_streams.commands.groups.seek import target_of
 from spark_streams.commands.shared import connect, json_option, url_option
 
@@ -14,17 +14,21 @@ if TYPE_CHECKING:
     from spark_streams.groups.target import Target
 
 
-@click.command(short_help="Have a stopped query read a part again.")
+@click.command(short_help="Let a stopped query read entries again.")
 @click.argument("names", metavar="STREAM...", nargs=-1, required=True)
 @click.option("--group", required=True, help="The query's group.")
 @click.option(
     "--from", "begin", metavar="POSITION", required=True, callback=target_of, help="The first entry to read again."
 )
 @click.option(
-    "--to", "end", metavar="POSITION", callback=target_of, help="The last one; default: all that it has committed."
+    "--to",
+    "end",
+    metavar="POSITION",
+    callback=target_of,
+    help="The last entry; default: the last one that it has committed.",
 )
-@click.option("--consumer", metavar="QUERY", help="The query, if several read from the group (its option consumer).")
-@click.option("--yes", is_flag=True, help="Do it; else only what it would change is printed.")
+@click.option("--consumer", metavar="QUERY", help="The query (its option consumer), if several read from the group.")
+@yes_option
 @url_option
 @json_option
 def replay(
@@ -37,20 +41,20 @@ def replay(
     url: str,
     as_json: bool,
 ) -> None:
-    """Have a stopped query read a part of STREAM again, with the checkpoint that it has.
+    """Let a stopped query read a part of STREAM again, with its existing checkpoint.
 
     \b
-    earliest           from the first entry that the stream still has
-    1795163834542-0    from this entry on; --to: up to this entry, and it, too
-    2026-11-20T08:00   from the first entry of that time (UTC) or later; --to: below that time; milliseconds likewise
-    1h                 the same, so long ago (500ms, 30s, 15m, 2h, 7d)
+    earliest           from the first entry of the stream
+    1795163834542-0    from this entry; --to: up to and including this entry
+    2026-11-20T08:00   from the first entry at or after this time (UTC); --to: before this time; also as milliseconds
+    1h                 the same, for the time one hour ago (500ms, 30s, 15m, 2h, 7d)
     -100               the last 100 entries that the query has committed
 
-    It is a dry run unless --yes. The query must be stopped; start it afterwards as always, with its checkpoint. Its
-    group and its checkpoint stay where they are. A query with noAck=true or delivery=at-most-once is refused.
+    Without --yes this is a dry run. Stop the query before, and start it as usual afterwards, with its checkpoint. The
+    group's position and the checkpoint stay unchanged. A query with noAck=true or delivery=at-most-once is refused.
 
     \b
-    held     entries of that part that are pending already; they stay where they are
+    held     entries of that part that are already pending; they stay with their consumers
 
     \b
     Examples:
@@ -61,20 +65,32 @@ def replay(
     from spark_streams.groups.replay import replay as hand_again
 
     with connect(url) as server:
-        told: Told[Replayed] = Told(yes, as_json)
+        report: ChangeReport[Replayed] = ChangeReport(yes, as_json)
         span = Span(begin, end, server_time(server))
-        standings = standings_of(server, names, group)
-        queries = {one.stream: find_query(one, consumer) for one in standings}
-        told.carry_out(
-            standings,
-            [why for one in standings for why in one.in_use([queries[one.stream]], even_active=True)],
-            lambda one: hand_again(server, one, queries[one.stream], span, yes),
+        snapshots = load_groups(server, names, group)
+        queries = {snapshot.stream: query_in(snapshot, consumer) for snapshot in snapshots}
+        report.carry_out(
+            snapshots,
+            [
+                reason
+                for snapshot in snapshots
+                for reason in snapshot.in_use([queries[snapshot.stream]], even_active=True)
+            ],
+            lambda snapshot: hand_again(server, snapshot, queries[snapshot.stream], span, yes),
         )
-    for report in told.reports:
-        told.then += next_steps(report)
-    entries = sum(one.entries for one in told.reports)
-    told.show(
+    for replayed in report.stream_reports:
+        report.notes += what_follows(replayed)
+    entries = sum(replayed.entries for replayed in report.stream_reports)
+    report.show(
         ("stream", "group", "query", "after", "up to", "read again", "held"),
-        lambda one: (one.stream, one.group, one.query, one.after, one.last, one.entries, one.held),
-        f"handed {plural(entries, 'entry', 'entries')} to the query again",
+        lambda replayed: (
+            replayed.stream,
+            replayed.group,
+            replayed.query,
+            replayed.after,
+            replayed.last,
+            replayed.entries,
+            replayed.held,
+        ),
+        f"returned {plural(entries, 'entry', 'entries')} to the query",
     )

@@ -1,4 +1,4 @@
-"""`rstream groups seek` and `create`: where a group stands."""
+"""`rstream groups seek` and `create`: set the position of a group."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 import click
 
 from spark_streams.commands.groups.group_change import (
-    Hand,
-    Told,
-    hand_options,
+    ChangeOptions,
+    ChangeReport,
+    change_options,
+    load_groups,
     plural,
+    resolve_streams,
     server_time,
-    standings_of,
-    streams_meant,
+    yes_option,
 )
 from spark_streams.commands.shared import connect, json_option, url_option
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def target_of(ctx: click.Context, param: click.Parameter, value: str | None) -> Target | None:
-    """An option's callback: a position in a stream."""
+    """Callback of an option: parse a position in a stream."""
     from spark_streams.groups.target import Target
 
     if value is None:
@@ -37,23 +38,25 @@ def target_of(ctx: click.Context, param: click.Parameter, value: str | None) -> 
 
 @click.command(short_help="Set a group to another position.")
 @click.argument("names", metavar="STREAM...", nargs=-1, required=True)
-@click.option("--to", "target", metavar="POSITION", required=True, callback=target_of, help="Where it is to stand.")
-@hand_options
-def seek(names: tuple[str, ...], target: Target, hand: Hand) -> None:
-    """Set a group of STREAM to another position (XGROUP SETID). What lies above it is yet to be given.
+@click.option("--to", "target", metavar="POSITION", required=True, callback=target_of, help="The new position.")
+@change_options
+def seek(names: tuple[str, ...], target: Target, options: ChangeOptions) -> None:
+    """Set a group of STREAM to another position (XGROUP SETID). The group then reads the entries after the position.
 
     \b
     earliest           before the first entry
-    latest             behind the last one
-    1795163834542-0    at this entry: it counts as given
-    2026-11-20T08:00   below the first entry of that time (UTC) or later; milliseconds likewise
-    1h                 the same, so long ago (500ms, 30s, 15m, 2h, 7d)
-    -100, +100         so many entries below or above where it stands
+    latest             after the last entry
+    1795163834542-0    after this entry: it counts as delivered
+    2026-11-20T08:00   before the first entry at or after this time (UTC); also as milliseconds
+    1h                 before the first entry of the last hour (500ms, 30s, 15m, 2h, 7d)
+    -100, +100         this many entries before or after the current position
 
-    It is a dry run unless --yes, with the same numbers. The group is told how many entries lie below, so that its lag
-    stays known. What is pending stays pending; where it lies above the new position, it is given again, and whoever is
-    given it takes it over. A group in which a query lives is refused; a query's checkpoint does not move along:
-    docs/reference/group-changes.md says what it does then.
+    Without --yes this is a dry run, which prints the same numbers. The group's count of read entries is set, too, so
+    that its lag stays known. Pending entries stay pending. Those after the new position are delivered again, and the
+    consumer that receives them takes them over.
+
+    The command refuses a group that a running query uses. It does not change the query's checkpoint:
+    docs/reference/group-changes.md describes what the query does at its next start.
 
     \b
     Examples:
@@ -64,33 +67,35 @@ def seek(names: tuple[str, ...], target: Target, hand: Hand) -> None:
     from spark_streams.groups.seek import plan_seek
     from spark_streams.groups.seek import seek as move
 
-    with connect(hand.url) as server:
-        told: Told[Sought] = Told(hand.yes, hand.as_json)
+    with connect(options.url) as server:
+        report: ChangeReport[Sought] = ChangeReport(options.yes, options.as_json)
         now = server_time(server)
-        standings = standings_of(server, names, hand.group)
-        refused = [why for one in standings for why in one.in_use(None, hand.even_active)]
-        told.carry_out(
-            standings,
+        snapshots = load_groups(server, names, options.group)
+        refused = [reason for snapshot in snapshots for reason in snapshot.in_use(None, options.even_active)]
+        report.carry_out(
+            snapshots,
             refused,
-            lambda one: move(server, one, target, now) if hand.yes else plan_seek(server, one, target, now)[0],
+            lambda snapshot: (
+                move(server, snapshot, target, now) if options.yes else plan_seek(server, snapshot, target, now)[0]
+            ),
         )
-        for one, report in zip(standings, told.reports, strict=True):
-            if report.position != report.position_before:
-                told.note_queries(one.marks)
-    again = sum(one.read_again for one in told.reports)
-    skipped = sum(one.skipped for one in told.reports)
-    told.show(
+        for snapshot, sought in zip(snapshots, report.stream_reports, strict=True):
+            if sought.position != sought.position_before:
+                report.add_query_notes(snapshot.marks)
+    read_again = sum(sought.read_again for sought in report.stream_reports)
+    skipped = sum(sought.skipped for sought in report.stream_reports)
+    report.show(
         ("stream", "group", "from", "to", "read again", "of these pending", "skipped", "lag"),
-        lambda one: (
-            *(one.stream, one.group, one.position_before, one.position),
-            *(one.read_again, one.pending_again, one.skipped, one.lag),
+        lambda sought: (
+            *(sought.stream, sought.group, sought.position_before, sought.position),
+            *(sought.read_again, sought.pending_again, sought.skipped, sought.lag),
         ),
-        f"set {plural(len(told.reports), 'group')}: {plural(again, 'entry', 'entries')} to be read again, "
-        f"{skipped:,} skipped",
+        f"set {plural(len(report.stream_reports), 'group')}: {plural(read_again, 'entry', 'entries')} to be read "
+        f"again, {skipped:,} skipped",
     )
 
 
-@click.command(short_help="Make a group.")
+@click.command(short_help="Create a group.")
 @click.argument("names", metavar="STREAM...", nargs=-1, required=True)
 @click.option("--group", required=True, help="The group.")
 @click.option(
@@ -100,18 +105,18 @@ def seek(names: tuple[str, ...], target: Target, hand: Hand) -> None:
     default="latest",
     show_default=True,
     callback=target_of,
-    help="Where it begins, as --to of seek.",
+    help="The first position, as --to of seek.",
 )
-@click.option("--mkstream", is_flag=True, help="Also make a stream that is not there.")
-@click.option("--yes", is_flag=True, help="Do it; else only what it would change is printed.")
+@click.option("--mkstream", is_flag=True, help="Create the stream if it does not exist.")
+@yes_option
 @url_option
 @json_option
 def create(
     names: tuple[str, ...], group: str, target: Target, mkstream: bool, yes: bool, url: str, as_json: bool
 ) -> None:
-    """Make a group of STREAM (XGROUP CREATE), which begins at --start.
+    """Create a group of STREAM (XGROUP CREATE) that begins at --start.
 
-    It is a dry run unless --yes. The group is told how many entries lie below, so that its lag is known.
+    Without --yes this is a dry run. The group's count of read entries is set, too, so that its lag is known.
 
     \b
     Examples:
@@ -123,18 +128,26 @@ def create(
     from spark_streams.groups.create import plan_create
 
     if target.entries is not None:
-        raise click.UsageError("--start +N and -N are from where a group stands, and there is none yet")
+        raise click.UsageError(
+            "--start +N and -N need a group's position, and a new group has none; use an ID or a time"
+        )
     with connect(url, starts=yes) as server:
-        told: Told[Created] = Told(yes, as_json)
+        report: ChangeReport[Created] = ChangeReport(yes, as_json)
         now = server_time(server)
-        meant = streams_meant(server, names, None)
-        planned = [plan_create(server, stream, group, target, now, mkstream)[0] for stream in meant]
+        streams = resolve_streams(server, names, None)
+        planned = [plan_create(server, stream, group, target, now, mkstream)[0] for stream in streams]
         if yes:
-            told.reports = [make(server, stream, group, target, now, mkstream) for stream in meant]
+            report.stream_reports = [make(server, stream, group, target, now, mkstream) for stream in streams]
         else:
-            told.reports = planned
-    told.show(
-        ("stream", "group", "position", "lag", "stream is made"),
-        lambda one: (one.stream, one.group, one.position, one.lag, "yes" if one.makes_stream else "-"),
-        f"made {plural(len(told.reports), 'group')}",
+            report.stream_reports = planned
+    report.show(
+        ("stream", "group", "position", "lag", "creates stream"),
+        lambda created: (
+            created.stream,
+            created.group,
+            created.position,
+            created.lag,
+            "yes" if created.makes_stream else "-",
+        ),
+        f"created {plural(len(report.stream_reports), 'group')}",
     )

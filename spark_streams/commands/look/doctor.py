@@ -1,4 +1,4 @@
-"""`rstream doctor`: what a server is, what of its settings endangers streams, and which rights the url's user lacks."""
+"""`rstream doctor`: check a server's settings, and the rights of the URL's user."""
 
 from __future__ import annotations
 
@@ -20,47 +20,49 @@ if TYPE_CHECKING:
 NOT_WELL = 3  # exit code
 
 
-@click.command(short_help="Whether a server is fit for streams, and its user for a use.")
+@click.command(short_help="Check a server's settings and a user's rights.")
 @click.argument("server_url", metavar="[URL]", required=False)
-@click.option("--stream", "names", metavar="STREAM", multiple=True, help="Whose rights are looked at; repeatable.")
+@click.option(
+    "--stream", "names", metavar="STREAM", multiple=True, help="Stream for which rights are checked; repeatable."
+)
 @click.option(
     "--for",
     "uses",
     type=click.Choice(["looking", "reading", "writing", "redrive"]),
     multiple=True,
-    help="What the url's user is to be allowed; repeatable.  [default: all of these]",
+    help="What the user of the URL must be allowed to do; repeatable.  [default: all of these]",
 )
 @url_option
 @json_option
 def doctor(server_url: str | None, names: tuple[str, ...], uses: tuple[str, ...], url: str, as_json: bool) -> None:
-    """What the server at URL is and can do; settings that endanger streams, what the connector will do about each and
-    what to set; and which rights the url's user lacks.
+    """Check the server at URL: settings that endanger streams, with the effect and what to set; and rights that the
+    user of the URL lacks.
 
     \b
     danger    entries will be lost, or nothing can be written
     warning   entries may be lost, or a query may stop
-    note      worth knowing, and right for many
-    ok        as it should be
+    note      worth knowing; often intended
+    ok        correct
 
-    Exit code 0: nothing worse than a note; 3: a warning or a danger; 1: it could not be found out. Nothing on the
-    server changes: commands are tried by queueing them and dropping the queue (MULTI, DISCARD). Clocks are compared
-    with this machine's: run it where the driver runs. A server that logs refused commands (ACL LOG) logs these. In a
-    cluster every node is asked, and a finding of several nodes is printed once with their names.
+    Exit codes: 0 nothing worse than a note; 3 a warning or a danger; 1 the check failed. Nothing on the server changes:
+    commands are queued and discarded (MULTI, DISCARD). Refused commands may appear in the server's ACL LOG. The
+    server's clock is compared with this machine's, so run the command on the driver's machine. In a cluster every node
+    is checked; a finding of several nodes is printed once with their names.
 
     \b
     Examples:
       rstream doctor redis://billing:secret@redis.internal:6379/0 --stream orders --for reading
       rstream doctor redis+cluster://a:6379,b:6379
       rstream doctor --json | jq '.findings[] | select(.level == "danger")'
-      rstream doctor || page-somebody
+      rstream doctor || send-alert
     """
     from spark_streams.doctor.finding import Level, worst
     from spark_streams.doctor.rights import USES
 
     address = address_of(server_url or url)
-    look = _at_cluster if address.is_cluster else _at_one
-    found = look(address, uses or USES, names, as_json)
-    if worst(found) in (Level.WARNING, Level.DANGER):
+    examine = _at_cluster if address.is_cluster else _at_one
+    findings = examine(address, uses or USES, names, as_json)
+    if worst(findings) in (Level.WARNING, Level.DANGER):
         sys.exit(NOT_WELL)
 
 
@@ -70,35 +72,35 @@ def _at_one(address: Address, uses: Sequence[str], names: Sequence[str], as_json
     from spark_streams.wire.connect import connect
 
     with connect(address) as server:
-        [one] = server.nodes()
-        facts, found = examine(one, uses, names)
+        [node] = server.nodes()
+        facts, findings = examine(node, uses, names)
     if as_json:
-        _print_json({"server": _about(facts)}, found)
+        _print_json({"server": _about(facts)}, findings)
     else:
-        show(facts, found)
-    return found
+        show(facts, findings)
+    return findings
 
 
 def _at_cluster(address: Address, uses: Sequence[str], names: Sequence[str], as_json: bool) -> list[Finding]:
     from spark_streams.commands.look.findings_screen import show_cluster
     from spark_streams.doctor.cluster import examine
 
-    facts, found = examine(address, uses, names)
+    facts, findings = examine(address, uses, names)
     if as_json:
-        _print_json({"cluster": _about_cluster(facts)}, found)
+        _print_json({"cluster": _about_cluster(facts)}, findings)
     else:
-        show_cluster(facts, found)
-    return found
+        show_cluster(facts, findings)
+    return findings
 
 
-def _print_json(about: dict[str, object], found: Sequence[Finding]) -> None:
+def _print_json(about: dict[str, object], findings: Sequence[Finding]) -> None:
     from spark_streams.doctor.finding import worst
 
-    print_json({**about, "worst": worst(found), "findings": [one.for_json() for one in found]})
+    print_json({**about, "worst": worst(findings), "findings": [finding.for_json() for finding in findings]})
 
 
 def _about(facts: ServerFacts) -> dict[str, object]:
-    """What it is, for programs; null where it does not say."""
+    """Return the facts of a server for JSON. A fact is null if the server does not report it."""
     return {
         "address": facts.address,
         "kind": facts.kind,
@@ -115,19 +117,19 @@ def _about(facts: ServerFacts) -> dict[str, object]:
 
 
 def _about_cluster(facts: ClusterFacts) -> dict[str, object]:
-    """The same for each node; slots_covered is null if the user may not ask for the slots."""
+    """Return the facts of each node for JSON. slots_covered is null if the user may not read the slots."""
     return {
         "address": facts.address,
         "slots_covered": facts.covered,
-        "nodes": [_about_member(facts, one) for one in facts.members],
+        "nodes": [_about_member(facts, member) for member in facts.members],
     }
 
 
 def _about_member(cluster: ClusterFacts, member: Member) -> dict[str, object]:
     from spark_streams.doctor.cluster import name_of
 
-    told = {} if member.facts is None else _about(member.facts)
+    server_facts = {} if member.facts is None else _about(member.facts)
     slots = None if cluster.map is None else sum(owner == member.node for owner in cluster.map.owners)
     role = "master" if member.master is None else "replica"
-    where = {"address": member.name, "role": role, "reached": member.facts is not None, "slots": slots}
-    return {**told, **where, "replica_of": None if member.master is None else name_of(member.master)}
+    place = {"address": member.name, "role": role, "reached": member.facts is not None, "slots": slots}
+    return {**server_facts, **place, "replica_of": None if member.master is None else name_of(member.master)}

@@ -1,4 +1,4 @@
-"""`rstream exporter`: metrics of all streams and groups of a server, for Prometheus."""
+"""`rstream exporter`: serve metrics of all streams and groups of a server for Prometheus."""
 
 from __future__ import annotations
 
@@ -16,17 +16,24 @@ if TYPE_CHECKING:
 PORT = 9405
 
 
-@click.command(short_help="Metrics of all streams and groups, for Prometheus.")
+@click.command(short_help="Serve metrics of all streams and groups for Prometheus.")
 @click.argument("names", metavar="[STREAM]...", nargs=-1)
-@click.option("--port", type=click.IntRange(0, 65535), default=PORT, show_default=True, help="Where; 0: any.")
-@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on; 0.0.0.0: all.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=PORT,
+    show_default=True,
+    help="Port to listen on; 0: any free port.",
+)
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0: all.")
 @click.option(
     "--every",
+    "interval_ms",
     metavar="TIME",
     default="3s",
     show_default=True,
     callback=milliseconds,
-    help="How long a look at the server serves all who ask.",
+    help="Maximum age of a snapshot. Scrapes within this time share it.",
 )
 @click.option(
     "--time-limit",
@@ -34,26 +41,33 @@ PORT = 9405
     default="8s",
     show_default=True,
     callback=milliseconds,
-    help="How long a look may take; less than Prometheus' scrape_timeout.",
+    help="Maximum time for a snapshot. It must be less than Prometheus' scrape_timeout.",
 )
 @click.option(
     "--max-streams",
     type=click.IntRange(1),
     default=10_000,
     show_default=True,
-    help="So many streams at most, the first ones by name.",
+    help="Maximum number of streams: the first ones by name.",
 )
-@click.option("--once", is_flag=True, help="Print the page and stop; exit code 1 where the server does not answer.")
+@click.option("--once", is_flag=True, help="Print the metrics once and stop. Exit code 1: the server does not answer.")
 @url_option
 def exporter(
-    names: tuple[str, ...], port: int, host: str, every: int, time_limit: int, max_streams: int, once: bool, url: str
+    names: tuple[str, ...],
+    port: int,
+    host: str,
+    interval_ms: int,
+    time_limit: int,
+    max_streams: int,
+    once: bool,
+    url: str,
 ) -> None:
-    """Serve metrics at http://HOST:PORT/metrics, whether a query runs or not: lag, pending entries, consumers, length
-    and memory of all streams, dead letters by reason.
+    """Serve metrics at http://HOST:PORT/metrics: lag, pending entries, consumers, length and memory of all streams,
+    dead letters by reason. No query needs to run.
 
-    STREAM is a name, or a pattern with * ? []; default: all streams. The server is looked at when somebody asks. While
-    it does not answer, rstream_server_up is 0 and the other metrics are gone; the exporter goes on. Nothing on the
-    server changes. Ctrl-C and SIGTERM end it, with exit code 0.
+    STREAM is a name, or a pattern with * ? []; default: all streams. A scrape takes a snapshot of the server. While the
+    server does not answer, rstream_server_up is 0 and the other metrics are missing; the exporter keeps running.
+    Nothing on the server changes. Ctrl-C and SIGTERM end the exporter with exit code 0.
 
     `rstream init alerts` and `rstream init grafana` write alert rules and a dashboard for these metrics.
 
@@ -75,27 +89,27 @@ def exporter(
 
     address = address_of(url)
     limit = time_limit / 1000
-    looks = Looks(address, Chosen(names, max_streams), every / 1000, limit, tell, limit if once else SECONDS)
-    page = Exposition(Collector(looks), None if once else port, host)
+    snapshots = Looks(address, Chosen(names, max_streams), interval_ms / 1000, limit, tell, limit if once else SECONDS)
+    page = Exposition(Collector(snapshots), None if once else port, host)
     try:
         if once:
             click.echo(printable_lines(page.text()), nl=False)
-            if looks.failure is not None:
+            if snapshots.failure is not None:
                 raise click.exceptions.Exit(1)
         else:
-            _until_told(lambda: tell(f"metrics of {address} at http://{host}:{page.port}/metrics"))
+            _wait_for_signal(lambda: tell(f"metrics of {address} at http://{host}:{page.port}/metrics"))
     finally:
         page.close()
-        looks.close()
+        snapshots.close()
 
 
-def _until_told(begin: Callable[[], None]) -> None:
-    """Wait for SIGINT or SIGTERM."""
-    told = threading.Event()
-    before = {number: signal.signal(number, lambda *_: told.set()) for number in (signal.SIGINT, signal.SIGTERM)}
+def _wait_for_signal(begin: Callable[[], None]) -> None:
+    """Call `begin`, and wait for SIGINT or SIGTERM."""
+    stop = threading.Event()
+    before = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         begin()
-        told.wait()
+        stop.wait()
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -1,4 +1,4 @@
-"""Print what `rstream doctor` has found."""
+"""Print the findings of `rstream doctor`."""
 
 from __future__ import annotations
 
@@ -19,61 +19,61 @@ _MOST = 100  # columns: longer lines are hard to read
 _NODES = 4  # that are named
 
 
-def show(facts: ServerFacts, found: Sequence[Finding]) -> None:
+def show(facts: ServerFacts, findings: Sequence[Finding]) -> None:
     """Print the findings of one server."""
     head = f"{facts.kind} {facts.version}".strip() + f" at {facts.address}"
     database = [f"database {facts.database}"] if facts.database else []
-    _screen(head, [facts.mode, facts.role or "", *database, *_of_all([facts])], found, {})
+    _screen(head, [facts.mode, facts.role or "", *database, *_of_all([facts])], findings, {})
 
 
-def show_cluster(facts: ClusterFacts, found: Sequence[Finding]) -> None:
+def show_cluster(facts: ClusterFacts, findings: Sequence[Finding]) -> None:
     """Print the findings of a cluster."""
-    said = list(facts.reached.values())
-    versions = sorted({f"{one.kind} {one.version}".strip() for one in said})
-    known = [f"{len(facts.members)} nodes, which the url names"]
+    servers = list(facts.reached.values())
+    versions = sorted({f"{server.kind} {server.version}".strip() for server in servers})
+    facts_line = [f"{len(facts.members)} nodes of the URL"]
     if facts.map is not None:
-        have, whole = facts.covered or 0, len(facts.map.owners)
-        replicas = sum(one.master is not None for one in facts.members)
+        covered, total = facts.covered or 0, len(facts.map.owners)
+        replicas = sum(member.master is not None for member in facts.members)
         masters = len(facts.members) - replicas
-        known = [_counted(masters, "master"), _counted(replicas, "replica")]
-        known.append(f"{'all' if have == whole else f'{have:,} of'} {whole:,} slots")
+        facts_line = [_counted(masters, "master"), _counted(replicas, "replica")]
+        facts_line.append(f"{'all' if covered == total else f'{covered:,} of'} {total:,} slots")
     head = f"{' and '.join(versions) or 'A cluster'} at {facts.address}"
-    _screen(head, ["cluster", *known, *_of_all(said)], found, _groups(facts))
+    _screen(head, ["cluster", *facts_line, *_of_all(servers)], findings, _groups(facts))
 
 
 def _groups(facts: ClusterFacts) -> dict[frozenset[str], str]:
     """Return the names of sets of nodes. If two sets are the same nodes, the later name is used."""
-    replicas = [one.name for one in facts.members if one.master is not None]
+    replicas = [member.name for member in facts.members if member.master is not None]
     together = {
-        "that are reached": [one.name for one in facts.reached],
+        "that are reached": [member.name for member in facts.reached],
         "replicas": replicas,
-        "masters": [one.name for one in facts.members if facts.map is not None and one.master is None],
-        "nodes": [one.name for one in facts.members],
+        "masters": [member.name for member in facts.members if facts.map is not None and member.master is None],
+        "nodes": [member.name for member in facts.members],
     }
-    found = {}
-    for called, some in together.items():
-        how = f"nodes {called}" if called.startswith("that") else called
-        found[frozenset(some)] = f"all {len(some)} {how}" if len(some) > 1 else ", ".join(some)
-    return found
+    names = {}
+    for label, nodes in together.items():
+        nouns = f"nodes {label}" if label.startswith("that") else label
+        names[frozenset(nodes)] = f"all {len(nodes)} {nouns}" if len(nodes) > 1 else ", ".join(nodes)
+    return names
 
 
 def _counted(count: int, noun: str) -> str:
     return f"{count} {noun if count == 1 else f'{noun}s'}"
 
 
-def _of_all(said: Sequence[ServerFacts]) -> list[str]:
+def _of_all(servers: Sequence[ServerFacts]) -> list[str]:
     """Return the users, the sum of the memory, and the shortest uptime."""
     from spark_streams.doctor.server_facts import size
 
-    users = sorted({one.user for one in said if one.user})
-    known = [f"user {' and '.join(users)}"] if users else []
-    used = sum(one.number("used_memory") for one in said)
-    known += [f"{size(used)} in use"] if used else []
-    up = [one.number("uptime_in_seconds") for one in said if "uptime_in_seconds" in one.info]
-    return [*known, f"up {duration(1000 * min(up))}"] if up else known
+    users = sorted({server.user for server in servers if server.user})
+    facts = [f"user {' and '.join(users)}"] if users else []
+    used = sum(server.number("used_memory") for server in servers)
+    facts += [f"{size(used)} in use"] if used else []
+    uptimes = [server.number("uptime_in_seconds") for server in servers if "uptime_in_seconds" in server.info]
+    return [*facts, f"up {duration(1000 * min(uptimes))}"] if uptimes else facts
 
 
-def _screen(head: str, known: Iterable[str], found: Sequence[Finding], groups: dict[frozenset[str], str]) -> None:
+def _screen(head: str, facts: Iterable[str], findings: Sequence[Finding], groups: dict[frozenset[str], str]) -> None:
     """groups: names of sets of nodes."""
     from rich.table import Table
     from rich.text import Text
@@ -83,45 +83,45 @@ def _screen(head: str, known: Iterable[str], found: Sequence[Finding], groups: d
     screen = console()
     screen.width = min(screen.width, _MOST)
     screen.print(Text(printable(head), style="bold"))
-    screen.print(Text(printable(", ".join(one for one in known if one))))
+    screen.print(Text(printable(", ".join(fact for fact in facts if fact))))
     table = Table.grid(padding=(0, 2))
     for width in (7, 11, None):
         table.add_column(width=width)
-    for one in found:
-        text = Text(printable(one.said))
-        for title, words in (("On", _where(one, groups)), ("Then", one.effect), ("Do", one.remedy)):
+    for finding in findings:
+        text = Text(printable(finding.said))
+        for title, words in (("On", _where(finding, groups)), ("Then", finding.effect), ("Do", finding.remedy)):
             if words:
                 text.append(f"\n{title}: ", style="bold").append(printable(words))
-        table.add_row(Text(one.level, style=_STYLES[one.level]), one.about, text)
-        if one.level != Level.OK:
+        table.add_row(Text(finding.level, style=_STYLES[finding.level]), finding.about, text)
+        if finding.level != Level.OK:
             table.add_row()
     screen.print()
     screen.print(table)
     screen.print()
-    screen.print(Text(_verdict(found)))
+    screen.print(Text(_verdict(findings)))
 
 
-def _where(one: Finding, groups: dict[frozenset[str], str]) -> str:
+def _where(finding: Finding, groups: dict[frozenset[str], str]) -> str:
     """Return the nodes of a finding; nothing if it is OK for all nodes."""
     from spark_streams.doctor.finding import Level
 
-    if not one.nodes:
+    if not finding.nodes:
         return ""
-    called = groups.get(frozenset(one.nodes))
-    if called is not None:
-        return "" if one.level == Level.OK else called
-    every = max(groups, key=len)
-    others = sorted(every - set(one.nodes))
-    if every.issuperset(one.nodes) and len(others) < min(_NODES, len(one.nodes)):
-        return f"all nodes but {', '.join(others)}"
-    rest = len(one.nodes) - _NODES
-    return ", ".join(one.nodes[:_NODES]) + (f" and {rest} more (--json has all)" if rest > 0 else "")
+    group_name = groups.get(frozenset(finding.nodes))
+    if group_name is not None:
+        return "" if finding.level == Level.OK else group_name
+    all_nodes = max(groups, key=len)
+    other_nodes = sorted(all_nodes - set(finding.nodes))
+    if all_nodes.issuperset(finding.nodes) and len(other_nodes) < min(_NODES, len(finding.nodes)):
+        return f"all nodes but {', '.join(other_nodes)}"
+    unnamed = len(finding.nodes) - _NODES
+    return ", ".join(finding.nodes[:_NODES]) + (f" and {unnamed} more (--json has all)" if unnamed > 0 else "")
 
 
-def _verdict(found: Sequence[Finding]) -> str:
+def _verdict(findings: Sequence[Finding]) -> str:
     from spark_streams.doctor.finding import Level
 
-    counts = {level: sum(one.level is level for one in found) for level in (Level.DANGER, Level.WARNING)}
+    counts = {level: sum(finding.level is level for finding in findings) for level in (Level.DANGER, Level.WARNING)}
     if not any(counts.values()):
         return "nothing worse than a note"
     return ", ".join(f"{count} {level if count == 1 else f'{level}s'}" for level, count in counts.items() if count)

@@ -1,4 +1,4 @@
-"""`rstream lag`: how far behind the groups are, as a table, as JSON, or as an exit code."""
+"""`rstream lag`: show how far groups are behind, as a table, as JSON, or as an exit code."""
 
 from __future__ import annotations
 
@@ -17,108 +17,118 @@ if TYPE_CHECKING:
 BEHIND = 3  # exit code
 
 
-@click.command(short_help="How far each group is behind; as an alert, too.")
+@click.command(short_help="Show or check how far each group is behind.")
 @click.argument("names", metavar="[STREAM]...", nargs=-1)
 @click.option("--group", help="Only this group.")
-@click.option("--max", "most", type=click.IntRange(0), help="Fail where a group is behind by more entries than this.")
-@click.option(
-    "--max-seconds", type=click.FloatRange(0), help="Fail where an entry older than this is not acknowledged."
-)
+@click.option("--max", "max_entries", type=click.IntRange(0), help="Fail if the lag of a group exceeds this.")
+@click.option("--max-seconds", type=click.FloatRange(0), help="Fail if an unacknowledged entry is older than this.")
 @url_option
 @json_option
 def lag(
-    names: tuple[str, ...], group: str | None, most: int | None, max_seconds: float | None, url: str, as_json: bool
+    names: tuple[str, ...],
+    group: str | None,
+    max_entries: int | None,
+    max_seconds: float | None,
+    url: str,
+    as_json: bool,
 ) -> None:
-    """How far each group is behind, in entries and in time (default: all groups of all streams).
+    """Show how far each group is behind, in entries and in time (default: all groups of all streams).
 
-    Groups that nobody has read from within a day stand last; --json keeps the order of the streams.
+    Groups without a read in the last day stand last. --json keeps the order of the streams.
 
     \b
-    lag       entries that the group has yet to be given (10,000+: counted only that far,
-              because the server cannot tell)
-    behind    the age of the oldest entry that the group has not acknowledged;
-              ? where ids are not times
-    pending   given, and not acknowledged; oldest: how long the longest has waited
-    released  of the pending ones those that a consumer released (XNACK): the group's next reader takes them
+    lag       entries not yet delivered to the group (10,000+: counted only up to there,
+              because the server does not know the lag)
+    behind    age of the oldest entry that the group has not acknowledged;
+              ? if entry IDs are not times
+    pending   entries delivered and not acknowledged
+    released  pending entries that a consumer released (XNACK): the group's next reader takes them
+    oldest    how long the oldest pending entry has been pending
 
-    With --max or --max-seconds it prints one line and says by its exit code whether all is well: 0 it is, 3 a group is
-    too far behind, 1 it could not be found out. Nothing on the server changes.
+    With --max or --max-seconds the command prints one line and sets the exit code: 0 no group is too far behind; 3 a
+    group is too far behind; 1 the lag could not be read. Nothing on the server changes.
 
     \b
     Examples:
       rstream lag
       rstream lag orders --group billing --json
-      rstream lag --max 10000 --max-seconds 60 || page-somebody
+      rstream lag --max 10000 --max-seconds 60 || send-alert
     """
     from spark_streams.monitor.lag_survey import survey
 
     with connect(url) as server:
-        # Where entries must be counted, one more than is allowed is enough.
-        seen = survey(server, named_streams(server, names, beside=True), None if most is None else most + 1)
+        # If entries must be counted, one more than the maximum is enough.
+        snapshot = survey(
+            server,
+            named_streams(server, names, with_retry_streams=True),
+            None if max_entries is None else max_entries + 1,
+        )
         where = str(server.address)
-    found = [one for one in seen.groups if group is None or one.group == group]
-    if group is not None and not found:
+    groups = [group_lag for group_lag in snapshot.groups if group is None or group_lag.group == group]
+    if group is not None and not groups:
         raise StreamStateError(f"no group {group!r} at {where} reads from these streams; rstream groups lists them")
-    checks = most is not None or max_seconds is not None
-    beyond = [one for one in found if _is_beyond(one, most, max_seconds)]
+    checks = max_entries is not None or max_seconds is not None
+    late_groups = [group_lag for group_lag in groups if _is_beyond(group_lag, max_entries, max_seconds)]
     if as_json:
-        print_json([asdict(one) for one in found])
+        print_json([asdict(group_lag) for group_lag in groups])
     elif checks:
-        say(_verdict(found, beyond))
+        say(_verdict(groups, late_groups))
     else:
-        _print(found)
-    if beyond:
+        _print(groups)
+    if late_groups:
         sys.exit(BEHIND)
 
 
-def _is_beyond(one: GroupStanding, most: int | None, max_seconds: float | None) -> bool:
-    if most is not None and one.lag > most:
+def _is_beyond(group_lag: GroupStanding, max_entries: int | None, max_seconds: float | None) -> bool:
+    if max_entries is not None and group_lag.lag > max_entries:
         return True
-    return max_seconds is not None and one.lag_ms is not None and one.lag_ms > max_seconds * 1000
+    return max_seconds is not None and group_lag.lag_ms is not None and group_lag.lag_ms > max_seconds * 1000
 
 
-def _verdict(found: list[GroupStanding], beyond: list[GroupStanding]) -> str:
+def _verdict(groups: list[GroupStanding], late_groups: list[GroupStanding]) -> str:
     from spark_streams.model.printable import printable
 
-    groups = "1 group" if len(found) == 1 else f"{len(found):,} groups"
-    if not found:
+    group_count = "1 group" if len(groups) == 1 else f"{len(groups):,} groups"
+    if not groups:
         return "ok: no groups"
-    worst = max(beyond or found, key=lambda one: (one.lag_ms or 0, one.lag))
-    said = f"{worst.group} of {worst.stream} is {_behind(worst)}"
-    if not beyond:
-        return printable(f"ok: {groups}; {said}" if worst.lag or worst.pending else f"ok: {groups}, none behind")
-    more = f" ({len(beyond) - 1:,} more of {groups})" if len(beyond) > 1 else ""
-    return printable(f"behind: {said}{more}")
+    worst = max(late_groups or groups, key=lambda group_lag: (group_lag.lag_ms or 0, group_lag.lag))
+    worst_line = f"{worst.group} of {worst.stream} is {_behind(worst)}"
+    if not late_groups:
+        return printable(
+            f"ok: {group_count}; {worst_line}" if worst.lag or worst.pending else f"ok: {group_count}, none behind"
+        )
+    more = f" ({len(late_groups) - 1:,} more of {group_count})" if len(late_groups) > 1 else ""
+    return printable(f"behind: {worst_line}{more}")
 
 
-def _behind(one: GroupStanding) -> str:
+def _behind(group_lag: GroupStanding) -> str:
     from spark_streams.monitor.terminal.units import count, duration
 
-    entries = f"{count(one.lag, one.at_least)} {'entry' if one.lag == 1 else 'entries'}"
-    age = "" if one.lag_ms is None else f", {duration(one.lag_ms)}"
-    return f"{entries}{age} behind" + (f", {one.pending:,} pending" if one.pending else "")
+    entries = f"{count(group_lag.lag, group_lag.at_least)} {'entry' if group_lag.lag == 1 else 'entries'}"
+    age = "" if group_lag.lag_ms is None else f", {duration(group_lag.lag_ms)}"
+    return f"{entries}{age} behind" + (f", {group_lag.pending:,} pending" if group_lag.pending else "")
 
 
-def _print(found: list[GroupStanding]) -> None:
+def _print(groups: list[GroupStanding]) -> None:
     from spark_streams.monitor.terminal.units import count, duration
 
     print_table(
         ("stream", "group", "lag ", "behind ", "pending ", "released ", "oldest ", "consumers ", "last delivered"),
         [
             (
-                one.stream,
-                one.group,
-                count(one.lag, one.at_least),
-                duration(one.lag_ms),
-                one.pending,
-                one.released,
-                "-" if one.oldest_idle_ms is None else duration(one.oldest_idle_ms),
-                len(one.consumers),
-                one.last_delivered,
+                group_lag.stream,
+                group_lag.group,
+                count(group_lag.lag, group_lag.at_least),
+                duration(group_lag.lag_ms),
+                group_lag.pending,
+                group_lag.released,
+                "-" if group_lag.oldest_idle_ms is None else duration(group_lag.oldest_idle_ms),
+                len(group_lag.consumers),
+                group_lag.last_delivered,
             )
-            for one in sorted(found, key=lambda one: not one.is_active)
+            for group_lag in sorted(groups, key=lambda group_lag: not group_lag.is_active)
         ],
     )
-    if silent := sum(not one.is_active for one in found):
-        were = "group was" if silent == 1 else "groups were"
-        say(f"{silent:,} {were} not read from within a day; rstream groups prune finds those that are abandoned")
+    if inactive := sum(not group_lag.is_active for group_lag in groups):
+        nouns = "1 group has" if inactive == 1 else f"{inactive:,} groups have"
+        say(f"{nouns} not been read from in the last day; rstream groups prune finds abandoned groups")

@@ -1,4 +1,4 @@
-"""`rstream pending`: what was given to consumers and not acknowledged."""
+"""`rstream pending`: show entries that were delivered and not acknowledged."""
 
 from __future__ import annotations
 
@@ -16,16 +16,18 @@ from spark_streams.commands.shared import (
 from spark_streams.errors import StreamStateError
 
 
-@click.command(short_help="What is not acknowledged, and who has it.")
+@click.command(short_help="Show pending entries and their consumers.")
 @click.argument("names", metavar="[STREAM]...", nargs=-1)
 @click.option("--group", help="Only this group.")
 @click.option("--consumer", help="Only this consumer.")
-@click.option("--entries", type=click.IntRange(1), help="List the oldest so many entries, of one stream and --group.")
+@click.option(
+    "--entries", type=click.IntRange(1), help="List this many entries of one STREAM and --group, oldest first."
+)
 @click.option(
     "--idle",
     metavar="TIME",
     callback=milliseconds,
-    help="With --entries: only those pending for so long (30s, 5m; Redis 6.2).",
+    help="With --entries: only entries pending for at least this time (30s, 5m; Redis 6.2).",
 )
 @url_option
 @json_option
@@ -38,15 +40,15 @@ def pending(
     url: str,
     as_json: bool,
 ) -> None:
-    """Who holds entries that are not acknowledged, and which: per consumer, or one by one with --entries.
+    """Show entries that were delivered and not acknowledged: a count per consumer, or each entry with --entries.
 
     \b
     oldest       how long the consumer's oldest entry has been pending
-    (released)   entries that a consumer released (XNACK): they are pending for nobody
-    last seen    when the consumer last asked the server for anything
-    deliveries   how often the entry was given to somebody; fatal: it was released as fatal
+    (released)   entries that a consumer released (XNACK): they are pending without a consumer
+    last seen    when the consumer sent its last request
+    deliveries   how often the entry was delivered; fatal: it was released as fatal
 
-    Nothing on the server changes: no entry is claimed, no counter moves.
+    Nothing on the server changes: no entry is claimed, and no counter changes.
 
     \b
     Examples:
@@ -56,10 +58,10 @@ def pending(
     """
     if entries is None:
         if idle is not None:
-            raise click.UsageError("--idle goes with --entries")
+            raise click.UsageError("--idle applies only with --entries")
         _consumers(names, group, consumer, url, as_json)
     elif len(names) != 1 or group is None:
-        raise click.UsageError("--entries lists the entries of one STREAM and one --group")
+        raise click.UsageError("--entries needs exactly one STREAM and --group")
     else:
         _entries(names[0], group, consumer, entries, idle, url, as_json)
 
@@ -70,53 +72,53 @@ def _consumers(names: tuple[str, ...], group: str | None, consumer: str | None, 
     from spark_streams.wire.replies.released import SHOWN
 
     with connect(url) as server:
-        seen = survey(server, named_streams(server, names, beside=True), counted=1)
+        snapshot = survey(server, named_streams(server, names, with_retry_streams=True), counted=1)
         where = str(server.address)
-    groups = [one for one in seen.groups if group is None or one.group == group]
+    groups = [group_lag for group_lag in snapshot.groups if group is None or group_lag.group == group]
     if group is not None and not groups:
         raise StreamStateError(f"no group {group!r} at {where} reads from these streams; rstream groups lists them")
-    # None: what is pending for nobody.
-    found = [
-        (one, each)
-        for one in groups
-        for each in [*one.consumers, *([None] if one.released else [])]
-        if consumer is None or (each is not None and each.consumer == consumer)
+    # A holder None: released entries, which have no consumer.
+    rows = [
+        (group_lag, holder)
+        for group_lag in groups
+        for holder in [*group_lag.consumers, *([None] if group_lag.released else [])]
+        if consumer is None or (holder is not None and holder.consumer == consumer)
     ]
     if as_json:
         print_json(
             [
                 {
-                    "stream": one.stream,
-                    "group": one.group,
-                    "consumer": None if each is None else each.consumer,
-                    "pending": one.released if each is None else each.pending,
-                    "oldest_idle_ms": None if each is None else each.oldest_idle_ms,
-                    "idle_ms": None if each is None else each.idle_ms,
+                    "stream": group_lag.stream,
+                    "group": group_lag.group,
+                    "consumer": None if holder is None else holder.consumer,
+                    "pending": group_lag.released if holder is None else holder.pending,
+                    "oldest_idle_ms": None if holder is None else holder.oldest_idle_ms,
+                    "idle_ms": None if holder is None else holder.idle_ms,
                 }
-                for one, each in found
+                for group_lag, holder in rows
             ]
         )
         return
     print_table(
         ("stream", "group", "consumer", "pending ", "oldest ", "last seen "),
         [
-            (one.stream, one.group, SHOWN, one.released, "-", "-")
-            if each is None
+            (group_lag.stream, group_lag.group, SHOWN, group_lag.released, "-", "-")
+            if holder is None
             else (
-                one.stream,
-                one.group,
-                each.consumer,
-                each.pending,
-                "-" if each.oldest_idle_ms is None else duration(each.oldest_idle_ms),
-                duration(each.idle_ms) + " ago",
+                group_lag.stream,
+                group_lag.group,
+                holder.consumer,
+                holder.pending,
+                "-" if holder.oldest_idle_ms is None else duration(holder.oldest_idle_ms),
+                duration(holder.idle_ms) + " ago",
             )
-            for one, each in found
+            for group_lag, holder in rows
         ],
     )
 
 
 def _entries(
-    stream: str, group: str, consumer: str | None, most: int, idle: int | None, url: str, as_json: bool
+    stream: str, group: str, consumer: str | None, limit: int, idle: int | None, url: str, as_json: bool
 ) -> None:
     from spark_streams.monitor.groups import shown
     from spark_streams.monitor.terminal.units import duration
@@ -124,12 +126,12 @@ def _entries(
 
     waited_for: tuple[str | int, ...] = () if idle is None else ("IDLE", idle)
     with connect(url) as server:
-        found = server.execute(
-            "XPENDING", stream, group, *waited_for, "-", "+", most, *([] if consumer is None else [consumer])
+        reply = server.execute(
+            "XPENDING", stream, group, *waited_for, "-", "+", limit, *([] if consumer is None else [consumer])
         )
     rows = [
         (shown(entry), None if waited < 0 else shown(who), None if waited < 0 else waited, deliveries)
-        for entry, who, waited, deliveries in found
+        for entry, who, waited, deliveries in reply
     ]
     if as_json:
         names = ("id", "consumer", "idle_ms", "deliveries")

@@ -1,4 +1,4 @@
-"""`rstream report`: one HTML page about a server, or about what the query listener has logged."""
+"""`rstream report`: write an HTML page about a server, or about a log of the query listener."""
 
 from __future__ import annotations
 
@@ -19,24 +19,36 @@ if TYPE_CHECKING:
     from spark_streams.wire.connection.server import Server
 
 
-@click.command(short_help="A page for the browser, from a server or a log.")
+@click.command(short_help="Write an HTML page from a server or a log.")
 @click.argument("names", metavar="[STREAM]...", nargs=-1)
 @click.option("--group", help="Only this group.")
-@click.option("--for", "lasts", metavar="TIME", callback=milliseconds, help="Watch the server for so long (60s).")
+@click.option("--for", "lasts", metavar="TIME", callback=milliseconds, help="Observe the server for this time (60s).")
 @click.option(
-    "--every", metavar="TIME", default="1s", show_default=True, callback=milliseconds, help="How often to look then."
+    "--every",
+    "interval_ms",
+    metavar="TIME",
+    default="1s",
+    show_default=True,
+    callback=milliseconds,
+    help="With --for: interval between two snapshots.",
 )
-@click.option("--log", type=click.Path(dir_okay=False), help="Instead of a server: a log of spark_streams.watch.")
+@click.option("--log", type=click.Path(dir_okay=False), help="Read a log of spark_streams.watch instead of a server.")
 @output_option("The file to write; - for standard output.", "rstream-report.html")
 @url_option
 def report(
-    names: tuple[str, ...], group: str | None, lasts: int | None, every: int, log: str | None, output: str, url: str
+    names: tuple[str, ...],
+    group: str | None,
+    lasts: int | None,
+    interval_ms: int,
+    log: str | None,
+    output: str,
+    url: str,
 ) -> None:
-    """A page for the browser: how far each group is behind, who holds what, dead letters by reason.
+    """Write an HTML page: the lag of each group, pending entries per consumer, dead letters by reason.
 
-    Without more it shows the server now; with --for also lag and throughput over that time; with --log what queries did
-    by the lines that spark_streams.watch wrote. The page is one file that needs no other, and no network. Nothing on
-    the server changes.
+    By default the page shows the state of the server now. --for adds lag and throughput over that time. --log shows the
+    progress of queries from lines that spark_streams.watch wrote. The page is a single file and needs no network.
+    Nothing on the server changes.
 
     \b
     Examples:
@@ -47,9 +59,9 @@ def report(
     from spark_streams.monitor.report.html import page
 
     if log is not None and lasts is not None:
-        raise click.UsageError("--for watches a server, and --log reads a file: give one of them")
-    found = _of_log(log, names, group) if log is not None else _of_server(url, names, group, lasts, every)
-    text = page(found)
+        raise click.UsageError("--for observes a server, and --log reads a file; use only one of them")
+    report = _of_log(log, names, group) if log is not None else _of_server(url, names, group, lasts, interval_ms)
+    text = page(report)
     if output == "-":
         click.echo(text, nl=False)  # printable already
         return
@@ -57,7 +69,7 @@ def report(
         Path(output).write_text(text, encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"the report cannot be written to {output}: {error}") from error
-    click.echo(f"{output}: {len(found.groups):,} groups, {len(text) / 1024:,.0f} kB")
+    click.echo(f"{output}: {len(report.groups):,} groups, {len(text) / 1024:,.0f} kB")
 
 
 def _of_log(path: str, names: tuple[str, ...], group: str | None) -> Report:
@@ -74,7 +86,7 @@ def _of_log(path: str, names: tuple[str, ...], group: str | None) -> Report:
     return reading.report(Path(path).name)
 
 
-def _of_server(url: str, names: tuple[str, ...], group: str | None, lasts: int | None, every: int) -> Report:
+def _of_server(url: str, names: tuple[str, ...], group: str | None, lasts: int | None, interval_ms: int) -> Report:
     from dataclasses import replace
 
     from spark_streams.monitor.lag_survey import survey
@@ -85,16 +97,18 @@ def _of_server(url: str, names: tuple[str, ...], group: str | None, lasts: int |
         streams = named_streams(server, names)
         began = due = time.monotonic()
         while True:
-            seen = survey(server, streams)
+            snapshot = survey(server, streams)
             if group is not None:
-                seen = replace(seen, groups=tuple(one for one in seen.groups if one.group == group))
-            reading.add(seen)
-            left = 0.0 if lasts is None else lasts / 1000 - (time.monotonic() - began)
-            if left <= 0:
+                snapshot = replace(
+                    snapshot, groups=tuple(group_lag for group_lag in snapshot.groups if group_lag.group == group)
+                )
+            reading.add(snapshot)
+            remaining = 0.0 if lasts is None else lasts / 1000 - (time.monotonic() - began)
+            if remaining <= 0:
                 break
-            _say_left(left)
-            due += every / 1000
-            time.sleep(max(0.0, min(due - time.monotonic(), left)))
+            _say_left(remaining)
+            due += interval_ms / 1000
+            time.sleep(max(0.0, min(due - time.monotonic(), remaining)))
         _say_left(None)
         letters = list(_letters(url, server))
         return reading.report(str(server.address), letters)
@@ -112,6 +126,8 @@ def _letters(url: str, server: Server) -> Iterator[LetterRow]:
 
 
 def _say_left(seconds: float | None) -> None:
-    """On a terminal: how long it still takes."""
+    """Show the remaining time, on a terminal only. None: clear the line."""
     if sys.stderr.isatty():
-        click.echo("\r\x1b[K" if seconds is None else f"\rlooking for {seconds:.0f} s more \x1b[K", err=True, nl=False)
+        click.echo(
+            "\r\x1b[K" if seconds is None else f"\robserving for {seconds:.0f} s more \x1b[K", err=True, nl=False
+        )

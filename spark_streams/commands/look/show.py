@@ -1,4 +1,4 @@
-"""`rstream show`: the entries of a stream."""
+"""`rstream show`: show entries of a stream."""
 
 from __future__ import annotations
 
@@ -13,23 +13,24 @@ from spark_streams.commands.shared import connect, json_option, named_streams, p
 if TYPE_CHECKING:
     from spark_streams.wire.connection.server import Server
 
-_LAST = 10  # entries, where nobody says which
+_LAST = 10  # entries by default
 
 
-@click.command(short_help="Entries of a stream, with all their fields.")
+@click.command(short_help="Show entries of a stream with all fields.")
 @click.argument("stream")
 @click.argument("entry", metavar="[ID]", required=False)
-@click.option("--first", type=click.IntRange(1), metavar="N", help="The oldest so many.")
-@click.option("--last", type=click.IntRange(1), metavar="N", help=f"The newest so many.  [default: {_LAST}]")
+@click.option("--first", type=click.IntRange(1), metavar="N", help="The N oldest entries.")
+@click.option("--last", type=click.IntRange(1), metavar="N", help=f"The N newest entries.  [default: {_LAST}]")
 @url_option
 @json_option
 def show(stream: str, entry: str | None, first: int | None, last: int | None, url: str, as_json: bool) -> None:
-    """Entries of STREAM, oldest first, with all their fields: one by its ID, or the first or the last ones.
+    """Show entries of STREAM with all fields, oldest first: the entry ID, or the first or last N entries.
 
-    An ID without a sequence (1795163834542) means all entries of that millisecond. Bytes that are no text are shown as
-    \\xff. JSON is that of rstream dead export: a value that is no UTF-8 is {"base64": "…"}, and where a field's name is
-    none, or comes twice, `fields` is a list of [name, value]. No group is touched. Of dead letters, rstream dead show
-    says more. Those of a stream in shards are of all shards, by their ids.
+    An ID without a sequence (1795163834542) means all entries of that millisecond. For a sharded stream the entries of
+    all shards are shown in the order of their IDs. For dead letters, rstream dead show prints more. No group changes.
+
+    Bytes that are not UTF-8 are shown as \\xff, in JSON as {"base64": "…"}. If a field name is not UTF-8 or occurs
+    twice, `fields` in JSON is a list of [name, value].
 
     \b
     Examples:
@@ -37,25 +38,25 @@ def show(stream: str, entry: str | None, first: int | None, last: int | None, ur
       rstream show orders 1795163834542-0
       rstream show orders --last 1 --json
     """
-    if sum(one is not None for one in (entry, first, last)) > 1:
-        raise click.UsageError("give one of ID, --first and --last")
+    if sum(option is not None for option in (entry, first, last)) > 1:
+        raise click.UsageError("ID, --first and --last exclude each other; use one of them")
     with connect(url) as server:
         streams = named_streams(server, [stream])
         if entry is not None:
-            found = _entries(server, streams, "XRANGE", *map(bytes, parse_id(entry)))
-            if not found:
+            rows = _entries(server, streams, "XRANGE", *map(bytes, parse_id(entry)))
+            if not rows:
                 raise no_such_entry(server, stream, entry)
         elif first is not None:
-            found = _entries(server, streams, "XRANGE", "-", "+", "COUNT", first)[:first]
+            rows = _entries(server, streams, "XRANGE", "-", "+", "COUNT", first)[:first]
         else:
-            found = _entries(server, streams, "XREVRANGE", "+", "-", "COUNT", last or _LAST)[-(last or _LAST) :]
-    entries = [(one.decode(), list(zip(fields[0::2], fields[1::2], strict=True))) for one, fields in found]
+            rows = _entries(server, streams, "XREVRANGE", "+", "-", "COUNT", last or _LAST)[-(last or _LAST) :]
+    entries = [(entry_id.decode(), list(zip(fields[0::2], fields[1::2], strict=True))) for entry_id, fields in rows]
     if as_json:
-        print_json([entry_as_json(one, pairs) for one, pairs in entries])
+        print_json([entry_as_json(entry_id, pairs) for entry_id, pairs in entries])
         return
-    for at, (one, pairs) in enumerate(entries):
-        click.echo("", nl=at > 0)
-        print_entry("entry", one, pairs)
+    for index, (entry_id, pairs) in enumerate(entries):
+        click.echo("", nl=index > 0)
+        print_entry("entry", entry_id, pairs)
     if not entries:
         say(f"{stream} holds no entries")
 
@@ -63,10 +64,10 @@ def show(stream: str, entry: str | None, first: int | None, last: int | None, ur
 def _entries(
     server: Server, streams: Sequence[str | bytes], command: str, *words: str | bytes | int
 ) -> list[tuple[bytes, list[bytes]]]:
-    """(id, fields) of what the command finds in each of these, oldest first."""
+    """Return (ID, fields) of the entries that the command returns for these streams, oldest first."""
     from spark_streams.model.ids import StreamId
 
-    found = [
+    entries = [
         entry for reply in server.execute_all([(command, stream, *words) for stream in streams]) for entry in reply
     ]
-    return sorted(found, key=lambda entry: StreamId.parse(entry[0]))
+    return sorted(entries, key=lambda entry: StreamId.parse(entry[0]))

@@ -1,4 +1,4 @@
-"""`rstream streams`: what the server holds."""
+"""`rstream streams`: list the streams of a server."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import click
 from spark_streams.commands.shared import connect, json_option, print_json, print_table, url_option
 
 
-@click.command(short_help="What the server holds.")
+@click.command(short_help="List the streams of a server.")
 @url_option
 @json_option
 def streams(url: str, as_json: bool) -> None:
-    """All streams of the server: entries, last id, groups. Streams that queries keep beside them for another try are
-    left out: `rstream dead list` and `rstream lag` show these.
+    """List all streams of the server: entries, last ID, groups. Streams in which entries wait for a retry are left out;
+    `rstream dead list` and `rstream lag` show them.
 
     \b
     Examples:

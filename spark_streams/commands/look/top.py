@@ -24,31 +24,41 @@ if TYPE_CHECKING:
 
 # What INFO calls a server's version, and the server's name.
 _KINDS = {"rstream": "bundled engine", "valkey": "Valkey", "redis": "Redis"}
-_FIND_MS = 10_000  # between two looks for streams that are new
+_FIND_MS = 10_000  # between two searches for new streams
 
 
-@click.command(short_help="Who keeps up and who does not, live.")
+@click.command(short_help="Show rates and lag of groups, live.")
 @click.argument("names", metavar="[STREAM]...", nargs=-1)
 @click.option("--group", help="Only this group.")
 @click.option(
-    "--every", metavar="TIME", default="1s", show_default=True, callback=milliseconds, help="How often to look."
+    "--every",
+    "interval_ms",
+    metavar="TIME",
+    default="1s",
+    show_default=True,
+    callback=milliseconds,
+    help="Interval between two snapshots.",
 )
 @click.option("--for", "lasts", metavar="TIME", callback=milliseconds, help="Stop after this time (5m).")
-@click.option("--once", is_flag=True, help="Print one board and stop, as where the output is no terminal.")
+@click.option(
+    "--once", is_flag=True, help="Print one board and stop. This is the default if the output is not a terminal."
+)
 @url_option
 @json_option
 def top(
-    names: tuple[str, ...], group: str | None, every: int, lasts: int | None, once: bool, url: str, as_json: bool
+    names: tuple[str, ...], group: str | None, interval_ms: int, lasts: int | None, once: bool, url: str, as_json: bool
 ) -> None:
-    """Who keeps up and who does not, live: rates, lag and its course, consumers. `q` or Ctrl-C ends it.
+    """Show live how groups keep up: rates, lag and its trend, consumers. `q` or Ctrl-C ends it.
 
     \b
     behind    age of the oldest entry that the group has not acknowledged
-    oldest    how long the longest waiting entry has been pending
-    added/s   entries that producers appended; deliv/s: that the group was given; acked/s: that it acknowledged
+    oldest    how long the oldest pending entry has been pending
+    added/s   entries per second that producers append
+    deliv/s   entries per second that are delivered to the group
+    acked/s   entries per second that the group acknowledges
 
-    The group that is furthest behind stands first; groups that nobody has read from within a day stand last. With
-    --json it prints a line for each look. Nothing on the server changes.
+    Groups are sorted by lag, the largest first. Groups without a read in the last day stand last. With --json the
+    command prints one line for each snapshot. Nothing on the server changes.
 
     \b
     Examples:
@@ -57,45 +67,47 @@ def top(
       rstream top --once
       rstream top --json --for 1m > lag.jsonl
     """
-    watched = Watched(url, names, group, every)
+    watch = ServerWatch(url, names, group, interval_ms)
     with contextlib.suppress(KeyboardInterrupt):
         if as_json:
-            _print_lines(watched, lasts)
+            _print_lines(watch, lasts)
         elif once or not sys.stdout.isatty():
-            _print_once(watched)
+            _print_once(watch)
         else:
-            _show(watched, lasts)
+            _show(watch, lasts)
 
 
-class Watched:
-    """Looks at the server, again and again, also over a connection that breaks."""
+class ServerWatch:
+    """Takes snapshots of a server repeatedly. It connects again if the connection breaks."""
 
-    def __init__(self, url: str, names: tuple[str, ...], group: str | None, every_ms: int) -> None:
+    def __init__(self, url: str, names: tuple[str, ...], group: str | None, interval_ms: int) -> None:
         from spark_streams.monitor.rates import History
         from spark_streams.monitor.terminal.board import Title
         from spark_streams.wire.replies.replies import info
 
         self._url, self._names, self._group = url, names, group
-        self.every = every_ms / 1000
+        self.interval = interval_ms / 1000
         self.history: History = History()
         self._server: Server | None = connect(url)
-        [said] = self._server.pipeline([("INFO", "server")])
-        told = info(said) if isinstance(said, bytes) else {}  # refused to a user who may use streams only
-        kind = next((kind for kind in _KINDS if f"{kind}_version" in told), "redis")
-        server = f"{_KINDS[kind]} {told.get(f'{kind}_version', '?')}"
-        self.title: Title = Title(str(self._server.address), server, every_ms, group=group)
+        [reply] = self._server.pipeline([("INFO", "server")])
+        # A user with rights for stream commands only may not send INFO.
+        server_info = info(reply) if isinstance(reply, bytes) else {}
+        kind = next((kind for kind in _KINDS if f"{kind}_version" in server_info), "redis")
+        server = f"{_KINDS[kind]} {server_info.get(f'{kind}_version', '?')}"
+        self.title: Title = Title(str(self._server.address), server, interval_ms, group=group)
         self._streams = named_streams(self._server, names)
-        self._found = time.monotonic()
+        self._searched_at = time.monotonic()
 
-    def look(self) -> None:
-        """One more look; a server that is away is said in the title. Raises ServerError at the first one."""
+    def refresh(self) -> None:
+        """Take one more snapshot. If the server does not answer, the title shows the error; the first time it raises
+        ServerError."""
         try:
             if self._server is None:
                 self._server = connect(self._url)
-            if not self._names and time.monotonic() - self._found > _FIND_MS / 1000:
+            if not self._names and time.monotonic() - self._searched_at > _FIND_MS / 1000:
                 self._streams = named_streams(self._server, ())
-                self._found = time.monotonic()
-            self.history.add(self._seen(self._server))
+                self._searched_at = time.monotonic()
+            self.history.add(self._survey(self._server))
         except ServerError as error:
             if not len(self.history):
                 raise
@@ -106,67 +118,69 @@ class Watched:
         else:
             self.title = replace(self.title, trouble="")
 
-    def _seen(self, server: Server) -> Survey:
+    def _survey(self, server: Server) -> Survey:
         from spark_streams.monitor.lag_survey import survey
 
-        seen = survey(server, self._streams)
+        snapshot = survey(server, self._streams)
         if self._group is None:
-            return seen
-        return replace(seen, groups=tuple(one for one in seen.groups if one.group == self._group))
+            return snapshot
+        return replace(
+            snapshot, groups=tuple(group_lag for group_lag in snapshot.groups if group_lag.group == self._group)
+        )
 
 
-def _print_once(watched: Watched) -> None:
+def _print_once(watch: ServerWatch) -> None:
     from spark_streams.commands.shared import console
     from spark_streams.monitor.terminal.board import Board
 
-    watched.look()
-    time.sleep(watched.every)
-    watched.look()
-    console().print(Board(watched.title, watched.history, height=10_000))
+    watch.refresh()
+    time.sleep(watch.interval)
+    watch.refresh()
+    console().print(Board(watch.title, watch.history, height=10_000))
 
 
-def _print_lines(watched: Watched, lasts: int | None) -> None:
+def _print_lines(watch: ServerWatch, lasts: int | None) -> None:
     from spark_streams.monitor.rates import UNKNOWN
 
-    for _ in _ticks(watched.every, lasts):
-        watched.look()
-        if watched.title.trouble:
-            say(watched.title.trouble, err=True)
+    for _ in _ticks(watch.interval, lasts):
+        watch.refresh()
+        if watch.title.trouble:
+            say(watch.title.trouble, err=True)
             continue
-        rates, last = watched.history.rates(), watched.history.last
+        rates, last = watch.history.rates(), watch.history.last
         groups = []
-        for one in last.groups:
-            speed = rates.get((one.stream, one.group), UNKNOWN)
-            told = {"added_per_s": speed.added, "delivered_per_s": speed.delivered}
-            groups.append({**asdict(one), **told, "acknowledged_per_s": speed.acknowledged})
+        for group_lag in last.groups:
+            speed = rates.get((group_lag.stream, group_lag.group), UNKNOWN)
+            group_rates = {"added_per_s": speed.added, "delivered_per_s": speed.delivered}
+            groups.append({**asdict(group_lag), **group_rates, "acknowledged_per_s": speed.acknowledged})
         say(json_text({"at_ms": last.at_ms, "groups": groups}))
 
 
-def _show(watched: Watched, lasts: int | None) -> None:
+def _show(watch: ServerWatch, lasts: int | None) -> None:
     from rich.console import Console
     from rich.live import Live
 
     from spark_streams.monitor.terminal.board import Board
 
-    watched.look()
+    watch.refresh()
     console = Console(highlight=False)
     with (
         _keys() as quits,
-        Live(Board(watched.title, watched.history), console=console, screen=True, auto_refresh=False) as live,
+        Live(Board(watch.title, watch.history), console=console, screen=True, auto_refresh=False) as live,
     ):
         live.refresh()
-        for _ in _ticks(watched.every, lasts, quits):
-            watched.look()
-            live.update(Board(watched.title, watched.history), refresh=True)
+        for _ in _ticks(watch.interval, lasts, quits):
+            watch.refresh()
+            live.update(Board(watch.title, watch.history), refresh=True)
 
 
-def _ticks(every: float, lasts: int | None, wait: object = None) -> Iterator[None]:
-    """Once every so many seconds, until the time is over or `wait` says so."""
+def _ticks(interval: float, lasts: int | None, wait: object = None) -> Iterator[None]:
+    """Yield once per interval in seconds, until the time is over or `wait` returns True."""
     pause = wait if callable(wait) else _sleep
     began = due = time.monotonic()
     while lasts is None or time.monotonic() - began < lasts / 1000:
         yield
-        due = max(due + every, time.monotonic())
+        due = max(due + interval, time.monotonic())
         if pause(max(0.0, due - time.monotonic())):
             return
 
@@ -178,7 +192,7 @@ def _sleep(seconds: float) -> bool:
 
 @contextlib.contextmanager
 def _keys() -> Iterator[object]:
-    """A wait that says whether somebody has pressed q; without a terminal for input it only waits."""
+    """Yield a function that waits, and returns whether q was pressed. Without a terminal it only waits."""
     if not sys.stdin.isatty():
         yield _sleep
         return
@@ -188,10 +202,10 @@ def _keys() -> Iterator[object]:
     def wait(seconds: float) -> bool:
         deadline = time.monotonic() + seconds
         while True:
-            left = deadline - time.monotonic()
-            if left <= 0:
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
                 return False
-            ready, _, _ = select.select([sys.stdin], [], [], left)
+            ready, _, _ = select.select([sys.stdin], [], [], remaining)
             if ready and sys.stdin.read(1) in ("q", "Q", ""):
                 return True
 
@@ -200,5 +214,5 @@ def _keys() -> Iterator[object]:
         tty.setcbreak(sys.stdin)
         yield wait
     finally:
-        with contextlib.suppress(termios.error):  # the terminal has gone
+        with contextlib.suppress(termios.error):  # the terminal was closed
             termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
