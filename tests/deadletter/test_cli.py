@@ -138,8 +138,8 @@ def test_show_one_dead_letter_by_its_id(server: Server) -> None:
     assert f"dead letter {ids[2]}   " in shown
     assert [one["id"] for one in json.loads(dead(server, "show", DEAD, ids[2], "--json").output)] == [ids[2]]
     for one, said in (
-        ("5-5", f"no entry 5-5 in stream 'dead' at {server.url}; {ids[0]} stands behind it"),
-        (other, f"entry {other} of stream 'dead' is no dead letter, or not one that the other options mean"),
+        ("5-5", f"no entry 5-5 in stream 'dead' at {server.url}; the entry after it is {ids[0]}"),
+        (other, f"entry {other} of stream 'dead' is not a dead letter, or does not match the other options"),
     ):
         told = dead(server, "show", DEAD, one)
         assert (told.exit_code, said in told.output) == (1, True), told.output
@@ -163,7 +163,7 @@ def test_redrive_says_what_it_would_do_and_what_it_did(server: Server) -> None:
 def test_redrive_says_which_letters_stay_because_they_name_no_stream_to_go_to(server: Server) -> None:
     fill(server, 3, stream="")
     fill(server, 2, stream=DEAD)
-    stay = "5 stay: they name no stream to go to, or this one itself (--to)"
+    stay = "5 stay: they name no target stream, or this one; name a target with --to"
     looked = dead(server, "redrive", DEAD, "--dry-run").stdout
     assert f"would move 0 dead letters of dead · {stay}" in looked
     assert "decode  read   stay    dead             1" in looked
@@ -178,7 +178,7 @@ def test_purge_asks_and_deletes_what_is_meant(server: Server, monkeypatch: pytes
         client.xadd(DEAD, {"no": "letter"})
     refused = dead(server, "purge", DEAD, given="y\n")
     assert (refused.exit_code, numbers(server, "s")) == (2, [])
-    assert "give --yes, or --dry-run" in refused.output
+    assert "use --yes or --dry-run" in refused.output
     assert (
         "would delete 30 dead letters of dead" in dead(server, "purge", DEAD, "--reason", "decode", "--dry-run").stdout
     )
@@ -200,7 +200,7 @@ def test_purge_asks_and_deletes_what_is_meant(server: Server, monkeypatch: pytes
     [
         (["list", "none"], 1, "[RSTREAM_SERVER_REPLY] there is no stream 'none'"),
         (["list", "text"], 1, "[RSTREAM_WRONG_KEY_TYPE] key 'text'"),
-        (["list", "--reason", "x"], 2, "a choice of dead letters goes with one STREAM"),
+        (["list", "--reason", "x"], 2, "options that select dead letters need a STREAM"),
         (["list", DEAD, "--field", "n"], 2, "field 'n' is not NAME=VALUE"),
         (["list", DEAD, "--older", "soon"], 2, "older='soon': "),
         (["show", DEAD, "--first-id", "x-1"], 2, "first id='x-1': not an entry ID"),

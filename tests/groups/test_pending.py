@@ -123,7 +123,7 @@ def test_claim_again_is_refused_with_what_replaces_it(rstream: Rstream) -> None:
     ran = rstream(
         "groups", "claim", "orders", *G, "--again", "--first-id", "1000", "--last-id", "1029-1", "--to", "eve"
     )
-    assert (ran.exit_code, "--again was removed: use rstream replay" in ran.stderr) == (2, True)
+    assert (ran.exit_code, "--again was removed; rstream replay" in ran.stderr) == (2, True)
 
 
 # -- delete ------------------------------------------------------------------------------------------------------------

@@ -59,7 +59,7 @@ def test_a_dry_run_for_people(client: redis.Redis, rstream: Rstream) -> None:
     abandoned(client)
     time.sleep(0.06)
     ran = rstream("groups", "prune", "--idle", "50ms")
-    assert "dry run, nothing is changed: --yes, and it has deleted 1 group, with 2 pending entries" in ran.stdout
+    assert "dry run, nothing was changed; with --yes: deleted 1 group, with 2 pending entries" in ran.stdout
     assert groups(client) == ["nb-1"]
 
 

@@ -156,7 +156,7 @@ def test_the_lease_of_a_process_that_is_dead_hinders_nobody(
 
 def test_after_a_seek_back(query: Query, client: redis.Redis, said: Said) -> None:
     told = said("groups", "seek", *G, "--to", query.ids[4], "--yes")
-    assert told["then"][0].startswith("query 'spark' has a checkpoint: docs/reference/group-changes.md")
+    assert told["then"][0].startswith("query 'spark' has a checkpoint; docs/reference/group-changes.md")
     with pytest.raises(StreamStateError, match="below the checkpoint's"):
         query.again()
     assert query.again(**LENIENT) == list(range(20, 50))
@@ -174,7 +174,7 @@ def test_after_a_seek_forward_the_query_goes_on_behind_it(
     query: Query, client: redis.Redis, said: Said, options: dict[str, str]
 ) -> None:
     told = said("groups", "seek", *G, "--to", query.ids[39], "--yes")
-    assert told["then"][0].startswith("query 'spark' has a checkpoint: docs/reference/group-changes.md")
+    assert told["then"][0].startswith("query 'spark' has a checkpoint; docs/reference/group-changes.md")
     held = list(range(20, 30)) if query.third is not None or pending_count(client) else []
     assert query.again(**options) == [*held, *range(40, 50)]
     assert query.lost().get("lost", {}) == {}
@@ -197,7 +197,7 @@ def test_seek_without_a_pending_list_counts_for_a_new_checkpoint_only(
     query = made(server, client, "stopped", noAck="true")
     for to in (query.ids[4], query.ids[39]):
         told = said("groups", "seek", *G, "--to", to, "--yes")
-        assert told["then"][0].startswith("query 'spark' has a checkpoint: docs/reference/group-changes.md")
+        assert told["then"][0].startswith("query 'spark' has a checkpoint; docs/reference/group-changes.md")
         assert query.again(noAck="true") == list(range(20, 50))
         stop_all()
         client.xgroup_setid("s", "g", query.ids[19])
@@ -315,7 +315,7 @@ def test_after_entries_of_a_query_were_taken(query: Query, client: redis.Redis, 
     told = said("groups", *hand, "--yes")
     assert sum(one["entries"] for one in told["streams"]) == held
     if held:
-        assert told["then"][0].startswith("query 'spark' has a checkpoint: docs/reference/group-changes.md")
+        assert told["then"][0].startswith("query 'spark' has a checkpoint; docs/reference/group-changes.md")
     reads = query.again()
     assert reads == list(range(20 if query.third is not None or not held else 30, 50))
 
@@ -359,7 +359,7 @@ def test_after_its_consumer_was_deleted(query: Query, client: redis.Redis, said:
     assert told["streams"][0]["pending"] == held
     assert client.keys("rstream:*") == []
     if held and query.third is None:
-        assert told["then"][0].startswith("query 'spark' has a checkpoint: docs/reference/group-changes.md")
+        assert told["then"][0].startswith("query 'spark' has a checkpoint; docs/reference/group-changes.md")
         with pytest.raises(DataLossError, match="no longer has consumer 'spark'"):
             query.again()
         assert query.again(**LENIENT) == list(range(20, 50))

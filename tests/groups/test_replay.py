@@ -81,7 +81,7 @@ def test_what_it_prints(query: Stopped, rstream: Rstream) -> None:
     assert ran.exit_code == 0
     assert "a plain table or stream has them twice" in ran.stdout
     assert f"rstream groups seek s --group g --to {query.ids[9]} --yes" in ran.stdout
-    assert "dry run, nothing is changed: --yes, and it has handed 20 entries to the query again" in ran.stdout
+    assert "dry run, nothing was changed; with --yes: returned 20 entries to the query" in ran.stdout
     assert query.again() == []
 
 

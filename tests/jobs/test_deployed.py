@@ -157,7 +157,7 @@ def test_where_the_package_is_installed_a_job_needs_no_clone(engine_server: Serv
         for n in range(5):
             client.xadd("orders", {"customer": "ann", "amount": f"{n}.5"})
         said, _ = start("init", "etl", "--stream", "orders").communicate(timeout=PATIENCE)
-        assert said == "wrote etl.toml: look through it, then\n  rstream run etl --config etl.toml --check\n"
+        assert said == "wrote etl.toml: check it, then\n  rstream run etl --config etl.toml --check\n"
         runs = {}
         for name, words in (("here", []), ("submitted", ["--submit", "--set", "spark.spark.driver.host=127.0.0.1"])):
             own = [f"source.group={name}", f"job.checkpoint={name}/checkpoint", f"table.path={name}/orders"]

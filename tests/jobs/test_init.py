@@ -54,7 +54,7 @@ def test_it_says_the_next_command_and_overwrites_nothing(tmp_path: Path) -> None
     assert "rstream run reprocess_dead_letters --config reprocess_dead_letters.toml --check" in made.output
     assert (tmp_path / "reprocess_dead_letters.toml").read_text() == sample_config("reprocess_dead_letters")
     again = rstream("init", "reprocess_dead_letters")
-    assert (again.exit_code, "is not overwritten: name another file with --output" in again.output) == (2, True)
+    assert (again.exit_code, "is not overwritten; name another file with --output" in again.output) == (2, True)
     assert rstream("init", "etl", "-o", "my etl.toml").output.endswith("--config 'my etl.toml' --check\n")
     away = rstream("init", "etl", "--output", "none/etl.toml")
     assert (away.exit_code, "none/etl.toml cannot be written: No such file" in away.output) == (1, True)
@@ -133,13 +133,13 @@ def test_what_goes_with_the_exporter_is_written_too(tmp_path: Path, name: str, f
     assert (tmp_path / file).read_bytes() == (ROOT / "conf" / file).read_bytes()
     assert "rstream run" not in made.output
     refused = rstream("init", name, "--stream", "orders", "--output", "other")
-    assert (refused.exit_code, "--stream goes with a job" in refused.output) == (2, True)
+    assert (refused.exit_code, "--stream applies only to jobs" in refused.output) == (2, True)
 
 
 @pytest.mark.parametrize("words", [["init", "etl"], ["report"], ["dead", "export", "d"]])
 def test_the_file_to_write_has_one_name_everywhere(words: list[str]) -> None:
     refused = rstream(*words, "--out", "file")
-    assert (refused.exit_code, "--out is now -o or --output" in refused.output) == (2, True)
+    assert (refused.exit_code, "--out was renamed to --output" in refused.output) == (2, True)
     told = rstream(*words, "--help").output
     assert ("-o, --output FILE" in told, "--out " in told) == (True, False)
 

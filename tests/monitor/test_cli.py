@@ -58,7 +58,7 @@ def test_groups_that_somebody_reads_from_stand_first(server: Server, orders: lis
     """Nobody has ever read from audit, which is further behind."""
     lines = rstream(server, "lag").output.splitlines()
     assert [line.split()[1] for line in lines[1:3]] == ["billing", "audit"]
-    assert "1 group was not read from within a day" in lines[3]
+    assert "1 group has not been read from in the last day" in lines[3]
     page = rstream(server, "report", "-o", "-").output
     rows = page[page.index("last delivered") :] if "last delivered" in page else page
     assert rows.index("billing") < rows.index("audit")
@@ -189,7 +189,7 @@ def test_other_clients_find_the_bundled_engine(nobody: Path) -> None:
 def test_the_url_of_another_server_is_printed_as_it_was_given(server: Server) -> None:
     assert rstream(server, "url").output == server.url + "\n"
     refused = rstream(server, "url", "--start")
-    assert (refused.exit_code, "is another server: leave it out" in refused.output) == (2, True)
+    assert (refused.exit_code, "is another server; leave it out" in refused.output) == (2, True)
 
 
 def test_show_entries_for_people_and_for_programs(server: Server, client: redis.Redis) -> None:
@@ -228,14 +228,14 @@ def test_show_escapes_what_is_no_text_and_cuts_what_is_long(server: Server) -> N
     [
         (["show", "order"], 1, "no stream 'order' at {url}; did you mean 'orders'?"),
         (["groups", "ordres", "nothing like it"], 1, "'ordres', 'nothing like it' at {url}; did you mean 'orders'?"),
-        (["show", "nothing"], 1, "no stream 'nothing' at {url}; rstream streams lists what is there"),
-        (["show", "orders", "4-0"], 1, "no entry 4-0 in stream 'orders' at {url}; 3-1 stands before it and 5-1 "),
-        (["show", "orders", "9"], 1, "no entry 9 in stream 'orders' at {url}; 5-1 stands before it\n"),
+        (["show", "nothing"], 1, "no stream 'nothing' at {url}; rstream streams lists the streams"),
+        (["show", "orders", "4-0"], 1, "no entry 4-0 in stream 'orders' at {url}; the entry before it is 3-1 and 5-1 "),
+        (["show", "orders", "9"], 1, "no entry 9 in stream 'orders' at {url}; the entry before it is 5-1\n"),
         (["show", "empty", "9"], 1, "the stream is empty"),
         (["show", "empty"], 0, "empty holds no entries"),
         (["show", "text"], 1, "[RSTREAM_WRONG_KEY_TYPE] key 'text'"),
         (["show", "orders", "x"], 2, "not an entry ID: 'x'"),
-        (["show", "orders", "3-1", "--last", "2"], 2, "give one of ID, --first and --last"),
+        (["show", "orders", "3-1", "--last", "2"], 2, "ID, --first and --last exclude each other"),
     ],
 )
 def test_what_cannot_be_shown_is_said_with_what_is_near(

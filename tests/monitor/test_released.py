@@ -86,8 +86,8 @@ def test_lag_and_top_show_them(server: Server, orders: list[str]) -> None:
 def test_tail_says_that_nobody_holds_them(server: Server, orders: list[str]) -> None:
     words = ("tail", "orders", "--group", "billing", "-n", "2")
     shown = printed(server, *words)
-    assert "released, for the next reader, given once" in shown
-    assert "released, not to be read again (fatal)" in shown
+    assert "released, the group's next reader takes it, delivered once" in shown
+    assert "released as fatal, not to be read again" in shown
     first = json.loads(printed(server, *words, "--json").splitlines()[0])
     assert first["pending"] == {"consumer": None, "idle_ms": None, "deliveries": 1}
 

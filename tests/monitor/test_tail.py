@@ -90,8 +90,8 @@ def test_as_a_group_would_see_it(server: Server, client: redis.Redis, filled: No
     assert held["idle_ms"] >= 0
     assert "pending" not in seen[3]
     text = tail(server, "--group", "g", "-n", "3").output
-    assert "pending for ann since " in text
-    assert ", given once, gone from the stream" in text
+    assert "pending for ann for " in text
+    assert ", delivered once, deleted from the stream" in text
     assert client.xinfo_stream("a", full=True)["groups"] == before
 
 

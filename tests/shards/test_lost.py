@@ -183,7 +183,7 @@ def test_shards_of_two_numbers_without_a_key(server: Server, client: redis.Redis
     listed = json.loads(rstream(server, "shards", "--json"))
     assert [(one["shards"], one["key"]) for one in listed] == [(3, False), (4, False)]
     delete = ("shards", "orders", "--delete", "--count", "3")
-    assert "no group has read all of 'orders:0/3:" in rstream(server, *delete)
+    assert "no group has read all entries of 'orders:0/3:" in rstream(server, *delete)
     assert [batch[0] for batch in drain(reader(server, group="h", streamsPattern="orders:*/3:*"))] == [-1]
     stop_all()
     rstream(server, *delete)
