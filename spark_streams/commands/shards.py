@@ -64,7 +64,7 @@ def shards(
 def _show(server: Server, stream: str, as_json: bool) -> None:
     from spark_streams.shards.settling import fetch_shard_sets
 
-    shard_set = known_shards(server, [stream]).get(stream)
+    shard_set = fetch_shard_sets(server, [stream]).get(stream)
     if shard_set is None:
         raise _not_in_shards(server, stream)
     _print(shard_set, "\n".join(shard_set.names), as_json)
@@ -72,12 +72,12 @@ def _show(server: Server, stream: str, as_json: bool) -> None:
 
 def _survey(server: Server, stream: str) -> Survey:
     """Return what the server stores about a sharded stream. Raises StreamStateError if it stores nothing."""
-    from spark_streams.shards.survey import look
+    from spark_streams.shards.survey import fetch_surveys
 
-    survey = look(server, [stream])[stream]
+    survey = fetch_surveys(server, [stream])[stream]
     if survey.refusal is not None:
         raise server.error_of(survey.refusal, ("TYPE", stream))
-    if survey.registered is None and not survey.there:
+    if survey.registered is None and not survey.existing:
         raise _not_in_shards(server, stream)
     return survey
 
@@ -94,7 +94,7 @@ def _print(shard_set: ShardSet, line: str, as_json: bool, **more: object) -> Non
             {
                 "stream": shard_set.stream,
                 "shards": shard_set.count,
-                "by": shard_set.by,
+                "by": shard_set.key_column,
                 "names": shard_set.names,
                 **more,
             }
@@ -113,7 +113,9 @@ def _list(server: Server, as_json: bool) -> None:
     for shard in [Shard.parse(name.decode("utf-8", "replace")) for name in list_streams(server)]:
         if shard is not None:
             counts.setdefault(shard.stream, set()).add(shard.count)
-    rows = [row for stream, survey in look(server, sorted(counts)).items() for row in _rows(survey, counts[stream])]
+    rows = [
+        row for stream, survey in fetch_surveys(server, sorted(counts)).items() for row in _rows(survey, counts[stream])
+    ]
     if as_json:
         print_json([row.facts() for row in rows])
     else:
@@ -145,11 +147,11 @@ class _Row:
 
 def _rows(survey: Survey, counts: Collection[int]) -> list[_Row]:
     """Return a row for the set in use, and one for each other number of shards that exists."""
-    shard_set = survey.known
+    shard_set = survey.shard_set
     rows = []
     for count in sorted({*counts, *([] if shard_set is None else [shard_set.count])}):
         is_used = shard_set is not None and shard_set.count == count
-        column = shard_set.by if shard_set is not None and is_used else None
+        column = shard_set.key_column if shard_set is not None and is_used else None
         lost = list(survey.lost) if is_used else []
         rows.append(_Row(survey.stream, count, column, lost, survey.registered is not None and is_used))
     return rows
@@ -157,25 +159,25 @@ def _rows(survey: Survey, counts: Collection[int]) -> list[_Row]:
 
 def _recreate(server: Server, survey: Survey, as_json: bool) -> None:
     """Raises ShardsError if a plain stream or shards of another number exist, too."""
-    from spark_streams.shards.settling import settle
-    from spark_streams.shards.survey import require_whole
+    from spark_streams.shards.settling import ensure_shards
+    from spark_streams.shards.survey import require_complete
 
-    require_whole(server, survey, accepts_loss=True)
-    assert survey.known is not None
-    shard_set = settle(server, survey.stream, survey.known.count, accepts_loss=True)
+    require_complete(server, survey, accepts_loss=True)
+    assert survey.shard_set is not None
+    shard_set = ensure_shards(server, survey.stream, survey.shard_set.count, accepts_loss=True)
     line = "\n".join(f"created {name}, empty" for name in survey.lost) or "no shard is lost; nothing was created"
     _print(shard_set, line, as_json, recreated=survey.lost)
 
 
 def _delete(server: Server, survey: Survey, count: int | None, force: bool, as_json: bool) -> None:
     """Raises StreamStateError if a group has not read all entries, no group exists, or entries wait for a retry."""
-    from spark_streams.shards.deletion import delete, retry_streams_of
+    from spark_streams.shards.deletion import delete_shards, retry_streams_of
     from spark_streams.shards.registry import ShardSet
     from spark_streams.shards.survey import require_complete
 
     if count is None:
-        require_whole(server, survey, accepts_loss=True)
-    shard_set = survey.known
+        require_complete(server, survey, accepts_loss=True)
+    shard_set = survey.shard_set
     if shard_set is None or count not in (None, shard_set.count):
         shard_set = ShardSet(survey.stream, count or 0)
     retry_streams = retry_streams_of(server, shard_set)
@@ -188,7 +190,7 @@ def _delete(server: Server, survey: Survey, count: int | None, force: bool, as_j
             shard_set,
             [name for name, retry_stream in retry_streams.items() if retry_stream.attempts is not None],
         )
-    delete(server, survey, shard_set, retry_streams.items())
+    delete_shards(server, survey, shard_set, retry_streams.items())
     _print(shard_set, f"deleted {shard_set.stream}: {shard_set.count} shards", as_json)
 
 

@@ -154,13 +154,13 @@ def named_streams(server: Server, streams: Sequence[str], with_retry_streams: bo
 
     with_retry_streams: all streams include those that hold entries waiting for a retry. Raises StreamStateError if a
     stream does not exist."""
-    from spark_streams.shards.settling import known_shards
+    from spark_streams.shards.settling import fetch_shard_sets
     from spark_streams.wire.replies.scan import list_streams, without_beside
 
     if not streams:
         all_streams = list_streams(server)
         return all_streams if with_retry_streams else without_beside(all_streams)
-    sets = known_shards(server, streams)
+    sets = fetch_shard_sets(server, streams)
     streams = [name for stream in streams for name in (sets[stream].names if stream in sets else (stream,))]
     from spark_streams.wire.replies.reply_errors import is_no_such_key
 

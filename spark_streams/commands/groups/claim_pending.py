@@ -68,8 +68,8 @@ def claim(
     report: ChangeReport[Claimed] = ChangeReport(options.yes, options.as_json)
     choice = choice_of(() if source is None else (source,), selection, released)
 
-    def claim_on_stream(snapshot: Standing) -> Claimed:
-        remaining = choice.less(entries_in(report.stream_reports))
+    def claim_on_stream(snapshot: GroupSnapshot) -> Claimed:
+        remaining = choice.without_taken(entries_in(report.stream_reports))
         return hand_over(server, snapshot, to, remaining, options.yes)
 
     with connect(options.url) as server:
@@ -138,15 +138,15 @@ def ack(
     report: ChangeReport[Acknowledged] = ChangeReport(options.yes, options.as_json)
     choice = choice_of(consumers, selection, released)
 
-    def acknowledge_on_stream(snapshot: Standing) -> Acknowledged:
-        return acknowledge(server, snapshot, choice.less(entries_in(report.stream_reports)), options.yes)
+    def acknowledge_on_stream(snapshot: GroupSnapshot) -> Acknowledged:
+        return acknowledge(server, snapshot, choice.without_taken(entries_in(report.stream_reports)), options.yes)
 
     with connect(options.url) as server:
         snapshots = load_groups(server, names, options.group)
         refused = [
             reason
             for snapshot in snapshots
-            for reason in snapshot.in_use(consumers_of(snapshot, choice), options.even_active)
+            for reason in snapshot.in_use(selected_consumers(snapshot, choice), options.even_active)
         ]
         report.carry_out(snapshots, refused, acknowledge_on_stream)
     queries = {query for snapshot in snapshots for query in snapshot.marks}

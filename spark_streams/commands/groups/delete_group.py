@@ -70,17 +70,23 @@ def delete(names: tuple[str, ...], consumer: str | None, forget_pending: bool, o
     )
 
 
-def _groups(server: Server, names: Sequence[str], options: ChangeOptions, change: ChangeReport[Deleted]) -> None:
-    from spark_streams.groups.delete import delete_group, forget_kept, plan_delete_group, plan_forget, ways_back
-    from spark_streams.groups.group_keys import entries_waiting, find_kept, kept_by_stream, what_waits
+def _groups(server: Server, names: Sequence[str], options: ChangeOptions, report: ChangeReport[Deleted]) -> None:
+    from spark_streams.groups.delete import (
+        delete_group,
+        delete_leftovers,
+        plan_delete_group,
+        plan_delete_leftovers,
+        resume_lines,
+    )
+    from spark_streams.groups.group_keys import count_waiting, find_group_keys, split_by_stream, waiting_lines
     from spark_streams.wire.replies.xinfo import group_named
 
     group = options.group
     streams = resolve_streams(server, names, group)
-    group_keys = find_kept(server, {group: streams})[group]
-    waiting = entries_waiting(server, group_keys)
+    group_keys = find_group_keys(server, {group: streams})[group]
+    waiting = count_waiting(server, group_keys)
     group_keys = [group_key for group_key in group_keys if group_key.key not in waiting]
-    keys_by_stream = kept_by_stream(group_keys, streams)
+    keys_by_stream = split_by_stream(group_keys, streams)
     replies = server.pipeline([("XINFO", "GROUPS", stream) for stream in streams])
     streams_with_group = {
         stream for stream, reply in zip(streams, replies, strict=True) if group_named(group, reply) is not None
@@ -89,24 +95,24 @@ def _groups(server: Server, names: Sequence[str], options: ChangeOptions, change
     snapshots = load_groups(
         server, [stream for stream in streams if stream in streams_with_group or not keys_by_stream[stream]], group
     )
-    change.carry_out(
+    report.carry_out(
         snapshots,
         [reason for snapshot in snapshots for reason in snapshot.in_use(None, options.even_active)],
         lambda snapshot: (
             delete_group(server, snapshot, keys_by_stream[snapshot.stream])
-            if change.yes
+            if report.yes
             else plan_delete_group(snapshot, keys_by_stream[snapshot.stream])
         ),
     )
     for stream in (stream for stream in streams if stream not in streams_with_group):
-        change.stream_reports.append(
-            forget_kept(server, stream, group, keys_by_stream[stream])
-            if change.yes
-            else plan_forget(stream, group, keys_by_stream[stream])
+        report.stream_reports.append(
+            delete_leftovers(server, stream, group, keys_by_stream[stream])
+            if report.yes
+            else plan_delete_leftovers(stream, group, keys_by_stream[stream])
         )
-    for deleted in change.stream_reports:
-        change.notes += ways_back(deleted.stream, group, deleted.committed)
-    change.notes += what_waits(waiting)
+    for deleted in report.stream_reports:
+        report.notes += resume_lines(deleted.stream, group, deleted.committed)
+    report.notes += waiting_lines(waiting)
 
 
 def _consumers(
@@ -130,9 +136,9 @@ def _consumers(
 
     group = options.group
     streams = resolve_streams(server, names, group)
-    streams_with_consumer = {stream for stream in streams if consumers_of(server, stream, group, consumer)}
+    streams_with_consumer = {stream for stream in streams if find_consumers(server, stream, group, consumer)}
     leftover_keys = {
-        stream: [Kept(key, "", consumer, stream) for key in kept_for(server, stream, group, consumer)]
+        stream: [GroupKey(key, "", consumer, stream) for key in find_consumer_keys(server, stream, group, consumer)]
         for stream in streams
         if stream not in streams_with_consumer
     }
@@ -141,10 +147,12 @@ def _consumers(
     refused = [
         reason
         for snapshot in snapshots
-        for reason in snapshot.in_use(consumers_with(snapshot, consumer), options.even_active)
+        for reason in snapshot.in_use(require_consumers(snapshot, consumer), options.even_active)
     ]
     for snapshot in snapshots:
-        pending = sum(consumer_info.pending for consumer_info in snapshot.of(consumers_with(snapshot, consumer)))
+        pending = sum(
+            consumer_info.pending for consumer_info in snapshot.consumers_named(require_consumers(snapshot, consumer))
+        )
         if pending and not forget_pending and not report.yes:
             refused.append(
                 f"{plural(pending, 'entry is', 'entries are')} pending for consumer {consumer!r} on stream "
@@ -157,11 +165,15 @@ def _consumers(
         lambda snapshot: (
             delete_consumer(server, snapshot, consumer, forget_pending)
             if report.yes
-            else plan_delete_consumer(snapshot, consumer, kept_for(server, snapshot.stream, group, consumer))
+            else plan_delete_consumer(snapshot, consumer, find_consumer_keys(server, snapshot.stream, group, consumer))
         ),
     )
     report.add_query_notes(consumer for snapshot in snapshots if consumer in snapshot.marks)
     for stream, keys in leftover_keys.items():
         if keys:
-            deleted = forget_kept(server, stream, group, keys) if report.yes else plan_forget(stream, group, keys)
+            deleted = (
+                delete_leftovers(server, stream, group, keys)
+                if report.yes
+                else plan_delete_leftovers(stream, group, keys)
+            )
             report.stream_reports.append(deleted)

@@ -79,12 +79,12 @@ def resolve_streams(server: Server, names: Sequence[str], group: str | None) -> 
     """Return the streams of names and patterns (with `*`, `?` or `[`), in order. A sharded stream becomes its shards.
 
     group: a pattern matches only streams that have this group. Raises StreamStateError if a pattern matches none."""
-    from spark_streams.shards.settling import known_shards
+    from spark_streams.shards.settling import fetch_shard_sets
     from spark_streams.wire.replies.scan import matching_streams
     from spark_streams.wire.replies.xinfo import group_named
 
     streams: list[str] = []
-    sets = known_shards(server, [name for name in names if not is_pattern(name)])
+    sets = fetch_shard_sets(server, [name for name in names if not is_pattern(name)])
     for name in names:
         if not is_pattern(name):
             streams += sets[name].names if name in sets else [name]
@@ -100,18 +100,18 @@ def resolve_streams(server: Server, names: Sequence[str], group: str | None) -> 
     return list(dict.fromkeys(streams))
 
 
-def load_groups(server: Server, names: Sequence[str], group: str) -> list[Standing]:
+def load_groups(server: Server, names: Sequence[str], group: str) -> list[GroupSnapshot]:
     """Return the state of the group on each stream of the names. Raises StreamStateError."""
-    from spark_streams.groups.group_snapshot import look
+    from spark_streams.groups.group_snapshot import fetch_group
 
     streams = resolve_streams(server, names, group)
     named_streams(server, streams)
-    return [look(server, stream, group) for stream in streams]
+    return [fetch_group(server, stream, group) for stream in streams]
 
 
 def server_time(server: Server) -> int:
     """Return the server's time in milliseconds since the epoch."""
-    from spark_streams.groups.group_snapshot import now_of
+    from spark_streams.groups.group_snapshot import fetch_time
 
     return fetch_time(server, time.time_ns() // 1_000_000)
 

@@ -69,10 +69,10 @@ def prune(names: tuple[str, ...], idle: int, pattern: str, yes: bool, url: str, 
             group: [abandoned_group.stream for abandoned_group in abandoned if abandoned_group.group == group]
             for group in groups
         }
-        group_keys = find_kept(server, streams_of) if abandoned else {}
-        waiting = entries_waiting(server, [key for keys in group_keys.values() for key in keys])
+        group_keys = find_group_keys(server, streams_of) if abandoned else {}
+        waiting = count_waiting(server, [key for keys in group_keys.values() for key in keys])
         keys_by_stream = {
-            group: kept_by_stream([key for key in group_keys[group] if key.key not in waiting], group_streams)
+            group: split_by_stream([key for key in group_keys[group] if key.key not in waiting], group_streams)
             for group, group_streams in streams_of.items()
         }
         report.carry_out(
@@ -85,8 +85,8 @@ def prune(names: tuple[str, ...], idle: int, pattern: str, yes: bool, url: str, 
             ),
         )
     for pruned in report.stream_reports:
-        report.notes += ways_back(pruned.stream, pruned.group, pruned.committed)
-    report.notes += what_waits(waiting)
+        report.notes += resume_lines(pruned.stream, pruned.group, pruned.committed)
+    report.notes += waiting_lines(waiting)
     pending = sum(pruned.pending for pruned in report.stream_reports)
     report.show(
         ("stream", "group", "idle ", "consumers", "pending forgotten", "not delivered", "keys"),
@@ -104,7 +104,7 @@ def prune(names: tuple[str, ...], idle: int, pattern: str, yes: bool, url: str, 
 class _PruneReport(ChangeReport["Pruned"]):
     """The groups that were deleted, and those that stay."""
 
-    outcome: Found = field(init=False)
+    outcome: PruneSearch = field(init=False)
 
     def _json(self) -> dict[str, object]:
         return {

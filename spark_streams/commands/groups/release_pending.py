@@ -54,8 +54,8 @@ def release(
     report: ChangeReport[Released] = ChangeReport(options.yes, options.as_json)
     choice = choice_of((consumer,), selection)
 
-    def release_on_stream(snapshot: Standing) -> Released:
-        return give_back(server, snapshot, choice.less(entries_in(report.stream_reports)), mode, options.yes)
+    def release_on_stream(snapshot: GroupSnapshot) -> Released:
+        return give_back(server, snapshot, choice.without_taken(entries_in(report.stream_reports)), mode, options.yes)
 
     with connect(options.url) as server:
         snapshots = load_groups(server, names, options.group)

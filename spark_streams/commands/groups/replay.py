@@ -68,7 +68,7 @@ def replay(
         report: ChangeReport[Replayed] = ChangeReport(yes, as_json)
         span = Span(begin, end, server_time(server))
         snapshots = load_groups(server, names, group)
-        queries = {snapshot.stream: query_in(snapshot, consumer) for snapshot in snapshots}
+        queries = {snapshot.stream: find_query(snapshot, consumer) for snapshot in snapshots}
         report.carry_out(
             snapshots,
             [
@@ -79,7 +79,7 @@ def replay(
             lambda snapshot: hand_again(server, snapshot, queries[snapshot.stream], span, yes),
         )
     for replayed in report.stream_reports:
-        report.notes += what_follows(replayed)
+        report.notes += next_steps(replayed)
     entries = sum(replayed.entries for replayed in report.stream_reports)
     report.show(
         ("stream", "group", "query", "after", "up to", "read again", "held"),
