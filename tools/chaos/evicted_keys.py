@@ -39,7 +39,9 @@ def at_a_moment(scene: Scene, moment: Moment | None = None) -> Outcome:
 
     running = meet(scene, query, moment, evict)
     after = live_on(scene, query, running)
-    outcome = judge(scene, query, after, Done())
+    # A deleted note takes its dead letter with it: a strict query stops, and the lenient run after it counts the entry.
+    lost_notes = after.errors and any(key.startswith("rstream:notes:") for key in deleted)
+    outcome = judge(scene, query, after, Done(either=bad if lost_notes else set()))
     outcome.history.bad = bad
     outcome.report.buried = [place for place in outcome.history.letters if place not in bad]
     if not after.errors:
