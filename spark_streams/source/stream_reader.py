@@ -27,7 +27,7 @@ from spark_streams.source.notes.column_warnings import STREAM_MODES, ColumnWarni
 from spark_streams.source.notes.task_notes import NoteWriter
 from spark_streams.source.offset import Offset
 from spark_streams.source.partitioning import Task
-from spark_streams.source.recovery.poison_record import note_try, tried_key
+from spark_streams.source.recovery.poison_record import attempt_key_of, note_attempt
 from spark_streams.source.rows.column_report import ColumnReport
 from spark_streams.source.rows.columns import Columns
 from spark_streams.source.rows.malformed import Dead
@@ -213,7 +213,7 @@ class StreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailable
         # If no entry remains, one empty task reports this to the sink.
         tasks = plan.tasks or [Task(())]
         notes_stream, reports_absent = next(iter(stop.taken_from), ""), not self.batches.knows_fields
-        attempt_key = None if self._options.max_deliveries is None or not stop.held else tried_key(stop)
+        attempt_key = None if self._options.max_deliveries is None or not stop.held else attempt_key_of(stop)
         batch = TaskBatch(stop.token, plan.narrowed, lossy, len(tasks), notes_stream, reports_absent, attempt_key)
         without_key = replace(batch, attempt_key=None)  # only the first task notes the attempt
         return [EntriesPartition(task, without_key if index else batch) for index, task in enumerate(tasks)]
@@ -265,7 +265,7 @@ class StreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailable
 
             if batch.attempt_key is not None:
                 key = batch.attempt_key
-                session.run(lambda server: note_try(server, key, batch.token, *self._batch_names()))
+                session.run(lambda server: note_attempt(server, key, batch.token, *self._batch_names()))
             if batch.narrowed:
                 session.run(lambda server: report_batch_kind(server, NARROWED, self._batch()))
             elif batch.lossy:

@@ -84,8 +84,8 @@ class Pieces:
 
     def take(self, server: Server, found: BatchContents, wish: Wish) -> tuple[BatchContents, BatchQuota]:
         state, run = self.state, found.run
-        piece, remembered = self.poison.next_piece(server, state.groups, state.logged, run.remembered)
-        found = replace(found, run=replace(run, remembered=remembered))
+        piece, cache = self.poison.next_piece(server, state.groups, state.logged, run.poison)
+        found = replace(found, run=replace(run, poison=cache))
         return replace(found, claimed=piece, is_closed=True) if piece else found, wish.room
 
 
@@ -215,14 +215,14 @@ class ContentsChooser:
             if found.is_closed:
                 return found
         found, _ = self._new(state, found.run).take(server, found, wish)
-        known = found.run.remembered
-        return found if found or not known.may_hold else replace(found, claimed=self._poison.last_resort(known))
+        known = found.run.poison
+        return found if found or not known.may_hold else replace(found, claimed=self._poison.fallback_piece(known))
 
     def _present(self, state: QueryState) -> list[Source]:
         """The sources that may have something and come before what is new."""
         found: list[Source] = []
         has_others = state.has_others
-        if has_others or state.run.remembered.may_hold:
+        if has_others or state.run.poison.may_hold:
             found.append(Pieces(self._poison, state))
         if has_others:
             found.append(Others(self._claims, state, self._member.consumer))
@@ -234,7 +234,7 @@ class ContentsChooser:
 
     def _new(self, state: QueryState, run: RunState) -> New:
         """While pieces wait for others to be committed, a batch has a part of what is new."""
-        holds_pieces = run.remembered.may_hold and run.remembered.holds_some
+        holds_pieces = run.poison.may_hold and run.poison.holds_pieces
         part_of = self._poison.share_of if holds_pieces else None
         return New(self._how(state), self._losses, state, self._options, part_of)
 

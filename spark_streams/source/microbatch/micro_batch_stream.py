@@ -52,8 +52,8 @@ from spark_streams.source.partitioning import Plan, divide_into_tasks
 from spark_streams.source.recovery.claim import Claims
 from spark_streams.source.recovery.dead_entries import DeadEntries, dead_letter
 from spark_streams.source.recovery.poison_batch import PoisonBatch
-from spark_streams.source.recovery.poison_pieces import held_by
-from spark_streams.source.recovery.poison_record import Remembered
+from spark_streams.source.recovery.poison_pieces import piece_consumers
+from spark_streams.source.recovery.poison_record import CachedPoisonState
 from spark_streams.source.run_counters import RunCounters
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.xinfo import StreamState, stream_states
@@ -196,8 +196,10 @@ class MicroBatchStream:
         size = self._run.admission.size([entries.count for entries in ranges])
         # What earlier runs wrote, and a batch that was not cut does not have, belongs to others: as long as pieces are
         # held, they are still to come.
-        remembered = self._run.remembered
-        holds_pieces = (remembered.may_hold and remembered.holds_some) or bool(end.claimed and held_by(end))
+        poison_cache = self._run.poison
+        holds_pieces = (poison_cache.may_hold and poison_cache.holds_pieces) or bool(
+            end.claimed and piece_consumers(end)
+        )
         planned = divide_into_tasks(ranges, size, self._options.ordered, self._limits)
         return Plan.of_tasks(planned, narrowed=batch.is_cut or holds_pieces)
 
@@ -334,14 +336,14 @@ class MicroBatchStream:
         """Count this run's attempt at a batch; where too many have died of it, it is set aside. Whether it is cut."""
         self._subscription.hold(server, end.streams)
         try:
-            is_cut, known = self._poison.attempt(server, begin, end, run.remembered)
+            is_cut, poison_cache = self._poison.attempt(server, begin, end, run.poison)
         except (GroupMissingError, DataLossError):
             if not self._losses.allowed:
                 raise
             _, states = fetch_state(server, self.member, end.streams)
             gone = [stream for stream, state in states.items() if state is None]
-            is_cut, known = self._poison.attempt(server, begin, end, Remembered(), gone)
-        return is_cut, replace(run, remembered=known)
+            is_cut, poison_cache = self._poison.attempt(server, begin, end, CachedPoisonState(), gone)
+        return is_cut, replace(run, poison=poison_cache)
 
     def _acknowledged_first(
         self, batch: CurrentBatch, ranges: list[EntryRange]

@@ -35,7 +35,7 @@ from spark_streams.source.notes.rows_read import RowsRead
 from spark_streams.source.offset import Offset
 from spark_streams.source.pending_list import PendingRange, acknowledge
 from spark_streams.source.recovery.claim_consumers import delete_empty_consumers
-from spark_streams.source.recovery.handed_entries import refuse_handed, take_handed
+from spark_streams.source.recovery.handed_entries import claim_handed_entries, refuse_handed_entries
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.xinfo import StreamState, consumers_in
 
@@ -234,11 +234,11 @@ class Reconciler:
         has_changed = acknowledge(server, member, again, self._limits) > 0
         if not self._no_ack:
             floors = {stream: acknowledged.marks.floor(stream) for stream in streams}
-            has_changed |= take_handed(server, member, found, floors, secrets.token_hex(6), self._limits)
+            has_changed |= claim_handed_entries(server, member, found, floors, secrets.token_hex(6), self._limits)
         if has_changed:
             heads, found = self._now(server, streams, heads)
         if self._no_ack:
-            refuse_handed(server, member, found)
+            refuse_handed_entries(server, member, found)
         elif not run.is_known:
             delete_empty_consumers(server, member, found)
         return heads, found, replace(run, acknowledged=acknowledged, ahead=None)

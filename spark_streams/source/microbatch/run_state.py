@@ -17,7 +17,7 @@ from spark_streams.source.microbatch.acknowledge import Acknowledged
 from spark_streams.source.microbatch.admission import Admission
 from spark_streams.source.microbatch.prefetch import Ahead
 from spark_streams.source.offset import Offset
-from spark_streams.source.recovery.poison_record import Remembered
+from spark_streams.source.recovery.poison_record import CachedPoisonState
 from spark_streams.wire.replies.xinfo import StreamState
 
 
@@ -52,7 +52,7 @@ class RunState:
     stands: Mapping[str, StreamId] = field(default_factory=dict)  # where the groups must be
     acknowledged: Acknowledged = field(default_factory=Acknowledged)
     ahead: Ahead | None = None  # what was reserved for the next batch
-    remembered: Remembered = field(default_factory=Remembered)  # batches and pieces that killed the query
+    poison: CachedPoisonState = field(default_factory=CachedPoisonState)  # batches and pieces that killed the query
     courses: Mapping[str, Course] = field(default_factory=dict)  # planned ends of the next batches (noAck)
     admission: Admission = field(default_factory=Admission)  # how much a trigger takes
     turn: int = 0  # number of triggers

@@ -1,4 +1,4 @@
-"""The consumers that a query makes for its claims: their names, and their end."""
+"""Consumers that a query creates for its claims: how they are named and deleted."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ MARK = "~claim~"
 
 
 def claim_consumer(consumer: str, token: str) -> str:
-    """Name of the consumer that holds what one claim of a query took over."""
+    """Return the name of the consumer that holds the entries of one claim."""
     return f"{consumer}{MARK}{token}"
 
 
 def delete_claim_consumers(server: Server, member: Membership, claimed: Mapping[str, Sequence[Claimed]]) -> None:
-    """Delete the consumers of a committed claim. One that still holds entries is kept (R10)."""
+    """Delete the consumers of a committed claim, except those that still hold entries (R10)."""
     names = [(stream, claim.consumer) for stream, claims in claimed.items() for claim in claims]
     _delete_if_empty(server, member, names)
 
 
 def _delete_if_empty(server: Server, member: Membership, names: Sequence[tuple[str, str]]) -> None:
-    """names: stream and consumer of each."""
+    """Delete those of these (stream, consumer) that have no pending entries."""
     if not names:
         return
     held = server.pipeline([("XPENDING", s, member.group, "-", "+", 1, consumer) for s, consumer in names])
@@ -33,11 +33,11 @@ def _delete_if_empty(server: Server, member: Membership, names: Sequence[tuple[s
 
 
 def delete_empty_consumers(server: Server, member: Membership, states: Mapping[str, GroupState]) -> None:
-    """Delete our own consumers of earlier claims and pieces that a crash has kept from being deleted."""
-    own = [
+    """Delete consumers of the query's earlier claims and pieces that a crash has left behind."""
+    names = [
         (stream, other.name)
         for stream, state in states.items()
         for other in state.others
         if member.owns(other.name) and not other.pending
     ]
-    _delete_if_empty(server, member, own)
+    _delete_if_empty(server, member, names)

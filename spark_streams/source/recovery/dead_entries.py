@@ -1,4 +1,4 @@
-"""Entries that are given up: delivered too often without being acknowledged, or killing the query (maxDeliveries)."""
+"""Entries that become dead letters: delivered too often without being acknowledged, or killing the query."""
 
 from __future__ import annotations
 
@@ -14,13 +14,16 @@ from spark_streams.model.ids import StreamId
 from spark_streams.model.keys import is_returned
 from spark_streams.wire.connection.server import Server
 
-_FIRST_LOOK = 20  # entries that are asked for at once; how large they are shows how many more
+_FIRST_PAGE = 20  # entries of the first page; their sizes determine the size of the next pages
 
 
 @dataclass(frozen=True)
 class DeadEntries:
-    """Such entries of one stream: their ids, how often each was delivered, and why they go. consumer: the one that they
-    are pending for, None: they were released (XNACK)."""
+    """Such entries of one stream.
+
+    consumer: that the entries are pending for, None: they were released (XNACK); deliveries: of each entry; stage,
+    reason, error, message: for the dead letters.
+    """
 
     stream: str
     consumer: str | None
@@ -35,36 +38,36 @@ class DeadEntries:
 def dead_letter(
     server: Server, group: str, dead: DeadEntries, to: str, limits: DeadLetterLimits = DEAD_LETTER_LIMITS
 ) -> tuple[int, int]:
-    """Post a letter for each that is still pending, acknowledged in the same transaction; (letters, entries that are
-    gone from the stream).
+    """Write a dead letter for each entry that is still pending, and acknowledge it in the same transaction. Return the
+    number of dead letters, and of entries that are no longer in the stream.
 
-    Raises ServerError; letters that were posted by then stay.
+    Raises ServerError; dead letters that are written by then stay.
     """
-    posted, gone, start = 0, 0, 0
-    size = PageSize(limits, _FIRST_LOOK)
+    posted, deleted, start = 0, 0, 0
+    size = PageSize(limits, _FIRST_PAGE)
     while start < len(dead.ids):
-        asked = slice(start, start + size.next())
-        letters, missing = _look(server, group, dead, asked)
-        posted += post(server, to, group, letters, limits)
+        page = slice(start, start + size.next())
+        failed, missing = _fetch_entries(server, group, dead, page)
+        posted += post(server, to, group, failed, limits)
         if missing:
-            gone += server.execute("XACK", dead.stream, group, *missing)
-        size.learn(len(letters), sum(letter.size for letter in letters), len(letters))
-        start = asked.stop
-    return posted, gone
+            deleted += server.execute("XACK", dead.stream, group, *missing)
+        size.learn(len(failed), sum(entry.size for entry in failed), len(failed))
+        start = page.stop
+    return posted, deleted
 
 
-def _look(server: Server, group: str, dead: DeadEntries, asked: slice) -> tuple[list[FailedEntry], list[bytes]]:
-    """The letters for some of the entries, and the ids of those that are gone from the stream."""
-    ids, deliveries = dead.ids[asked], dead.deliveries[asked]
-    replies = server.execute_all([("XRANGE", dead.stream, bytes(entry), bytes(entry)) for entry in ids])
+def _fetch_entries(server: Server, group: str, dead: DeadEntries, page: slice) -> tuple[list[FailedEntry], list[bytes]]:
+    """Return the entries of a page that the stream still has, and the IDs of the others."""
+    ids, deliveries = dead.ids[page], dead.deliveries[page]
+    replies = server.execute_all([("XRANGE", dead.stream, bytes(entry_id), bytes(entry_id)) for entry_id in ids])
     when = now()
-    letters = []
-    for reply, entry, delivered in zip(replies, ids, deliveries, strict=True):
+    failed = []
+    for reply, entry_id, delivered in zip(replies, ids, deliveries, strict=True):
         if not reply:
             continue
         envelope = {
             "stream": dead.stream,
-            "id": str(entry),
+            "id": str(entry_id),
             "group": group,
             "consumer": dead.consumer or "",
             "stage": dead.stage,
@@ -77,10 +80,10 @@ def _look(server: Server, group: str, dead: DeadEntries, asked: slice) -> tuple[
         }
         fields = reply[0][1]
         if is_returned(dead.stream):
-            again = ReturnedEntry.of(fields)
-            if again is not None:
-                fields, envelope = again.fields, {**envelope, **again.told()}
+            returned = ReturnedEntry.of(fields)
+            if returned is not None:
+                fields, envelope = returned.fields, {**envelope, **returned.told()}
         released = dead.consumer is None
-        letter = FailedEntry(dead.stream, bytes(entry), fields, envelope, None, dead.consumer, released)
-        letters.append(letter)
-    return letters, [bytes(entry) for entry, reply in zip(ids, replies, strict=True) if not reply]
+        entry = FailedEntry(dead.stream, bytes(entry_id), fields, envelope, None, dead.consumer, released)
+        failed.append(entry)
+    return failed, [bytes(entry_id) for entry_id, reply in zip(ids, replies, strict=True) if not reply]

@@ -1,8 +1,8 @@
-"""Entries that another client has handed to our consumer (XCLAIM, XAUTOCLAIM) below what its batches have read.
+"""Handed entries: another client has given them to the query's consumer (XCLAIM, XAUTOCLAIM), below what it has read.
 
-They are pending for us, and no batch of ours was given them. They are claimed like those of a dead consumer
-(source.recovery.claim): moved to consumers of their own, which the offset of the batch that reads them names.
-A query with noAck has no pending list to read them from, and refuses.
+They are pending for the query, but no batch of it contains them. The query claims them like those of a dead consumer
+(source.recovery.claim): it moves them to a consumer of their own, and the offset of the batch that reads them names it.
+A query with noAck reads no pending list, so it refuses to run.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from spark_streams.source.findings.group_state import GroupState
 from spark_streams.source.limits import Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.pending_list import PendingRange, pending_ranges
-from spark_streams.source.recovery.claim import To, send_claim
+from spark_streams.source.recovery.claim import ClaimTarget, send_claim
 from spark_streams.source.recovery.claim_consumers import claim_consumer
 from spark_streams.wire.connection.server import Server
 
 _log = logging.getLogger("spark_streams.source")
 
 
-def take_handed(
+def claim_handed_entries(
     server: Server,
     member: Membership,
     states: Mapping[str, GroupState],
@@ -32,27 +32,28 @@ def take_handed(
     token: str,
     limits: Limits,
 ) -> bool:
-    """Whether there were any. They are claimed now, for a batch that takes what no offset names (claim).
+    """Claim the handed entries, so that a batch takes them as an unlogged claim. Return whether there were any.
 
-    floors: up to where what is pending for us is not from a batch. Raises GroupMissingError, ServerError.
+    floors: up to this ID, entries that are pending for the query's consumer belong to no batch.
+    Raises GroupMissingError, ServerError.
     """
-    asked = [PendingRange(stream, floors[stream]) for stream, state in states.items() if state.ours]
-    ranges = pending_ranges(server, member, asked, limits.pending_page, keep_ids=True, limits=limits)
+    pending = [PendingRange(stream, floors[stream]) for stream, state in states.items() if state.ours]
+    ranges = pending_ranges(server, member, pending, limits.pending_page, keep_ids=True, limits=limits)
     for entries in ranges:
         _log.warning(
-            "stream %r: another client handed %d entries up to %s to consumer %r. The next batch reads them; later "
-            "batches read those that maxBytesPerTrigger leaves no room for",
+            "stream %r: another client handed %d entries up to %s to consumer %r. The next batch reads them. If they "
+            "exceed maxBytesPerTrigger, later batches read the rest",
             entries.stream, entries.count, entries.last, member.consumer,
         )  # fmt: skip
-        to = To(claim_consumer(member.consumer, token))
-        send_claim(server, member, entries.stream, to, entries.count, entries.ids)
+        target = ClaimTarget(claim_consumer(member.consumer, token))
+        send_claim(server, member, entries.stream, target, entries.count, entries.ids)
     return bool(ranges)
 
 
-def refuse_handed(server: Server, member: Membership, states: Mapping[str, GroupState]) -> None:
-    """Raise StreamStateError if entries are pending for a query with noAck: no batch of it would read them.
+def refuse_handed_entries(server: Server, member: Membership, states: Mapping[str, GroupState]) -> None:
+    """Raise StreamStateError if entries are pending for a query with noAck: no batch would read them.
 
-    states: the groups, after what committed batches have left and what is going to be delivered again was acknowledged.
+    states: the groups, after the query has acknowledged entries of committed batches and entries that it reads again.
     """
     for stream in [stream for stream, state in states.items() if state.ours]:
         count, first, last, _ = server.execute("XPENDING", stream, member.group)

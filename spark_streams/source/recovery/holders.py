@@ -1,4 +1,4 @@
-"""Whose pending entries a query takes over: those of dead consumers of the group, and released ones."""
+"""Holders of pending entries that a query takes over: dead consumers of the group, and released entries."""
 
 from __future__ import annotations
 
@@ -17,49 +17,49 @@ Live = Callable[[Server, Sequence[tuple[str, str]]], set[tuple[str, str]]]
 
 @dataclass(frozen=True)
 class Holder:
-    """Whose entries are taken. consumer: its name, None: nobody's, they were released; idle: milliseconds that they
-    must have been left alone."""
+    """Holder of entries to claim. consumer: its name, None: the entries were released; idle: milliseconds since the
+    last delivery of an entry, at least."""
 
     consumer: str | None
     idle: int
 
     @property
     def counts(self) -> bool:
-        """Whether a claim is one more delivery."""
+        """Whether a claim from this holder counts as a delivery."""
         return self.consumer is None or OF_A_QUERY.search(self.consumer) is None
 
-    def question(self, member: Membership, stream: str, start: StreamId, count: int) -> tuple[Argument, ...]:
-        """XPENDING of its next entries."""
+    def xpending(self, member: Membership, stream: str, start: StreamId, count: int) -> tuple[Argument, ...]:
+        """Return the XPENDING that lists its next entries."""
         name = () if self.consumer is None else (self.consumer,)
         return ("XPENDING", stream, member.group, "IDLE", self.idle, bytes(start), "+", count, *name)
 
 
-def holders_of(
+def find_holders(
     server: Server,
     member: Membership,
     states: Mapping[str, GroupState],
     idle: int | None,
-    released: bool,
+    take_released: bool,
     live: Live,
 ) -> dict[str, list[Holder]]:
-    """Return whose entries are to be taken, per stream, released ones first.
+    """Return the holders of entries to claim, per stream, released entries first.
 
-    idle: milliseconds that a dead consumer's entries must have been left alone, None: no consumer's are taken;
-    released: whether released ones are; live: which of some (stream, consumer) are queries that run.
+    idle: milliseconds since the last delivery of a dead consumer's entry, at least; None: take from no consumer; live:
+    returns those of these (stream, consumer) that are running queries.
 
     Raises ServerError.
     """
-    asked = [stream for stream, state in states.items() if state.released and released]
-    found = {stream: [Holder(None, RELEASED_IDLE)] for stream in _with_released(server, member, asked)}
+    candidates = [stream for stream, state in states.items() if state.released and take_released]
+    holders = {stream: [Holder(None, RELEASED_IDLE)] for stream in _with_released(server, member, candidates)}
     if idle is not None:
         for stream, dead in _dead_consumers(server, member, states, live).items():
-            found.setdefault(stream, []).extend(Holder(name, idle) for name in dead)
-    return found
+            holders.setdefault(stream, []).extend(Holder(name, idle) for name in dead)
+    return holders
 
 
 def _with_released(server: Server, member: Membership, streams: Sequence[str]) -> list[str]:
-    """Return those of these streams whose group has released entries. A state shows more pending entries than the
-    consumers have also if somebody acknowledged some between the two replies."""
+    """Return those of these streams whose group has released entries. The counts in a state cannot tell: a client may
+    have acknowledged entries between the two replies."""
     summaries = server.execute_all([("XPENDING", stream, member.group) for stream in streams])
     return [stream for stream, summary in zip(streams, summaries, strict=True) if released_in(summary)]
 
@@ -67,18 +67,18 @@ def _with_released(server: Server, member: Membership, streams: Sequence[str]) -
 def _dead_consumers(
     server: Server, member: Membership, states: Mapping[str, GroupState], live: Live
 ) -> dict[str, list[str]]:
-    """Per stream, the consumers that hold entries, are not ours, and are not running rstream queries."""
-    suspects: list[tuple[str, OtherConsumer]] = []
+    """Return, per stream, consumers with pending entries that belong neither to this query nor to a running query."""
+    candidates: list[tuple[str, OtherConsumer]] = []
     for stream, state in states.items():
-        suspects += [
+        candidates += [
             (stream, other) for other in state.others if other.pending and owner_of(other.name) != member.consumer
         ]
-    if not suspects:
+    if not candidates:
         return {}
-    owners = [(stream, owner_of(other.name)) for stream, other in suspects]
+    owners = [(stream, owner_of(other.name)) for stream, other in candidates]
     alive = live(server, owners)
     dead: dict[str, list[str]] = {}
-    for (stream, other), owner in zip(suspects, owners, strict=True):
+    for (stream, other), owner in zip(candidates, owners, strict=True):
         if owner not in alive:
             dead.setdefault(stream, []).append(other.name)
     return dead

@@ -1,16 +1,15 @@
-"""Narrowing a batch that kills its query, until the entry that does it is alone, and dead.
+"""Cutting a batch that kills its query into pieces, until the entry that kills is alone and becomes a dead letter.
 
-Spark replays a batch that failed with the same offsets, for ever. So the driver counts, on the server, how many runs
-of the query have planned a batch and not got it committed. Where that is too many (`maxDeliveries`), its entries are
-moved (XCLAIM) to consumers of their own, `<consumer>~held~<first id>~<batch>.<piece>`, a sixteenth to each; the batch
-is committed empty, and the pieces are the query's next batches. A piece that dies is cut in turn. Which piece is read
-when, and when an entry that stands alone becomes a dead letter, is suspects: there it says why a good one does
-not. Everything else flows. A killer among a million entries is found in ten restarts or so beyond the first ones,
-while other entries keep coming.
+Spark replays a failed batch with the same offsets until it succeeds. So the driver counts on the server how many runs
+have planned a batch without committing it. If there are too many (`maxDeliveries`), it moves the entries (XCLAIM) to
+consumers of their own, `<consumer>~held~<first id>~<batch>.<piece>`, a sixteenth to each. The batch is committed empty,
+and the pieces are the query's next batches. A piece that dies is cut in turn. poison_state decides which piece is read
+next and when a single entry becomes a dead letter, and why a good entry does not. Other entries are read meanwhile. To
+find one killer among a million entries takes about ten restarts more than `maxDeliveries`.
 
-What was moved is pending all the time, under a name that tells whose it is: a crash in the midst of it loses nothing.
-How many entries each consumer must hold is remembered, too. If one holds fewer, the query reports them as lost: also if
-another query has taken them over (claimIdle), because nobody can tell.
+Entries are pending all the time while they are moved, under a name of the query: a crash loses none. The record on the
+server has the number of entries of each consumer. If a consumer holds fewer, the query reports them as lost, also if
+another query has claimed them (claimIdle): the server does not tell the two apart.
 """
 
 from __future__ import annotations
@@ -33,37 +32,40 @@ from spark_streams.source.offset import Claimed, Offset
 from spark_streams.source.pending_list import PendingRange, claimed_ranges, pending_ranges
 from spark_streams.source.recovery.claim_consumers import delete_claim_consumers
 from spark_streams.source.recovery.dead_entries import DeadEntries
-from spark_streams.source.recovery.poison_pieces import Held, held_apart, held_by, move
+from spark_streams.source.recovery.poison_pieces import HeldEntries, held_entries, move_to_pieces, piece_consumers
 from spark_streams.source.recovery.poison_record import (
+    CachedPoisonState,
     Failure,
     Record,
-    Remembered,
-    drop_failure,
-    failure_of,
-    is_done_in_the_sink,
+    delete_failure,
+    fetch_failure,
+    is_done_in_sink,
 )
-from spark_streams.source.recovery.poison_state import PIECES, Book
+from spark_streams.source.recovery.poison_state import PIECES, PoisonState
 from spark_streams.wire.connection.server import Server
 
 _log = logging.getLogger("spark_streams.source")
 
-_PAGE = 10_000  # ids in a round trip
+_PAGE = 10_000  # IDs per round trip
 
 
 class PoisonBatch:
-    """One query's attempts at its batches. most: runs that a whole batch may kill, None: any number; dead_letter: what
-    to do with an entry that is given up; losses: told of entries that are gone while they are held. known, in what
-    follows: what the run knows of the book; it is returned as it is then."""
+    """One query's attempts at its batches.
+
+    max_deaths: runs that an unchanged batch may kill, None: unlimited; dead_letter: receives entries that are given up;
+    losses: reports entries that are missing from pieces. Methods take the run's copy of the state and return the new
+    one.
+    """
 
     def __init__(
         self,
-        most: int | None,
+        max_deaths: int | None,
         member: Membership,
         dead_letter: Callable[[DeadEntries], None],
         losses: DataLoss,
         limits: Limits,
     ) -> None:
-        self._most = most
+        self._max_deaths = max_deaths
         self._member = member
         self._dead_letter = dead_letter
         self._losses = losses
@@ -73,157 +75,167 @@ class PoisonBatch:
     # -- a batch is planned --------------------------------------------------------------------------------------
 
     def attempt(
-        self, server: Server, begin: Offset, end: Offset, known: Remembered, gone: Sequence[str] = ()
-    ) -> tuple[bool, Remembered]:
-        """Count this run's attempt at a batch, and set its entries aside if too many have died of it and the sink has
-        not completed it. Return whether it is cut: less than it was.
+        self, server: Server, begin: Offset, end: Offset, cache: CachedPoisonState, missing_groups: Sequence[str] = ()
+    ) -> tuple[bool, CachedPoisonState]:
+        """Count this run's attempt at a batch. If too many runs have died of it and the sink has not completed it, set
+        its entries aside. Return whether the batch has fewer entries than it was made with.
 
-        gone: streams of the batch whose group has vanished, and with it what was pending.
+        missing_groups: streams of the batch whose group, and with it the pending entries, no longer exists.
 
-        To be called again where it has raised. Raises GroupMissingError, ServerError, DataLossError.
+        After an exception, call it again. Raises GroupMissingError, ServerError, DataLossError.
         """
         if not end.held:
-            return False, known  # a batch of losses (microbatch.trigger)
-        record = Record(server, known, end, begin)
-        book = record.book.of(end.token)
-        died = book.runs - (book.run == self._run)  # the connection broke in the midst of it
-        if self._most is None:
-            return book.narrowed, record.known
-        ranges = ranges_of(end.without(gone)) if died else []
-        ours = pending_ranges(server, self._member, ranges, _PAGE, limits=self._limits)
-        book = replace(book, runs=died + 1, run=self._run)
-        may_go_on = died < book.allows(self._most, whole=_is_whole(book, end))
-        if not ours or (book.aside is None and (may_go_on or is_done_in_the_sink(server, end))):
-            record.save(book)
-            return book.narrowed, record.known
-        self._set_aside(server, record, book, end, ours, end.without(gone))
-        return record.book.narrowed, replace(record.known, may_hold=True)
+            return False, cache  # the batch only reports losses (microbatch.trigger)
+        record = Record(server, cache, end, begin)
+        state = record.state.for_batch(end.token)
+        died = state.runs - (state.run == self._run)  # this run counts once, also if the connection broke before
+        if self._max_deaths is None:
+            return state.narrowed, record.cache
+        remaining = end.without(missing_groups)
+        ranges = ranges_of(remaining) if died else []
+        pending = pending_ranges(server, self._member, ranges, _PAGE, limits=self._limits)
+        state = replace(state, runs=died + 1, run=self._run)
+        may_go_on = died < state.allowed_deaths(self._max_deaths, _is_unchanged(state, end))
+        if not pending or (state.aside is None and (may_go_on or is_done_in_sink(server, end))):
+            record.save(state)
+            return state.narrowed, record.cache
+        self._set_aside(server, record, state, end, pending, remaining)
+        return record.state.narrowed, replace(record.cache, may_hold=True)
 
     def _set_aside(
-        self, server: Server, record: Record, book: Book, end: Offset, ours: Sequence[EntryRange], left: Offset
+        self,
+        server: Server,
+        record: Record,
+        state: PoisonState,
+        end: Offset,
+        pending: Sequence[EntryRange],
+        remaining: Offset,
     ) -> None:
-        """Move all entries of a batch to consumers of their own. left: its end, without streams that are gone."""
-        count, held = sum(entries.count for entries in ours), entries_per_stream(ours)
-        is_new, taken = book.aside is None, Counter[str]()
+        """Move all entries of a batch to consumers of their own. remaining: its end, without missing groups."""
+        count, held = sum(entries.count for entries in pending), entries_per_stream(pending)
+        is_new, taken = state.aside is None, Counter[str]()
         if is_new:
-            taken = Counter() if book.narrowed else _promised(left) - held
+            taken = Counter() if state.narrowed else _entries_of(remaining) - held
             if not self._losses.allowed:
-                self._lose(Kind.PENDING_TAKEN, taken)
-            _log.warning("a batch of %d entries has killed its query %d times and is set aside", count, book.runs - 1)
-            failure = failure_of(server, end)
-            told = failure if count == 1 else Failure()
-            book = book.died(count, _is_whole(book, end), held_by(end), told.error, told.message)
-        record.save(book)
+                self._report_lost(Kind.PENDING_TAKEN, taken)
+            _log.warning("a batch of %d entries has killed its query %d times and is set aside", count, state.runs - 1)
+            failure = fetch_failure(server, end)
+            cause = failure if count == 1 else Failure()
+            is_unchanged = _is_unchanged(state, end)
+            state = state.set_aside(count, is_unchanged, piece_consumers(end), cause.error, cause.message)
+        record.save(state)
         if is_new:
-            drop_failure(server, end)
-        made = move(server, self._member, ranges_of(left), book.size, end.token, self._limits)
-        record.save(book.moved(made))
-        self._lose(Kind.PENDING_TAKEN, taken)
-        self._lose_dropped(held, made)
+            delete_failure(server, end)
+        new_pieces = move_to_pieces(server, self._member, ranges_of(remaining), state.size, end.token, self._limits)
+        record.save(state.with_pieces(new_pieces))
+        self._report_lost(Kind.PENDING_TAKEN, taken)
+        self._report_deleted(held, new_pieces)
 
-    # -- a batch is made -----------------------------------------------------------------------------------------
+    # -- a batch is chosen ---------------------------------------------------------------------------------------
 
     def next_piece(
-        self, server: Server, states: Mapping[str, GroupState], begin: Offset, known: Remembered
-    ) -> tuple[dict[str, list[Claimed]], Remembered]:
-        """The piece that is the next batch, if there is one. begin: what is committed, and about to be acknowledged.
+        self, server: Server, states: Mapping[str, GroupState], begin: Offset, cache: CachedPoisonState
+    ) -> tuple[dict[str, list[Claimed]], CachedPoisonState]:
+        """Return the piece that is the next batch, or nothing. begin: committed, and about to be acknowledged.
 
-        Raises ServerError, DataLossError where entries are gone from pieces and that is not allowed.
+        Raises ServerError, DataLossError.
         """
-        there = held_apart(self._member, states, held_by(begin))
-        if not begin.streams or not (there or known.may_hold):
-            return {}, known
-        record = Record(server, known, begin)
+        held = held_entries(self._member, states, piece_consumers(begin))
+        if not begin.streams or not (held or cache.may_hold):
+            return {}, cache
+        record = Record(server, cache, begin)
         has_rows = any(share.count for share in begin.shares.values()) or any(begin.claimed.values())
-        book, missing = record.book.committed(begin.token, held_by(begin), has_rows).seen(there, states.keys())
-        before = record.book
+        state = record.state.after_commit(begin.token, piece_consumers(begin), has_rows)
+        state, missing = state.with_held(held, states.keys())
+        saved_state = record.state
         if missing:
             if self._losses.allowed:
-                record.save(book)  # they are counted once
-            self._lose(Kind.PENDING_TAKEN, missing)
-        for guilty in list(book.guilty()):
-            book = self._give_up(server, record, guilty, book)
-        while (large := book.too_large()) is not None:
-            book = self._split(server, record, large, book)
-        name = book.next() if self._most is not None else book.last_resort()
-        piece = _claimed(book, name)
-        if self._most is None and name is not None:
-            book = book.without(name)  # nobody counts any more, and it may be acknowledged before it is read
-        if book != before:
-            record.save(book)
-        return piece, replace(record.known, may_hold=bool(book.pieces))
+                record.save(state)  # so that no later run counts them again
+            self._report_lost(Kind.PENDING_TAKEN, missing)
+        for condemned in list(state.condemned()):
+            state = self._give_up(server, record, condemned, state)
+        while (large := state.piece_to_cut()) is not None:
+            state = self._cut(server, record, large, state)
+        name = state.next_piece() if self._max_deaths is not None else state.fallback_piece()
+        piece = _claims_of(state, name)
+        if self._max_deaths is None and name is not None:
+            state = state.without(name)  # deaths are not counted, and it may be acknowledged before it is read
+        if state != saved_state:
+            record.save(state)
+        return piece, replace(record.cache, may_hold=bool(state.pieces))
 
-    def last_resort(self, known: Remembered) -> dict[str, list[Claimed]]:
-        """The piece that is the next batch where there is nothing else to read, if there is one."""
-        return {} if known.book is None else _claimed(known.book, known.book.last_resort())
+    def fallback_piece(self, cache: CachedPoisonState) -> dict[str, list[Claimed]]:
+        """Return the piece that is the next batch if there is nothing else to read, or nothing."""
+        return {} if cache.state is None else _claims_of(cache.state, cache.state.fallback_piece())
 
-    def share_of(self, backlog: int, most: int | None) -> int:
-        """How many new entries a batch may have, of so many, while pieces wait for others to be committed: a part."""
-        part = -(-backlog // PIECES)
-        return part if most is None else min(part, most)
+    def share_of(self, backlog: int, limit: int | None) -> int:
+        """Return how many new entries of this backlog a batch may have while pieces wait for other batches."""
+        share = -(-backlog // PIECES)
+        return share if limit is None else min(share, limit)
 
-    def _split(self, server: Server, record: Record, name: str, book: Book) -> Book:
+    def _cut(self, server: Server, record: Record, name: str, state: PoisonState) -> PoisonState:
         """Cut a piece that has not died."""
-        piece = book.pieces[name]
+        piece = state.pieces[name]
         ranges = [PendingRange(stream, MAX_ID, consumer=name) for stream in piece.entries]
-        # A crash in between leaves pieces that nobody knows, and that is what they are: nobody suspects them.
-        record.save(book.without(name))
-        made = move(server, self._member, ranges, -(-piece.count // PIECES), secrets.token_hex(6), self._limits)
+        # A crash in between leaves pieces without a record. They count as pieces that have not died, which is right.
+        record.save(state.without(name))
+        size = -(-piece.count // PIECES)
+        new_pieces = move_to_pieces(server, self._member, ranges, size, secrets.token_hex(6), self._limits)
         delete_claim_consumers(server, self._member, {stream: [Claimed(name, 0)] for stream in piece.entries})
-        book = book.split(name, made)
-        record.save(book)
-        self._lose_dropped(Counter(piece.entries), made)
-        return book
+        state = state.cut(name, new_pieces)
+        record.save(state)
+        self._report_deleted(Counter(piece.entries), new_pieces)
+        return state
 
-    def _give_up(self, server: Server, record: Record, name: str, book: Book) -> Book:
-        """The entry that kills the query, found."""
-        book = book.given_up(name)
-        record.save(book)
-        piece = book.pieces[name]
+    def _give_up(self, server: Server, record: Record, name: str, state: PoisonState) -> PoisonState:
+        """Make a dead letter of the entry that kills the query."""
+        state = state.give_up(name)
+        record.save(state)
+        piece = state.pieces[name]
         [stream] = piece.entries
-        for entry, _, _, deliveries in server.execute("XPENDING", stream, self._member.group, "-", "+", 1, name):
+        for entry_id, _, _, deliveries in server.execute("XPENDING", stream, self._member.group, "-", "+", 1, name):
             message = piece.message or "the query ended each time that it read this entry"
-            ids = [StreamId.parse(entry)]
+            ids = [StreamId.parse(entry_id)]
             _log.warning("stream %r: entry %s kills the query and is given up: %s", stream, ids[0], printable(message))
             dead = DeadEntries(stream, name, ids, [deliveries], "query", "poison", piece.error, message)
             self._dead_letter(dead)
         delete_claim_consumers(server, self._member, {stream: [Claimed(name, 0)]})
-        return book.without(name)
+        return state.without(name)
 
-    # -- what is missing -----------------------------------------------------------------------------------------
+    # -- losses --------------------------------------------------------------------------------------------------
 
-    def _lose_dropped(self, had: Counter[str], made: Held) -> None:
-        """XCLAIM drops what is no longer in the stream. Raises DataLossError where that is not allowed."""
-        for held in made.values():
-            had = had - Counter(held)
-        self._lose(Kind.PENDING_REMOVED, had)
+    def _report_deleted(self, before: Counter[str], pieces: HeldEntries) -> None:
+        """Report the entries that XCLAIM has dropped because the stream no longer has them. Raises DataLossError."""
+        for held in pieces.values():
+            before = before - Counter(held)
+        self._report_lost(Kind.PENDING_REMOVED, before)
 
-    def _lose(self, kind: Kind, gone: Mapping[str, int]) -> None:
-        """Entries are gone that were held, or should be. Raises DataLossError where that is not allowed."""
-        for stream, count in gone.items():
+    def _report_lost(self, kind: Kind, lost: Mapping[str, int]) -> None:
+        """Report entries that were held apart and are missing, per stream. Raises DataLossError."""
+        for stream, count in lost.items():
             if count > 0:
                 self._losses.report(Finding(kind, stream, lost=count, what="of a batch that killed the query"))
 
 
-def _claimed(book: Book, name: str | None) -> dict[str, list[Claimed]]:
-    """A piece as a batch has it."""
-    return {} if name is None else {s: [Claimed(name, count)] for s, count in book.pieces[name].entries.items()}
+def _claims_of(state: PoisonState, name: str | None) -> dict[str, list[Claimed]]:
+    """Return a piece as the claims of a batch."""
+    return {} if name is None else {s: [Claimed(name, count)] for s, count in state.pieces[name].entries.items()}
 
 
-def _promised(end: Offset) -> Counter[str]:
-    """How many entries a batch has of each stream."""
+def _entries_of(end: Offset) -> Counter[str]:
+    """Return how many entries a batch has of each stream."""
     counts = Counter({stream: share.count for stream, share in end.shares.items()})
     for stream, claims in end.claimed.items():
         counts[stream] += sum(claim.count for claim in claims)
     return counts
 
 
-def _is_whole(book: Book, end: Offset) -> bool:
-    """Whether a batch is as it was made, and no piece of another one."""
-    return not (book.narrowed or held_by(end))
+def _is_unchanged(state: PoisonState, end: Offset) -> bool:
+    """Whether a batch has all its entries and is not a piece of another one."""
+    return not (state.narrowed or piece_consumers(end))
 
 
 def ranges_of(end: Offset) -> list[PendingRange]:
-    """Where a batch's entries are pending, in order."""
-    ours = [PendingRange(stream, end[stream], held.after) for stream, held in sorted(end.shares.items())]
-    return [*ours, *claimed_ranges(end.claimed)]
+    """Return the ranges of a batch's pending entries, in order."""
+    shares = [PendingRange(stream, end[stream], share.after) for stream, share in sorted(end.shares.items())]
+    return [*shares, *claimed_ranges(end.claimed)]

@@ -1,4 +1,4 @@
-"""What a query remembers of its batches from run to run, beside the first stream that it reads (suspects)."""
+"""Records of failed batches on the server, in keys beside the first stream of the query (poison_state)."""
 
 from __future__ import annotations
 
@@ -9,66 +9,66 @@ from spark_streams.errors import StreamStateError
 from spark_streams.model.keys import CLOSED, is_returned, key_beside, record_key
 from spark_streams.model.numbers import parse_number
 from spark_streams.source.offset import Offset
-from spark_streams.source.recovery.poison_state import Book
+from spark_streams.source.recovery.poison_state import PoisonState
 from spark_streams.wire.connection.server import Server
 
 
 @dataclass(frozen=True)
 class Failure:
-    """What killed the query last, where somebody could tell: the error's class and message."""
+    """Class and message of the error that ended the query last, if it is known."""
 
     error: str = ""
     message: str = ""
 
 
 @dataclass(frozen=True)
-class Remembered:
-    """What a run knows of the book that is kept on the server. book: None if it was not asked for; key: where it is;
-    may_hold: pieces may be held apart that the book does not show."""
+class CachedPoisonState:
+    """A run's copy of the state on the server. state: None if it was not fetched; key: of the record on the server;
+    may_hold: pieces may be held apart that `state` does not have."""
 
-    book: Book | None = None
+    state: PoisonState | None = None
     key: bytes | None = None
     may_hold: bool = True
 
     @property
-    def holds_some(self) -> bool:
+    def holds_pieces(self) -> bool:
         """Whether pieces are held apart."""
-        return self.book is not None and bool(self.book.pieces)
+        return self.state is not None and bool(self.state.pieces)
 
 
 class Record:
-    """The book of one query while a batch is planned or made. known: what the run knows of it."""
+    """The record of one query's state while a batch is planned or chosen. cache: the run's copy of it."""
 
-    def __init__(self, server: Server, known: Remembered, *offsets: Offset) -> None:
-        """offsets: the book stands beside the first stream of one of them, the last one before others."""
+    def __init__(self, server: Server, cache: CachedPoisonState, *offsets: Offset) -> None:
+        """offsets: the record is beside the first stream of one of them; the first offset that has one decides."""
         self._server = server
-        self._offset = offsets[0]  # of the batch that is written of
-        self.known = known
-        if known.book is None:
-            self.known = replace(known, book=Book(), key=None)
-            for key in dict.fromkeys(_key(offset) for offset in offsets if offset.streams):
+        self._offset = offsets[0]  # the record is saved beside its first stream
+        self.cache = cache
+        if cache.state is None:
+            self.cache = replace(cache, state=PoisonState(), key=None)
+            for key in dict.fromkeys(_record_key(offset) for offset in offsets if offset.streams):
                 text = server.execute("GET", key)
                 if text is not None:
-                    self.known = replace(known, book=_book(key, text), key=key)
+                    self.cache = replace(cache, state=_parse_state(key, text), key=key)
                     break
 
     @property
-    def book(self) -> Book:
-        """As it was read or saved last."""
-        assert self.known.book is not None
-        return self.known.book
+    def state(self) -> PoisonState:
+        """The state that was read or saved last."""
+        assert self.cache.state is not None
+        return self.cache.state
 
-    def save(self, book: Book) -> None:
-        """From now on that is known."""
-        key, known = _key(self._offset), self.known.key
-        old = [("DEL", known)] if known not in (None, key) else []
-        self._server.execute_all([("SET", key, book.to_json()), *old])
-        self.known = replace(self.known, book=book, key=key)
+    def save(self, state: PoisonState) -> None:
+        """Store the state on the server. If its key has changed, delete the old one."""
+        key, old_key = _record_key(self._offset), self.cache.key
+        deletions = [("DEL", old_key)] if old_key not in (None, key) else []
+        self._server.execute_all([("SET", key, state.to_json()), *deletions])
+        self.cache = replace(self.cache, state=state, key=key)
 
 
-def _book(key: bytes, text: bytes) -> Book:
+def _parse_state(key: bytes, text: bytes) -> PoisonState:
     try:
-        return Book.from_json(text)
+        return PoisonState.from_json(text)
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
         raise StreamStateError(
             f"key {key.decode('utf-8', 'replace')!r} holds {text[:50]!r}, which is no record of failed batches: "
@@ -79,61 +79,61 @@ def _book(key: bytes, text: bytes) -> Book:
         ) from None
 
 
-def note_try(server: Server, key: bytes, token: str, query: str, batch: str) -> None:
-    """A task notes which micro-batch of Spark's the batch with this token is. key: from `tried_key`."""
+def note_attempt(server: Server, key: bytes, token: str, query: str, batch: str) -> None:
+    """Store which micro-batch of Spark reads the batch with this token. A task calls it. key: from `attempt_key_of`."""
     if query:
         server.execute("SET", key, f"{token} {batch} {query}")
 
 
-def is_done_in_the_sink(server: Server, end: Offset) -> bool:
-    """Whether an exactly-once sink on this server has completed the batch that ends here: then no run has died of its
-    entries, but between the sink and Spark's commit log. False if nobody can tell: another sink, another server."""
-    note = server.execute("GET", tried_key(end))
-    token, _, named = (note or b"").decode("utf-8", "replace").partition(" ")
-    batch, _, query = named.partition(" ")
+def is_done_in_sink(server: Server, end: Offset) -> bool:
+    """Whether an exactly-once sink on this server has completed the batch that ends here. If so, the run has died
+    between the sink and Spark's commit log, and not of an entry. False if that is unknown: another sink or server."""
+    note = server.execute("GET", attempt_key_of(end))
+    token, _, spark_batch = (note or b"").decode("utf-8", "replace").partition(" ")
+    batch, _, query = spark_batch.partition(" ")
     if token != end.token or not query:
         return False
-    [reply] = server.pipeline([("HGET", record_key(query), CLOSED)])  # an error: we have no right to the sink's keys
+    [reply] = server.pipeline([("HGET", record_key(query), CLOSED)])  # an error if the sink's keys are forbidden to us
     closed, number = parse_number(reply) if isinstance(reply, bytes) else None, parse_number(batch)
     return closed is not None and number is not None and closed >= number
 
 
-def tried_key(end: Offset) -> bytes:
-    """Where a task notes which micro-batch of Spark's the last batch was."""
-    return key_beside(_first(end), "tried", end.group, end.consumer)
+def attempt_key_of(end: Offset) -> bytes:
+    """Return the key in which a task stores the micro-batch of Spark that reads the last batch."""
+    return key_beside(_first_stream(end), "tried", end.group, end.consumer)
 
 
-def failure_of(server: Server, end: Offset) -> Failure:
-    """What somebody noted about the query's end."""
-    text = server.execute("GET", failure_key(_first(end), end.group, end.consumer))
+def fetch_failure(server: Server, end: Offset) -> Failure:
+    """Return the error that `note_failure` stored last, if any."""
+    text = server.execute("GET", failure_key(_first_stream(end), end.group, end.consumer))
     try:
-        told = json.loads(text or b"{}")
-        return Failure(str(told.get("error", "")), str(told.get("message", "")))
+        fields = json.loads(text or b"{}")
+        return Failure(str(fields.get("error", "")), str(fields.get("message", "")))
     except (ValueError, AttributeError, RecursionError):
         return Failure()
 
 
-def drop_failure(server: Server, end: Offset) -> None:
-    """What was noted speaks of this end of the query, and of no other."""
-    server.execute("DEL", failure_key(_first(end), end.group, end.consumer))
+def delete_failure(server: Server, end: Offset) -> None:
+    """Delete the stored error, which explains only one end of the query."""
+    server.execute("DEL", failure_key(_first_stream(end), end.group, end.consumer))
 
 
 def note_failure(server: Server, offset: Offset, failure: Failure) -> None:
-    """Note why a query ended, for the letter of the entry that killed it. offset: any of the query's offsets."""
+    """Store why a query ended, for the dead letter of the entry that killed it. offset: any of the query's offsets."""
     if offset.streams:
-        key = failure_key(_first(offset), offset.group, offset.consumer)
+        key = failure_key(_first_stream(offset), offset.group, offset.consumer)
         server.execute("SET", key, json.dumps({"error": failure.error, "message": failure.message[:2000]}))
 
 
 def failure_key(stream: str, group: str, consumer: str) -> bytes:
-    """Where the reason of a query's end is noted."""
+    """Return the key of the error that ended the query."""
     return key_beside(stream, "failure", group, consumer)
 
 
-def _key(offset: Offset) -> bytes:
-    return key_beside(_first(offset), "attempts", offset.group, offset.consumer)
+def _record_key(offset: Offset) -> bytes:
+    return key_beside(_first_stream(offset), "attempts", offset.group, offset.consumer)
 
 
-def _first(offset: Offset) -> str:
-    """The stream that keys about the whole query stand beside."""
+def _first_stream(offset: Offset) -> str:
+    """Return the stream beside which keys of the whole query are."""
     return min(offset.positions or offset.streams, key=lambda stream: (is_returned(stream), stream))

@@ -16,9 +16,9 @@ from spark_streams.source.offset import Offset, Share
 from spark_streams.source.recovery.poison_record import (
     Failure,
     Record,
-    is_done_in_the_sink,
+    attempt_key_of,
+    is_done_in_sink,
     note_failure,
-    tried_key,
 )
 from spark_streams.wire.address.address import Address
 from spark_streams.wire.connection.connection import Connection
@@ -344,8 +344,8 @@ def test_the_sinks_record_tells_whether_it_has_completed_a_batch(
 ) -> None:
     end = Offset("g", "spark", {"s": StreamId(5, 0)}, {"s": Share(2, True, MIN_ID)}, token="t")
     if note is not None:
-        client.set(tried_key(end), note)
+        client.set(attempt_key_of(end), note)
     if closed is not None:
         client.hset("rstream:sink:q", "", closed)
     with Connection(Address.parse(server.url)) as there:
-        assert is_done_in_the_sink(there, end) == is_done
+        assert is_done_in_sink(there, end) == is_done

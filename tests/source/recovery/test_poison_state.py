@@ -1,4 +1,4 @@
-"""Who is suspected of killing the query, and who is guilty: without a server, so many thousand restarts are cheap."""
+"""Which entries are suspected of killing the query and condemned: thousands of restarts, without a server."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from spark_streams.source.recovery.poison_state import DEATHS, PIECES, Book, Piece
+from spark_streams.source.recovery.poison_state import DEATHS, PIECES, Piece, PoisonState
 from tests.seeds import seeds
 
 
@@ -22,7 +22,7 @@ class Query:
         self.poison, self.away, self.arrivals, self.total = poison, away, arrivals, total
         self.added = entries
         self.held: dict[str, list[int]] = {}
-        self.book = Book()
+        self.state = PoisonState()
         self.letters: list[int] = []
         self.rows: list[int] = []
         self.starts = self.batches = self.suspects = 0
@@ -47,36 +47,36 @@ class Query:
         self.added += more
 
     def _next(self) -> tuple[list[int] | None, list[str]]:
-        book, missing = self.book.seen({name: {"s": len(of)} for name, of in self.held.items()}, {"s"})
+        state, missing = self.state.with_held({name: {"s": len(of)} for name, of in self.held.items()}, {"s"})
         assert not missing
-        for name in list(book.guilty()):
+        for name in list(state.condemned()):
             self.letters += self.held.pop(name)
-            book = book.given_up(name).without(name)
-        while (name := book.too_large()) is not None:
-            book = book.split(name, self._move(self.held.pop(name), PIECES))
-        self.book = book
-        name = book.next()
+            state = state.give_up(name).without(name)
+        while (name := state.piece_to_cut()) is not None:
+            state = state.cut(name, self._move(self.held.pop(name), PIECES))
+        self.state = state
+        name = state.next_piece()
         if name is None and self.new:
             count = -(-len(self.new) // PIECES) if self.held else len(self.new)
             entries, self.new = self.new[:count], self.new[count:]
             return entries, []
-        name = name or book.last_resort()
+        name = name or state.fallback_piece()
         return (None, []) if name is None else (self.held[name], [name])
 
     def _batch(self, entries: list[int], held: list[str]) -> None:
         """Until it is committed."""
         self.batches += 1
         token = str(self.batches)
-        self.book = self.book.of(token)
+        self.state = self.state.for_batch(token)
         while True:
-            died = self.book.runs
-            self.book = replace(self.book, runs=died + 1)
-            if entries and died and died >= self.book.allows(2, whole=not held):
+            died = self.state.runs
+            self.state = replace(self.state, runs=died + 1)
+            if entries and died and died >= self.state.allowed_deaths(2, is_unchanged=not held):
                 self.suspects += len(entries) == 1
-                self.book = self.book.died(len(entries), not held, held, "", "")
+                self.state = self.state.set_aside(len(entries), not held, held, "", "")
                 for name in held:
                     del self.held[name]
-                self.book = self.book.moved(self._move(entries, -(-len(entries) // self.book.size)))
+                self.state = self.state.with_pieces(self._move(entries, -(-len(entries) // self.state.size)))
                 entries = []
             if not self.away() and not self.poison & set(entries):
                 break
@@ -85,7 +85,7 @@ class Query:
             if self.starts >= self.most:
                 return
         self.rows += entries
-        self.book = self.book.committed(token, held, bool(entries))
+        self.state = self.state.after_commit(token, held, bool(entries))
         for name in held if entries else ():
             del self.held[name]
 
@@ -147,7 +147,7 @@ def test_how_many_restarts_it_takes_to_find_a_killer(entries: int, levels: int) 
 
 @pytest.mark.parametrize("entries", [1, 100, 100_000])
 @pytest.mark.parametrize("strikes_all", [True, False])
-def test_while_nothing_is_committed_nobody_is_guilty_and_little_is_held(entries: int, strikes_all: bool) -> None:
+def test_while_nothing_is_committed_no_entry_is_condemned_and_little_is_held(entries: int, strikes_all: bool) -> None:
     """strikes_all: whether what is away strikes batches without entries, too."""
     query = Query(entries, set(), lambda: True, 5, 1 << 30)
     if not strikes_all:
@@ -158,8 +158,10 @@ def test_while_nothing_is_committed_nobody_is_guilty_and_little_is_held(entries:
     assert len(query.held) <= 256 + PIECES
 
 
-def test_what_is_remembered_is_read_again_and_what_the_first_version_remembered_is_not() -> None:
-    book = Book("t", 2, "r", True, Piece(died=1, error="E"), 7, {"c": Piece({"s": 3}, 2, 1, "E", "m")}, 4, "u", 1)
-    assert Book.from_json(book.to_json()) == book
+def test_a_saved_state_is_read_again_and_one_of_the_first_version_is_refused() -> None:
+    state = PoisonState(
+        "t", 2, "r", True, Piece(died=1, error="E"), 7, {"c": Piece({"s": 3}, 2, 1, "E", "m")}, 4, "u", 1
+    )
+    assert PoisonState.from_json(state.to_json()) == state
     with pytest.raises(LookupError):
-        Book.from_json(json.dumps({"token": "t", "runs": 2, "run": "r", "narrowed": True}))
+        PoisonState.from_json(json.dumps({"token": "t", "runs": 2, "run": "r", "narrowed": True}))
