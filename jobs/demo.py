@@ -41,7 +41,7 @@ STREAMS = ("flights", "flights:dead", "delays")
 MARK = "rstream:demo"  # a key that marks the streams above as the demo's, which it may delete
 JOBS = ("load", "etl", "aggregate")
 
-console = Console(highlight=False, soft_wrap=True)
+console = Console(emoji=False, highlight=False, soft_wrap=True)
 
 
 class DemoError(RStreamError):

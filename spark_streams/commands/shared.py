@@ -197,7 +197,7 @@ def console() -> Console:
     from rich.console import Console
 
     wide = not sys.stdout.isatty() and "COLUMNS" not in os.environ
-    return Console(highlight=False, width=_WIDE if wide else None)
+    return Console(emoji=False, highlight=False, width=_WIDE if wide else None)
 
 
 def print_table(names: Sequence[str], rows: Sequence[Sequence[object]]) -> None:

@@ -129,7 +129,7 @@ def run(command: click.Command, program: str, name: str) -> None:
 
 
 def _console() -> Console:
-    return Console(highlight=False, soft_wrap=True)
+    return Console(emoji=False, highlight=False, soft_wrap=True)
 
 
 def _exit_with(code: int, line: str, with_traceback: bool = False) -> NoReturn:

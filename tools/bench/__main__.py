@@ -54,7 +54,7 @@ def main() -> int:
         )
         return 1
     printed: list[Row] = []
-    told = Console(stderr=True)
+    told = Console(emoji=False, stderr=True)
     if chosen.draw:
         from tools.bench import curves
 
@@ -71,7 +71,7 @@ def main() -> int:
             run_in_turns(rows, chosen.rounds, status.update)
         if not chosen.json:
             title = f"{GROUPS[name]}: {chosen.rounds} rounds in turns, median and range, {os.cpu_count()} cores"
-            show(rows, title, Console())
+            show(rows, title, Console(emoji=False))
         printed += rows
     if chosen.json:
         print(json.dumps([row.summary() for row in printed], indent=2))

@@ -196,7 +196,7 @@ def main() -> int:
     if not kinds:
         return 1
     seed = random.SystemRandom().randrange(1_000_000) if chosen.seed is None else chosen.seed
-    console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 110)
+    console = Console(emoji=False, highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 110)
     console.print(f"seed {seed}")  # the last line says it again, below a table that scrolls
     sinks: list[str | None] = [*SINKS] if chosen.sink == "both" else [chosen.sink]
     return _run_all(faults, kinds, sinks, seed, chosen.minutes, chosen.runs, console)

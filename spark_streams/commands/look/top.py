@@ -163,7 +163,7 @@ def _show(watch: ServerWatch, lasts: int | None) -> None:
     from spark_streams.monitor.terminal.board import Board
 
     watch.refresh()
-    console = Console(highlight=False)
+    console = Console(emoji=False, highlight=False)
     with (
         _keys() as quits,
         Live(Board(watch.title, watch.history), console=console, screen=True, auto_refresh=False) as live,
