@@ -1,17 +1,17 @@
-"""JSON texts to columns by Arrow's reader, all at once, where that is certain to be what nested_json.py reads.
+"""Read a column of JSON texts with Arrow's reader, if its result is certain to equal that of nested_json.py.
 
-Each text T becomes the line `{"v":T}`. Arrow accepts the lines, one row for each, only if each T is one JSON value of
-the declared shape, because
+Each text T becomes the line `{"v":T}`. Arrow accepts the lines, with one row each, only if each T is one JSON value of
+the declared type:
 
-- a row cannot reach into the next line: what a line ends and the next begins with, `}` and `{`, follow each other only
-  outside of all values, and a line end inside a string is refused;
-- a T that closes the object and opens another makes more rows than there are texts;
-- a T with further members (`1,"w":2`) has an unexpected field, which is refused. Where the texts themselves have
-  fields that are not declared, these must be let pass, and then `{"v":[T]}` must be accepted as well: no T with further
-  members is an element of an array.
+- A row cannot extend into the next line. `}` and `{`, the last and the first character of two lines, follow each other
+  only outside of values, and a line end inside a string is refused.
+- A T that closes the object and opens another one adds a row.
+- A T with further members (`1,"w":2`) has an unexpected field, which is refused. If the texts have undeclared fields,
+  unexpected fields must be ignored. Then Arrow must accept `{"v":[T]}`, too: a T with further members is no element of
+  an array.
 
-What Arrow would read otherwise than nested_json.py is left to it: numbers where texts are declared or the other way
-round, the same field twice, maps, binary. Arrow refuses these; `Inf` and `-NaN`, which it takes for JSON, are sought.
+Values that Arrow would read differently are left to nested_json.py: numbers for declared texts and texts for declared
+numbers, duplicate fields, maps, binary. Arrow refuses all these. It accepts `Inf` and `-NaN`, so they are searched for.
 """
 
 from __future__ import annotations
@@ -24,27 +24,28 @@ from spark_streams.source.rows.text_forms import bytes_of
 
 
 def raw_type(to: pa.DataType) -> pa.DataType | None:
-    """The type to read this one as: texts where the sink writes texts. None where Arrow cannot read it."""
+    """Return the type with which Arrow reads values of type `to`: text if the sink writes text; None if Arrow cannot
+    read them."""
     if pa.types.is_list(to):
         value = raw_type(to.value_type)
         return None if value is None else pa.list_(pa.field(to.value_field.name, value))
     if pa.types.is_struct(to):
-        parts = [(field.name, raw_type(field.type)) for field in to]
-        known = all(part is not None for _, part in parts) and len({name for name, _ in parts}) == len(parts)
-        return pa.struct(parts) if known else None
+        fields = [(field.name, raw_type(field.type)) for field in to]
+        is_readable = all(raw is not None for _, raw in fields) and len({name for name, _ in fields}) == len(fields)
+        return pa.struct(fields) if is_readable else None
     if pa.types.is_map(to) or pa.types.is_binary(to):
         return None
-    plain = pa.types.is_boolean(to) or pa.types.is_signed_integer(to) or pa.types.is_floating(to)
-    return to if plain else pa.string()
+    is_plain = pa.types.is_boolean(to) or pa.types.is_signed_integer(to) or pa.types.is_floating(to)
+    return to if is_plain else pa.string()
 
 
 def read_lines(text: pa.Array, raw: pa.DataType) -> pa.Array:
-    """The column. Raises pa.ArrowInvalid where the texts are not certain to be read rightly."""
+    """Return the column. Raises pa.ArrowInvalid unless the texts are certain to be read correctly."""
     if b"\0" in bytes_of(text).tobytes():
-        raise pa.ArrowInvalid("a zero byte")  # Arrow stops there
-    suspect = any(pc.any(pc.match_substring(text, word)).as_py() for word in ("Inf", "-NaN"))
-    if suspect and pc.any(pc.match_substring_regex(text, r"[\[:,\s-]Inf|-NaN")).as_py():
-        raise pa.ArrowInvalid("no JSON")
+        raise pa.ArrowInvalid("a zero byte")  # Arrow ends a text there
+    may_have_word = any(pc.any(pc.match_substring(text, word)).as_py() for word in ("Inf", "-NaN"))
+    if may_have_word and pc.any(pc.match_substring_regex(text, r"[\[:,\s-]Inf|-NaN")).as_py():
+        raise pa.ArrowInvalid("not JSON")
     text = pc.fill_null(text, "null")
     try:
         return _read(text, raw, '{"v":', "}\n", "error")

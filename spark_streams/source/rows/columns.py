@@ -218,7 +218,7 @@ class _Rows:
         return pa.array(micros, mask=is_too_large).cast(to)
 
     def _fields(self, to: pa.DataType) -> pa.Array:
-        """Return all fields in their order. If an entry has a field twice, the map has it twice."""
+        """Return all fields in their order. Duplicate fields of an entry are duplicate keys of the map."""
         offsets, names, values = self.page.fields()
         fields = cast_values(names, to.key_type)[0], cast_values(values, to.item_type)[0]
         return pa.MapArray.from_arrays(offsets, *fields).cast(to).slice(0, self.count)

@@ -1,15 +1,15 @@
-"""Arrays, structs and maps from JSON text, level by level: what is in all rows at one place is one column.
+"""Read arrays, structs and maps from JSON text, level by level: the values at one path in all rows are one column.
 
     array    a JSON array
-    struct   an object: fields by name; absent ones are null, others are passed over, the last of a name counts
+    struct   an object: fields by name; missing fields are null, others are ignored, the last field of a name is used
     map      an object: its names are texts of the key's type
-    others   a JSON string, number, true or false, of which the text counts, read as a field's text is (text_forms.py):
+    scalar   a JSON string, number, true or false; its text is read as a field's text is (text_forms.py):
              1.50 is as exact a decimal as "1.50", and "NaN" is a float
     binary   a JSON string in base64
     any      null is null
 
-A page is read at once where Arrow's own reader is certain to read the same (arrow_json.py), and row by row where not.
-A row whose text is no JSON, or has anything that does not fit, is null as a whole. The sink writes so
+A page is read at once if Arrow's reader is certain to return the same (arrow_json.py), and otherwise row by row. If a
+row's text is not JSON, or a part of it does not fit, the row is null. The sink writes the same form
 (sink/encode/fields.py).
 """
 
@@ -25,13 +25,13 @@ import pyarrow.compute as pc
 
 from spark_streams.model.untyped import Json
 from spark_streams.source.rows.arrow_json import raw_type, read_lines
-from spark_streams.source.rows.bisect_cast import assemble, halved
+from spark_streams.source.rows.bisect_cast import assemble, bisect_cast
 from spark_streams.wire.entries.lines import Index, Mask
 
-_FEW = 50  # rows that are sooner read one by one than halved further
+_MIN_SIZE = 50  # rows; reading fewer one by one is faster than further bisecting
 CastTexts = Callable[[pa.Array, pa.DataType], tuple[pa.Array, pa.Array | None]]
 
-# Objects become tuples of pairs, and numbers their text: the source's digits, nothing rounded.
+# Objects become tuples of pairs. Numbers become their text, so that no digit is rounded.
 _decode = json.JSONDecoder(object_pairs_hook=tuple, parse_float=str, parse_int=str, parse_constant=str).decode
 
 
@@ -41,7 +41,8 @@ def is_nested(to: pa.DataType) -> bool:
 
 
 def read_json(text: pa.Array, to: pa.DataType, cast: CastTexts) -> tuple[pa.Array, pa.Array | None]:
-    """(the column, a boolean array of the rows whose text does not fit, or None). cast: of a column of texts."""
+    """Return the column, and a boolean array of the rows whose text does not fit, or None. cast: casts a column of
+    texts."""
     raw = raw_type(to)
     if raw is None:
         return _Reader(len(text), cast).read(text, to)
@@ -49,7 +50,7 @@ def read_json(text: pa.Array, to: pa.DataType, cast: CastTexts) -> tuple[pa.Arra
     pieces: list[tuple[pa.Array, Index]] = []
 
     def at_once(part: pa.Array, to: pa.DataType) -> pa.Array:
-        return _converted(read_lines(part, raw), to, cast)
+        return _convert(read_lines(part, raw), to, cast)
 
     def one_by_one(part: pa.Array, to: pa.DataType) -> pa.Array:
         column, unfit = _Reader(len(part), cast).read(part, to)
@@ -57,27 +58,27 @@ def read_json(text: pa.Array, to: pa.DataType, cast: CastTexts) -> tuple[pa.Arra
         return column
 
     unfits: list[pa.Array | None] = []
-    for column, rows in halved(at_once, one_by_one, _FEW, text, np.arange(len(text)), to):
+    for column, rows in bisect_cast(at_once, one_by_one, _MIN_SIZE, text, np.arange(len(text)), to):
         pieces.append((column, rows))
         if unfits and (unfit := unfits.pop()) is not None:
             bad[rows] = unfit.to_numpy(zero_copy_only=False)
     return assemble(pieces, len(text), to), pa.array(bad) if bad.any() else None
 
 
-def _converted(column: pa.Array, to: pa.DataType, cast: CastTexts) -> pa.Array:
-    """A column of the raw type as the declared one. Raises pa.ArrowInvalid where a value does not fit."""
+def _convert(column: pa.Array, to: pa.DataType, cast: CastTexts) -> pa.Array:
+    """Convert a column of the raw type to the declared type. Raises pa.ArrowInvalid if a value does not fit."""
     if pa.types.is_list(to):
-        items = _required(_converted(column.flatten(), to.value_type, cast), to.value_field)
+        items = _check_nulls(_convert(column.flatten(), to.value_type, cast), to.value_field)
         sizes = pc.fill_null(pc.list_value_length(column), 0).to_numpy()
         return pa.ListArray.from_arrays(_bounds(sizes, column.is_null().to_numpy(zero_copy_only=False)), items, type=to)
     if pa.types.is_struct(to):
-        present = column.is_valid()
+        is_present = column.is_valid()
         parts = []
         for index, field in enumerate(to):
-            part = _converted(column.field(index), field.type, cast)
-            _required(part.filter(present) if column.null_count else part, field)
+            part = _convert(column.field(index), field.type, cast)
+            _check_nulls(part.filter(is_present) if column.null_count else part, field)
             parts.append(part)
-        return pa.StructArray.from_arrays(parts, fields=list(to), mask=pc.invert(present))
+        return pa.StructArray.from_arrays(parts, fields=list(to), mask=pc.invert(is_present))
     if column.type == to:
         return column
     values, unfit = cast(column, to)
@@ -86,15 +87,15 @@ def _converted(column: pa.Array, to: pa.DataType, cast: CastTexts) -> pa.Array:
     return values
 
 
-def _required(column: pa.Array, field: pa.Field) -> pa.Array:
-    """The column; raises pa.ArrowInvalid for a null where none may be."""
+def _check_nulls(column: pa.Array, field: pa.Field) -> pa.Array:
+    """Return the column. Raises pa.ArrowInvalid if it has a null and the field is not nullable."""
     if column.null_count and not field.nullable:
-        raise pa.ArrowInvalid("a null where none may be")
+        raise pa.ArrowInvalid("a null in a field that is not nullable")
     return column
 
 
 class _Reader:
-    """Reads one column. bad: rows that do not fit, as far as it is known."""
+    """Reads one column row by row. bad: rows that do not fit, found so far."""
 
     def __init__(self, rows: int, cast: CastTexts) -> None:
         self._cast = cast
@@ -111,21 +112,21 @@ class _Reader:
         column = self._column(values, np.arange(len(text)), to)
         if not self._bad.any():
             return column, None
-        kept = pa.array(np.arange(len(text)), mask=self._bad)
-        return column.take(kept), pa.array(self._bad)
+        positions = pa.array(np.arange(len(text)), mask=self._bad)
+        return column.take(positions), pa.array(self._bad)
 
     def _column(self, values: list[Json], rows: Index, to: pa.DataType) -> pa.Array:
-        """values: what is at one place, row by row; rows: which row of the whole each belongs to."""
+        """Return the column of the values at one path. rows: row of the page for each value."""
         if pa.types.is_map(to):
             return self._map(values, rows, to)
         if pa.types.is_list(to):
             return self._list(values, rows, to)
         if pa.types.is_struct(to):
             return self._struct(values, rows, to)
-        return self._leaves(values, rows, to)
+        return self._scalars(values, rows, to)
 
-    def _only(self, kind: type, values: list[Json], rows: Index) -> list[Json]:
-        """Values of another kind are bad, and null from here on."""
+    def _require(self, kind: type, values: list[Json], rows: Index) -> list[Json]:
+        """Mark values of another kind as bad, and replace them by null."""
         for index, value in enumerate(values):
             if value is not None and not isinstance(value, kind):
                 self._bad[rows[index]] = True
@@ -139,35 +140,35 @@ class _Reader:
         return column
 
     def _list(self, values: list[Json], rows: Index, to: pa.DataType) -> pa.Array:
-        values = self._only(list, values, rows)
+        values = self._require(list, values, rows)
         sizes, offsets = _offsets(values)
         items = [item for value in values if value is not None for item in value]
         return pa.ListArray.from_arrays(offsets, self._part(items, np.repeat(rows, sizes), to.value_field), type=to)
 
     def _map(self, values: list[Json], rows: Index, to: pa.DataType) -> pa.Array:
-        values = self._only(tuple, values, rows)
+        values = self._require(tuple, values, rows)
         sizes, _ = _offsets(values)
-        of_pair = np.repeat(np.arange(len(values)), sizes)
-        keys = self._part([key for value in values for key, _ in value or ()], rows[of_pair], to.key_field)
-        if keys.null_count:  # no map may have such a key, not even one that will be null in the end
-            for index in np.unique(of_pair[keys.is_null().to_numpy(zero_copy_only=False)]).tolist():
+        owners = np.repeat(np.arange(len(values)), sizes)  # index of the map of each pair
+        keys = self._part([key for value in values for key, _ in value or ()], rows[owners], to.key_field)
+        if keys.null_count:  # Arrow accepts no null key, not even in a map that becomes null later
+            for index in np.unique(owners[keys.is_null().to_numpy(zero_copy_only=False)]).tolist():
                 values[index] = None
             return self._map(values, rows, to)
-        items = self._part([item for value in values for _, item in value or ()], rows[of_pair], to.item_field)
+        items = self._part([item for value in values for _, item in value or ()], rows[owners], to.item_field)
         return pa.MapArray.from_arrays(_offsets(values)[1], keys, items, type=to)
 
     def _struct(self, values: list[Json], rows: Index, to: pa.DataType) -> pa.Array:
-        values = [None if value is None else dict(value) for value in self._only(tuple, values, rows)]
-        present = np.array([value is not None for value in values], np.bool_)
-        there = [value for value in values if value is not None]
-        parts = [self._part([value.get(field.name) for value in there], rows[present], field) for field in to]
-        if len(there) < len(values):
-            place = pa.array(np.cumsum(present) - 1, mask=~present)
-            parts = [part.take(place) for part in parts]
-        return pa.StructArray.from_arrays(parts, fields=list(to), mask=pa.array(~present))
+        structs = [None if value is None else dict(value) for value in self._require(tuple, values, rows)]
+        is_present = np.array([struct is not None for struct in structs], np.bool_)
+        present = [struct for struct in structs if struct is not None]
+        parts = [self._part([struct.get(field.name) for struct in present], rows[is_present], field) for field in to]
+        if len(present) < len(structs):
+            positions = pa.array(np.cumsum(is_present) - 1, mask=~is_present)
+            parts = [part.take(positions) for part in parts]
+        return pa.StructArray.from_arrays(parts, fields=list(to), mask=pa.array(~is_present))
 
-    def _leaves(self, values: list[Json], rows: Index, to: pa.DataType) -> pa.Array:
-        texts = self._only(str, [_NAMES[v] if isinstance(v, bool) else v for v in values], rows)
+    def _scalars(self, values: list[Json], rows: Index, to: pa.DataType) -> pa.Array:
+        texts = self._require(str, [_NAMES[value] if isinstance(value, bool) else value for value in values], rows)
         if pa.types.is_binary(to):
             return pa.array([self._bytes(text, row) for text, row in zip(texts, rows, strict=True)], to)
         column, unfit = self._cast(_strings(texts), to)
@@ -187,7 +188,7 @@ _NAMES = {True: "true", False: "false"}
 
 
 def _offsets(values: Sequence[Json]) -> tuple[Index, pa.Array]:
-    """(how many items each value has, the offsets of a list array; null where a value is)."""
+    """Return the number of items of each value, and the offsets of a list array, null if the value is null."""
     sizes = np.array([0 if value is None else len(value) for value in values], np.int64)
     return sizes, _bounds(sizes, np.array([value is None for value in values], np.bool_))
 
@@ -201,6 +202,6 @@ def _bounds(sizes: Index, null: Mask) -> pa.Array:
 def _strings(texts: list[str | None]) -> pa.Array:
     try:
         return pa.array(texts, pa.string())
-    except UnicodeEncodeError:  # half of a surrogate pair, which JSON may spell and UTF-8 has not
-        whole = [None if text is None else text.encode("utf-16", "surrogatepass") for text in texts]
-        return pa.array([None if text is None else text.decode("utf-16", "replace") for text in whole], pa.string())
+    except UnicodeEncodeError:  # half of a surrogate pair: valid in JSON, but not in UTF-8
+        encoded = [None if text is None else text.encode("utf-16", "surrogatepass") for text in texts]
+        return pa.array([None if text is None else text.decode("utf-16", "replace") for text in encoded], pa.string())

@@ -1,16 +1,16 @@
-"""How texts of each scalar type may look, and how a column of such texts is cast. Pure: Arrow in, Arrow out.
+"""Forms of texts of each scalar type, and how a column of such texts is cast. Pure: Arrow in, Arrow out.
 
     integer    digits, a sign
     float      1.5, .5, 5., 1e3, a sign; inf, infinity, nan in any case; too large is infinite, as in Java
-    decimal    as float, without the last three; the value must have its place in (precision, scale) exactly
+    decimal    as float, without the last three; the value must fit exactly into (precision, scale)
     boolean    true, false, 1, 0 in any case
     date       2013-01-31; years beyond 9999 or below 0 with their sign
     timestamp  2013-01-31, 2013-01-31T10, …T10:00, …T10:00:00, …T10:00:00.123456, or with a space for the T; a zone (Z,
                +02:00, +0200, +02) may follow the time, else it is UTC; digits beyond microseconds are cut off.
-               Or whole milliseconds since the epoch. TIMESTAMP_NTZ holds what a zone makes of it in UTC.
+               Or whole milliseconds since the epoch. TIMESTAMP_NTZ holds the time in UTC.
     time       10, 10:00, 10:00:00, 10:00:00.123456789
 
-White space around a text does not count.
+White space around a text is ignored.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ Cast = Callable[[pa.Array, pa.DataType], pa.Array]
 
 @dataclass(frozen=True)
 class Form:
-    """pattern: RE2, of the whole text; cast: a column of such texts to the type. It may leave nulls where a value does
-    not fit, or raise pa.ArrowInvalid for the whole column."""
+    """pattern: RE2, of a complete text; cast: casts a column of such texts. If a value does not fit, it is null, or
+    the cast raises pa.ArrowInvalid for the column."""
 
     pattern: str
     cast: Cast
 
 
 @dataclass(frozen=True)
-class Kind:
-    """direct: the cast of a column that is all of the usual form, raises pa.ArrowInvalid where it is not; forms: all
-    that a text may look like, the first that matches counts."""
+class ScalarKind:
+    """includes: whether a type is of this kind; direct_cast: casts a column of texts in the usual form, or raises
+    pa.ArrowInvalid; forms: all forms of a text, of which the first match is used."""
 
-    holds: Callable[[pa.DataType], bool]
-    direct: Cast
+    includes: Callable[[pa.DataType], bool]
+    direct_cast: Cast
     forms: Sequence[Form]
 
 
@@ -51,7 +51,7 @@ def _plain_cast(text: pa.Array, to: pa.DataType) -> pa.Array:
 
 
 def bytes_of(text: pa.Array) -> memoryview:
-    """All characters of the column."""
+    """Return the bytes of all texts of the column."""
     _, offsets, data = text.buffers()
     if not len(text) or data is None:
         return memoryview(b"")
@@ -60,9 +60,9 @@ def bytes_of(text: pa.Array) -> memoryview:
 
 
 def _refuse(text: pa.Array, character: bytes) -> None:
-    """Raises pa.ArrowInvalid where the column has this character, in either case if it has one."""
-    held = bytes_of(text).tobytes()
-    if character in held or character.upper() in held:
+    """Raise pa.ArrowInvalid if the column has this character, in lower or upper case."""
+    text_bytes = bytes_of(text).tobytes()
+    if character in text_bytes or character.upper() in text_bytes:
         raise pa.ArrowInvalid("not of the usual form")
 
 
@@ -75,7 +75,7 @@ def _direct_integers(text: pa.Array, to: pa.DataType) -> pa.Array:
 
 
 def _direct_floats(text: pa.Array, to: pa.DataType) -> pa.Array:
-    _refuse(text, b"(")  # Arrow knows nan(1)
+    _refuse(text, b"(")  # Arrow would read nan(1)
     return text.cast(to)
 
 
@@ -89,17 +89,17 @@ def _long_integers(text: pa.Array, to: pa.DataType) -> pa.Array:
 
 
 def _within(number: pa.Array, to: pa.DataType) -> pa.Array:
-    """The numbers in the type's range, else null."""
-    top = 1 << (to.bit_width - 1)
+    """Return numbers in the type's range; null for others."""
+    bound = 1 << (to.bit_width - 1)
     lowest, highest = (
-        pa.scalar(Decimal(end) if pa.types.is_decimal(number.type) else end, number.type) for end in (-top, top - 1)
+        pa.scalar(Decimal(end) if pa.types.is_decimal(number.type) else end, number.type) for end in (-bound, bound - 1)
     )
     fits = pc.and_(pc.greater_equal(number, lowest), pc.less_equal(number, highest))
     return pc.if_else(fits, number, None).cast(to)
 
 
-# Arrow does not notice when a text of more digits than a decimal holds overflows while it is scaled. With at most 38
-# digits before the point and 38 behind it nothing can overflow in 76.
+# Arrow does not detect an overflow when it scales a text that has more digits than the decimal type. With at most 38
+# digits before the point and 38 behind it, 76 digits cannot overflow.
 _WIDE = pa.decimal256(76, 38)
 
 
@@ -151,7 +151,7 @@ _EPOCH_DAY = datetime.date(1970, 1, 1).toordinal()
 
 
 def _direct_timestamps(text: pa.Array, to: pa.DataType) -> pa.Array:
-    """Arrow wants a zone in every value, or in none: the first value shows which it may be."""
+    """Cast timestamps by the form of the first value: Arrow accepts zones in all values or in none."""
     first = pc.first(text).as_py()
     if first.isdigit():
         return _milliseconds(text, to)
@@ -166,15 +166,15 @@ def _local(text: pa.Array, to: pa.DataType) -> pa.Array:
     return text.cast(_NAIVE).cast(to)
 
 
-def _finer_zoned(text: pa.Array, to: pa.DataType) -> pa.Array:
-    return _zoned(_cut(text), to)
+def _truncated_zoned(text: pa.Array, to: pa.DataType) -> pa.Array:
+    return _zoned(_to_microseconds(text), to)
 
 
-def _finer_local(text: pa.Array, to: pa.DataType) -> pa.Array:
-    return _local(_cut(text), to)
+def _truncated_local(text: pa.Array, to: pa.DataType) -> pa.Array:
+    return _local(_to_microseconds(text), to)
 
 
-def _cut(text: pa.Array) -> pa.Array:
+def _to_microseconds(text: pa.Array) -> pa.Array:
     return pc.replace_substring_regex(text, r"(\.\d{6})\d+", r"\1")
 
 
@@ -193,21 +193,21 @@ def _far_timestamps(text: pa.Array, to: pa.DataType) -> pa.Array:
 
 
 def _far_day(text: str) -> int | None:
-    """Days since the epoch: the calendar repeats itself every 400 years."""
-    sign, digits, month, day = re.fullmatch(r"([+-]?)(\d+)-(\d\d)-(\d\d)", text, re.ASCII).groups()  # type: ignore[union-attr]  # the form says so
+    """Return the days since the epoch. The calendar repeats every 400 years."""
+    sign, digits, month, day = re.fullmatch(r"([+-]?)(\d+)-(\d\d)-(\d\d)", text, re.ASCII).groups()  # type: ignore[union-attr]  # the form ensures a match
     cycles, year = divmod(-int(digits) if sign == "-" else int(digits), 400)
     try:
-        within = datetime.date(year + 400, int(month), int(day)).toordinal() - _EPOCH_DAY
+        days = datetime.date(year + 400, int(month), int(day)).toordinal() - _EPOCH_DAY
     except ValueError:
         return None
-    return within + (cycles - 1) * _DAYS_IN_400_YEARS
+    return days + (cycles - 1) * _DAYS_IN_400_YEARS
 
 
 def _far_moment(text: str) -> int | None:
-    """Microseconds since the epoch."""
-    day_end = re.match(_FAR_DAY, text, re.ASCII).end()  # type: ignore[union-attr]  # the form says so
+    """Return the microseconds since the epoch."""
+    day_end = re.match(_FAR_DAY, text, re.ASCII).end()  # type: ignore[union-attr]  # the form ensures a match
     day = _far_day(text[:day_end])
-    # The time of day as on a day that datetime knows.
+    # The time of day is parsed on a day that datetime can represent.
     try:
         moment = datetime.datetime.fromisoformat("2000-01-02" + text[day_end:].replace("Z", "+00:00"))
     except ValueError:
@@ -226,19 +226,19 @@ def _times(text: pa.Array, to: pa.DataType) -> pa.Array:
 
 _NUMBER = r"(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 
-SCALARS: dict[str, Kind] = {
-    "boolean": Kind(pa.types.is_boolean, _plain_cast, [Form("(?i)^(?:true|false|1|0)$", _plain_cast)]),
-    "integer": Kind(
+SCALARS: dict[str, ScalarKind] = {
+    "boolean": ScalarKind(pa.types.is_boolean, _plain_cast, [Form("(?i)^(?:true|false|1|0)$", _plain_cast)]),
+    "integer": ScalarKind(
         pa.types.is_signed_integer,
         _direct_integers,
         [Form(r"^[+-]?\d{1,18}$", _short_integers), Form(r"^[+-]?0*\d{1,38}$", _long_integers)],
     ),
-    "float": Kind(
+    "float": ScalarKind(
         pa.types.is_floating,
         _direct_floats,
         [Form(rf"^[+-]?{_NUMBER}$", _plain_cast), Form("(?i)^[+-]?(?:nan|inf|infinity)$", _plain_cast)],
     ),
-    "decimal": Kind(
+    "decimal": ScalarKind(
         pa.types.is_decimal,
         _direct_decimals,
         [
@@ -246,21 +246,23 @@ SCALARS: dict[str, Kind] = {
             Form(rf"^[+-]?{_NUMBER}$", _long_decimals),
         ],
     ),
-    "date": Kind(pa.types.is_date32, _plain_cast, [Form(f"^{_DAY}$", _plain_cast), Form(f"^{_FAR_DAY}$", _far_dates)]),
-    "timestamp": Kind(
+    "date": ScalarKind(
+        pa.types.is_date32, _plain_cast, [Form(f"^{_DAY}$", _plain_cast), Form(f"^{_FAR_DAY}$", _far_dates)]
+    ),
+    "timestamp": ScalarKind(
         pa.types.is_timestamp,
         _direct_timestamps,
         [
             Form(r"^[+-]?\d+$", _milliseconds),
-            Form(f"^{_DAY}{_TIME}{_ZONE}$", _finer_zoned),
-            Form(f"^{_DAY}(?:{_TIME})?$", _finer_local),
+            Form(f"^{_DAY}{_TIME}{_ZONE}$", _truncated_zoned),
+            Form(f"^{_DAY}(?:{_TIME})?$", _truncated_local),
             Form(f"^{_FAR_DAY}(?:{_TIME}{_ZONE}?)?$", _far_timestamps),
         ],
     ),
-    "time": Kind(pa.types.is_time64, _times, [Form(f"^{_TIME}$".replace("[T ]", ""), _times)]),
+    "time": ScalarKind(pa.types.is_time64, _times, [Form(f"^{_TIME}$".replace("[T ]", ""), _times)]),
 }
 
 
-def kind_of(to: pa.DataType) -> Kind | None:
-    """How texts become this type; None for text and bytes, for nested types and what cannot be read."""
-    return next((kind for kind in SCALARS.values() if kind.holds(to)), None)
+def scalar_kind(to: pa.DataType) -> ScalarKind | None:
+    """Return the kind of a type; None for string, binary, nested and unsupported types."""
+    return next((kind for kind in SCALARS.values() if kind.includes(to)), None)

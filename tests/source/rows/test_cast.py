@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_streams.source.rows.cast import cast_values
-from spark_streams.source.rows.text_forms import SCALARS, Form, Kind, kind_of
+from spark_streams.source.rows.text_forms import SCALARS, Form, ScalarKind, scalar_kind
 
 UTC = datetime.UTC
 US = pa.timestamp("us", tz="UTC")
@@ -255,14 +255,14 @@ def test_one_bad_value_costs_a_few_casts_and_not_one_per_row(monkeypatch: pytest
     values[4321] = b"2013-02-30"
     values[17] = b"n/a"
     casts: list[int] = []
-    kind = kind_of(pa.date32())
+    kind = scalar_kind(pa.date32())
     assert kind is not None
 
     def counted(form: Form) -> Form:
         return Form(form.pattern, lambda text, to: (casts.append(len(text)), form.cast(text, to))[1])
 
     forms = [counted(form) for form in kind.forms]
-    monkeypatch.setitem(SCALARS, "date", Kind(kind.holds, kind.direct, forms))
+    monkeypatch.setitem(SCALARS, "date", ScalarKind(kind.includes, kind.direct_cast, forms))
     column, unfit = cast_values(pa.array(values, pa.binary()), pa.date32())
     assert unfit is not None
     assert np.flatnonzero(unfit.to_numpy(zero_copy_only=False)).tolist() == [17, 4321]
