@@ -1,1 +1,1 @@
-"""Entries that could not be processed, and their way back."""
+"""Dead letters: entries that could not be processed, and how they are retried or sent back."""

@@ -1,4 +1,4 @@
-"""Which dead letters are meant, and why none is. Pure: pages in, masks out."""
+"""Criteria for dead letters, and the message if none matches. Pure: pages in, masks out."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from spark_streams.wire.entries.lines import Mask
 
 T = TypeVar("T")
 
-_NAMED = 10  # values, in a message
+_LISTED = 10  # values in a message
 
 
 @dataclass(frozen=True)
 class Criteria:
-    """All must hold; of several texts for one name, any. What is not given holds.
+    """A dead letter must match all criteria that are set; of several texts for one name, any.
 
-    streams, reasons, stages, errors: `dl.stream` …, with * ? [] as in file names, a reason also by what stands before
-    its colon (`decode` means `decode: amount is no DOUBLE`); fields: (name, value) of original
-    fields; first, last: bounds of the dead letters' own ids; older, newer: their age in milliseconds.
+    streams, reasons, stages, errors: patterns for `dl.stream` … (* ? [] as in file names). A reason also matches by the
+    text before its colon: `decode` matches `decode: amount is no DOUBLE`. fields: (name, value) of original fields;
+    first, last: range of the dead letters' own IDs; older, newer: their age in milliseconds.
     """
 
     streams: tuple[str, ...] = ()
@@ -45,7 +45,7 @@ class Criteria:
     newer: int | None = None
 
     def range(self, now: int) -> tuple[StreamId, StreamId]:
-        """(first, last) id of dead letters that can be meant; now: the server's clock, ms since the epoch."""
+        """Return (first, last) ID of dead letters that can match. now: the server's time, ms since the epoch."""
         first, last = self.first, self.last
         if self.newer is not None:
             first = max(first, StreamId(max(now - self.newer, 0), 0))
@@ -54,21 +54,21 @@ class Criteria:
         return first, last
 
     @property
-    def everything(self) -> bool:
-        """Whether every dead letter within the range is meant."""
+    def is_unrestricted(self) -> bool:
+        """Whether every dead letter within the range matches."""
         return not (self.streams or self.reasons or self.stages or self.errors or self.fields)
 
     def mask(self, page: DeadLetterPage) -> Mask:
-        """Per row, whether it is meant (its id aside)."""
-        found = np.ones(page.count, np.bool_)
-        told = {"stream": self.streams, "reason": self.reasons, "stage": self.stages, "error": self.errors}
-        for name, patterns in told.items():
+        """Return per row whether it matches, without the range of IDs."""
+        mask = np.ones(page.count, np.bool_)
+        patterns_of = {"stream": self.streams, "reason": self.reasons, "stage": self.stages, "error": self.errors}
+        for name, patterns in patterns_of.items():
             if patterns:
-                found &= by_value(page.told(name), partial(means, name, patterns)).astype(bool)
+                mask &= by_value(page.envelope_column(name), partial(matches_value, name, patterns)).astype(bool)
         for name, value in self.fields:
             same = pc.equal(page.field(raw(name)), raw(value))
-            found &= pc.fill_null(same, False).to_numpy(zero_copy_only=False)
-        return found
+            mask &= pc.fill_null(same, False).to_numpy(zero_copy_only=False)
+        return mask
 
 
 def parse_criteria(
@@ -82,11 +82,12 @@ def parse_criteria(
     older: str | None = None,
     newer: str | None = None,
 ) -> Criteria:
-    """What people type. fields: NAME=VALUE; first, last: ids; older, newer: `90m`, `7d`. Raises InvalidOptionError."""
+    """Parse criteria from texts. fields: NAME=VALUE; first, last: IDs; older, newer: `90m`, `7d`. Raises
+    InvalidOptionError."""
     pairs = [field.partition("=") for field in fields]
     for name, equals, _ in pairs:
         if not equals:
-            raise InvalidOptionError(f"field {name!r} is not NAME=VALUE")
+            raise InvalidOptionError(f"field {name!r} is not of the form NAME=VALUE")
     return Criteria(
         tuple(streams),
         tuple(reasons),
@@ -100,44 +101,44 @@ def parse_criteria(
     )
 
 
-def _parsed(what: str, parse: Callable[[str], T], given: str) -> T:
+def _parsed(name: str, parse: Callable[[str], T], value: str) -> T:
     try:
-        return parse(given)
+        return parse(value)
     except ValueError as error:
-        raise InvalidOptionError(f"{what}={given[:100]!r}: {error}") from None
+        raise InvalidOptionError(f"{name}={value[:100]!r}: {error}") from None
 
 
-def means(name: str, patterns: Sequence[str], value: str) -> bool:
-    """Whether a value of the envelope is meant by one of these. A reason's category is what stands before `: `."""
+def matches_value(name: str, patterns: Sequence[str], value: str) -> bool:
+    """Whether a value of the envelope matches a pattern. A reason also matches by the text before `: `."""
     return matches(patterns, value) or (name == "reason" and matches(patterns, value.partition(": ")[0]))
 
 
 def matches(patterns: Sequence[str], value: str) -> bool:
-    """Whether the value is one of these, or fits one of them as a file's name would."""
+    """Whether the value equals one of the patterns, or matches one as a file name does."""
     return any(value == pattern or fnmatch.fnmatchcase(value, pattern) for pattern in patterns)
 
 
-def why_none_is_meant(stream: str, criteria: Criteria, counts: KindCounts) -> str:
-    """One sentence. counts: all dead letters of the stream, by KIND."""
+def explain_no_match(stream: str, criteria: Criteria, counts: KindCounts) -> str:
+    """Return a sentence that says why no dead letter matches. counts: all dead letters of the stream, by KIND."""
     if not counts.letters:
-        return f"{stream} holds no dead letters; rstream dead list names the streams that do"
-    asked = {
+        return f"{stream} holds no dead letters. To list streams with dead letters: rstream dead list"
+    patterns_of = {
         "stream": criteria.streams, "stage": criteria.stages, "reason": criteria.reasons, "error": criteria.errors
     }  # fmt: skip
-    for name, patterns in asked.items():
-        there: Counter[str] = Counter()
+    for name, patterns in patterns_of.items():
+        values: Counter[str] = Counter()
         for kind, count in counts:
-            there[kind[KIND.index(name)]] += count.letters
-        if patterns and not any(means(name, patterns, value) for value in there):
-            wanted = " or ".join(map(repr, patterns))
-            return f"no dead letter of {stream} has {name} {wanted}; there are: {_listed(there)}"
+            values[kind[KIND.index(name)]] += count.letters
+        if patterns and not any(matches_value(name, patterns, value) for value in values):
+            shown = " or ".join(map(repr, patterns))
+            return f"no dead letter of {stream} has {name} {shown}. It has: {_listed(values)}"
     return (
-        f"none of the {counts.letters:,} dead letters of {stream} is all that was asked for; "
-        f"rstream dead list {stream} counts them by kind"
+        f"none of the {counts.letters:,} dead letters of {stream} matches all criteria. To count them by kind: rstream "
+        f"dead list {stream}"
     )
 
 
-def _listed(there: Counter[str]) -> str:
-    named = [f"{value or '(none)'} ({letters:,})" for value, letters in there.most_common(_NAMED)]
-    more = len(there) - len(named)
+def _listed(values: Counter[str]) -> str:
+    named = [f"{value or '(none)'} ({count:,})" for value, count in values.most_common(_LISTED)]
+    more = len(values) - len(named)
     return ", ".join(named) + (f" and {more:,} more" if more else "")

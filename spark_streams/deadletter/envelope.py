@@ -1,27 +1,27 @@
-"""The envelope of a dead letter: the entry's own fields byte for byte, and behind them all of these, in this order.
+"""Envelope of a dead letter: the entry's own fields byte for byte, followed by all of these fields in this order.
 
-    dl.stream, dl.id            where the entry stood
-    dl.group, dl.consumer       who read it
-    dl.query, dl.batch          the query's id and the micro-batch that gave it up
-    dl.stage, dl.reason         which step (read, claim, query …), and why: `decode`, `deliveries`, or the user's own
-    dl.error, dl.message        the error's condition or class, and what it said
+    dl.stream, dl.id            stream and ID of the entry
+    dl.group, dl.consumer       the group and the consumer that read it
+    dl.query, dl.batch          ID of the query, and the micro-batch in which the entry failed
+    dl.stage, dl.reason         the step (read, claim, query …), and the reason: `decode`, `deliveries`, or the user's
+    dl.error, dl.message        the error's condition or class, and its message
     dl.deliveries               how often the entry had been delivered
     dl.first-failed             when it became a dead letter for the first time, ISO-8601 UTC
     dl.last-failed              when it became this dead letter
-    dl.redrives, dl.previous    how often it had been sent back, and what it was then: `stream/id`
+    dl.redrives, dl.previous    how often it had been redriven, and the dead letter that it was then: `stream/id`
 
-What is not known is empty. So a dead letter's envelope is its last fifteen fields whatever stands before them, even
-another envelope (a dead letter of somebody who reads dead letters).
+Unknown fields are empty. So the envelope is always the last fifteen fields of a dead letter, also if there is another
+envelope before it (a dead letter of a query that reads dead letters).
 
-An entry that was sent back has one field more than the original, the last one, its *mark*:
+A redriven entry has one field more than the original. Its last field is the *mark*:
 
     dl.redriven = <redrives> <first-failed> <stream>/<id>
 
-A query does not see it unless it asks for a column of that name. When the entry dies again, the mark turns into
-`dl.redrives`, `dl.first-failed` and `dl.previous` of the new dead letter. What becomes a dead letter and is one already
-hands its own on.
+A query sees this field only if it declares a column of that name. If the entry fails again, the mark becomes
+`dl.redrives`, `dl.first-failed` and `dl.previous` of the new dead letter. If a dead letter becomes a dead letter, the
+new one takes these three fields from it.
 
-Pure: values in, values out. Values that are no UTF-8 become surrogate escapes, and bytes again on the way out.
+Pure: values in, values out. Values that are not UTF-8 are surrogate escapes in texts.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _PLACE = {field: place for place, field in enumerate(FIELDS)}
 
 @dataclass(frozen=True)
 class Mark:
-    """What an entry that was sent back knows of its past."""
+    """Mark of a redriven entry."""
 
     redrives: int
     first_failed: str
@@ -67,42 +67,42 @@ class Mark:
 
     @classmethod
     def parse(cls, value: bytes) -> Mark | None:
-        """None where the value is not what `bytes` gives."""
-        found = _MARK.match(text(value))
-        redrives = None if found is None else parse_number(found[1], COUNT_MAX)
-        return None if found is None or redrives is None else cls(redrives, found[2], found[3])
+        """Parse a mark's bytes. None if the value is not a mark."""
+        match = _MARK.match(text(value))
+        redrives = None if match is None else parse_number(match[1], COUNT_MAX)
+        return None if match is None or redrives is None else cls(redrives, match[2], match[3])
 
     def __bytes__(self) -> bytes:
         return raw(f"{self.redrives} {self.first_failed} {self.previous}")
 
 
 def text(value: bytes) -> str:
-    """A value as text; bytes that are no UTF-8 are escaped as surrogates."""
+    """Return a value as text; bytes that are not UTF-8 become surrogate escapes."""
     return value.decode("utf-8", "surrogateescape")
 
 
 def raw(value: str) -> bytes:
-    """The bytes of such a text."""
+    """Return the bytes of such a text."""
     return value.encode("utf-8", "surrogateescape")
 
 
-def unmarked(fields: Sequence[bytes]) -> tuple[Sequence[bytes], Mark | None]:
-    """(an entry's own fields, its mark); fields: name, value, name, value …"""
+def split_mark(fields: Sequence[bytes]) -> tuple[Sequence[bytes], Mark | None]:
+    """Return (an entry's own fields, its mark). fields: name, value, name, value …"""
     mark = Mark.parse(fields[-1]) if len(fields) > 1 and fields[-2] == MARK else None
     return (fields, None) if mark is None else (fields[:-2], mark)
 
 
-def dead_letter_fields(fields: Sequence[bytes], told: Mapping[str, str]) -> list[bytes]:
-    """The fields of the dead letter for an entry with these fields. told: names without their prefix, and values.
+def dead_letter_fields(fields: Sequence[bytes], values: Mapping[str, str]) -> list[bytes]:
+    """Return the fields of the dead letter of an entry. values: by names without their prefix.
 
     Raises ValueError for a name that the envelope does not have.
     """
-    unknown = set(told) - set(NAMES)
+    unknown = set(values) - set(NAMES)
     if unknown:
         raise ValueError(f"an envelope has no {', '.join(sorted(unknown))}")
-    original, mark = unmarked(fields)
+    original, mark = split_mark(fields)
     mark = mark or past_of(original)
-    envelope = {**dict.fromkeys(NAMES, ""), **told, "redrives": "0", "previous": ""}
+    envelope = {**dict.fromkeys(NAMES, ""), **values, "redrives": "0", "previous": ""}
     if mark is not None:
         envelope.update(redrives=str(mark.redrives), previous=mark.previous)
         envelope["first-failed"] = mark.first_failed or envelope["first-failed"]
@@ -113,29 +113,30 @@ def dead_letter_fields(fields: Sequence[bytes], told: Mapping[str, str]) -> list
 
 
 def is_dead_letter(fields: Sequence[bytes]) -> bool:
-    """Whether an entry with these fields is a dead letter: nothing of the envelope is missing at its end. It may
-    have been sent back to those who read dead letters."""
-    return len(opened(unmarked(fields)[0])[1]) == len(NAMES)
+    """Whether an entry with these fields is a dead letter: its last fields are a complete envelope. It may have been
+    redriven to a query that reads dead letters."""
+    return len(open_envelope(split_mark(fields)[0])[1]) == len(NAMES)
 
 
-def says_where_from(fields: Sequence[bytes]) -> bool:
-    """Whether an entry with these fields says which entry it was: by the first or the last one of a stream that does,
-    whoever wrote it, the stream is known as one of dead letters."""
-    return {"stream", "id"} <= opened(fields)[1].keys()
+def names_origin(fields: Sequence[bytes]) -> bool:
+    """Whether the envelope of these fields names stream and ID of the original entry. If the first or the last entry of
+    a stream does so, the stream counts as a dead-letter stream, whichever program wrote it."""
+    return {"stream", "id"} <= open_envelope(fields)[1].keys()
 
 
 def past_of(fields: Sequence[bytes]) -> Mark | None:
-    """What an entry knows of its past that is a dead letter itself: somebody reads dead letters."""
-    envelope = opened(fields)[1]
+    """Return the mark in the envelope of an entry that is a dead letter itself; None for other entries."""
+    envelope = open_envelope(fields)[1]
     if len(envelope) < len(NAMES):
         return None
     return Mark.parse(raw(" ".join([envelope["redrives"], envelope["first-failed"], envelope["previous"]])))
 
 
-def opened(fields: Sequence[bytes]) -> tuple[Sequence[bytes], dict[str, str]]:
-    """(the original fields, the envelope by names without prefix) of a dead letter; other entries have no envelope.
+def open_envelope(fields: Sequence[bytes]) -> tuple[Sequence[bytes], dict[str, str]]:
+    """Return (the original fields, the envelope by names without prefix) of a dead letter. Other entries have an empty
+    envelope.
 
-    The envelope is the longest tail of distinct names: those of other writers may lack some.
+    The envelope is the longest tail of distinct names: envelopes of other writers may lack some.
     """
     envelope: dict[str, str] = {}
     end = len(fields)

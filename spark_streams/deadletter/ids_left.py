@@ -1,8 +1,8 @@
-"""Whether streams can take entries: asked before a transaction, because within EXEC an XADD that fails does not hold up
-the other commands (FACTS R14).
+"""Check before a transaction that streams can take entries: an XADD that fails within EXEC does not stop the other
+commands (FACTS R14).
 
-XINFO STREAM alone tells the last id that a stream has given out; that of its last entry may be lower (XDEL, XSETID).
-It brings the first and the last entry along: once a transaction, two entries more.
+Only XINFO STREAM returns the last ID that a stream has generated; the ID of its last entry may be lower (XDEL, XSETID).
+The reply also contains the first and the last entry: two entries per transaction.
 """
 
 from __future__ import annotations
@@ -17,19 +17,18 @@ from spark_streams.wire.replies.reply_errors import is_no_such_key
 from spark_streams.wire.replies.xinfo import stream_in
 
 
-def watch_with_room(
-    server: Connection, keys: Sequence[Key], streams: Sequence[Key], entries: int, *asked: Sequence[Argument]
+def watch_and_check_ids(
+    server: Connection, keys: Sequence[Key], streams: Sequence[Key], entries: int, *reads: Sequence[Argument]
 ) -> list[Reply]:
-    """Watch keys, and check that each of the streams can take so many XADDs with `*`. Return the replies to what else
-    is asked.
+    """Watch keys, and check that each of the streams can take this many XADDs with `*`. Return the replies to `reads`.
 
     Raises IdsExhaustedError, WrongKeyTypeError, ServerReplyError; then nothing is watched.
     """
     watch = [("WATCH", *keys)] if keys else []
-    replies = server.pipeline([*watch, *asked, *[("XINFO", "STREAM", stream) for stream in streams]])
-    count = len(watch) + len(asked)
+    replies = server.pipeline([*watch, *reads, *[("XINFO", "STREAM", stream) for stream in streams]])
+    count = len(watch) + len(reads)
     try:
-        for command, reply in zip([*watch, *asked], replies, strict=False):
+        for command, reply in zip([*watch, *reads], replies, strict=False):
             if isinstance(reply, ReplyError):
                 raise server.error_of(reply, command)
         for stream, reply in zip(streams, replies[count:], strict=True):
@@ -41,23 +40,23 @@ def watch_with_room(
 
 
 def watch_destinations(
-    server: Connection, letters: str, keys: Sequence[Key], streams: Sequence[Key], entries: int
+    server: Connection, source: str, keys: Sequence[Key], streams: Sequence[Key], entries: int
 ) -> None:
-    """The same for streams that dead letters of the stream `letters` go to: the error says what a key holds."""
+    """Do the same for destinations of dead letters of the stream `source`: the error names the type of a wrong key."""
     try:
-        watch_with_room(server, keys, streams, entries)
+        watch_and_check_ids(server, keys, streams, entries)
     except WrongKeyTypeError as error:
         for stream, kind in zip(streams, server.execute_all([("TYPE", stream) for stream in streams]), strict=True):
             if kind not in (b"stream", b"none"):
                 raise WrongKeyTypeError(
-                    f"dead letters of stream {letters!r} cannot go to key {_shown(stream)!r} at {server.address}: it "
-                    f"holds a {kind.decode()}; name a stream (--to)"
+                    f"dead letters of stream {source!r} cannot be moved to key {_shown(stream)!r} at {server.address}: "
+                    f"it holds a {kind.decode()}. Name a stream (--to)"
                 ) from error
         raise
 
 
 def _require_ids(server: Connection, stream: Key, reply: Reply, entries: int) -> None:
-    """Check the reply to XINFO STREAM. A stream that does not exist has room."""
+    """Check the reply to XINFO STREAM. A stream that does not exist can take entries."""
     if is_no_such_key(reply):
         return
     if isinstance(reply, ReplyError):
@@ -65,9 +64,8 @@ def _require_ids(server: Connection, stream: Key, reply: Reply, entries: int) ->
     last = stream_in(reply).last
     if _ordinal(MAX_ID) - _ordinal(last) < entries:
         raise IdsExhaustedError(
-            f"stream {_shown(stream)!r} at {server.address} cannot take {entries} more: the last id that it has given "
-            f"out is {last}; stop who reads and writes it, and rename it (RENAME): its entries and groups stay under "
-            "the new name"
+            f"stream {_shown(stream)!r} at {server.address} cannot take {entries} more entries: its last ID is {last}. "
+            "Stop its readers and writers, and rename it (RENAME): its entries and groups are kept under the new name"
         )
 
 

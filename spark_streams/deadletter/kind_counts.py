@@ -1,4 +1,4 @@
-"""How many dead letters there are of each kind. Pure."""
+"""Numbers of dead letters by kind. Pure."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import pyarrow.compute as pc
 from spark_streams.deadletter.envelope import text
 from spark_streams.wire.entries.lines import Index
 
-_OTHERS = "(others)"
+_OTHER_KINDS = "(others)"
 
 Kind = tuple[str, ...]
 
 
 @dataclass
 class KindCount:
-    """So many dead letters of a kind, and the ids of the first and the last one; the names are those of its JSON."""
+    """Dead letters of a kind: their number, and the IDs of the first and the last one. The names are JSON fields."""
 
     letters: int
     first: str
@@ -28,51 +28,51 @@ class KindCount:
 
 @dataclass
 class KindCounts:
-    """Counts by kind; a kind is a text for each of some columns. Beyond `most` kinds, the others are one."""
+    """Counts by kind; a kind has a text for each column. Beyond max_kinds, all other kinds are counted together."""
 
     counts: dict[Kind, KindCount] = field(default_factory=dict)
-    most: int = 1_000
+    max_kinds: int = 1_000
 
     def add(self, ids: pa.Array, columns: Sequence[pa.Array | str], rows: Index) -> None:
-        """Count these rows. columns: binary, or a text for all; null counts as empty."""
+        """Count these rows. columns: binary, or one text for all rows; null counts as empty."""
         if not len(rows):
             return
-        kept = pa.array(rows)
+        indices = pa.array(rows)
         code = np.zeros(len(rows), np.int64)
-        known: list[list[str]] = []
+        texts_of: list[list[str]] = []
         for column in columns:
             if isinstance(column, str):
-                known.append([column])
+                texts_of.append([column])
                 continue
-            coded = pc.fill_null(column.take(kept), b"").dictionary_encode()
-            known.append([text(value) for value in coded.dictionary.to_pylist()])
-            code = code * len(known[-1]) + coded.indices.to_numpy()
+            coded = pc.fill_null(column.take(indices), b"").dictionary_encode()
+            texts_of.append([text(value) for value in coded.dictionary.to_pylist()])
+            code = code * len(texts_of[-1]) + coded.indices.to_numpy()
         kinds, first, numbers = np.unique(code, return_index=True, return_counts=True)
         last = len(code) - 1 - np.unique(code[::-1], return_index=True)[1]
         for kind, begin, end, number in zip(kinds.tolist(), first, last, numbers.tolist(), strict=True):
             texts: list[str] = []
-            for values in reversed(known):
-                kind, at = divmod(kind, len(values)) if len(values) > 1 else (kind, 0)  # noqa: PLW2901
-                texts.insert(0, values[at])
+            for values in reversed(texts_of):
+                kind, index = divmod(kind, len(values)) if len(values) > 1 else (kind, 0)  # noqa: PLW2901
+                texts.insert(0, values[index])
             self._count(tuple(texts), number, text(ids[int(rows[begin])].as_py()), text(ids[int(rows[end])].as_py()))
 
     def _count(self, kind: Kind, number: int, first: str, last: str) -> None:
-        if kind not in self.counts and len(self.counts) >= self.most:
-            kind = (_OTHERS,) * len(kind)
+        if kind not in self.counts and len(self.counts) >= self.max_kinds:
+            kind = (_OTHER_KINDS,) * len(kind)
         have = self.counts.setdefault(kind, KindCount(0, first, last))
         have.letters += number
         have.last = last
 
     def merge(self, other: KindCounts) -> None:
-        """Add what another one has counted, of later dead letters."""
+        """Add the counts of later dead letters."""
         for kind, count in other.counts.items():
             self._count(kind, count.letters, count.first, count.last)
 
     @property
     def letters(self) -> int:
-        """All of them."""
+        """Number of all dead letters."""
         return sum(count.letters for count in self.counts.values())
 
     def __iter__(self) -> Iterator[tuple[Kind, KindCount]]:
-        """Most frequent first."""
-        return iter(sorted(self.counts.items(), key=lambda one: (-one[1].letters, one[0])))
+        """Yield the most frequent kind first."""
+        return iter(sorted(self.counts.items(), key=lambda kind_count: (-kind_count[1].letters, kind_count[0])))

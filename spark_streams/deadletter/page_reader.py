@@ -1,4 +1,4 @@
-"""Dead letters a page at a time, within bounds that were fixed before; memory does not depend on their number."""
+"""Read dead letters page by page, within a fixed range; memory does not depend on their number."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from spark_streams.wire.session import Session
 
 T = TypeVar("T")
 
-FIRST_LOOK = 20  # streams whose first entries are asked for at once; how large these are shows how many more
+FIRST_LOOK = 20  # streams whose first entries are read at once; their size decides about the next number
 
 
 @dataclass(frozen=True)
 class Extent:
-    """Which part of a stream is looked at, both ids included; length: entries of the whole stream."""
+    """Range of a stream, both IDs included; length: entries of the complete stream."""
 
     first: StreamId
     last: StreamId
@@ -38,15 +38,15 @@ class Extent:
 
 
 def extent(server: Server, stream: str | bytes, criteria: Criteria) -> Extent:
-    """The range that is meant, ending at the stream's last id of this moment: what comes later is not in it.
+    """Return the range of the criteria, up to the stream's present last ID: later entries are not in it.
 
-    Raises ServerReplyError where there is no such stream, WrongKeyTypeError, ServerError.
+    Raises ServerReplyError if the stream does not exist, WrongKeyTypeError, ServerError.
     """
     clock, info = server.pipeline([("TIME",), ("XINFO", "STREAM", stream)])
     state = read_stream_state(server, stream, info)
     if not state.exists:
         raise ServerReplyError(
-            f"there is no stream {stream!r} at {server.address}; rstream dead list shows those with dead letters"
+            f"there is no stream {stream!r} at {server.address}. To list streams with dead letters: rstream dead list"
         )
     if isinstance(clock, ReplyError):
         raise server.error_of(clock, ("TIME",))
@@ -55,35 +55,36 @@ def extent(server: Server, stream: str | bytes, criteria: Criteria) -> Extent:
 
 
 class PageSize:
-    """How many dead letters to ask for: near so many bytes of them, and no more than are wanted. first: at first."""
+    """Number of dead letters to read at a time: about page_bytes, and at most as many as can be used. first: of the
+    first page."""
 
     def __init__(self, limits: DeadLetterLimits = DEAD_LETTER_LIMITS, first: int | None = None) -> None:
         self.limits = limits
         first = limits.first_page if first is None else first
         self._sizer = PageSizer(first, limits.largest_page, limits.page_bytes)
-        self._share = 1.0  # of the dead letters that were read, those that were meant
+        self._share = 1.0  # of the dead letters that were read: those that match
 
-    def next(self, wanted: int | None = None) -> int:
-        """wanted: dead letters that can be used."""
-        if wanted is None:
+    def next(self, limit: int | None = None) -> int:
+        """Return the size of the next page. limit: dead letters that can be used."""
+        if limit is None:
             return self._sizer.size
-        return max(1, min(self._sizer.size, int(wanted / max(self._share, 1e-3)) + 1 if self._share < 1 else wanted))
+        return max(1, min(self._sizer.size, int(limit / max(self._share, 1e-3)) + 1 if self._share < 1 else limit))
 
-    def learn(self, read: int, size: int, meant: int) -> None:
-        """A page of `read` dead letters had so many bytes, and so many dead letters were meant."""
+    def learn(self, read: int, size: int, selected: int) -> None:
+        """Learn from a page of `read` dead letters. size: its bytes; selected: dead letters that matched."""
         if read:
             self._sizer.learn(read, size)
-            self._share = meant / read
+            self._share = selected / read
 
     def too_large(self) -> bool:
-        """A page was too large to be held; False where it cannot be smaller."""
+        """Halve the size after a page that was too large. Return False if it cannot be smaller."""
         smaller = self._sizer.size > 1
         self._sizer.too_large()
         return smaller
 
 
 def pages_of(names: Sequence[T], size: PageSize) -> Iterator[Sequence[T]]:
-    """So many at a time as `size` says then: whoever asks for their entries tells it how large these were."""
+    """Yield names in pages of this size. The caller reports to `size` how large their entries were."""
     start = 0
     while start < len(names):
         page = names[start : start + size.next()]
@@ -92,18 +93,18 @@ def pages_of(names: Sequence[T], size: PageSize) -> Iterator[Sequence[T]]:
 
 
 def read_page(
-    server: Server, stream: str | bytes, first: StreamId, last: StreamId, size: PageSize, wanted: int | None = None
+    server: Server, stream: str | bytes, first: StreamId, last: StreamId, size: PageSize, limit: int | None = None
 ) -> tuple[DeadLetterPage, int]:
-    """(the page from `first` on, bytes of the reply). wanted: dead letters that can be used. Raises ReplyTooLargeError,
-    ServerError."""
-    count = size.next(wanted)
+    """Return (the page from `first` on, bytes of the reply). limit: dead letters that can be used. Raises
+    ReplyTooLargeError, ServerError."""
+    count = size.next(limit)
     command = ("XRANGE", stream, bytes(first), bytes(last), "COUNT", count)
-    there = server.of(stream)
-    there.request(pack(*command))
-    reply = there.receive(None if count == 1 else size.limits.most_bytes)
+    node = server.of(stream)
+    node.request(pack(*command))
+    reply = node.receive(None if count == 1 else size.limits.max_bytes)
     if bytes(reply[:1]) == b"-":
         error = ReplyError(bytes(reply[1:500]).decode("utf-8", "replace").strip())
-        raise there.error_of(error, command)
+        raise node.error_of(error, command)
     return DeadLetterPage(decode_entries(reply)), len(reply)
 
 
@@ -120,7 +121,7 @@ def dead_letter_pages(
     criteria: Criteria,
     limits: DeadLetterLimits = DEAD_LETTER_LIMITS,
 ) -> Iterator[tuple[DeadLetterPage, Index]]:
-    """Page after page, with the dead letters that are meant; a page that holds none, too. Raises ServerError."""
+    """Yield all pages with the rows of matching dead letters, also pages without any. Raises ServerError."""
     size = PageSize(limits)
     first: StreamId | None = within.first
     while first is not None and first <= within.last:
@@ -135,13 +136,13 @@ def dead_letter_pages(
 
 
 def following(entry: bytes) -> StreamId | None:
-    """The next id; None where there is none."""
+    """Return the next ID; None if there is none."""
     parsed = StreamId.parse(entry)
     return None if parsed == MAX_ID else parsed.next()
 
 
 def run_with_smaller_pages(session: Session, size: PageSize, step: Callable[[Server], T]) -> T:
-    """Run a step that reads a page of this size; again with a smaller one where that was too large to be held. Raises
+    """Run a step that reads a page of this size. If the page was too large, run it again with a smaller one. Raises
     ServerError."""
     while True:
         try:

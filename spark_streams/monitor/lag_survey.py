@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from spark_streams.deadletter.envelope import says_where_from
+from spark_streams.deadletter.envelope import names_origin
 from spark_streams.errors import NotPermittedError, RStreamError, WrongKeyTypeError
 from spark_streams.model.ids import MAX_ID, MIN_ID, StreamId
 from spark_streams.monitor.groups import shown
@@ -192,7 +192,7 @@ def _stream(key: str | bytes, reply: Reply) -> tuple[StreamStanding, StreamId]:
     if ends is None:
         return plain, MIN_ID
     both = (ends.first[1], ends.last[1])
-    has_dead_letters, end_bytes = any(map(says_where_from, both)), sum(len(word) for one in both for word in one)
+    has_dead_letters, end_bytes = any(map(names_origin, both)), sum(len(word) for one in both for word in one)
     told = replace(plain, first=str(ends.first[0]), has_dead_letters=has_dead_letters, end_bytes=end_bytes)
     return told, ends.first[0]
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from spark_streams.deadletter.criteria import Criteria
-from spark_streams.deadletter.envelope import MARK, Mark, opened
+from spark_streams.deadletter.envelope import MARK, Mark, open_envelope
 from spark_streams.deadletter.redrive.purge import purge
 from spark_streams.deadletter.redrive.redrive import Redrive
 from spark_streams.deadletter.redrive.redrive_plan import RedriveOptions
@@ -207,7 +207,7 @@ class Lives:
         for stream, places in ((DEAD, found.dead), (PARKED, found.parked)):
             for _, words in self._entries(stream):
                 if words[0] != FOREIGN:
-                    original, envelope = opened(words)
+                    original, envelope = open_envelope(words)
                     places[self._same(list(original))] += 1
                     found.letters[int(words[1])] = envelope
         for _, words in self._entries(RETRY):

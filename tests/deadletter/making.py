@@ -8,7 +8,7 @@ from typing import Any
 
 import redis
 
-from spark_streams.deadletter.envelope import MARK, dead_letter_fields, opened
+from spark_streams.deadletter.envelope import MARK, dead_letter_fields, open_envelope
 from spark_streams.deadletter.limits import DEAD_LETTER_LIMITS
 from spark_streams.deadletter.redrive.redrive import Redrive, Report
 from spark_streams.deadletter.redrive.redrive_plan import RedriveOptions
@@ -71,7 +71,7 @@ def marks(server: Server, stream: str = "s") -> list[bytes]:
 def envelopes(server: Server, stream: str = DEAD) -> list[dict[str, str]]:
     """What all letters say."""
     with server.client() as client:
-        return [opened(fields)[1] for _, fields in words(client, stream)]
+        return [open_envelope(fields)[1] for _, fields in words(client, stream)]
 
 
 def redrive(server: Server, dry_run: bool = False, **options: Any) -> Report:

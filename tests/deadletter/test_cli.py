@@ -89,13 +89,16 @@ def test_show_and_export_tell_everything_of_a_letter(server: Server, tmp_path: P
 @pytest.mark.parametrize(
     ("choice", "said"),
     [
-        (["--reason", "decod"], "no dead letter of dead has reason 'decod'; there are: odd (60), decode (30)"),
-        (["--reason", "a*", "--reason", "b*"], "has reason 'a*' or 'b*'; there are: odd (60), decode (30)"),
-        (["--stage", "query"], "no dead letter of dead has stage 'query'; there are: read (90)"),
-        (["--stream", "t"], "no dead letter of dead has stream 't'; there are: s (90)"),
-        (["--error", "E"], "no dead letter of dead has error 'E'; there are: (none) (90)"),
-        (["--field", "n=x"], "none of the 90 dead letters of dead is all that was asked for; rstream dead list dead "),
-        (["--reason", "odd", "--older", "1d"], "none of the 90 dead letters of dead is all that was asked for; "),
+        (["--reason", "decod"], "no dead letter of dead has reason 'decod'. It has: odd (60), decode (30)"),
+        (["--reason", "a*", "--reason", "b*"], "has reason 'a*' or 'b*'. It has: odd (60), decode (30)"),
+        (["--stage", "query"], "no dead letter of dead has stage 'query'. It has: read (90)"),
+        (["--stream", "t"], "no dead letter of dead has stream 't'. It has: s (90)"),
+        (["--error", "E"], "no dead letter of dead has error 'E'. It has: (none) (90)"),
+        (
+            ["--field", "n=x"],
+            "none of the 90 dead letters of dead matches all criteria. To count them by kind: rstream dead list dead",
+        ),
+        (["--reason", "odd", "--older", "1d"], "none of the 90 dead letters of dead matches all criteria. "),
     ],
 )
 def test_a_choice_that_means_nothing_says_what_there_is(server: Server, choice: list[str], said: str) -> None:
@@ -117,7 +120,7 @@ def test_only_the_most_frequent_of_many_values_are_named(server: Server) -> None
     for number in range(13):
         fill(server, 13 - number, first=1, reason=f"r{number}\x1b")
     told = dead(server, "list", DEAD, "--reason", "x").output
-    assert "there are: r0\\x1b (13), r1\\x1b (12)," in told
+    assert "It has: r0\\x1b (13), r1\\x1b (12)," in told
     assert told.endswith("r9\\x1b (4) and 3 more\n")
 
 
@@ -126,7 +129,7 @@ def test_a_stream_without_dead_letters_is_said_to_have_none(server: Server) -> N
         client.xadd("s", {"n": 1})
     for asked in (["list", "s"], ["show", "s"], ["redrive", "s"]):
         told = dead(server, *asked).output
-        assert "s holds no dead letters; rstream dead list names the streams that do\n" in told
+        assert "s holds no dead letters. To list streams with dead letters: rstream dead list\n" in told
 
 
 def test_show_one_dead_letter_by_its_id(server: Server) -> None:
@@ -201,16 +204,16 @@ def test_purge_asks_and_deletes_what_is_meant(server: Server, monkeypatch: pytes
         (["list", "none"], 1, "[RSTREAM_SERVER_REPLY] there is no stream 'none'"),
         (["list", "text"], 1, "[RSTREAM_WRONG_KEY_TYPE] key 'text'"),
         (["list", "--reason", "x"], 2, "options that select dead letters need a STREAM"),
-        (["list", DEAD, "--field", "n"], 2, "field 'n' is not NAME=VALUE"),
+        (["list", DEAD, "--field", "n"], 2, "field 'n' is not of the form NAME=VALUE"),
         (["list", DEAD, "--older", "soon"], 2, "older='soon': "),
         (["show", DEAD, "--first-id", "x-1"], 2, "first id='x-1': not an entry ID"),
         (["redrive", DEAD, "--rate", "0"], 2, "'--rate': 0 is not in the range x>=1"),
-        (["redrive", DEAD, "--to", DEAD], 2, "would be sent to 'dead' itself"),
+        (["redrive", DEAD, "--to", DEAD], 2, "cannot be sent to 'dead' itself"),
         (["redrive", DEAD, "--transform", "nowhere:x"], 1, "[RSTREAM_TRANSFORM] transform 'nowhere:x': nowhere cannot"),
         (
             ["redrive", DEAD, "--to", "text"],
             1,
-            "[RSTREAM_WRONG_KEY_TYPE] dead letters of stream 'dead' cannot go to key",
+            "[RSTREAM_WRONG_KEY_TYPE] dead letters of stream 'dead' cannot be moved to key",
         ),
         (["purge", "none", "--yes"], 1, "[RSTREAM_SERVER_REPLY] there is no stream 'none'"),
     ],

@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_streams.deadletter.envelope import FIELDS, MARK, NAMES, Mark, dead_letter_fields, is_dead_letter, opened
+from spark_streams.deadletter.envelope import (
+    FIELDS,
+    MARK,
+    NAMES,
+    Mark,
+    dead_letter_fields,
+    is_dead_letter,
+    open_envelope,
+)
 
 TOLD = {"stream": "s", "id": "1-0", "group": "g", "reason": "decode", "first-failed": "t1", "last-failed": "t1"}
 
@@ -15,7 +23,7 @@ def test_a_letter_is_the_entry_and_every_name_of_the_envelope_in_order() -> None
     words = dead_letter_fields([b"n", b"\xff\r\n", b"", b""], TOLD)
     assert words[:4] == [b"n", b"\xff\r\n", b"", b""]
     assert tuple(words[4::2]) == FIELDS
-    fields, envelope = opened(words)
+    fields, envelope = open_envelope(words)
     assert (fields, tuple(envelope)) == ([b"n", b"\xff\r\n", b"", b""], NAMES)
     assert envelope == {**dict.fromkeys(NAMES, ""), **TOLD, "redrives": "0"}
 
@@ -25,7 +33,7 @@ def test_an_entry_that_was_sent_back_and_dies_again_remembers_when_it_failed_fir
 ):
     mark = Mark(2, "t0", "dead letters/5-1")
     words = dead_letter_fields([b"n", b"1", MARK, bytes(mark)], {**TOLD, "redrives": "0"})
-    fields, envelope = opened(words)
+    fields, envelope = open_envelope(words)
     assert fields == [b"n", b"1"]
     assert (envelope["redrives"], envelope["previous"]) == ("2", "dead letters/5-1")
     assert (envelope["first-failed"], envelope["last-failed"]) == ("t0", "t1")
@@ -34,15 +42,15 @@ def test_an_entry_that_was_sent_back_and_dies_again_remembers_when_it_failed_fir
 def test_a_field_that_only_looks_like_a_mark_is_the_users_own() -> None:
     for value in (b"", b"x y z", b"1", b"1 2"):
         entry = [b"n", b"1", MARK, value]
-        assert opened(dead_letter_fields(entry, TOLD))[0] == entry
+        assert open_envelope(dead_letter_fields(entry, TOLD))[0] == entry
     before = [MARK, b"1 t s/1-0", b"n", b"1"]
-    assert opened(dead_letter_fields(before, TOLD))[0] == before
+    assert open_envelope(dead_letter_fields(before, TOLD))[0] == before
 
 
 def test_a_letter_of_a_letter_is_opened_one_at_a_time() -> None:
     inner = dead_letter_fields([b"n", b"1"], TOLD)
     outer = dead_letter_fields(inner, {**TOLD, "stream": "dead"})
-    fields, envelope = opened(outer)
+    fields, envelope = open_envelope(outer)
     assert (fields, envelope["stream"]) == (inner, "dead")
 
 
@@ -50,14 +58,14 @@ def test_a_letter_that_becomes_a_letter_keeps_its_past() -> None:
     """Somebody reads dead letters: how often they were sent back must not begin anew, or they go round for ever."""
     inner = dead_letter_fields([b"n", b"1", MARK, bytes(Mark(2, "t0", "dead/5-1"))], TOLD)
     outer = dead_letter_fields(inner, {**TOLD, "stream": "dead", "first-failed": "t2", "last-failed": "t2"})
-    fields, envelope = opened(outer)
+    fields, envelope = open_envelope(outer)
     assert fields == inner
     assert (envelope["stream"], envelope["redrives"], envelope["previous"]) == ("dead", "2", "dead/5-1")
     assert (envelope["first-failed"], envelope["last-failed"]) == ("t0", "t2")
     sent_back = [*inner, MARK, bytes(Mark(3, "t0", "dead/9-1"))]  # what is said last holds
-    assert opened(dead_letter_fields(sent_back, TOLD))[1]["redrives"] == "3"
+    assert open_envelope(dead_letter_fields(sent_back, TOLD))[1]["redrives"] == "3"
     partly = [b"n", b"1", b"dl.stream", b"s", b"dl.id", b"1-0", b"dl.redrives", b"7"]  # the user's own fields
-    assert opened(dead_letter_fields(partly, TOLD))[1]["redrives"] == "0"
+    assert open_envelope(dead_letter_fields(partly, TOLD))[1]["redrives"] == "0"
 
 
 @pytest.mark.parametrize(
@@ -82,9 +90,12 @@ def test_a_letter_is_what_has_the_whole_envelope_behind_it(fields: list[bytes], 
 
 
 def test_an_envelope_of_another_writer_may_lack_names_and_what_is_no_letter_has_none() -> None:
-    assert opened([b"n", b"1", b"dl.stream", b"s", b"dl.id", b"1-0"]) == ([b"n", b"1"], {"stream": "s", "id": "1-0"})
-    assert opened([b"dl.id", b"7", b"n", b"1"]) == ([b"dl.id", b"7", b"n", b"1"], {})
-    assert opened([]) == ([], {})
+    assert open_envelope([b"n", b"1", b"dl.stream", b"s", b"dl.id", b"1-0"]) == (
+        [b"n", b"1"],
+        {"stream": "s", "id": "1-0"},
+    )
+    assert open_envelope([b"dl.id", b"7", b"n", b"1"]) == ([b"dl.id", b"7", b"n", b"1"], {})
+    assert open_envelope([]) == ([], {})
 
 
 def test_a_name_that_the_envelope_does_not_have_is_an_error() -> None:
@@ -100,6 +111,6 @@ def test_whatever_the_fields_are_they_come_back(pairs: list[tuple[bytes, bytes]]
     words = [word for pair in pairs for word in pair]
     mark = Mark(1, "t", f"{where.decode('utf-8', 'surrogateescape')}/1-0")
     assert Mark.parse(bytes(mark)) == mark
-    fields, envelope = opened(dead_letter_fields([*words, MARK, bytes(mark)], TOLD))
+    fields, envelope = open_envelope(dead_letter_fields([*words, MARK, bytes(mark)], TOLD))
     assert list(fields) == words
     assert envelope["previous"] == mark.previous

@@ -7,7 +7,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_streams.deadletter.envelope import FIELDS, MARK, NAMES, dead_letter_fields, opened, raw
+from spark_streams.deadletter.envelope import FIELDS, MARK, NAMES, dead_letter_fields, open_envelope, raw
 from spark_streams.deadletter.kind_counts import KindCounts
 from spark_streams.deadletter.page import DeadLetterPage
 from spark_streams.wire.connection.connection import pack
@@ -34,20 +34,20 @@ def test_columns_and_single_letters_agree(entries: list[list[bytes]], more: int)
     page = page_of(entries)
     assert page.count == len(entries)
     rows = np.arange(page.count)[:: 1 + more % 3]
-    expected = [opened(entries[row]) for row in rows]
+    expected = [open_envelope(entries[row]) for row in rows]
     fields = [[word for pair in found for word in pair] for found in page.originals(rows).to_pylist()]
     assert fields == [list(original) for original, _ in expected]
-    whole = [[word for pair in found for word in pair] for found in page.whole(rows).to_pylist()]
+    whole = [[word for pair in found for word in pair] for found in page.all_fields(rows).to_pylist()]
     assert whole == [entries[row] for row in rows]
     for name in NAMES:
-        told = page.told(name).to_pylist()
+        told = page.envelope_column(name).to_pylist()
         assert [told[row] for row in rows] == [
             raw(envelope[name]) if name in envelope else None for _, envelope in expected
         ]
     assert page.are_dead_letters()[rows].tolist() == [{"stream", "id"} <= envelope.keys() for _, envelope in expected]
     for name in (b"n", b"dl.id"):
         values = page.field(name).to_pylist()
-        originals = [opened(words)[0] for words in entries]
+        originals = [open_envelope(words)[0] for words in entries]
         own = [dict(zip(words[0::2], words[1::2], strict=True)).get(name) for words in originals]
         assert values == own
 
@@ -75,7 +75,7 @@ def test_kinds_are_counted_as_a_loop_counts_them(rows: list[tuple[bytes | None, 
 
 
 def test_counts_of_very_many_kinds_stay_small() -> None:
-    counts = KindCounts(most=10)
+    counts = KindCounts(max_kinds=10)
     for start in range(0, 100, 5):
         values = pa.array([b"%d" % n for n in range(start, start + 5)], pa.binary())
         counts.add(values, [values, "x"], np.arange(5))

@@ -14,7 +14,7 @@ import redis
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_streams.deadletter.envelope import FIELDS, dead_letter_fields, is_dead_letter, opened, unmarked
+from spark_streams.deadletter.envelope import FIELDS, dead_letter_fields, is_dead_letter, open_envelope, split_mark
 from spark_streams.deadletter.inspect.export import as_line
 from spark_streams.deadletter.page import DeadLetterPage
 from spark_streams.deadletter.redrive.redrive_plan import RedriveOptions, origins, plan_page
@@ -68,10 +68,10 @@ def test_any_entry_can_be_read_as_what_it_may_be_taken_for(chance: random.Random
     assert len(returned.attempts().number) == count
     offsets, _, values = returned.fields()
     assert offsets[-1].as_py() == len(values)
-    assert returned.foreign == sum(ReturnedEntry.of(fields) is None for fields in entries)
+    assert returned.foreign == sum(ReturnedEntry.parse(fields) is None for fields in entries)
     for fields in entries:
-        assert opened(dead_letter_fields(fields, {"redrives": "0"}))[1].keys() >= {"stream", "id"}
-        assert is_dead_letter(fields) == (len(opened(unmarked(fields)[0])[1]) == len(FIELDS))
+        assert open_envelope(dead_letter_fields(fields, {"redrives": "0"}))[1].keys() >= {"stream", "id"}
+        assert is_dead_letter(fields) == (len(open_envelope(split_mark(fields)[0])[1]) == len(FIELDS))
     infer(entries)
 
 
@@ -120,7 +120,7 @@ def test_a_forged_registry_of_shards_beside_a_plain_stream_is_not_believed(
     client.xadd("s", {"n": 1})
     client.hset("rstream:shards:{s}", mapping=registry)
     assert drain(reader(server)) == [[1]]
-    assert "is read as a plain stream: key 'rstream:shards:{s}' says" in caplog.text
+    assert "is read as a plain stream: key 'rstream:shards:{s}' holds" in caplog.text
     forget_all()
 
 

@@ -75,7 +75,7 @@ def test_letters_that_name_no_stream_to_go_to_are_told(engine_server: Server, tm
         (["redrive.rate=0"], 2, "[RSTREAM_CONFIG] redrive.rate must be at least 1"),
         (["letters.reasons=[1]"], 2, "[RSTREAM_CONFIG] letters.reasons must be a list of strings, not [1]"),
         (["letters.older=soon"], 2, "[RSTREAM_INVALID_OPTION] older='soon': "),
-        (["redrive.to=flights:dead"], 2, "[RSTREAM_INVALID_OPTION] dead letters of 'flights:dead' would be sent to"),
+        (["redrive.to=flights:dead"], 2, "[RSTREAM_INVALID_OPTION] dead letters of 'flights:dead' cannot be sent to"),
         (["redrive.transform=nowhere:x"], 1, "[RSTREAM_TRANSFORM] transform 'nowhere:x': nowhere cannot be imported"),
         ([], 1, "[RSTREAM_SERVER_REPLY] there is no stream 'flights:dead' at "),
     ],

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 import redis
 
-from spark_streams.deadletter.envelope import FIELDS, MARK, dead_letter_fields, opened
+from spark_streams.deadletter.envelope import FIELDS, MARK, dead_letter_fields, open_envelope
 from spark_streams.errors import InvalidOptionError, RStreamError
 from spark_streams.model.keys import read_retry_stream, retry_stream, returned_stream
 from spark_streams.source.microbatch.remove import Removing
@@ -110,7 +110,7 @@ def test_an_entry_that_never_fits_is_tried_after_each_delay_and_is_then_one_dead
     assert [(one["dl.stream"], one["dl.id"], one["dl.deliveries"]) for one in letters] == [("s", i, "3") for i in ids]
     with Connection(Address.parse(server.url)) as connection:  # redis-py's replies have no name twice
         for _, words in connection.execute("XRANGE", "dead", "-", "+"):
-            own, envelope = opened(words)
+            own, envelope = open_envelope(words)
             assert list(own[0::2]) == [b"n", b"other"]
             assert len(envelope) == 15
     for one in letters:
@@ -606,7 +606,7 @@ def test_an_envelope_that_waits_can_be_read_by_versions_that_know_no_tries(serve
     with server.client() as raw:
         [(_, words)] = raw.execute_command("XRANGE", FIRST, "-", "+")
     flat = [word for pair in dict(words).items() for word in pair] if isinstance(words, dict) else list(words)
-    own, envelope = opened(flat)
+    own, envelope = open_envelope(flat)
     assert list(own) == [b"n", b"bad 0", b"other", b"x\r\ny"]
     assert len(envelope) == 15
 

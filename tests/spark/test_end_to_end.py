@@ -186,7 +186,7 @@ def test_a_key_that_is_no_stream_is_named(spark: SparkSession, server: Server, t
 
 def test_what_a_stream_cannot_do_is_named(spark: SparkSession, server: Server, tmp_path: Path) -> None:
     frame = spark.range(3)
-    with pytest.raises(Exception, match="RSTREAM_UNSUPPORTED.*is not overwritten"):
+    with pytest.raises(Exception, match="RSTREAM_UNSUPPORTED.*cannot be overwritten"):
         frame.write.format("rstream").mode("overwrite").options(url=server.url, stream="s").save()
     with pytest.raises(
         Exception, match="RSTREAM_INVALID_OPTION.*'group' is one of spark.readStream, not of spark.read"

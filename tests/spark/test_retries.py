@@ -92,7 +92,7 @@ def test_letters_that_wait_go_where_the_source_looks(
 
 def test_what_a_retry_needs_is_asked_for(spark: SparkSession) -> None:
     rows = spark.createDataFrame([], "_stream STRING, _id STRING, _fields MAP<BINARY, BINARY>")
-    with pytest.raises(SchemaError, match="which try a row is at without column _attempt, _first_failed"):
+    with pytest.raises(SchemaError, match="retries need column _attempt, _first_failed"):
         route_dead_letters(rows, "true", "x", group="g", retry_delay="1m")
     with pytest.raises(InvalidOptionError, match="retry_delay needs group"):
         route_dead_letters(rows, "true", "x", retry_delay="1m")

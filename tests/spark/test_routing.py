@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_streams import route_dead_letters
-from spark_streams.deadletter.envelope import MARK, NAMES, Mark, dead_letter_fields, opened
+from spark_streams.deadletter.envelope import MARK, NAMES, Mark, dead_letter_fields, open_envelope
 from spark_streams.errors import SchemaError
 from spark_streams.wire.address.address import Address
 from spark_streams.wire.connection.connection import Connection
@@ -36,7 +36,7 @@ def letters_in(server: Server, stream: str = "dead") -> list[tuple[dict[bytes, b
     with Connection(Address.parse(server.url)) as connection:  # redis-py's replies have no name twice
         replies = connection.execute("XRANGE", stream, "-", "+")
     for _, words in replies:
-        fields, envelope = opened(words)
+        fields, envelope = open_envelope(words)
         found.append((dict(zip(fields[0::2], fields[1::2], strict=True)), envelope))
     return sorted(found, key=lambda one: one[1]["id"])
 
@@ -118,7 +118,7 @@ def test_within_foreach_batch_rows_are_either_good_or_letters(
 
 
 def test_without_the_metadata_columns_it_says_what_to_declare(spark: SparkSession) -> None:
-    with pytest.raises(SchemaError, match="without column _stream, _id, _fields: declare"):
+    with pytest.raises(SchemaError, match="need column _stream, _id, _fields, .*Declare"):
         route_dead_letters(spark.range(1), "true", "x")
     frame = spark.sql("SELECT '' AS _stream, '' AS _id, map('a', 'b') AS _fields")
     with pytest.raises(SchemaError, match="'_fields' is map<string,string>, .*declare it MAP<BINARY, BINARY>"):

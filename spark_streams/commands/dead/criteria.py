@@ -64,12 +64,12 @@ def criteria_of(filters: FilterOptions) -> Criteria:
 
 def print_why_none_match(address: Address, stream: str, criteria: Criteria, for_program: bool = False) -> None:
     """Print why no dead letter matched. for_program: on standard error. Raises ServerError."""
-    from spark_streams.deadletter.criteria import Criteria, why_none_is_meant
+    from spark_streams.deadletter.criteria import Criteria, explain_no_match
     from spark_streams.deadletter.inspect.listing import count_by_kind
 
     with progress("count", quiet=for_program) as tell:
         counts = count_by_kind(address, stream, Criteria(), tell)
-    say(why_none_is_meant(stream, criteria, counts), err=for_program)
+    say(explain_no_match(stream, criteria, counts), err=for_program)
 
 
 @contextlib.contextmanager

@@ -64,13 +64,13 @@ def dead() -> None:
 def list_(stream: str | None, url: str, as_json: bool, **filters: Unpack[FilterOptions]) -> None:
     """List the streams that hold dead letters, and the entries that wait for a retry. With STREAM: count its dead
     letters by kind."""
-    from spark_streams.deadletter.inspect.listing import count_by_kind, look
+    from spark_streams.deadletter.inspect.listing import count_by_kind, fetch_streams
 
     if stream is None:
         if any(value not in (None, ()) for value in filters.values()):
             raise click.UsageError("options that select dead letters need a STREAM; name one")
         with connect(url) as server:
-            dead_letter_streams, waiting = look(server)
+            dead_letter_streams, waiting = fetch_streams(server)
         if as_json:
             print_json([*[stream_summary.facts() for stream_summary in dead_letter_streams], *map(asdict, waiting)])
             return

@@ -105,7 +105,7 @@ def redrive(
         print_json(report.facts())
     else:
         print_report(report)
-    if not report.found and not report.stopped:
+    if not report.has_matches and not report.stopped:
         print_why_none_match(address, stream, criteria, as_json)
     if report.stopped:
         sys.exit(130)

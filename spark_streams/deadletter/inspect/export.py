@@ -1,8 +1,8 @@
-"""A dead letter as a line of JSON.
+"""Dead letters as lines of JSON.
 
     {"id": "1732097-0", "envelope": {"stream": "orders", "reason": "decode", …}, "fields": {"amount": "n/a", …}}
 
-A text that is no UTF-8 (a name or a value) is written as {"base64": "…"}. Where a name is no UTF-8, or comes twice,
+A text that is not UTF-8 (a name or a value) is written as {"base64": "…"}. If a name is not UTF-8 or occurs twice,
 `fields` is a list of [name, value] instead of an object. Pure.
 """
 
@@ -17,7 +17,7 @@ from spark_streams.model.printable import json_text
 
 
 def as_json(dead_letter: DeadLetter) -> dict[str, object]:
-    """The object of one dead letter."""
+    """Return the JSON object of one dead letter."""
     return {
         "id": dead_letter.id,
         "envelope": {name: _value(value) for name, value in dead_letter.envelope.items()},
@@ -26,15 +26,15 @@ def as_json(dead_letter: DeadLetter) -> dict[str, object]:
 
 
 def fields_as_json(pairs: Sequence[tuple[str, str]]) -> dict[str, object] | list[list[object]]:
-    """`fields` of any entry. pairs: (name, value), bytes that are no UTF-8 as surrogate escapes."""
-    told = [(_value(name), _value(value)) for name, value in pairs]
-    names = [name for name, _ in told if isinstance(name, str)]
-    plain = len(names) == len(told) == len(set(names))
-    return {str(name): value for name, value in told} if plain else [list(pair) for pair in told]
+    """Return `fields` of any entry. pairs: (name, value), bytes that are not UTF-8 as surrogate escapes."""
+    shown = [(_value(name), _value(value)) for name, value in pairs]
+    names = [name for name, _ in shown if isinstance(name, str)]
+    plain = len(names) == len(shown) == len(set(names))
+    return {str(name): value for name, value in shown} if plain else [list(pair) for pair in shown]
 
 
 def as_line(dead_letter: DeadLetter) -> str:
-    """The same as text, without a line end in it."""
+    """Return the JSON object as one line, without a line end."""
     return json_text(as_json(dead_letter), separators=(",", ":"))
 
 

@@ -1,8 +1,8 @@
-"""Which of the streams that a pattern finds hold dead letters: those are nobody's input.
+"""Exclude dead-letter streams from the streams that match a pattern.
 
-Dead letters match the pattern of the streams that they come from (`orders:*`, `orders:dead`). Whoever wrote them, this
-query, another one or a job, they are known by what they are: the first entry of a stream that is found for the first
-time is looked at, once. A stream without entries says nothing yet, and is found when it has its first one.
+A dead-letter stream may match the pattern of the streams that its entries come from (`orders:*`, `orders:dead`). It is
+recognized by its entries, whichever program wrote them: when a stream is found for the first time, its first entry is
+read, once. A stream without entries is not classified before it has its first entry.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ _log = logging.getLogger("spark_streams.deadletter")
 
 
 def own_dead_letter_streams(stream: str | None) -> list[str]:
-    """A query's dead-letter stream and its parking stream; none where `stream` is None."""
+    """Return a query's dead-letter stream and its parking stream; none if `stream` is None."""
     return [] if stream is None else [stream, stream + PARKED]
 
 
 def divide(
     server: Server, names: Sequence[str], limits: DeadLetterLimits = DEAD_LETTER_LIMITS
 ) -> tuple[set[str], set[str]]:
-    """(the streams whose first entry is a dead letter, those whose first entry is none); an empty one is in neither.
+    """Return (the streams whose first entry is a dead letter, the other streams); an empty stream is in neither.
 
     Raises ServerError.
     """
     dead: set[str] = set()
-    others: set[str] = set()
+    inputs: set[str] = set()
     size = PageSize(limits, FIRST_LOOK)
     for page in pages_of(names, size):
         commands = [("XRANGE", name, "-", "+", "COUNT", 1) for name in page]
@@ -47,29 +47,30 @@ def divide(
             if reply:
                 fields = reply[0][1]
                 received += sum(map(len, fields))
-                (dead if is_dead_letter(fields) else others).add(command[1])
+                (dead if is_dead_letter(fields) else inputs).add(command[1])
         size.learn(len(page), received, len(page))
-    return dead, others
+    return dead, inputs
 
 
 class Inputs:
-    """What one query may read of what its pattern finds. It remembers: an entry may be large."""
+    """Input streams of one query. It remembers the streams' classification, because reading an entry may be
+    expensive."""
 
     def __init__(self, limits: DeadLetterLimits = DEAD_LETTER_LIMITS) -> None:
         self._limits = limits
         self._dead: set[str] = set()
-        self._others: set[str] = set()
+        self._inputs: set[str] = set()
 
-    def among(self, server: Server, found: Sequence[str]) -> list[str]:
-        """The streams to read: those that hold entries, and no dead letters. Raises ServerError."""
-        there = set(found)
-        self._dead &= there
-        self._others &= there
-        known = self._dead | self._others
-        unknown = [name for name in found if name not in known]
-        dead, others = divide(server, unknown, self._limits)
+    def filter_inputs(self, server: Server, names: Sequence[str]) -> list[str]:
+        """Return the streams to read: those with entries that are not dead letters. Raises ServerError."""
+        present = set(names)
+        self._dead &= present
+        self._inputs &= present
+        classified = self._dead | self._inputs
+        unknown = [name for name in names if name not in classified]
+        dead, inputs = divide(server, unknown, self._limits)
         for name in sorted(dead):
-            _log.info("stream %r matches the pattern and holds dead letters: it is not read", name)
+            _log.info("stream %r matches the pattern, but holds dead letters, so it is not read", name)
         self._dead |= dead
-        self._others |= others
-        return [name for name in found if name in self._others]
+        self._inputs |= inputs
+        return [name for name in names if name in self._inputs]

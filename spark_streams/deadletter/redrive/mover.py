@@ -1,9 +1,9 @@
-"""Pages of dead letters on their way back: each dead letter is moved once, whatever dies when.
+"""Move pages of dead letters. Each dead letter is moved once, whichever process dies at any time.
 
-    rstream:redrive:{stream}   the state: which run it is, and how much it has moved
+    rstream:redrive:{stream}   the state: the run, and how many dead letters it has moved
 
     begin   → WATCH state stream   GET state      is the state still ours?
-            → XRANGE stream                       a page; what was moved before is gone from it
+            → XRANGE stream                       a page, without dead letters that were moved before
     move    → WATCH streams   XINFO streams       can each of them take the entries?
             → MULTI   XADD …   XDEL ids   SET state   EXEC
 
@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from spark_streams.deadletter.ids_left import watch_destinations, watch_with_room
+from spark_streams.deadletter.ids_left import watch_and_check_ids, watch_destinations
 from spark_streams.deadletter.redrive.other_slots import append, finish, forget, in_other_slots
 from spark_streams.deadletter.redrive.page_plan import PagePlan, Part
 from spark_streams.deadletter.redrive.redrive_lock import RedriveRun
@@ -45,9 +45,9 @@ _log = logging.getLogger("spark_streams.deadletter")
 
 
 @dataclass
-class _Owed:
-    """Dead letters that were deleted and whose entry was refused. serials: of the states that the server has when they
-    are back, by one of the tries to put them back."""
+class _Unmoved:
+    """Dead letters that were deleted although their entry was refused. serials: of the states that each try to put them
+    back writes: if the server has one of them, they are back."""
 
     commands: Sequence[Command]
     why: ReplyError
@@ -55,27 +55,27 @@ class _Owed:
 
 
 class Mover:
-    """The transactions of one run. vanished: dead letters that were moved and that another program had deleted a moment
+    """Transactions of one run. vanished: dead letters that were moved, but that another program had deleted just
     before."""
 
     def __init__(self, run: RedriveRun) -> None:
         self.vanished = 0
         self._run = run
-        # A query takes what waits for another try: what it has taken must not be moved, too.
+        # A query takes entries that wait for a retry: these must not be moved, too.
         self._is_taken_from = read_retry_stream(run.stream) is not None
         self._tries = 0  # of this page
         self._sent: dict[int, PagePlan] = {}  # by serial: since the last transaction that is known to have succeeded
-        self._owed: _Owed | None = None
+        self._unmoved: _Unmoved | None = None
 
     def begin(self) -> PagePlan | None:
-        """Watch the state, and finish what an earlier process or connection has left. Return the plan of a page that
-        turns out to be moved; else None, and a page may be read and moved.
+        """Watch the state, and finish the page that an earlier process or connection began. Return the plan of a page
+        whose move turns out to be executed; otherwise None, and a page may be read and moved.
 
         Raises RedriveTakenError, ServerError; then it may be called again.
         """
         run = self._run
-        if self._owed is not None:
-            self._put_back(self._owed)
+        if self._unmoved is not None:
+            self._put_back(self._unmoved)
         watched = [run.stream] if self._tries < WATCHED_TRIES or self._is_taken_from else []
         run.watch(*watched)
         moved = self._sent.get(run.state.serial)
@@ -105,7 +105,7 @@ class Mover:
         if refused:
             raise ServerReplyError(
                 f"{len(refused)} dead letters of stream {run.stream!r} at {run.session.address} could not "
-                f"be moved and stay where they are: {refused[0].message}"
+                f"be moved, and stay in it: {refused[0].message}"
             )
         return True
 
@@ -113,80 +113,80 @@ class Mover:
         self._sent.clear()
         self._tries = 0
 
-    def _close(self, plan: PagePlan, here: Part, appended: Sequence[Part]) -> bool:
-        """Append the entries that go to streams here; delete their dead letters, and those that were appended. Return
-        False if something that is watched has changed."""
+    def _close(self, plan: PagePlan, local: Part, appended: Sequence[Part]) -> bool:
+        """Append the entries for streams in this slot. Delete their dead letters, and those of the appended parts.
+        Return False if a watched key has changed."""
         run, home = self._run, self._run.home
-        streams = [plan.to[code] for code in np.unique(plan.target[here.places]).tolist()]
+        streams = [plan.to[code] for code in np.unique(plan.target[local.places]).tolist()]
         if self._tries < WATCHED_TRIES and not appended:
-            watch_destinations(home, run.stream, streams, streams, len(here.ids))
+            watch_destinations(home, run.stream, streams, streams, len(local.ids))
         else:  # without WATCH, dead letters may have to be put back
-            watch_destinations(home, run.stream, [], [*streams, run.stream], len(here.ids))
-        places = np.concatenate([here.places, *[part.places for part in appended]])
-        ids: list[bytes] = [*here.ids, *[entry for part in appended for entry in part.ids]]
+            watch_destinations(home, run.stream, [], [*streams, run.stream], len(local.ids))
+        places = np.concatenate([local.places, *[part.places for part in appended]])
+        ids: list[bytes] = [*local.ids, *[entry for part in appended for entry in part.ids]]
         moved = int(np.count_nonzero(places < plan.moved))
         state = run.next(moved, len(places) - moved)
         self._sent[state.serial] = plan
         delete: Command = ("XDEL", run.stream, *ids)
-        results = execute_packed(home, here.requests, len(here.ids), delete, state.store(run.stream))
+        results = execute_packed(home, local.requests, len(local.ids), delete, state.store(run.stream))
         if results is None:
             return False
         run.state = state
-        added, deleted = results[: len(here.ids)], results[len(here.ids)]
+        added, deleted = results[: len(local.ids)], results[len(local.ids)]
         self.vanished += len(ids) - deleted if isinstance(deleted, int) else 0
         failed = errors_among(added)
         if failed:
-            rows = plan.rows[here.places[[place for place, _ in failed]]]
-            fields = [[word for pair in pairs for word in pair] for pairs in plan.page.whole(rows).to_pylist()]
-            self._owed = _Owed([("XADD", run.stream, "*", *words) for words in fields], failed[0][1])
-            self._put_back(self._owed)
+            rows = plan.rows[local.places[[place for place, _ in failed]]]
+            fields = [[word for pair in pairs for word in pair] for pairs in plan.page.all_fields(rows).to_pylist()]
+            self._unmoved = _Unmoved([("XADD", run.stream, "*", *words) for words in fields], failed[0][1])
+            self._put_back(self._unmoved)
         return True
 
-    def _put_back(self, owed: _Owed) -> None:
-        """Append these to the dead letters again, each once. Raises ServerReplyError, also when that is done."""
-        run, count = self._run, len(owed.commands)
+    def _put_back(self, unmoved: _Unmoved) -> None:
+        """Append these dead letters to their stream again, each once. Raises ServerReplyError, also after success."""
+        run, count = self._run, len(unmoved.commands)
         results: list[Reply] | None = None
         tries = 0
         while results is None:
             # While the stream is watched, no XADD that is executed is refused: a lost reply leaves no doubt.
             stored = run.stored(*([run.stream] if tries < WATCHED_TRIES else []))
-            if stored is not None and stored.serial in owed.serials:  # the reply was lost
+            if stored is not None and stored.serial in unmoved.serials:  # the reply was lost
                 run.state = stored
                 break
-            self._require_room(owed)
+            self._require_ids(unmoved)
             if stored is None:  # another process has taken over meanwhile, and the state is its own
-                results = transact_each(run.home, owed.commands)
+                results = transact_each(run.home, unmoved.commands)
             else:
                 run.state = stored
                 state = run.next(-count)
-                owed.serials.add(state.serial)
-                results = transact_each(run.home, [*owed.commands, state.store(run.stream)])
+                unmoved.serials.add(state.serial)
+                results = transact_each(run.home, [*unmoved.commands, state.store(run.stream)])
                 run.state = stored if results is None else state
             tries += 1
         refused = errors_among((results or [])[:count])
         if refused:
-            raise self._lost([owed.commands[place] for place, _ in refused], owed.why, refused[0][1])
-        self._owed = None
+            raise self._lost([unmoved.commands[place] for place, _ in refused], unmoved.why, refused[0][1])
+        self._unmoved = None
         raise ServerReplyError(
             f"{count} dead letters of stream {run.stream!r} at {run.session.address} could not be moved and were put "
-            f"back at its end: {owed.why}"
+            f"back at its end: {unmoved.why}"
         )
 
-    def _require_room(self, owed: _Owed) -> None:
-        """Check that the stream of dead letters can take these again. Raises ServerReplyError."""
+    def _require_ids(self, unmoved: _Unmoved) -> None:
+        """Require that the dead-letter stream can take these again. Raises ServerReplyError."""
         try:
-            watch_with_room(self._run.home, [], [self._run.stream], len(owed.commands))
+            watch_and_check_ids(self._run.home, [], [self._run.stream], len(unmoved.commands))
         except (WrongKeyTypeError, IdsExhaustedError) as error:
-            raise self._lost(owed.commands, owed.why, error) from None
+            raise self._lost(unmoved.commands, unmoved.why, error) from None
 
-    def _lost(self, letters: Sequence[Command], why: ReplyError, error: Exception) -> ServerReplyError:
-        """Dead letters that no stream takes: their fields go to the log. Return the error."""
+    def _lost(self, commands: Sequence[Command], why: ReplyError, error: Exception) -> ServerReplyError:
+        """Log the fields of dead letters that no stream takes. Return the error."""
         run = self._run
-        self._owed = None
-        for command in letters:
+        self._unmoved = None
+        for command in commands:
             _log.error("a dead letter of stream %r that no stream takes has the fields %r", run.stream, command[3:])
         return ServerReplyError(
-            f"{len(letters)} dead letters of stream {run.stream!r} at {run.session.address} could not be moved "
+            f"{len(commands)} dead letters of stream {run.stream!r} at {run.session.address} could not be moved "
             f"({why}), and could not be put back ({error}). They are in no stream: the log has their fields. Restore "
             "the stream, and append them with XADD"
         )
@@ -196,7 +196,7 @@ class Rehearsal(Mover):
     """A dry run: it counts what would be moved, and sends nothing."""
 
     def begin(self) -> None:
-        """There is nothing to finish."""
+        """Do nothing: a dry run leaves no state."""
 
     def move(self, plan: PagePlan) -> bool:
         """Count the page."""

@@ -1,4 +1,4 @@
-"""Dead letters that go to streams in other slots of a cluster: no transaction covers both sides.
+"""Move dead letters to streams in other slots of a cluster, where no transaction covers both streams.
 
     rstream:redrive:{stream}          the state: `to` names the streams that a page is on its way to
     rstream:redriven:{to}:<stream>    the dead letters of that page that `to` has an entry of
@@ -9,12 +9,12 @@
     forget     → WATCH redriven   GET state   MULTI   DEL redriven   EXEC
                → MULTI   SET state without `to`   EXEC
 
-`finish` is for a state with `to` that another process, or a connection, has left. It writes into `redriven` before it
-reads: a transaction of a process that stood still meanwhile has been executed by then, or fails by its WATCH.
+`finish` handles a state with `to` that an earlier process or connection has written. It writes into `redriven` before
+it reads: a transaction of a process that stood still has been executed by then, or fails by its WATCH.
 
-An XADD that fails within EXEC does not hold up the HSET (FACTS R14). `append` then removes the ids that were refused.
-If the process dies before that, `finish` believes `redriven` only if `to` holds a stream. Otherwise no entry of the
-page is in `to`, and its dead letters stay.
+An XADD that fails within EXEC does not stop the HSET (FACTS R14). `append` then removes the IDs that were refused. If
+the process dies before that, `finish` trusts `redriven` only if `to` holds a stream. Otherwise no entry of the page is
+in `to`, and its dead letters stay.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from spark_streams.model.keys import key_beside
 from spark_streams.wire.replies.multi_exec import execute_packed, transact
 from spark_streams.wire.replies.replies import errors_among
 
-_FENCE = b"by"  # a field of `redriven` that is not an id
+_FENCE = b"by"  # a field of `redriven` that is not an ID
 
 
 def redriven_key(to: str, stream: str) -> bytes:
-    """Return the key of the dead letters of a stream that `to` has an entry of, and that may not be deleted yet."""
+    """Return the key with the IDs of a stream's dead letters whose entries are in `to`, while they are not deleted."""
     return key_beside(to, "redriven", stream)
 
 
@@ -46,8 +46,8 @@ def in_other_slots(run: RedriveRun, streams: Sequence[bytes]) -> list[bytes]:
 
 
 def append(run: RedriveRun, plan: PagePlan, streams: Sequence[bytes]) -> tuple[list[Part], list[RStreamError]]:
-    """Append the entries for these streams, and note their dead letters there. Return those, and the errors of what was
-    refused. The state is watched, before and then.
+    """Append the entries for these streams, and note their dead letters there. Return the parts that were appended, and
+    the errors of refused entries. The state is watched before and after.
 
     Raises RedriveTakenError, WrongKeyTypeError, IdsExhaustedError, ServerReplyError.
     """
@@ -56,16 +56,16 @@ def append(run: RedriveRun, plan: PagePlan, streams: Sequence[bytes]) -> tuple[l
     parts: list[Part] = []
     errors: list[RStreamError] = []
     for to in streams:
-        there, key, part = run.session.of(to), redriven_key(text(to), run.stream), plan.part([to])
-        watch_destinations(there, run.stream, [key], [to], len(part.ids))
+        node, key, part = run.session.of(to), redriven_key(text(to), run.stream), plan.part([to])
+        watch_destinations(node, run.stream, [key], [to], len(part.ids))
         run.watch()  # behind the WATCH of `redriven`
         noted = [word for entry in part.ids for word in (entry, b"")]
-        results = execute_packed(there, part.requests, len(part.ids), ("HSET", key, *noted))
+        results = execute_packed(node, part.requests, len(part.ids), ("HSET", key, *noted))
         refused = dict(errors_among(require_unchanged(run, results)[:-1]))
         if refused:
-            there.execute("HDEL", key, *[part.ids[place] for place in refused])
+            node.execute("HDEL", key, *[part.ids[place] for place in refused])
         parts.append(part.without(refused))
-        errors += [there.error_of(why, ("XADD", to)) for why in refused.values()]
+        errors += [node.error_of(why, ("XADD", to)) for why in refused.values()]
     run.watch()
     return parts, errors
 
@@ -74,25 +74,25 @@ def finish(run: RedriveRun) -> None:
     """Delete the dead letters whose entries were appended. The state is watched."""
     ids: list[bytes] = []
     for to in run.state.to:
-        there, key = run.session.of(raw(to)), redriven_key(to, run.stream)
-        _, flat, kind = there.execute_all([("HSET", key, _FENCE, run.state.run), ("HGETALL", key), ("TYPE", to)])
+        node, key = run.session.of(raw(to)), redriven_key(to, run.stream)
+        _, flat, kind = node.execute_all([("HSET", key, _FENCE, run.state.run), ("HGETALL", key), ("TYPE", to)])
         if kind == b"stream":
             ids += [entry for entry in flat[0::2] if entry != _FENCE]
     _watch_alone(run)
-    found = run.home.execute_all([("XRANGE", run.stream, entry, entry) for entry in ids])
-    left = [entry for entry, entries in zip(ids, found, strict=True) if entries]
-    if left:
-        run.write(run.next(len(left)), ("XDEL", run.stream, *left))
+    replies = run.home.execute_all([("XRANGE", run.stream, entry, entry) for entry in ids])
+    remaining = [entry for entry, entries in zip(ids, replies, strict=True) if entries]
+    if remaining:
+        run.write(run.next(len(remaining)), ("XDEL", run.stream, *remaining))
     forget(run)
 
 
 def forget(run: RedriveRun) -> None:
     """Delete the notes on a page whose dead letters are deleted."""
     for to in run.state.to:
-        there, key = run.session.of(raw(to)), redriven_key(to, run.stream)
-        there.execute("WATCH", key)
+        node, key = run.session.of(raw(to)), redriven_key(to, run.stream)
+        node.execute("WATCH", key)
         run.watch()  # behind the WATCH of `redriven`: the notes of a process that has taken over stay
-        require_unchanged(run, transact(there, [("DEL", key)]))
+        require_unchanged(run, transact(node, [("DEL", key)]))
     run.watch()
     run.write(replace(run.state, to=()))
 

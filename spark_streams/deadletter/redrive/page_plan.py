@@ -1,4 +1,4 @@
-"""What a redrive is to do with one page of dead letters. Pure."""
+"""Plan of a redrive for one page of dead letters. Pure."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from spark_streams.wire.entries.lines import Index
 
 @dataclass(frozen=True)
 class Part:
-    """Dead letters of a plan that go out together. places: in the plan's `rows`; ids: theirs; requests: packed
-    XADDs."""
+    """Dead letters of a plan that are sent together. places: their indices in the plan's `rows`; ids: theirs; requests:
+    packed XADDs."""
 
     places: Index
     ids: Sequence[bytes]
     requests: bytes | memoryview = b""
 
     def without(self, refused: Collection[int]) -> Part:
-        """Return the others than these places in `ids`, without their XADDs."""
-        kept = [place for place in range(len(self.ids)) if place not in refused]
-        return Part(self.places[kept], [self.ids[place] for place in kept])
+        """Return the part without these indices of `ids`, and without XADDs."""
+        accepted = [place for place in range(len(self.ids)) if place not in refused]
+        return Part(self.places[accepted], [self.ids[place] for place in accepted])
 
 
 @dataclass(frozen=True)
 class PagePlan:
-    """What is to be done with one page. rows: of the page, that leave the dead-letter stream: first those that are
-    moved, then those that are parked; ids: theirs; requests: an XADD each; to: the streams that get entries; target:
-    each one's place in `to`.
+    """Plan for one page. rows: of the page, that leave the dead-letter stream: first those that are moved, then those
+    that are parked; ids: theirs; requests: an XADD for each; to: the destination streams; target: each row's index in
+    `to`.
 
-    moved, parked: how many; left: by the transform; homeless: that stay because they name no stream to go to; refused:
-    that stay because the stream is not open to them; counts: of moved, parked, homeless and refused ones, by (action,
-    destination, stage, reason); last: the last row that was looked at."""
+    moved, parked: their numbers; skipped: not moved by the transform; homeless: not moved because they name no stream;
+    refused: not moved because their stream is not allowed; counts: of moved, parked, homeless and refused dead letters,
+    by (action, destination, stage, reason); last: the last row that was examined."""
 
     page: DeadLetterPage
     rows: Index
@@ -46,7 +46,7 @@ class PagePlan:
     target: Index
     moved: int
     parked: int
-    left: int
+    skipped: int
     homeless: int
     refused: int
     counts: KindCounts
@@ -54,11 +54,11 @@ class PagePlan:
 
     @property
     def last_id(self) -> bytes | None:
-        """The id of the last row that was looked at; None if there is none."""
+        """The ID of the last row that was examined; None if there is none."""
         return self.page.ids[self.last].as_py() if self.last >= 0 else None
 
     def part(self, to: Collection[bytes]) -> Part:
-        """Return the dead letters that go to some of the streams."""
+        """Return the dead letters for some of the streams."""
         if len(to) == len(self.to):
             return Part(np.arange(len(self.rows)), self.ids, self.requests.data)
         codes = [place for place, stream in enumerate(self.to) if stream in to]

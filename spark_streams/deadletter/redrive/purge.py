@@ -1,4 +1,4 @@
-"""Dead letters that nobody wants any more, deleted a page at a time."""
+"""Delete dead letters, page by page."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from spark_streams.deadletter.kind_counts import KindCounts
 from spark_streams.deadletter.limits import DEAD_LETTER_LIMITS, DeadLetterLimits
 from spark_streams.deadletter.page_reader import dead_letter_pages, extent
 from spark_streams.deadletter.redrive.redrive_lock import RedriveLease
-from spark_streams.deadletter.retry.waiting_entries import refuse_what_is_read
+from spark_streams.deadletter.retry.waiting_entries import refuse_returned_entries
 from spark_streams.wire.address.address import Address
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.session import Session
@@ -18,8 +18,8 @@ from spark_streams.wire.session import Session
 
 @dataclass
 class Purged:
-    """total: entries of the stream at the start; looked_at: of them so far; deleted, or would be; counts: of these, by
-    (stream, stage, reason, error)."""
+    """total: entries of the stream at the start; looked_at: entries examined so far; deleted: dead letters that were,
+    or would be, deleted; counts: of these, by (stream, stage, reason, error)."""
 
     total: int = 0
     looked_at: int = 0
@@ -36,12 +36,12 @@ def purge(
     tell: Callable[[Purged], None] = lambda purged: None,
     limits: DeadLetterLimits = DEAD_LETTER_LIMITS,
 ) -> Purged:
-    """Delete the dead letters that are meant and are there now; other entries stay.
+    """Delete matching dead letters that the stream holds now; other entries stay.
 
-    Raises RedriveTakenError where another process moves or purges them, StreamStateError where a query reads them,
+    Raises RedriveTakenError if another process moves or purges them, StreamStateError if a query reads them,
     ServerError.
     """
-    refuse_what_is_read(stream)
+    refuse_returned_entries(stream)
     purged = Purged()
     lease = RedriveLease(address, "redrive")
     with Session(address) as session:
@@ -50,10 +50,10 @@ def purge(
                 session.run(lambda server: lease.hold(server, [stream]))
             within = session.run(lambda server: extent(server, stream, criteria))
             purged.total = within.length
-            for page, meant in dead_letter_pages(session, stream, within, criteria, limits):
+            for page, selected in dead_letter_pages(session, stream, within, criteria, limits):
                 if not dry_run:
                     lease.hold(session.get(), [stream])
-                rows = meant if limit is None else meant[: limit - purged.deleted]
+                rows = selected if limit is None else selected[: limit - purged.deleted]
                 purged.looked_at += page.count
                 purged.counts.add(page.ids, page.kind(), rows)
                 if dry_run or not len(rows):
@@ -69,7 +69,7 @@ def purge(
 
 
 def _delete(session: Session, stream: str, ids: Sequence[bytes]) -> int:
-    """How many of these dead letters were deleted. Where a reply is lost, all of them: nobody can tell any more."""
+    """Delete these dead letters, and return how many were deleted: after a lost reply, all of them."""
     tries = 0
 
     def delete(server: Server) -> int:

@@ -1,4 +1,4 @@
-"""Dead letters on their way back, page after page: read, plan, move (page_reader.py, redrive_plan.py, mover.py)."""
+"""Redrive of dead letters, page by page: read, plan, move (page_reader.py, redrive_plan.py, mover.py)."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ _PAGES_A_SECOND = 10  # under a rate
 
 @dataclass
 class Report:
-    """What a redrive has done so far, or would do.
+    """Progress of a redrive, or the result of a dry run. The names are JSON fields.
 
-    bound: the last dead letter that it may move; goes_on: whether it continues one that was killed, and how many
-    that one had moved_before; stopped: by `stop`; looked_at: dead letters; left: by the transform; homeless: that stay
-    because they name no stream to go to, or the dead-letter stream itself; refused: that stay because their stream is
-    not open to them (destinations.py); vanished: moved ones that somebody else had
-    deleted a moment before; counts: by (action, destination, stage, reason).
+    bound: the last dead letter that it may move; goes_on: whether it continues a killed redrive; moved_before: dead
+    letters that this one had moved; stopped: by `stop`; looked_at: examined dead letters; left: not moved by the
+    transform; homeless: not moved because they name no stream, or the dead-letter stream itself; refused: not moved
+    because their stream is not allowed (destinations.py); vanished: moved, but deleted by another program just before;
+    counts: by (action, destination, stage, reason).
     """
 
     stream: str
@@ -56,37 +56,37 @@ class Report:
     counts: KindCounts = field(default_factory=KindCounts)
 
     def facts(self) -> dict[str, object]:
-        """The same for programs."""
+        """Return the JSON fields."""
         rate = round((self.moved + self.parked) / self.seconds) if self.seconds else 0
         names = ("action", "to", "stage", "reason")
         kinds = [{**dict(zip(names, kind, strict=True)), **asdict(count)} for kind, count in self.counts]
         plain = {name: value for name, value in vars(self).items() if name not in ("counts", "seconds")}
-        to = [dict(zip(("action", "to", "letters"), one, strict=True)) for one in self.destinations()]
+        to = [dict(zip(("action", "to", "letters"), destination, strict=True)) for destination in self.destinations()]
         return {**plain, "destinations": to, "seconds": round(self.seconds, 3), "letters_per_second": rate, "by": kinds}
 
     def destinations(self) -> list[tuple[str, str, int]]:
-        """(action, stream, how many dead letters), by stream."""
-        found: Counter[tuple[str, str]] = Counter()
+        """Return (action, stream, number of dead letters), sorted."""
+        counts: Counter[tuple[str, str]] = Counter()
         for (action, to, _, _), count in self.counts:
-            found[action, to] += count.letters
-        return sorted((action, to, letters) for (action, to), letters in found.items())
+            counts[action, to] += count.letters
+        return sorted((action, to, letters) for (action, to), letters in counts.items())
 
     @property
-    def found(self) -> bool:
-        """Whether any dead letter was meant, by it or by the run that it continues."""
+    def has_matches(self) -> bool:
+        """Whether any dead letter matched, in this run or in the run that it continues."""
         return bool(self.moved_before or self.moved or self.parked or self.left or self.homeless or self.refused)
 
     def add(self, plan: PagePlan) -> None:
-        """Count what a page was found to hold."""
+        """Count the dead letters of a page."""
         self.looked_at += plan.last + 1
-        self.left += plan.left
+        self.left += plan.skipped
         self.homeless += plan.homeless
         self.refused += plan.refused
         self.counts.merge(plan.counts)
 
 
 class Redrive:
-    """One run of it. report: up to date after every page, also when `run` raises or is interrupted.
+    """One run of a redrive. report: up to date after every page, also if `run` raises or is interrupted.
 
     tell: called after every page; clock, sleep: in seconds.
     """
@@ -109,13 +109,13 @@ class Redrive:
         self.report = Report(options.stream)
 
     def stop(self) -> None:
-        """End after the page that is under way; may be called from a signal handler or another thread."""
+        """End after the present page. May be called from a signal handler or another thread."""
         self.report.stopped = True
 
     def run(self, dry_run: bool = False) -> Report:
-        """Move what is meant; dry_run: only count.
+        """Move matching dead letters; dry_run: only count them.
 
-        Raises RedriveTakenError where another process moves these dead letters, TransformError, ServerError.
+        Raises RedriveTakenError if another process moves these dead letters, TransformError, ServerError.
         """
         report, stream = self.report, self._options.stream
         refuse_to_redrive(self._address, stream)
@@ -137,9 +137,9 @@ class Redrive:
             self._count(state, run)
             bound = StreamId.parse(state.bound)
             report.bound, report.moved_before = state.bound, state.moved + state.parked
-            report.total = min([within.length, *self._room(run)])
+            report.total = min([within.length, *self._remaining(run)])
             first: StreamId | None = within.first
-            while first is not None and first <= bound and 0 not in self._room(run) and not report.stopped:
+            while first is not None and first <= bound and 0 not in self._remaining(run) and not report.stopped:
                 if not dry_run:
                     lease.hold(session.get(), [stream])
                 step = functools.partial(self._page, run, mover, first, bound)
@@ -166,22 +166,22 @@ class Redrive:
         return moved
 
     def _plan(self, run: RedriveRun, first: StreamId, bound: StreamId, server: Server) -> PagePlan:
-        """Read the next page, and plan what is to be done with it."""
+        """Read and plan the next page."""
         paced = self._options.rate is not None and not self.report.dry_run
         budget = [max(1, (self._options.rate or 0) // _PAGES_A_SECOND)] if paced else []
-        wanted = min([*self._room(run), *budget], default=None)
-        page, received = read_page(server, self._options.stream, first, bound, self._size, wanted)
+        limit = min([*self._remaining(run), *budget], default=None)
+        page, received = read_page(server, self._options.stream, first, bound, self._size, limit)
         open_to = self._destinations.open_to(server, origins(page, self._options))
-        plan = plan_page(page, self._options, self._repair, wanted, open_to)
-        self._size.learn(page.count, received, len(plan.rows) + plan.left)
+        plan = plan_page(page, self._options, self._repair, limit, open_to)
+        self._size.learn(page.count, received, len(plan.rows) + plan.skipped)
         return plan
 
     def _count(self, before: RedriveState, run: RedriveRun) -> None:
-        """Report what the state says: it is right also after a lost connection."""
+        """Report the numbers in the state, which are right also after a lost connection."""
         self.report.moved, self.report.parked = run.state.since(before)
 
-    def _room(self, run: RedriveRun) -> list[int]:
-        """How many dead letters may still go; empty: all."""
+    def _remaining(self, run: RedriveRun) -> list[int]:
+        """Return how many dead letters may still be moved; empty: all."""
         limit = self._options.limit
         return [] if limit is None else [max(0, limit - run.state.moved - run.state.parked)]
 

@@ -1,4 +1,5 @@
-"""What keeps two processes from moving the same dead letters: a lease, and a state that each transaction checks.
+"""Lock of a redrive: a lease and a state that each transaction checks keep two processes from moving the same dead
+letters.
 
 The lease (`rstream:lease:…`) refuses a second process while the first one lives. Its session expires: a process that
 stood still for longer than that (SIGSTOP, a machine asleep) may wake up beside its successor. So every transaction
@@ -54,10 +55,9 @@ class RedriveLease(lease.Lease):
 
 @dataclass(frozen=True)
 class RedriveState:
-    """How far a redrive is; the names are those of its JSON. run: a token; serial: transactions that were tried in
-    that run; orders: a digest of its options; bound: the last dead letter that it may move; moved, parked: dead
-    letters, over all processes that worked on the run; to: streams in other slots of a cluster that the dead letters of
-    one page are on their way to."""
+    """State of a redrive; the names are JSON fields. run: a token; serial: number of tried transactions of this run;
+    orders: a digest of its options; bound: the last dead letter that it may move; moved, parked: dead letters, of all
+    processes that worked on the run; to: destinations in other slots of a cluster, while a page is being moved."""
 
     run: str
     serial: int
@@ -74,7 +74,7 @@ class RedriveState:
 
     @classmethod
     def parse(cls, value: bytes | None) -> RedriveState | None:
-        """Return None if there is none, or one that this version does not know."""
+        """Parse a state. None if there is none, or if this version cannot read it."""
         try:
             state = cls(**json.loads(value or b""))
             StreamId.parse(state.bound)
@@ -86,7 +86,7 @@ class RedriveState:
         return json.dumps(asdict(self)).encode()
 
     def after(self, serial: int, moved: int, parked: int) -> RedriveState:
-        """Return the state after the transaction with this number, which moves so many."""
+        """Return the state after the transaction with this number, which moves and parks this many."""
         return replace(self, serial=serial, moved=self.moved + moved, parked=self.parked + parked)
 
     def since(self, before: RedriveState) -> tuple[int, int]:
@@ -98,42 +98,41 @@ class RedriveState:
         return replace(self, run=secrets.token_hex(8))
 
     def store(self, stream: str) -> tuple[Argument, ...]:
-        """Return the command that writes it. It expires unless dead letters are on their way to other slots."""
+        """Return the command that writes the state. It expires unless a page is being moved to other slots."""
         expiry = () if self.to else ("PX", KEPT_MS)
         return ("SET", redrive_key(stream), bytes(self), *expiry)
 
 
 def begin_or_continue(server: Server, stream: str, fresh: RedriveState) -> tuple[RedriveState, bool]:
-    """Write the state of this run. Return it, and whether it continues a run that was killed. fresh: the state of a
-    run that begins.
+    """Write the state of this run. Return it, and whether it continues a killed run. fresh: the state of a new run.
 
-    To be called under the lease, and again with the same state if it has raised ServerError: a try that is executed
-    late finds another state there. Raises StreamStateError if there is a state that this version cannot read.
+    Call it under the lease, and again with the same state after ServerError: a try that is executed late finds another
+    state. Raises StreamStateError if there is a state that this version cannot read.
     """
     key, earlier = redrive_key(stream), earlier_to_key(stream)
     home = server.of(stream)
     ask_earlier = [("SMEMBERS", earlier)] if server.address.is_cluster else []
     while True:
         _, value, *members = home.execute_all([("WATCH", key, earlier), ("GET", key), *ask_earlier])
-        left = RedriveState.parse(value)
-        if left is None and value is not None:
+        stored = RedriveState.parse(value)
+        if stored is None and value is not None:
             home.execute("UNWATCH")
             raise StreamStateError(
                 f"stream {stream!r} at {server.address}: a redrive by another version of spark-streams has left its "
                 f"state in key {text(key)!r}, and this version cannot read it. Run rstream dead redrive {stream} with "
                 "that version until it ends"
             )
-        goes_on = left is not None and left.orders == fresh.orders and left.run != fresh.run
-        state = left.taken_over() if left is not None and goes_on else fresh
-        to = {text(name) for names in members for name in names} | set(left.to if left is not None else ())
+        goes_on = stored is not None and stored.orders == fresh.orders and stored.run != fresh.run
+        state = stored.taken_over() if stored is not None and goes_on else fresh
+        to = {text(name) for names in members for name in names} | set(stored.to if stored is not None else ())
         state = replace(state, to=tuple(sorted(to)))
         if transact(home, [state.store(stream), *([("DEL", earlier)] if any(members) else [])]) is not None:
             return state, goes_on
 
 
 class RedriveRun:
-    """One redrive while it runs. stream: of the dead letters; state: what the server has, as far as is known. It is
-    watched before each transaction, and written by each."""
+    """A running redrive. stream: of the dead letters; state: the last known state on the server. It is watched before
+    each transaction, and written by each."""
 
     def __init__(self, session: Session, stream: str, state: RedriveState) -> None:
         self.session = session
@@ -143,7 +142,7 @@ class RedriveRun:
 
     @property
     def home(self) -> Connection:
-        """The connection to the server that has the dead letters and the state."""
+        """The connection to the server that holds the dead letters and the state."""
         return self.session.of(self.stream)
 
     def stored(self, *also: Argument) -> RedriveState | None:
@@ -153,24 +152,24 @@ class RedriveRun:
         return state if state is not None and state.run == self.state.run else None
 
     def watch(self, *also: Argument) -> None:
-        """The same. Raises RedriveTakenError if the state is another run's."""
+        """Do the same. Raises RedriveTakenError if the state is another run's."""
         state = self.stored(*also)
         if state is None:
             self.home.execute("UNWATCH")
             raise RedriveTakenError(
                 f"another process has taken over the redrive of stream {self.stream!r} at {self.session.address} "
-                "while this one stood still; it moves what is left"
+                "while this one stood still. It moves the remaining dead letters"
             )
         self.state = state
 
     def next(self, moved: int = 0, parked: int = 0) -> RedriveState:
-        """Return the state after a transaction that moves so many. No other try of a transaction leaves the same."""
+        """Return the state after a transaction that moves this many. Each try of a transaction has another state."""
         self._serial = max(self._serial, self.state.serial) + 1
         return self.state.after(self._serial, moved, parked)
 
     def write(self, state: RedriveState, *before: Sequence[Argument]) -> None:
-        """Execute commands and write the state in one transaction. Raises a ServerReplyError that passes if the state
-        has changed since it was watched."""
+        """Execute commands and write the state in one transaction. Raises a temporary ServerReplyError if the state has
+        changed since it was watched."""
         require_unchanged(self, transact(self.home, [*before, state.store(self.stream)]))
         self.state = state
 
@@ -183,7 +182,7 @@ class RedriveRun:
 
 
 def require_unchanged(run: RedriveRun, replies: list[Reply] | None) -> list[Reply]:
-    """Return the replies to a transaction. Raises a ServerReplyError that passes if it was not executed."""
+    """Return the replies to a transaction. Raises a temporary ServerReplyError if it was not executed."""
     if replies is None:
         raise ServerReplyError(f"the redrive of stream {run.stream!r} was changed meanwhile", "TRYAGAIN")
     return replies

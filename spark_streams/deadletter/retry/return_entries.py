@@ -1,18 +1,18 @@
-"""Entries that have waited long enough come back: from the stream that they wait in to the one that is read again.
+"""Move entries whose retry delay is over from their retry stream to the stream of returned entries.
 
     → WATCH waiting returned   XINFO STREAM returned   XRANGE waiting - due
-    → MULTI   XGROUP CREATE returned   XADD returned …   XDEL waiting …   EXEC     nil where one has changed since
+    → MULTI   XGROUP CREATE returned   XADD returned …   XDEL waiting …   EXEC     nil if one of them has changed
 
-Both stand in the slot of the stream that the entries come from, so each entry is in one of them, whoever dies, and
-whoever else of the group brings back at the same time. They are told apart by nothing but where they stand: the fields
-stay as they are. The ids in `waiting` are the server's time, so what is due stands first.
+Both streams are in the slot of the stream that the entries come from. So each entry is in exactly one of them, if a
+process dies or if several queries of the group move entries at the same time. The fields do not change. IDs in
+`waiting` are the server's time, so entries that are due come first.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from spark_streams.deadletter.ids_left import watch_with_room
+from spark_streams.deadletter.ids_left import watch_and_check_ids
 from spark_streams.deadletter.limits import DEAD_LETTER_LIMITS, DeadLetterLimits
 from spark_streams.deadletter.page_reader import PageSize
 from spark_streams.errors import ServerReplyError
@@ -23,69 +23,69 @@ from spark_streams.wire.replies.multi_exec import transact_each
 from spark_streams.wire.replies.replies import errors_among
 from spark_streams.wire.replies.reply_errors import is_busy_group
 
-_TRIES = 100  # of a page, while others append to these streams
-_FIRST_PAGE = 20  # entries; how large they are shows how many more
+_TRIES = 100  # of a page, while other clients append to these streams
+_FIRST_PAGE = 20  # entries; their size decides about the next page
 
 
-def bring_back(
+def return_due_entries(
     server: Server,
     waiting: str,
     returned: str,
     group: str,
     due: StreamId,
-    most: int | None = None,
+    limit: int | None = None,
     limits: DeadLetterLimits = DEAD_LETTER_LIMITS,
 ) -> int:
-    """Have entries up to `due` come back, the oldest first, and the group on the stream that they come back to; how
-    many there were: about as many as are wanted at `most`, or all.
+    """Return entries up to `due` to the group, the oldest first, and create the group on the stream of returned
+    entries. Return their number: about `limit` at most, or all.
 
     May be run again after a lost connection. Raises WrongKeyTypeError, IdsExhaustedError, ServerReplyError.
     """
-    there, size, moved, tries = server.of(waiting), PageSize(limits, _FIRST_PAGE), 0, 0
-    while most is None or moved < most:
+    node, size, moved, tries = server.of(waiting), PageSize(limits, _FIRST_PAGE), 0, 0
+    while limit is None or moved < limit:
         count = size.next()
         ask = ("XRANGE", waiting, "-", bytes(due), "COUNT", count)
-        [page] = watch_with_room(there, [waiting, returned], [returned], count, ask)
+        [page] = watch_and_check_ids(node, [waiting, returned], [returned], count, ask)
         if not page:
-            there.execute("UNWATCH")
+            node.execute("UNWATCH")
             break
-        if _moved(there, waiting, returned, group, page):
+        if _move(node, waiting, returned, group, page):
             moved, tries = moved + len(page), 0
             size.learn(len(page), sum(sum(map(len, fields)) for _, fields in page), len(page))
             continue
         tries += 1
         if tries == _TRIES:
-            raise ServerReplyError(f"stream {waiting!r} at {server.address} changes too often to be emptied")
+            raise ServerReplyError(
+                f"stream {waiting!r} at {server.address} changes too often: its entries could not be returned"
+            )
     return moved
 
 
-def _moved(
-    there: Connection, waiting: str, returned: str, group: str, page: Sequence[tuple[bytes, list[bytes]]]
-) -> bool:
-    """Whether they are where they belong now; not, where somebody was faster. Raises ServerReplyError where the server
-    refuses them: then they wait again."""
+def _move(node: Connection, waiting: str, returned: str, group: str, page: Sequence[tuple[bytes, list[bytes]]]) -> bool:
+    """Move a page. Return False if another client was faster. Raises ServerReplyError if the server refuses entries:
+    then they are put back, and wait again."""
     create: tuple[Argument, ...] = ("XGROUP", "CREATE", returned, group, "0-0", "MKSTREAM", "ENTRIESREAD", "0")
     added: list[tuple[Argument, ...]] = [("XADD", returned, "*", *fields) for _, fields in page]
     remove: tuple[Argument, ...] = ("XDEL", waiting, *[entry for entry, _ in page])
-    replies = transact_each(there, [create, *added, remove])
+    replies = transact_each(node, [create, *added, remove])
     if replies is None:
         return False
     if isinstance(replies[0], ReplyError) and not is_busy_group(replies[0]):
-        # The stream was made all the same, or is of no use: the next look says why.
-        raise there.error_of(replies[0], create)
+        # The stream was created all the same, or cannot be used: the next attempt shows why.
+        raise node.error_of(replies[0], create)
     refused = errors_among(replies[1:-1])
     if refused:
-        _wait_again(there, waiting, [page[place][1] for place, _ in refused], replies[-1], refused[0][1])
+        _put_back(node, waiting, [page[place][1] for place, _ in refused], replies[-1], refused[0][1])
     return True
 
 
-def _wait_again(
-    there: Connection, waiting: str, refused: Sequence[Sequence[bytes]], deleted: Reply, why: ReplyError
+def _put_back(
+    node: Connection, waiting: str, refused: Sequence[Sequence[bytes]], deleted: Reply, why: ReplyError
 ) -> None:
-    """Entries that nothing could foresee to be refused (a user's rights that were taken away in that moment)."""
+    """Put back entries whose refusal could not be foreseen (for example, rights that were revoked in that moment)."""
     if not isinstance(deleted, ReplyError):
-        there.execute_all([("XADD", waiting, "*", *fields) for fields in refused])
+        node.execute_all([("XADD", waiting, "*", *fields) for fields in refused])
     raise ServerReplyError(
-        f"{len(refused)} entries of stream {waiting!r} could not come back, and wait there as before: "
-        f"{there.error_of(why, ('XADD', waiting)).message}"
+        f"{len(refused)} entries of stream {waiting!r} could not be returned, and wait there as before: "
+        f"{node.error_of(why, ('XADD', waiting)).message}"
     )

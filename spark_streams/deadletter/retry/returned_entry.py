@@ -1,8 +1,8 @@
-"""An entry that came back for another try: what it was, and what is known of the tries before.
+"""Returned entry: the original entry, and its attempts so far.
 
-While it waits, and where it comes back, it is written as a dead letter is (envelope): its own fields, and behind them
-what happened. `dl.deliveries` says how often it was tried. What it was, its own mark of a redrive included, is all in
-there.
+In the retry stream and in the stream of returned entries, an entry has the form of a dead letter (envelope.py): its own
+fields, followed by the envelope. `dl.deliveries` is the number of attempts. The original entry, with its mark of a
+redrive, can be restored from it.
 
 Pure: values in, values out.
 """
@@ -12,15 +12,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from spark_streams.deadletter.envelope import FIELDS, MARK, NAMES, Mark, opened, past_of, raw
+from spark_streams.deadletter.envelope import FIELDS, MARK, NAMES, Mark, open_envelope, past_of, raw
 from spark_streams.model.ids import MIN_ID, InvalidStreamId, StreamId
 from spark_streams.model.numbers import COUNT_MAX, parse_number
 
 
 @dataclass(frozen=True)
 class ReturnedEntry:
-    """fields: as the original entry had them; stream, id: where it stood; attempts: how often it was tried before;
-    first_failed: when the first one failed."""
+    """fields, stream, id: of the original entry; attempts: how often it was tried before; first_failed: when the first
+    attempt failed."""
 
     fields: Sequence[bytes]
     stream: str
@@ -29,43 +29,43 @@ class ReturnedEntry:
     first_failed: str
 
     @classmethod
-    def of(cls, fields: Sequence[bytes]) -> ReturnedEntry | None:
-        """None for an entry that another writer has put there: it is what it is."""
-        own, envelope = opened(fields)
+    def parse(cls, fields: Sequence[bytes]) -> ReturnedEntry | None:
+        """Parse an entry's fields. None if another writer has written the entry."""
+        original, envelope = open_envelope(fields)
         if tuple(fields[-2 * len(NAMES) :: 2]) != FIELDS or not is_origin(raw(envelope["stream"]), raw(envelope["id"])):
             return None
         return cls(
-            with_mark(own, envelope),
+            with_mark(original, envelope),
             envelope["stream"],
             envelope["id"],
             attempts_in(envelope["deliveries"]),
             envelope["first-failed"],
         )
 
-    def told(self) -> dict[str, str]:
-        """What the envelope of its next dead letter says of it whatever happens."""
+    def to_envelope(self) -> dict[str, str]:
+        """Return the fields of the envelope that its next dead letter always has."""
         return {"stream": self.stream, "id": self.id, "first-failed": self.first_failed}
 
 
 def attempts_in(deliveries: str) -> int:
-    """How often an entry was tried that had been tried at all."""
+    """Return how often an entry was tried, at least once."""
     return max(1, parse_number(deliveries, COUNT_MAX) or 1)
 
 
-def with_mark(own: Sequence[bytes], envelope: Mapping[str, str]) -> Sequence[bytes]:
-    """The entry's own fields, with the mark that an entry which was sent back had as its last one."""
+def with_mark(original: Sequence[bytes], envelope: Mapping[str, str]) -> Sequence[bytes]:
+    """Return the entry's own fields, with the mark of a redriven entry as the last field."""
     mark = mark_of(envelope)
-    return own if mark is None or past_of(own) == mark else [*own, MARK, bytes(mark)]
+    return original if mark is None or past_of(original) == mark else [*original, MARK, bytes(mark)]
 
 
 def mark_of(envelope: Mapping[str, str]) -> Mark | None:
-    """The mark that the envelope was told of; None where the entry had not been sent back."""
+    """Return the mark in the envelope; None if the entry was not redriven."""
     redrives = parse_number(envelope["redrives"], COUNT_MAX)
     return Mark(redrives, envelope["first-failed"], envelope["previous"]) if redrives else None
 
 
 def is_origin(stream: bytes, entry: bytes) -> bool:
-    """Whether an entry can have stood there: a name that a query can read, and an id as the server writes it."""
+    """Whether an entry can have this origin: the name of a stream that a query can read, and a valid entry ID."""
     try:
         return bool(stream.decode()) and b"-" in entry and StreamId.parse(entry) >= MIN_ID
     except (UnicodeDecodeError, InvalidStreamId):

@@ -1,4 +1,4 @@
-"""Entries that are to be tried again, for programs that look from outside; and what may not be done to them."""
+"""Entries that wait for a retry, for commands and metrics; and checks before commands change them."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from spark_streams.wire.replies.reply_errors import is_wrong_type
 
 @dataclass(frozen=True)
 class WaitingEntries:
-    """Entries of one retry stream or returned stream; the names are those of its JSON. waits_in: the stream; entries:
-    how many; stream, group: whose; attempt: the next one, None: they have come back, and the group has still to
-    acknowledge them; due: when the first of them comes back, milliseconds since the epoch, None: it has come back, or
-    no query brings it back; due_in: milliseconds until then by the server's clock, 0 if that is past."""
+    """Entries of one retry stream or stream of returned entries; the names are JSON fields. waits_in: the stream;
+    entries: their number; stream, group: their origin; attempt: the next attempt, None: they are returned, and the
+    group has not acknowledged them yet; due: when the first one is returned, milliseconds since the epoch, None: it is
+    returned, or no query returns it; due_in: milliseconds until then by the server's clock, 0 if that is past."""
 
     waits_in: str
     entries: int
@@ -34,76 +34,78 @@ class WaitingEntries:
 
 
 def waiting_entries(server: Server, names: Iterable[bytes]) -> list[WaitingEntries]:
-    """Return what stands in those of these streams that are retry streams or returned streams. Raises ServerError."""
-    told = {name: read_retry_stream(name.decode("utf-8", "replace")) for name in sorted(names)}
-    asked = {name: one for name, one in told.items() if one is not None}
-    lengths = server.pipeline([("XLEN", name) for name in asked])
-    some = [(name, one) for (name, one), length in zip(asked.items(), lengths, strict=True) if length]
-    looked = [_look(server, name, one) for name, one in some]
-    return [one for one in looked if one is not None]
+    """Return the entries in those of these streams that are retry streams or hold returned entries. Raises
+    ServerError."""
+    parsed = {name: read_retry_stream(name.decode("utf-8", "replace")) for name in sorted(names)}
+    streams = {name: stream for name, stream in parsed.items() if stream is not None}
+    lengths = server.pipeline([("XLEN", name) for name in streams])
+    filled = [(name, stream) for (name, stream), length in zip(streams.items(), lengths, strict=True) if length]
+    waiting = [_fetch_waiting(server, name, stream) for name, stream in filled]
+    return [entries for entries in waiting if entries is not None]
 
 
 def waiting_of(server: Server, groups: Iterable[tuple[str, str]]) -> list[WaitingEntries]:
-    """Return what has come back of these (stream, group), and what waits if queries bring it back. Raises
+    """Return the returned entries of these (stream, group), and their waiting entries if queries return them. Raises
     ServerError."""
-    asked = list(groups)
-    questions = [("GET", delays_key(*one)) for one in asked]
-    with_some: list[tuple[str, str]] = []
-    for one, question, reply in zip(asked, questions, server.pipeline(questions), strict=True):
+    pairs = list(groups)
+    commands = [("GET", delays_key(*pair)) for pair in pairs]
+    with_delays: list[tuple[str, str]] = []
+    for pair, command, reply in zip(pairs, commands, server.pipeline(commands), strict=True):
         if isinstance(reply, ReplyError) and not is_wrong_type(reply):
-            raise server.error_of(reply, question)
+            raise server.error_of(reply, command)
         if isinstance(reply, bytes):
-            with_some.append(one)
-    names = [retry_stream(*one, attempts).encode() for one in with_some for attempts in range(1, MOST_DELAYS + 1)]
-    return waiting_entries(server, [*names, *[returned_stream(*one).encode() for one in asked]])
+            with_delays.append(pair)
+    names = [retry_stream(*pair, attempts).encode() for pair in with_delays for attempts in range(1, MOST_DELAYS + 1)]
+    return waiting_entries(server, [*names, *[returned_stream(*pair).encode() for pair in pairs]])
 
 
-def _look(server: Server, name: bytes, told: RetryStream) -> WaitingEntries | None:
-    """Return what stands in one stream; None if that is nothing."""
-    asked: list[tuple[str | bytes | int, ...]] = [
-        ("TIME",), ("XLEN", name), ("XRANGE", name, "-", "+", "COUNT", 1), ("GET", delays_key(told.stream, told.group))
+def _fetch_waiting(server: Server, name: bytes, stream: RetryStream) -> WaitingEntries | None:
+    """Return the entries of one stream; None if it has none."""
+    key = delays_key(stream.stream, stream.group)
+    commands: list[tuple[str | bytes | int, ...]] = [
+        ("TIME",), ("XLEN", name), ("XRANGE", name, "-", "+", "COUNT", 1), ("GET", key)
     ]  # fmt: skip
-    there = server.of(name)
-    replies = there.pipeline(asked)
+    node = server.of(name)
+    replies = node.pipeline(commands)
     if is_wrong_type(replies[1]):
-        return None  # something else by now
+        return None  # the key has another type by now
     if is_wrong_type(replies[3]):
-        replies[3] = None  # no query has written that
-    for command, reply in zip(asked, replies, strict=True):
+        replies[3] = None  # no query has written this key
+    for command, reply in zip(commands, replies, strict=True):
         if isinstance(reply, ReplyError):
-            raise there.error_of(reply, command)
+            raise node.error_of(reply, command)
     now, length, first, delays = replies
     if not first:
         return None
-    shown, attempts = name.decode("utf-8", "backslashreplace"), told.attempts
+    shown, attempts = name.decode("utf-8", "backslashreplace"), stream.attempts
     if attempts is None:
-        return WaitingEntries(shown, length, told.stream, told.group, None, None, None)
+        return WaitingEntries(shown, length, stream.stream, stream.group, None, None, None)
     due = None
     if delays:
-        each = [parse_number(delay) for delay in delays.split()]
-        delay = each[min(attempts, len(each)) - 1] if each else None
+        milliseconds_of = [parse_number(delay) for delay in delays.split()]
+        delay = milliseconds_of[min(attempts, len(milliseconds_of)) - 1] if milliseconds_of else None
         due = None if delay is None else StreamId.parse(first[0][0]).ms + delay
     due_in = None if due is None else max(0, due - milliseconds(now))
-    return WaitingEntries(shown, length, told.stream, told.group, attempts + 1, due, due_in)
+    return WaitingEntries(shown, length, stream.stream, stream.group, attempts + 1, due, due_in)
 
 
-def refuse_what_is_read(stream: str) -> None:
-    """Raises StreamStateError where a stream holds what has come back and a query reads: nothing else may touch it."""
-    told = read_retry_stream(stream)
-    if told is not None and told.attempts is None:
+def refuse_returned_entries(stream: str) -> None:
+    """Raise StreamStateError if a stream holds returned entries: only the query that reads them may change it."""
+    parsed = read_retry_stream(stream)
+    if parsed is not None and parsed.attempts is None:
         raise StreamStateError(
-            f"stream {stream!r} holds what has come back for another try, and queries of group {told.group!r} read it: "
-            "nothing is moved or deleted there. What still waits is in the streams rstream:retry:… that rstream dead "
-            "list names"
+            f"stream {stream!r} holds returned entries, which queries of group {parsed.group!r} read, so they are not "
+            "moved or deleted. Entries that wait for a retry are in streams rstream:retry:…. To list these: rstream "
+            "dead list"
         )
 
 
 def refuse_to_redrive(address: Address, stream: str) -> None:
-    """The same, and UnsupportedError in a cluster for what waits: a query may bring an entry back meanwhile, and there
-    no transaction would notice."""
-    refuse_what_is_read(stream)
+    """Raise the same, and UnsupportedError for a retry stream in a cluster: a query may return an entry meanwhile, and
+    no transaction would notice that."""
+    refuse_returned_entries(stream)
     if address.is_cluster and read_retry_stream(stream) is not None:
         raise UnsupportedError(
-            f"in a cluster what waits in stream {stream!r} cannot be sent back by hand: let it come back by itself "
-            "(option retryDelay, shorter maybe), or let it become dead letters, and send those back"
+            f"in a cluster, entries that wait in stream {stream!r} cannot be redriven. Wait until the query retries "
+            "them (a shorter retryDelay helps), or until they are dead letters, and redrive these"
         )

@@ -1,4 +1,4 @@
-"""An entry that becomes a dead letter: what is known of it, and the commands that its posting consists of.
+"""Failed entry: an entry that becomes a dead letter, and the commands that post it.
 
 Pure: values in, commands out.
 """
@@ -18,7 +18,7 @@ Command = Sequence[Argument]
 
 @dataclass(frozen=True)
 class Note:
-    """A field of a hash that says that a dead letter is due. It is removed by the transaction that acknowledges."""
+    """Field of a hash: its dead letter is due while the field exists. The transaction that acknowledges removes it."""
 
     key: bytes
     field: bytes
@@ -27,8 +27,8 @@ class Note:
 
 @dataclass(frozen=True)
 class FailedEntry:
-    """An entry that cannot be processed. id: the entry's; fields: name, value, name, value …, untouched; envelope:
-    what is known of it, by names without their prefix (what an entry that was sent back tells of itself goes before).
+    """An entry that cannot be processed. id: of the entry; fields: name, value, name, value …, unchanged; envelope:
+    values by names without their prefix (the mark of a redriven entry has precedence).
 
     note: the dead letter is due while this note exists; pending_for: it is due while the entry is pending for this
     consumer; released: it is due while the entry is pending for no consumer (XNACK).
@@ -48,7 +48,7 @@ class FailedEntry:
         return sum(map(len, self.fields))
 
     def proof(self, group: str) -> Command:
-        """Return the command whose reply is not empty as long as the dead letter is due."""
+        """Return the command whose reply is not empty while the dead letter is due."""
         if self.note is not None:
             return ("HEXISTS", self.note.key, self.note.field)
         if self.pending_for is not None:
@@ -57,11 +57,11 @@ class FailedEntry:
             return ("XPENDING", self.stream, group, "IDLE", RELEASED_IDLE, self.id, self.id, 1)
         return ("ECHO", "due")
 
-    def letter(self, to: str) -> Command:
+    def dead_letter(self, to: str) -> Command:
         """Return the XADD of its dead letter."""
         return ("XADD", to, "*", *dead_letter_fields(self.fields, self.envelope))
 
-    def pending_again(self, group: str) -> Command:
+    def restore(self, group: str) -> Command:
         """Return the command that makes the entry pending after it was acknowledged."""
         deliveries = self.envelope.get("deliveries") or "1"
         if self.released:
@@ -73,16 +73,16 @@ class FailedEntry:
 
 
 def now() -> str:
-    """Return this moment, as dead letters write it."""
+    """Return the present time in the form of dead letters."""
     return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def acknowledgement(group: str, entries: Sequence[FailedEntry]) -> list[Command]:
     """Return the commands that acknowledge entries of one stream and remove their notes."""
-    return [("XACK", entries[0].stream, group, *[entry.id for entry in entries]), *of_notes("HDEL", entries)]
+    return [("XACK", entries[0].stream, group, *[entry.id for entry in entries]), *note_commands("HDEL", entries)]
 
 
-def of_notes(command: str, entries: Sequence[FailedEntry]) -> list[Command]:
+def note_commands(command: str, entries: Sequence[FailedEntry]) -> list[Command]:
     """Return HDEL or HSET of the entries' notes, one command for each hash."""
     notes = [entry.note for entry in entries if entry.note is not None]
     words_of: dict[bytes, list[Argument]] = {}

@@ -1,10 +1,10 @@
-"""Posting dead letters: each entry has exactly one, and is acknowledged when it has it.
+"""Post dead letters: each entry gets exactly one, and is acknowledged together with it.
 
     → WATCH to   XINFO STREAM to   is each dead letter still due?   its note exists, or the entry is pending
     → MULTI   XADD to …   XACK …   HDEL notes   EXEC                nil if `to` has changed since WATCH
 
-If the dead-letter stream is in another slot of a cluster than the entries, no transaction covers both. Then the
-transaction is made of two, and `rstream:outbox:{to}:<group>:<stream>` holds the ids of entries between them:
+If the dead-letter stream is in another slot of a cluster than the entries, no transaction covers both. Then there are
+two transactions, and `rstream:outbox:{to}:<group>:<stream>` holds the IDs of entries between them:
 
     → MULTI   XADD to …   HSET outbox ids   EXEC                    in the slot of the dead letters
     → MULTI   XACK …   HDEL notes   EXEC                            in the slot of the entries
@@ -13,8 +13,8 @@ transaction is made of two, and `rstream:outbox:{to}:<group>:<stream>` holds the
 An entry that is in the outbox gets no second dead letter. A transaction that is executed late, after its process has
 died, fails by its own WATCH, or breaks the WATCH of the process that has begun since.
 
-An XADD that fails within EXEC does not hold up the XACK (FACTS R14). What can be asked before is asked before, under
-WATCH. The rest (XSETID, rights that are taken away) is repaired afterwards: these entries are pending again.
+An XADD that fails within EXEC does not stop the XACK (FACTS R14). Causes that can be checked are checked before, under
+WATCH. Others (XSETID, rights that are revoked) are repaired afterwards: these entries become pending again.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from spark_streams.deadletter.ids_left import watch_with_room
+from spark_streams.deadletter.ids_left import watch_and_check_ids
 from spark_streams.deadletter.limits import DEAD_LETTER_LIMITS, DeadLetterLimits
-from spark_streams.deadletter.write.failed_entry import Command, FailedEntry, acknowledgement, of_notes
+from spark_streams.deadletter.write.failed_entry import Command, FailedEntry, acknowledgement, note_commands
 from spark_streams.errors import RowTooLargeError, ServerReplyError, ServerUnreachableError
 from spark_streams.model.keys import key_beside
 from spark_streams.wire.connection.connection import Connection, Reply, ReplyError
@@ -33,7 +33,7 @@ from spark_streams.wire.limits import beyond
 from spark_streams.wire.replies.multi_exec import transact, transact_each
 from spark_streams.wire.replies.replies import errors_among
 
-_ATTEMPTS = 100  # while others append to the same dead-letter stream
+_ATTEMPTS = 100  # while other clients append to the same dead-letter stream
 
 
 def outbox_key(to: str, group: str, stream: str) -> bytes:
@@ -49,10 +49,10 @@ def post(
     limits: DeadLetterLimits = DEAD_LETTER_LIMITS,
 ) -> int:
     """Append dead letters of one stream to `to` and acknowledge their entries, a few hundred at a time. Dead letters
-    that are no longer due are left out. Return how many were due.
+    that are no longer due are omitted. Return how many were due.
 
     May be run again after a lost connection. Raises WrongKeyTypeError, IdsExhaustedError, RowTooLargeError,
-    ServerReplyError; then the entries of the last portion are as they were.
+    ServerReplyError; then the entries of the last portion are unchanged.
     """
     return sum(_Portion(server, to, group, portion).post() for portion in _portions(entries, limits))
 
@@ -93,67 +93,67 @@ class _Portion:
         """Return how many dead letters were due."""
         outbox = self.outbox
         for _ in range(_ATTEMPTS):
-            there, home = self.server.of(self.to), self.server.of(self.stream)
-            appended = self._watch(there, outbox)
-            due = self._due(there, home)
+            target, home = self.server.of(self.to), self.server.of(self.stream)
+            appended = self._watch(target, outbox)
+            due = self._due(target, home)
             fresh = [entry for entry in due if entry.id not in appended]
             if not fresh:
-                there.execute("UNWATCH")
-            elif not self._append(there, fresh, outbox):
+                target.execute("UNWATCH")
+            elif not self._append(target, fresh, outbox):
                 continue
             if outbox is not None:
                 if due:
                     self._settle(home, due)
-                self._forget(there, home, outbox, appended | {entry.id for entry in due})
+                self._forget(target, home, outbox, appended | {entry.id for entry in due})
             return len(due)
         raise ServerReplyError(
-            f"stream {self.to!r} at {self.server.address} changes too often to append dead letters to it"
+            f"stream {self.to!r} at {self.server.address} changes too often: dead letters could not be appended"
         )
 
-    def _watch(self, there: Connection, outbox: bytes | None) -> set[bytes]:
-        """Watch the dead-letter stream and return the ids in the outbox. Raises if the stream cannot take so many dead
-        letters; then nothing is watched."""
+    def _watch(self, target: Connection, outbox: bytes | None) -> set[bytes]:
+        """Watch the dead-letter stream and return the IDs in the outbox. Raises if the stream cannot take this many
+        dead letters; then nothing is watched."""
         if outbox is None:
-            watch_with_room(there, [self.to], [self.to], len(self.entries))
+            watch_and_check_ids(target, [self.to], [self.to], len(self.entries))
             return set()
-        [flat] = watch_with_room(there, [self.to, outbox], [self.to], len(self.entries), ("HGETALL", outbox))
+        [flat] = watch_and_check_ids(target, [self.to, outbox], [self.to], len(self.entries), ("HGETALL", outbox))
         return set(flat[0::2])
 
-    def _due(self, there: Connection, home: Connection) -> list[FailedEntry]:
+    def _due(self, target: Connection, home: Connection) -> list[FailedEntry]:
         try:
             proofs = home.execute_all([entry.proof(self.group) for entry in self.entries])
         except ServerReplyError:
-            there.execute("UNWATCH")
+            target.execute("UNWATCH")
             raise
         return [entry for entry, proof in zip(self.entries, proofs, strict=True) if proof]
 
-    def _append(self, there: Connection, fresh: Sequence[FailedEntry], outbox: bytes | None) -> bool:
+    def _append(self, target: Connection, fresh: Sequence[FailedEntry], outbox: bytes | None) -> bool:
         """Append dead letters, and acknowledge their entries or note them in the outbox. Return False if the
         dead-letter stream has changed since it was watched. Raises ServerReplyError if some were refused."""
         if outbox is None:
             then = acknowledgement(self.group, fresh)
         else:
             then = [("HSET", outbox, *[word for entry in fresh for word in (entry.id, b"")])]
-        replies = _transaction(there, self.to, fresh, [*[entry.letter(self.to) for entry in fresh], *then])
+        replies = _transaction(target, self.to, fresh, [*[entry.dead_letter(self.to) for entry in fresh], *then])
         if replies is None:
             return False
         refused = errors_among(replies[: len(fresh)])
         if refused:
-            some = [fresh[place] for place, _ in refused]
+            refused_entries = [fresh[place] for place, _ in refused]
             if outbox is not None:
-                there.execute("HDEL", outbox, *[entry.id for entry in some])
+                target.execute("HDEL", outbox, *[entry.id for entry in refused_entries])
             else:
                 acked = replies[len(fresh)]
-                again = [entry.pending_again(self.group) for entry in some] if acked else []
-                there.execute_all([*again, *of_notes("HSET", some)])
+                restore = [entry.restore(self.group) for entry in refused_entries] if acked else []
+                target.execute_all([*restore, *note_commands("HSET", refused_entries)])
             raise ServerReplyError(
-                f"{len(some)} dead letters of stream {self.stream!r}, the first one of entry {some[0].id.decode()}, "
-                f"were refused by stream {self.to!r} at {self.server.address}, and their entries are pending as "
-                f"before: {there.error_of(refused[0][1], ('XADD', self.to)).message}"
+                f"stream {self.to!r} at {self.server.address} refused {len(refused_entries)} dead letters of stream "
+                f"{self.stream!r}, the first one of entry {refused_entries[0].id.decode()}. Their entries are pending "
+                f"as before. {target.error_of(refused[0][1], ('XADD', self.to)).message}"
             )
         for command, reply in zip(then, replies[len(fresh) :], strict=True):
             if isinstance(reply, ReplyError):
-                raise there.error_of(reply, command[:4])
+                raise target.error_of(reply, command[:4])
         return True
 
     def _settle(self, home: Connection, due: Sequence[FailedEntry]) -> None:
@@ -161,20 +161,22 @@ class _Portion:
         done = transact(home, acknowledgement(self.group, due))
         assert done is not None  # nothing is watched there
 
-    def _forget(self, there: Connection, home: Connection, outbox: bytes, ids: set[bytes]) -> None:
-        """Remove from the outbox what is no longer pending: entries of this posting, and of one that was killed after
-        its XACK."""
-        asked = sorted(ids)
-        pending = home.execute_all([("XPENDING", self.stream, self.group, one, one, 1) for one in asked])
-        done = [one for one, left in zip(asked, pending, strict=True) if not left]
+    def _forget(self, target: Connection, home: Connection, outbox: bytes, ids: set[bytes]) -> None:
+        """Remove entries that are no longer pending from the outbox: those of this call, and those of a process that
+        was killed after its XACK."""
+        sorted_ids = sorted(ids)
+        pending = home.execute_all(
+            [("XPENDING", self.stream, self.group, entry_id, entry_id, 1) for entry_id in sorted_ids]
+        )
+        done = [entry_id for entry_id, pending_entries in zip(sorted_ids, pending, strict=True) if not pending_entries]
         if done:
-            there.execute("HDEL", outbox, *done)
+            target.execute("HDEL", outbox, *done)
 
 
 def _transaction(
     server: Connection, to: str, entries: Sequence[FailedEntry], commands: Sequence[Command]
 ) -> list[Reply] | None:
-    """Return the replies to the commands; None if the transaction was given up because `to` has changed."""
+    """Return the replies to the commands; None if `to` has changed."""
     try:
         return transact_each(server, commands)
     except ServerUnreachableError as error:
@@ -184,6 +186,6 @@ def _transaction(
             raise
         raise RowTooLargeError(
             f"the dead letter of entry {largest.id.decode()} of stream {largest.stream!r} has {largest.size:,} bytes, "
-            f"its largest value {max(map(len, largest.fields)):,}, and the server at {server.address} {why}, so it is "
-            f"not appended to stream {to!r} and the entry is pending as before: raise that"
+            f"its largest value {max(map(len, largest.fields)):,}, but the server at {server.address} {why}. So it was "
+            f"not appended to stream {to!r}, and the entry is pending as before. Raise this limit"
         ) from error

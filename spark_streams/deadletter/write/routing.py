@@ -1,4 +1,4 @@
-"""Dead letters by the user's own rules: a DataFrame of a query is split into good rows and rows for the sink."""
+"""Dead letters by the user's rules: a DataFrame of a query is split into good rows and dead letters for the sink."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from spark_streams.options.values import delays
 from spark_streams.spark.task_context import micro_batch, micro_batch_of_driver
 
 _NEEDED = ("_stream", "_id", "_fields")
-_OF_TRIES = {"_attempt": "INT", "_first_failed": "TIMESTAMP"}
-TO = "_to"  # the column of a letter's retry stream
+_RETRY_COLUMNS = {"_attempt": "INT", "_first_failed": "TIMESTAMP"}
+TO = "_to"  # column with the retry stream of a dead letter
 _BYTES = MapType(BinaryType(), BinaryType()).simpleString()
 _FORM = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'"
 _MARK_NAME = f"X'{MARK.hex()}'"
@@ -53,12 +53,12 @@ def route_dead_letters(
 
     Write `letters` with `format("rstream")` to the dead-letter stream: as a streaming query of its own, or within
     `foreachBatch`, there with option `transaction` and an `at` that a replay repeats (a column `current_timestamp()` of
-    the streaming frame). A letter has all original fields, byte for byte, in `_fields`, and the columns of the
+    the streaming frame). A dead letter has all original fields, byte for byte, in `_fields`, and the columns of the
     envelope.
 
-    With `retry_delay` the letters also have a column `_to`, for option `streamColumn` beside option `stream`, without
-    an option that trims. It names the stream in which the entry waits for its next retry. It is null if no
-    retry is left.
+    With `retry_delay` the dead letters also have a column `_to`, for option `streamColumn` together with option
+    `stream`, without an option that trims. It names the stream in which the entry waits for its next retry. It is null
+    if no retry is left.
 
     Args:
         df: Streaming or batch frame with the metadata columns `_stream STRING`, `_id STRING` and
@@ -79,7 +79,7 @@ def route_dead_letters(
 
     Raises:
         SchemaError: A metadata column is missing.
-        InvalidOptionError: `retry_delay` is not valid, or `group` is missing beside it.
+        InvalidOptionError: `retry_delay` is not valid, or `group` is missing with it.
     """
     retries = _retries(retry_delay, group)
     _check(df, retries)
@@ -87,7 +87,7 @@ def route_dead_letters(
     # In a streaming query this is the batch's own time, which a replay repeats.
     moment = F.current_timestamp() if at is None else at
     now = F.date_format(F.to_utc_timestamp(moment, F.current_timezone()), _FORM)
-    told = {
+    columns = {
         **_of_entry(df, now, retries),
         "group": F.lit(group),
         "consumer": F.lit(consumer),
@@ -96,47 +96,49 @@ def route_dead_letters(
         "error": _text(error),
         "message": _text(message),
     }
-    envelope = [F.coalesce(told[name].cast("string"), F.lit("")).alias(f"{PREFIX}{name}") for name in NAMES]
-    known = df.where(dead).withColumns({"_mark": F.expr(_mark()), "_batch": _batch(df)})
-    known = known.withColumn("_past", F.coalesce("_mark", F.expr(_past())))
-    to = [_waits_in(group, retries).alias(TO)] if retries else []
-    return Routed(df.where(~dead), known.select(*to, _original_fields().alias("_fields"), *envelope))
+    envelope = [F.coalesce(columns[name].cast("string"), F.lit("")).alias(f"{PREFIX}{name}") for name in NAMES]
+    dead_rows = df.where(dead).withColumns({"_mark": F.expr(_mark()), "_batch": _batch(df)})
+    dead_rows = dead_rows.withColumn("_past", F.coalesce("_mark", F.expr(_past())))
+    to = [_retry_stream_column(group, retries).alias(TO)] if retries else []
+    return Routed(df.where(~dead), dead_rows.select(*to, _original_fields().alias("_fields"), *envelope))
 
 
 def _retries(retry_delay: str, group: str) -> int:
-    """How often an entry is tried again. Raises InvalidOptionError."""
+    """Return how often an entry is retried. Raises InvalidOptionError."""
     if not retry_delay:
         return 0
     try:
-        found = len(delays(retry_delay))
+        count = len(delays(retry_delay))
     except ValueError as error:
         raise InvalidOptionError(f"retry_delay={retry_delay!r} {error}") from None
     if not group:
-        raise InvalidOptionError("retry_delay needs group, the source's: what waits comes back to that group alone")
-    return found
+        raise InvalidOptionError(
+            "retry_delay needs group: entries that wait are returned to the source's group. Set group to it"
+        )
+    return count
 
 
-def _waits_in(group: str, retries: int) -> Column:
-    """keys.retry_stream, as a column."""
+def _retry_stream_column(group: str, retries: int) -> Column:
+    """Return keys.retry_stream as a column; null if no retry is left."""
     stream = F.col("_stream")
     tag = F.regexp_extract(stream, r"^[^{]*\{([^}]+)\}", 1)
-    untold = F.raise_error(
-        F.concat(F.lit("retryDelay: rules cannot send entries of stream '"), stream, F.lit("' to wait: a name with "
-        "'}' needs a hash tag, such as {x}"))
+    no_tag = F.raise_error(
+        F.concat(F.lit("retryDelay: entries of stream '"), stream, F.lit("' cannot wait for a retry by a rule: a name "
+        "with '}' needs a hash tag, such as {x}"))
     )  # fmt: skip
     where = (
         F.when(tag != "", F.concat(F.lit("{"), tag, F.lit("}:"), stream))
-        .when(F.contains(stream, F.lit("}")), untold.cast("string"))
+        .when(F.contains(stream, F.lit("}")), no_tag.cast("string"))
         .otherwise(F.concat(F.lit("{"), stream, F.lit("}")))
     )
-    # What comes before and behind the stream in a name.
+    # The parts of the name before and after the stream.
     before, behind = retry_stream("x", group, 0).removesuffix("0").split("{x}")
     name = F.concat(F.lit(before), where, F.lit(behind), F.col("_attempt").cast("string"))
     return F.when(F.col("_attempt") <= retries, name)
 
 
 def _of_entry(df: DataFrame, now: Column, retries: int) -> dict[str, Column]:
-    """What the entry and its past say of a dead letter."""
+    """Return the columns of the envelope that come from the entry and its past."""
     deliveries = F.col("_deliveries") if "_deliveries" in df.columns else F.lit("")
     first = [F.date_format(F.to_utc_timestamp("_first_failed", F.current_timezone()), _FORM)] if retries else []
     return {
@@ -153,7 +155,7 @@ def _of_entry(df: DataFrame, now: Column, retries: int) -> dict[str, Column]:
 
 
 def _original_fields() -> Column:
-    """Without the mark of an entry that was sent back."""
+    """Return the fields without the mark of a redriven entry."""
     unmarked = F.expr(f"map_filter(_fields, (name, value) -> name != {_MARK_NAME})")
     return F.when(F.col("_mark").isNull(), F.col("_fields")).otherwise(unmarked)
 
@@ -163,7 +165,7 @@ def _text(value: Column | str) -> Column:
 
 
 def _mark() -> str:
-    """The mark of an entry that was sent back, null for others: it is the last field."""
+    """Return the mark of a redriven entry, which is its last field; null for other entries."""
     return (
         f"CASE WHEN try_element_at(map_keys(_fields), -1) = {_MARK_NAME} AND {_MARK_VALUE} RLIKE '{MARK_FORM}' "
         f"THEN {_MARK_VALUE} END"
@@ -175,29 +177,29 @@ def _of_mark(part: int) -> Column:
 
 
 def _past() -> str:
-    """The same of an entry that is a dead letter itself."""
-    told = [
+    """Return the same for an entry that is a dead letter itself."""
+    parts = [
         f"make_valid_utf8(cast(try_element_at(_fields, X'{(PREFIX + name).encode().hex()}') AS STRING))"
         for name in ("redrives", "first-failed", "previous")
     ]
-    joined = f"concat_ws(' ', {', '.join(told)})"
+    joined = f"concat_ws(' ', {', '.join(parts)})"
     is_dead_letter = f"size(array_except(array({_ENVELOPE}), map_keys(_fields))) = 0"
     return f"CASE WHEN {is_dead_letter} AND {joined} RLIKE '{MARK_FORM}' THEN {joined} END"
 
 
 def _batch(df: DataFrame) -> Column:
-    """The micro-batch: within foreachBatch the driver knows it, elsewhere only the tasks do (FACTS S8)."""
+    """Return the micro-batch: within foreachBatch the driver knows it, otherwise only the tasks do (FACTS S8)."""
     if not df.isStreaming:
         of_driver = micro_batch_of_driver(df.sparkSession)
         query, number = ("", "") if of_driver is None else (of_driver.query, str(of_driver.number))
         return F.struct(F.lit(query).alias("query"), F.lit(number).alias("number"))
 
-    def look() -> tuple[str, str]:  # for dead rows only
+    def fetch_batch() -> tuple[str, str]:  # for dead rows only
         batch = micro_batch()
         return ("", "") if batch is None else (batch.query, str(batch.number))
 
-    found: Column = F.udf(look, "query STRING, number STRING", useArrow=False).asNondeterministic()()
-    return found
+    batch: Column = F.udf(fetch_batch, "query STRING, number STRING", useArrow=False).asNondeterministic()()
+    return batch
 
 
 def _check(df: DataFrame, retries: int) -> None:
@@ -205,18 +207,18 @@ def _check(df: DataFrame, retries: int) -> None:
     missing = [name for name in _NEEDED if name not in types]
     if missing:
         raise SchemaError(
-            f"dead letters cannot be told apart without column {', '.join(missing)}: declare _stream STRING, "
+            f"dead letters need column {', '.join(missing)}, which the rows do not have. Declare _stream STRING, "
             "_id STRING and _fields MAP<BINARY, BINARY> in the source's schema, and keep them up to route_dead_letters"
         )
-    untold = [name for name in _OF_TRIES if name not in types] if retries else []
-    if untold:
+    missing_columns = [name for name in _RETRY_COLUMNS if name not in types] if retries else []
+    if missing_columns:
         raise SchemaError(
-            f"nobody can tell which try a row is at without column {', '.join(untold)}: declare "
-            f"{', '.join(f'{name} {kind}' for name, kind in _OF_TRIES.items())} in the source's schema, and keep them "
-            "up to route_dead_letters"
+            f"retries need column {', '.join(missing_columns)}, which the rows do not have. Declare "
+            f"{', '.join(f'{name} {kind}' for name, kind in _RETRY_COLUMNS.items())} in the source's schema, and keep "
+            "them up to route_dead_letters"
         )
     if types["_fields"] != _BYTES:
         raise SchemaError(
-            f"column '_fields' is {types['_fields']}, which does not hold every field byte for byte: "
-            "declare it MAP<BINARY, BINARY>"
+            f"column '_fields' is {types['_fields']}, which does not hold every field byte for byte. Declare it "
+            "MAP<BINARY, BINARY>"
         )

@@ -71,13 +71,13 @@ class DeadLetters:
             del self._known[gone]
         for name, one in letters.items():
             known = self._known.setdefault(name, _Known(ReasonCounts(), PageSize(self._limits)))
-            known.counts.seen(one.length, StreamId.parse(one.first), StreamId.parse(one.last), one.added)
+            known.counts.update(one.length, StreamId.parse(one.first), StreamId.parse(one.last), one.added)
         self._read(server, keys, refused)
 
     def _read(self, server: Server, keys: Mapping[str, str | bytes], refused: Callable[[RStreamError], None]) -> None:
         """A page of each in turn, until all is known or the time is over."""
         until = self._now() + self._seconds
-        turns = deque(name for name, known in self._known.items() if known.counts.wanted is not None)
+        turns = deque(name for name, known in self._known.items() if known.counts.next_range is not None)
         while turns and self._now() < until:
             name = turns.popleft()
             known = self._known.pop(name)
@@ -87,12 +87,12 @@ class DeadLetters:
             except NotPermittedError as error:
                 refused(error)
                 continue
-            if known.counts.wanted is not None:
+            if known.counts.next_range is not None:
                 turns.append(name)
 
     @staticmethod
     def _page(server: Server, key: str | bytes, known: _Known) -> None:
-        wanted = known.counts.wanted
+        wanted = known.counts.next_range
         assert wanted is not None
         first, last = wanted
         asked = known.size.next()
@@ -102,9 +102,9 @@ class DeadLetters:
             known.size.too_large()
             # The connection was given up; on the next one, fewer are asked for.
             raise ServerUnreachableError(f"a page of dead letters at {server.address} was too large") from None
-        counts = KindCounts(most=REASONS)
+        counts = KindCounts(max_kinds=REASONS)
         rows = np.flatnonzero(page.are_dead_letters())
-        counts.add(page.ids, [page.told("reason")], rows)
+        counts.add(page.ids, [page.envelope_column("reason")], rows)
         known.size.learn(page.count, received, len(rows))
         is_whole = page.count < asked
         known.counts.read(last if is_whole else StreamId.parse(page.ids[page.count - 1].as_py()), page.count, counts)

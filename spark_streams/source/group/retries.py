@@ -19,7 +19,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from spark_streams.deadletter.retry.return_entries import bring_back
+from spark_streams.deadletter.retry.return_entries import return_due_entries
 from spark_streams.model.ids import U64_MAX, StreamId
 from spark_streams.model.keys import delays_key, retry_stream, returned_stream
 from spark_streams.options.source_options import SourceOptions
@@ -207,7 +207,7 @@ class Retries:
             return
         back = self._names[stream]
         due = StreamId(clock - one.delay, U64_MAX)
-        moved = bring_back(server, one.name, back, self._group, due, most, self._limits.dead_letters)
+        moved = return_due_entries(server, one.name, back, self._group, due, most, self._limits.dead_letters)
         one.length -= moved
         one.first = None
         if moved:

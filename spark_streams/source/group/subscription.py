@@ -231,7 +231,7 @@ class Subscription:
     def _matching(self, server: Server) -> list[str]:
         """The streams that the pattern matches, without dead letters."""
         but = own_dead_letter_streams(self._options.dead_letter_stream)
-        return self._inputs.among(server, matching_streams(server, self._options.pattern, but))
+        return self._inputs.filter_inputs(server, matching_streams(server, self._options.pattern, but))
 
     def _begin_at_first(self, server: Server, streams: Sequence[str]) -> None:
         """Spark asks a query that has a checkpoint, too, where it would begin (S2). If no stream had the group then,

@@ -276,7 +276,7 @@ def _parse(member: Membership, stream: str, note: Note) -> FailedEntry | ColumnR
     if kind == _COLUMNS:
         return ColumnReport.from_json(note.value)
     query, batch, when, reason, *fields = parse_replies(note.value)[0]
-    returned = ReturnedEntry.of(fields) if is_returned(stream) else None
+    returned = ReturnedEntry.parse(fields) if is_returned(stream) else None
     return FailedEntry(
         stream,
         entry,
@@ -294,7 +294,7 @@ def _parse(member: Membership, stream: str, note: Note) -> FailedEntry | ColumnR
             "message": reason.decode(),
             "first-failed": when.decode(),
             "last-failed": when.decode(),
-            **({} if returned is None else {**returned.told(), "deliveries": str(returned.attempts + 1)}),
+            **({} if returned is None else {**returned.to_envelope(), "deliveries": str(returned.attempts + 1)}),
         },
         note,
     )

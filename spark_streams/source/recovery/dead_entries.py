@@ -80,9 +80,9 @@ def _fetch_entries(server: Server, group: str, dead: DeadEntries, page: slice) -
         }
         fields = reply[0][1]
         if is_returned(dead.stream):
-            returned = ReturnedEntry.of(fields)
+            returned = ReturnedEntry.parse(fields)
             if returned is not None:
-                fields, envelope = returned.fields, {**envelope, **returned.told()}
+                fields, envelope = returned.fields, {**envelope, **returned.to_envelope()}
         released = dead.consumer is None
         entry = FailedEntry(dead.stream, bytes(entry_id), fields, envelope, None, dead.consumer, released)
         failed.append(entry)

@@ -114,7 +114,7 @@ class ReturnedPage(EntryPage):
         for row in np.flatnonzero(is_redriven.to_numpy(zero_copy_only=False)).tolist():
             row_fields = slice(int(self._offsets[row]), int(self._offsets[row + 1]))
             pairs = zip(self._names[row_fields].to_pylist(), self._values[row_fields].to_pylist(), strict=True)
-            returned = ReturnedEntry.of([word for pair in pairs for word in pair])
+            returned = ReturnedEntry.parse([word for pair in pairs for word in pair])
             fields = [] if returned is None else returned.fields
             if len(fields) > 2 * (self._ends[row] - self._offsets[row]):
                 marks[row] = fields[-1]

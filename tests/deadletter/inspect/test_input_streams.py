@@ -172,14 +172,14 @@ def test_an_entry_is_looked_at_once_however_often_its_stream_is_found(
     monkeypatch.setattr(input_streams, "divide", counts)
     known = Inputs()
     with Connection(Address.parse(server.url)) as connection:
-        assert known.among(connection, ["o:1", "o:dead", "o:new"]) == ["o:1"]
-        assert known.among(connection, ["o:1", "o:dead", "o:new"]) == ["o:1"]
+        assert known.filter_inputs(connection, ["o:1", "o:dead", "o:new"]) == ["o:1"]
+        assert known.filter_inputs(connection, ["o:1", "o:dead", "o:new"]) == ["o:1"]
         add(client, 1, "o:new")
-        assert known.among(connection, ["o:1", "o:dead", "o:new"]) == ["o:1", "o:new"]
+        assert known.filter_inputs(connection, ["o:1", "o:dead", "o:new"]) == ["o:1", "o:new"]
         client.delete("o:dead")
-        assert known.among(connection, ["o:1", "o:new"]) == ["o:1", "o:new"]
+        assert known.filter_inputs(connection, ["o:1", "o:new"]) == ["o:1", "o:new"]
         add(client, 1, "o:dead")  # another stream by now
-        assert known.among(connection, ["o:1", "o:dead", "o:new"]) == ["o:1", "o:dead", "o:new"]
+        assert known.filter_inputs(connection, ["o:1", "o:dead", "o:new"]) == ["o:1", "o:dead", "o:new"]
     assert looked == [["o:1", "o:dead", "o:new"], ["o:new"], ["o:new"], [], ["o:dead"]]
 
 

@@ -41,16 +41,16 @@ class Stream:
 
     def tell(self, counts: ReasonCounts) -> None:
         first = self.ids[0] if self.entries else MIN_ID
-        counts.seen(len(self.entries), first, self.last, self.added if self.counts else None)
+        counts.update(len(self.entries), first, self.last, self.added if self.counts else None)
 
     def page(self, counts: ReasonCounts, size: int) -> bool:
         """Read what is wanted next; whether anything was."""
-        wanted = counts.wanted
+        wanted = counts.next_range
         if wanted is None:
             return False
         found = [one for one in self.ids if wanted[0] <= one <= wanted[1]][:size]
         self.read += len(found)
-        letters = KindCounts(most=REASONS)
+        letters = KindCounts(max_kinds=REASONS)
         ids = pa.array([bytes(one) for one in found], pa.binary())
         column = pa.array([self.entries[one].encode() for one in found], pa.binary())
         letters.add(ids, [column], np.flatnonzero([bool(self.entries[one]) for one in found]))

@@ -39,9 +39,9 @@ def test_no_dead_letter_goes_to_a_key_of_the_product(server: Server, own: str, a
             assert (report.moved, report.refused) == (0, 1)
             assert report.destinations() == [("refuse", own, 1)]
         assert (client.xlen(own), client.xlen(DEAD)) == (0, 1)
-    with pytest.raises(InvalidOptionError, match="a redrive never writes there"):
+    with pytest.raises(InvalidOptionError, match="a redrive never writes to them"):
         redrive(server, to=own)
-    with pytest.raises(InvalidOptionError, match="a redrive never writes there"):
+    with pytest.raises(InvalidOptionError, match="a redrive never writes to them"):
         redrive(server, parking=own)
 
 
@@ -75,7 +75,7 @@ def test_named_streams_are_the_only_ones(server: Server) -> None:
         forge(server, "payments", "pay")
         report = redrive(server, allow=("s",))
         assert (report.moved, report.refused, client.xlen("payments")) == (4, 1, 0)
-    with pytest.raises(InvalidOptionError, match="give it without allow"):
+    with pytest.raises(InvalidOptionError, match="Set it without allow"):
         redrive(server, allow=("s",), to="s")
 
 

@@ -8,7 +8,7 @@ import pytest
 import redis
 
 from spark_streams.deadletter.envelope import dead_letter_fields
-from spark_streams.deadletter.retry.return_entries import bring_back
+from spark_streams.deadletter.retry.return_entries import return_due_entries
 from spark_streams.errors import IdsExhaustedError, ServerReplyError
 from spark_streams.model.ids import MAX_ID, StreamId
 from spark_streams.model.keys import delays_key, retry_stream, returned_stream
@@ -54,7 +54,7 @@ def test_what_is_due_comes_back_once_and_in_order_wherever_the_process_dies(serv
 
         def act() -> None:
             with Connection(Address.parse(server.url)) as connection:
-                bring_back(connection, WAITING, BACK, "g", StreamId(22, 0), limits=SMALL)
+                return_due_entries(connection, WAITING, BACK, "g", StreamId(22, 0), limits=SMALL)
 
         def check() -> None:
             assert numbers(client, BACK) == list(range(22))
@@ -67,10 +67,10 @@ def test_what_is_due_comes_back_once_and_in_order_wherever_the_process_dies(serv
 def test_no_more_come_back_at_once_than_are_wanted_and_those_wait_no_longer_next_time(server: Server) -> None:
     with server.client() as client, Connection(Address.parse(server.url)) as connection:
         fill(client, 60)
-        some = bring_back(connection, WAITING, BACK, "g", MAX_ID, 10, SMALL)
+        some = return_due_entries(connection, WAITING, BACK, "g", MAX_ID, 10, SMALL)
         assert 10 <= some < 60
         assert numbers(client, BACK) == list(range(some))
-        assert bring_back(connection, WAITING, BACK, "g", MAX_ID, None, SMALL) == 60 - some
+        assert return_due_entries(connection, WAITING, BACK, "g", MAX_ID, None, SMALL) == 60 - some
         assert numbers(client, BACK) == list(range(60))
 
 
@@ -78,7 +78,7 @@ def test_entries_that_others_take_or_add_meanwhile_are_noticed(server: Server) -
     with server.client() as client, Connection(Address.parse(server.url)) as connection:
         ids = fill(client, 10)
         with before_sending(b"MULTI", act=lambda *_: client.xdel(WAITING, ids.pop()), times=3):
-            assert bring_back(connection, WAITING, BACK, "g", MAX_ID, limits=SMALL) == 7
+            assert return_due_entries(connection, WAITING, BACK, "g", MAX_ID, limits=SMALL) == 7
         assert numbers(client, BACK) == list(range(7))
 
 
@@ -88,15 +88,15 @@ def test_what_the_server_refuses_in_the_last_moment_waits_again(
     """By XSETID, which WATCH does not notice: one entry finds an id, the others none."""
     with server.client() as client, Connection(Address.parse(server.url)) as connection:
         fill(client, 1)
-        assert bring_back(connection, WAITING, BACK, "g", MAX_ID, limits=SMALL) == 1
+        assert return_due_entries(connection, WAITING, BACK, "g", MAX_ID, limits=SMALL) == 1
         fill(client, 3, start=1)
         almost = StreamId(MAX_ID.ms, MAX_ID.seq - 1)
         between_queue_and_exec(monkeypatch, lambda: client.execute_command("XSETID", BACK, str(almost)), "XDEL")
         with pytest.raises(ServerReplyError, match="2 entries of stream 'rstream:retry.* wait there as before"):
-            bring_back(connection, WAITING, BACK, "g", MAX_ID, limits=SMALL)
+            return_due_entries(connection, WAITING, BACK, "g", MAX_ID, limits=SMALL)
         assert (numbers(client, WAITING), numbers(client, BACK)) == ([1, 2], [0, 0])
         with pytest.raises(IdsExhaustedError):
-            bring_back(connection, WAITING, BACK, "g", MAX_ID, limits=SMALL)
+            return_due_entries(connection, WAITING, BACK, "g", MAX_ID, limits=SMALL)
         assert numbers(client, WAITING) == [1, 2]
 
 
@@ -156,7 +156,7 @@ def test_a_redrive_never_moves_what_a_query_brings_back_meanwhile(server: Server
 
         def query(*_: object) -> None:
             for n in due:
-                bring_back(connection, WAITING, BACK, "g", StreamId(n, 0), limits=SMALL)
+                return_due_entries(connection, WAITING, BACK, "g", StreamId(n, 0), limits=SMALL)
                 return
 
         with before_sending(b"XDEL", b"EXEC", act=query):
@@ -169,9 +169,9 @@ def test_a_redrive_never_moves_what_a_query_brings_back_meanwhile(server: Server
 def test_what_has_come_back_is_left_to_the_query(server: Server, command: tuple[str, ...]) -> None:
     with server.client() as client, Connection(Address.parse(server.url)) as connection:
         fill(client, 2)
-        bring_back(connection, WAITING, BACK, "g", MAX_ID)
+        return_due_entries(connection, WAITING, BACK, "g", MAX_ID)
         name, *options = command
         refused = dead(server, name, BACK, *options, apart=True)
         assert refused.exit_code != 0
-        assert "queries of group 'g' read it" in refused.stderr
+        assert "which queries of group 'g' read" in refused.stderr
         assert client.xlen(BACK) == 2

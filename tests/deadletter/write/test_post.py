@@ -82,7 +82,7 @@ def test_where_the_dead_letter_stream_has_no_ids_left_nothing_is_acknowledged(
         client.xdel(DEAD, str(last))
     before = client.xrange(DEAD)
     with Connection(Address.parse(server.url)) as connection:
-        with pytest.raises(IdsExhaustedError, match=f"stream 'dead' at .* cannot take 3 more: .*{last}"):
+        with pytest.raises(IdsExhaustedError, match=f"stream 'dead' at .* cannot take 3 more entries: .*{last}"):
             collect(connection, MEMBER, ["s"], "t", Destination(DEAD))
         assert (pending_count(client), client.xrange(DEAD)) == (3, before)
         client.rename(DEAD, "full")
@@ -248,7 +248,7 @@ def test_where_rights_are_taken_away_within_the_transaction_the_entries_are_pend
             with Connection(limited) as connection:
                 with pytest.raises(
                     ServerReplyError,
-                    match="3 dead letters of stream 's', .* as before: .*NOPERM.* ~dead",
+                    match="3 dead letters of stream 's', .* as before. .*NOPERM.* ~dead",
                 ):
                     all_of(connection)
                 assert (pending_count(client), client.exists(DEAD)) == (3, 0)
@@ -272,7 +272,7 @@ def test_where_ids_run_out_within_the_transaction_the_entries_are_pending_again(
     between_queue_and_exec(monkeypatch, lambda: client.execute_command("XSETID", DEAD, str(almost)))
     with Connection(Address.parse(server.url)) as connection:
         with pytest.raises(
-            ServerReplyError, match="2 dead letters of stream 's', .* as before: .*: ERR The stream has"
+            ServerReplyError, match="2 dead letters of stream 's', .* as before. .*: ERR The stream has"
         ):
             collect(connection, MEMBER, ["s"], "t", Destination(DEAD))
         assert (pending_count(client), numbers(server, DEAD)) == (2, [-1, 0])
