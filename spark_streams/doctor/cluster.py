@@ -77,7 +77,7 @@ def examine(
     """Return the nodes and the findings, the worst first. Raises ServerUnreachableError if no node answers, LoginError,
     UnsupportedError if the server is no cluster."""
     try:
-        known = topology_of(address).look()
+        known = topology_of(address).refresh()
     except NotPermittedError:
         known = None
 

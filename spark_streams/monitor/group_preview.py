@@ -44,7 +44,7 @@ def positions_of(server: Server, streams: Sequence[Name], group: str) -> dict[Na
 def pending_entries(server: Server, stream: Name, group: str, most: int) -> Iterator[Pending]:
     """The oldest so many pending entries. Raises ServerReplyError and kin."""
     found = server.execute("XPENDING", stream, group, "-", "+", most)
-    replies = server.each([("XRANGE", stream, entry, entry) for entry, *_ in found])
+    replies = server.execute_each([("XRANGE", stream, entry, entry) for entry, *_ in found])
     for (entry, consumer, idle, deliveries), reply in zip(found, replies, strict=True):
         if isinstance(reply, ReplyError):
             raise server.error_of(reply, ("XRANGE", stream))

@@ -29,7 +29,7 @@ def ensure_shards(
     Raises ShardsError if the stream is plain or in another number of shards, if another column is the key, or if shards
     are lost; WrongKeyTypeError.
     """
-    home = server.of(shards_key(stream))
+    home = server.connection_for(shards_key(stream))
     while True:
         home.execute("WATCH", shards_key(stream), stream)
         try:

@@ -135,7 +135,7 @@ def _round_trip(
 
 def pending_page(server: Server, stream: str, command: Sequence[Argument]) -> PendingPage:
     """Send one XPENDING that lists entries of a stream and return its reply. Raises GroupMissingError, ServerError."""
-    connection = server.of(stream)
+    connection = server.connection_for(stream)
     connection.request(pack(*command))
     page = decode_pending(connection.receive(), 1)[0]
     if isinstance(page, ReplyError):

@@ -66,7 +66,7 @@ def _sizes(server: Server, after: Mapping[str, StreamId], counts: Mapping[str, i
         ("XRANGE", stream, b"(" + bytes(after[stream]), "+", "COUNT", count) for stream, count in counts.items()
     ]
     sizes: dict[str, tuple[int, int]] = {}
-    for command, reply in zip(commands, server.each(commands), strict=True):
+    for command, reply in zip(commands, server.execute_each(commands), strict=True):
         if isinstance(reply, ReplyError):
             raise server.error_of(reply, command)
         sizes[command[1]] = len(reply), sum(len(word) for _, fields in reply for word in fields)

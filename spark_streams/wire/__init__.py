@@ -1,1 +1,1 @@
-"""Talking to any stream server: addresses, connections, reply bytes to Arrow, Arrow to XADD bytes."""
+"""Access to any stream server: addresses, connections, reply bytes to Arrow, Arrow to XADD bytes."""

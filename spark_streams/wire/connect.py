@@ -1,4 +1,4 @@
-"""The one way to a server: whatever kind its address is of, a connection to whoever serves there now."""
+"""Connects to the servers of an address, whatever its kind is."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from spark_streams.wire.connection.server import Server
 
 
 def connect(address: Address, repeats: bool = False) -> Server:
-    """A new connection, or those to a cluster; closes as a context manager. repeats: whoever uses it repeats what it
-    does where a slot of a cluster has moved, and is told; else that is followed.
+    """Return a new connection, or the connections to a cluster; usable as a context manager.
 
-    Raises ServerUnreachableError when nothing answers, LoginError when the server refuses the login, NotPermittedError,
-    ServerReplyError where a master is being replaced, UnsupportedError where an address of a cluster leads to none.
+    repeats: the caller repeats a step if a slot of a cluster has moved, and gets the error; else redirections are
+    followed.
+
+    Raises ServerUnreachableError if no server answers, LoginError if the server refuses the login, NotPermittedError,
+    ServerReplyError while a master is being replaced, UnsupportedError if an address of a cluster leads to none.
     """
     if address.is_cluster:
         from spark_streams.wire.topology.cluster import Cluster
@@ -29,7 +31,7 @@ def connect(address: Address, repeats: bool = False) -> Server:
 
 
 def mistrust(address: Address) -> None:
-    """Whoever was connected to this address has lost it, or was sent elsewhere: look anew."""
+    """Refresh the topology before its next use: a connection to this address was lost or redirected."""
     if address.is_cluster:
         from spark_streams.wire.topology.topology import forget
 

@@ -1,12 +1,12 @@
-"""The way to a server for whoever waits when it is away: connected on first use, and again where that breaks.
+"""A session with a server that may be unavailable: connected on first use, and again after the connection breaks.
 
-    run, execute    what may safely be done twice: the session repeats it until it succeeds
-    pipe_of         marked requests, several under way: their user knows what was outstanding when the connection broke,
-                    calls `again`, and sends it once more
+    run, execute    steps that may safely run twice: the session repeats them until they succeed
+    pipe_of         marked requests, several outstanding: their user knows which were outstanding when the connection
+                    broke, calls `wait_before_retry`, and sends them again
 
-How long the first connection is waited for depends on what is known of the address. Where somebody has been connected
-to it (a task of a query whose driver has, a query that has a checkpoint), the server is away and comes back: `limit` of
-its Patience. Otherwise the address may be wrong, and the error must come soon: `first_connection`.
+The time limit of the first connection depends on what is known of the address. If a connection to it has succeeded (a
+task whose driver has connected, a query with a checkpoint), the server is unavailable for a while: `limit` of its
+Patience. Otherwise the address may be wrong, and the error must come soon: `first_connection`.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ T = TypeVar("T")
 
 
 class Session:
-    """One connection at a time, made when it is needed. Not for two threads at once. Closes as a context manager.
+    """One connection at a time, opened on demand. Not for two threads at once. Usable as a context manager.
 
-    what: for whom, in messages; is_known: somebody has been connected to the address, so it is right; greet:
-    called with each new one, and may refuse it by an error.
+    purpose: what the session is for, in messages. is_known: a connection to the address has succeeded before. greet:
+    called with each new connection; it may refuse the connection by an error.
     """
 
     def __init__(
         self,
         address: Address,
-        what: str = "the stream server",
+        purpose: str = "the stream server",
         is_known: bool = False,
         greet: Callable[[Server], None] = lambda server: None,
     ) -> None:
         self.address = address
         patience = address.patience
         self.backoff = Backoff(patience.limit if is_known else patience.first_connection, patience)
-        self._what = what
+        self._purpose = purpose
         self._greet = greet
         self._in_doubt = not is_known
         self._server: Server | None = None
@@ -56,13 +56,16 @@ class Session:
         self.close()
 
     def trust(self) -> None:
-        """The address is right: somebody has been connected to it."""
+        """Trust the address, because a connection to it has succeeded."""
         self._in_doubt = False
         self.backoff.limit = self.address.patience.limit
 
     def get(self) -> Server:
-        """The connection. Raises what makes connecting impossible: where the address is in doubt and nobody answers
-        ServerUnreachableError, otherwise RetriesExhaustedError after the limit."""
+        """Return the connection; connect if there is none.
+
+        Raises errors that retries cannot remove. If no server answers at an untrusted address, raises
+        ServerUnreachableError; otherwise RetriesExhaustedError after the limit.
+        """
         while self._server is None:
             try:
                 self._server = self._connected()
@@ -72,13 +75,13 @@ class Session:
                 self._wait_for_somebody(error)
         return self._server
 
-    def of(self, key: str | bytes) -> Connection:
-        """The connection to the server that has this key. Raises as `get` does, and what Server.of raises."""
-        return self.get().of(key)
+    def connection_for(self, key: str | bytes) -> Connection:
+        """Return the connection to the server of this key. Raises as `get` does, and as Server.connection_for does."""
+        return self.get().connection_for(key)
 
     def pipe_of(self, key: str | bytes) -> Pipe:
-        """A pipe over that connection. Raises as `of` does."""
-        server = self.get().of(key)
+        """Return a pipe over that connection. Raises as `connection_for` does."""
+        server = self.get().connection_for(key)
         pipe = self._pipes.get(server)
         if pipe is None:
             pipe = self._pipes[server] = Pipe(server)
@@ -91,50 +94,51 @@ class Session:
             self._server = None
             self._pipes.clear()
 
-    def rest(self) -> None:
-        """To be called now and then by whoever keeps a session for long, when no reply is on its way: a login that has
-        been renewed is taken."""
+    def renew_login(self) -> None:
+        """Use renewed credentials; called now and then in long sessions, when no reply is outstanding."""
         if self._server is not None:
             try:
                 self._server.renew_login()
             except RStreamError:
-                self.close()  # the next step connects, or says what is wrong
+                self.close()  # the next step connects, or reports the error
 
-    # -- trying again -------------------------------------------------------------------------------------------
+    # -- retries -------------------------------------------------------------------------------------------------
 
     def run(self, step: Callable[[Server], T]) -> T:
-        """Run a step until it succeeds: again where the server was lost or could not answer for the moment, so it must
-        be safe to repeat. Whoever waits later waits anew.
+        """Run a step until it succeeds; it must be safe to repeat after a lost connection or a temporary error.
 
-        Raises what the step raises and is not transient, and what `get` and `again` raise.
+        Each call has the full time limit. Raises errors of the step that are not transient, and those of `get` and
+        `wait_before_retry`.
         """
         result = self.run_part(step)
         self.backoff.succeeded()
         return result
 
     def run_part(self, step: Callable[[Server], T]) -> T:
-        """The same for a part of something larger: that it succeeds is no success yet, so the limit goes on counting
-        where the other parts keep failing. The step may also raise a ReplyError that it has read."""
+        """As `run`, for a part of a larger step: its success does not restart the time limit.
+
+        The step may also raise a ReplyError that it has read.
+        """
         while True:
             server = self.get()
             try:
                 return step(server)
             except (RStreamError, ReplyError) as error:
-                self.again(error)
+                self.wait_before_retry(error)
 
     def execute(self, *arguments: Argument) -> Reply:
-        """One command that may safely be run twice."""
+        """Run one command that may safely run twice."""
         return self.run(lambda server: server.execute(*arguments))
 
-    def again(self, error: RStreamError | ReplyError) -> None:
-        """Wait before the next try, on a new connection. Raises the error itself where it is not transient,
+    def wait_before_retry(self, error: RStreamError | ReplyError) -> None:
+        """Wait before a retry on a new connection. Raises the error itself if it is not transient,
         RetriesExhaustedError after the limit.
 
-        Behind a ReplyError the connection is whole, because its reader has taken all replies: it is kept unless another
-        may lead to a server that can do more. An error that was raised may have left replies behind.
+        After a ReplyError the connection is intact, because its reader has taken all replies. It stays open unless
+        another one may lead to a server that can run the command. After another error, replies may be unread.
         """
         if not is_transient(error):
-            self.backoff.succeeded()  # it has answered
+            self.backoff.succeeded()  # the server has answered
             raise error
         if isinstance(error, ReplyError) and error.code in REDIRECTIONS and not self.address.is_cluster:
             raise node_of_a_cluster(self.address)
@@ -144,9 +148,9 @@ class Session:
         self.wait(error)
 
     def wait(self, why: RStreamError | ReplyError) -> None:
-        """A pause before the next try. Raises RetriesExhaustedError."""
+        """Pause before a retry. Raises RetriesExhaustedError."""
         reason = why.message if isinstance(why, RStreamError) else str(why)
-        self.backoff.wait(self._what, str(self.address), reason, isinstance(why, ServerUnreachableError))
+        self.backoff.wait(self._purpose, str(self.address), reason, isinstance(why, ServerUnreachableError))
 
     def _connected(self) -> Server:
         server = connect(self.address, repeats=True)
@@ -161,13 +165,13 @@ class Session:
 
     def _wait_for_somebody(self, error: RStreamError) -> None:
         if not isinstance(error, ServerUnreachableError):
-            self.trust()  # somebody answers there, and cannot serve for the moment
+            self.trust()  # a server answers there, and is temporarily unable to serve
         try:
             self.wait(error)
         except RetriesExhaustedError:
             if not self._in_doubt:
                 raise
-            self.backoff.given_up()
+            self.backoff.reset()
             if isinstance(error, ServerUnreachableError):
-                error.passes = False  # it was waited for: nobody up the stack is to wait again
+                error.passes = False  # the wait is over: no caller waits again
             raise error from None

@@ -71,12 +71,12 @@ def test_a_connection_that_lives_long_logs_in_again_when_there_is_another_passwo
     with Session(address) as session, redis_server.client() as admin:
         server = session.get()
         before = logins(admin)
-        session.rest()
+        session.renew_login()
         assert logins(admin) == before, "it is the same password"
         rotation.renew(admin)
-        session.rest()
+        session.renew_login()
         assert logins(admin) == before + 1
-        session.rest()
+        session.renew_login()
         assert logins(admin) == before + 1
         assert session.get() is server
         assert session.execute("ACL", "WHOAMI") == b"app"
@@ -93,7 +93,7 @@ def test_a_new_password_that_the_server_does_not_know_yet_ends_no_connection(
             server.renew_login()
         assert server.execute("PING") == b"PONG"
         assert f"refuses the user and password in passwordFile {rotation.file}" in caplog.text
-        assert "the connection goes on as it is" in caplog.text
+        assert "the connection continues with the earlier login" in caplog.text
         assert "s3cret" not in caplog.text
         admin.execute_command("ACL", "SETUSER", "app", ">s3cret-too-early")
         before = logins(admin)

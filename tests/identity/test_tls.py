@@ -73,7 +73,7 @@ def test_a_source_a_sink_and_a_command(secured: tuple[Server, str], trusted: str
     [
         ("", "certificate verify failed.*; name the authority of its certificate in the url: .ssl_ca_certs=/path"),
         ("?ssl_ca_certs={keys}/ca.pem", "; it may want a client's certificate .ssl_certfile=/path"),
-        ("?ssl_ca_certs={keys}/nowhere.pem", "No such file or directory; see that the files of ssl_ca_certs"),
+        ("?ssl_ca_certs={keys}/nowhere.pem", "No such file or directory; check that the files of ssl_ca_certs"),
     ],
 )
 def test_who_trusts_nobody_or_is_not_trusted_is_told_why(

@@ -160,7 +160,7 @@ def test_looking_starts_no_engine_and_makes_no_folder(
     said = embedded(*words, url="embedded:" + where.format(kept=tmp_path / "kept"))
     assert said.exit_code == 1, said.output
     assert said.output.startswith("Error: [RSTREAM_SERVER_UNREACHABLE] no bundled engine is running at embedded:")
-    assert "there is nothing to look at; a query or `rstream url --start" in said.output
+    assert "it has no stored streams; a query or `rstream url --start" in said.output
     assert said.output.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
 

@@ -128,7 +128,7 @@ def test_the_parameters_of_a_url_are_checked() -> None:
         ("redis://h?socket_timeot=3", "did you mean 'socket_timeout'"),
         ("redis://h?socket_timeout=0", "socket_timeout must be a number of seconds above 0"),
         ("redis://h?ssl_cert_reqs=none", "unknown parameter 'ssl_cert_reqs'"),
-        ("embedded:?fsync=no", "fsync is always, everysec or no, and wants embedded:///directory"),
+        ("embedded:?fsync=no", "fsync is always, everysec or no, and needs embedded:///directory"),
         ("embedded:///d?fsync=often", "fsync is always, everysec or no"),
     ):
         with pytest.raises(InvalidOptionError, match=words.replace("?", ".")):

@@ -90,7 +90,7 @@ def test_replies_come_in_the_order_of_the_commands(server: Server) -> None:
     for n, name in enumerate(NAMES):
         server.execute_all([("XADD", name, "*", "n", n)] * n)
     assert server.pipeline([("TIME",), *[("XLEN", name) for name in NAMES]])[1:] == list(range(12))
-    assert list(server.each([("XLEN", name) for name in NAMES * 30])) == list(range(12)) * 30
+    assert list(server.execute_each([("XLEN", name) for name in NAMES * 30])) == list(range(12)) * 30
     assert server.pipeline([("XLEN", name) for name in NAMES * 200]) == list(range(12)) * 200
     assert server.execute("EXISTS", *NAMES) == 11
     assert server.execute("DEL", *NAMES) == 11
@@ -182,7 +182,7 @@ def test_one_node_with_a_keyed_command_of_another_says_how_it_is_done(cluster: R
     url = f"redis://127.0.0.1:{elsewhere(cluster, 's')}"
     with (
         connect(Address.parse(url)) as server,
-        pytest.raises(UnsupportedError, match="is a node of a cluster, and others have some of the keys: write"),
+        pytest.raises(UnsupportedError, match="is a node of a cluster, and other nodes hold some of the keys: write"),
     ):
         server.execute("XLEN", "s")
 

@@ -83,7 +83,7 @@ def test_where_nobody_answers_the_error_names_the_sentinels() -> None:
         f"[RSTREAM_SERVER_UNREACHABLE] no sentinel answers at {url_of(*ports, login='***@')} (127.0.0.1:{ports[0]}: "
     )
     assert f"; 127.0.0.1:{ports[1]}: " in str(error)
-    assert "start them, or mend the url" in str(error)
+    assert "start them, or correct the url" in str(error)
 
 
 def test_a_master_that_they_do_not_know(sentinels: Sentinels) -> None:
@@ -176,7 +176,7 @@ def test_a_master_that_all_of_them_see_down_is_waited_for(redis_server: Server) 
     with stub(port_of(redis_server), flags="s_down,master") as one, stub(port_of(redis_server)) as other:
         connect(Address.parse(url_of(one.port, other.port))).close()
         error = refused(url_of(one.port))
-        assert f"say that the master, 127.0.0.1:{port_of(redis_server)}, is down" in str(error)
+        assert f"report that the master, 127.0.0.1:{port_of(redis_server)}, is down" in str(error)
         assert is_transient(error)
 
 
@@ -184,7 +184,7 @@ def test_a_replica_that_is_named_is_not_written_to(sentinels: Sentinels) -> None
     replica = next(port for port in sentinels.servers if port != sentinels.master())
     with stub(replica) as wrong:
         error = refused(url_of(wrong.port))
-        assert f"name 127.0.0.1:{replica} as the master, and it is a slave: a failover is under way" in str(error)
+        assert f"name 127.0.0.1:{replica} as the master, and it is a slave: a failover is in progress" in str(error)
         assert is_transient(error)
 
 

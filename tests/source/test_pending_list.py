@@ -27,9 +27,9 @@ class Counting(Connection):
 
     trips = 0
 
-    def receive(self, most: int | None = None) -> memoryview:
+    def receive(self, max_bytes: int | None = None) -> memoryview:
         self.trips += 1
-        return super().receive(most)
+        return super().receive(max_bytes)
 
 
 @pytest.fixture
@@ -132,7 +132,7 @@ def test_the_pending_list_of_another_consumer_is_asked_and_settled_by_its_name(
 def test_a_group_that_is_gone_is_named(client: redis.Redis, connection: Counting) -> None:
     deliver(client, "s", 3)
     for ask in (acknowledge, lambda *given: pending_ranges(*given, 10)):
-        with pytest.raises(GroupMissingError, match="XPENDING t g at .*: the stream or its consumer group is gone"):
+        with pytest.raises(GroupMissingError, match="XPENDING t g at .*: the stream or its consumer group is missing"):
             ask(connection, MEMBER, [PendingRange("s", MAX_ID), PendingRange("t", MAX_ID)])
 
 

@@ -79,7 +79,7 @@ class Stream:
         self.sizes = sizes
         self.read = 0
 
-    def each(
+    def execute_each(
         self, commands: Sequence[tuple[str, str, bytes, str, str, int]]
     ) -> Iterator[list[tuple[bytes, list[bytes]]]]:
         for _, _, after, _, _, count in commands:

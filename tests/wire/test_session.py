@@ -58,7 +58,7 @@ def test_parts_that_succeed_do_not_begin_the_limit_anew(session: Session) -> Non
     def never_done() -> None:
         while True:
             session.run_part(lambda server: server.execute("PING"))
-            session.again(ServerUnreachableError("gone"))
+            session.wait_before_retry(ServerUnreachableError("gone"))
 
     with pytest.raises(RetriesExhaustedError, match="was tried for 0 s without success, at last: gone"):
         never_done()

@@ -127,6 +127,6 @@ def _memory(node: Connection, refused: Refused) -> list[NodeMemory]:
     told = info(said)
     if "used_memory" not in told:
         return []
-    at = node.one.nodes
-    name = f"{at[0][0]}:{at[0][1]}" if at else str(node.one)
+    at = node.node_address.nodes
+    name = f"{at[0][0]}:{at[0][1]}" if at else str(node.node_address)
     return [NodeMemory(name, parse_number(told["used_memory"]) or 0, parse_number(told.get("maxmemory", "")) or 0)]

@@ -83,7 +83,7 @@ def _make_record(server: Server, batch: Batch) -> None:
 
 def _next_number(server: Server) -> int | None:
     """Return the next run's number; None if another driver was faster."""
-    home = server.of(RUNS)  # the node whose clock is used
+    home = server.connection_for(RUNS)  # the node whose clock is used
     *replies, memory = home.pipeline([("WATCH", RUNS), ("GET", RUNS), ("TIME",), ASK])
     for reply in replies:
         if isinstance(reply, ReplyError):

@@ -34,9 +34,9 @@ def find_witness_key(server: Server, batch: Batch) -> str | None:
     """Return the witness' key; None if no other node has one, and for a job, which has no next batch."""
     if batch.expires or not server.address.is_cluster:
         return None
-    record_node = server.of(batch.record)
+    record_node = server.connection_for(batch.record)
     keys = (witness_key(batch.query, n) for n in range(_TRIES))
-    return next((key for key in keys if server.of(key) is not record_node), None)
+    return next((key for key in keys if server.connection_for(key) is not record_node), None)
 
 
 def write_witness(server: Server, place: str, batch: Batch, totals: Mapping[bytes, Total]) -> None:

@@ -61,7 +61,11 @@ class AtLeastOnce(Delivery):
 
     def missing_on(self, server: Server, executed: Sequence[Write]) -> list[Write]:
         """Return the chunks that were sent over another connection: without a ledger, each may be missing."""
-        return [write for write in executed if write.pipe is None or write.pipe.server is not server.of(write.stream)]
+        return [
+            write
+            for write in executed
+            if write.pipe is None or write.pipe.server is not server.connection_for(write.stream)
+        ]
 
     def touch(self, server: Server, executed: Sequence[Write]) -> list[bytes]:
         """Do nothing: these connections have written the chunks themselves."""

@@ -218,7 +218,7 @@ class ChunkWriter:
         is_sent = write.pipe is not None and write.state in (State.QUEUED, State.EXECUTING)
         if isinstance(error, ServerUnreachableError) and is_sent and len(lost) == 1:
             self._limits.count_loss(write.rest.fresh)  # a single chunk: the server may have dropped it for its size
-        self._session.again(error)
+        self._session.wait_before_retry(error)
         self._under_way = []
         for lost_write in lost:
             lost_write.pipe = None
@@ -228,7 +228,7 @@ class ChunkWriter:
         assert write.verdict is not None
         assert write.verdict.pause is not None
         try:
-            self._session.again(write.verdict.pause)
+            self._session.wait_before_retry(write.verdict.pause)
         except ReplyError as refusal:
             raise self._session.get().error_of(refusal, _LEDGER) from None
         return [(write, Event.TURN)]

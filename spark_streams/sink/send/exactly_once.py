@@ -177,7 +177,7 @@ class ExactlyOnce(Delivery):
 
     def compare(self, server: Server, write: Write) -> Findings:
         """WATCH and read the ledger, and find the missing rows. Raises LedgerError, EntryIdError, ServerError."""
-        node = server.of(write.stream)
+        node = server.connection_for(write.stream)
         tops = self._read(node, write)
         rest = self._rest(write)
         if not rest.shares:

@@ -49,7 +49,7 @@ class Pace:
 
     def _take_turn(self, server: Server, cost: int) -> int | None:
         """Return how long to wait, in microseconds; None if another task was faster."""
-        node = server.of(self._key)
+        node = server.connection_for(self._key)
         _, value, clock = node.execute_all([("WATCH", self._key), ("GET", self._key), ("TIME",)])
         now = milliseconds(clock) * 1000
         start = max(now, parse_number(value or b"0") or 0)

@@ -86,7 +86,7 @@ def fetch_heads(server: Server, streams: Sequence[str], must_exist: bool) -> dic
     heads: dict[str, Head] = {}
     absent: list[str] = []
     silent: dict[str, str] = {}
-    for stream, command, reply in zip(streams, commands, server.each(commands), strict=True):
+    for stream, command, reply in zip(streams, commands, server.execute_each(commands), strict=True):
         if not isinstance(reply, ReplyError):
             heads[stream] = _head(ends_in(reply))
             if heads[stream].last is None and stream_in(reply).last == MIN_ID:

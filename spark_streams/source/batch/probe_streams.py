@@ -81,7 +81,7 @@ def _probe(
         if position > first:
             commands.append(("XREVRANGE", stream, b"(" + bytes(position), bytes(first), "COUNT", 1))
     replies: list[tuple[StreamId, ...]] = []
-    for command, reply in zip(commands, server.each(commands), strict=True):
+    for command, reply in zip(commands, server.execute_each(commands), strict=True):
         if isinstance(reply, ReplyError):
             raise server.error_of(reply, command)
         replies.append(tuple(StreamId.parse(entry[0]) for entry in reply))

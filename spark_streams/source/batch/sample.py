@@ -35,7 +35,7 @@ def sample(server: Server, options: BatchSourceOptions, limits: Limits = LIMITS)
         if head.length > count:
             commands.append(("XREVRANGE", stream, "+", "-", "COUNT", min(count, head.length - count)))
     entries: list[Sequence[bytes]] = []
-    for command, reply in zip(commands, server.each(commands), strict=True):
+    for command, reply in zip(commands, server.execute_each(commands), strict=True):
         if isinstance(reply, ReplyError):
             raise server.error_of(reply, command)
         entries += [fields for _id, fields in reply]

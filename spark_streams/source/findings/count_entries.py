@@ -33,7 +33,7 @@ def count_between(server: Server, stream: str, after: StreamId, last: StreamId) 
 
 def count_missing(server: Server, stream: str, ids: Sequence[bytes]) -> int:
     """How many of these entries the stream does not hold. Raises ServerError."""
-    return sum(not reply for reply in server.each([("XRANGE", stream, one, one) for one in ids]))
+    return sum(not reply for reply in server.execute_each([("XRANGE", stream, one, one) for one in ids]))
 
 
 def count_read(server: Server, stream: str, head: StreamState, position: StreamId) -> int | None:
@@ -91,7 +91,7 @@ def entries_up_to(server: Server, stream: str, head: StreamState, position: Stre
 def _pages(server: Server, stream: str, after: StreamId, last: StreamId) -> Iterator[int]:
     """The lengths of the pages of a range."""
     sizer = PageSizer(_FIRST_PAGE, _LARGEST_PAGE, _PAGE_BYTES)
-    there = server.of(stream)
+    there = server.connection_for(stream)
     while after < last:
         there.request(pack("XRANGE", stream, b"(" + bytes(after), bytes(last), "COUNT", sizer.size))
         reply = there.receive()
@@ -133,7 +133,7 @@ def ids_between(server: Server, stream: str, first: StreamId, last: StreamId) ->
 def _walk(server: Server, stream: str, bound: bytes, end: StreamId, most: int | None = None) -> Iterator[EntryPage]:
     """The pages of a range, so many entries at most: downwards where it ends at MIN_ID."""
     command, sizer = "XREVRANGE" if end == MIN_ID else "XRANGE", PageSizer(_FIRST_PAGE, _LARGEST_PAGE, _PAGE_BYTES)
-    there = server.of(stream)
+    there = server.connection_for(stream)
     while most is None or most > 0:
         asked = sizer.size if most is None else min(sizer.size, most)
         there.request(pack(command, stream, bound, bytes(end), "COUNT", asked))

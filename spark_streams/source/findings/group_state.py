@@ -81,7 +81,7 @@ def fetch_state(
     commands: list[tuple[str, ...]] = []
     for stream in streams:
         commands += [("XLEN", stream) if stream in known else ("XINFO", "STREAM", stream), *_questions(member, stream)]
-    replies = server.each(commands)
+    replies = server.execute_each(commands)
     heads: dict[str, StreamState] = {}
     states: dict[str, GroupState | None] = {}
     for stream, head, groups, consumers in zip(streams, replies, replies, replies, strict=True):
@@ -110,7 +110,7 @@ def _look_at_one_moment(
 ) -> None:
     """Ask for these streams before and after their groups: what was added less the lag, where nobody added between."""
     commands = [("XINFO", "STREAM", stream) for stream in streams]
-    replies = server.each([
+    replies = server.execute_each([
         reply for again in commands for reply in (again, *_questions(member, again[2]), again)
     ])  # fmt: skip
     for stream, before, groups, consumers, after in zip(streams, replies, replies, replies, replies, strict=True):

@@ -195,7 +195,7 @@ class Retries:
 
     def _look_at(self, server: Server, stream: str, one: _Waiting, most: int | None) -> None:
         """When the first one is due; where that is now, those that are due come back."""
-        there = server.of(one.name)
+        there = server.connection_for(one.name)
         if one.first is None:
             now, first = there.execute_all([("TIME",), ("XRANGE", one.name, "-", "+", "COUNT", 1)])
             one.first = StreamId.parse(first[0][0]) if first else None

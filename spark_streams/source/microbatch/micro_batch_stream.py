@@ -150,7 +150,7 @@ class MicroBatchStream:
         """Acknowledge up to `begin`, reserve the next batch of at most `most` entries, and return its end; None where
         there is nothing."""
         self._check_owner(begin)
-        self._server.rest()
+        self._server.renew_login()
         was_idle, self._is_idle = self._is_idle, False
         if was_idle and self._idle.lasts(begin) and not self._ask(self._subscription.has_changed):
             self._is_idle = True

@@ -166,7 +166,9 @@ class NextRanges:
         for stream, count in counts.items():
             entries = demands[stream].available
             commands.append(("XRANGE", stream, b"(" + bytes(entries.after), bytes(entries.last), "COUNT", count))
-        for command, reply, (stream, count) in zip(commands, server.each(commands), counts.items(), strict=True):
+        for command, reply, (stream, count) in zip(
+            commands, server.execute_each(commands), counts.items(), strict=True
+        ):
             if isinstance(reply, ReplyError):
                 raise server.error_of(reply, command)
             ids = [StreamId.parse(entry[0]) for entry in reply]

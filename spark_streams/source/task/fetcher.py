@@ -94,7 +94,7 @@ class Fetcher:
                 request = None
                 continue
             except RStreamError as error:
-                self._server.again(error)
+                self._server.wait_before_retry(error)
                 request = None
                 continue
             self._server.backoff.succeeded()
@@ -133,7 +133,7 @@ class Fetcher:
                 break
             if request.cursors and is_returned(cursor.range.stream) != is_returned(request.cursors[0].range.stream):
                 break  # their entries have another shape
-            owner = self._server.of(cursor.range.stream)
+            owner = self._server.connection_for(cursor.range.stream)
             if cursor.range.stream in on_other_nodes or owner is not (connection := connection or owner):
                 on_other_nodes.add(cursor.range.stream)
                 continue
@@ -155,7 +155,7 @@ class Fetcher:
         if connection is not None and pending:
             connection.request_apart([b"".join(ranges), b"".join(pending)], max_bytes)
         elif connection is not None:
-            connection.request(*ranges, most=max_bytes)
+            connection.request(*ranges, max_bytes=max_bytes)
         return request
 
     def _request_by_id(self, cursor: RangeCursor, count: int) -> PageRequest:
@@ -163,8 +163,8 @@ class Fetcher:
         head = pack("XRANGE", cursor.range.stream, "-", "-").removesuffix(2 * b"$1\r\n-\r\n")
         request = PageRequest([cursor], [len(selection.arguments)], selection)
         commands = [head + entry + entry for entry in selection.arguments.to_pylist()]
-        self._connection = self._server.of(cursor.range.stream)
-        self._connection.request(*commands, most=request.max_reply_bytes(self._limits.max_reply_bytes))
+        self._connection = self._server.connection_for(cursor.range.stream)
+        self._connection.request(*commands, max_bytes=request.max_reply_bytes(self._limits.max_reply_bytes))
         return request
 
     def _select_ids(self, cursor: RangeCursor, count: int) -> IdSelection:
@@ -174,7 +174,7 @@ class Fetcher:
             if cursor.ids_read + count >= len(cursor.ids):
                 return IdSelection(ids, None, cursor.range.last)
             return IdSelection(ids, None, StreamId.parse(texts_of(ids[-1].as_py())[0].as_py()))
-        connection = self._server.of(cursor.range.stream)
+        connection = self._server.connection_for(cursor.range.stream)
         connection.request(self._pack_pending(cursor, count))
         page = self._decode_pending([cursor], connection.receive())[0]
         up_to = page.last if page.last is not None and page.count == count else cursor.range.last

@@ -1,1 +1,1 @@
-"""Where the server is and who connects: URLs, users, TLS, timeouts."""
+"""Addresses and logins: URLs, users, TLS, timeouts."""

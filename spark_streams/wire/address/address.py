@@ -1,9 +1,9 @@
-"""Where the stream server is: URLs in, addresses out. Pure, but for `embedded:`, which may start the bundled engine.
+"""Server URLs and the addresses that they name. Pure, except that `embedded:` may start the bundled engine.
 
-`redis://`, `rediss://`, `unix://` as redis-py reads them; `redis+sentinel://`, `redis+cluster://`, which name several
-servers, of which `wire.connect` chooses (`wire.address.server_url` has their forms); `embedded:` for the bundled engine
-of this machine: the one where the URL was read, which is the driver's. An executor elsewhere must not start an engine
-of its own.
+`redis://`, `rediss://` and `unix://` are read as redis-py reads them. `redis+sentinel://` and `redis+cluster://` name
+several servers, from which `wire.connect` selects (`wire.address.server_url` defines their forms). `embedded:` is the
+bundled engine of the machine on which the URL was read, which is the driver's. An executor on another machine must not
+start an engine of its own.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ EMBEDDED = "embedded:"
 
 
 def default_url() -> str:
-    """The URL where none is given: `$RSTREAM_URL`, else the bundled engine."""
+    """Return the default URL: `$RSTREAM_URL`, else the bundled engine."""
     return os.environ.get(DEFAULT_URL_VARIABLE) or EMBEDDED
 
 
 def default_identity() -> Identity:
-    """Who connects to that server, where its URL does not say: `$RSTREAM_USERNAME` with `$RSTREAM_PASSWORD` or the file
-    `$RSTREAM_PASSWORD_FILE`. Raises InvalidOptionError."""
+    """Return the login for URLs without one: `$RSTREAM_USERNAME` with `$RSTREAM_PASSWORD` or the file
+    `$RSTREAM_PASSWORD_FILE`. Raises InvalidOptionError.
+    """
     user, password, file = (os.environ.get(name, "") for name in IDENTITY_VARIABLES)
     if (password and file) or (user and not (password or file)):
         raise InvalidOptionError(
@@ -42,11 +43,11 @@ def default_identity() -> Identity:
 
 @dataclass(frozen=True)
 class Address:
-    """A checked server URL, who connects, and how long the server is waited for. `str()` hides the login, so it may go
-    into plans, logs and errors.
+    """A checked server URL, the login, and timeouts. `str()` hides the login, so it may go into plans, logs and errors.
 
-    identity: who connects, where the URL does not say; starts: whether the bundled engine is started where it does not
-    run; machine: where the URL was read, "" for here; meeting: the folder in which `embedded:` was looked for there.
+    identity: the login, if the URL has none. starts: whether the bundled engine is started if it does not run. machine:
+    the host on which the URL was read, "" for this one. meeting: the folder in which `embedded:` is looked up on that
+    host.
     """
 
     url: str = field(repr=False)
@@ -66,65 +67,65 @@ class Address:
         return server_url.redacted(self.url)
 
     def without_starting(self) -> Address:
-        """The same for whoever only looks."""
+        """Return the same address for a reader that starts no engine."""
         return replace(self, starts=False)
 
     def with_identity(self, identity: Identity) -> Address:
-        """The same, for this user. Raises InvalidOptionError where the URL says who connects, or nobody is asked."""
+        """Return the same address with this login. Raises InvalidOptionError if the URL has a login, or needs none."""
         if self.is_embedded:
-            raise InvalidOptionError(f"url {str(self)!r} takes no login, and one is given {identity}: leave it out")
+            raise InvalidOptionError(f"url {str(self)!r} takes no login, and one is given {identity}: remove the login")
         if server_url.has_login(self.url):
-            raise InvalidOptionError(f"the login stands in url {str(self)!r} and {identity}: give it once")
+            raise InvalidOptionError(f"url {str(self)!r} holds a login, and one is given {identity}: give it once")
         return replace(self, identity=identity)
 
     @property
     def login(self) -> str:
-        """Where the login comes from, for messages."""
+        """Origin of the login, for messages."""
         return "of the url" if self.identity is None else str(self.identity)
 
     @property
     def is_embedded(self) -> bool:
-        """Whether this is the bundled engine of this machine."""
+        """Whether this is the bundled engine of a machine."""
         return self.url.startswith(EMBEDDED)
 
     @property
     def asks_sentinels(self) -> bool:
-        """Whether sentinels say which server it is."""
+        """Whether sentinels name the server."""
         return self.url.startswith(server_url.SENTINEL)
 
     @property
     def is_cluster(self) -> bool:
-        """Whether it is the servers of a cluster."""
+        """Whether this is a cluster."""
         return self.url.startswith(server_url.CLUSTER)
 
     @property
     def nodes(self) -> tuple[server_url.Node, ...]:
-        """(host, port) of each server that the URL names: sentinels, nodes of a cluster, or the one server."""
+        """(host, port) of each server in the URL: sentinels, cluster nodes, or the one server."""
         return server_url.nodes(self.url)
 
     def node(self, host: str, port: int) -> Address:
-        """One server of those behind this address: the same login, database, TLS and patience."""
+        """Return the address of one server of several, with the same login, database, TLS and timeouts."""
         return replace(self, url=server_url.of_node(self.url, (host, port)))
 
     @property
     def directory(self) -> Path | None:
-        """Where the bundled engine keeps its streams; None if it keeps none, or the server is another one."""
+        """Directory of the bundled engine's data; None if it has none, or the server is another one."""
         path = urlsplit(self.url).path if self.is_embedded else ""
         return Path(unquote(path)) if path else None
 
     @property
     def forgets(self) -> bool:
-        """Whether the server keeps nothing once nobody uses it: the bundled engine without a directory."""
+        """Whether the server loses its data when it ends: the bundled engine without a directory."""
         return self.is_embedded and self.directory is None
 
     def resolve(self) -> str:
-        """The URL that redis-py connects to; for `embedded:` the engine is found, or started on first use.
+        """Return the URL that redis-py connects to. An `embedded:` engine is located, or started on first use.
 
-        Raises ServerUnreachableError when the engine cannot be started, or does not run and is not to be, or is another
-        machine's; UnsupportedError for an address of several servers: one of them is chosen by wire.connect.
+        Raises ServerUnreachableError if the engine cannot be started, does not run and is not to be started, or belongs
+        to another machine; UnsupportedError for an address of several servers, from which wire.connect selects one.
         """
         if self.asks_sentinels or self.is_cluster:
-            raise UnsupportedError(f"{self} names several servers, and one of them is to be connected to")
+            raise UnsupportedError(f"{self} names several servers, and this step connects to one: name one server")
         if not self.is_embedded:
             return self.url
         if self.is_elsewhere:
@@ -136,42 +137,46 @@ class Address:
             )
         from spark_streams.engine.launch import embedded
 
-        directory, given = self.directory, dict(parse_qsl(urlsplit(self.url).query))
-        idle = float(given["idle"]) if "idle" in given else embedded.IDLE_SECONDS
+        directory, query_args = self.directory, dict(parse_qsl(urlsplit(self.url).query))
+        idle = float(query_args["idle"]) if "idle" in query_args else embedded.IDLE_SECONDS
         try:
             if self.starts:
-                return embedded.locate(directory, idle, given.get("fsync"), meeting=self.meeting)
-            found = embedded.find(directory, meeting=self.meeting)
+                return embedded.locate(directory, idle, query_args.get("fsync"), meeting=self.meeting)
+            url = embedded.find(directory, meeting=self.meeting)
         except embedded.EngineStartError as error:
             reason = f"the bundled engine at {self} cannot be used: {error}"
             raise ServerUnreachableError(reason, passes=False) from error
-        if found is None:
+        if url is None:
             raise self._not_running(0 if directory is None else embedded.kept_bytes(directory))
-        return found
+        return url
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether the URL was read on another machine than this one, and means that machine's own server."""
+        """Whether the URL was read on another machine and names a server of that machine only."""
         return self.machine not in ("", socket.gethostname()) and self._is_of_one_machine()
 
     def _is_of_one_machine(self) -> bool:
         hosts = [host for host, _ in self.nodes]
         return all(host in ("localhost", "::1") or host.startswith("127.") for host in hosts)
 
-    def beside(self) -> str:
-        """What is to be said where nobody answers: an address that means another server on each machine."""
+    def machine_hint(self) -> str:
+        """Return a hint if an unreachable address names a different server on each machine, else ""."""
         if not self.is_elsewhere:
             return ""
-        here = socket.gethostname()
-        return f" (on machine {here!r}; the driver is on {self.machine!r}, and this address is each machine's own)"
+        this_machine = socket.gethostname()
+        return (
+            f" (on machine {this_machine!r}; the driver is on {self.machine!r}, and this address is each machine's own)"
+        )
 
-    def _not_running(self, kept: int) -> ServerUnreachableError:
-        """kept: bytes on disk that an engine would begin with."""
-        what = f"its streams are on disk ({kept:,} bytes)" if kept else "so there is nothing to look at"
-        given = "" if self.url == EMBEDDED else f" --url '{self}'"
-        how = f"a query or `rstream url --start{given}` starts one"
-        other = "" if kept else "; for another server set url (or RSTREAM_URL)"
-        return ServerUnreachableError(f"no bundled engine is running at {self}, {what}; {how}{other}", passes=False)
+    def _not_running(self, stored_bytes: int) -> ServerUnreachableError:
+        """Return the error for an engine that does not run. stored_bytes: size of the data that it would load."""
+        state = f"its streams are on disk ({stored_bytes:,} bytes)" if stored_bytes else "and it has no stored streams"
+        url_option = "" if self.url == EMBEDDED else f" --url '{self}'"
+        remedy = f"a query or `rstream url --start{url_option}` starts one"
+        alternative = "" if stored_bytes else "; for another server set url (or RSTREAM_URL)"
+        return ServerUnreachableError(
+            f"no bundled engine is running at {self}, {state}; {remedy}{alternative}", passes=False
+        )
 
 
 def _meeting_place() -> Path:

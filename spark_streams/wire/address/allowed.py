@@ -1,4 +1,4 @@
-"""What options may name, if the environment of this process limits it: for a driver whose users are not its operators.
+"""Limits on option values, set in the environment of a driver whose users are not its operators.
 
     variable                     limits                                                     an entry of its list
     RSTREAM_ALLOW_HOSTS          servers, sentinels, cluster nodes and sockets of `url`     host, host:port, *.domain,
@@ -7,8 +7,8 @@
     RSTREAM_ALLOW_PROVIDERS      `credentialProvider`                                       module:function
     RSTREAM_ALLOW_EMBEDDED       `embedded:`                                                embedded:, or folder
 
-A list is separated by commas. A variable that is set to nothing refuses everything of its kind; one that is not set
-limits nothing. Paths are compared with their links and `..` resolved, and URLs as redis-py reads them.
+A list is separated by commas. An empty variable refuses all values of its kind; an unset variable limits nothing. Paths
+are compared with links and `..` resolved, and URLs as redis-py reads them.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ PROVIDERS, EMBEDDED_ENGINES = "RSTREAM_ALLOW_PROVIDERS", "RSTREAM_ALLOW_EMBEDDED
 _UNIX = "unix://"
 _FILES_OF_URL = ("ssl_keyfile", "ssl_certfile", "ssl_ca_certs", "ssl_ca_path")
 
-Named = tuple[str, str, str]  # variable that limits it, what it is, its value
+Named = tuple[str, str, str]  # variable that limits it, description, value
 
 
 def check_server(address: Address) -> None:
-    """Refuse a server that the environment's lists do not have. Raises NotAllowedError."""
+    """Refuse a server that is not in the environment's lists. Raises NotAllowedError."""
     if address.is_embedded:
         folder = address.directory
         _check((EMBEDDED_ENGINES, "the bundled engine at", EMBEDDED if folder is None else str(folder)))
@@ -41,7 +41,7 @@ def check_server(address: Address) -> None:
 
 
 def check_identity(identity: Identity) -> None:
-    """Refuse a file or a function that the environment's lists do not have. Raises NotAllowedError."""
+    """Refuse a file or a function that is not in the environment's lists. Raises NotAllowedError."""
     if identity.password_file:
         _check((FILES, "passwordFile", identity.password_file))
     if identity.provider:
@@ -49,12 +49,12 @@ def check_identity(identity: Identity) -> None:
 
 
 def _of_url(address: Address) -> Iterator[Named]:
-    """Hosts, sockets and files, as redis-py reads them from the URL of each server that the address names."""
+    """Yield hosts, sockets and files, as redis-py reads them from the URL of each server of the address."""
     from spark_streams.wire.address.redis_py import understood
 
     one_by_one = server_url.of_sentinel if address.asks_sentinels else server_url.of_node
-    several = address.asks_sentinels or address.is_cluster
-    for url in [one_by_one(address.url, node) for node in address.nodes] if several else [address.url]:
+    names_several = address.asks_sentinels or address.is_cluster
+    for url in [one_by_one(address.url, node) for node in address.nodes] if names_several else [address.url]:
         try:
             parts = understood(url)
         except (ValueError, TypeError) as error:
@@ -70,23 +70,25 @@ def _of_url(address: Address) -> Iterator[Named]:
 
 
 def _check(named: Named) -> None:
-    variable, what, value = named
+    variable, description, value = named
     listed = os.environ.get(variable)
     if listed is None or any(_LISTS[variable](value, entry.strip()) for entry in listed.split(",") if entry.strip()):
         return
     raise NotAllowedError(
-        f"{what} {value} is refused: {variable}, in the environment of this Spark driver, does not list it; use one "
-        "that is listed, or ask who operates the driver to add it"
+        f"{description} {value} is refused: {variable}, in the environment of this Spark driver, does not list it; use "
+        "one that is listed, or ask the operator of the driver to add it"
     )
 
 
 def _is_host(value: str, entry: str) -> bool:
     if value.startswith(_UNIX) or entry.startswith(_UNIX):
-        return value.startswith(_UNIX) and entry.startswith(_UNIX) and _is_within(*(_path(it) for it in (value, entry)))
-    wanted, allowed = server_url.host_and_port(value.casefold()), server_url.host_and_port(entry.casefold())
-    if wanted is None or allowed is None or allowed[1] not in (None, wanted[1]):
+        return (
+            value.startswith(_UNIX) and entry.startswith(_UNIX) and _is_within(*(_path(url) for url in (value, entry)))
+        )
+    requested, allowed = server_url.host_and_port(value.casefold()), server_url.host_and_port(entry.casefold())
+    if requested is None or allowed is None or allowed[1] not in (None, requested[1]):
         return False
-    host, pattern = wanted[0], allowed[0]
+    host, pattern = requested[0], allowed[0]
     return host.endswith(pattern[1:]) if pattern.startswith("*.") else host == pattern
 
 
@@ -95,9 +97,9 @@ def _path(url: str) -> str:
 
 
 def _is_within(value: str, entry: str) -> bool:
-    """Whether it is this path, or below it."""
+    """Whether a path is this entry or below it."""
     try:
-        path, allowed = (Path(os.path.realpath(one)) for one in (value, entry))
+        path, allowed = (Path(os.path.realpath(text)) for text in (value, entry))
     except ValueError:  # a path with a NUL in it
         return False
     return Path(entry).is_absolute() and path.is_relative_to(allowed)

@@ -1,5 +1,4 @@
-"""How long a server is waited for. An address carries it to whoever connects; `reply` is option replyTimeout, for the
-rest users have no options."""
+"""Timeouts for a server. An address carries them to each connection. Only `reply` is an option (replyTimeout)."""
 
 from __future__ import annotations
 
@@ -10,10 +9,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Patience:
-    """In seconds. limit: of trying without any success, then RetriesExhaustedError; first_connection: the same where
-    nobody has ever been connected, because the address may be wrong; first_pause, longest_pause: between two tries;
-    reply: without a single byte, then the connection is given up; replicas: until they have what was written, which
-    is asked for in turns shorter than `reply`; sleep: how a pause passes."""
+    """All in seconds. limit: retries without success before RetriesExhaustedError. first_connection: the same limit if
+    no connection was ever made, because the address may be wrong. first_pause, longest_pause: between two attempts.
+    reply: silence after which a connection is closed. replicas: wait for replicas to receive a write, in turns shorter
+    than `reply`. sleep: function that pauses.
+    """
 
     limit: float = 60.0
     first_connection: float = 5.0

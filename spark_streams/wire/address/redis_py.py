@@ -1,4 +1,4 @@
-"""What is left to redis-py: to open a socket to one server, with TLS, login and database. The bytes on it are ours."""
+"""The part that redis-py does: it opens a socket to one server, with TLS, login and database. The bytes are ours."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CONNECT_TIMEOUT = 5.0  # seconds
 
 @functools.cache
 def _driver_info() -> dict[str, redis.DriverInfo]:
-    """Who connects, for CLIENT LIST. Looked up once: redis-py takes longer for that than for connecting."""
+    """Return the client's name for CLIENT LIST. Cached: redis-py needs longer for it than for connecting."""
     if not hasattr(redis, "DriverInfo"):  # redis-py below 7.2
         return {}
     return {"driver_info": redis.DriverInfo().add_upstream_driver("spark-streams", __version__)}
@@ -27,9 +27,11 @@ def _driver_info() -> dict[str, redis.DriverInfo]:
 def opened(
     url: str, reply: float, patience: float = CONNECT_TIMEOUT, login: Credentials | None = None
 ) -> AbstractConnection:
-    """A connection of redis-py's, logged in. url: of one server; reply: seconds that it may be silent; patience: that
-    connecting may take; login: where the URL has none. Raises what redis-py raises, and ValueError or TypeError for a
-    URL that it cannot use."""
+    """Return a connection of redis-py, logged in.
+
+    url: one server. reply: seconds of silence allowed. patience: seconds to connect. login: if the URL has none. Raises
+    redis-py's errors, and ValueError or TypeError for a URL that it cannot use.
+    """
     who = {} if login is None else dict(zip(("username", "password")[-len(login) :], login, strict=True))
     pool = redis.ConnectionPool.from_url(
         url, protocol=2, socket_timeout=reply, socket_connect_timeout=patience, **who, **_tls(url), **_driver_info()
@@ -40,20 +42,21 @@ def opened(
 
 
 def _tls(url: str) -> dict[str, bool]:
-    """Have the certificate's host checked, where the URL does not say otherwise: redis-py 5 does not by itself, and
-    cannot where no certificate is asked for."""
+    """Check the certificate's host, unless the URL says otherwise: redis-py 5 does not by default, and it cannot if
+    certificates are not verified.
+    """
     return {"ssl_check_hostname": understood(url).get("ssl_cert_reqs") != "none"} if url.startswith("rediss:") else {}
 
 
 def understood(url: str) -> Mapping[str, Any]:
-    """What redis-py reads from the URL of one server: host, port, path, ssl_ca_certs … Raises ValueError, TypeError."""
+    """Return what redis-py reads from the URL of one server: host, port, path, … Raises ValueError, TypeError."""
     return cast(Mapping[str, Any], redis.connection.parse_url(url))  # type: ignore[no-untyped-call]
 
 
 def socket_of(connection: AbstractConnection) -> socket.socket:
-    """Its socket; None once it is disconnected, whatever the type says.
+    """Return the socket of a connection; None after it is disconnected, in spite of the type.
 
-    The one private part of redis-py that is used (it has no public name for it), which is why its next major version
-    is shut out: tests/wire/address/test_redis_py.py says what is expected of it.
+    This is the only private attribute of redis-py in use (there is no public one). Therefore the next major version of
+    redis-py is excluded; tests/wire/address/test_redis_py.py tests the expectations.
     """
     return cast(socket.socket, connection._sock)

@@ -1,13 +1,13 @@
-"""The form of a server's URL: what is allowed in it, what of it may be shown, which servers it names. Pure.
+"""The form of server URLs: what is allowed, what may be shown, which servers a URL names. Pure.
 
     redis://user:password@host:port/db                  one server
     unix://user:password@/path/to.sock?db=0
     embedded:, embedded:///dir                          the bundled engine
     redis+sentinel://user:password@s1:26379,s2/name/db  the master that the sentinels name. The login is the master's;
                                                         the sentinels' own: sentinel_username, sentinel_password
-    redis+cluster://user:password@a:6379,b/db           nodes of a cluster, to begin with
+    redis+cluster://user:password@a:6379,b/db           some nodes of a cluster
 
-With rediss in place of redis it is TLS, to all of them.
+With rediss instead of redis, all connections use TLS.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CLUSTER = ("redis+cluster", "rediss+cluster")
 _SCHEMES = (*_ONE, "unix", *SENTINEL, *CLUSTER)
 _STARTS = ("embedded:", *(f"{scheme}://" for scheme in _SCHEMES))
 _HOW = "write redis://host:port/db, redis+sentinel://…, redis+cluster://…, rediss…, unix:///path/to.sock or embedded:"
-# How the kinds that name several servers are written.
+# Examples of the URL forms with hosts.
 _MODEL = {
     **dict.fromkeys(_ONE, "redis://host:port/db"),
     **dict.fromkeys(SENTINEL, "redis+sentinel://host:26379,host:26379/name-of-the-master/db"),
@@ -38,7 +38,7 @@ _TLS = frozenset(
     | {"ssl_check_hostname", "ssl_password"}
 )
 _OF_SENTINELS = frozenset({"sentinel_username", "sentinel_password"})
-# The parameters that may stand behind the `?` of each kind of URL.
+# Parameters that may follow the `?` of each kind of URL.
 _PARAMETERS = {
     "redis": _LOGIN,
     "rediss": _LOGIN | _TLS,
@@ -52,7 +52,7 @@ _PARAMETERS = {
 _SHOWN = frozenset({"db", "idle", "fsync", "client_name", "ssl_cert_reqs", "ssl_check_hostname"}) | _SECONDS
 _MAY_HOLD_AT = frozenset({"username", "password", "sentinel_username", "sentinel_password", "ssl_password"})
 _PLAINLY_NO_SECRET = re.compile(r"^[A-Za-z0-9_.-]+(:\d+)?(/\d*)?$")
-# How a mistyped URL may begin: with a word that is nearly a scheme. Any other may be a user's name or a password.
+# The beginning of a mistyped URL is shown if it resembles a scheme. Any other may be a user's name or a password.
 _BEGINNING = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,30})(:/{0,3}|/{1,3})")
 _LIKE_SCHEMES = (*_SCHEMES, "valkey", "valkeys", "http", "https", "tcp", "embedded")
 _HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+(?:%\w+)?)\]|([^\[\]:@\s]+))(?::(\d{1,5}))?")
@@ -61,35 +61,43 @@ Node = tuple[str, int]
 
 
 def redacted(url: str) -> str:
-    """The URL as it may be shown: no user, no password, no value of a parameter that could hold one."""
+    """Return the URL without user, password and values of parameters that could hold them."""
     if not url.startswith(_STARTS):
         return url if _PLAINLY_NO_SECRET.match(url) else _mistyped(url)
     head, question, query = url.partition("?")
-    scheme, slashes, rest = head.partition("://")
-    login, at, rest = rest.rpartition("@")
-    shown = f"{scheme}{slashes}{'***' if login else ''}{at}{rest}"
-    if not at and scheme in _MODEL and not all(map(_HOST.fullmatch, rest.partition("/")[0].rstrip(":").split(","))):
-        shown = f"{scheme}{slashes}***"  # a password, with the host forgotten
+    scheme, slashes, location = head.partition("://")
+    login, separator, location = location.rpartition("@")
+    shown = f"{scheme}{slashes}{'***' if login else ''}{separator}{location}"
+    if (
+        not separator
+        and scheme in _MODEL
+        and not all(map(_HOST.fullmatch, location.partition("/")[0].rstrip(":").split(",")))
+    ):
+        shown = f"{scheme}{slashes}***"  # a password, with the host missing
     pairs = [pair.partition("=") for pair in query.split("&")] if question else []
     if any("@" in key + value and key not in _MAY_HOLD_AT for key, _, value in pairs):
-        return f"{scheme}{slashes}***?***"  # a password with a ? in it: any part of the rest may be its beginning
+        return f"{scheme}{slashes}***?***"  # a password with a ? in it: any other part may be its beginning
     return shown + question + "&".join(k + e + (v if k in _SHOWN else "***") for k, e, v in pairs)
 
 
 def _mistyped(url: str) -> str:
-    """What may be shown of a text that begins as no URL of ours: how it begins and the host, without the login."""
+    """Return the safe part of a text with no known scheme: its beginning and the host, without the login."""
     begin = _BEGINNING.match(url)
     is_scheme = begin is not None and difflib.get_close_matches(begin[1].lower(), _LIKE_SCHEMES, n=1)
     prefix = begin[0] if begin is not None and is_scheme else ""
-    rest, question, _ = url[len(prefix) :].partition("?")
-    login, at, host = rest.rpartition("@")
-    if (not prefix and not at) or "@" in url[len(prefix) + len(rest) :] or not _PLAINLY_NO_SECRET.match(host):
+    location, question, _ = url[len(prefix) :].partition("?")
+    login, separator, host = location.rpartition("@")
+    if (
+        (not prefix and not separator)
+        or "@" in url[len(prefix) + len(location) :]
+        or not _PLAINLY_NO_SECRET.match(host)
+    ):
         return f"{prefix}***" if prefix else "(not shown, it may hold a password)"
-    return f"{prefix}{'***' if login else ''}{at}{host}{'?***' if question else ''}"
+    return f"{prefix}{'***' if login else ''}{separator}{host}{'?***' if question else ''}"
 
 
 def check(url: str) -> str:
-    """The scheme of a URL whose form is right, so far as can be told without the network. Raises InvalidOptionError."""
+    """Check a URL's form without the network and return its scheme. Raises InvalidOptionError."""
     if not url.startswith(_STARTS):
         raise InvalidOptionError(f"url {redacted(url)!r} is not a server address; {_HOW}")
     scheme = url.split(":", 1)[0]
@@ -102,51 +110,51 @@ def check(url: str) -> str:
 
 
 def nodes(url: str) -> tuple[Node, ...]:
-    """The servers that a checked URL names, each (host, port); of sentinels, theirs."""
+    """Return (host, port) of the servers in a checked URL; of sentinels, theirs."""
     scheme, default = url.split(":", 1)[0], _SENTINEL_PORT if url.startswith(SENTINEL) else _PORT
     if scheme not in _MODEL:
         return ()
-    found = [_HOST.fullmatch(one.removesuffix(":")) for one in _host_part(url).split(",")]
-    return tuple((one[1] or unquote(one[2]), int(one[3] or default)) for one in found if one)
+    matches = [_HOST.fullmatch(host.removesuffix(":")) for host in _host_part(url).split(",")]
+    return tuple((match[1] or unquote(match[2]), int(match[3] or default)) for match in matches if match)
 
 
 def host_and_port(text: str) -> tuple[str, int | None] | None:
-    """`host`, `host:port`, `[v6]:port` in their parts; None if it is none of these."""
-    found = _HOST.fullmatch(text)
-    return None if found is None else (found[1] or found[2], None if found[3] is None else int(found[3]))
+    """Return host and port of `host`, `host:port` or `[v6]:port`; None for any other text."""
+    match = _HOST.fullmatch(text)
+    return None if match is None else (match[1] or match[2], None if match[3] is None else int(match[3]))
 
 
 def master_name(url: str) -> str:
-    """What sentinels call the master; "" where a checked URL asks no sentinels."""
+    """Return the sentinels' name of the master; "" if a checked URL uses no sentinels."""
     return unquote(_path(url)[0]) if url.startswith(SENTINEL) else ""
 
 
 def has_login(url: str) -> bool:
-    """Whether a checked URL holds a user or a password for the server, in any of the places for it."""
+    """Whether a checked URL holds a user or a password for the server, in any place."""
     return "@" in urlsplit(url).netloc or any(has_parameter(url, name) for name in ("username", "password"))
 
 
 def has_parameter(url: str, name: str) -> bool:
-    """Whether it stands behind the `?` of a checked URL."""
+    """Whether a checked URL has this parameter."""
     return name in dict(parse_qsl(urlsplit(url).query, keep_blank_values=True))
 
 
 def of_node(url: str, node: Node) -> str:
-    """The URL of one server, as redis-py reads it, with all that a checked URL of several says but where they are."""
+    """Return the redis-py URL of one server, with all settings of a checked URL of several."""
     parts, database = urlsplit(url), _path(url)[-1]
-    given = [(k, v) for k, v in parse_qsl(parts.query, keep_blank_values=True) if k not in _OF_SENTINELS]
-    return _one(url, parts.netloc.rpartition("@")[0], node, f"/{database}" if database else "", given)
+    parameters = [(k, v) for k, v in parse_qsl(parts.query, keep_blank_values=True) if k not in _OF_SENTINELS]
+    return _build_url(url, parts.netloc.rpartition("@")[0], node, f"/{database}" if database else "", parameters)
 
 
 def of_sentinel(url: str, node: Node) -> str:
-    """The URL of one sentinel, as redis-py reads it: with the sentinels' login, not the server's."""
-    given = dict(parse_qsl(urlsplit(url).query, keep_blank_values=True))
-    login = ":".join(quote(given.pop(name, ""), safe="") for name in ("sentinel_username", "sentinel_password"))
-    rest = [(k, v) for k, v in given.items() if k not in ("db", "username", "password")]
-    return _one(url, "" if login == ":" else login, node, "", rest)
+    """Return the redis-py URL of one sentinel: with the sentinels' login, not the server's."""
+    parameters = dict(parse_qsl(urlsplit(url).query, keep_blank_values=True))
+    login = ":".join(quote(parameters.pop(name, ""), safe="") for name in ("sentinel_username", "sentinel_password"))
+    sentinel_parameters = [(k, v) for k, v in parameters.items() if k not in ("db", "username", "password")]
+    return _build_url(url, "" if login == ":" else login, node, "", sentinel_parameters)
 
 
-def _one(url: str, login: str, node: Node, path: str, parameters: list[tuple[str, str]]) -> str:
+def _build_url(url: str, login: str, node: Node, path: str, parameters: list[tuple[str, str]]) -> str:
     scheme = url.split(":", 1)[0].partition("+")[0]
     host = f"[{node[0]}]" if ":" in node[0] else quote(node[0])
     query = f"?{urlencode(parameters, quote_via=quote)}" if parameters else ""
@@ -158,7 +166,7 @@ def _host_part(url: str) -> str:
 
 
 def _path(url: str) -> tuple[str, str]:
-    """(name of the master, database), as they are typed; database "" for the first one."""
+    """Return (name of the master, database), as typed; database "" is the first one."""
     path = urlsplit(url).path.strip("/")
     if not url.startswith(SENTINEL):
         return "", path
@@ -169,15 +177,15 @@ def _path(url: str) -> tuple[str, str]:
 def _check_servers(url: str, scheme: str) -> None:
     shown, how = redacted(url), f"write {_MODEL[scheme]}"
     hosts = _host_part(url) if _splits(url) else "["
-    several = hosts.split(",") if scheme not in _ONE else [hosts]
+    host_texts = hosts.split(",") if scheme not in _ONE else [hosts]
     if not hosts.partition(":")[0]:
         raise InvalidOptionError(f"url {shown!r} names no host; {how}")
-    found = [_HOST.fullmatch(one.removesuffix(":")) for one in several]
-    if not all(one is not None and int(one[3] or 0) < 65536 for one in found):
+    matches = [_HOST.fullmatch(host.removesuffix(":")) for host in host_texts]
+    if not all(match is not None and int(match[3] or 0) < 65536 for match in matches):
         raise InvalidOptionError(f"url {shown!r}: host and port cannot be read; {how}")
     name, database = _path(url)
     if scheme in SENTINEL and not name:
-        raise InvalidOptionError(f"url {shown!r} does not say which master: {how}")
+        raise InvalidOptionError(f"url {shown!r} does not name the master: {how}")
     if database and not (database.isascii() and database.isdigit()):
         raise InvalidOptionError(f"url {shown!r}: the database is not a number; {how}")
 
@@ -185,7 +193,7 @@ def _check_servers(url: str, scheme: str) -> None:
 def _splits(url: str) -> bool:
     try:
         urlsplit(url)
-    except ValueError:  # its text would repeat what was typed where the host belongs
+    except ValueError:  # the error's text would repeat a password that was typed in place of the host
         return False
     return True
 
@@ -201,13 +209,17 @@ def _check_parameters(url: str, scheme: str) -> None:
         if names.count(name) > 1:
             raise InvalidOptionError(f"url {shown!r}: parameter {name!r} is given twice; give it once")
         if name not in allowed:
-            near = difflib.get_close_matches(name, allowed, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"{scheme}: knows {', '.join(sorted(allowed))}"
+            similar_names = difflib.get_close_matches(name, allowed, n=1)
+            hint = (
+                f"did you mean {similar_names[0]!r}?"
+                if similar_names
+                else f"{scheme}: accepts {', '.join(sorted(allowed))}"
+            )
             raise InvalidOptionError(f"url {shown!r}: unknown parameter {name!r}; {hint}")
         if name in _SECONDS and not _is_above_zero(value):
             raise InvalidOptionError(f"url {shown!r}: {name} must be a number of seconds above 0")
         if name == "fsync" and (value not in ("always", "everysec", "no") or not urlsplit(url).path):
-            raise InvalidOptionError(f"url {shown!r}: fsync is always, everysec or no, and wants embedded:///directory")
+            raise InvalidOptionError(f"url {shown!r}: fsync is always, everysec or no, and needs embedded:///directory")
         if name == "db" and not (value.isascii() and value.isdigit()):
             raise InvalidOptionError(f"url {shown!r}: db must be a number")
 

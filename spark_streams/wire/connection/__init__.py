@@ -1,1 +1,1 @@
-"""One connection to one server: bytes out, replies in, retries, named errors."""
+"""One connection to one server: requests, replies, retries, named errors."""

@@ -1,8 +1,8 @@
-"""One connection to a stream server: redis-py makes and authenticates it, the bytes on it are ours.
+"""One connection to a stream server: redis-py opens and authenticates it; this module sends and reads the bytes.
 
-Three ways to talk, from convenient to fast: `execute` (one command, one Python reply), `pipeline` (many commands, one
-round trip; `each` hands out one reply at a time), `request`/`receive` (the untouched bytes of a reply, for
-wire.entries.decode). Replies are RESP2. However much is sent, replies are taken in meanwhile (wire.connection.duplex).
+Three ways to send commands, from convenient to fast: `execute` (one command, one Python reply), `pipeline` (many
+commands, one round trip; `execute_each` yields one reply at a time), `request`/`receive` (the raw bytes of a reply, for
+wire.entries.decode). Replies are RESP2. Replies are read while a request is sent (wire.connection.duplex).
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from spark_streams.wire.connection.duplex import Duplex, TooMuchError
 from spark_streams.wire.connection.named_errors import error_behind, login_error, login_refused, not_a_stream, remedy
 from spark_streams.wire.connection.page_sizer import PageSizer
 
-RENEW_EVERY = 5.0  # seconds, at least: whether there are other credentials
+RENEW_EVERY = 5.0  # seconds between two checks for renewed credentials
 _READ_SIZE = 1 << 20
 _log = logging.getLogger("spark_streams.wire")
 
-# A pipeline goes out in pieces, two of which are under way.
+# A pipeline is sent in pieces; two of them are outstanding at a time.
 _FIRST_PIECE, _LARGEST_PIECE, _PIECE_BYTES = 10, 2_000, 1 << 20  # commands, commands, bytes of their replies
 
 T = TypeVar("T")
@@ -41,7 +41,7 @@ _pack = cast(Callable[[tuple[Argument, ...]], bytes], hiredis.pack_command)
 
 
 class ReplyError(Exception):
-    """An error reply as a value: its text is the server's own. What it means, wire.replies.reply_errors tells."""
+    """An error reply as a value, with the server's text. wire.replies.reply_errors interprets it."""
 
     @property
     def code(self) -> str:
@@ -50,11 +50,11 @@ class ReplyError(Exception):
 
 
 class ReplyTooLargeError(Exception):
-    """A reply was larger than its reader would hold; the connection is closed, so that the server drops it, too."""
+    """A reply exceeded the reader's limit. The connection is closed, so that the server drops it, too."""
 
 
 def pack(*arguments: Argument) -> bytes:
-    """The RESP request of one command."""
+    """Return the RESP request of one command."""
     return _pack(arguments)
 
 
@@ -65,50 +65,50 @@ class Commands(ABC):
 
     @abstractmethod
     def pipeline(self, commands: Sequence[Sequence[Argument]]) -> list[Reply]:
-        """The replies of all commands in order; error replies stay values."""
+        """Return the replies of all commands in order; error replies stay values."""
 
     def execute_all(self, commands: Sequence[Sequence[Argument]]) -> list[Reply]:
-        """The same if none may fail. Raises the named error of the first reply that is one."""
+        """As `pipeline`, but raise the named error of the first error reply."""
         return self.checked(commands, self.pipeline(commands))
 
     def checked(self, commands: Iterable[Sequence[Argument]], replies: list[Reply]) -> list[Reply]:
-        """The replies to these commands. Raises the named error of the first one that is an error."""
+        """Return the replies to these commands. Raises the named error of the first error reply."""
         for command, reply in zip(commands, replies, strict=True):
             if isinstance(reply, ReplyError):
                 raise self.error_of(reply, command)
         return replies
 
     def error_of(self, reply: ReplyError, arguments: Iterable[Argument]) -> RStreamError:
-        """The named error for an error reply to a command."""
+        """Return the named error of an error reply to a command."""
         words = [a.decode("utf-8", "replace") if isinstance(a, bytes) else str(a) for a in arguments]
         return error_behind(self.address, reply.code, str(reply), words)
 
     def not_a_stream(self, key: str | bytes, command: str) -> WrongKeyTypeError:
-        """The error for a key that holds something else; command: that was, or would be, refused for it."""
+        """Return the error for a key of another type. command: the command that was, or would be, refused for it."""
         name = key if isinstance(key, str) else key.decode("utf-8", "replace")
         return not_a_stream(self.address, name, command)
 
 
 class Connection(Commands):
-    """One socket to the server at `address`. Not for use by two threads at once. Closes as a context manager.
+    """One socket to the server at `address`. Not for use by two threads at once. Usable as a context manager.
 
-    one: which of the servers behind the address, where there are several (wire.connect chooses). Raises
-    ServerUnreachableError when nothing answers, LoginError when the server refuses the login, NotPermittedError.
+    node_address: one of several servers of the address (wire.connect selects it). Raises ServerUnreachableError if no
+    server answers, LoginError if the server refuses the login, NotPermittedError.
     """
 
-    def __init__(self, address: Address, one: Address | None = None) -> None:
+    def __init__(self, address: Address, node_address: Address | None = None) -> None:
         self.address = address
-        self.one = node = one or address
+        self.node_address = node = node_address or address
         url = node.resolve()
         self._login = None if address.identity is None else address.identity.credentials()
         self._renewal = time.monotonic() + RENEW_EVERY
         try:
             self._connection = opened(url, node.patience.reply, login=self._login)
-        # What these errors of redis-py's say is in the message; what caused them says no more.
+        # The message has the text of redis-py's error; its cause adds nothing.
         except (redis.AuthenticationError, redis.ResponseError) as error:
             raise login_error(address, error) from None
         except (redis.RedisError, OSError) as error:
-            why = f"{str(error).rstrip('.')}{address.beside()}"
+            why = f"{str(error).rstrip('.')}{address.machine_hint()}"
             raise ServerUnreachableError(f"no stream server answers at {address}: {why}; {remedy(url, why)}") from None
         except (ValueError, TypeError) as error:
             raise ServerUnreachableError(f"the address {address} cannot be used: {error}", passes=False) from error
@@ -122,7 +122,7 @@ class Connection(Commands):
         self._mark_reply = b"$%d\r\n%b\r\n" % (len(mark), mark)
         self._may_be_silent = False
         try:
-            self.execute("ECHO", self._end_token)  # without it `receive` would never see an end
+            self.execute("ECHO", self._end_token)  # without ECHO, `receive` would never see an end
         except RStreamError:
             self.close()
             raise
@@ -139,20 +139,23 @@ class Connection(Commands):
 
     @property
     def is_open(self) -> bool:
-        """Whether nobody has closed it, which says nothing of the other side."""
+        """Whether it was not closed here; the server may have closed it."""
         return socket_of(self._connection) is not None
 
     def abandon(self) -> None:
-        """Let whoever uses it lose it, from another thread: at once where they wait for a reply, else with the next."""
+        """Break the connection from another thread: its user gets an error now, if it waits for a reply, or at the next
+        use.
+        """
         if (connected := socket_of(self._connection)) is not None:
             with contextlib.suppress(OSError):  # it is closed
-                socket.socket.shutdown(connected, socket.SHUT_RDWR)  # not TLS's, which is not for two threads
+                socket.socket.shutdown(connected, socket.SHUT_RDWR)  # not TLS's shutdown, which is not thread-safe
 
     def renew_login(self) -> None:
-        """Log in again where there are other credentials by now: a token ends, and what was logged in with it may be
-        shut out. For connections that live long, at moments when no reply is on its way; asked for every few seconds.
+        """Log in again if the credentials have changed: a token expires, and its connections may be closed by the
+        server.
 
-        A login that is refused changes nothing, and is tried again: the file may be ahead of the server. Raises
+        For long-lived connections, when no reply is outstanding; checked every few seconds. If the server refuses the
+        new login, the connection continues and a later call tries again: the file may be ahead of the server. Raises
         ServerUnreachableError.
         """
         identity, now = self.address.identity, time.monotonic()
@@ -164,46 +167,48 @@ class Connection(Commands):
             return
         (reply,) = self.pipeline([("AUTH", *fresh)])
         if isinstance(reply, ReplyError):
-            _log.warning("%s; the connection goes on as it is", login_refused(self.address, reply).message)
+            _log.warning(
+                "%s; the connection continues with the earlier login", login_refused(self.address, reply).message
+            )
         else:
             self._login = fresh
 
-    # -- where keys are: all here (wire.connection.server) ------------------------------------------------------------
+    # -- location of keys: all on this server (wire.connection.server) ------------------------------------------------
 
-    def of(self, key: str | bytes) -> Connection:
-        """The connection to the server that has this key: this one."""
+    def connection_for(self, key: str | bytes) -> Connection:
+        """Return the connection to the server that holds this key: this one."""
         return self
 
     def parts(self, items: Sequence[T], key: Callable[[T], str | bytes]) -> list[tuple[Connection, list[T]]]:
-        """The items by the servers that have their keys."""
+        """Group the items by the servers that hold their keys."""
         return [(self, list(items))] if items else []
 
     def together(self, items: Sequence[T], key: Callable[[T], str | bytes]) -> list[list[T]]:
-        """The items by what one transaction may touch."""
+        """Group the items so that one transaction may touch each group."""
         return [list(items)] if items else []
 
     def nodes(self) -> list[Connection]:
-        """A connection to each server that takes writes."""
+        """Return a connection to each server that accepts writes."""
         return [self]
 
     def may_be_silent_for(self, seconds: float) -> None:
-        """From now on the server is given up where it says nothing for so long."""
+        """Set the seconds of silence after which the connection is closed."""
         self._duplex.timeout = seconds
 
     # -- bytes --------------------------------------------------------------------------------------------------------
 
     def require_silence(self) -> None:
-        """Make sure, once, that this user may suppress replies (CLIENT REPLY). Raises ServerReplyError."""
+        """Check once that this user may suppress replies (CLIENT REPLY). Raises ServerReplyError."""
         if not self._may_be_silent:
             self.execute("CLIENT", "REPLY", "ON")
             self._may_be_silent = True
 
     def send(self, data: bytes | memoryview) -> None:
-        """Send raw request bytes; replies that come meanwhile are kept. Raises ServerUnreachableError."""
+        """Send raw request bytes; replies that arrive meanwhile are stored. Raises ServerUnreachableError."""
         self._duplex.send(data)
 
     def replies(self, count: int) -> list[Reply]:
-        """The next `count` replies as Python values; error replies are ReplyError values in the list."""
+        """Return the next `count` replies as Python values; error replies are ReplyError values."""
         replies: list[Reply] = []
         gets, feed, receive = self._reader.gets, self._reader.feed, self._duplex.receive
         while len(replies) < count:
@@ -215,7 +220,7 @@ class Connection(Commands):
         return replies
 
     def execute(self, *arguments: Argument) -> Reply:
-        """One command, one reply. Raises ServerReplyError (or its WRONGTYPE, NOGROUP kin) for an error reply."""
+        """Send one command and return its reply. Raises ServerReplyError (WrongKeyTypeError, …) for an error reply."""
         self.send(pack(*arguments))
         reply = self.replies(1)[0]
         if isinstance(reply, ReplyError):
@@ -223,29 +228,33 @@ class Connection(Commands):
         return reply
 
     def pipeline(self, commands: Sequence[Sequence[Argument]]) -> list[Reply]:
-        """The replies of all commands in order, in one round trip; error replies stay values."""
+        """Return the replies of all commands in order, in one round trip; error replies stay values."""
         replies: list[Reply] = []
         for count in self._sent_in_turn(commands):
             replies += self.replies(count)
         return replies
 
-    def each(self, commands: Sequence[Sequence[Argument]]) -> Iterator[Reply]:
-        """The same, a reply at a time, for large ones: neither side holds many. Whoever does not take them all has lost
-        the connection."""
-        left = len(commands)
+    def execute_each(self, commands: Sequence[Sequence[Argument]]) -> Iterator[Reply]:
+        """As `pipeline`, but yield one reply at a time, for large replies: neither side stores many.
+
+        If the caller does not take all replies, the connection is closed.
+        """
+        unread = len(commands)
         try:
             for count in self._sent_in_turn(commands):
                 for _ in range(count):
                     reply = self.replies(1)[0]
-                    left -= 1
+                    unread -= 1
                     yield reply
         finally:
-            if left:
+            if unread:
                 self.close()
 
     def _sent_in_turn(self, commands: Sequence[Sequence[Argument]]) -> Iterator[int]:
-        """Send the commands a piece at a time; how many replies are to be read before the next piece goes out. The
-        server always has one piece ahead, and pieces get smaller where replies are large."""
+        """Send the commands in pieces; yield how many replies to read before the next piece is sent.
+
+        The server always has one piece ahead, and pieces become smaller if replies are large.
+        """
         sent, read, before = 0, 0, self._duplex.received
         sizer = PageSizer(_FIRST_PIECE, _LARGEST_PIECE, _PIECE_BYTES, growth=5)
         while sent < len(commands):
@@ -260,32 +269,32 @@ class Connection(Commands):
         if sent > read:
             yield sent - read
 
-    def request(self, *commands: bytes, most: int | None = None) -> None:
-        """Send packed commands whose replies `receive` will hand over as one run of bytes.
+    def request(self, *commands: bytes, max_bytes: int | None = None) -> None:
+        """Send packed commands; `receive` returns their replies as one run of bytes.
 
-        Raises ReplyTooLargeError when more than `most` bytes come before all is sent.
+        Raises ReplyTooLargeError if more than `max_bytes` arrive before all is sent.
         """
-        self._duplex.most = most
+        self._duplex.max_kept = max_bytes
         try:
             self.send(b"".join([*commands, self._end_request]))
         except TooMuchError:
             self.close()
             raise ReplyTooLargeError from None
-        self._duplex.most = None
+        self._duplex.max_kept = None
 
-    def request_apart(self, commands: Sequence[bytes], most: int | None = None) -> None:
-        """Like `request`; `apart` cuts the run of bytes into one reply a command."""
-        self.request(self._mark_request.join(commands), most=most)
+    def request_apart(self, commands: Sequence[bytes], max_bytes: int | None = None) -> None:
+        """As `request`; `apart` then cuts the run of bytes into one reply per command."""
+        self.request(self._mark_request.join(commands), max_bytes=max_bytes)
 
     def apart(self, replies: memoryview) -> list[memoryview]:
-        """One reply for each command of `request_apart`."""
+        """Return one reply for each command of `request_apart`."""
         return [memoryview(reply) for reply in bytes(replies).split(self._mark_reply)]
 
-    def receive(self, most: int | None = None) -> memoryview:
-        """The untouched reply bytes of the last `request` (one or more replies back to back); one at a time.
+    def receive(self, max_bytes: int | None = None) -> memoryview:
+        """Return the raw reply bytes of the last `request` (one or more replies in a row); one request at a time.
 
-        A request ends in an ECHO of a random token, so the end is known without parsing what comes before it.
-        Raises ReplyTooLargeError when they are more than `most` bytes.
+        A request ends with an ECHO of a random token, so the end is found without parsing the replies before it.
+        Raises ReplyTooLargeError if they exceed `max_bytes`.
         """
         tail = self._end_reply
         size = 2 * _READ_SIZE
@@ -301,7 +310,7 @@ class Connection(Commands):
             filled += self._duplex.receive_into(view[filled : filled + _READ_SIZE])
             if filled >= len(tail) and view[filled - len(tail) : filled] == tail:
                 return view[: filled - len(tail)]
-            if most is not None and filled > most:
+            if max_bytes is not None and filled > max_bytes:
                 self.close()
                 raise ReplyTooLargeError
 
@@ -311,20 +320,20 @@ class Connection(Commands):
 
     @property
     def has_input(self) -> bool:
-        """Whether bytes were received that nobody has taken yet; the socket itself is not asked."""
+        """Whether received bytes are stored; does not check the socket."""
         return self._duplex.has_input
 
     def receive_some(self) -> memoryview:
-        """The bytes that have come, one at least, for wire.connection.pipe; valid until the next call."""
+        """Return available bytes, at least one, for wire.connection.pipe; valid until the next call."""
         return self._duplex.receive()
 
     @property
     def mark(self) -> tuple[bytes, bytes]:
-        """(request, reply) of an ECHO that no other reply can be mistaken for."""
+        """(request, reply) of an ECHO with a token that no other reply contains."""
         return self._end_request, self._end_reply
 
     def lost(self, error: OSError | None) -> ServerUnreachableError:
-        """Close, and the error that says so; error: None where the server has closed the connection."""
+        """Close, and return the error. error: None if the server has closed the connection."""
         self.close()
         reason = "it closed the connection" if error is None else str(error) or type(error).__name__
         return ServerUnreachableError(f"lost the stream server at {self.address}: {reason}; is it still running?")

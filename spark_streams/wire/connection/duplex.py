@@ -1,8 +1,8 @@
-"""A socket that is written and read at the same time: replies are taken in while a request does not go out yet.
+"""A socket that is written and read at the same time: replies are read while a request cannot be sent.
 
-Whoever sends a megabyte of commands and reads nothing meanwhile depends on the server's goodwill: its replies fill the
-buffers of both sides, and then both wait. Here sending never waits without reading. What comes meanwhile is kept, and
-handed out first.
+A client that sends a megabyte of commands and reads nothing meanwhile can block: the replies fill the buffers of both
+sides, and then both wait. Here sending never waits without reading. Bytes that arrive meanwhile are stored, and
+returned first.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from collections.abc import Callable
 READ_SIZE = 1 << 18
 _BLOCKED = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
-# Makes the error for a connection that broke, and closes it; None where the other side has closed it.
+# Makes the error for a broken connection, and closes it; None: the server has closed it.
 Lost = Callable[[OSError | None], Exception]
 
 
 class TooMuchError(Exception):
-    """More has come while something was sent than whoever sends would keep."""
+    """More bytes arrived while a request was sent than its sender stores."""
 
 
 class Duplex:
-    """A connected socket, from here on non-blocking; what it raises is made by `lost`.
+    """A connected socket, which becomes non-blocking; `lost` makes its errors.
 
-    timeout: how long nothing at all may happen, in seconds; at first the socket's. received: bytes so far; most: that
-    may come while something is sent, None: any number.
+    timeout: seconds without any progress, at first the socket's timeout. received: bytes so far. max_kept: bytes that
+    may arrive while a request is sent; None: no limit.
     """
 
     def __init__(self, connected: socket.socket, lost: Lost) -> None:
@@ -35,64 +35,64 @@ class Duplex:
         connected.setblocking(False)
         self._socket = connected
         self._lost = lost
-        self._kept = bytearray()  # came while something was sent, and is not handed out yet
-        self._room = memoryview(bytearray(READ_SIZE))
+        self._inbox = bytearray()  # arrived while a request was sent, and not returned yet
+        self._buffer = memoryview(bytearray(READ_SIZE))
         self.received = 0
-        self.most: int | None = None
+        self.max_kept: int | None = None
         self._readable, self._either = select.poll(), select.poll()
         self._readable.register(connected, select.POLLIN)
         self._either.register(connected, select.POLLIN | select.POLLOUT)
 
     def send(self, data: bytes | memoryview) -> None:
-        """Send all of it. Raises TooMuchError when more than `most` bytes come meanwhile."""
-        left = memoryview(data)
-        while left:
+        """Send all of the data. Raises TooMuchError if more than `max_kept` bytes arrive meanwhile."""
+        unsent = memoryview(data)
+        while unsent:
             try:
-                left = left[self._socket.send(left) :]
+                unsent = unsent[self._socket.send(unsent) :]
             except _BLOCKED:
                 self._wait(self._either)
-                self._keep_what_has_come()
-                if self.most is not None and len(self._kept) > self.most:
+                self._store_input()
+                if self.max_kept is not None and len(self._inbox) > self.max_kept:
                     raise TooMuchError from None
             except OSError as error:
                 raise self._lost(error) from None
 
     @property
     def has_input(self) -> bool:
-        """Whether something came while a request was sent, and is not handed out yet."""
-        return bool(self._kept)
+        """Whether bytes that arrived during a send are not returned yet."""
+        return bool(self._inbox)
 
     def receive(self) -> memoryview:
-        """Some bytes, one at least; valid until the next call."""
-        return self._room[: self.receive_into(self._room)]
+        """Return available bytes, at least one; valid until the next call."""
+        return self._buffer[: self.receive_into(self._buffer)]
 
-    def receive_into(self, room: memoryview) -> int:
-        """Some bytes into `room`; how many, one at least."""
-        if self._kept:
-            got = min(len(room), len(self._kept))
-            room[:got] = memoryview(self._kept)[:got]
-            del self._kept[:got]
-            return got
-        while not (got := self._take(room)):
+    def receive_into(self, buffer: memoryview) -> int:
+        """Read available bytes into `buffer`; return how many, at least one."""
+        if self._inbox:
+            count = min(len(buffer), len(self._inbox))
+            buffer[:count] = memoryview(self._inbox)[:count]
+            del self._inbox[:count]
+            return count
+        while not (count := self._receive_available(buffer)):
             self._wait(self._readable)
-        return got
+        return count
 
-    def _keep_what_has_come(self) -> None:
-        got = self._take(self._room)
-        self._kept += self._room[:got]
+    def _store_input(self) -> None:
+        count = self._receive_available(self._buffer)
+        self._inbox += self._buffer[:count]
 
-    def _take(self, room: memoryview) -> int:
-        """What is there by now; 0: nothing yet."""
+    def _receive_available(self, buffer: memoryview) -> int:
+        """Read available bytes; 0: none yet."""
         try:
-            got = self._socket.recv_into(room)
+            count = self._socket.recv_into(buffer)
         except _BLOCKED:
             return 0
         except OSError as error:
             raise self._lost(error) from None
-        if not got:
+        if not count:
             raise self._lost(None)
-        self.received += got
-        return got
+        self.received += count
+        return count
 
     def _wait(self, poll: select.poll) -> None:
         if not poll.poll(None if self.timeout is None else self.timeout * 1000):

@@ -1,14 +1,14 @@
-"""The named error behind an error reply to a command, and behind a login that was refused: what to do, in one line.
+"""The named errors of error replies and refused logins, with a remedy in one line.
 
-    WRONGTYPE           the key holds something else
-    NOGROUP             the stream or its group is gone
-    NOAUTH              the server wants a password, and the url has none
+    WRONGTYPE           the key holds another type
+    NOGROUP             the stream or its group is missing
+    NOAUTH              the server needs a password, and the URL has none
     WRONGPASS           the user or the password is wrong, or the user is disabled
-    MOVED, CROSSSLOT …  the address is one server's, and it is a node of a cluster
+    MOVED, CROSSSLOT …  the address names one server, which is a node of a cluster
     NOPERM              the user has no right to the command, or to a key
-    anything else       as the server words it
+    anything else       the server's text
 
-No part of a login is in any of them (`str` of an address hides it).
+None of them contains a part of a login (`str` of an address hides it).
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ _CONTAINERS = ("XGROUP", "XINFO", "MEMORY")  # their key follows a subcommand
 
 
 def error_behind(address: Address, code: str, text: str, words: Sequence[str]) -> RStreamError:
-    """The named error for an error reply. code: its first word; text: all of it; words: the command's."""
-    shown = words[:1] if words[0] == "ECHO" else words[:4]  # what is echoed is nothing to anybody
+    """Return the named error of an error reply. code: its first word; text: all of it; words: the command's."""
+    shown = words[:1] if words[0] == "ECHO" else words[:4]  # an ECHO's argument is internal
     where = f"{' '.join(shown)[:200]} at {address}"
     if code == "WRONGTYPE":
         return not_a_stream(address, _key_of(words), words[0])
     if code == "NOGROUP":
         return GroupMissingError(
-            f"{where}: the stream or its consumer group is gone ({text}): restore it; a query that is started again "
-            "names the command that creates its group where the checkpoint stands"
+            f"{where}: the stream or its consumer group is missing ({text}): restore it; a query that is started again "
+            "names the command that creates its group at the checkpoint's position"
             + (" (embedded: forgets its streams when it ends)" if address.forgets else "")
         )
     if code in ("NOAUTH", "WRONGPASS"):
@@ -64,25 +64,23 @@ def error_behind(address: Address, code: str, text: str, words: Sequence[str]) -
 
 
 def not_a_stream(address: Address, key: str, command: str) -> WrongKeyTypeError:
-    """The error for a key that holds something else; command: that was, or would be, refused for it."""
-    return WrongKeyTypeError(
-        f"key {key!r} at {address} holds something that is not a stream; name another key ({command})"
-    )
+    """Return the error for a key of another type. command: the command that was, or would be, refused for it."""
+    return WrongKeyTypeError(f"key {key!r} at {address} holds another type than a stream; name another key ({command})")
 
 
 def node_of_a_cluster(address: Address) -> UnsupportedError:
-    """One server was named, and it has only some of the slots."""
+    """Return the error for a single server's address that is a node of a cluster."""
     return UnsupportedError(
-        f"the server at {address} is a node of a cluster, and others have some of the keys: write redis+cluster:// in "
-        "place of redis:// (rediss+cluster:// in place of rediss://)"
+        f"the server at {address} is a node of a cluster, and other nodes hold some of the keys: write "
+        "redis+cluster:// instead of redis:// (rediss+cluster:// instead of rediss://)"
     )
 
 
 def not_permitted(where: str, text: str, words: Sequence[str]) -> NotPermittedError:
-    """The user may not run a command, or not on this key. where: the command and the server."""
-    wanted, right = missing_right(text, words)
+    """Return the error for a missing right. where: the command and the server."""
+    action, right = missing_right(text, words)
     return NotPermittedError(
-        f"{where}: the url's user has no right to {wanted} ({text}); give it with ACL SETUSER user {right} "
+        f"{where}: the url's user has no right to {action} ({text}); give it with ACL SETUSER user {right} "
         "(docs/reference/rights.md lists all rights that are needed)",
         "NOPERM",
         right,
@@ -90,63 +88,63 @@ def not_permitted(where: str, text: str, words: Sequence[str]) -> NotPermittedEr
 
 
 def missing_right(text: str, words: Sequence[str]) -> tuple[str, str]:
-    """What the user may not do, and the word of ACL SETUSER that gives it (`+xadd`, `~orders`), from a NOPERM."""
-    found = _REFUSED_COMMAND.search(text)
-    if found is not None:
-        command = found[1]
+    """Return the refused action and the ACL SETUSER rule that allows it (`+xadd`, `~orders`), from a NOPERM."""
+    match = _REFUSED_COMMAND.search(text)
+    if match is not None:
+        command = match[1]
         return f"run {command.replace('|', ' ').upper()}", f"+{command.lower()}"
     key = _key_of(words)
-    pattern = _beside(key) if key.startswith("rstream:") else key
+    pattern = _pattern_of_product_keys(key) if key.startswith("rstream:") else key
     return (f"use key {key!r}", f"~{pattern}") if key else ("use a key of this transaction", "~key")
 
 
-def _beside(key: str) -> str:
-    """A pattern of the product's own keys that has this one: those beside its stream, if it stands beside one."""
+def _pattern_of_product_keys(key: str) -> str:
+    """Return a pattern for a key of this product: the keys of the same stream, if it belongs to one."""
     tag = _TAG.search(key)
     return f"rstream:*:{tag[0]}*" if tag else "rstream:*"
 
 
 def while_reading(where: str, error: ServerReplyError, stream: str) -> ServerReplyError:
-    """What was answered instead of a stream's entries, told with where that was."""
+    """Return the error for a reply that is no list of entries."""
     if error.code == "NOPERM":
         return not_permitted(where, error.message, ("XRANGE", stream))
     return ServerReplyError(f"{where}: {error.message}", error.code)
 
 
 def login_error(address: Address, error: redis.RedisError) -> ServerReplyError:
-    """What redis-py raises where a server answers, and refuses the connection."""
+    """Return the error for a server that answers and refuses the connection."""
     text = str(error).rstrip(".")
     if isinstance(error, redis.exceptions.NoPermissionError):
         return not_permitted(f"connecting to {address}", f"NOPERM {text}", ())
     if not isinstance(error, redis.AuthenticationError):
         return ServerReplyError(f"{address} refused the connection: {text}")
     if "called without any password" in text or "no password is set" in text:
-        given = (
+        hint = (
             "the url gives one: leave it out of the url"
             if address.identity is None
             else f"one is given {address.login}"
         )
-        return LoginError(f"the server at {address} has no password, and {given}")
+        return LoginError(f"the server at {address} has no password, and {hint}")
     return login_refused(address, text, "NOAUTH" if "required" in text else "WRONGPASS")
 
 
 def login_refused(address: Address, text: object, code: str = "WRONGPASS") -> LoginError:
-    """The login is refused, or there is none. text: what the server says."""
+    """Return the error for a refused or missing login. text: the server's words."""
     if code == "NOAUTH" and address.identity is None:
         return LoginError(
-            f"the server at {address} wants a password: write it into the url (or RSTREAM_URL), "
+            f"the server at {address} needs a password: write it into the url (or RSTREAM_URL), "
             f"{_with_login(address)}, without a user's name for the default user, or give option passwordFile",
             code,
         )
-    said = str(text).removeprefix("WRONGPASS ").rstrip(".")
+    reason = str(text).removeprefix("WRONGPASS ").rstrip(".")
     hint = "" if address.identity else "; in a password write @ : / ? # % as %40 %3A %2F %3F %23 %25"
     return LoginError(
-        f"the server at {address} refuses the user and password {address.login} ({said}): check both{hint}", code
+        f"the server at {address} refuses the user and password {address.login} ({reason}): check both{hint}", code
     )
 
 
 def remedy(url: str, why: str) -> str:
-    """What may help where no connection comes about. url: of one server; why: what is said of it, shown elsewhere."""
+    """Return a remedy for a failed connection. url: one server. why: the cause, which is shown elsewhere."""
     if url.startswith("rediss:"):
         if "certificate is not valid for" in why:
             return (
@@ -156,7 +154,7 @@ def remedy(url: str, why: str) -> str:
         if "certificate verify failed" in why:
             return "name the authority of its certificate in the url: ?ssl_ca_certs=/path/to/ca.pem"
         if "No such file" in why:
-            return "see that the files of ssl_ca_certs, ssl_certfile and ssl_keyfile are on every machine with a task"
+            return "check that the files of ssl_ca_certs, ssl_certfile and ssl_keyfile are on every machine with a task"
         if "EOF" in why or "certificate required" in why or "reset" in why:
             return (
                 "it may want a client's certificate (ssl_certfile=/path/to/client.pem&ssl_keyfile=/path/to/client.key "
@@ -166,13 +164,13 @@ def remedy(url: str, why: str) -> str:
 
 
 def _with_login(address: Address) -> str:
-    """The address with places for a user and a password."""
-    scheme, slashes, rest = str(address).partition("?")[0].partition("://")
-    return f"{scheme}://user:password@{rest.rpartition('@')[2]}" if slashes else "redis://user:password@host:port"
+    """Return the address with placeholders for user and password."""
+    scheme, slashes, location = str(address).partition("?")[0].partition("://")
+    return f"{scheme}://user:password@{location.rpartition('@')[2]}" if slashes else "redis://user:password@host:port"
 
 
 def _key_of(words: Sequence[str]) -> str:
-    """A command's first key; "" where it has none."""
+    """Return a command's first key; "" if it has none."""
     if not words or words[0] in ("EXEC", "MULTI"):
         return ""
     place = words.index("STREAMS") + 1 if "STREAMS" in words else 2 if words[0] in _CONTAINERS else 1

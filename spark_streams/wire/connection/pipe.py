@@ -1,4 +1,4 @@
-"""Requests over one connection, several under way at a time.
+"""Requests over one connection, several of them outstanding.
 
 Each group of requests ends in an end marker (an ECHO of a random token). `take` returns the reply bytes up to the
 oldest end marker.
@@ -21,7 +21,7 @@ class Pipe:
         self._searched = 0
 
     def send(self, *pieces: bytes | memoryview) -> None:
-        """Send all pieces; replies that come meanwhile are kept. Raises ServerUnreachableError."""
+        """Send all pieces; replies that arrive meanwhile are stored. Raises ServerUnreachableError."""
         for piece in pieces if len(pieces) == 1 or sum(map(len, pieces)) > _TOGETHER else [b"".join(pieces)]:
             self.server.send(piece)
 

@@ -1,20 +1,20 @@
-"""What is worth trying again, how long, and how patiently. Pure, but for the clock and the sleep that are passed in.
+"""Which errors are retried, for how long, and with which pauses. Pure, except for the clock and sleep passed in.
 
-Error replies that pass by themselves, by their codes:
+Temporary error replies, by their codes:
 
-    OOM                      the server's memory is full; readers or trimming make room
-    BUSY                     a script holds the server up
-    LOADING                  it reads its file after a start
-    READONLY                 we talk to a replica: connect again, the address may lead to the new master
-    MASTERDOWN, NOREPLICAS   replication is being put together again
-    CLUSTERDOWN, TRYAGAIN    slots are being moved or have no owner for the moment
-    MOVED, ASK               the key is at another node of the cluster, or on its way there
-    MISCONF                  it cannot write its file
-    EXECABORT                a transaction was given up because one of its commands met one of these
+    OOM                      the server's memory is full; readers or trimming free memory
+    BUSY                     a script blocks the server
+    LOADING                  the server loads its file after a start
+    READONLY                 the server is a replica: connect again, the address may lead to the new master
+    MASTERDOWN, NOREPLICAS   replication is being restored
+    CLUSTERDOWN, TRYAGAIN    slots are being moved or have no owner at the moment
+    MOVED, ASK               the key is at another node of the cluster, or is being moved there
+    MISCONF                  the server cannot write its file
+    EXECABORT                a transaction was refused because one of its commands got one of these
 
-and a connection that breaks or is refused. Everything else is an answer: asking again would give the same.
+A connection that breaks or is refused is temporary, too. Any other error is final: a retry would give the same.
 
-What the log says of it: wire.connection.outages.
+wire.connection.outages writes the log lines.
 """
 
 from __future__ import annotations
@@ -38,52 +38,55 @@ _CONNECT_AGAIN = frozenset({"READONLY", "LOADING", "MASTERDOWN", "CLUSTERDOWN", 
 
 
 def is_transient(error: Exception) -> bool:
-    """Whether an error passes by itself: a lost connection, or an error reply (a value, or raised) with such a code."""
+    """Whether an error is temporary: a lost connection, or an error reply (value or exception) with such a code."""
     if isinstance(error, ServerUnreachableError):
         return error.passes
     return isinstance(error, ReplyError | ServerReplyError) and error.code in _TRANSIENT
 
 
 def wants_new_connection(reply: ReplyError) -> bool:
-    """Whether another connection may lead to a server that can do what this one cannot."""
+    """Whether another connection may lead to a server that can run the command."""
     return reply.code in _CONNECT_AGAIN
 
 
 @dataclass
 class Backoff:
-    """Pauses that grow, by some chance, until `limit` seconds have passed without success."""
+    """Growing pauses with random jitter, until `limit` seconds have passed without success."""
 
     limit: float
     patience: Patience = DEFAULT_PATIENCE
     clock: Callable[[], float] = time.monotonic
     outages: Outages = OUTAGES
     _since: float | None = field(default=None, init=False)
-    _pause: float = field(default=0.0, init=False)  # the last one; 0 before the first
+    _pause: float = field(default=0.0, init=False)  # the last pause; 0 before the first
     _where: str = field(default="", init=False)  # the server that is waited for
 
     def succeeded(self) -> None:
-        """Start anew: the server has done what was asked for."""
+        """Reset after the server has run the requested command."""
         if self._since is not None:
             self.outages.succeeded(self._where)
-        self.given_up()
+        self.reset()
 
-    def given_up(self) -> None:
-        """Start anew, though the server is as it was: whoever asks again waits anew."""
+    def reset(self) -> None:
+        """Restart the time limit, although the server has not succeeded: a later caller waits for the full limit."""
         self._since, self._pause = None, 0.0
 
-    def wait(self, what: str, where: str, why: str, lost: bool) -> None:
-        """Wait before trying `what` again, which failed at the server `where` because of `why`. lost: the server cannot
-        be reached. Raises RetriesExhaustedError."""
+    def wait(self, action: str, where: str, reason: str, lost: bool) -> None:
+        """Wait before a retry. action: what failed at the server `where`, because of `reason`. lost: the server cannot
+        be reached. Raises RetriesExhaustedError.
+        """
         now = self.clock()
         if self._since is None:
             self._since = now
         self._where = where
         if now - self._since >= self.limit:
             raise RetriesExhaustedError(
-                f"{what} at {where} was tried for {now - self._since:.0f} s without success, at last: {why}; "
-                "mend the server and run this again"
+                f"{action} at {where} was tried for {now - self._since:.0f} s without success, at last: {reason}; "
+                "repair the server and run this again"
             )
-        left = self.limit - (now - self._since)
-        self.outages.waits(where, f"{what} at {where}: {why}; trying again for up to {left:.0f} s", lost)
+        remaining = self.limit - (now - self._since)
+        self.outages.report_wait(
+            where, f"{action} at {where}: {reason}; trying again for up to {remaining:.0f} s", lost
+        )
         self._pause = min(2 * self._pause, self.patience.longest_pause) or self.patience.first_pause
         self.patience.sleep(self._pause * random.uniform(0.5, 1))

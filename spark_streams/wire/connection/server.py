@@ -1,9 +1,9 @@
-"""What one server and a cluster of them have in common: whoever uses one, uses the other.
+"""The common interface of one server and of a cluster.
 
-One server is a `Connection`: `of` is itself, and everything is as near as can be. A cluster (wire.topology.cluster)
-sends each command to the node that has its key's slot, and hands out the connections to its nodes for what goes out as
-raw bytes. What spans slots no server of a cluster does: WATCH and MULTI are for the keys of one slot, and whoever works
-on several asks `together`.
+One server is a `Connection`, and `connection_for` returns itself. A cluster (wire.topology.cluster) sends each command
+to the node of its key's slot, and returns the connections to its nodes for raw requests. No server of a cluster handles
+several slots together: WATCH and MULTI are for the keys of one slot, and a caller with several keys groups them with
+`together`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Key = str | bytes
 
 
 class Server(Protocol):
-    """One server, or all of a cluster. Not for use by two threads at once. Closes as a context manager."""
+    """One server, or all of a cluster. Not for use by two threads at once. Usable as a context manager."""
 
     @property
     def address(self) -> Address: ...
@@ -30,48 +30,48 @@ class Server(Protocol):
     def __exit__(self, *_: object) -> None: ...
 
     def close(self) -> None:
-        """Close what is connected; calling it twice is harmless."""
+        """Close all connections; calling it twice is harmless."""
 
     @property
     def is_open(self) -> bool:
-        """Whether nobody has closed it, which says nothing of the other side."""
+        """Whether it was not closed here; the server may have closed it."""
 
     def renew_login(self) -> None:
-        """Log in again where there are other credentials by now. Raises ServerUnreachableError."""
+        """Log in again if the credentials have changed. Raises ServerUnreachableError."""
 
-    # -- commands: each goes where its key is ---------------------------------------------------------------------
+    # -- commands: each is sent to the server of its key -------------------------------------------------------------
 
     def execute(self, *arguments: Argument) -> Reply:
-        """One command, one reply. Raises ServerReplyError (or its WRONGTYPE, NOGROUP kin) for an error reply."""
+        """Send one command and return its reply. Raises ServerReplyError (WrongKeyTypeError, …) for an error reply."""
 
     def pipeline(self, commands: Sequence[Sequence[Argument]]) -> list[Reply]:
-        """The replies of all commands in order; error replies stay values."""
+        """Return the replies of all commands in order; error replies stay values."""
 
-    def each(self, commands: Sequence[Sequence[Argument]]) -> Iterator[Reply]:
-        """The same, a reply at a time, for large ones."""
+    def execute_each(self, commands: Sequence[Sequence[Argument]]) -> Iterator[Reply]:
+        """As `pipeline`, but yield one reply at a time, for large replies."""
 
     def execute_all(self, commands: Sequence[Sequence[Argument]]) -> list[Reply]:
-        """The same where none may fail. Raises the named error of the first reply that is one."""
+        """As `pipeline`, but raise the named error of the first error reply."""
 
     def checked(self, commands: Iterable[Sequence[Argument]], replies: list[Reply]) -> list[Reply]:
-        """The replies to these commands. Raises the named error of the first one that is an error."""
+        """Return the replies to these commands. Raises the named error of the first error reply."""
 
     def error_of(self, reply: ReplyError, arguments: Iterable[Argument]) -> RStreamError:
-        """The named error for an error reply to a command."""
+        """Return the named error of an error reply to a command."""
 
     def not_a_stream(self, key: Key, command: str) -> WrongKeyTypeError:
-        """The error for a key that holds something else; command: that was, or would be, refused for it."""
+        """Return the error for a key of another type. command: the command that was, or would be, refused for it."""
 
-    # -- where keys are --------------------------------------------------------------------------------------------
+    # -- location of keys ------------------------------------------------------------------------------------------
 
-    def of(self, key: Key) -> Connection:
-        """The connection to the server that has this key. Raises ServerUnreachableError, ServerReplyError."""
+    def connection_for(self, key: Key) -> Connection:
+        """Return the connection to the server that holds this key. Raises ServerUnreachableError, ServerReplyError."""
 
     def parts(self, items: Sequence[T], key: Callable[[T], Key]) -> list[tuple[Connection, list[T]]]:
-        """The items by the servers that have their keys, each in their order. Raises as `of` does."""
+        """Group the items by the servers that hold their keys, in order. Raises as `connection_for` does."""
 
     def together(self, items: Sequence[T], key: Callable[[T], Key]) -> list[list[T]]:
-        """The items by what one transaction may touch."""
+        """Group the items so that one transaction may touch each group."""
 
     def nodes(self) -> list[Connection]:
-        """A connection to each server that takes writes. Raises as `of` does."""
+        """Return a connection to each server that accepts writes. Raises as `connection_for` does."""

@@ -3,10 +3,10 @@
     *7 $4 XADD $6 orders   $1 *     $1 f $3 123    $1 g $2 ab
     |<-- head, stream -->| |< id >| |< a piece for each column >|
 
-All pieces are joined row by row by one Arrow kernel. What is the same in all rows (a head, a stream's name, a field's
-name) is put before the length of the next value, and length and all are looked up in a table by that length: a column
-without nulls costs one look-up and two pieces. The joined array's data buffer is the request; its offsets cut it into
-commands and chunks.
+All pieces are joined row by row by one Arrow kernel. Bytes that are the same in all rows (a head, a stream's name, a
+field's name) are put before the length of the next value, and a table returns both by that length: a column without
+nulls costs one lookup and two pieces. The joined array's data buffer is the request; its offsets cut it into commands
+and chunks.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ import pyarrow.compute as pc
 
 from spark_streams.wire.connection.connection import pack
 
-_TABLE = 256  # lengths that are looked up
+_TABLE = 256  # lengths in the table
 _CRLF = b"\r\n"
 _ANY_ID = b"$1\r\n*\r\n"
 
 
 @dataclass(frozen=True)
 class Requests:
-    """Packed commands back to back: command i is data[offsets[i]:offsets[i+1]]."""
+    """Packed commands in a row: command i is data[offsets[i]:offsets[i+1]]."""
 
     data: memoryview
     offsets: npt.NDArray[np.int64]
 
     @classmethod
-    def joined(cls, several: Sequence[Requests]) -> Requests:
-        """Return the commands of several, in this order."""
-        data = b"".join(one.slice(0, len(one)) for one in several)
-        sizes = [np.zeros(1, np.int64), *[np.diff(one.offsets) for one in several]]
+    def joined(cls, parts: Sequence[Requests]) -> Requests:
+        """Return the commands of all parts, in this order."""
+        data = b"".join(part.slice(0, len(part)) for part in parts)
+        sizes = [np.zeros(1, np.int64), *[np.diff(part.offsets) for part in parts]]
         return cls(memoryview(data), np.cumsum(np.concatenate(sizes)))
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
     def slice(self, start: int, stop: int) -> memoryview:
-        """The bytes of commands start … stop-1."""
+        """Return the bytes of commands start … stop-1."""
         return self.data[int(self.offsets[start]) : int(self.offsets[stop])]
 
 
@@ -56,12 +56,12 @@ def encode_xadd(
     first: pa.Array | None = None,
     ids: pa.Array | None = None,
 ) -> tuple[Requests, pa.Array]:
-    """One `XADD stream id name value …` per row; a null value leaves its field out.
+    """Encode one `XADD stream id name value …` per row; a null value omits its field.
 
-    stream: one for all rows, or a dictionary array of names (binary) without nulls; names: the field names; values: a
-    binary (or string) array each, all of one length; first: a map<binary, binary> per row whose fields stand before the
-    named ones; ids: the entries' ids (binary or string), null for `*`. Returns the requests and an int32 array with the
-    number of fields of each row (0: the row has no field, and its bytes are not a valid command).
+    stream: one for all rows, or a dictionary array of names (binary) without nulls. names: the field names. values: a
+    binary (or string) array for each name, all of one length. first: a map<binary, binary> per row, whose fields
+    precede the named ones. ids: the entry IDs (binary or string), null for `*`. Returns the requests, and an int32
+    array with the number of fields of each row (0: the row has no field, and its bytes are not a valid command).
     """
     rows = len(first) if first is not None else len(values[0])
     binary = [_binary(value) for value in values]
@@ -79,8 +79,8 @@ def encode_xadd(
     if isinstance(stream, bytes):
         pieces.same(_bulk(stream))
     else:
-        known = pa.array([_bulk(name) for name in stream.dictionary.to_pylist()], pa.binary())
-        pieces.add(known.take(stream.indices))
+        stream_bulks = pa.array([_bulk(name) for name in stream.dictionary.to_pylist()], pa.binary())
+        pieces.add(stream_bulks.take(stream.indices))
     if ids is None:
         pieces.same(_ANY_ID)
     else:
@@ -98,7 +98,7 @@ def encode_xadd(
 
 
 def pack_maps(maps: pa.MapArray) -> tuple[pa.Array, pa.Array]:
-    """Per row, all its fields as packed arguments (binary), and how many they are (int32)."""
+    """Return all fields of each row as packed arguments (binary), and their number (int32)."""
     bounds = maps.offsets.to_numpy()
     count = pa.array(np.diff(bounds).astype(np.int32))
     parts: list[pa.Array | pa.Scalar] = []
@@ -111,7 +111,7 @@ def pack_maps(maps: pa.MapArray) -> tuple[pa.Array, pa.Array]:
 
 
 class _Pieces:
-    """What is joined, and the bytes that are the same in all rows and wait for the next piece."""
+    """The pieces to join, and bytes common to all rows that precede the next piece."""
 
     def __init__(self) -> None:
         self._pieces: list[pa.Array | pa.Scalar] = []
@@ -143,12 +143,12 @@ def _bulk(value: bytes) -> bytes:
 
 
 def _binary(value: pa.Array) -> pa.Array:
-    """As binary, by another name for the same buffers where that is possible."""
+    """Return the values as binary, without a copy if possible."""
     return value.view(pa.binary()) if pa.types.is_string(value.type) else value.cast(pa.binary())
 
 
 def _sized(before: bytes, value: pa.Array) -> tuple[pa.Array | pa.Scalar, ...]:
-    """Pieces for `before`, the value's length header, the value; null where the value is null."""
+    """Return pieces for `before`, the value's length header and the value; null if the value is null."""
     length = pc.binary_length(value)
     longest = pc.max(length).as_py()
     if longest is not None and longest >= _TABLE:
@@ -185,6 +185,6 @@ def _count(fields: int) -> bytes:
 
 
 def _counts(filled: pa.Array) -> pa.Array:
-    """Per row the start of its command, by the number of its fields."""
-    most = pc.max(filled).as_py() or 0
-    return pa.array([_count(fields) for fields in range(most + 1)], pa.binary()).take(filled)
+    """Return the start of each row's command, by the number of its fields."""
+    max_fields = pc.max(filled).as_py() or 0
+    return pa.array([_count(fields) for fields in range(max_fields + 1)], pa.binary()).take(filled)

@@ -1,4 +1,4 @@
-"""The entries of a reply as columns: what both ways of reading a reply give."""
+"""The entries of a reply as columns: the result of both ways of reading a reply."""
 
 from __future__ import annotations
 
@@ -16,41 +16,43 @@ UInt64s = npt.NDArray[np.uint64]
 
 
 class EntryPage(ABC):
-    """Rows are the entries in the reply's order; deleted (nil) ones are not rows."""
+    """Rows are the entries in the reply's order; deleted (nil) entries are not rows."""
 
     count: int  # rows
-    deleted: int  # entries that the reply names but that are gone from the stream
-    last_id: StreamId | None  # of the reply's last entry, deleted or not; None for an empty reply
+    deleted: int  # entries that the reply names but that are deleted from the stream
+    last_id: StreamId | None  # ID of the reply's last entry, deleted or not; None for an empty reply
 
     @abstractmethod
     def rows_of(self, counts: Sequence[int]) -> Index:
-        """Rows among each of so many consecutive entries: as many, less the deleted ones."""
+        """Return the number of rows among each of these numbers of consecutive entries: less if entries are deleted."""
 
     @abstractmethod
     def ids(self) -> pa.Array:
-        """binary: each entry's id as text."""
+        """Return each entry's ID as text (binary)."""
 
     @abstractmethod
     def milliseconds(self) -> UInt64s:
-        """Each id's first part, ms since the epoch."""
+        """Return the first part of each ID, in ms since the epoch."""
 
     @abstractmethod
     def field(self, name: bytes) -> pa.Array:
-        """binary: each entry's value of this field, null where it has none; the last one where it has several."""
+        """Return each entry's value of this field (binary), null if it has none; the last value if it has several."""
 
     @abstractmethod
     def fields(self) -> tuple[pa.Array, pa.Array, pa.Array]:
-        """(offsets int32, names binary, values binary): all fields of entry i are offsets[i] … offsets[i+1]."""
+        """Return (offsets int32, names binary, values binary): the fields of entry i are offsets[i] … offsets[i+1]."""
 
 
 def slices_of(data: memoryview | bytes, begin: Index, end: Index, valid: Mask | None = None) -> pa.Array:
-    """A binary array of data[begin[i]:end[i]]; begin and end ascend together, data has less than 2 GiB. Where `valid`
-    is given, its true rows take the slices in turn and the others are null."""
+    """Return a binary array of data[begin[i]:end[i]]; begin and end ascend together, data has less than 2 GiB.
+
+    valid: its true rows take the slices in turn, and the others are null.
+    """
     bounds = np.empty(2 * len(begin) + 1, np.int32)
     bounds[0:-1:2] = begin
     bounds[1::2] = end
     bounds[-1] = bounds[-2] if len(begin) else 0
-    # The bytes between two slices are values, too, for as long as it takes to pick every second one.
+    # The bytes between two slices are values, too, until every second one is taken.
     spans = pa.Array.from_buffers(pa.binary(), len(bounds) - 1, [None, pa.py_buffer(bounds), pa.py_buffer(data)])
     if valid is None:
         return spans.take(pa.array(np.arange(0, 2 * len(begin), 2, dtype=np.int32)))

@@ -1,4 +1,4 @@
-"""Some rows of a page as a page."""
+"""A selection of rows of a page, as a page."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from spark_streams.wire.entries.lines import Index
 
 
 class FilteredPage(EntryPage):
-    """rows: which rows of `page`, ascending."""
+    """rows: the selected rows of `page`, ascending."""
 
     def __init__(self, page: EntryPage, rows: Index) -> None:
         self._page = page

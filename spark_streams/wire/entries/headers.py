@@ -6,13 +6,15 @@ import numpy as np
 
 from spark_streams.wire.entries.lines import Bytes, Index, Mask, ShapeError
 
-HEADER = 6  # bytes of a header that `bounds_of` looks at: `$0␍␍` is the shortest with what must follow
+HEADER = 6  # bytes of a header that `bounds_of` reads: `$0␍␍` is the shortest with its required next bytes
 _CR, _LF, _ZERO = b"\r\n0"
 
 
 def number_at(reply: memoryview | bytes, offset: int, kind: bytes) -> tuple[int, int]:
-    """The number in the header at this offset, and where what follows it begins. Raises ShapeError where there is no
-    header."""
+    """Return the number in the header at this offset, and the offset behind it.
+
+    Raises ShapeError if it is no header.
+    """
     head = bytes(reply[offset : offset + 24])
     end = head.find(b"\r\n")
     digits = head[1:end]
@@ -22,9 +24,9 @@ def number_at(reply: memoryview | bytes, offset: int, kind: bytes) -> tuple[int,
 
 
 def bounds_of(data: Bytes, header: Bytes, offset: Index, kind: bytes = b"$") -> tuple[Index, Index]:
-    """Where what these headers announce begins, and that plus the number in them: the end, for a string.
+    """Return the offset behind each header, and that plus the number in the header: the end, for a string.
 
-    header: (rows × HEADER) bytes, found in data at `offset`. Raises ShapeError where one is no header.
+    header: (rows × HEADER) bytes at `offset` in data. Raises ShapeError if one of them is no header.
     """
     first = header[:, 1] - _ZERO  # wraps for bytes below '0'
     short = header[:, 2] == _CR
@@ -40,7 +42,7 @@ def bounds_of(data: Bytes, header: Bytes, offset: Index, kind: bytes = b"$") -> 
 
 
 def _longer(data: Bytes, header: Bytes, offset: Index, kind: bytes, number: Index, short: Mask) -> tuple[Index, Index]:
-    """The same where some have more than one digit."""
+    """As `bounds_of`, if some numbers have more than one digit."""
     second, third = header[:, 2] - _ZERO, header[:, 3] - _ZERO
     feed = np.where(short, header[:, 3], header[:, 4])
     begin = offset + np.where(short, 4, 5)
@@ -65,9 +67,9 @@ def _longer(data: Bytes, header: Bytes, offset: Index, kind: bytes, number: Inde
 
 
 def _longest(data: Bytes, offset: Index) -> tuple[Index, Index]:
-    """(the number, where what follows begins) of headers with four to nine digits; a string has 512 MB at most.
+    """Return (number, offset behind the header) of headers with four to nine digits; a string has at most 512 MB.
 
-    Raises IndexError where the reply ends sooner than so long a string could.
+    Raises IndexError if the reply ends before such a string could end.
     """
     size = 12  # kind, nine digits, line end
     header = (

@@ -1,7 +1,7 @@
-"""A RESP reply seen as lines, with numpy: where each line begins and ends, and the numbers that lines spell.
+"""A RESP reply as lines, with numpy: the bounds of each line, and the numbers in lines.
 
-Everything works on whole arrays; nothing here makes a Python object per line. A reply that holds a bare line feed, or a
-line end inside a value, does not fit this view: the caller finds out because the lengths in the headers disagree.
+All functions work on whole arrays and create no Python object per line. A reply with a bare line feed, or a line end
+inside a value, does not fit this view: the caller notices it because the lengths in the headers disagree.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _CR, _LF, _ZERO = 0x0D, 0x0A, 0x30
 
 
 class ShapeError(Exception):
-    """The reply is not of the shape that the vectorised pass reads: the exact path must read it."""
+    """The reply does not have the shape that the vectorised pass reads: the exact path must read it."""
 
 
 # For each length below 100, the first four bytes of its header line: `$7\\r\\n`, `$42\\r`.
@@ -39,7 +39,7 @@ class Lines:
 
     @classmethod
     def split(cls, reply: memoryview | bytes) -> Lines:
-        """Raises ShapeError where a line feed has no carriage return before it."""
+        """Return the lines. Raises ShapeError if a line feed has no carriage return before it."""
         data = np.frombuffer(reply, dtype=np.uint8)
         feeds = np.flatnonzero(data == _LF)
         if len(feeds) == 0 or feeds[-1] != len(data) - 1 or feeds[0] == 0 or not (data[feeds - 1] == _CR).all():
@@ -50,11 +50,11 @@ class Lines:
         return cls(data, begin, feeds - 1)
 
     def first_byte(self) -> Bytes:
-        """Per line its first byte (the CR for an empty line)."""
+        """Return the first byte of each line (the CR for an empty line)."""
         return self.data[self.begin]
 
     def headers_match(self, header: Index) -> bool:
-        """Whether each of these lines is `$n` with n the length of the line below it."""
+        """Whether each of these lines is `$n`, with n the length of the next line."""
         length = self.end[header + 1] - self.begin[header + 1]
         short = length < len(_HEADER_WORD)
         if short.all():
@@ -67,17 +67,17 @@ class Lines:
         )
 
     def words(self, kind: type[Word]) -> npt.NDArray[Word]:
-        """The data as little-endian words, one beginning at each byte: one look-up compares 4 or 8 bytes."""
+        """Return the data as little-endian words, one starting at each byte: one lookup compares 4 or 8 bytes."""
         size = np.dtype(kind).itemsize
         return np.ndarray((max(0, len(self.data) - size + 1),), np.dtype(kind).newbyteorder("<"), self.data, 0, (1,))
 
     def numbers(self, line: Index | slice, skip: int = 1) -> Index:
-        """The unsigned number that each of these lines spells after `skip` bytes. Raises ShapeError."""
+        """Return the unsigned number in each of these lines after `skip` bytes. Raises ShapeError."""
         return digits(self.data, self.begin[line] + skip, self.end[line])
 
 
 def digits(data: Bytes, begin: Index, end: Index) -> Index:
-    """Unsigned numbers of 1 to 18 digits at [begin, end). Raises ShapeError where there is anything else."""
+    """Return the unsigned numbers of 1 to 18 digits at [begin, end). Raises ShapeError for any other bytes."""
     if len(begin) == 0:
         return np.empty(0, np.int64)
     width = end - begin

@@ -1,4 +1,4 @@
-"""Entries of many shapes, walked side by side: the first field of all of them, then the second, whatever the names."""
+"""Entries of many shapes, walked in parallel: the first field of all of them, then the second, whatever the names."""
 
 from __future__ import annotations
 
@@ -10,16 +10,18 @@ from spark_streams.wire.entries.headers import HEADER, bounds_of
 from spark_streams.wire.entries.lines import Bytes, Index, Mask, ShapeError
 
 _CR, _LF = b"\r\n"
-# Entries with more fields than this, and fewer than so many of them on a page, are sooner parsed one by one.
+# Pages with entries of more fields than this, and fewer of them than FEW_ROWS, are parsed one by one faster.
 MANY_FIELDS, FEW_ROWS = 100, 30
-_BEHIND = 2 + HEADER  # bytes behind a part that another one follows: its line end, and the other's header
+_BEHIND = 2 + HEADER  # bytes after a part that is followed by another: its line end, and the next header
 
 
 @dataclass
 class MixedShapes:
-    """Fields of entries, all first ones, then all second ones … rows: which, ascending; count: fields of each; and per
-    field: entry: whose it is, by the place in rows; step: which of its entry's it is; the bounds of its name and of its
-    value."""
+    """Fields of entries: all first fields, then all second ones, …
+
+    rows: rows of the entries, ascending. count: fields of each. Per field: entry: index into rows; step: its position
+    in the entry; the bounds of its name and of its value.
+    """
 
     data: Bytes
     rows: Index
@@ -32,11 +34,11 @@ class MixedShapes:
     end: Index
 
     def named(self, name: bytes) -> Mask:
-        """Which fields have this name."""
+        """Return which fields have this name."""
         same: Mask = self.name_end - self.name_begin == len(name)
         if name:
             like = np.flatnonzero(same)
-            # A huge name is compared piece by piece.
+            # A huge name is compared in pieces.
             for offset in range(0, len(name), 64):
                 piece = name[offset : offset + 64]
                 words = np.ndarray((len(self.data) - len(piece) + 1,), f"V{len(piece)}", self.data, 0, (1,))
@@ -47,9 +49,9 @@ class MixedShapes:
 
 
 def walk_mixed(data: Bytes, rows: Index, part_end: Index) -> tuple[MixedShapes, Index]:
-    """(the fields of these entries, where each entry ends). part_end: where each one's id ends.
+    """Return the fields of these entries, and the end of each entry. part_end: the end of each ID.
 
-    Raises ShapeError, or IndexError, where something else is found.
+    Raises ShapeError, or IndexError, for any other bytes.
     """
     after, parts = bounds_of(data, _behind(data, part_end), part_end + 2, b"*")
     parts = parts - after
@@ -60,22 +62,22 @@ def walk_mixed(data: Bytes, rows: Index, part_end: Index) -> tuple[MixedShapes, 
         raise ShapeError
     finish = np.empty(len(rows), np.int64)
     fields: list[tuple[Index, ...]] = []
-    left = np.arange(len(rows))
+    remaining = np.arange(len(rows))
     part_end = after - 2
     step = 0
-    while len(left):
+    while len(remaining):
         name_begin, name_end = bounds_of(data, _behind(data, part_end), part_end + 2)
         begin, end = bounds_of(data, _behind(data, name_end), name_end + 2)
-        fields.append((left, np.full(len(left), step), name_begin, name_end, begin, end))
+        fields.append((remaining, np.full(len(remaining), step), name_begin, name_end, begin, end))
         step += 1
-        finish[left] = end + 2
-        more = count[left] > step
-        left, part_end = left[more], end[more]
+        finish[remaining] = end + 2
+        more = count[remaining] > step
+        remaining, part_end = remaining[more], end[more]
     return MixedShapes(data, rows, count, *(np.concatenate(part) for part in zip(*fields, strict=True))), finish
 
 
 def _behind(data: Bytes, part_end: Index) -> Bytes:
-    """The headers behind parts that end here. Raises ShapeError where a part has no line end."""
+    """Return the headers after parts that end here. Raises ShapeError if a part has no line end."""
     windows = np.ndarray((len(data) - _BEHIND + 1,), f"V{_BEHIND}", data, 0, (1,))[part_end]
     parts = windows.view(np.uint8).reshape(len(part_end), _BEHIND)
     if (parts[:, 0] != _CR).any() or (parts[:, 1] != _LF).any():

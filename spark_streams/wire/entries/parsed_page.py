@@ -1,4 +1,4 @@
-"""The exact way to read entries: hiredis parses, reply by reply. Right for every reply, and slower."""
+"""The exact way to read entries: hiredis parses each reply. Correct for every reply, and slower."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ ParsedEntry = Sequence[bytes | Sequence[bytes] | None] | None
 
 
 class ExactPage(EntryPage):
-    """Parsed entry by entry. entries: [id, [name, value, …]] or [id, None] for a deleted one."""
+    """Entries parsed one by one: [id, [name, value, …]], or [id, None] for a deleted one."""
 
     def __init__(self, entries: Sequence[ParsedEntry]) -> None:
         self._ids: list[bytes] = []
         self._fields: list[Sequence[bytes]] = []
         self._dicts: list[dict[bytes, bytes]] | None = None
-        self._rows_before = [0]  # each entry
+        self._rows_before = [0]  # per entry
         self.deleted = 0
         self.last_id = None
         last = None
         for entry in entries:
-            if entry is not None:  # XAUTOCLAIM before Redis 7 has nil for a deleted entry
+            if entry is not None:  # XAUTOCLAIM before Redis 7 returns nil for a deleted entry
                 last, fields = entry
                 if fields is not None:
                     self._ids.append(last)  # type: ignore[arg-type]  # the pair's first half is the id
@@ -55,14 +55,14 @@ class ExactPage(EntryPage):
 
     @cached_property
     def _shape(self) -> Sequence[bytes]:
-        """The names of every entry, in their order; none where they differ."""
+        """The names of every entry, in order; empty if they differ."""
         names = self._fields[0][0::2] if self._fields else []
         return names if all(fields[0::2] == names for fields in self._fields) else []
 
     def field(self, name: bytes) -> pa.Array:
         if name in self._shape:
-            at = 2 * (len(self._shape) - self._shape[::-1].index(name)) - 1  # the last one of that name
-            return pa.array([fields[at] for fields in self._fields], pa.binary())
+            index = 2 * (len(self._shape) - self._shape[::-1].index(name)) - 1  # the last field of that name
+            return pa.array([fields[index] for fields in self._fields], pa.binary())
         if self._dicts is None:
             self._dicts = [dict(zip(fields[0::2], fields[1::2], strict=True)) for fields in self._fields]
         return pa.array([fields.get(name) for fields in self._dicts], pa.binary())
@@ -76,7 +76,7 @@ class ExactPage(EntryPage):
 
 
 def parse_entries(data: memoryview | bytes, count: int) -> list[list[ParsedEntry]]:
-    """The entries of so many replies back to back. Raises ServerReplyError for anything else."""
+    """Return the entries of `count` replies in a row. Raises ServerReplyError for any other reply."""
     replies = each_reply(data)
     entries: list[list[ParsedEntry]] = []
     for place in range(count):
@@ -85,9 +85,9 @@ def parse_entries(data: memoryview | bytes, count: int) -> list[list[ParsedEntry
         except hiredis.ProtocolError as error:
             parsed = error
         if not isinstance(parsed, list):
-            which = "" if count == 1 else f" (reply {place + 1} of {count})"
+            reply_number = "" if count == 1 else f" (reply {place + 1} of {count})"
             text = "nothing" if parsed is False else str(parsed)[:200]
             code = parsed.code if isinstance(parsed, ReplyError) else ""
-            raise ServerReplyError(f"expected entries, the server answered with: {text}{which}", code)
+            raise ServerReplyError(f"expected entries, the server answered with: {text}{reply_number}", code)
         entries.append(parsed)
     return entries

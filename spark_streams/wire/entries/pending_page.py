@@ -28,8 +28,11 @@ _LINES_PER_ENTRY = 7
 
 @dataclass(frozen=True)
 class PendingPage:
-    """count: pending entries in the reply; last: the last one's id (None if empty); ids: their ids as packed
-    arguments, back to back; deliveries: how many times each was delivered, int64."""
+    """One XPENDING reply.
+
+    count: pending entries. last: ID of the last one (None if empty). ids: their IDs as packed arguments in a row.
+    deliveries: delivery count of each, int64.
+    """
 
     count: int
     last: StreamId | None
@@ -37,11 +40,11 @@ class PendingPage:
     deliveries: Index
 
     def parsed_ids(self) -> list[StreamId]:
-        """The ids one by one: for the few that need a closer look."""
+        """Return the IDs one by one, for a few entries."""
         return [StreamId.parse(text) for text in self.ids.split(b"\r\n")[1::2]]
 
     def ack(self, stream: bytes, group: bytes) -> bytes:
-        """The packed XACK of all entries on this page."""
+        """Return the packed XACK of all entries on this page."""
         head = pack("XACK", stream, group).split(b"\r\n", 1)[1]
         return b"*%d\r\n%b%b" % (3 + self.count, head, self.ids)
 
@@ -50,7 +53,7 @@ NOTHING_PENDING = PendingPage(0, None, b"", np.empty(0, np.int64))
 
 
 def texts_of(packed: bytes) -> pa.Array:
-    """binary: the ids that are packed as arguments, back to back."""
+    """Return the IDs that are packed as arguments in a row (binary)."""
     if not packed:
         return pa.array([], pa.binary())
     lines = Lines.split(packed)
@@ -58,7 +61,7 @@ def texts_of(packed: bytes) -> pa.Array:
 
 
 def arguments_of(packed: bytes) -> pa.Array:
-    """binary: arguments of one line each that are packed back to back, each as it is packed."""
+    """Return one-line arguments that are packed in a row, each in its packed form (binary)."""
     if not packed:
         return pa.array([], pa.binary())
     lines = Lines.split(packed)
@@ -66,9 +69,9 @@ def arguments_of(packed: bytes) -> pa.Array:
 
 
 def decode_pending(replies: memoryview | bytes, count: int) -> list[PendingPage | ReplyError]:
-    """So many replies back to back, as one `receive` hands them over; error replies stay values.
+    """Decode `count` replies in a row, as one `receive` returns them; error replies stay values.
 
-    Raises ServerReplyError where a reply is neither.
+    Raises ServerReplyError if a reply is neither.
     """
     try:
         return _vectorised(replies, count)
@@ -103,7 +106,7 @@ def _vectorised(replies: memoryview | bytes, count: int) -> list[PendingPage | R
 
 
 def _heads(lines: Lines, count: int) -> tuple[list[int], list[int | ReplyError]]:
-    """The first line of each reply, and how many entries it promises."""
+    """Return the first line of each reply, and the number of entries it announces."""
     heads: list[int] = []
     counts: list[int | ReplyError] = []
     line = 0

@@ -1,4 +1,4 @@
-"""What a walk over replies found, as columns: slices of the reply's own bytes."""
+"""The result of a walk over replies as columns: slices of the reply's own bytes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from spark_streams.wire.entries.walk import Shape, Walk
 
 
 class VectorPage(EntryPage):
-    """The entries of a walk. Raises ShapeError where the walk does."""
+    """The entries of a walk. Raises ShapeError if the walk does."""
 
     def __init__(self, reply: memoryview | bytes, replies: int = 1) -> None:
         walk = Walk(reply, replies)
@@ -49,15 +49,15 @@ class VectorPage(EntryPage):
     def milliseconds(self) -> UInt64s:
         if not self.count:
             return np.empty(0, np.uint64)
-        # Ids of one age have their dash in one place: behind 13 digits for the next two centuries.
+        # IDs of one age have their dash in one place: after 13 digits for the next two centuries.
         dash = self._begin + bytes(self._reply[self._begin[0] : self._end[0]]).find(b"-")
         if (dash >= self._end).any() or (self._data[dash] != DASH).any():
-            # No server sends an id without a dash. Were one to, it must not make a slice that ends before it begins.
+            # No server sends an ID without a dash. If one did, it must not make a slice that ends before it begins.
             dash = self._begin + np.maximum(0, pc.find_substring(self.ids(), b"-").to_numpy())
         try:
             digits = slices_of(self._reply, self._begin, dash).cast(pa.string()).cast(pa.uint64())
         except pa.ArrowInvalid as error:
-            raise ServerReplyError(f"the server answered with an entry whose id is none: {error}") from None
+            raise ServerReplyError(f"the server answered with an entry whose ID is invalid: {error}") from None
         milliseconds: UInt64s = digits.to_numpy()
         return milliseconds
 
@@ -74,7 +74,7 @@ class VectorPage(EntryPage):
             named = self._mixed.named(name)
             rows = self._mixed.rows[self._mixed.entry[named]]
             valid[rows] = True
-            # An entry's later field of the name comes later here, too, and replaces the earlier one.
+            # A later field of the same name comes later here, too, and replaces the earlier one.
             begin[rows], end[rows] = self._mixed.begin[named], self._mixed.end[named]
         if not valid.any():
             return pa.nulls(self.count, pa.binary())
@@ -91,27 +91,27 @@ class VectorPage(EntryPage):
         offsets = np.zeros(self.count + 1, np.int64)
         np.cumsum(width, out=offsets[1:])
         begin, end, name = (np.empty(offsets[-1], np.int64) for _ in range(3))
-        known: dict[bytes, int] = {}  # names of shapes, by their place among all
+        name_places: dict[bytes, int] = {}  # index of each name among all shapes
         for shape in self._shapes:
             first = offsets[:-1][shape.rows]
             for index, field_name in enumerate(shape.names or ()):
                 place = first + index
                 begin[place], end[place] = shape.begin[index], shape.end[index]
-                name[place] = known.setdefault(field_name, len(known))
-        names = pa.array(list(known), pa.binary())
+                name[place] = name_places.setdefault(field_name, len(name_places))
+        names = pa.array(list(name_places), pa.binary())
         if self._mixed is not None:
             mixed = self._mixed
             place = offsets[:-1][mixed.rows[mixed.entry]] + mixed.step
             begin[place], end[place] = mixed.begin, mixed.end
             order = np.argsort(place)
-            name[place[order]] = len(known) + np.arange(len(order))
+            name[place[order]] = len(name_places) + np.arange(len(order))
             mixed_names = slices_of(self._reply, mixed.name_begin[order], mixed.name_end[order])
             names = pa.concat_arrays([names, mixed_names])
         return pa.array(offsets.astype(np.int32)), names.take(pa.array(name)), slices_of(self._reply, begin, end)
 
 
 def _bounds_of(shape: Shape, name: bytes) -> tuple[Index, Index]:
-    """Of the last field of that name: it is the one that counts."""
+    """Return the bounds of the last field of that name, which is the valid one."""
     names = shape.names or []
     index = len(names) - 1 - names[::-1].index(name)
     return shape.begin[index], shape.end[index]

@@ -1,22 +1,21 @@
-"""The vectorised way to read entries: all of them at once, field by field, each step proved (FACTS A1, A2).
+"""The vectorised way to read entries: all at once, field by field, with a proof of each step (FACTS A1, A2).
 
-An entry in a RESP2 reply, where ␍ stands for a line end:
+An entry in a RESP2 reply (␍ is a line end):
 
     *2␍$15␍ 1700000000000-0 ␍*4␍$4␍year␍ $4␍ 2013 ␍$7␍carrier␍ $2␍ UA ␍
     └──┬──┘ └──── id ─────┘ └─ segment ┘ └┬┘ └──┘ └ segment ─┘          └ the next entry's *2, or a reply's *n
      start                             header  value
 
 Entries with the same names in the same order (a shape) differ only in their headers and values. So the first entry is
-read in Python, and gives the segments; every other entry is then walked alongside: the segment must be there byte by
-byte, the header after it says where the value begins and ends, and there the next segment must be. Entries that leave
-the path are another shape, and take part in the next round; a deleted entry's only segment is ␍*-1. Where shapes are
-many, each would be a round for a few entries: they are walked side by side (mixed_shapes.py), field by field whatever
-the names.
+read in Python and defines the segments. All other entries are walked in parallel: the segment must match byte by byte,
+the header after it gives the bounds of the value, and there the next segment must follow. Entries that differ have
+another shape and take part in the next round; a deleted entry's only segment is ␍*-1. If there are many shapes, each
+round would read few entries: then they are walked field by field, whatever the names (mixed_shapes.py).
 
-Where entries start is guessed: at each `*2␍$` that has an id and `*` behind it. The walk proves the guess, because
-each entry must end where the next one starts, from the reply's first byte to its last: that is then the only reading
-that RESP allows. Lengths, not line ends, lead from part to part, so a value may hold anything; only one that looks
-like an entry's start makes a wrong guess, which is noticed, and the exact way reads the reply.
+The starts of entries are guessed: each `*2␍$` that is followed by an ID and `*`. The walk proves the guess, because
+each entry must end where the next one starts, from the reply's first byte to its last: RESP then allows only this
+reading. Lengths, not line ends, lead from part to part, so a value may hold any bytes. Only a value that looks like the
+start of an entry makes a wrong guess; this is noticed, and the exact way reads the reply.
 """
 
 from __future__ import annotations
@@ -30,10 +29,10 @@ from spark_streams.wire.entries.headers import HEADER, bounds_of, number_at
 from spark_streams.wire.entries.lines import Bytes, Index, Mask, ShapeError
 from spark_streams.wire.entries.mixed_shapes import FEW_ROWS, MANY_FIELDS, MixedShapes, walk_mixed
 
-_SHARE = 4  # a shape that fewer than one of so many entries have does not pay: the rest is walked field by field
-_PIECE = 64  # bytes of a segment that are compared at once
+_SHARE = 4  # a shape of less than this share of the entries is too rare: the others are walked field by field
+_PIECE = 64  # bytes of a segment that are compared at a time
 
-_BLOCK = 1 << 20  # bytes that are searched at once
+_BLOCK = 1 << 20  # bytes that are searched at a time
 _STAR, _TWO, _MINUS, _CR, _LF, _ZERO = b"*2-\r\n0"
 _START = int.from_bytes(b"*2\r\n$", "little")
 _START_BITS = np.uint64((1 << 40) - 1)
@@ -42,8 +41,10 @@ _NIL = b"\r\n*-1"
 
 @dataclass
 class Shape:
-    """Entries with the same names in the same order. names: None for deleted entries; rows: which, ascending;
-    begin, end: per field the bounds of each row's value."""
+    """Entries with the same names in the same order.
+
+    names: None for deleted entries. rows: their rows, ascending. begin, end: per field, the bounds of each row's value.
+    """
 
     names: list[bytes] | None
     rows: Index
@@ -51,17 +52,17 @@ class Shape:
     end: list[Index] = field(default_factory=list)
 
     def keep(self, mask: Mask) -> None:
-        """Forget the rows that left the path."""
+        """Drop the rows that differ from the shape."""
         self.rows = self.rows[mask]
         self.begin = [bounds[mask] for bounds in self.begin]
         self.end = [bounds[mask] for bounds in self.end]
 
 
 class Walk:
-    """So many replies back to back, read at once. Raises ShapeError where a reading cannot be proved.
+    """Replies in a row, read at once. Raises ShapeError if the reading cannot be proved.
 
-    begin, end: the bounds of each entry's id; shapes: the entries by shape; mixed: those of none; counts: entries per
-    reply.
+    begin, end: the bounds of each entry's ID. shapes: the entries by shape. mixed: entries without a shape. counts:
+    entries per reply.
     """
 
     def __init__(self, reply: memoryview | bytes, replies: int = 1) -> None:
@@ -73,10 +74,10 @@ class Walk:
             start = self._find_starts()
             finish = self._walk_all()
             self.counts = self._chain(start, finish, replies)
-        except IndexError:  # a length led beyond the reply's end
+        except IndexError:  # a length exceeded the reply
             raise ShapeError from None
 
-    # -- where entries start -----------------------------------------------------------------------------------
+    # -- starts of entries -------------------------------------------------------------------------------------
 
     def _find_starts(self) -> Index:
         data = self.data
@@ -92,7 +93,7 @@ class Walk:
         length = (first - _ZERO).astype(np.int64)
         length = np.where(two, 10 * length + (second - _ZERO), length)
         begin = start + np.where(two, 9, 8)
-        # An id has 3 to 41 bytes; whatever else the digits were, the rest of a reply must then prove.
+        # An ID has 3 to 41 bytes; the rest of the reply must prove other digits wrong.
         right = (length >= 3) & (length <= 41) & (~two | (third == _CR)) & (data[begin - 1] == _LF)
         end = begin + length
         right[end > len(data) - 4] = False
@@ -107,37 +108,37 @@ class Walk:
     # -- shapes ------------------------------------------------------------------------------------------------
 
     def _walk_all(self) -> Index:
-        """Sort all entries into shapes; where each entry ends."""
+        """Assign all entries to shapes; return the end of each entry."""
         self.shapes: list[Shape] = []
         self.mixed: MixedShapes | None = None
         finish = np.empty(len(self.begin), np.int64)
         nil = self.data[self.end + 3] == _MINUS
         if nil.any():
-            gone = Shape(None, np.flatnonzero(nil))
-            finish[gone.rows] = self._walk(gone, [_NIL]) + 2
-            if len(gone.rows) < np.count_nonzero(nil):
+            deleted = Shape(None, np.flatnonzero(nil))
+            finish[deleted.rows] = self._walk(deleted, [_NIL]) + 2
+            if len(deleted.rows) < np.count_nonzero(nil):
                 raise ShapeError
-            self.shapes.append(gone)
-        rest = np.flatnonzero(~nil)
-        while len(rest):
-            names, segments = self._path_of(int(self.end[rest[0]]))
-            shape = Shape(names, rest)
+            self.shapes.append(deleted)
+        remaining = np.flatnonzero(~nil)
+        while len(remaining):
+            names, segments = self._path_of(int(self.end[remaining[0]]))
+            shape = Shape(names, remaining)
             finish[shape.rows] = self._walk(shape, segments) + 2
             self.shapes.append(shape)
-            if len(shape.rows) == len(rest):
+            if len(shape.rows) == len(remaining):
                 break
-            left = np.zeros(len(finish), np.bool_)
-            left[rest] = True
-            left[shape.rows] = False
-            few = _SHARE * len(shape.rows) < len(rest)
-            rest = np.flatnonzero(left)
-            if few:
-                self.mixed, finish[rest] = walk_mixed(self.data, rest, self.end[rest])
+            is_remaining = np.zeros(len(finish), np.bool_)
+            is_remaining[remaining] = True
+            is_remaining[shape.rows] = False
+            is_rare = _SHARE * len(shape.rows) < len(remaining)
+            remaining = np.flatnonzero(is_remaining)
+            if is_rare:
+                self.mixed, finish[remaining] = walk_mixed(self.data, remaining, self.end[remaining])
                 break
         return finish
 
     def _path_of(self, part_end: int) -> tuple[list[bytes], list[bytes]]:
-        """Names and segments of an entry, read in Python. part_end: where its id ends, then each of its values."""
+        """Return names and segments of an entry, read in Python. part_end: the end of its ID, then of each value."""
         segments: list[bytes] = []
         names: list[bytes] = []
         parts, after = number_at(self._reply, part_end + 2, b"*")
@@ -153,7 +154,7 @@ class Walk:
         return names, segments
 
     def _walk(self, shape: Shape, segments: list[bytes]) -> Index:
-        """Walk the shape's rows along the segments; keeps those that stay on the path, and says where each ends."""
+        """Walk the shape's rows along the segments; keep the rows that match, and return the end of each."""
         position: Index = self.end[shape.rows]
         for segment in segments:
             for begin in range(0, len(segment), _PIECE):
@@ -169,7 +170,7 @@ class Walk:
         return position
 
     def _match(self, shape: Shape, position: Index, piece: bytes) -> tuple[Bytes, Index]:
-        """Keep the rows that have these bytes where they stand: the bytes after them, and where these begin."""
+        """Keep the rows with these bytes at their position; return the bytes after them, and the offset of these."""
         ahead = HEADER if shape.names is not None else 0
         size = len(piece) + ahead
         if position[-1] + size > len(self.data):  # the last rows may be shorter than this shape
@@ -186,13 +187,13 @@ class Walk:
     # -- the proof ---------------------------------------------------------------------------------------------
 
     def _chain(self, start: Index, finish: Index, replies: int) -> list[int]:
-        """Entries per reply; proves that entries and the heads of replies follow each other without a gap."""
+        """Return entries per reply; prove that entries and heads of replies follow one another without a gap."""
         data = self.data
         if finish[-1] > len(data) or (data[finish - 2] != _CR).any() or (data[finish - 1] != _LF).any():
             raise ShapeError
         ends, starts = np.concatenate([[0], finish]), np.concatenate([start, [len(data)]])
         counts: list[int] = []
-        seen = 0  # entries before the reply in hand
+        seen = 0  # entries before the current reply
         for gap in np.flatnonzero(ends != starts).tolist():
             if counts and counts[-1] != gap - seen:
                 raise ShapeError
@@ -210,21 +211,20 @@ class Walk:
 
 
 def _places_of_two(data: Bytes) -> Index:
-    """Where `*2` stands; block by block, so that a huge value costs no more than itself."""
+    """Return the offsets of `*2`, block by block, so that a huge value costs no more than itself."""
     places: list[Index] = []
     for block_start in range(0, len(data) - 1, _BLOCK):
         block = data[block_start : block_start + _BLOCK + 1]
         like = block[:-1] == _STAR
         like &= block[1:] == _TWO
         places.append(np.flatnonzero(like) + block_start)
-        if len(places[-1]) > _BLOCK // 9:  # an entry takes 18 bytes and has two of them at most: these are in a value
+        if len(places[-1]) > _BLOCK // 9:  # an entry takes 18 bytes and has at most two of them: these are in a value
             raise ShapeError
     return places[0] if len(places) == 1 else np.concatenate(places)
 
 
 def _begin_with(windows: npt.NDArray[np.void], piece: bytes) -> Mask:
-    """Which of these windows on the reply begin with the piece, by words of eight bytes; the last word may overlap the
-    others."""
+    """Return which windows begin with the piece. Compares words of eight bytes; the last word may overlap another."""
     size = windows.dtype.itemsize
     same: Mask = np.ones(len(windows), np.bool_)
     if len(piece) < 8:

@@ -1,6 +1,6 @@
-"""What is said of streams that somebody names and that are not there: the name may be misspelt, so the nearest is told.
+"""Messages about missing streams. The name may be misspelt, so they suggest the nearest name.
 
-The nearest name costs a SCAN. Where the server has many keys, or the user may not look, there is none.
+The suggestion costs a SCAN. There is none if the server has many keys, or if the user may not list them.
 """
 
 from __future__ import annotations
@@ -12,18 +12,22 @@ from spark_streams.errors import StreamMissingError
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.scan import streams_if_few
 
-_SHOWN = 5  # streams that are named one by one
-_COMPARED = 10_000  # names: some tenths of a second
+_SHOWN = 5  # streams that are listed one by one
+_COMPARED = 10_000  # names, which take some tenths of a second
 
 ABSENT = "does not exist yet"
-CREATE = "wait for it with createStreams=true"  # what may be done of `missing`
+CREATE = "wait for it with createStreams=true"  # remedy that a user may add to `missing`
 WAITING = "waiting for its first entry"
-SILENT = "has never had an entry"  # perhaps a query made it, which waited for a misspelt name
+SILENT = "has never had an entry"  # a query with a misspelt name may have created it
 
 
 def lines_of(server: Server, why: Mapping[str, str], then: str, but: Collection[str] = ()) -> list[str]:
-    """A line for each stream without entries. why: ABSENT or SILENT, by the stream's name; then: what follows from it;
-    but: streams that are nobody's input. Raises ServerUnreachableError."""
+    """Return a line for each stream without entries.
+
+    why: ABSENT or SILENT, by stream. then: what the query does about it.
+
+    but: streams that are never read. Raises ServerUnreachableError.
+    """
     shown = list(why)[:_SHOWN]
     hints = _hints(server, shown, {*why, *but})
     lines = [f"stream {stream!r} at {server.address} {why[stream]}; {then}{hints[stream]}" for stream in shown]
@@ -33,13 +37,13 @@ def lines_of(server: Server, why: Mapping[str, str], then: str, but: Collection[
 
 
 def nothing_matches(server: Server, pattern: str, but: Collection[str] = ()) -> str:
-    """A line for a pattern that finds no stream to read. Raises ServerUnreachableError."""
+    """Return a line for a pattern without a stream to read. Raises ServerUnreachableError."""
     hint = _hints(server, [pattern], but)[pattern]
     return f"no stream with entries at {server.address} matches {pattern!r}{hint}"
 
 
 def missing(server: Server, stream: str, remedy: str) -> StreamMissingError:
-    """The error for a stream that is not waited for. Raises ServerUnreachableError."""
+    """Return the error for a missing stream that the query does not wait for. Raises ServerUnreachableError."""
     hint = _hints(server, [stream], [stream])[stream]
     return StreamMissingError(
         f"stream {stream!r} does not exist at {server.address}{hint}; check its name and the url's database, or "
@@ -48,18 +52,20 @@ def missing(server: Server, stream: str, remedy: str) -> StreamMissingError:
     )
 
 
-def nearest(server: Server, wanted: Sequence[str], but: Collection[str] = ()) -> dict[str, str]:
-    """For each of these names the nearest one of a stream that is there, if one is near. but: names that nobody can
-    mean. Raises ServerUnreachableError."""
-    there = streams_if_few(server) if wanted else None
-    if there is None or len(there) > _COMPARED:
+def nearest(server: Server, requested: Sequence[str], but: Collection[str] = ()) -> dict[str, str]:
+    """Return the nearest existing stream for each name, if there is a near one. but: names not to suggest.
+
+    Raises ServerUnreachableError.
+    """
+    existing_streams = streams_if_few(server) if requested else None
+    if existing_streams is None or len(existing_streams) > _COMPARED:
         return {}
-    names = {name.lower(): name for name in there if name not in but}
-    found = {name: difflib.get_close_matches(name.lower(), names, n=1) for name in wanted}
-    return {name: names[near[0]] for name, near in found.items() if near}
+    names = {name.lower(): name for name in existing_streams if name not in but}
+    matches = {name: difflib.get_close_matches(name.lower(), names, n=1) for name in requested}
+    return {name: names[near[0]] for name, near in matches.items() if near}
 
 
-def _hints(server: Server, wanted: Sequence[str], but: Collection[str]) -> dict[str, str]:
-    """For each name ` (did you mean …?)`, or nothing."""
-    near = nearest(server, wanted, but)
-    return {name: f" (did you mean {near[name]!r}?)" if name in near else "" for name in wanted}
+def _hints(server: Server, requested: Sequence[str], but: Collection[str]) -> dict[str, str]:
+    """Return ` (did you mean …?)` or nothing for each name."""
+    near = nearest(server, requested, but)
+    return {name: f" (did you mean {near[name]!r}?)" if name in near else "" for name in requested}

@@ -1,8 +1,8 @@
-"""What became of a transaction: MULTI, its commands, EXEC.
+"""The outcome of a transaction: MULTI, its commands, EXEC.
 
-carried out     EXEC answers with one reply for each command; a single one may be an error, and the others stand
-changed         EXEC answers nil, because a key that was WATCHed is another now: nothing was done
-given up        the server refused a command when it was queued, or EXEC itself: nothing was done
+executed    EXEC returns one reply for each command; one may be an error while the others are done
+changed     EXEC returns nil, because a watched key has changed: nothing was done
+refused     the server refused a command when it was queued, or EXEC itself: nothing was done
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from spark_streams.wire.replies.replies import errors_among
 
 @dataclass(frozen=True)
 class Outcome:
-    """results: a reply for each command where it was carried out, else None; refusal: why the server gave it up, else
-    None; place: of the command that was refused, from 0 on; behind the last one where it was EXEC."""
+    """results: a reply for each command if it was executed, else None. refusal: the server's error, if it was refused.
+    place: index of the refused command; behind the last one if EXEC was refused.
+    """
 
     results: list[Reply] | None
     refusal: ReplyError | None = None
@@ -26,7 +27,7 @@ class Outcome:
 
     @classmethod
     def read(cls, replies: Sequence[Reply]) -> Outcome:
-        """From the replies to MULTI, the commands and EXEC."""
+        """Return the outcome from the replies to MULTI, the commands and EXEC."""
         if not isinstance(replies[-1], ReplyError):
             return cls(replies[-1])
         place, refusal = errors_among(replies)[0]
@@ -34,19 +35,21 @@ class Outcome:
 
 
 def framed(commands: Sequence[Sequence[Argument]]) -> list[tuple[Argument, ...]]:
-    """The commands between MULTI and EXEC."""
+    """Return the commands between MULTI and EXEC."""
     return [("MULTI",), *[tuple(command) for command in commands], ("EXEC",)]
 
 
 def transact(server: Server, commands: Sequence[Sequence[Argument]]) -> list[Reply] | None:
-    """Carry out commands as one transaction: their replies; None where something that was WATCHed has changed. Raises
-    the named error of what the server refused, before EXEC or within."""
+    """Run commands as one transaction and return their replies; None if a watched key has changed.
+
+    Raises the named error of a command that the server refused, before EXEC or within.
+    """
     replies = transact_each(server, commands)
     return None if replies is None else server.checked((command[:4] for command in commands), replies)
 
 
 def transact_each(server: Server, commands: Sequence[Sequence[Argument]]) -> list[Reply] | None:
-    """The same; what was refused within EXEC is a value among the replies, and the other commands stand."""
+    """As `transact`, but an error within EXEC is a value among the replies, and the other commands are done."""
     outcome = Outcome.read(server.pipeline(framed(commands)))
     if outcome.refusal is not None:
         refused = commands[outcome.place] if outcome.place < len(commands) else ("EXEC",)
@@ -57,7 +60,7 @@ def transact_each(server: Server, commands: Sequence[Sequence[Argument]]) -> lis
 def execute_packed(
     server: Connection, requests: bytes | memoryview, count: int, *then: Sequence[Argument]
 ) -> list[Reply] | None:
-    """As transact_each, for packed XADDs, so many, and a few more commands behind them."""
+    """As transact_each, for `count` packed XADDs, followed by a few more commands."""
     server.send(b"".join([pack("MULTI"), requests, *[pack(*command) for command in then], pack("EXEC")]))
     outcome = Outcome.read(server.replies(count + len(then) + 2))
     if outcome.refusal is not None:

@@ -1,4 +1,4 @@
-"""Small replies: from raw bytes to values, the errors among them, and lists of names and values."""
+"""Small replies: raw bytes to values, the errors among them, and lists of names and values."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from spark_streams.wire.connection.connection import Reply, ReplyError
 
 
 def each_reply(raw: bytes | memoryview) -> Iterator[Reply]:
-    """Whole replies back to back as Python values, one by one; error replies stay values. Raises hiredis.ProtocolError
-    at the first byte that belongs to no reply."""
+    """Yield the replies in a row as Python values; error replies stay values.
+
+    Raises hiredis.ProtocolError at the first byte that belongs to no reply.
+    """
     reader = hiredis.Reader(replyError=ReplyError)
     reader.feed(raw)  # type: ignore[arg-type]  # it takes any buffer
     while (reply := reader.gets()) is not False:
@@ -19,32 +21,34 @@ def each_reply(raw: bytes | memoryview) -> Iterator[Reply]:
 
 
 def parse_replies(raw: bytes | memoryview) -> list[Reply]:
-    """All of them."""
+    """Return all replies."""
     return list(each_reply(raw))
 
 
 def errors_among(replies: Sequence[Reply]) -> list[tuple[int, ReplyError]]:
-    """(position, error) of every error reply."""
+    """Return (position, error) of every error reply."""
     return [(position, reply) for position, reply in enumerate(replies) if isinstance(reply, ReplyError)]
 
 
 def may_hold_errors(raw: bytes) -> bool:
-    """Whether there can be an error reply among these; quick, and right for replies that are ids, integers or statuses:
-    none of them has a line that starts with `-`."""
+    """Whether there can be an error reply among these.
+
+    Fast, and correct for replies that are IDs, integers or statuses: none of them has a line that starts with `-`.
+    """
     return raw.startswith(b"-") or b"\n-" in raw
 
 
 def milliseconds(reply: Sequence[bytes]) -> int:
-    """Since the epoch by the server's clock, from the reply to TIME."""
+    """Return the server's time in milliseconds since the epoch, from the reply to TIME."""
     return int(reply[0]) * 1000 + int(reply[1]) // 1000
 
 
 def pairs(reply: Sequence[Reply]) -> dict[bytes, Reply]:
-    """`[name, value, name, value …]`, as RESP2 writes a map, by name."""
+    """Return `[name, value, name, value …]`, RESP2's form of a map, by name."""
     return dict(zip(reply[0::2], reply[1::2], strict=True))
 
 
 def info(reply: bytes) -> dict[str, str]:
-    """INFO's `name:value` lines, by name."""
+    """Return INFO's `name:value` lines, by name."""
     lines = reply.decode("utf-8", "replace").splitlines()
     return dict(line.split(":", 1) for line in lines if ":" in line and not line.startswith("#"))

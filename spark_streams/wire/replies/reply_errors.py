@@ -1,8 +1,8 @@
-"""What an error reply means. No other module looks into the text of one.
+"""The meaning of error replies. No other module examines their texts.
 
-An error reply begins with its code: NOGROUP, BUSYGROUP, WRONGTYPE, OOM … But Redis answers quite different things with
-plain ERR, and then only the sentence behind it tells them apart: those sentences are here, as Redis, Valkey and our
-engine word them. Each function may be asked about any reply; what is no error reply is none of these.
+An error reply begins with its code: NOGROUP, BUSYGROUP, WRONGTYPE, OOM … But Redis uses plain ERR for many different
+errors, which only the sentence after it distinguishes. Those sentences are here, in the words of Redis, Valkey and the
+bundled engine. Each function accepts any reply; it is false for a reply that is no error.
 """
 
 from __future__ import annotations
@@ -52,22 +52,22 @@ def is_syntax_error(reply: Reply) -> TypeGuard[ReplyError]:
 
 
 def is_unknown_command(reply: Reply) -> TypeGuard[ReplyError]:
-    """The server does not have the command."""
+    """The server does not implement the command."""
     return _says(reply, "unknown command")
 
 
 def is_wrong_number_of_arguments(reply: Reply) -> TypeGuard[ReplyError]:
-    """The server knows fewer options of the command's than it was given."""
+    """The server supports fewer options of the command."""
     return _says(reply, "wrong number of arguments")
 
 
 def is_id_refusal(reply: Reply) -> TypeGuard[ReplyError]:
-    """XADD: the id that was given is none, or not above the last one of the stream."""
+    """XADD: the given ID is invalid, or not above the last ID of the stream."""
     return any(_says(reply, sentence) for sentence in _ID_REFUSALS)
 
 
 def is_id_form_unknown(reply: Reply) -> TypeGuard[ReplyError]:
-    """XADD: the server takes this for no id at all."""
+    """XADD: the server does not accept the ID's form."""
     return _says(reply, "Invalid stream ID")
 
 

@@ -1,8 +1,8 @@
-"""Streams found by their names, page by page; in a cluster on every node.
+"""Lists streams by name, page by page; in a cluster on every node.
 
-A stream that moves to another node while both are looked through may be met on neither: all nodes are looked through
-again until none has come to them meanwhile. Within a slot that moves key by key a stream is on one node or the other,
-and whoever looks through the node that it comes to last finds it there.
+A stream that moves to another node during the scan may be listed on neither. Therefore all nodes are scanned again
+until no stream was added meanwhile. Within a slot that moves key by key a stream is on one of two nodes, and the scan
+of the target node finds it if that node is scanned last.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from spark_streams.model.keys import is_product_key, is_retry_or_returned
 from spark_streams.wire.connection.connection import Argument, Connection, ReplyError
 from spark_streams.wire.connection.server import Server
 
-_SCAN_COUNT = 10_000  # keys a round trip
-_FEW = 100_000  # keys that are looked through for a hint
+_SCAN_COUNT = 10_000  # keys per round trip
+_FEW = 100_000  # keys that are scanned for a suggestion
 
 
 def matching_streams(server: Server, pattern: str, but: Iterable[str]) -> list[str]:
-    """The streams whose names match a Redis pattern, sorted; but: names to leave out.
+    """Return the streams whose names match a Redis pattern, sorted; but: names to leave out.
 
     A name that is empty or not UTF-8 cannot be an option's value or a column's, and is left out. So is a name of the
-    product (`rstream:…`), whoever made the stream: a query may write to that key at any time, and entries that wait for
-    another try are read with the stream that they come from.
+    product (`rstream:…`), even if another client created it: a query may write to that key at any time, and entries
+    waiting for retry are read with the stream from which they come.
     """
     names: set[str] = set()
     for name in _scan(server, "MATCH", pattern):
@@ -34,17 +34,17 @@ def matching_streams(server: Server, pattern: str, but: Iterable[str]) -> list[s
 
 
 def list_streams(server: Server) -> list[bytes]:
-    """The names of all streams in the database, sorted."""
+    """Return the names of all streams in the database, sorted."""
     return sorted(_scan(server))
 
 
 def without_beside(names: Iterable[bytes]) -> list[bytes]:
-    """Those of these streams that users made: none that queries keep beside a stream for another try."""
+    """Return the streams that users created, without those in which queries store entries waiting for retry."""
     return [name for name in names if not is_retry_or_returned(name.decode("utf-8", "replace"))]
 
 
 def streams_if_few(server: Server) -> list[str] | None:
-    """The names of all streams, for a hint; None where the server has many keys, or the user may not look."""
+    """Return the names of all streams, for a suggestion; None if the server has many keys, or SCAN is not permitted."""
     names: set[bytes] = set()
     pages = _FEW // _SCAN_COUNT
     for node in server.nodes():
@@ -60,21 +60,20 @@ def streams_if_few(server: Server) -> list[str] | None:
 
 
 def matching_hashes(server: Server, pattern: str) -> list[bytes]:
-    """The keys of hashes that match a Redis pattern, sorted."""
+    """Return the keys of hashes that match a Redis pattern, sorted."""
     return sorted(_scan(server, "MATCH", pattern, kind="hash"))
 
 
 def _scan(server: Server, *condition: Argument, kind: str = "stream") -> set[bytes]:
-    """SCAN … TYPE on every node, until the cursor is at its beginning again; more than once where there are
-    several nodes, until that finds no more."""
+    """Run SCAN … TYPE on every node until the cursor is 0 again; with several nodes, repeat until no key is added."""
     nodes = server.nodes()
     names = set().union(*[_scan_node(node, *condition, kind=kind) for node in nodes])
     while len(nodes) > 1:
         nodes = server.nodes()
-        again = set().union(*[_scan_node(node, *condition, kind=kind) for node in nodes])
-        if again <= names:
+        rescanned = set().union(*[_scan_node(node, *condition, kind=kind) for node in nodes])
+        if rescanned <= names:
             break
-        names |= again
+        names |= rescanned
     return names
 
 

@@ -1,6 +1,6 @@
 """Streams, consumer groups and consumers, as XINFO describes them.
 
-The functions `…_in` read a reply that is no error; what an error means depends on who asks (wire.replies.reply_errors).
+The functions `…_in` read a reply that is no error; the caller interprets errors (wire.replies.reply_errors).
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from spark_streams.wire.replies.replies import pairs
 from spark_streams.wire.replies.reply_errors import is_no_such_key
 
 Name = TypeVar("Name", str, bytes, str | bytes)
-Entry = tuple[StreamId, Sequence[bytes]]  # its id; name, value, name, value …
+Entry = tuple[StreamId, Sequence[bytes]]  # its ID; name, value, name, value …
 
 
 class StreamState(NamedTuple):
-    """last: the id of the last entry ever added (0-0: none); length: entries now; added: entries ever added, and
-    first: the oldest entry's id, None before Redis 7; exists: whether there is such a key."""
+    """last: ID of the last entry ever added (0-0: none). length: current entries. added: entries ever added, and first:
+    the oldest entry's ID, None before Redis 7. exists: whether the key exists.
+    """
 
     last: StreamId
     length: int
@@ -32,7 +33,7 @@ class StreamState(NamedTuple):
 
 @dataclass(frozen=True)
 class StreamEnds:
-    """The first and the last entry of a stream that has some, and how many it has."""
+    """The first and the last entry of a stream that is not empty, and its length."""
 
     first: Entry
     last: Entry
@@ -40,8 +41,9 @@ class StreamEnds:
 
 
 class GroupInfo(NamedTuple):
-    """consumers: how many; pending: entries that are given and not acknowledged; last_delivered: the group's position;
-    entries_read, lag: Redis' own counts, None where it cannot tell, as it never can before Redis 7."""
+    """consumers: their number. pending: entries delivered and not acknowledged. last_delivered: the group's position.
+    entries_read, lag: Redis' own counts; None if unknown, as always before Redis 7.
+    """
 
     name: bytes
     consumers: int
@@ -52,7 +54,7 @@ class GroupInfo(NamedTuple):
 
 
 class ConsumerInfo(NamedTuple):
-    """pending: entries that it has not acknowledged; idle: milliseconds since it last asked for anything."""
+    """pending: entries that it has not acknowledged; idle: milliseconds since its last attempt to read or claim."""
 
     name: bytes
     pending: int
@@ -60,19 +62,21 @@ class ConsumerInfo(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The name as text, from which the same bytes can be made again."""
+        """The name as text, from which the same bytes can be restored."""
         return self.name.decode("utf-8", "surrogateescape")
 
 
 def stream_states(server: Server, streams: Sequence[Name]) -> dict[Name, StreamState]:
-    """What each stream holds, in one round trip; a stream that does not exist holds nothing."""
-    replies = server.each([("XINFO", "STREAM", stream) for stream in streams])
+    """Return the state of each stream, in one round trip; a missing stream is empty."""
+    replies = server.execute_each([("XINFO", "STREAM", stream) for stream in streams])
     return {s: read_stream_state(server, s, reply) for s, reply in zip(streams, replies, strict=True)}
 
 
 def read_stream_state(server: Server, stream: str | bytes, reply: Reply) -> StreamState:
-    """From the reply to XINFO STREAM; a stream that does not exist holds nothing. Raises WrongKeyTypeError,
-    ServerReplyError."""
+    """Return the state from the reply to XINFO STREAM; a missing stream is empty.
+
+    Raises WrongKeyTypeError, ServerReplyError.
+    """
     if is_no_such_key(reply):
         return StreamState(MIN_ID, 0, 0, None, exists=False)
     if isinstance(reply, ReplyError):
@@ -81,7 +85,7 @@ def read_stream_state(server: Server, stream: str | bytes, reply: Reply) -> Stre
 
 
 def stream_in(reply: Sequence[Reply]) -> StreamState:
-    """From the reply to XINFO STREAM."""
+    """Return the state from the reply to XINFO STREAM."""
     info = pairs(reply)
     first = info.get(b"recorded-first-entry-id")
     return StreamState(
@@ -93,7 +97,7 @@ def stream_in(reply: Sequence[Reply]) -> StreamState:
 
 
 def ends_in(reply: Sequence[Reply]) -> StreamEnds | None:
-    """From the reply to XINFO STREAM; None where the stream is empty."""
+    """Return first and last entry from the reply to XINFO STREAM; None if the stream is empty."""
     info = pairs(reply)
     first, last = info[b"first-entry"], info[b"last-entry"]
     if first is None or last is None:
@@ -102,7 +106,7 @@ def ends_in(reply: Sequence[Reply]) -> StreamEnds | None:
 
 
 def groups_in(reply: Sequence[Reply]) -> list[GroupInfo]:
-    """From the reply to XINFO GROUPS."""
+    """Return the groups from the reply to XINFO GROUPS."""
     return [
         GroupInfo(
             name=info[b"name"],
@@ -117,12 +121,12 @@ def groups_in(reply: Sequence[Reply]) -> list[GroupInfo]:
 
 
 def group_named(name: str, reply: Reply) -> GroupInfo | None:
-    """Return the group of this name, from the reply to XINFO GROUPS; None if there is none, or if that is an error."""
+    """Return the group of this name from the reply to XINFO GROUPS; None if there is none, or if that is an error."""
     if isinstance(reply, ReplyError):
         return None
     return next((group for group in groups_in(reply) if group.name == name.encode()), None)
 
 
 def consumers_in(reply: Sequence[Reply]) -> list[ConsumerInfo]:
-    """From the reply to XINFO CONSUMERS."""
+    """Return the consumers from the reply to XINFO CONSUMERS."""
     return [ConsumerInfo(info[b"name"], info[b"pending"], info[b"idle"]) for info in map(pairs, reply)]

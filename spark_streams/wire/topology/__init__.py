@@ -1,1 +1,1 @@
-"""Many servers behind one address: Redis Cluster and Sentinel."""
+"""Several servers of one address: Redis Cluster and Sentinel."""

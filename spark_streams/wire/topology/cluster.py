@@ -1,9 +1,10 @@
-"""The servers of a cluster as one: a connection to each node, and each command goes to the one that has its key.
+"""The servers of a cluster as one: a connection to each node, and each command goes to the node of its key.
 
-A key that is on its way to another node is asked for there (ASK). A slot that has moved (MOVED) is told to whoever
-repeats what it does (a Session), for what it knows may not be true of the new node, and else followed. WATCH, and what
-is between MULTI and EXEC, are for keys of one slot: anything else is a defect, and refused before it is sent. Where the
-slot has moved between WATCH and EXEC, the transaction is answered as one before which something has changed.
+A key that is being moved to another node is requested there (ASK). If a slot has moved (MOVED), a caller that repeats
+its steps (a Session) gets the error, because its knowledge may be wrong for the new node; for other callers the
+redirection is followed. WATCH and the commands between MULTI and EXEC are for the keys of one slot; anything else is a
+defect and is refused before it is sent. If the slot has moved between WATCH and EXEC, the transaction is answered as if
+a watched key had changed.
 """
 
 from __future__ import annotations
@@ -25,26 +26,26 @@ Command = Sequence[Argument]
 
 _NEEDS_NO_KEY = frozenset({"TIME", "INFO", "CONFIG", "CLIENT", "ECHO", "PING", "ROLE", "ACL", "COMMAND"})
 _OF_ALL_NODES = frozenset({"SCAN", "WAIT", "KEYS", "DBSIZE", "FLUSHDB", "FLUSHALL", "DISCARD", "MULTI", "EXEC"})
-_KEYS_ONLY = frozenset({"DEL", "UNLINK", "EXISTS", "WATCH"})  # any number of keys, and nothing else
+_KEYS_ONLY = frozenset({"DEL", "UNLINK", "EXISTS", "WATCH"})  # any number of keys, and no other argument
 _WITH_SUBCOMMAND = frozenset({"XGROUP", "XINFO", "MEMORY"})
 _NOT_SERVED = frozenset({"MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN"})
-_AT_ONCE = 1_000  # commands that go out to all nodes before a reply is read
-_TOGETHER = 100  # commands of `each` whose replies are held at a time
+_AT_ONCE = 1_000  # commands that are sent to all nodes before a reply is read
+_TOGETHER = 100  # commands of `execute_each` whose replies are stored at a time
 _HOPS = 5
 
 
 def slot(key: str | bytes) -> int:
-    """The slot of a key."""
+    """Return the slot of a key."""
     return slot_of(key.encode() if isinstance(key, str) else key)
 
 
 def keys_of(command: Command) -> Sequence[str | bytes]:
-    """The keys of a command, if it needs any. Raises UnsupportedError where all nodes would have to be asked."""
+    """Return the keys of a command, if it needs any. Raises UnsupportedError if the command is for all nodes."""
     name = str(command[0])
     if name in _NEEDS_NO_KEY:
         return ()
     if name in _OF_ALL_NODES:
-        raise UnsupportedError(f"{name} is not for a cluster as a whole: ask each of its nodes")
+        raise UnsupportedError(f"{name} is not for a cluster as a whole: send it to each of its nodes")
     words = [word if isinstance(word, str | bytes) else str(word) for word in command[1:]]
     if name in _KEYS_ONLY:
         return words
@@ -56,14 +57,14 @@ def keys_of(command: Command) -> Sequence[str | bytes]:
 
 @dataclass
 class _Leg:
-    """What goes to one node. places: whose replies they are; a reply of a part of a command has the whole's place."""
+    """The commands for one node. places: index of each command's reply; parts of one command have the same index."""
 
     places: list[int] = field(default_factory=list)
     commands: list[Command] = field(default_factory=list)
 
 
 class Cluster(Commands):
-    """All nodes of the cluster at `address` (wire.connection.server). follows: slots that have moved are followed.
+    """All nodes of the cluster at `address` (wire.connection.server). follows: redirections are followed.
 
     Raises what Topology raises.
     """
@@ -73,7 +74,7 @@ class Cluster(Commands):
         self._follows = follows
         self._topology = topology_of(address)
         self._connections: dict[Node, Connection] = {}
-        self._watched: dict[int, Connection] = {}  # slot → where its keys are watched
+        self._watched: dict[int, Connection] = {}  # slot → connection on which its keys are watched
         self._topology.masters()
 
     def __enter__(self) -> Self:
@@ -89,71 +90,72 @@ class Cluster(Commands):
 
     @property
     def is_open(self) -> bool:
-        """Whether none of them was closed."""
+        """Whether all connections are open."""
         return all(connection.is_open for connection in self._connections.values())
 
     def renew_login(self) -> None:
-        """Log in again where there are other credentials by now, on each node. Raises ServerUnreachableError."""
+        """Log in again on each node if the credentials have changed. Raises ServerUnreachableError."""
         for connection in self._connections.values():
             connection.renew_login()
 
-    # -- where keys are --------------------------------------------------------------------------------------------
+    # -- location of keys ------------------------------------------------------------------------------------------
 
-    def of(self, key: str | bytes) -> Connection:
-        """The connection to the node that has this key. Raises ServerUnreachableError, ServerReplyError and kin."""
+    def connection_for(self, key: str | bytes) -> Connection:
+        """Return the connection to the node that holds this key. Raises ServerUnreachableError, ServerReplyError."""
         return self._to(self._topology.node_of(slot(key)))
 
     def parts(self, items: Sequence[T], key: Callable[[T], str | bytes]) -> list[tuple[Connection, list[T]]]:
-        """The items by the nodes that have their keys."""
-        found: dict[Connection, list[T]] = {}
+        """Group the items by the nodes that hold their keys."""
+        by_connection: dict[Connection, list[T]] = {}
         for item in items:
-            found.setdefault(self.of(key(item)), []).append(item)
-        return list(found.items())
+            by_connection.setdefault(self.connection_for(key(item)), []).append(item)
+        return list(by_connection.items())
 
     def together(self, items: Sequence[T], key: Callable[[T], str | bytes]) -> list[list[T]]:
-        """The items by their slots."""
-        found: dict[int, list[T]] = {}
+        """Group the items by the slots of their keys."""
+        by_slot: dict[int, list[T]] = {}
         for item in items:
-            found.setdefault(slot(key(item)), []).append(item)
-        return list(found.values())
+            by_slot.setdefault(slot(key(item)), []).append(item)
+        return list(by_slot.values())
 
     def nodes(self) -> list[Connection]:
-        """A connection to each master."""
+        """Return a connection to each master."""
         return [self._to(node) for node in self._topology.masters()]
 
     def _to(self, node: Node) -> Connection:
-        """The connection to a node. One that was lost is not made again: whoever uses this makes all of it anew."""
-        known = self._connections.get(node)
-        if known is not None and known.is_open:
-            return known
-        if known is not None:
+        """Return the connection to a node. A lost one is not opened again: the caller opens the whole Cluster again."""
+        connection = self._connections.get(node)
+        if connection is not None and connection.is_open:
+            return connection
+        if connection is not None:
             raise ServerUnreachableError(f"node {node[0]}:{node[1]} of the cluster at {self.address} was lost")
         try:
-            made = connect_to_node(self.address, node)
+            new_connection = connect_to_node(self.address, node)
         except ServerUnreachableError:
             self._topology.forget()
             raise
-        self._connections[node] = made
-        watch(self._topology, node, made)
-        return made
+        self._connections[node] = new_connection
+        watch(self._topology, node, new_connection)
+        return new_connection
 
     # -- commands --------------------------------------------------------------------------------------------------
 
     def execute(self, *arguments: Argument) -> Reply:
-        """One command, one reply. Raises ServerReplyError and kin for an error reply."""
+        """Send one command and return its reply. Raises ServerReplyError for an error reply."""
         reply = self.pipeline([arguments])[0]
         if isinstance(reply, ReplyError):
             raise self.error_of(reply, arguments)
         return reply
 
-    def each(self, commands: Sequence[Command]) -> Iterator[Reply]:
-        """The replies in order, some of them held at a time."""
+    def execute_each(self, commands: Sequence[Command]) -> Iterator[Reply]:
+        """Yield the replies in order; few of them are stored at a time."""
         for start in range(0, len(commands), _TOGETHER):
             yield from self.pipeline(commands[start : start + _TOGETHER])
 
     def pipeline(self, commands: Sequence[Command]) -> list[Reply]:
-        """The replies of all commands in order; error replies stay values, but for those that say that a node does not
-        serve a slot for the moment, which are raised.
+        """Return the replies of all commands in order.
+
+        Error replies stay values, except redirections and temporary errors.
 
         Raises ServerUnreachableError, ServerReplyError (MOVED, ASK, TRYAGAIN, CLUSTERDOWN), UnsupportedError.
         """
@@ -182,7 +184,7 @@ class Cluster(Commands):
             if not split:
                 anywhere.append(place)
             for key, part in split:
-                to = self.of(key)
+                to = self.connection_for(key)
                 if part[0] == "WATCH":
                     self._watched[slot(key)] = to
                 leg = legs.setdefault(to, _Leg())
@@ -200,7 +202,7 @@ class Cluster(Commands):
 
     @staticmethod
     def _split(command: Command) -> list[tuple[str | bytes, Command]]:
-        """(a key, what goes to its node) for each slot of a command that may be split; nothing where it has no key."""
+        """Return (a key, the command for its node) for each slot of a command; an empty list if it has no key."""
         keys = keys_of(command)
         if len(keys) < 2 or len({slot(key) for key in keys}) == 1:
             return [(keys[0], command)] if keys else []
@@ -209,10 +211,10 @@ class Cluster(Commands):
         by_slot: dict[int, list[str | bytes]] = {}
         for key in keys:
             by_slot.setdefault(slot(key), []).append(key)
-        return [(some[0], (command[0], *some)) for some in by_slot.values()]
+        return [(slot_keys[0], (command[0], *slot_keys)) for slot_keys in by_slot.values()]
 
     def _all_of(self, legs: dict[Connection, _Leg]) -> list[list[Reply]]:
-        """The replies of each leg: all nodes work at the same time where that is not much."""
+        """Return the replies of each leg. All nodes work at the same time, unless there are many commands."""
         try:
             if sum(len(leg.commands) for leg in legs.values()) > _AT_ONCE:
                 return [connection.pipeline(leg.commands) for connection, leg in legs.items()]
@@ -220,11 +222,11 @@ class Cluster(Commands):
                 connection.send(b"".join([pack(*command) for command in leg.commands]))
             return [connection.replies(len(leg.commands)) for connection, leg in legs.items()]
         except BaseException:
-            self.close()  # replies are left behind on the others
+            self.close()  # replies on the other connections are unread
             raise
 
     def _followed(self, command: Command, reply: Reply) -> Reply:
-        """The reply of the node that a redirection leads to. Raises ServerReplyError where it is not followed."""
+        """Return the reply of the node that a redirection names. Raises ServerReplyError if it is not followed."""
         for _ in range(_HOPS):
             if not isinstance(reply, ReplyError) or reply.code not in _NOT_SERVED:
                 return reply
@@ -252,7 +254,10 @@ class Cluster(Commands):
         raise UnsupportedError("MULTI without its EXEC is not for a cluster as a whole: use one of its nodes")
 
     def _transaction(self, commands: Sequence[Command]) -> list[Reply]:
-        """MULTI … EXEC on the node that has the keys. Raises ServerReplyError where it does not serve them."""
+        """Run MULTI … EXEC on the node that holds the keys.
+
+        Raises ServerReplyError if that node does not serve them.
+        """
         slots = {slot(key) for command in commands[1:-1] for key in keys_of(command)} | self._watched.keys()
         if len(slots) > 1:
             raise UnsupportedError(
@@ -279,13 +284,13 @@ class Cluster(Commands):
 
 
 def _where(reply: ReplyError, address: Address) -> Node:
-    """The node of `MOVED slot host:port`; without a host it is one of the address'."""
+    """Return the node of `MOVED slot host:port`; without a host, the first host of the address."""
     host, _, port = str(reply).split(" ")[2].rpartition(":")
     return (host or address.nodes[0][0], int(port))
 
 
 def _summed(before: Reply, reply: Reply) -> Reply:
-    """The reply of a command in parts: the first error of one, else their sum."""
+    """Combine the replies of a command's parts: the first error, else their sum."""
     if before is None or isinstance(before, ReplyError):
         return reply if before is None else before
     if isinstance(before, int) and isinstance(reply, int):

@@ -1,7 +1,7 @@
-"""A node that is no longer a master is left at once: a thread for each cluster looks at the map once a second.
+"""Closes connections to nodes that are no longer masters: a thread per cluster reads the slot map once a second.
 
-Without that a connection to a master that stands still is kept for as long as a reply may take, and what that does when
-it goes on, before it hears that another one is the master now, is lost. The thread ends with the last connection.
+Without it, a connection to a master that stands still would stay open until its reply times out. What that node writes
+when it continues, before it learns of the new master, is lost. The thread ends with the last connection.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ class ClusterWatch:
         self._runs = False
 
     def add(self, node: Node, connection: Connection) -> None:
-        """This connection is abandoned once its node is no master."""
+        """Register a connection; it is closed when its node is no longer a master."""
         with self._lock:
             self._connections[connection] = node
             starts, self._runs = not self._runs, True
         if starts:
-            threading.Thread(target=self._look_on, name="rstream-cluster", daemon=True).start()
+            threading.Thread(target=self._watch_masters, name="rstream-cluster", daemon=True).start()
 
-    def _look_on(self) -> None:
+    def _watch_masters(self) -> None:
         while True:
             time.sleep(_EVERY)
             with self._lock:
-                known = {connection: node for connection, node in self._connections.items() if connection.is_open}
-                if not known:
+                connections = {connection: node for connection, node in self._connections.items() if connection.is_open}
+                if not connections:
                     self._runs = False
                     return
-            # Where no node answers, whoever works with the cluster says so.
+            # If no node answers, the reader or writer reports it.
             with contextlib.suppress(RStreamError):
-                masters = set(self._topology.look().masters)
-                for connection, node in known.items():
+                masters = set(self._topology.refresh().masters)
+                for connection, node in connections.items():
                     if node not in masters:
                         connection.abandon()
 
@@ -57,7 +57,7 @@ _watches: weakref.WeakKeyDictionary[Topology, ClusterWatch] = weakref.WeakKeyDic
 
 
 def watch(topology: Topology, node: Node, connection: Connection) -> None:
-    """Have a connection to a node abandoned once that is no master."""
+    """Close a connection when its node is no longer a master."""
     with _lock:
-        found = _watches.get(topology) or _watches.setdefault(topology, ClusterWatch(topology))
-    found.add(node, connection)
+        cluster_watch = _watches.get(topology) or _watches.setdefault(topology, ClusterWatch(topology))
+    cluster_watch.add(node, connection)

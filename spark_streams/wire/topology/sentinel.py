@@ -1,9 +1,8 @@
-"""Which server is the master, by its sentinels: asked for each new connection.
+"""Finds the master by asking its sentinels, for each new connection.
 
-All sentinels that can be reached are asked, and the newest configuration counts (its epoch): after a failover some have
-not heard of it for a second or two, and name the old master, which takes writes until it is told that it is a replica
-(docs/internals/facts.md, R30). While one of them promotes a replica nobody is connected to: what the old master takes
-then is lost.
+All reachable sentinels are asked, and the newest configuration counts (its epoch). After a failover some of them still
+name the old master for a second or two, which accepts writes until it becomes a replica (docs/internals/facts.md, R30).
+While a sentinel promotes a replica, no connection is made: what the old master accepts then is lost.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ from spark_streams.wire.address.redis_py import opened, socket_of
 from spark_streams.wire.address.server_url import Node
 from spark_streams.wire.connection.connection import Connection, Reply, ReplyError, pack
 
-ANSWER_WITHIN = 1.0  # seconds for a sentinel to be connected to, and for each reply of it
-_NOT_ASKED_FOR = 10.0  # seconds, of one that did not answer, while another does
+ANSWER_WITHIN = 1.0  # seconds to connect to a sentinel, and for each of its replies
+_NOT_ASKED_FOR = 10.0  # seconds for which a sentinel that did not answer is not asked while another one answers
 # States of a failover in the sentinel that leads it.
 _PROMOTING = ("select_slave", "send_slaveof_noone", "wait_promotion")
 _PROMOTED = ("reconf_slaves", "update_config")
@@ -33,8 +32,11 @@ _PROMOTED = ("reconf_slaves", "update_config")
 
 @dataclass(frozen=True)
 class Named:
-    """What one sentinel says of the master: where it is, in which configuration; down: it counts as down; promoting: a
-    replica is being made the master; promoted: it is one, and the configuration is not everywhere yet."""
+    """What one sentinel reports of the master.
+
+    node: its address, in the configuration `epoch`. down: it counts as down. promoting: a replica is being promoted.
+    promoted: a replica is the master, and the configuration is not everywhere yet.
+    """
 
     node: Node
     epoch: int
@@ -43,28 +45,28 @@ class Named:
     promoted: bool
 
     def replaces(self, earlier: Named) -> bool:
-        """Whether whoever is connected to what was said earlier is to leave it."""
+        """Whether connections to the master of the earlier report must be closed."""
         other = self.promoting or self.node != earlier.node
         return self.epoch > earlier.epoch or (self.epoch == earlier.epoch and other)
 
 
 class UnknownMasterError(Exception):
-    """The sentinel has no master of this name; known: those that it has."""
+    """The sentinel has no master of this name. master_names: the names that it has."""
 
-    def __init__(self, known: list[str]) -> None:
-        super().__init__(f"it knows {', '.join(map(repr, known)) or 'none'}")
-        self.known = known
+    def __init__(self, master_names: list[str]) -> None:
+        super().__init__(f"it knows {', '.join(map(repr, master_names)) or 'none'}")
+        self.master_names = master_names
 
 
 class _Silent:
-    """The sentinels that did not answer a moment ago. For any thread."""
+    """Sentinels that did not answer recently. For any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._since: dict[Node, float] = {}
 
     def in_order(self, nodes: tuple[Node, ...]) -> list[Node]:
-        """Those that may answer first."""
+        """Return the nodes, with those that probably answer first."""
         with self._lock:
             return sorted(nodes, key=lambda node: self._since.get(node, 0.0))
 
@@ -84,10 +86,10 @@ _silent = _Silent()
 
 
 def connect_to_master(address: Address) -> tuple[Connection, Named]:
-    """A connection to the server that the sentinels name, which says itself that it is a master.
+    """Return a connection to the server that the sentinels name, which confirms that it is a master.
 
-    Raises ServerUnreachableError where no sentinel answers or the master does not, ServerReplyError (READONLY) where
-    it is being replaced, which passes, LoginError, NotPermittedError.
+    Raises ServerUnreachableError if no sentinel or the master does not answer, ServerReplyError (READONLY) while it is
+    being replaced, which is temporary, LoginError, NotPermittedError.
     """
     named = master(address)
     server = Connection(address, address.node(*named.node))
@@ -101,14 +103,14 @@ def connect_to_master(address: Address) -> tuple[Connection, Named]:
         where = f"{named.node[0]}:{named.node[1]}"
         raise ServerReplyError(
             f"the sentinels at {address} name {where} as the master, and it is a {role.decode()}: "
-            "a failover is under way",
+            "a failover is in progress",
             "READONLY",
         )
     return server, named
 
 
 def master(address: Address) -> Named:
-    """What the newest configuration says. Raises as above."""
+    """Return the newest configuration. Raises as `connect_to_master`."""
     answers: list[Named] = []
     failed: dict[Node, Exception] = {}
     for node in _silent.in_order(address.nodes):
@@ -120,18 +122,18 @@ def master(address: Address) -> Named:
             failed[node] = error
         _silent.note(node, not isinstance(failed.get(node), redis.RedisError | OSError))
     if not answers:
-        raise _nobody(address, failed)
+        raise _no_master_error(address, failed)
     newest = max(answers, key=lambda named: (named.epoch, named.promoted, not named.down))
     if any(named.promoting and named.epoch == newest.epoch for named in answers):
         raise ServerReplyError(f"the sentinels at {address} are making a replica the master", "READONLY")
     if all(named.down for named in answers if named.epoch == newest.epoch):
         where = f"{newest.node[0]}:{newest.node[1]}"
-        raise ServerUnreachableError(f"the sentinels at {address} say that the master, {where}, is down")
+        raise ServerUnreachableError(f"the sentinels at {address} report that the master, {where}, is down")
     return newest
 
 
 def ask(address: Address, node: Node) -> Named:
-    """What one sentinel says. Raises redis-py's errors, OSError, ReplyError, UnknownMasterError."""
+    """Return the report of one sentinel. Raises redis-py's errors, OSError, ReplyError, UnknownMasterError."""
     name = server_url.master_name(address.url)
     connection = opened(server_url.of_sentinel(address.url, node), ANSWER_WITHIN, ANSWER_WITHIN)
     try:
@@ -145,17 +147,21 @@ def ask(address: Address, node: Node) -> Named:
     for reply in (where, masters):
         if isinstance(reply, ReplyError):
             raise reply
-    told = {one["name"]: one for one in (dict(zip(flat[::2], flat[1::2], strict=True)) for flat in masters)}
-    if where is None or name not in told:
-        raise UnknownMasterError(sorted(told))
-    of_it, flags = told[name], told[name]["flags"].split(",")
-    state = of_it.get("failover-state", "none")
+    masters_by_name = {
+        facts["name"]: facts for facts in (dict(zip(flat[::2], flat[1::2], strict=True)) for flat in masters)
+    }
+    if where is None or name not in masters_by_name:
+        raise UnknownMasterError(sorted(masters_by_name))
+    master_facts, flags = masters_by_name[name], masters_by_name[name]["flags"].split(",")
+    state = master_facts.get("failover-state", "none")
     down = "s_down" in flags or "o_down" in flags
-    return Named((where[0], int(where[1])), int(of_it["config-epoch"]), down, state in _PROMOTING, state in _PROMOTED)
+    return Named(
+        (where[0], int(where[1])), int(master_facts["config-epoch"]), down, state in _PROMOTING, state in _PROMOTED
+    )
 
 
 def _replies(connected: socket.socket, reader: hiredis.Reader) -> Iterator[Reply]:
-    """Replies as they come. Raises OSError."""
+    """Yield replies as they arrive. Raises OSError."""
     while True:
         while (reply := reader.gets()) is not False:
             yield reply
@@ -165,28 +171,28 @@ def _replies(connected: socket.socket, reader: hiredis.Reader) -> Iterator[Reply
         reader.feed(data)
 
 
-def _nobody(address: Address, failed: dict[Node, Exception]) -> RStreamError:
-    """The error where no sentinel has named a master."""
+def _no_master_error(address: Address, failed: dict[Node, Exception]) -> RStreamError:
+    """Return the error if no sentinel has named a master."""
     name = server_url.master_name(address.url)
-    each = "; ".join(f"{host}:{port}: {str(error).rstrip('.')}" for (host, port), error in failed.items())
+    failures = "; ".join(f"{host}:{port}: {str(error).rstrip('.')}" for (host, port), error in failed.items())
     unknown = [error for error in failed.values() if isinstance(error, UnknownMasterError)]
     if unknown:
-        known = sorted({one for error in unknown for one in error.known})
-        names = ", ".join(map(repr, known)) or "none"
-        away = len(unknown) < len(failed)  # and may know more
+        known_names = sorted({known_name for error in unknown for known_name in error.master_names})
+        names = ", ".join(map(repr, known_names)) or "none"
+        away = len(unknown) < len(failed)  # others may know it
         return ServerUnreachableError(
-            f"no sentinel of {address} knows a master {name!r}; they know {names}{f' ({each})' if away else ''}: "
+            f"no sentinel of {address} knows a master {name!r}; they know {names}{f' ({failures})' if away else ''}: "
             "write redis+sentinel://…/name-of-the-master/db",
             passes=away,
         )
     if any(_is_login(error) for error in failed.values()):
         return LoginError(
-            f"the sentinels of {address} refuse to be asked ({each}): their own login is given behind the ?, as "
-            "sentinel_username=…&sentinel_password=…, and needs the right +sentinel",
+            f"the sentinels of {address} refuse the login ({failures}): give their own login after the ?, as "
+            "sentinel_username=…&sentinel_password=…; it needs the right +sentinel",
             "NOAUTH",
         )
     return ServerUnreachableError(
-        f"no sentinel answers at {address} ({each}){address.beside()}; start them, or mend the url"
+        f"no sentinel answers at {address} ({failures}){address.machine_hint()}; start them, or correct the url"
     )
 
 

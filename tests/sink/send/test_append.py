@@ -80,7 +80,7 @@ def test_the_stream_is_trimmed_as_it_grows(server: Server, client: redis.Redis, 
 
 def test_a_key_of_another_type_is_named_and_untouched(server: Server, client: redis.Redis, delivery: str) -> None:
     client.set("out", "text")
-    with pytest.raises(WrongKeyTypeError, match="key 'out' at .* holds something that is not a stream"):
+    with pytest.raises(WrongKeyTypeError, match="key 'out' at .* holds another type than a stream"):
         write(server, {"n": [1]}, delivery)
     assert client.get("out") == b"text"
 

@@ -186,7 +186,7 @@ def test_a_key_of_another_type_is_an_error_either_way(server: Server, client: re
     start = one.initialOffset()
     client.delete("s")
     client.set("s", "text")
-    with pytest.raises(WrongKeyTypeError, match="key 's' at .* holds something that is not a stream"):
+    with pytest.raises(WrongKeyTypeError, match="key 's' at .* holds another type than a stream"):
         one.latestOffset(start, ALL)
 
 

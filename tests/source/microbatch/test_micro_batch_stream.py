@@ -256,7 +256,7 @@ def test_values_with_line_ends_and_mixed_fields_come_through(server: Server, cli
 
 def test_a_key_of_another_type_is_named(server: Server, client: redis.Redis) -> None:
     client.set("s", "text")
-    with pytest.raises(WrongKeyTypeError, match="key 's' at .* holds something that is not a stream"):
+    with pytest.raises(WrongKeyTypeError, match="key 's' at .* holds another type than a stream"):
         reader(server).initialOffset()
 
 

@@ -308,7 +308,7 @@ def test_large_entries_after_small_ones_do_not_come_all_at_once(
 
 def test_a_group_that_is_gone_is_named(server: Server, client: redis.Redis) -> None:
     ids = add(client, "s", *range(1, 11))
-    with pytest.raises(GroupMissingError, match="XPENDING s g at .*: the stream or its consumer group is gone"):
+    with pytest.raises(GroupMissingError, match="XPENDING s g at .*: the stream or its consumer group is missing"):
         Reading(server, shared("s", ids))
 
 
@@ -371,7 +371,7 @@ def test_a_server_that_cannot_answer_for_the_moment_is_asked_again(
 
     monkeypatch.setattr(Connection, "receive", busy)
     assert Reading(server, owned("s", ids)).rows == expected("s", ids)
-    monkeypatch.setattr(Connection, "receive", lambda self, most=None: memoryview(b"-ERR whatever\r\n"))
+    monkeypatch.setattr(Connection, "receive", lambda self, max_bytes=None: memoryview(b"-ERR whatever\r\n"))
     with pytest.raises(ServerReplyError, match="XRANGE of 's' at .*: expected entries, .* answered with: ERR whatever"):
         Reading(server, owned("s", ids))
 

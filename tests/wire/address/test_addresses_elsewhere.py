@@ -75,4 +75,4 @@ def test_an_address_of_each_machines_own_is_named_where_nobody_answers(
 def test_an_address_that_is_the_same_everywhere_says_nothing_of_machines(monkeypatch: pytest.MonkeyPatch) -> None:
     there = Address.parse("redis://redis.internal:6379/0")
     monkeypatch.setattr(socket, "gethostname", lambda: "worker-7")
-    assert there.beside() == ""
+    assert there.machine_hint() == ""

@@ -65,7 +65,7 @@ def test_whether_a_url_holds_a_login_for_the_server(url: str, has: bool) -> None
 @pytest.mark.parametrize(
     ("url", "said"),
     [
-        ("redis+sentinel://s1,s2", "does not say which master: write redis[+]sentinel://host:26379,host:26379/name"),
+        ("redis+sentinel://s1,s2", "does not name the master: write redis[+]sentinel://host:26379,host:26379/name"),
         ("redis+sentinel:///name", "names no host"),
         ("redis+sentinel://a,,b/name", "host and port cannot be read"),
         ("redis+sentinel://a:1,b:99999/name", "host and port cannot be read"),

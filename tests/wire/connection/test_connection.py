@@ -54,7 +54,7 @@ def test_a_pipeline_larger_than_all_buffers_comes_back_whole(connection: Connect
     """40 MB of commands and as much of replies: who sends all before reading waits for ever, and so does the server."""
     values = [b"%d" % n + b"x" * 2000 for n in range(20_000)]
     assert connection.pipeline([("ECHO", value) for value in values]) == values
-    assert list(connection.each([("ECHO", value) for value in values])) == values
+    assert list(connection.execute_each([("ECHO", value) for value in values])) == values
     assert connection.execute("PING") == b"PONG"
 
 
@@ -69,7 +69,7 @@ def test_a_request_larger_than_all_buffers_comes_back_whole(connection: Connecti
 
 def test_replies_that_come_while_a_request_is_sent_are_bounded(server: Server, connection: Connection) -> None:
     with pytest.raises(ReplyTooLargeError):
-        connection.request(*[pack("ECHO", b"x" * 5000)] * 8000, most=MB)
+        connection.request(*[pack("ECHO", b"x" * 5000)] * 8000, max_bytes=MB)
     with pytest.raises(ServerUnreachableError):
         connection.execute("PING")
 
@@ -107,7 +107,7 @@ def test_replies_that_are_taken_one_by_one_are_not_in_memory_together(server: Se
 
         connection.send = counting  # type: ignore[method-assign]
         tracemalloc.start()
-        for number, reply in enumerate(connection.each([("GET", "k")] * 300)):
+        for number, reply in enumerate(connection.execute_each([("GET", "k")] * 300)):
             assert len(reply) == MB
             assert sent - number <= 20
         peak = tracemalloc.get_traced_memory()[1]
@@ -118,11 +118,11 @@ def test_replies_that_are_taken_one_by_one_are_not_in_memory_together(server: Se
 
 def test_replies_that_are_not_taken_end_the_connection(connection: Connection) -> None:
     """Rather than answer the next question."""
-    replies = connection.each([("ECHO", n) for n in range(100)])
+    replies = connection.execute_each([("ECHO", n) for n in range(100)])
     assert [next(replies) for _ in range(100)] == [b"%d" % n for n in range(100)]
     del replies
     assert connection.execute("PING") == b"PONG"
-    replies = connection.each([("ECHO", n) for n in range(100)])
+    replies = connection.execute_each([("ECHO", n) for n in range(100)])
     assert next(replies) == b"0"
     del replies
     with pytest.raises(ServerUnreachableError):
@@ -131,7 +131,7 @@ def test_replies_that_are_not_taken_end_the_connection(connection: Connection) -
 
 def test_error_replies_are_values_in_their_places(connection: Connection) -> None:
     connection.execute("SET", "k", "v")
-    for replies in (connection.pipeline, lambda commands: list(connection.each(commands))):
+    for replies in (connection.pipeline, lambda commands: list(connection.execute_each(commands))):
         found = replies([("GET", "k"), ("XLEN", "k"), ("ECHO", 7), ("GET", b"k")])
         assert [found[0], found[2], found[3]] == [b"v", b"7", b"v"]
         assert isinstance(found[1], ReplyError)

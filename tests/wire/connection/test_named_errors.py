@@ -53,7 +53,7 @@ def refused(url: str) -> str:
 def test_a_server_that_wants_a_password_says_where_to_write_it(locked: Server, database: int) -> None:
     url = locked.url.replace("/0", f"/{database}")
     assert refused(url).startswith(
-        f"[RSTREAM_LOGIN] the server at {url} wants a password: write it into the url (or RSTREAM_URL), "
+        f"[RSTREAM_LOGIN] the server at {url} needs a password: write it into the url (or RSTREAM_URL), "
         f"{url.replace('://', '://user:password@')}"
     )
 

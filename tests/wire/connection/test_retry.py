@@ -133,7 +133,7 @@ def test_who_gives_up_does_not_say_that_the_server_is_back(caplog: pytest.LogCap
     one = waiting.session(limit=5)
     with pytest.raises(RetriesExhaustedError):
         waiting.until(30, one)
-    one.given_up()
+    one.reset()
     one.succeeded()
     assert len(caplog.messages) == 1
 

@@ -31,7 +31,7 @@ def test_one_that_is_carried_out_has_a_reply_for_each_command_errors_among_them(
 
 
 def test_where_no_command_may_fail_the_first_error_within_it_is_raised(connection: Connection) -> None:
-    with pytest.raises(WrongKeyTypeError, match="key 'text' at .* holds something that is not a stream"):
+    with pytest.raises(WrongKeyTypeError, match="key 'text' at .* holds another type than a stream"):
         transact(connection, [("SET", "k", "v"), ("XLEN", "text"), ("GET", "k")])
     assert transact(connection, [("GET", "k")]) == [b"v"]
 
