@@ -14,6 +14,6 @@ def limit(seconds: float | None) -> None:
     Backoff.wait = _hasty  # type: ignore[method-assign]
 
 
-def _hasty(self: Backoff, what: str, where: str, why: str, lost: bool) -> None:
+def _hasty(self: Backoff, action: str, where: str, reason: str, lost: bool) -> None:
     self.limit = min([self.limit, *_most])
-    _wait(self, what, where, why, lost)
+    _wait(self, action, where, reason, lost)

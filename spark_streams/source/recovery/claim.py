@@ -231,7 +231,7 @@ class ClaimTarget:
 
 def send_claim(server: Server, member: Membership, stream: str, target: ClaimTarget, count: int, packed: bytes) -> None:
     """Send XCLAIM of this number of packed IDs, with its reply suppressed."""
-    connection = server.of(stream)
+    connection = server.connection_for(stream)
     connection.require_silence()
     head = pack("XCLAIM", stream, member.group, target.consumer, target.idle).split(b"\r\n", 1)[1]
     words, tail = (5, b"") if target.counts else (6, b"$6\r\nJUSTID\r\n")
