@@ -82,10 +82,10 @@ def test_the_environment_speaks_of_its_own_server_only(
             "credentialProvider contradict each other: the provider names",
         ),
         ({"username": "u"}, "option username needs option password or passwordFile"),
-        ({"url": f"redis://u:{SECRET}@h", "password": SECRET}, "stands in url .* and of options username and password"),
+        ({"url": f"redis://u:{SECRET}@h", "password": SECRET}, "url .* holds a login, and one is given of options username and password"),
         (
             {"url": f"redis://h?password={SECRET}", "passwordFile": "/f"},
-            "in url .* and in passwordFile /f: give it once",
+            "url .* holds a login, and one is given in passwordFile /f: give it once",
         ),
         ({"url": "embedded:", "password": SECRET}, "url 'embedded:' takes no login"),
         ({"credentialProvider": "a.b"}, "must be module:function"),
