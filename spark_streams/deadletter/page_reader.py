@@ -99,7 +99,7 @@ def read_page(
     ReplyTooLargeError, ServerError."""
     count = size.next(limit)
     command = ("XRANGE", stream, bytes(first), bytes(last), "COUNT", count)
-    node = server.of(stream)
+    node = server.connection_for(stream)
     node.request(pack(*command))
     reply = node.receive(None if count == 1 else size.limits.max_bytes)
     if bytes(reply[:1]) == b"-":

@@ -82,10 +82,13 @@ def test_the_environment_speaks_of_its_own_server_only(
             "credentialProvider contradict each other: the provider names",
         ),
         ({"username": "u"}, "option username needs option password or passwordFile"),
-        ({"url": f"redis://u:{SECRET}@h", "password": SECRET}, "url .* holds a login, and one is given of options username and password"),
+        (
+            {"url": f"redis://u:{SECRET}@h", "password": SECRET},
+            "url .* holds a login in addition to the one of options username and password",
+        ),
         (
             {"url": f"redis://h?password={SECRET}", "passwordFile": "/f"},
-            "url .* holds a login, and one is given in passwordFile /f: give it once",
+            "url .* holds a login in addition to the one in passwordFile /f: give it once",
         ),
         ({"url": "embedded:", "password": SECRET}, "url 'embedded:' takes no login"),
         ({"credentialProvider": "a.b"}, "must be module:function"),
@@ -160,7 +163,7 @@ def test_the_commands_take_it_from_files_and_from_the_environment(guarded: Serve
             ran = run(main, [*streams, *words], env=around)
             assert (ran.exit_code, "orders" in ran.output) == (0, True), ran.output
         ran = run(main, ["streams", "--url", url.replace("://", f"://app:{SECRET}@")], env={"RSTREAM_PASSWORD": SECRET})
-        assert "holds a login, and one is given" in ran.output
+        assert "holds a login in addition to the one" in ran.output
         ran = run(main, [*streams, "--reply-timeout", "0"])
         assert "server option replyTimeout='0' must be a duration above 0" in ran.output
     finally:

@@ -56,7 +56,7 @@ def append(run: RedriveRun, plan: PagePlan, streams: Sequence[bytes]) -> tuple[l
     parts: list[Part] = []
     errors: list[RStreamError] = []
     for to in streams:
-        node, key, part = run.session.of(to), redriven_key(text(to), run.stream), plan.part([to])
+        node, key, part = run.session.connection_for(to), redriven_key(text(to), run.stream), plan.part([to])
         watch_destinations(node, run.stream, [key], [to], len(part.ids))
         run.watch()  # behind the WATCH of `redriven`
         noted = [word for entry in part.ids for word in (entry, b"")]
@@ -74,7 +74,7 @@ def finish(run: RedriveRun) -> None:
     """Delete the dead letters whose entries were appended. The state is watched."""
     ids: list[bytes] = []
     for to in run.state.to:
-        node, key = run.session.of(raw(to)), redriven_key(to, run.stream)
+        node, key = run.session.connection_for(raw(to)), redriven_key(to, run.stream)
         _, flat, kind = node.execute_all([("HSET", key, _FENCE, run.state.run), ("HGETALL", key), ("TYPE", to)])
         if kind == b"stream":
             ids += [entry for entry in flat[0::2] if entry != _FENCE]
@@ -89,7 +89,7 @@ def finish(run: RedriveRun) -> None:
 def forget(run: RedriveRun) -> None:
     """Delete the notes on a page whose dead letters are deleted."""
     for to in run.state.to:
-        node, key = run.session.of(raw(to)), redriven_key(to, run.stream)
+        node, key = run.session.connection_for(raw(to)), redriven_key(to, run.stream)
         node.execute("WATCH", key)
         run.watch()  # behind the WATCH of `redriven`: the notes of a process that has taken over stay
         require_unchanged(run, transact(node, [("DEL", key)]))

@@ -110,7 +110,7 @@ def begin_or_continue(server: Server, stream: str, fresh: RedriveState) -> tuple
     state. Raises StreamStateError if there is a state that this version cannot read.
     """
     key, earlier = redrive_key(stream), earlier_to_key(stream)
-    home = server.of(stream)
+    home = server.connection_for(stream)
     ask_earlier = [("SMEMBERS", earlier)] if server.address.is_cluster else []
     while True:
         _, value, *members = home.execute_all([("WATCH", key, earlier), ("GET", key), *ask_earlier])
@@ -143,7 +143,7 @@ class RedriveRun:
     @property
     def home(self) -> Connection:
         """The connection to the server that holds the dead letters and the state."""
-        return self.session.of(self.stream)
+        return self.session.connection_for(self.stream)
 
     def stored(self, *also: Argument) -> RedriveState | None:
         """Watch the state, and the keys in `also`. Return the state if it is this run's, else None."""

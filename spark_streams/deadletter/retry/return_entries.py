@@ -41,7 +41,7 @@ def return_due_entries(
 
     May be run again after a lost connection. Raises WrongKeyTypeError, IdsExhaustedError, ServerReplyError.
     """
-    node, size, moved, tries = server.of(waiting), PageSize(limits, _FIRST_PAGE), 0, 0
+    node, size, moved, tries = server.connection_for(waiting), PageSize(limits, _FIRST_PAGE), 0, 0
     while limit is None or moved < limit:
         count = size.next()
         ask = ("XRANGE", waiting, "-", bytes(due), "COUNT", count)

@@ -65,7 +65,7 @@ def _fetch_waiting(server: Server, name: bytes, stream: RetryStream) -> WaitingE
     commands: list[tuple[str | bytes | int, ...]] = [
         ("TIME",), ("XLEN", name), ("XRANGE", name, "-", "+", "COUNT", 1), ("GET", key)
     ]  # fmt: skip
-    node = server.of(name)
+    node = server.connection_for(name)
     replies = node.pipeline(commands)
     if is_wrong_type(replies[1]):
         return None  # the key has another type by now

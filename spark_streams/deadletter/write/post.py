@@ -93,7 +93,7 @@ class _Portion:
         """Return how many dead letters were due."""
         outbox = self.outbox
         for _ in range(_ATTEMPTS):
-            target, home = self.server.of(self.to), self.server.of(self.stream)
+            target, home = self.server.connection_for(self.to), self.server.connection_for(self.stream)
             appended = self._watch(target, outbox)
             due = self._due(target, home)
             fresh = [entry for entry in due if entry.id not in appended]

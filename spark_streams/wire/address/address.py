@@ -73,9 +73,9 @@ class Address:
     def with_identity(self, identity: Identity) -> Address:
         """Return the same address with this login. Raises InvalidOptionError if the URL has a login, or needs none."""
         if self.is_embedded:
-            raise InvalidOptionError(f"url {str(self)!r} takes no login, and one is given {identity}: remove the login")
+            raise InvalidOptionError(f"url {str(self)!r} takes no login: remove the one {identity}")
         if server_url.has_login(self.url):
-            raise InvalidOptionError(f"url {str(self)!r} holds a login, and one is given {identity}: give it once")
+            raise InvalidOptionError(f"url {str(self)!r} holds a login in addition to the one {identity}: give it once")
         return replace(self, identity=identity)
 
     @property
