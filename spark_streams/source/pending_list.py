@@ -53,16 +53,16 @@ def pending_ranges(
     """
     ranges_by_index: dict[int, list[EntryRange]] = {index: [] for index in range(len(ranges))}
     remaining = dict(enumerate(ranges))
-    while remaining := {index: wanted for index, wanted in remaining.items() if not wanted.is_empty}:
+    while remaining := {index: pending for index, pending in remaining.items() if not pending.is_empty}:
         round_ranges = dict(list(remaining.items())[: limits.pending_streams])
-        counts = [min(size, _page_size(wanted, len(round_ranges), limits)) for wanted in round_ranges.values()]
+        counts = [min(size, _page_size(pending, len(round_ranges), limits)) for pending in round_ranges.values()]
         pages, _ = _round_trip(server, member, list(round_ranges.values()), counts, [])
-        for (index, wanted), count, page in zip(round_ranges.items(), counts, pages, strict=True):
-            end = wanted.last if page.last is None or page.count < count else page.last
+        for (index, pending), count, page in zip(round_ranges.items(), counts, pages, strict=True):
+            end = pending.last if page.last is None or page.count < count else page.last
             if page.last is not None:
-                entries = EntryRange(wanted.stream, wanted.after, page.last, page.count, False, wanted.consumer)
+                entries = EntryRange(pending.stream, pending.after, page.last, page.count, False, pending.consumer)
                 ranges_by_index[index].append(replace(entries, ids=page.ids) if keep_ids else entries)
-            remaining[index] = _above(wanted, end, page)
+            remaining[index] = _above(pending, end, page)
     return [entries for entry_ranges in ranges_by_index.values() for entries in entry_ranges]
 
 
@@ -77,28 +77,28 @@ def acknowledge(server: Server, member: Membership, ranges: Sequence[PendingRang
     acks: list[tuple[str, bytes]] = []
     while remaining or acks:
         round_ranges, remaining = remaining[: limits.pending_streams], remaining[limits.pending_streams :]
-        counts = [_page_size(wanted, len(round_ranges), limits) for wanted in round_ranges]
+        counts = [_page_size(pending, len(round_ranges), limits) for pending in round_ranges]
         pages, acknowledged = _round_trip(server, member, round_ranges, counts, acks)
         total += acknowledged
         acks = []
-        for wanted, count, page in zip(round_ranges, counts, pages, strict=True):
+        for pending, count, page in zip(round_ranges, counts, pages, strict=True):
             if page.last is None:
                 continue
-            acks.append((wanted.stream, page.ack(wanted.stream.encode(), member.group.encode())))
-            if page.count == count and not (above := _above(wanted, page.last, page)).is_empty:
+            acks.append((pending.stream, page.ack(pending.stream.encode(), member.group.encode())))
+            if page.count == count and not (above := _above(pending, page.last, page)).is_empty:
                 remaining.append(above)
     return total
 
 
-def _above(wanted: PendingRange, end: StreamId, page: PendingPage) -> PendingRange:
+def _above(pending: PendingRange, end: StreamId, page: PendingPage) -> PendingRange:
     """Return the part of a range above `end`, to which the page reaches."""
-    return replace(wanted, after=end, limit=None if wanted.limit is None else wanted.limit - page.count)
+    return replace(pending, after=end, limit=None if pending.limit is None else pending.limit - page.count)
 
 
-def _page_size(wanted: PendingRange, streams: int, limits: Limits) -> int:
+def _page_size(pending: PendingRange, streams: int, limits: Limits) -> int:
     """Return how many entries to request if this number of streams share a round trip."""
     fair = max(1, min(limits.pending_page, limits.pending_round // streams))
-    return fair if wanted.limit is None else min(fair, wanted.limit)
+    return fair if pending.limit is None else min(fair, pending.limit)
 
 
 def _round_trip(
@@ -113,7 +113,7 @@ def _round_trip(
 
     Raises the named error of the first reply that is one.
     """
-    requests = [(wanted.stream, i, pack_pending(member, wanted, counts[i])) for i, wanted in enumerate(ranges)]
+    requests = [(pending.stream, i, pack_pending(member, pending, counts[i])) for i, pending in enumerate(ranges)]
     commands = [*[(stream, _ACK, ack) for stream, ack in acks], *requests]
     sent: list[tuple[Connection, list[tuple[str, int, bytes]]]] = []
     for connection, part in server.parts(commands, lambda command: command[0]):
@@ -123,9 +123,9 @@ def _round_trip(
     pages: dict[int, PendingPage] = {}
     total = 0
     for connection, part in sent:
-        acknowledged, pending = connection.apart(connection.receive())
+        acknowledged, pages_reply = connection.apart(connection.receive())
         indexes = [index for _, index, _ in part if index != _ACK]
-        for index, page in zip(indexes, decode_pending(pending, len(indexes)), strict=True):
+        for index, page in zip(indexes, decode_pending(pages_reply, len(indexes)), strict=True):
             if isinstance(page, ReplyError):
                 raise connection.error_of(page, ("XPENDING", ranges[index].stream, member.group))
             pages[index] = page
@@ -143,10 +143,10 @@ def pending_page(server: Server, stream: str, command: Sequence[Argument]) -> Pe
     return page
 
 
-def pack_pending(member: Membership, wanted: PendingRange, count: int) -> bytes:
+def pack_pending(member: Membership, pending: PendingRange, count: int) -> bytes:
     """Return the packed XPENDING of the first `count` entries of a range."""
-    after, last = b"(" + bytes(wanted.after), bytes(wanted.last)
-    return pack("XPENDING", wanted.stream, member.group, after, last, count, wanted.consumer or member.consumer)
+    after, last = b"(" + bytes(pending.after), bytes(pending.last)
+    return pack("XPENDING", pending.stream, member.group, after, last, count, pending.consumer or member.consumer)
 
 
 def _sum_of(server: Server, member: Membership, replies: memoryview, streams: Sequence[str]) -> int:
