@@ -27,20 +27,20 @@ def test_without_a_limit_all_entries_are_taken() -> None:
 
 
 def test_bytes_become_entries_by_the_average_size() -> None:
-    room = replace(FREE, size=1_000)
-    assert room.divide({"a": 500}, 0, {"a": SMALL}) == {"a": 100}
-    assert room.divide({"a": 50}, 0, {"a": SMALL}) == {"a": 50}
-    left = room.without({"a": 40}, {"a": SMALL})
+    quota = replace(FREE, size=1_000)
+    assert quota.divide({"a": 500}, 0, {"a": SMALL}) == {"a": 100}
+    assert quota.divide({"a": 50}, 0, {"a": SMALL}) == {"a": 50}
+    left = quota.without({"a": 40}, {"a": SMALL})
     assert left.size == 600
     assert left.divide({"a": MANY}, 0, {"a": SMALL}) == {"a": 60}
     assert left.without({"a": 60}, {"a": SMALL}).is_full
 
 
 def test_bytes_are_shared_by_weight_and_what_one_leaves_others_have() -> None:
-    room = replace(FREE, size=4_000, weights=PerStream(1, {"vip": 3}))
+    quota = replace(FREE, size=4_000, weights=PerStream(1, {"vip": 3}))
     sizes = dict.fromkeys(("a", "b", "vip"), SMALL)
-    assert room.divide({"vip": 900, "a": 900}, 0, sizes) == {"vip": 300, "a": 100}
-    assert room.divide({"vip": 30, "a": 900, "b": 900}, 0, sizes) == {"vip": 30, "a": 185, "b": 185}
+    assert quota.divide({"vip": 900, "a": 900}, 0, sizes) == {"vip": 300, "a": 100}
+    assert quota.divide({"vip": 30, "a": 900, "b": 900}, 0, sizes) == {"vip": 30, "a": 185, "b": 185}
 
 
 def test_a_number_of_entries_and_bytes_hold_together() -> None:
@@ -52,11 +52,11 @@ def test_a_number_of_entries_and_bytes_hold_together() -> None:
 
 
 def test_an_entry_above_the_limit_is_taken_and_streams_take_turns_at_being_first() -> None:
-    room, waiting = replace(FREE, size=9_000), {"a": MANY, "b": MANY, "large": MANY}
+    quota, waiting = replace(FREE, size=9_000), {"a": MANY, "b": MANY, "large": MANY}
     sizes = {"a": SMALL, "b": SMALL, "large": LARGE}
-    assert room.divide({"large": 7}, 0, {"large": LARGE}) == {"large": 1}
-    assert room.divide(waiting, 2, sizes) == {"large": 1}
-    assert room.divide(waiting, 0, sizes) == {"a": 300, "b": 300, "large": 1}
+    assert quota.divide({"large": 7}, 0, {"large": LARGE}) == {"large": 1}
+    assert quota.divide(waiting, 2, sizes) == {"large": 1}
+    assert quota.divide(waiting, 0, sizes) == {"a": 300, "b": 300, "large": 1}
 
 
 @pytest.mark.parametrize("turn", range(5))

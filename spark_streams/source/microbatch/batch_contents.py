@@ -55,11 +55,11 @@ class BatchContents:
 
 @dataclass(frozen=True)
 class Wish:
-    """token: names the batch; room: what it may still hold; turn: counts triggers, and decides who comes first where
-    not all streams have room; now: a monotonic clock, in seconds."""
+    """token: name of the batch; quota: what it may still take; turn: counts triggers, and decides which streams are
+    first if the quota does not suffice for all; now: a monotonic clock, in seconds."""
 
     token: str
-    room: BatchQuota
+    quota: BatchQuota
     turn: int
     now: float
 
@@ -68,8 +68,8 @@ class Source(Protocol):
     """One of the sources above."""
 
     def take(self, server: Server, found: BatchContents, wish: Wish) -> tuple[BatchContents, BatchQuota]:
-        """The batch with what there is room for, and the room that is left. found: what the sources before this one
-        have given. If the batch takes nothing after this, it `is_closed`.
+        """Return the batch with the entries that the quota admits, and the remaining quota. found: the batch of the
+        previous sources. If the batch takes nothing after this, it `is_closed`.
 
         Raises DataLossError where entries are gone and that is not allowed, ServerError and kin.
         """
@@ -86,7 +86,7 @@ class Pieces:
         state, run = self.state, found.run
         piece, cache = self.poison.next_piece(server, state.groups, state.logged, run.poison)
         found = replace(found, run=replace(run, poison=cache))
-        return replace(found, claimed=piece, is_closed=True) if piece else found, wish.room
+        return replace(found, claimed=piece, is_closed=True) if piece else found, wish.quota
 
 
 @dataclass(frozen=True)
@@ -101,8 +101,8 @@ class Others:
         # If entries were reserved ahead, released ones wait: the next trigger has nothing reserved, and takes them.
         state, released = self.state, self.state.run.ahead is None
         to = claim_consumer(self.consumer, wish.token)
-        claimed, room = self.claims.take(server, state.groups, state.begin, to, wish.room, released)
-        return replace(found, claimed=claimed), room
+        claimed, quota = self.claims.take(server, state.groups, state.begin, to, wish.quota, released)
+        return replace(found, claimed=claimed), quota
 
 
 @dataclass(frozen=True)
@@ -112,8 +112,8 @@ class ReservedAhead:
     ahead: Ahead
 
     def take(self, server: Server, found: BatchContents, wish: Wish) -> tuple[BatchContents, BatchQuota]:
-        room = replace(wish.room, size=self.ahead.room.size).without(self.ahead.pending())
-        return replace(found, ranges=self.ahead.ranges), room
+        quota = replace(wish.quota, size=self.ahead.quota.size).without(self.ahead.pending())
+        return replace(found, ranges=self.ahead.ranges), quota
 
 
 @dataclass(frozen=True)
@@ -126,8 +126,8 @@ class ReservedNotLogged:
     begin: Offset
 
     def take(self, server: Server, found: BatchContents, wish: Wish) -> tuple[BatchContents, BatchQuota]:
-        if wish.room.is_full:
-            return replace(found, is_closed=True), wish.room
+        if wish.quota.is_full:
+            return replace(found, is_closed=True), wish.quota
         how = self.how
 
         def take(allowed: Mapping[str, int], after: Mapping[str, StreamId]) -> list[EntryRange]:
@@ -136,15 +136,15 @@ class ReservedNotLogged:
             return pending_ranges(server, how.member, asked, size, limits=how.limits)
 
         after = {stream: self.begin[stream] for stream in self.left}
-        ranges, room = take_in_parts(server, wish.room, self.left, after, wish.turn, take, how.limits)
+        ranges, quota = take_in_parts(server, wish.quota, self.left, after, wish.turn, take, how.limits)
         # Nothing is there any more if others have claimed it since.
-        return (replace(found, ranges=ranges, is_closed=True), room) if ranges else (found, wish.room)
+        return (replace(found, ranges=ranges, is_closed=True), quota) if ranges else (found, wish.quota)
 
 
 @dataclass(frozen=True)
 class New:
-    """New entries, reserved now. part_of: how many the batch may have, of so many that wait and so many that have room,
-    while pieces wait; None: all."""
+    """New entries, reserved now. part_of: returns how many entries the batch may have while pieces wait, from the
+    number of waiting entries and the quota; None: all."""
 
     how: Reserving
     losses: DataLoss
@@ -154,25 +154,25 @@ class New:
 
     def take(self, server: Server, found: BatchContents, wish: Wish) -> tuple[BatchContents, BatchQuota]:
         """It does not wait for more to come if there is a batch anyway, or pieces wait."""
-        state, room, admission = self.state, wish.room, self.how.admission
+        state, quota, admission = self.state, wish.quota, self.how.admission
         backlog = admission.backlog(state.heads, state.groups)
         waiting = sum(backlog.values())
-        if not backlog or room.is_full:
-            return found, room
+        if not backlog or quota.is_full:
+            return found, quota
         if not found and self.part_of is None:
             is_held_back, admission = admission.held_back(waiting, wish.now)
             found = replace(found, run=replace(found.run, admission=admission))
             if is_held_back:
-                return found, room
+                return found, quota
         if self.part_of is not None:
-            room = room.with_entries(self.part_of(waiting, room.entries))
+            quota = quota.with_entries(self.part_of(waiting, quota.entries))
         how: Reserving | NextRanges = self.how
         if self.options.no_ack:
             how = NextRanges(admission, self.options.ordered, self.how.limits, found.run.courses)
         new: list[EntryRange] = []
         account, lost = found.run.account, list[Finding]()
         while backlog:
-            reserved, _ = how.new_entries(server, state.heads, state.groups, backlog, room, wish.turn)
+            reserved, _ = how.new_entries(server, state.heads, state.groups, backlog, quota, wish.turn)
             account, some = account.reserved(state.heads, state.groups, reserved, self.how.member)
             lost += some
             new = reserved.ranges
@@ -184,7 +184,7 @@ class New:
             self.losses.report(*lost)
         courses = how.courses if isinstance(how, NextRanges) else found.run.courses
         run = replace(found.run, account=account, courses=courses)
-        return replace(found, ranges=found.ranges + new, new=new, run=run), room
+        return replace(found, ranges=found.ranges + new, new=new, run=run), quota
 
 
 class ContentsChooser:
@@ -207,11 +207,11 @@ class ContentsChooser:
         self._limits = limits
 
     def choose(self, server: Server, state: QueryState, wish: Wish) -> BatchContents:
-        """What there is room for; empty where there is nothing to read. Raises as the sources do."""
+        """Return the entries that the quota admits; empty if there is nothing to read. Raises as the sources do."""
         found = BatchContents({}, run=state.run)
         for source in self._present(state):
-            found, room = source.take(server, found, wish)
-            wish = replace(wish, room=room)
+            found, quota = source.take(server, found, wish)
+            wish = replace(wish, quota=quota)
             if found.is_closed:
                 return found
         found, _ = self._new(state, found.run).take(server, found, wish)
@@ -259,9 +259,9 @@ class ContentsChooser:
             return None
         left = Counter(how.admission.backlog(state.heads, state.groups))
         left.subtract(entries_per_stream(contents.new))
-        if not how.is_worth_it(left, wish.room):
+        if not how.is_worth_it(left, wish.quota):
             return None
-        return Prefetch(how, list(state.groups), wish.room, wish.turn, state.heads)
+        return Prefetch(how, list(state.groups), wish.quota, wish.turn, state.heads)
 
 
 def _reserved_not_logged(state: QueryState) -> dict[str, int]:

@@ -24,10 +24,10 @@ from spark_streams.wire.replies.xinfo import StreamState
 
 @dataclass(frozen=True)
 class Ahead:
-    """What was reserved for the next batch, and the room that it leaves."""
+    """Ranges that were reserved for the next batch, and its remaining quota."""
 
     ranges: list[EntryRange]
-    room: BatchQuota
+    quota: BatchQuota
 
     def pending(self) -> Counter[str]:
         """How many entries are pending for it, per stream."""
@@ -44,7 +44,7 @@ class Prefetch:
 
     reserving: Reserving
     streams: Sequence[str]
-    room: BatchQuota
+    quota: BatchQuota
     turn: int
     heads: Mapping[str, StreamState]
 
@@ -55,10 +55,10 @@ class Prefetch:
         if len(states) < len(found) or any(_is_trimmed(heads[s], state) for s, state in states.items()):
             return None
         backlog = self.reserving.admission.backlog(heads, states)
-        if not self.reserving.is_worth_it(backlog, self.room):
+        if not self.reserving.is_worth_it(backlog, self.quota):
             return None
-        reserved, room = self.reserving.new_entries(server, heads, states, backlog, self.room, self.turn)
-        return Ahead(reserved.ranges, room) if reserved.ranges else None
+        reserved, quota = self.reserving.new_entries(server, heads, states, backlog, self.quota, self.turn)
+        return Ahead(reserved.ranges, quota) if reserved.ranges else None
 
 
 def _is_trimmed(head: StreamState, state: GroupState) -> bool:

@@ -48,11 +48,11 @@ class Reserving:
         heads: Mapping[str, StreamState],
         states: Mapping[str, GroupState],
         backlog: Mapping[str, int],
-        room: BatchQuota,
+        quota: BatchQuota,
         turn: int,
     ) -> tuple[Reserved, BatchQuota]:
-        """Reserve of each stream's backlog what there is room for; also the room that is left. Raises as `reserve`
-        does."""
+        """Reserve what the quota admits of each stream's backlog. Return it with the remaining quota. Raises as
+        `reserve` does."""
         ends = {stream: self.admission.end_of(stream, heads).last for stream in backlog}
         now: dict[str, GroupState] = {}
 
@@ -64,13 +64,13 @@ class Reserving:
             return part.ranges
 
         after = {stream: states[stream].last_delivered for stream in backlog}
-        ranges, left = take_in_parts(server, room, backlog, after, turn, take, self.limits)
+        ranges, left = take_in_parts(server, quota, backlog, after, turn, take, self.limits)
         return Reserved(ranges, now), left
 
-    def is_worth_it(self, backlog: Mapping[str, int], room: BatchQuota) -> bool:
-        """Whether the next batch, with so much room for what is left, takes a while to reserve."""
-        left, there = sum(backlog.values()), sum(room.within_stream_limits(backlog).values())
-        taken = there if room.entries is None else min(there, room.entries)
+    def is_worth_it(self, backlog: Mapping[str, int], quota: BatchQuota) -> bool:
+        """Whether reserving the next batch, with this quota and backlog, takes long."""
+        left, there = sum(backlog.values()), sum(quota.within_stream_limits(backlog).values())
+        taken = there if quota.entries is None else min(there, quota.entries)
         return taken >= self.limits.prefetch_entries and not self.admission.is_too_little(left)
 
 
@@ -154,15 +154,15 @@ class _Reserving:
         return not self.ranges and self.now.last_delivered < self.wanted.until
 
 
-def _round(left: Sequence[_Reserving], step: int, room: int) -> list[tuple[_Reserving, int]]:
-    """The steps of one round trip, stream by stream, with the entries of each: as many as there is room for, and one at
-    least."""
+def _round(streams: Sequence[_Reserving], step: int, limit: int) -> list[tuple[_Reserving, int]]:
+    """Return the steps of one round trip, stream by stream, each with its number of entries: at least one step, and
+    about `limit` entries."""
     steps: list[tuple[_Reserving, int]] = []
-    for one in left:
-        for done in range(0, min(one.left, room), step):
-            count = min(one.left - done, step)
-            steps.append((one, count))
-            room -= count
+    for reserving in streams:
+        for done in range(0, min(reserving.left, limit), step):
+            count = min(reserving.left - done, step)
+            steps.append((reserving, count))
+            limit -= count
     return steps
 
 

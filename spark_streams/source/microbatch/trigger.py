@@ -65,7 +65,7 @@ class Trigger:
         self._contents = contents
         self._acknowledging = acknowledging
         self._losses = losses
-        self._room = BatchQuota.from_options(options)
+        self._quota = BatchQuota.from_options(options)
         self._now = now
 
     def next(
@@ -81,7 +81,7 @@ class Trigger:
         known = state.run.acknowledged
         if self._is_at_most_once:
             known = self._acknowledging.hold(server, [s for s in state.groups if s not in begin.positions], known)
-        wish = Wish(secrets.token_hex(6), self._room.with_entries(most), run.turn + 1, self._now())
+        wish = Wish(secrets.token_hex(6), self._quota.with_entries(most), run.turn + 1, self._now())
         contents = self._contents.choose(server, state, wish)
         save(contents.run)
         if not contents:
