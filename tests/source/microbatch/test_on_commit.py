@@ -260,7 +260,7 @@ def test_a_stream_that_is_read_without_a_group_is_left_alone(server: Server, cli
 def test_a_batch_read_has_no_commit(server: Server) -> None:
     from spark_streams.options.source_options import BatchSourceOptions
 
-    with pytest.raises(InvalidOptionError, match=r"'onCommit' is one of spark.readStream, not of spark.read"):
+    with pytest.raises(InvalidOptionError, match=r"'onCommit' belongs to spark.readStream, not to spark.read"):
         BatchSourceOptions.parse({"streams": "s", "onCommit": "delete"})
 
 
