@@ -216,7 +216,7 @@ def test_without_the_option_what_waits_stays_and_is_told_and_what_has_come_back_
     again = reader(server, TEXTS, **LETTERS)
     after = again.latestOffset(end, ALL)
     assert [row["n"] for row in rows(again, end, after)] == ["bad 0", "bad 1"]
-    assert "1 entries wait for another try by group 'g'" in caplog.text
+    assert "1 entries wait for a retry by group 'g'" in caplog.text
     assert client.xlen(FIRST) == 1
 
 
@@ -231,7 +231,7 @@ def test_a_query_without_a_pending_list_says_what_it_leaves(
     caplog.clear()
     again = reader(server, TEXTS, delivery="at-most-once")
     assert again.latestOffset(end, ALL) == end
-    assert "2 entries wait for another try" in caplog.text
+    assert "2 entries wait for a retry" in caplog.text
     assert "with neither noAck nor delivery=at-most-once" in caplog.text
     assert client.xlen(BACK) == 2
 

@@ -9,7 +9,7 @@ from collections.abc import Generator
 import pytest
 
 REFUSED = "refused by name"
-_BY_NAME = "does not count what a stream was given and what a group has read"
+_BY_NAME = "does not count the entries that a stream was given"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -1,10 +1,10 @@
-"""Groups as bookmarks (noAck): they stand where the query has committed, and deliver nothing.
+"""Groups as bookmarks (noAck): each shows the position that the query has committed, and delivers no entry.
 
-The checkpoint says where the query is. Its groups show that to others: `lag`, `trim=acked` and `onCommit` of other
-groups go by them. They are set when a batch is committed. After a crash they may stand at the batch before, and an
-earlier version or a person may have moved them. The checkpoint counts, and the next commit sets them.
+The checkpoint has the query's position. Its groups show it to other clients: `lag`, `trim=acked` and `onCommit` of
+other groups use it. Each commit sets the groups. After a crash a group may be at the batch before, and another client
+may have moved it. The checkpoint decides, and the next commit sets the group.
 
-`known`, in what follows: per stream, where the group stands as this run has seen or set it.
+`cached`, below: per stream, the group's position when this run has last read or set it.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ Bookmarks = Mapping[str, StreamId]
 
 
 def bookmarks_of(states: Mapping[str, GroupState]) -> Bookmarks:
-    """Return where the groups stand now."""
+    """Return the positions of the groups."""
     return {stream: state.stands or state.last_delivered for stream, state in states.items()}
 
 
-def are_moved(known: Bookmarks, states: Mapping[str, GroupState]) -> bool:
+def are_moved(cached: Bookmarks, states: Mapping[str, GroupState]) -> bool:
     """Whether another client has moved one of them."""
-    return any(state.stands not in (None, known.get(stream, state.stands)) for stream, state in states.items())
+    return any(state.stands not in (None, cached.get(stream, state.stands)) for stream, state in states.items())
 
 
-def set_bookmarks(server: Server, member: Membership, committed: Offset, known: Bookmarks | None) -> Bookmarks:
-    """Set the groups to where the query has committed, with the number of entries that it has read up to there if that
-    is known. Return where they stand then. known: None if nobody has looked; then all are set.
+def set_bookmarks(server: Server, member: Membership, committed: Offset, cached: Bookmarks | None) -> Bookmarks:
+    """Set the groups to the committed positions, with the number of entries read up to there if that is known. Return
+    the new positions. cached: None if they are unknown; then all groups are set.
 
     Raises DataLossError, GroupMissingError.
     """
     starts = {
-        stream: Start(position, _read(committed, stream))
+        stream: Start(position, _entries_read(committed, stream))
         for stream, position in committed.positions.items()
-        if known is None or known.get(stream, position) != position
+        if cached is None or cached.get(stream, position) != position
     }
     set_groups_to(server, member, starts)
-    return {**(known or {}), **{stream: start.position for stream, start in starts.items()}}
+    return {**(cached or {}), **{stream: start.position for stream, start in starts.items()}}
 
 
-def _read(committed: Offset, stream: str) -> int | None:
-    known = committed.counts.get(stream)
-    return None if known is None or known.before else known.read
+def _entries_read(committed: Offset, stream: str) -> int | None:
+    count = committed.counts.get(stream)
+    return None if count is None or count.before else count.read

@@ -1,17 +1,18 @@
-"""The commit marks of a query: up to which entry of each stream its batches are committed (model.commit_mark).
+"""Commit marks of a query: the last entry of each stream that its batches have committed (model.commit_mark).
 
-The mark says what neither checkpoint nor group does:
+A mark tells what neither checkpoint nor group does:
 
-- a checkpoint that stands below it is an older copy, or has lost its last files;
-- what is pending for our consumer above it was delivered to us, and what is pending up to it was handed to us by
-  another client (XCLAIM, XAUTOCLAIM): a server that comes back from an older state has both as they were together;
-- if it `holds` entries, the query acknowledges them before they are processed (at-most-once): `onCommit` and
-  `trim=acked` leave them alone;
-- with `noAck` the query has no pending list: nothing can be handed to it.
+- A checkpoint below the mark is an older copy, or has lost its last files.
+- Entries that are pending for the query's consumer above the mark were delivered to it. Those up to the mark were
+  handed to it by another client (XCLAIM, XAUTOCLAIM). A server that returns to an older state has the mark and the
+  pending entries of the same moment.
+- A mark that `holds` entries belongs to a query that acknowledges entries before it processes them (at-most-once):
+  `onCommit` and `trim=acked` do not remove them.
+- With `noAck` the query has no pending list, so no client can hand entries to it.
 
-A query that has no checkpoint yet leaves one where it begins, before its first offset is logged. It replaces one that
-an earlier checkpoint has left. Later ones are written after what they speak of is acknowledged, so a mark may be too
-low after a crash, and never too high.
+A query without a checkpoint writes its marks before its first offset is logged, and replaces those of an earlier
+checkpoint. Later marks are written after the entries are acknowledged. So after a crash a mark may be too low, but
+never too high.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ from spark_streams.wire.connection.server import Server
 
 @dataclass(frozen=True)
 class InFlight:
-    """The batch that is acknowledged before it is read (at-most-once). token: its name; lowest: per stream, the first
-    entry that was handed to the query."""
+    """The batch that is acknowledged before it is read (at-most-once). token: its name; lowest: per stream, the lowest
+    handed entry."""
 
     token: str = ""
     lowest: Mapping[str, StreamId] = field(default_factory=dict)
 
     def hold(self, stream: str, mark: Mark) -> Mark:
-        """The mark of an earlier batch, such that it holds this one, too."""
+        """Return the mark of an earlier batch, changed so that it also holds this one."""
         if stream not in self.lowest:
             return mark
         return replace(mark, held_above=min(mark.up_to, self.lowest[stream].previous()))
@@ -43,95 +44,107 @@ class InFlight:
 
 @dataclass(frozen=True)
 class Marks:
-    """What a run knows of its marks. of: per stream, as the server has them; in_flight: the batch that they hold."""
+    """A run's copy of its marks. by_stream: as the server has them; in_flight: the batch that they hold."""
 
-    of: Mapping[str, Mark] = field(default_factory=dict)
+    by_stream: Mapping[str, Mark] = field(default_factory=dict)
     in_flight: InFlight = InFlight()
 
     def floor(self, stream: str) -> StreamId:
-        """Up to where entries that are pending for us were handed over by another client."""
-        mark = self.of.get(stream)
+        """Return the entry up to which pending entries of the query's consumer were handed over by another client."""
+        mark = self.by_stream.get(stream)
         return MIN_ID if mark is None else mark.up_to
 
     def without(self, streams: Sequence[str]) -> Marks:
-        """The same, with the marks of these streams deleted."""
-        return replace(self, of={stream: mark for stream, mark in self.of.items() if stream not in streams})
+        """Return the marks without those of these streams."""
+        return replace(
+            self, by_stream={stream: mark for stream, mark in self.by_stream.items() if stream not in streams}
+        )
 
 
 class CommitMarks:
-    """The marks of one query on the server, and what becomes of them. no_ack, at_most_once: how this run reads."""
+    """Computes, reads and writes the marks of one query. no_ack, at_most_once: how this run reads."""
 
     def __init__(self, member: Membership, no_ack: bool, at_most_once: bool) -> None:
         self._member, self._no_ack, self._holds = member, no_ack, at_most_once
 
-    # -- what they are next ------------------------------------------------------------------------------------------
+    # -- the next marks ----------------------------------------------------------------------------------------------
 
-    def begun(self, marks: Marks, positions: Mapping[str, StreamId]) -> Marks:
-        """The query begins here, and nothing is committed yet."""
-        begun = {stream: replace(self._mark(position), begun=True) for stream, position in positions.items()}
-        return replace(marks, of={**marks.of, **{s: marks.in_flight.hold(s, mark) for s, mark in begun.items()}})
+    def mark_begin(self, marks: Marks, positions: Mapping[str, StreamId]) -> Marks:
+        """Return the marks of a query that begins at these positions and has committed nothing."""
+        first_marks = {
+            stream: marks.in_flight.hold(stream, replace(self._mark(position), begun=True))
+            for stream, position in positions.items()
+        }
+        return replace(marks, by_stream={**marks.by_stream, **first_marks})
 
-    def held(self, marks: Marks, streams: Sequence[str]) -> Marks:
-        """Nothing of these streams is committed, which the checkpoint does not name. Where this query holds entries
-        back, it says so before any of them are reserved."""
+    def hold_streams(self, marks: Marks, streams: Sequence[str]) -> Marks:
+        """Return the marks with those of new streams, which the checkpoint does not name. A query that holds entries
+        needs the marks before it reserves any of them."""
         if not self._holds:
             return marks
-        return self.committed(marks, {stream: MIN_ID for stream in streams if stream not in marks.of})
+        return self.mark_committed(marks, {stream: MIN_ID for stream in streams if stream not in marks.by_stream})
 
-    def committed(self, marks: Marks, positions: Mapping[str, StreamId], token: str = "") -> Marks:
-        """All up to these entries is committed, and acknowledged as far as it is to be. token: of their batch."""
+    def mark_committed(self, marks: Marks, positions: Mapping[str, StreamId], token: str = "") -> Marks:
+        """Return the marks after a batch up to these entries is committed and acknowledged. token: of that batch."""
         in_flight = InFlight() if token and token == marks.in_flight.token else marks.in_flight
-        found = {stream: in_flight.hold(stream, self._mark(position)) for stream, position in positions.items()}
-        new = {stream: mark for stream, mark in found.items() if self._is_new(mark, marks.of.get(stream))}
-        return replace(marks, of={**marks.of, **new}, in_flight=in_flight)
+        batch_marks = {stream: in_flight.hold(stream, self._mark(position)) for stream, position in positions.items()}
+        new_marks = {
+            stream: mark for stream, mark in batch_marks.items() if self._replaces(mark, marks.by_stream.get(stream))
+        }
+        return replace(marks, by_stream={**marks.by_stream, **new_marks}, in_flight=in_flight)
 
-    def holding(self, marks: Marks, batch: InFlight) -> Marks:
-        """The batch is to be held until it is committed."""
-        known = {stream: marks.of.get(stream) or self._mark(MIN_ID) for stream in batch.lowest}
-        held = {stream: batch.hold(stream, mark) for stream, mark in known.items()}
-        return replace(marks, of={**marks.of, **held}, in_flight=batch)
+    def hold_batch(self, marks: Marks, batch: InFlight) -> Marks:
+        """Return the marks that hold this batch until it is committed."""
+        old_marks = {stream: marks.by_stream.get(stream) or self._mark(MIN_ID) for stream in batch.lowest}
+        new_marks = {stream: batch.hold(stream, mark) for stream, mark in old_marks.items()}
+        return replace(marks, by_stream={**marks.by_stream, **new_marks}, in_flight=batch)
 
     def _mark(self, position: StreamId) -> Mark:
         return Mark(position, position if self._holds else None, no_ack=self._no_ack)
 
-    def _is_new(self, mark: Mark, known: Mark | None) -> bool:
-        """A checkpoint that was set back says less than the mark does, of streams that it reads no more. With noAck the
-        checkpoint counts, whichever it is."""
-        if known is None or mark.no_ack or known.no_ack:
-            return mark != known
-        if mark.up_to == known.up_to:
-            return mark != known and (mark.holds or known.holds)
-        return mark.up_to > known.up_to
+    def _replaces(self, mark: Mark, old: Mark | None) -> bool:
+        """Whether a mark replaces the old one. With noAck the checkpoint always decides. Otherwise a lower mark does
+        not: the checkpoint was set back, on a stream that the query no longer reads."""
+        if old is None or mark.no_ack or old.no_ack:
+            return mark != old
+        if mark.up_to == old.up_to:
+            return mark != old and (mark.holds or old.holds)
+        return mark.up_to > old.up_to
 
-    def run_again(self, server: Server, end: Offset) -> None:
-        """The batch that ends here is run again, because the commit log has lost it: it is not committed. So what its
-        tasks note counts, and what is pending for us within it is of the batch. The mark remembers that the batch was
-        committed before. A mark that is above the batch stays. Both show later whether the checkpoint is an older copy.
-        With noAck the checkpoint counts, whichever it is."""
+    def lower_for_replay(self, server: Server, end: Offset) -> None:
+        """Lower the marks to the begin of a batch that is run again because the commit log has lost it.
+
+        The batch is not committed then: notes of its tasks count, and entries within it that are pending for the
+        query's consumer belong to it. The mark keeps the position that was committed before. A mark above the batch
+        stays. Both show later whether the checkpoint is an older copy. With noAck the checkpoint always decides.
+        """
         lowered: dict[str, Mark] = {}
         for stream, mark in self._get(server, list(end.shares)).items():
             share = end.shares[stream]
             if mark is None or mark.holds or mark.up_to < end[stream]:
                 continue
             if mark.reached == end[stream] or self._no_ack:
-                again = None if self._no_ack else mark.reached
-                lowered[stream] = replace(mark, up_to=share.begun or share.after, committed_before=again)
+                committed_before = None if self._no_ack else mark.reached
+                lowered[stream] = replace(mark, up_to=share.begun or share.after, committed_before=committed_before)
         self._set(server, lowered)
 
     # -- on the server -----------------------------------------------------------------------------------------------
 
     def read(self, server: Server, marks: Marks, streams: Sequence[str]) -> Marks:
-        """Ask for those that are not known yet, in one round trip."""
-        found = self._get(server, [stream for stream in streams if stream not in marks.of])
-        return replace(marks, of={**marks.of, **{stream: mark for stream, mark in found.items() if mark is not None}})
+        """Return the marks with those of these streams, fetched in one round trip if they are missing."""
+        fetched = self._get(server, [stream for stream in streams if stream not in marks.by_stream])
+        existing = {stream: mark for stream, mark in fetched.items() if mark is not None}
+        return replace(marks, by_stream={**marks.by_stream, **existing})
 
-    def are_there(self, server: Server, marks: Marks) -> bool:
-        """Whether the server has them as they are known."""
-        return self._get(server, list(marks.of)) == marks.of
+    def are_current(self, server: Server, marks: Marks) -> bool:
+        """Whether the server has the same marks."""
+        return self._get(server, list(marks.by_stream)) == marks.by_stream
 
     def write(self, server: Server, before: Marks, after: Marks) -> None:
-        """Write what has changed."""
-        self._set(server, {stream: mark for stream, mark in after.of.items() if mark != before.of.get(stream)})
+        """Write the changed marks."""
+        self._set(
+            server, {stream: mark for stream, mark in after.by_stream.items() if mark != before.by_stream.get(stream)}
+        )
 
     def _get(self, server: Server, streams: Sequence[str]) -> dict[str, Mark | None]:
         replies = server.execute_all([("GET", self._key(stream)) for stream in streams])
@@ -145,5 +158,5 @@ class CommitMarks:
 
 
 def delete_marks(server: Server, member: Membership, streams: Sequence[str]) -> None:
-    """These groups are set to where the checkpoint stands: the marks speak of something else."""
+    """Delete the marks of these streams: their groups were set to the checkpoint, so the marks no longer apply."""
     server.execute_all([("DEL", committed_key(stream, member.group, member.consumer)) for stream in streams])

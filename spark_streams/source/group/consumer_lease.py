@@ -1,7 +1,7 @@
-"""The lease: one running query per group and consumer, on each of its streams (lease says how long it lasts).
+"""Consumer lease: one running query per group and consumer, on each of its streams (wire.lease).
 
-Two queries under one name would take each other's entries, also two that are started from one load (one DataFrame).
-Entries of a consumer with a live lease are never claimed by others (spark_streams.source.recovery.claim).
+Two queries with the same consumer would take each other's entries, also two that are started from one DataFrame. Other
+queries never claim entries of a consumer with a live lease (spark_streams.source.recovery.claim).
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from spark_streams.wire.connection.server import Server
 
 
 def lease_key(stream: str, group: str, consumer: str) -> bytes:
-    """The key of one stream's lease."""
+    """Return the key of one stream's lease."""
     return key_beside(stream, "lease", group, consumer)
 
 
 class Lease(lease.Lease):
-    """The lease of one query over its streams. Raises ConsumerTakenError where another query has the consumer."""
+    """Lease of one query on its streams. Raises ConsumerTakenError if another query has the consumer."""
 
     def __init__(self, address: Address, group: str, consumer: str, terms: lease.Terms = lease.DEFAULT_TERMS) -> None:
         super().__init__(address, group, terms)
@@ -38,9 +38,8 @@ class Lease(lease.Lease):
             "stop the other one"
         )
 
-    def live(self, server: Server, asked: Sequence[tuple[str, str]]) -> set[tuple[str, str]]:
-        """Which of these (stream, consumer) of the group have a lease of a query that runs, as far as can be seen from
-        here."""
-        leases = server.pipeline([("GET", lease_key(stream, self._group, consumer)) for stream, consumer in asked])
+    def live(self, server: Server, consumers: Sequence[tuple[str, str]]) -> set[tuple[str, str]]:
+        """Return those of these (stream, consumer) of the group that have the lease of a running query."""
+        leases = server.pipeline([("GET", lease_key(stream, self._group, consumer)) for stream, consumer in consumers])
         held = lease.are_held(server, leases, self._terms.processes)
-        return {pair for pair, is_held in zip(asked, held, strict=True) if is_held}
+        return {pair for pair, is_held in zip(consumers, held, strict=True) if is_held}

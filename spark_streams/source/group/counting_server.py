@@ -1,7 +1,7 @@
-"""A server whose streams and groups count what they were given: without these counts a query cannot tell what it lost.
+"""Check that the server counts the entries of streams and groups. Without these counts a query cannot notice losses.
 
-Since Redis 7.0 (in every Valkey) a stream knows how many entries it ever had, and a group how many it has read. What
-was trimmed unread, a stream that was made anew, a server that came back from an older state: these counts tell it.
+Since Redis 7.0, and in every Valkey, a stream has the number of entries ever added, and a group the number it has read.
+By these numbers the query notices entries trimmed unread, a stream created again, and a server in an older state.
 """
 
 from __future__ import annotations
@@ -10,16 +10,17 @@ from spark_streams.errors import UnsupportedError
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.reply_errors import is_syntax_error, is_wrong_number_of_arguments
 
-# Nobody has such a key, so nothing is set: whoever knows these words says so, and the others do not come so far (R43).
-_QUESTION = ("XSETID", "rstream:none", "0-0", "ENTRIESADDED", "0", "MAXDELETEDID", "0-0")
+# The key does not exist, so nothing is set. A server without these arguments refuses the syntax first (R43).
+_PROBE = ("XSETID", "rstream:none", "0-0", "ENTRIESADDED", "0", "MAXDELETEDID", "0-0")
 
 
-def refuse_where_nothing_is_counted(server: Server) -> None:
-    """Ask whether it knows these counts. Raises UnsupportedError, ServerUnreachableError."""
-    [reply] = server.pipeline([_QUESTION])
+def require_entry_counts(server: Server) -> None:
+    """Raise UnsupportedError if the server does not have these counts, or ServerUnreachableError."""
+    [reply] = server.pipeline([_PROBE])
     if is_wrong_number_of_arguments(reply) or is_syntax_error(reply):
         raise UnsupportedError(
-            f"the server at {server.address} does not count what a stream was given and what a group has read (Redis "
-            "before 7.0): entries that are trimmed before they are read would be lost in silence; read from Redis 7 or "
-            "newer, or Valkey (writing, spark.read and rstream work on this one)"
+            f"cannot read a stream from the server at {server.address}. It does not count the entries that a stream "
+            "was given and a group has read (Redis before 7.0), so entries that are trimmed unread would be lost "
+            "without an error. Read from Redis 7.0 or later, or Valkey. Writing, spark.read and rstream work with this "
+            "server"
         )

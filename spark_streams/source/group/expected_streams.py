@@ -1,7 +1,7 @@
-"""Streams that a query names before they exist: waited for, and said to be, or refused (`createStreams=false`).
+"""Streams that a query names before they exist: it waits for them and logs this, or refuses (`createStreams=false`).
 
-What a query knows of its streams is in its checkpoint, which it sees with its first trigger: only then is anything said
-or refused. A stream that the checkpoint knows and that is gone is a loss (spark_streams.source.findings.diagnosis).
+Which streams the query has read is in its checkpoint, which the first trigger brings. Only then does it log or refuse.
+A missing stream that the checkpoint names is a loss (spark_streams.source.findings.diagnosis).
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ _log = logging.getLogger("spark_streams.source")
 
 
 class ExpectedStreams:
-    """Those of one run of a query."""
+    """Absent streams of one run of a query."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
-        self._but = own_dead_letter_streams(options.dead_letter_stream)
+        self._excluded = own_dead_letter_streams(options.dead_letter_stream)
         self._absent: set[str] = set()  # when the query started
-        self._is_told = False
+        self._is_reported = False
 
-    def look(self, server: Server, streams: Sequence[str]) -> None:
-        """Remember which of these do not exist, before groups make them. Raises WrongKeyTypeError."""
+    def record_absent(self, server: Server, streams: Sequence[str]) -> None:
+        """Record which of these streams do not exist, before XGROUP CREATE creates them. Raises WrongKeyTypeError."""
         self._absent |= {stream for stream, state in stream_states(server, streams).items() if not state.exists}
 
     def was_absent(self, stream: str) -> bool:
@@ -46,23 +46,25 @@ class ExpectedStreams:
         return stream in self._absent
 
     def check(self, server: Server, unknown: Sequence[str]) -> None:
-        """Once a run, with its first trigger. unknown: streams that the checkpoint does not know. Raises
-        StreamMissingError."""
-        if self._is_told:
+        """Report streams without entries, at the first trigger of a run. unknown: streams that the checkpoint does not
+        name. Raises StreamMissingError."""
+        if self._is_reported:
             return
-        why = {}
+        reasons = {}
         for stream, state in stream_states(server, unknown).items():
             if not state.exists and not self._options.create_streams:
                 raise missing(server, stream, CREATE)
-            if state.last == MIN_ID and not (state.exists and Shard.parse(stream)):  # those are made before their rows
-                why[stream] = ABSENT if stream in self._absent or not state.exists else SILENT
-        for line in lines_of(server, why, WAITING, self._but):
+            if state.last == MIN_ID and not (
+                state.exists and Shard.parse(stream)
+            ):  # shards are created before their rows
+                reasons[stream] = ABSENT if stream in self._absent or not state.exists else SILENT
+        for line in lines_of(server, reasons, WAITING, self._excluded):
             _log.warning("%s", line)
-        self._is_told = True
+        self._is_reported = True
 
     def check_pattern(self, server: Server, streams: Sequence[str]) -> None:
-        """The same for a pattern. streams: that it has found, or the checkpoint knows."""
-        if not self._is_told and not streams:
-            line = nothing_matches(server, self._options.pattern, self._but)
+        """Do the same for a pattern. streams: that match it, or that the checkpoint names."""
+        if not self._is_reported and not streams:
+            line = nothing_matches(server, self._options.pattern, self._excluded)
             _log.warning("%s; waiting for the first one", line)
-        self._is_told = True
+        self._is_reported = True

@@ -1,4 +1,4 @@
-"""The commands that make, set and enter groups."""
+"""Commands that create and set groups, and create consumers in them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from spark_streams.wire.replies.xinfo import group_named
 
 
 def streams_without_group(server: Server, member: Membership, streams: Sequence[str]) -> list[str]:
-    """Those of the streams that do not have the group, or do not exist. Raises WrongKeyTypeError."""
+    """Return the streams that do not have the group, or do not exist. Raises WrongKeyTypeError."""
     replies = server.pipeline([("XINFO", "GROUPS", stream) for stream in streams])
     without = []
     for stream, reply in zip(streams, replies, strict=True):
@@ -28,9 +28,8 @@ def streams_without_group(server: Server, member: Membership, streams: Sequence[
 def create_groups_at(
     server: Server, member: Membership, starts: Mapping[str, Start], make_streams: bool = True
 ) -> list[str]:
-    """Make groups where there are none: an id pins the start on the server (S2), and the group is told how many
-    entries lie below it, so that it counts from there. The streams that have the group now: without make_streams one
-    may have vanished."""
+    """Create the groups that do not exist, each at an ID (S2) and with the number of entries below it. Return the
+    streams that now have the group. make_streams: create missing streams; otherwise they are left out."""
     commands = [
         (
             *("XGROUP", "CREATE", stream, member.group, str(start.position)),
@@ -39,24 +38,24 @@ def create_groups_at(
         )
         for stream, start in starts.items()
     ]
-    have = []
+    created = []
     for command, reply in zip(commands, server.pipeline(commands), strict=True):
         if is_key_required(reply):
             continue
         if isinstance(reply, ReplyError) and not is_busy_group(reply):
             raise server.error_of(reply, command)
-        have.append(command[2])
-    return have
+        created.append(command[2])
+    return created
 
 
 def create_consumers(server: Server, member: Membership, streams: Sequence[str]) -> None:
-    """Enter our consumer in the groups of these streams. A group that does not know it was made anew since."""
+    """Create the query's consumer in these groups. If a group later lacks it, the group was created again."""
     commands = [("XGROUP", "CREATECONSUMER", stream, member.group, member.consumer) for stream in streams]
     _require_streams(server, member, commands)
 
 
 def set_groups_to(server: Server, member: Membership, starts: Mapping[str, Start]) -> None:
-    """XGROUP SETID on each of these streams."""
+    """Set the groups of these streams (XGROUP SETID)."""
     commands = [
         ("XGROUP", "SETID", stream, member.group, str(start.position), *start.words())
         for stream, start in starts.items()
@@ -65,7 +64,7 @@ def set_groups_to(server: Server, member: Membership, starts: Mapping[str, Start
 
 
 def _require_streams(server: Server, member: Membership, commands: Sequence[tuple[str, ...]]) -> None:
-    """Send them. Raises DataLossError where a stream has vanished meanwhile, and the named error of any other."""
+    """Send the commands. Raises DataLossError if a stream no longer exists, and the named error of any other reply."""
     for command, reply in zip(commands, server.pipeline(commands), strict=True):
         if is_key_required(reply):
             raise missing(server, member, command[2], stream_too=True)

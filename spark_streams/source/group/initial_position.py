@@ -1,4 +1,4 @@
-"""How a query begins: which streams it reads, its group on each of them, and where it stands without a checkpoint."""
+"""Begin of a query: its group on each stream, and its first positions if it has no checkpoint."""
 
 from __future__ import annotations
 
@@ -24,47 +24,48 @@ FIRST = PerStream("0", {})  # before a stream's first entry
 
 @dataclass(frozen=True)
 class InitialPositionKeys:
-    """Keys that keep first positions. kind: `first` of the streams that a pattern matched when the query began; `start`
-    of older versions (older_positions)."""
+    """Keys of first positions. kind: `first` for streams that a pattern matched when the query began; `start` for older
+    versions (older_positions)."""
 
     kind: str
     member: Membership
 
-    def of(self, stream: str) -> bytes:
-        """One stream's key."""
+    def key_of(self, stream: str) -> bytes:
+        """Return the key of one stream."""
         return key_beside(stream, self.kind, self.member.group, self.member.consumer)
 
 
 def create_groups(
     server: Server, member: Membership, streams: Sequence[str], starting: PerStream[str]
 ) -> dict[str, Start]:
-    """Make sure that these streams have the group; a stream that does not exist is made. Where groups were made. Raises
-    WrongKeyTypeError."""
-    starts = resolve(server, streams_without_group(server, member, streams), starting)
+    """Create the group on those of these streams without it, and missing streams. Return the starts of the new
+    groups. Raises WrongKeyTypeError."""
+    starts = resolve_starts(server, streams_without_group(server, member, streams), starting)
     create_groups_at(server, member, starts)
     return starts
 
 
-def resolve(server: Server, streams: Sequence[str], starting: PerStream[str]) -> dict[str, Start]:
-    """Where a new group of these streams starts; `latest` is the newest entry of this moment. Raises
+def resolve_starts(server: Server, streams: Sequence[str], starting: PerStream[str]) -> dict[str, Start]:
+    """Return the start of a new group on each of these streams; `latest` is the stream's last entry now. Raises
     WrongKeyTypeError."""
     starts = {}
     for stream, head in stream_states(server, streams).items():
-        position = _wanted(starting, stream, head)
+        position = _starting_position(starting, stream, head)
         starts[stream] = Start(position, count_read(server, stream, head, position), amid=position <= head.last)
     return starts
 
 
-def _wanted(starting: PerStream[str], stream: str, head: StreamState) -> StreamId:
-    wanted = starting.value_for(stream)
-    return head.last if wanted == "$" else StreamId.parse(wanted)
+def _starting_position(starting: PerStream[str], stream: str, head: StreamState) -> StreamId:
+    value = starting.value_for(stream)
+    return head.last if value == "$" else StreamId.parse(value)
 
 
 def first_positions(server: Server, member: Membership, late: Mapping[str, Start], no_ack: bool) -> dict[str, StreamId]:
-    """Where a query without a checkpoint begins: just below our oldest pending entry, else at the group's position.
+    """Return where a query without a checkpoint begins: below its oldest pending entry, otherwise at the group's
+    position.
 
-    late: streams whose group is to be made. no_ack: always at the group's position; the query cannot read pending
-    entries, and below it others are acknowledged.
+    late: starts of streams whose group does not exist yet; no_ack: begin at the group's position, because the query
+    cannot read pending entries.
     """
     streams = [stream for stream in member.streams if stream not in late]
     heads, states = fetch_state(server, member, streams)
@@ -85,49 +86,52 @@ def first_positions(server: Server, member: Membership, late: Mapping[str, Start
 def unused_start(
     server: Server, member: Membership, positions: Mapping[str, StreamId], starting: PerStream[str]
 ) -> str | None:
-    """The line for streams whose group existed, if the query begins elsewhere than `starting` says; None: there are no
-    such streams. positions: where the query begins on them. Raises WrongKeyTypeError, ServerError."""
-    meant = [stream for stream in positions if starting.covers(stream)]
-    wanted = {stream: _wanted(starting, stream, head) for stream, head in stream_states(server, meant).items()}
+    """Return the log line for streams whose group existed, if entries are between their position and `starting`; None:
+    there are no such streams. positions: where the query begins on them. Raises WrongKeyTypeError, ServerError."""
+    covered = [stream for stream in positions if starting.covers(stream)]
+    starts = {
+        stream: _starting_position(starting, stream, head) for stream, head in stream_states(server, covered).items()
+    }
     between = [
         ("XRANGE", stream, bytes(min(ends).next()), bytes(max(ends)), "COUNT", 1)
-        for stream in meant
-        if (ends := (positions[stream], wanted[stream]))[0] != ends[1]
+        for stream in covered
+        if (ends := (positions[stream], starts[stream]))[0] != ends[1]
     ]
-    told = [command[1] for command, reply in zip(between, server.execute_all(between), strict=True) if reply]
-    if not told:
+    differing = [command[1] for command, reply in zip(between, server.execute_all(between), strict=True) if reply]
+    if not differing:
         return None
-    stream, others = told[0], len(told) - 1
-    to = "earliest" if wanted[stream] == MIN_ID else "latest" if starting.value_for(stream) == "$" else wanted[stream]
+    stream, others = differing[0], len(differing) - 1
+    start = starts[stream]
+    seek_to = "earliest" if start == MIN_ID else "latest" if starting.value_for(stream) == "$" else start
     more = f" and {others:,} more stream{'' if others == 1 else 's'}" if others else ""
     return (
         f"group {member.group!r} already exists on stream {stream!r}{more}. The query begins after entry "
         f"{positions[stream]}, where the group stands. startingOffsets is not used: it applies to new groups. To begin "
-        f"elsewhere, stop the query, set the group ({seek_command(stream, member.group, to)}), and start it with a new "
-        "checkpoint; or give the query a group of its own (option group)"
+        f"elsewhere, stop the query, set the group ({seek_command(stream, member.group, seek_to)}), and start it with "
+        "a new checkpoint; or give the query a group of its own (option group)"
     )
 
 
 def save_initial_positions(
     server: Server, keys: InitialPositionKeys, positions: Mapping[str, StreamId]
 ) -> dict[str, StreamId]:
-    """Keep first positions on the server until a checkpoint has them; the positions that were kept first."""
-    server.execute_all([("SET", keys.of(stream), str(position), "NX") for stream, position in positions.items()])
-    # One whose key has gone since is as it would have been kept.
-    return {**positions, **saved_initial_positions(server, keys, list(positions))}
+    """Save first positions on the server until a checkpoint has them. Return those that were saved first."""
+    server.execute_all([("SET", keys.key_of(stream), str(position), "NX") for stream, position in positions.items()])
+    # If a key was deleted meanwhile, its position is the one that was to be saved.
+    return {**positions, **fetch_initial_positions(server, keys, list(positions))}
 
 
-def saved_initial_positions(server: Server, keys: InitialPositionKeys, streams: Sequence[str]) -> dict[str, StreamId]:
-    """The first positions that are kept on the server, of those streams that have one."""
-    replies = server.execute_all([("GET", keys.of(stream)) for stream in streams])
+def fetch_initial_positions(server: Server, keys: InitialPositionKeys, streams: Sequence[str]) -> dict[str, StreamId]:
+    """Return the first positions that the server has, of those streams that have one."""
+    replies = server.execute_all([("GET", keys.key_of(stream)) for stream in streams])
     return {
-        stream: _saved(keys.of(stream), reply)
+        stream: _parse_position(keys.key_of(stream), reply)
         for stream, reply in zip(streams, replies, strict=True)
         if reply is not None
     }
 
 
-def _saved(key: bytes, text: bytes) -> StreamId:
+def _parse_position(key: bytes, text: bytes) -> StreamId:
     try:
         return StreamId.parse(text)
     except InvalidStreamId as error:
@@ -138,6 +142,6 @@ def _saved(key: bytes, text: bytes) -> StreamId:
         ) from None
 
 
-def forget_initial_positions(server: Server, keys: InitialPositionKeys, streams: Sequence[str]) -> None:
-    """The checkpoint has a position: first ones are of no more use."""
-    server.execute_all([("DEL", keys.of(stream)) for stream in streams])
+def delete_initial_positions(server: Server, keys: InitialPositionKeys, streams: Sequence[str]) -> None:
+    """Delete first positions, because the checkpoint or the group has the position."""
+    server.execute_all([("DEL", keys.key_of(stream)) for stream in streams])

@@ -1,14 +1,14 @@
-"""What waits for another try, and comes back in time: one query's retry streams.
+"""Retry streams of a query: entries that have failed wait in them, and are returned when their delay is over.
 
-Beside each stream there may be, of its group,
+Beside each stream there may be, for its group,
 
-    rstream:retry:{orders}:billing:1     entries that have failed once, :2 twice …    a stream each; ids are server time
-    rstream:returned:{orders}:billing    those whose time has come                    read like any other stream
+    rstream:retry:{orders}:billing:1     entries that have failed once, :2 twice …    one stream each; IDs: server time
+    rstream:returned:{orders}:billing    entries whose delay is over                  read like any other stream
 
-An entry that fails is written to the first kind and acknowledged in one transaction (deadletter.write.post). The first
-trigger of a query of the group at which it is due moves it to the second, also in one transaction
-(deadletter.retry.return_entries). From there on it is like any entry: reserved, pending, acknowledged when its batch is
-committed; then it is removed.
+A failed entry is written to a retry stream and acknowledged in one transaction (deadletter.write.post). When it is due,
+the next trigger of a query of the group moves it to the returned stream, also in one transaction
+(deadletter.retry.return_entries). There it is like any entry: reserved, pending, and acknowledged when its batch is
+committed. Then it is removed.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _log = logging.getLogger("spark_streams.source")
 
 
 @dataclass
-class _Waiting:
-    """One retry stream. exists: it was met on the server; length: entries; first: the first one's id, None where it is
-    not known; due: when that comes back, by the server's clock."""
+class _RetryStream:
+    """One retry stream. delay: milliseconds; exists: it was seen on the server; length: entries; first: ID of its first
+    entry, None: unknown."""
 
     name: str
     delay: int
@@ -48,167 +48,183 @@ class _Waiting:
 
     @property
     def due(self) -> int | None:
+        """When the first entry is due, in milliseconds of the server's clock."""
         return None if self.first is None or not self.length else self.first.ms + self.delay
 
 
 class Retries:
-    """Those of one query. A query without retryDelay reads on what has come back; what waits stays, and is told."""
+    """Retry streams of one query. Without retryDelay the query reads returned entries, but returns none: it logs how
+    many wait."""
 
     def __init__(self, options: SourceOptions, limits: Limits) -> None:
         self._group = options.group
         self._delays = options.retry_delay or ()
-        self._lists = not options.no_ack and options.delivery == "at-least-once"
+        self._reads_returned = not options.no_ack and options.delivery == "at-least-once"
         self._limits = limits
-        self._waiting: dict[str, list[_Waiting]] = {}  # by the stream that they come from
-        self._names: dict[str, str] = {}  # by the same: the stream that they come back to
-        self._back: set[str] = set()  # of these, those that are there
-        self._entered: set[str] = set()  # of these, those that have the group
+        self._retry_streams: dict[str, list[_RetryStream]] = {}  # by first stream
+        self._returned_names: dict[str, str] = {}  # by first stream
+        self._existing: set[str] = set()  # returned streams that exist
+        self._joined: set[str] = set()  # returned streams that have the group
         self._clock_ahead = 0.0  # seconds that the server's clock is ahead of this process' time.monotonic()
 
     def forget(self) -> None:
-        """Take nothing for known: the server is asked."""
-        self._waiting, self._names, self._back, self._entered = {}, {}, set(), set()
+        """Forget all streams, so that the next trigger asks the server."""
+        self._retry_streams, self._returned_names, self._existing, self._joined = {}, {}, set(), set()
 
-    def look(self, server: Server, streams: Iterable[str], begin: Offset | None, most: int | None) -> list[str]:
-        """Have what is due come back, about `most` entries of each retry stream (None: any number): the others with the
-        next look. The streams to read beside these: what has come back stands there. begin: the checkpoint; what it
-        knows of must be there. Raises ServerError and kin."""
-        self._meet(server, [stream for stream in dict.fromkeys(streams) if stream not in self._waiting])
-        self._ask(server)
-        for stream, some in self._waiting.items():
-            for one in some:
-                if one.length:
-                    self._look_at(server, stream, one, most)
+    def return_due(self, server: Server, streams: Iterable[str], begin: Offset | None, limit: int | None) -> list[str]:
+        """Return due entries to the returned streams of these streams. Return the returned streams to read.
+
+        begin: the checkpoint, whose streams must exist; limit: entries of each retry stream, approximately, None:
+        unlimited; the next call returns the others. Raises ServerError and its subclasses.
+        """
+        self._add_streams(server, [stream for stream in dict.fromkeys(streams) if stream not in self._retry_streams])
+        self._fetch_lengths(server)
+        for stream, retry_streams in self._retry_streams.items():
+            for retry in retry_streams:
+                if retry.length:
+                    self._return_due_of(server, stream, retry, limit)
         positions = {} if begin is None else begin.positions
-        if self._lists:
-            self._enter(server, self._back - self._entered - positions.keys())
-        return [name for name in self._names.values() if self._lists and (name in self._back or name in positions)]
+        if not self._reads_returned:
+            return []
+        self._create_groups(server, self._existing - self._joined - positions.keys())
+        return [name for name in self._returned_names.values() if name in self._existing or name in positions]
 
-    def _ask(self, server: Server) -> None:
-        """Ask how many entries wait, and what has come back. Retry streams that are not there are one question per
-        stream: most queries never have an entry that fails."""
-        absent = [
-            some for some in ([o for o in all_of_it if not o.exists] for all_of_it in self._waiting.values()) if some
+    def _fetch_lengths(self, server: Server) -> None:
+        """Fetch how many entries wait, and which returned streams exist. Absent retry streams take one EXISTS per
+        stream: most queries never have a failed entry."""
+        absent_lists = [
+            absent
+            for absent in ([retry for retry in streams if not retry.exists] for streams in self._retry_streams.values())
+            if absent
         ]
-        known = [one for some in self._waiting.values() for one in some if one.exists]
-        back = [name for name in self._names.values() if name not in self._back] if self._delays else []
+        existing = [retry for streams in self._retry_streams.values() for retry in streams if retry.exists]
+        new_names = [name for name in self._returned_names.values() if name not in self._existing]
+        returned_names = new_names if self._delays else []
         replies = server.execute_all([
-            *[("EXISTS", *[one.name for one in some]) for some in absent],
-            *[("EXISTS", name) for name in back],
-            *[("XLEN", one.name) for one in known],
+            *[("EXISTS", *[retry.name for retry in absent]) for absent in absent_lists],
+            *[("EXISTS", name) for name in returned_names],
+            *[("XLEN", retry.name) for retry in existing],
         ])  # fmt: skip
-        found = replies[len(absent) : len(absent) + len(back)]
-        self._back |= {name for name, there in zip(back, found, strict=True) if there}
-        lengths = dict(zip([one.name for one in known], replies[len(absent) + len(back) :], strict=True))
-        met = [one for some, there in zip(absent, replies, strict=False) if there for one in some]
-        if met:
-            questions = [(command, one.name) for one in met for command in ("EXISTS", "XLEN")]
-            answers = server.execute_all(questions)
-            for one, exists, length in zip(met, answers[0::2], answers[1::2], strict=True):
-                one.exists, lengths[one.name] = bool(exists), length
-        for some in self._waiting.values():
-            for one in some:
-                one.length = lengths.get(one.name, 0)
+        end_of_exists = len(absent_lists) + len(returned_names)
+        returned_replies = replies[len(absent_lists) : end_of_exists]
+        self._existing |= {name for name, exists in zip(returned_names, returned_replies, strict=True) if exists}
+        lengths = dict(zip([retry.name for retry in existing], replies[end_of_exists:], strict=True))
+        appeared = [retry for absent, count in zip(absent_lists, replies, strict=False) if count for retry in absent]
+        if appeared:
+            commands = [(command, retry.name) for retry in appeared for command in ("EXISTS", "XLEN")]
+            answers = server.execute_all(commands)
+            for retry, exists, length in zip(appeared, answers[0::2], answers[1::2], strict=True):
+                retry.exists, lengths[retry.name] = bool(exists), length
+        for streams in self._retry_streams.values():
+            for retry in streams:
+                retry.length = lengths.get(retry.name, 0)
 
     @property
     def returned(self) -> set[str]:
-        """The returned streams that are there and that this query reads, as of the last look."""
-        return self._back.copy() if self._lists else set()
+        """Returned streams that exist and that this query reads, as of the last trigger."""
+        return self._existing.copy() if self._reads_returned else set()
 
-    def _enter(self, server: Server, names: Iterable[str]) -> None:
-        """Make the group on streams that the checkpoint does not know. A transaction of a query makes both; another
-        client may have made the stream alone, or a key of another type, which is passed over. Raises ServerError."""
+    def _create_groups(self, server: Server, names: Iterable[str]) -> None:
+        """Create the group on returned streams that the checkpoint does not name. A query creates stream and group in
+        one transaction, but another client may have created the stream alone. A key of another type is skipped. Raises
+        ServerError."""
         commands = [("XGROUP", "CREATE", name, self._group, "0-0", "ENTRIESREAD", "0") for name in sorted(names)]
         for command, reply in zip(commands, server.pipeline(commands), strict=True):
             name = command[2]
             if is_wrong_type(reply) or is_key_required(reply):
-                self._back.discard(name)
+                self._existing.discard(name)
                 if is_wrong_type(reply):
-                    _log.warning("key %r at %s holds no stream, and is not read: delete it (DEL)", name, server.address)
+                    _log.warning(
+                        "key %r at %s is no stream, so the query does not read it. Delete it (DEL)",
+                        name,
+                        server.address,
+                    )
             elif isinstance(reply, ReplyError) and not is_busy_group(reply):
                 raise server.error_of(reply, command)
             else:
-                self._entered.add(name)
+                self._joined.add(name)
 
     def waiting(self) -> dict[str, dict[str, int | None]]:
-        """Per stream, how many entries wait and when the next one is due (milliseconds since the epoch), as of the last
-        look; streams with none are left out."""
-        told: dict[str, dict[str, int | None]] = {}
-        for stream, some in self._waiting.items():
-            entries = sum(one.length for one in some)
+        """Return, per stream with waiting entries, their number and when the next one is due (milliseconds since the
+        epoch), as of the last trigger."""
+        waiting: dict[str, dict[str, int | None]] = {}
+        for stream, retry_streams in self._retry_streams.items():
+            entries = sum(retry.length for retry in retry_streams)
             if entries and self._delays:
-                due = [one.due for one in some if one.due is not None]
-                told[stream] = {"entries": entries, "due": min(due, default=None)}
-        return told
+                due = [retry.due for retry in retry_streams if retry.due is not None]
+                waiting[stream] = {"entries": entries, "due": min(due, default=None)}
+        return waiting
 
     def seconds_until_due(self) -> float:
-        """How long until the next entry is due, as of the last look; inf if none waits, 0 if that is not known."""
-        due = [one.due for waiting in self._waiting.values() for one in waiting if one.length]
+        """Return the time until the next entry is due, as of the last trigger; inf: none waits, 0: unknown."""
+        due_times = [retry.due for streams in self._retry_streams.values() for retry in streams if retry.length]
         clock = time.monotonic() + self._clock_ahead
-        return min((0.0 if one is None else one / 1000 - clock for one in due), default=math.inf)
+        return min((0.0 if due is None else due / 1000 - clock for due in due_times), default=math.inf)
 
-    def _meet(self, server: Server, new: Sequence[str]) -> None:
-        """Streams that are looked at for the first time: what earlier runs have left beside them, with more delays
-        than there are now, too."""
-        if not new:
+    def _add_streams(self, server: Server, streams: Sequence[str]) -> None:
+        """Fetch which streams of earlier runs exist beside these new streams, also those of more delays than this query
+        has."""
+        if not streams:
             return
-        questions: list[tuple[str, ...]] = []
-        for stream in new:
-            self._names[stream] = returned_stream(stream, self._group)
-            questions += [
-                ("EXISTS", self._names[stream]),
+        commands: list[tuple[str, ...]] = []
+        for stream in streams:
+            self._returned_names[stream] = returned_stream(stream, self._group)
+            commands += [
+                ("EXISTS", self._returned_names[stream]),
                 ("EXISTS", *[retry_stream(stream, self._group, attempts) for attempts in _ALL]),
             ]
-        replies = server.execute_all(questions)
-        for stream, back, left in zip(new, replies[0::2], replies[1::2], strict=True):
-            if back:
-                self._back.add(self._names[stream])
+        replies = server.execute_all(commands)
+        for stream, has_returned, has_retries in zip(streams, replies[0::2], replies[1::2], strict=True):
+            if has_returned:
+                self._existing.add(self._returned_names[stream])
             if not self._delays:
-                self._waiting[stream] = []
-                if left or (back and not self._lists):
-                    self._say_what_stays(server, stream)
+                self._retry_streams[stream] = []
+                if has_retries or (has_returned and not self._reads_returned):
+                    self._warn_of_waiting(server, stream)
                 continue
             # All of them: another query of the group may have more delays than this one, now or later.
-            self._waiting[stream] = [
-                _Waiting(retry_stream(stream, self._group, n), self._delays[min(n, len(self._delays)) - 1])
+            self._retry_streams[stream] = [
+                _RetryStream(retry_stream(stream, self._group, n), self._delays[min(n, len(self._delays)) - 1])
                 for n in _ALL
             ]
         if self._delays:
-            told = " ".join(map(str, self._delays))
-            server.execute_all([("SET", delays_key(stream, self._group), told) for stream in new])
+            delays = " ".join(map(str, self._delays))
+            server.execute_all([("SET", delays_key(stream, self._group), delays) for stream in streams])
 
-    def _say_what_stays(self, server: Server, stream: str) -> None:
-        """What waits, and, where pending lists are not kept, what has come back: this query reads neither."""
-        waiting = [retry_stream(stream, self._group, attempts) for attempts in _ALL]
-        names = [*waiting, *([] if self._lists else [self._names[stream]])]
+    def _warn_of_waiting(self, server: Server, stream: str) -> None:
+        """Log how many entries this query leaves: waiting ones and, if it reads no returned streams, returned ones."""
+        retry_names = [retry_stream(stream, self._group, attempts) for attempts in _ALL]
+        names = [*retry_names, *([] if self._reads_returned else [self._returned_names[stream]])]
         lengths = dict(zip(names, server.execute_all([("XLEN", name) for name in names]), strict=True))
         if not sum(lengths.values()):
             return
         server.execute("DEL", delays_key(stream, self._group))
-        first = next((name for name in waiting if lengths[name]), None)
+        first = next((name for name in retry_names if lengths[name]), None)
         _log.warning(
-            "stream %r: %d entries wait for another try by group %r, and nothing brings them back without option "
-            "retryDelay: set it again%s%s", stream, sum(lengths.values()), self._group,
-            "" if self._lists else " (with neither noAck nor delivery=at-most-once)",
+            "stream %r: %d entries wait for a retry by group %r, and no query returns them without option retryDelay. "
+            "Set it again%s%s", stream, sum(lengths.values()), self._group,
+            "" if self._reads_returned else " (with neither noAck nor delivery=at-most-once)",
             "" if first is None else f", or send them back (rstream dead redrive {first})",
         )  # fmt: skip
 
-    def _look_at(self, server: Server, stream: str, one: _Waiting, most: int | None) -> None:
-        """When the first one is due; where that is now, those that are due come back."""
-        there = server.connection_for(one.name)
-        if one.first is None:
-            now, first = there.execute_all([("TIME",), ("XRANGE", one.name, "-", "+", "COUNT", 1)])
-            one.first = StreamId.parse(first[0][0]) if first else None
+    def _return_due_of(self, server: Server, stream: str, retry: _RetryStream, limit: int | None) -> None:
+        """Return the due entries of one retry stream."""
+        connection = server.connection_for(retry.name)
+        if retry.first is None:
+            time_reply, entries = connection.execute_all([("TIME",), ("XRANGE", retry.name, "-", "+", "COUNT", 1)])
+            retry.first = StreamId.parse(entries[0][0]) if entries else None
         else:
-            [now] = there.execute_all([("TIME",)])
-        clock = milliseconds(now)
+            [time_reply] = connection.execute_all([("TIME",)])
+        clock = milliseconds(time_reply)
         self._clock_ahead = clock / 1000 - time.monotonic()
-        if most == 0 or one.due is None or clock < one.due:
+        if limit == 0 or retry.due is None or clock < retry.due:
             return
-        back = self._names[stream]
-        due = StreamId(clock - one.delay, U64_MAX)
-        moved = return_due_entries(server, one.name, back, self._group, due, most, self._limits.dead_letters)
-        one.length -= moved
-        one.first = None
+        returned_name = self._returned_names[stream]
+        due = StreamId(clock - retry.delay, U64_MAX)
+        moved = return_due_entries(
+            server, retry.name, returned_name, self._group, due, limit, self._limits.dead_letters
+        )
+        retry.length -= moved
+        retry.first = None
         if moved:
-            self._back.add(back)
+            self._existing.add(returned_name)

@@ -1,4 +1,4 @@
-"""Which streams a query reads, its group on each of them, and its lease on them."""
+"""Streams that a query reads, its group on each of them, and its lease on them."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from spark_streams.source.group.initial_position import (
     FIRST,
     InitialPositionKeys,
     create_groups,
-    forget_initial_positions,
-    resolve,
+    delete_initial_positions,
+    fetch_initial_positions,
+    resolve_starts,
     save_initial_positions,
-    saved_initial_positions,
     unused_start,
 )
 from spark_streams.source.group.retries import Retries
@@ -39,108 +39,119 @@ _log = logging.getLogger("spark_streams.source")
 
 
 class Subscription:
-    """Those of the options, or those that match the pattern. now: a monotonic clock, in seconds; terms: of its
-    lease."""
+    """The streams of the options, or those that match the pattern. now: a monotonic clock, in seconds."""
 
     def __init__(self, options: SourceOptions, now: Callable[[], float], limits: Limits) -> None:
         self._options = options
         self._limits = limits
         self._now = now
         self._lease = Lease(options.address, options.group, options.consumer, limits.lease)
-        self._last_look = 0.0  # when streams were last looked for
+        self._matched_at = 0.0  # when the pattern was last matched
         self._inputs = Inputs(limits.dead_letters)
         self._expected = ExpectedStreams(options)
         self.retries = Retries(options, limits)
         self._is_first_trigger = True
-        self._asked: tuple[str, ...] = ()  # the streams whose entries that come back were looked for last
-        self._come_back: Sequence[str] = ()  # where these stand
-        self._dropped: set[str] = set()  # streams of the checkpoint that the options name no more, and that are gone
-        self.made: dict[str, Start] = {}  # where this run has made groups
-        self.late: Mapping[str, Start] = {}  # whose groups are made with the first trigger
+        self._retry_origins: tuple[str, ...] = ()  # streams whose retries were last asked for
+        self._returned_streams: Sequence[str] = ()  # of these
+        self._dropped: set[str] = set()  # streams of the checkpoint without group that the options no longer name
+        self.created: dict[str, Start] = {}  # starts of groups that this run has created
+        self.late: Mapping[str, Start] = {}  # starts of groups that the first trigger creates
         self.member = Membership(options.streams or (), options.group, options.consumer)
 
     @property
     def by_pattern(self) -> bool:
-        """Whether streams come and go while the query runs."""
+        """Whether a pattern names the streams, so that they may change while the query runs."""
         return self._options.streams_pattern is not None
 
     def join(self, server: Server) -> None:
-        """Find out which streams do not have the group, and where it is to begin. It is made with the first trigger,
-        on streams that the checkpoint does not know: a group that is missing on others is a loss.
+        """Find the streams without the group, and resolve where it begins. The first trigger creates it on streams that
+        the checkpoint does not name: on others a missing group is a loss.
 
         Raises ConsumerTakenError, WrongKeyTypeError, ServerError.
         """
         if not self.by_pattern:
             self.hold(server, self.member.streams)
             without = streams_without_group(server, self.member, self.member.streams)
-            self._expected.look(server, without)
-            self._begin_late(server, resolve(server, without, self._options.starting_offsets))
+            self._expected.record_absent(server, without)
+            self._begin_late(server, resolve_starts(server, without, self._options.starting_offsets))
             return
-        matching, without = self._look_for_streams(server)
-        if len(without) == len(matching) and not server.execute("EXISTS", self._begun):
-            # None has the group, so the query begins. The mark is set once all first positions are kept: streams that
-            # appear after that are read from their first entry, whatever dies meanwhile.
-            self._begin_late(server, resolve(server, without, self._options.starting_offsets))
-            server.execute("SET", self._begun, self._options.pattern)
+        matching, without = self._fetch_matching(server)
+        if len(without) == len(matching) and not server.execute("EXISTS", self._begun_key):
+            # No stream has the group, so the query begins. The key is set after all first positions are saved: streams
+            # that appear later are read from their first entry, also if a run dies in between.
+            self._begin_late(server, resolve_starts(server, without, self._options.starting_offsets))
+            server.execute("SET", self._begun_key, self._options.pattern)
         else:
-            self.late = _at(resolve(server, without, FIRST), saved_initial_positions(server, self._firsts, without))
+            self.late = _with_positions(
+                resolve_starts(server, without, FIRST),
+                fetch_initial_positions(server, self._first_position_keys, without),
+            )
         self.member = replace(self.member, streams=tuple(matching))
 
     def _begin_late(self, server: Server, starts: Mapping[str, Start]) -> None:
-        """Begin on these streams with the first trigger. Where is kept on the server, so that a query that asks again,
-        or is killed before its first trigger, begins at the same place."""
-        firsts = {stream: start.position for stream, start in starts.items()}
-        self.late = _at(starts, save_initial_positions(server, self._firsts, firsts))
+        """Begin on these streams with the first trigger. The positions are saved on the server: a query that asks
+        again, or is killed before its first trigger, begins at the same positions."""
+        positions = {stream: start.position for stream, start in starts.items()}
+        self.late = _with_positions(starts, save_initial_positions(server, self._first_position_keys, positions))
 
-    def _find(self, server: Server, begin: Offset) -> None:
-        """Look for the pattern's streams, and join those that are new at their first entry: the query runs."""
-        matching, without = self._look_for_streams(server)
+    def _join_new_streams(self, server: Server, begin: Offset) -> None:
+        """Match the pattern, and join new streams at their first entry, because the query is running."""
+        matching, without = self._fetch_matching(server)
         new = [stream for stream in without if not begin.token or stream not in begin.positions]
         self.member = replace(self.member, streams=tuple(matching))
-        self._create(server, resolve(server, new, FIRST))
+        self._create(server, resolve_starts(server, new, FIRST))
 
     def _create(self, server: Server, starts: Mapping[str, Start]) -> None:
-        """Make groups, and streams that did not exist when the query started. One that has vanished since is read no
-        more under a pattern. Raises DataLossError if it is one of `streams`, unless losses are counted."""
+        """Create groups, and streams that did not exist when the query started. A stream of a pattern that has vanished
+        since is no longer read. For one of `streams`, raises DataLossError unless losses are counted."""
         absent = {stream: start for stream, start in starts.items() if self._expected.was_absent(stream)}
-        others = {stream: start for stream, start in starts.items() if stream not in absent}
-        made = {*create_groups_at(server, self.member, absent), *create_groups_at(server, self.member, others, False)}
-        vanished = starts.keys() - made
+        present = {stream: start for stream, start in starts.items() if stream not in absent}
+        created = {
+            *create_groups_at(server, self.member, absent),
+            *create_groups_at(server, self.member, present, make_streams=False),
+        }
+        vanished = starts.keys() - created
         if vanished and self.by_pattern:
             self.member = replace(self.member, streams=tuple(s for s in self.member.streams if s not in vanished))
         elif vanished and self._options.fail_on_data_loss:
             raise missing(server, self.member, min(vanished), stream_too=True)
         elif vanished:
             for stream in sorted(vanished):
-                _log.warning("stream %r is gone since the query started; it is made again, empty", stream)
-            made |= {*create_groups_at(server, self.member, {stream: starts[stream] for stream in vanished})}
-        self.made |= {stream: starts[stream] for stream in made}
+                _log.warning("stream %r was deleted after the query started. The query creates it again, empty", stream)
+            created |= {*create_groups_at(server, self.member, {stream: starts[stream] for stream in vanished})}
+        self.created |= {stream: starts[stream] for stream in created}
 
     def _create_late(self, server: Server, begin: Offset, at_once: bool) -> None:
-        """Make the groups that were missing when the query started, on streams that the checkpoint does not know. A
-        query that has none yet begins where it was told, whichever run asked for that."""
+        """Create the groups that were missing when the query started, on streams that the checkpoint does not name.
+        Without a checkpoint, `begin` has the positions, also those that an earlier run has resolved."""
         late = {s: start for s, start in self.late.items() if not begin.token or s not in begin.positions}
         if at_once and not begin.token:
-            told = [stream for stream in self.member.streams if stream in begin.positions and stream not in late]
-            late |= {stream: Start(begin[stream]) for stream in streams_without_group(server, self.member, told)}
+            without_start = [
+                stream for stream in self.member.streams if stream in begin.positions and stream not in late
+            ]
+            late |= {
+                stream: Start(begin[stream]) for stream in streams_without_group(server, self.member, without_start)
+            }
         self._create(server, late)
         if self.late and not self.by_pattern:
-            forget_initial_positions(server, self._firsts, list(self.late))  # the group says it from now on
+            delete_initial_positions(
+                server, self._first_position_keys, list(self.late)
+            )  # the groups have the positions now
         self.late = {}
 
-    def of(self, server: Server, begin: Offset, look: bool, at_once: bool) -> tuple[str, ...]:
-        """The streams of a trigger, and the lease on them: those of the options, or of the pattern and the checkpoint.
+    def streams_to_read(self, server: Server, begin: Offset, find_new: bool, at_once: bool) -> tuple[str, ...]:
+        """Return the streams of a trigger, and hold the lease on them: the streams of the options, or those of the
+        pattern and the checkpoint.
 
-        look: whether streams that are new are looked for, now and then or `at_once`. Raises as `join` does, and
-        StreamMissingError.
+        find_new: match the pattern, either `at_once` or at its interval. Raises as `join` does, and StreamMissingError.
         """
         if self.by_pattern:
             if at_once or self.late:
                 self._create_late(server, begin, at_once)
-            if look and (at_once or self._now() - self._last_look >= self._limits.pattern_interval):
-                self._find(server, begin)
+            if find_new and (at_once or self._now() - self._matched_at >= self._limits.pattern_interval):
+                self._join_new_streams(server, begin)
             if at_once and begin.token:
-                self._begin_at_first(server, [s for s in self.member.streams if s not in begin.positions])
+                self._reset_to_first_entry(server, [s for s in self.member.streams if s not in begin.positions])
             streams = tuple(sorted({*self.member.streams, *filterfalse(is_returned, begin.streams)}))
             if at_once:
                 self._expected.check_pattern(server, streams)
@@ -148,129 +159,131 @@ class Subscription:
             streams = self.member.streams
             new = [stream for stream in streams if stream not in begin.positions]
             if at_once:
-                # Streams that the query was given since; the others' groups must be there, or something is lost.
+                # A stream that was added to the options may be missing. A missing group of another one is a loss.
                 self._check_expected(server, new if begin.token else streams)
             if at_once or self.late:
                 self._create_late(server, begin, at_once)
             if new:
-                self.made |= create_groups(server, self.member, new, self._options.starting_offsets)
+                self.created |= create_groups(server, self.member, new, self._options.starting_offsets)
         if at_once:
-            self._tell_where_it_begins(server, begin)
-        streams = (*streams, *self._returned(server, streams, begin, look, at_once))
+            self._warn_of_unused_start(server, begin)
+        streams = (*streams, *self._return_entries(server, streams, begin, find_new, at_once))
         self.hold(server, streams)
         self._lease.keep_only(streams)
         return streams
 
-    def _returned(
-        self, server: Server, streams: Sequence[str], begin: Offset, look: bool, at_once: bool
+    def _return_entries(
+        self, server: Server, streams: Sequence[str], begin: Offset, find_new: bool, at_once: bool
     ) -> Sequence[str]:
-        """The streams in which entries have come back for another try. They are looked for at each trigger if entries
-        may come back in time (retryDelay), else only if the streams are new."""
+        """Return due entries for their retry. Return the streams with returned entries. The server is asked at each
+        trigger if the query has retryDelay, otherwise only if the streams have changed."""
         if at_once:
             self.retries.forget()
-        # A stream that the pattern finds no more may have left entries that come back, or have.
-        left = [origin_of(stream) for stream in begin.streams if is_returned(stream)] if self.by_pattern else []
-        asked = (*streams, *left)
-        if at_once or self._options.retry_delay or asked != self._asked:
-            self._asked = asked
-            self._come_back = self.retries.look(server, asked, begin, self._limits.returned_entries if look else 0)
-        return self._come_back
+        # A stream that no longer matches the pattern may have entries that wait for a retry or are returned.
+        unmatched = [origin_of(stream) for stream in begin.streams if is_returned(stream)] if self.by_pattern else []
+        origins = (*streams, *unmatched)
+        if at_once or self._options.retry_delay or origins != self._retry_origins:
+            self._retry_origins = origins
+            limit = self._limits.returned_entries if find_new else 0
+            self._returned_streams = self.retries.return_due(server, origins, begin, limit)
+        return self._returned_streams
 
-    def _tell_where_it_begins(self, server: Server, begin: Offset) -> None:
-        """Once a run, with its first trigger: the query has no checkpoint, and its group existed, so that
-        startingOffsets is not used."""
+    def _warn_of_unused_start(self, server: Server, begin: Offset) -> None:
+        """Log at the first trigger of a run if startingOffsets is not used: the query has no checkpoint, but its group
+        existed."""
         is_first, self._is_first_trigger = self._is_first_trigger, False
         if not is_first or begin.token or not self._options.is_start_given:
             return
-        existed = {stream: at for stream, at in begin.positions.items() if stream not in self.made}
-        line = unused_start(server, self.member, existed, self._options.starting_offsets)
+        existing = {stream: position for stream, position in begin.positions.items() if stream not in self.created}
+        line = unused_start(server, self.member, existing, self._options.starting_offsets)
         if line is not None:
             _log.warning("%s", line)
 
     def until_now(self, server: Server) -> tuple[str, ...]:
-        """All streams that are read up to what they hold now, with what is due by now."""
+        """Return all streams of a run that ends at their present last entries, after returning all due entries."""
         streams = self.member.streams
-        return (*streams, *self.retries.look(server, streams, None, most=None))
+        return (*streams, *self.retries.return_due(server, streams, None, limit=None))
 
     def has_changed(self, server: Server) -> bool:
-        """Whether the pattern, if there is one, matches other streams than those that are read. The server is asked now
-        and then (Limits.pattern_interval). Raises ServerError, and ConsumerTakenError if the lease is lost."""
+        """Whether a pattern matches other streams than those that are read. The server is asked at most once per
+        Limits.pattern_interval. Raises ServerError, and ConsumerTakenError if the lease is lost."""
         self.hold(server, ())
-        if not self.by_pattern or self._now() - self._last_look < self._limits.pattern_interval:
+        if not self.by_pattern or self._now() - self._matched_at < self._limits.pattern_interval:
             return False
-        if self._matching(server) != [*self.member.streams]:
-            return True  # the trigger looks again, and joins them
-        self._last_look = self._now()
+        if self._fetch_matching_names(server) != [*self.member.streams]:
+            return True  # the trigger matches the pattern again and joins the new streams
+        self._matched_at = self._now()
         return False
 
     def _check_expected(self, server: Server, unknown: Sequence[str]) -> None:
-        """Raises StreamMissingError; then nothing is left of what `join` has kept for groups that are not made."""
+        """Raises StreamMissingError, after deleting the positions that `join` has saved for groups not created."""
         try:
             self._expected.check(server, unknown)
         except StreamMissingError:
-            forget_initial_positions(server, self._firsts, list(self.late))
+            delete_initial_positions(server, self._first_position_keys, list(self.late))
             raise
 
     def without_dropped(self, server: Server, begin: Offset, at_once: bool) -> Offset:
-        """The checkpoint without streams that the options name no more and whose group is gone. at_once: the server is
-        asked which these are."""
+        """Return the checkpoint without streams that the options no longer name and that no longer have the group.
+        at_once: ask the server which these are."""
         if at_once and not self.by_pattern:
-            read = {*self.member.streams, *(returned_stream(s, self.member.group) for s in self.member.streams)}
-            dropped = [stream for stream in begin.streams if stream not in read]
-            _, states = fetch_state(server, self.member, dropped)
+            named = {*self.member.streams, *(returned_stream(s, self.member.group) for s in self.member.streams)}
+            unnamed = [stream for stream in begin.streams if stream not in named]
+            _, states = fetch_state(server, self.member, unnamed)
             self._dropped = {stream for stream, state in states.items() if state is None}
         return begin.without(self._dropped) if self._dropped & {*begin.streams} else begin
 
-    def _look_for_streams(self, server: Server) -> tuple[list[str], list[str]]:
-        """The pattern's streams, and those of them that do not have the group."""
-        matching = self._matching(server)
+    def _fetch_matching(self, server: Server) -> tuple[list[str], list[str]]:
+        """Return the streams that match the pattern, and those of them that do not have the group."""
+        matching = self._fetch_matching_names(server)
         self.hold(server, matching)
-        self._last_look = self._now()
+        self._matched_at = self._now()
         return matching, streams_without_group(server, self.member, matching)
 
-    def _matching(self, server: Server) -> list[str]:
-        """The streams that the pattern matches, without dead letters."""
-        but = own_dead_letter_streams(self._options.dead_letter_stream)
-        return self._inputs.filter_inputs(server, matching_streams(server, self._options.pattern, but))
+    def _fetch_matching_names(self, server: Server) -> list[str]:
+        """Return the streams that match the pattern, without dead-letter streams."""
+        excluded = own_dead_letter_streams(self._options.dead_letter_stream)
+        return self._inputs.filter_inputs(server, matching_streams(server, self._options.pattern, excluded))
 
-    def _begin_at_first(self, server: Server, streams: Sequence[str]) -> None:
-        """Spark asks a query that has a checkpoint, too, where it would begin (S2). If no stream had the group then,
-        those that had appeared were taken for the first ones: they are read from their first entry all the same."""
-        wrong = list(saved_initial_positions(server, self._firsts, streams))
-        there = [stream for stream, head in stream_states(server, wrong).items() if head.exists]  # or gone again since
-        set_groups_to(server, self.member, resolve(server, there, FIRST))
-        forget_initial_positions(server, self._firsts, wrong)
+    def _reset_to_first_entry(self, server: Server, streams: Sequence[str]) -> None:
+        """Set the groups of new streams back to their first entry. Spark asks a query with a checkpoint, too, where it
+        would begin (S2). If no stream had the group then, these streams were taken for those that the query begins
+        with."""
+        premature = list(fetch_initial_positions(server, self._first_position_keys, streams))
+        existing = [stream for stream, head in stream_states(server, premature).items() if head.exists]
+        set_groups_to(server, self.member, resolve_starts(server, existing, FIRST))
+        delete_initial_positions(server, self._first_position_keys, premature)
 
-    def has_checkpoint(self, server: Server, begin: Offset) -> None:
-        """First positions and the mark that the query has begun are of no more use."""
+    def confirm_checkpoint(self, server: Server, begin: Offset) -> None:
+        """Delete the keys that replace a missing checkpoint: first positions, and the key that the query has begun."""
         if self.by_pattern:
-            forget_initial_positions(server, self._firsts, begin.streams)
-            server.execute("DEL", self._begun)
+            delete_initial_positions(server, self._first_position_keys, begin.streams)
+            server.execute("DEL", self._begun_key)
 
     @property
-    def _firsts(self) -> InitialPositionKeys:
+    def _first_position_keys(self) -> InitialPositionKeys:
         return InitialPositionKeys("first", self.member)
 
     @property
-    def _begun(self) -> bytes:
-        """The key that is there from when the query begins until it has a checkpoint."""
+    def _begun_key(self) -> bytes:
+        """Key that exists from the begin of the query until it has a checkpoint."""
         return key_of_query("begun", self.member.group, self.member.consumer)
 
     def hold(self, server: Server, streams: Sequence[str]) -> None:
-        """Have the lease on these streams. Raises ConsumerTakenError."""
+        """Hold the lease on these streams. Raises ConsumerTakenError."""
         self._lease.hold(server, streams)
 
-    def live(self, server: Server, asked: Sequence[tuple[str, str]]) -> set[tuple[str, str]]:
-        """Which of these (stream, consumer) of the group are queries that run."""
-        return self._lease.live(server, asked)
+    def live(self, server: Server, consumers: Sequence[tuple[str, str]]) -> set[tuple[str, str]]:
+        """Return those of these (stream, consumer) of the group that are running queries."""
+        return self._lease.live(server, consumers)
 
     def release(self) -> None:
         """Give the lease back."""
         self._lease.release()
 
 
-def _at(starts: Mapping[str, Start], positions: Mapping[str, StreamId]) -> dict[str, Start]:
-    """The starts, at these positions of those streams that have one."""
+def _with_positions(starts: Mapping[str, Start], positions: Mapping[str, StreamId]) -> dict[str, Start]:
+    """Return the starts with these positions, on streams that have one."""
     return {
         stream: start if positions.get(stream, start.position) == start.position else Start(positions[stream])
         for stream, start in starts.items()

@@ -78,7 +78,7 @@ class Acknowledged:
     def _had_a_list(self, stream: str) -> bool:
         """Whether a run with a pending list has committed last, although the batch was read without one: it has gone on
         from an older copy of the checkpoint."""
-        mark = self.marks.of.get(stream)
+        mark = self.marks.by_stream.get(stream)
         return mark is not None and not mark.no_ack
 
     def _begin_of(self, stream: str, up_to: Offset) -> StreamId:
@@ -158,9 +158,9 @@ class Acknowledging:
         ranges = known.pending(up_to) if is_listed else []
         removes, due = self._due(up_to, known)
         if up_to.token:
-            marks = self.marks.committed(known.marks, up_to.positions, up_to.token)
+            marks = self.marks.mark_committed(known.marks, up_to.positions, up_to.token)
         else:
-            marks = self.marks.begun(known.marks, up_to.positions)
+            marks = self.marks.mark_begin(known.marks, up_to.positions)
 
         def settle(there: Server) -> int:
             entries = acknowledge(there, self._member, ranges, self._limits)
@@ -180,8 +180,8 @@ class Acknowledging:
 
     def hold(self, server: Server, streams: Sequence[str], known: Acknowledged) -> Acknowledged:
         """at-most-once: write the marks of streams that the checkpoint does not name, before any of their entries are
-        reserved: nobody may trim what is acknowledged and not read yet (CommitMarks.held)."""
-        marks = self.marks.held(known.marks, streams)
+        reserved: nobody may trim what is acknowledged and not read yet (CommitMarks.hold_streams)."""
+        marks = self.marks.hold_streams(known.marks, streams)
         self.marks.write(server, known.marks, marks)
         return replace(known, marks=marks)
 
@@ -192,7 +192,7 @@ class Acknowledging:
         lowest: dict[str, StreamId] = {}
         for one in pending_ranges(server, self._member, firsts, 1, limits=self._limits):
             lowest[one.stream] = min(one.last, lowest.get(one.stream, one.last))
-        marks = self.marks.holding(known.marks, InFlight(end.token, lowest=lowest))
+        marks = self.marks.hold_batch(known.marks, InFlight(end.token, lowest=lowest))
         self.marks.write(server, known.marks, marks)
         return replace(known, marks=marks)
 
@@ -271,4 +271,6 @@ class Acknowledging:
 def _is_committed(marks: Marks, up_to: Offset) -> bool:
     """Whether an earlier run has taken this batch's notes: what there is now comes from tasks that went on after their
     batch, and may have found its entries removed."""
-    return bool(up_to.shares) and all(s in marks.of and marks.of[s].up_to >= up_to[s] for s in up_to.shares)
+    return bool(up_to.shares) and all(
+        s in marks.by_stream and marks.by_stream[s].up_to >= up_to[s] for s in up_to.shares
+    )

@@ -26,10 +26,10 @@ from spark_streams.source.findings.data_loss import DataLoss
 from spark_streams.source.findings.finding import Finding, Kind
 from spark_streams.source.findings.group_state import fetch_state, require_groups
 from spark_streams.source.findings.messages import Place
-from spark_streams.source.group.counting_server import refuse_where_nothing_is_counted
+from spark_streams.source.group.counting_server import require_entry_counts
 from spark_streams.source.group.initial_position import first_positions
 from spark_streams.source.group.older_positions import with_older_positions
-from spark_streams.source.group.server_checks import refuse_where_keys_are_needed
+from spark_streams.source.group.server_checks import require_no_eviction
 from spark_streams.source.group.subscription import Subscription
 from spark_streams.source.limits import LIMITS, Limits
 from spark_streams.source.membership import Membership
@@ -119,8 +119,8 @@ class MicroBatchStream:
 
     def _greet(self, server: Server) -> None:
         """Refuse a server on which the query would lose entries in silence."""
-        refuse_where_nothing_is_counted(server)
-        refuse_where_keys_are_needed(server, self._options)
+        require_entry_counts(server)
+        require_no_eviction(server, self._options)
 
     @property
     def member(self) -> Membership:
@@ -377,7 +377,7 @@ class MicroBatchStream:
     def _read_again(self, server: Server, batch: CurrentBatch) -> list[EntryRange]:
         end = batch.end
         self._subscription.hold(server, end.streams)
-        self._acknowledging.marks.run_again(server, end)
+        self._acknowledging.marks.lower_for_replay(server, end)
         delete_notes(server, self.member, end.streams)
         replay = Replay(server, self.member, self._losses, self._run.admission.size, self._limits, batch.is_cut)
         return replay.ranges(end)

@@ -22,7 +22,7 @@ from spark_streams.source.findings.diagnosis import diagnose
 from spark_streams.source.findings.group_state import GroupState, fetch_state
 from spark_streams.source.findings.snapshot import Snapshot
 from spark_streams.source.group.bookmarks import are_moved, bookmarks_of
-from spark_streams.source.group.older_positions import forget_older_positions, with_older_positions
+from spark_streams.source.group.older_positions import delete_older_positions, with_older_positions
 from spark_streams.source.group.subscription import Subscription
 from spark_streams.source.microbatch.acknowledge import Acknowledging
 from spark_streams.source.microbatch.reconcile import Reconciler
@@ -80,7 +80,7 @@ class Observer:
         """The query at a trigger that begins with this checkpoint. run: what is known of it; save: see Trigger.next.
         Raises StreamStateError and ServerError, each with what to do."""
         look = run.admission.until is None
-        streams = self._subscription.of(server, begin, look, at_once=not run.is_known)
+        streams = self._subscription.streams_to_read(server, begin, look, at_once=not run.is_known)
         logged, run = self._checkpoint(server, begin, streams, run)
         begin = run.moved.of(logged)
         heads: Mapping[str, StreamState]
@@ -103,7 +103,7 @@ class Observer:
             above = {} if self._no_ack else {stream: state.ours for stream, state in groups.items()}
         elif run.ahead is not None:
             run = replace(run, account=run.account.took(run.ahead.ranges))
-        member, made, ask = self._subscription.member, self._subscription.made, partial(count_read, server)
+        member, made, ask = self._subscription.member, self._subscription.created, partial(count_read, server)
         account, lost = run.account.held(begin, Snapshot(heads, groups), above, member, made, ask)
         if lost:  # what is planned of these streams may name entries that are counted now
             self._losses.report(*lost)
@@ -124,10 +124,10 @@ class Observer:
             run = replace(run, older_at=None if found is begin else begin.token)
             begin = found
         elif run.older_at not in (None, begin.token):
-            forget_older_positions(server, subscription.member, begin.streams)
+            delete_older_positions(server, subscription.member, begin.streams)
             run = replace(run, older_at=None)
         if is_fresh and begin.token:
-            subscription.has_checkpoint(server, begin)
+            subscription.confirm_checkpoint(server, begin)
             run = self._reconciler.with_marks(server, run, [*{*streams, *begin.positions}])
         return subscription.without_dropped(server, begin, is_fresh), run
 
@@ -139,7 +139,7 @@ class Observer:
         if not run.is_known or self._no_ack or begin.no_ack or len(states) < len(groups):
             return None
         known = run.seen_by(self._subscription.member, self._subscription.by_pattern)
-        found = diagnose(Snapshot(heads, groups, run.acknowledged.marks.of), begin, known)
+        found = diagnose(Snapshot(heads, groups, run.acknowledged.marks.by_stream), begin, known)
         return None if found.findings or found.questions else states
 
     def _unacknowledged(self, begin: Offset, run: RunState) -> dict[str, int]:

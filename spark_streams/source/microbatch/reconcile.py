@@ -90,7 +90,7 @@ class Reconciler:
         if self._no_ack or was_no_ack:
             bookmarks = {} if afresh else known.bookmarks or {}
         seen = run.seen_by(self._member, self._subscription.by_pattern, bookmarks)
-        findings = self._diagnose(server, Snapshot(heads, groups, known.marks.of), begin, seen).findings
+        findings = self._diagnose(server, Snapshot(heads, groups, known.marks.by_stream), begin, seen).findings
         if findings and not afresh and not self._no_ack:  # a bookmark has no pending entries
             # What the run knows of marks and pending entries may be older than the server: once more, knowing nothing.
             fresh = self.with_marks(server, run.unknown(), [*{*groups, *begin.positions}])
@@ -114,7 +114,7 @@ class Reconciler:
     def _drop_marks_above(self, server: Server, begin: Offset, run: RunState) -> RunState:
         """An older copy of a checkpoint with noAck goes on from where it stands: what lies above is given again."""
         known = run.acknowledged
-        above = [s for s, mark in known.marks.of.items() if mark.up_to > begin.positions.get(s, MAX_ID)]
+        above = [s for s, mark in known.marks.by_stream.items() if mark.up_to > begin.positions.get(s, MAX_ID)]
         delete_marks(server, self._member, above)
         return replace(run, acknowledged=replace(known, marks=known.marks.without(above)))
 
@@ -212,14 +212,14 @@ class Reconciler:
         is not allowed."""
         heads, streams = snapshot.heads, list(snapshot.groups)
         member, marks = self._subscription.member, self._acknowledging.marks
-        if run.is_known and not marks.are_there(server, run.acknowledged.marks):
+        if run.is_known and not marks.are_current(server, run.acknowledged.marks):
             # The server came back from an older state, without our noticing.
             bookmarks, run = run.acknowledged.bookmarks, run.unknown()
             run = replace(run, acknowledged=replace(run.acknowledged, bookmarks=bookmarks))
             run = self.with_marks(server, run, streams)
         marked = run.acknowledged.marks
         if not self._no_ack:  # before anything is acknowledged: that writes the marks that are gone
-            run = self._explain(server, begin, replace(snapshot, marks=marked.of), run)
+            run = self._explain(server, begin, replace(snapshot, marks=marked.by_stream), run)
             save(run)
         acknowledged = self._acknowledging.now(server, begin, run.acknowledged)
         heads, found = self._now(server, streams, heads)

@@ -12,7 +12,7 @@ from spark_streams.deadletter.retry.return_entries import return_due_entries
 from spark_streams.errors import IdsExhaustedError, ServerReplyError
 from spark_streams.model.ids import MAX_ID, StreamId
 from spark_streams.model.keys import delays_key, retry_stream, returned_stream
-from spark_streams.source.group.counting_server import refuse_where_nothing_is_counted
+from spark_streams.source.group.counting_server import require_entry_counts
 from spark_streams.wire.address.address import Address
 from spark_streams.wire.connection.connection import Connection
 from tests.deadletter.making import SMALL
@@ -28,7 +28,7 @@ WAITING, BACK = retry_stream("s", "g", 1), returned_stream("s", "g")
 def _server_of_queries(server: Server) -> None:
     """Only queries bring entries back, and they refuse a server that counts nothing (Redis 6.2)."""
     with Connection(Address.parse(server.url)) as connection:
-        refuse_where_nothing_is_counted(connection)
+        require_entry_counts(connection)
 
 
 def fill(client: redis.Redis, count: int, start: int = 0) -> list[bytes]:

@@ -12,7 +12,7 @@ import redis
 from spark_streams.errors import DataLossError, StreamStateError
 from spark_streams.model.ids import StreamId
 from spark_streams.source.findings.count_entries import count_read
-from spark_streams.source.group.counting_server import refuse_where_nothing_is_counted
+from spark_streams.source.group.counting_server import require_entry_counts
 from spark_streams.source.stream_reader import StreamReader
 from spark_streams.spark.read_limits import ReadMaxRows
 from spark_streams.wire.address.address import Address
@@ -40,7 +40,7 @@ def test_entries_may_leave_while_they_are_counted(server: Server, client: redis.
     ids = add(client, 900)
     at = iter(range(4, 300, 7))
     with Connection(Address.parse(server.url)) as connection:
-        refuse_where_nothing_is_counted(connection)
+        require_entry_counts(connection)
         head = stream_states(connection, ["s"])["s"]
 
         def removed(*_: object) -> None:
