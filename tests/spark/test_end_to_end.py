@@ -194,7 +194,7 @@ def test_what_a_stream_cannot_do_is_named(spark: SparkSession, server: Server, t
         spark.read.format("rstream").options(url=server.url, streams="s", group="g").load().collect()
     with pytest.raises(Exception, match="RSTREAM_SCHEMA.*column 'v' is a VARIANT"):
         append(spark.sql("SELECT parse_json('1') AS v"), server, "s")
-    with pytest.raises(Exception, match="RSTREAM_SCHEMA.*cast it to a string"):
+    with pytest.raises(Exception, match="RSTREAM_SCHEMA.*Cast it to a string"):
         append(spark.sql("SELECT INTERVAL '1-2' YEAR TO MONTH AS v"), server, "s")
     with pytest.raises(Exception, match="RSTREAM_SCHEMA.*cannot be read as"):
         drain(read_stream(spark, server, "v INTERVAL YEAR TO MONTH", streams="s"), tmp_path)

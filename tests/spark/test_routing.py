@@ -121,7 +121,7 @@ def test_without_the_metadata_columns_it_says_what_to_declare(spark: SparkSessio
     with pytest.raises(SchemaError, match="need column _stream, _id, _fields, .*Declare"):
         route_dead_letters(spark.range(1), "true", "x")
     frame = spark.sql("SELECT '' AS _stream, '' AS _id, map('a', 'b') AS _fields")
-    with pytest.raises(SchemaError, match="'_fields' is map<string,string>, .*declare it MAP<BINARY, BINARY>"):
+    with pytest.raises(SchemaError, match="'_fields' is map<string,string>, .*Declare it MAP<BINARY, BINARY>"):
         route_dead_letters(frame, "true", "x")
 
 

@@ -275,7 +275,7 @@ def test_named_writes_within_foreach_batch_are_written_once(
         append(rows.where("id < 25"), server, "low", transaction="low")
         named = spark_streams.transaction("high", rows, _number, "read over Spark Connect alone")
         append(rows.where("id >= 5").repartition(2), server, "high", **named)
-        with pytest.raises(PySparkException, match="and Spark says that it is in batch"):
+        with pytest.raises(PySparkException, match="but Spark runs this write in batch"):
             append(rows, server, "high", **{**named, "transactionBatch": str(_number + 1)})
         with pytest.raises(InvalidOptionError, match="is called in micro-batch"):
             spark_streams.transaction("high", rows, _number + 1, "")
