@@ -92,7 +92,7 @@ def forgets_what_a_crash_left(patch: pytest.MonkeyPatch) -> None:
 
 
 def does_not_hold_groups_against_the_checkpoint(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("spark_streams.source.findings.diagnosis._One._above", lambda *given: None)
+    patch.setattr("spark_streams.source.findings.diagnosis._Stream._above", lambda *given: None)
     patch.setattr(Reconciler, "settle_and_reread", _hardly_asks)
 
 

@@ -383,7 +383,7 @@ def _miscounted(world: World, outcome: Outcome) -> Iterator[str]:
     head, state = snapshot.heads["s"], snapshot.groups["s"]
     assert state is not None
     if world.bookmark:
-        state = state.at(outcome.begin["s"])
+        state = state.as_bookmark(outcome.begin["s"])
     is_shared = state.is_shared(MEMBER)
     # What is pending above a group that was set back is acknowledged: it will be delivered again.
     pending = {one for one in group.pending if one[1] <= _number(state.last_delivered)}

@@ -1,19 +1,20 @@
-"""How many entries the streams have ever had, up to where the query stands: what is missing of the rest is lost. Pure,
-but for one question that may have to be asked.
+"""Account of a stream: how many of the entries it ever had were read, are still to be read, or are lost.
+
+Pure, except for a question to the server that may be necessary.
 
 For each stream
 
-    added = read + what the stream holds above the group's position + what is lost and not yet noticed
+    added = read + entries above the group's position + entries that are lost and not yet reported
 
-`added` is the server's count of all XADDs (entries-added). `read` is ours: what was delivered, and what was noticed to
-be lost. It travels with the checkpoint. So the server's own count of what a group has read (entries-read), which XDEL
-ahead of the group, XGROUP SETID and XGROUP CREATE at an id make it forget, is asked only if nothing else is known, or
-if others read from the group, too. How many entries were read is a property of a position: a group that stands where
-the checkpoint stands has read what the checkpoint says, whatever the server has forgotten.
+`added` is the server's count of all XADDs (entries-added). `read` is the query's count: entries that were delivered,
+and entries that were reported as lost. It is saved with the checkpoint. The server's own count of what a group has read
+(entries-read) is used only if nothing else is known, or if other consumers read from the group: after XDEL ahead of the
+group, XGROUP SETID or XGROUP CREATE at an ID, the server no longer knows it. The number of entries read is a property
+of a position: a group at the checkpoint's position has read what the checkpoint says, whatever the server knows.
 
-What the stream holds above the position is known at two moments: when the group has read all there is, and when the
-stream begins above the position. Trimming takes the oldest entries first, so what is trimmed unread is noticed at once;
-what is deleted (XDEL) amid unread entries, when the group has come to the end.
+The number of entries above the position is known at two moments: when the group has read all entries, and when the
+stream begins above the position. Trimming takes the oldest entries first, so entries trimmed unread are noticed at
+once. Entries deleted (XDEL) amid unread ones are noticed when the group has read all entries.
 """
 
 from __future__ import annotations
@@ -31,18 +32,21 @@ from spark_streams.source.membership import Membership
 from spark_streams.source.offset import Count, Offset
 from spark_streams.wire.replies.xinfo import StreamState
 
-# Asks the server how many entries a stream has ever had up to a position; None: nobody can tell.
+# Asks the server how many entries a stream has ever had up to a position; None: unknown.
 CountUpTo = Callable[[str, StreamState, StreamId], int | None]
 
 
 @dataclass(frozen=True)
 class Known:
-    """What a run knows of one stream. count: at its group's position; None: nothing. at: that position, if nobody has
-    read since. jumps_at: the position, if the server counts what is lost above it as read when the group reads on.
-    Newer servers do, older ones never (FACTS R16). unlogged: entries that `count` has as lost, and no offset yet."""
+    """What a run knows of one stream.
+
+    count: at its group's position, None: unknown; position: that position, if the query has read no entry since;
+    jumps_at: the position, if the server counts entries lost above it as read when the group reads on (newer servers
+    do, FACTS R16); unlogged: lost entries that `count` has and no offset yet.
+    """
 
     count: Count | None = None
-    at: StreamId | None = None
+    position: StreamId | None = None
     jumps_at: StreamId | None = None
     unlogged: int = 0
 
@@ -52,13 +56,13 @@ NOTHING = Known()
 
 @dataclass(frozen=True)
 class Books:
-    """What is known of one stream when its account is drawn up.
+    """What is known of one stream when its account is computed.
 
-    state: its group. run: what this run knows. logged: what the checkpoint knows, at `logged_at`. reserved: how many
-    entries above the checkpoint are reserved for the query; None: what this run knows holds. has_token: there is a
-    checkpoint. is_shared: others read from the group. made_amid: this run has made the group, at an entry that the
-    stream had. ask: the server, how many entries the stream has ever had up to a position; None: nobody can tell.
-    estimate: the count at the checkpoint, if it is only estimated and the tasks' notes are gone.
+    state: of its group; ask: asks the server how many entries the stream has ever had up to a position, None: unknown;
+    run: what this run knows; logged: what the checkpoint knows, at `logged_at`; reserved: how many entries above the
+    checkpoint are reserved for the query, None: as this run knows; has_token: there is a checkpoint; is_shared: other
+    consumers read from the group; made_amid: this run has created the group, at an entry that the stream had; estimate:
+    the count at the checkpoint, if it is only estimated and the tasks' notes no longer exist.
     """
 
     head: StreamState
@@ -75,26 +79,26 @@ class Books:
 
     @property
     def position(self) -> StreamId:
-        """The group's."""
+        """The group's position."""
         return self.state.last_delivered
 
     @property
     def held(self) -> int | None:
-        """How many entries the stream holds above the position; None: that cannot be told."""
+        """How many entries the stream has above the position; None: unknown."""
         return held_above(self.head, self.position)
 
     @cached_property
     def up_to(self) -> int | None:
-        """How many entries the stream has ever had up to the position; None: nobody can tell."""
+        """How many entries the stream has ever had up to the position; None: unknown."""
         return self._up_to(self.position)
 
     @property
     def up_to_reserved(self) -> int | None:
-        """The same of a query that began ahead of the stream, in what was added since: up to where it stands, and what
-        is reserved for it above. None: nobody can tell, or nothing that was added below it is left."""
+        """The same for a query that began ahead of the stream: up to its position, and the entries reserved above it.
+        None: unknown, or the stream no longer has an entry below the position."""
         begun, reserved = (self.position, 0) if self.reserved is None else (self.logged_at, self.reserved)
-        there = None if held_above(self.head, begun) is not None else self._up_to(begun)
-        return None if there is None else there + reserved
+        up_to = None if held_above(self.head, begun) is not None else self._up_to(begun)
+        return None if up_to is None else up_to + reserved
 
     def _up_to(self, position: StreamId) -> int | None:
         held = held_above(self.head, position)
@@ -103,8 +107,8 @@ class Books:
 
 @dataclass(frozen=True)
 class Balance:
-    """count: what is known at the group's position; None: nobody can tell until the group has come to the end. lost:
-    entries above it that are lost, and were not noticed before. jumps_at: see Known."""
+    """Result of an account. count: at the group's position, None: unknown until the group has read all entries; lost:
+    entries above it that are lost and were not reported before; jumps_at: see Known."""
 
     count: Count | None
     lost: int = 0
@@ -113,38 +117,38 @@ class Balance:
 
 @dataclass(frozen=True)
 class Account:
-    """What a run knows of its streams. Each step returns it as it is then."""
+    """What a run knows of its streams. Each step returns the new account."""
 
-    of: Mapping[str, Known] = field(default_factory=dict)
+    by_stream: Mapping[str, Known] = field(default_factory=dict)
 
     @property
     def counts(self) -> dict[str, Count]:
-        """What is known of each stream, at its group's position."""
-        return {stream: known.count for stream, known in self.of.items() if known.count is not None}
+        """The known count of each stream, at its group's position."""
+        return {stream: run_count.count for stream, run_count in self.by_stream.items() if run_count.count is not None}
 
-    def held(
+    def compare(
         self,
         begin: Offset,
         snapshot: Snapshot,
         above: Mapping[str, int] | None,
         member: Membership,
-        made: Mapping[str, Start],
+        created: Mapping[str, Start],
         count_up_to: CountUpTo,
     ) -> tuple[Account, list[Finding]]:
-        """Hold what the streams have against what was read of them: what is missing is lost.
+        """Compare the streams with what was read of them. Return the new account, and missing entries as losses.
 
-        above: how many entries are reserved above the checkpoint, where only that is known; None: go on from what this
-        run knows. made: where this run has made groups. count_up_to: called only if nothing else tells.
+        above: how many entries are reserved above the checkpoint, None: as this run knows; created: starts of groups
+        that this run has created; count_up_to: called only if the count is unknown otherwise.
         """
-        found, lost = dict(self.of), []
+        known_streams, lost = dict(self.by_stream), []
         for stream, state in snapshot.groups.items():
             assert state is not None
-            head, start = snapshot.heads[stream], made.get(stream)
+            head, start = snapshot.heads[stream], created.get(stream)
             books = Books(
                 head,
                 state,
                 partial(count_up_to, stream, head),
-                _moved(found.get(stream, NOTHING), state.last_delivered),
+                _moved(known_streams.get(stream, NOTHING), state.last_delivered),
                 begin.counts.get(stream),
                 begin[stream],
                 None if above is None else above.get(stream, 0),
@@ -153,106 +157,108 @@ class Account:
                 start is not None and start.position == state.last_delivered and start.amid,
                 _estimate(begin, stream),
             )
-            drawn = balance(books)
-            at = None if drawn.count is None else state.last_delivered
-            found[stream] = Known(drawn.count, at, drawn.jumps_at, books.run.unlogged + drawn.lost)
-            if drawn.lost:
-                lost.append(_entries_lost(stream, drawn.lost, state.last_delivered))
-        return Account(found), lost
+            result = balance(books)
+            position = None if result.count is None else state.last_delivered
+            known_streams[stream] = Known(result.count, position, result.jumps_at, books.run.unlogged + result.lost)
+            if result.lost:
+                lost.append(_entries_lost(stream, result.lost, state.last_delivered))
+        return Account(known_streams), lost
 
-    def told(self, states: Mapping[str, GroupState]) -> dict[str, GroupState]:
-        """The groups, with how many entries they have read where the server does not tell. If others read from one,
-        too, only the server may say so."""
-        found = dict(states)
+    def with_entries_read(self, states: Mapping[str, GroupState]) -> dict[str, GroupState]:
+        """Return the groups with the number of entries read, if the server does not know it. For a group that other
+        consumers read from, too, only the server's number counts."""
+        new_states = dict(states)
         for stream, count in self.counts.items():
-            state = found.get(stream)
+            state = new_states.get(stream)
             if state is not None and (state.stands is not None or (state.entries_read is None and not count.shared)):
-                found[stream] = state._replace(entries_read=count.read)
-        return found
+                new_states[stream] = state._replace(entries_read=count.read)
+        return new_states
 
-    def took(self, ranges: Iterable[EntryRange]) -> Account:
-        """These were delivered, or are to be read. How many entries an estimated range has, its tasks tell."""
-        found = dict(self.of)
+    def with_reserved(self, ranges: Iterable[EntryRange]) -> Account:
+        """Return the account after these ranges were reserved. The tasks count the entries of an estimated range."""
+        known_streams = dict(self.by_stream)
         for entries in ranges:
-            known = found.get(entries.stream, NOTHING)
-            count = known.count
+            run_count = known_streams.get(entries.stream, NOTHING)
+            count = run_count.count
             if count is not None:
                 read = count.read + entries.count
                 count = count._replace(read=read) if entries.counted else count._replace(before=True)
-            found[entries.stream] = replace(known, count=count, at=None)
-        return Account(found)
+            known_streams[entries.stream] = replace(run_count, count=count, position=None)
+        return Account(known_streams)
 
-    def reserved(
+    def after_reservation(
         self,
         heads: Mapping[str, StreamState],
         before: Mapping[str, GroupState],
         reserved: Reserved,
         member: Membership,
     ) -> tuple[Account, list[Finding]]:
-        """These were delivered. What a stream held at the last look and the group was not given when it had come to
-        the end of that is lost. A group that got nothing has come to the end; a bookmark (noAck) has come to where the
-        batch ends, above which an AvailableNow run does not read. heads, before: the streams and the groups at the last
-        look."""
-        found, lost = dict(self.took(reserved.ranges).of), []
+        """Return the account after a reservation, and losses: entries that a stream had at the trigger's snapshot and
+        the group was not given, although it has read to the end of that snapshot.
+
+        A group that got no entry is at the end. A bookmark (noAck) is at the end of the batch, above which an
+        AvailableNow run does not read. heads, before: streams and groups of the snapshot.
+        """
+        known_streams, lost = dict(self.with_reserved(reserved.ranges).by_stream), []
         ends = {entries.stream: entries.last for entries in reserved.ranges}
         for stream, state in reserved.states.items():
-            known = found[stream] = _moved(found.get(stream, NOTHING), state.last_delivered)
-            count, head = known.count, heads[stream]
+            run_count = known_streams[stream] = _moved(known_streams.get(stream, NOTHING), state.last_delivered)
+            count, head = run_count.count, heads[stream]
             if count is None:
                 continue
             if state.is_shared(member):
-                found[stream] = replace(known, count=count._replace(shared=True))
+                known_streams[stream] = replace(run_count, count=count._replace(shared=True))
                 continue
             end = head.last if state.stands is None else state.last_delivered
             if ends.get(stream, end) == head.last and not count.before and head.added is not None:
                 missed = _unread(count, head.added)
-                # More was read than was ever added: of a bookmark, that shows the next diagnosis that the server came
-                # back from an older state.
+                # A bookmark keeps a count above what was ever added: so the next diagnosis notices that the server has
+                # returned to an older state.
                 read = head.added if state.stands is None else max(count.read, head.added)
                 count = count._replace(read=read, missed=count.missed + missed)
-                found[stream] = replace(known, count=count, unlogged=known.unlogged + missed)
+                known_streams[stream] = replace(run_count, count=count, unlogged=run_count.unlogged + missed)
                 if missed:
                     lost.append(_entries_lost(stream, missed, before[stream].last_delivered))
-        return Account(found), lost
+        return Account(known_streams), lost
 
     def logged(self) -> Account:
-        """The next offset has what is counted so far."""
-        return Account({stream: replace(known, unlogged=0) for stream, known in self.of.items()})
+        """Return the account after its losses are in the next offset."""
+        return Account({stream: replace(run_count, unlogged=0) for stream, run_count in self.by_stream.items()})
 
-    def know(self, counts: Mapping[str, Count]) -> Account:
-        """What the checkpoint knows, of streams of which this run does not know more."""
-        better = {stream: one for stream, one in self.counts.items() if not one.before or stream not in counts}
+    def with_counts(self, counts: Mapping[str, Count]) -> Account:
+        """Return the account with the checkpoint's counts, for streams of which this run knows no more."""
+        better = {stream: count for stream, count in self.counts.items() if not count.before or stream not in counts}
         return self._with({**counts, **better})
 
     def share(self, streams: Collection[str]) -> Account:
-        """Others have read from their groups, too."""
+        """Return the account after other consumers have read from these groups."""
         return self._with({s: count._replace(shared=True) for s, count in self.counts.items() if s in streams})
 
     def forget(self, streams: Collection[str]) -> Account:
-        """What was read of these up to where their groups stand is not known."""
-        return Account({stream: known for stream, known in self.of.items() if stream not in streams})
+        """Return the account without these streams: what was read of them is unknown."""
+        return Account({stream: run_count for stream, run_count in self.by_stream.items() if stream not in streams})
 
     def at_checkpoint(self, remaining: Mapping[str, int]) -> dict[str, Count]:
-        """What is known, for the checkpoint. remaining: how many entries of each stream are reserved above it."""
+        """Return the counts for the checkpoint. remaining: how many entries of each stream are reserved above it."""
         return {s: count._replace(read=count.read - remaining.get(s, 0)) for s, count in self.counts.items()}
 
     def _with(self, counts: Mapping[str, Count]) -> Account:
-        new = {stream: replace(self.of.get(stream, NOTHING), count=count) for stream, count in counts.items()}
-        return Account({**self.of, **new})
+        new = {stream: replace(self.by_stream.get(stream, NOTHING), count=count) for stream, count in counts.items()}
+        return Account({**self.by_stream, **new})
 
 
 def _estimate(checkpoint: Offset, stream: str) -> int | None:
-    """The count at the checkpoint's position by the planned size of its last batch, if no exact one is known."""
+    """Return the count at the checkpoint from the planned size of its last batch, if it is not known exactly."""
     count, share = checkpoint.counts.get(stream), checkpoint.shares.get(stream)
     return None if count is None or not count.before or share is None else count.read + share.count
 
 
-def _moved(known: Known, position: StreamId) -> Known:
-    """The group may stand elsewhere: what the server had yet to count as read, it has counted now."""
-    if known.jumps_at is None or position <= known.jumps_at:
-        return known
-    count = None if known.count is None else known.count._replace(missed=0)
-    return replace(known, count=count, jumps_at=None)
+def _moved(run_count: Known, position: StreamId) -> Known:
+    """Return what is known after the group has moved: the server now counts as read what it had not counted yet."""
+    if run_count.jumps_at is None or position <= run_count.jumps_at:
+        return run_count
+    count = None if run_count.count is None else run_count.count._replace(missed=0)
+    return replace(run_count, count=count, jumps_at=None)
 
 
 def _unread(count: Count, added: int) -> int:
@@ -264,24 +270,24 @@ def _entries_lost(stream: str, entries: int, above: StreamId) -> Finding:
 
 
 def held_above(head: StreamState, position: StreamId) -> int | None:
-    """How many entries the stream holds above a position; None where that cannot be told."""
+    """Return how many entries the stream has above a position; None: unknown."""
     if head.length == 0 or position >= head.last:
         return 0
     return head.length if head.first is not None and head.first > position else None
 
 
 def balance(books: Books) -> Balance:
-    """Draw up the account of one stream."""
+    """Compute the account of one stream."""
     head, added = books.head, books.head.added
     if added is None:
         return Balance(None)
-    known = _known(books, added)
-    count = _shared(books, added, known) if books.is_shared else _own(books, added, known)
+    known_count = _last_count(books, added)
+    count = _shared(books, added, known_count) if books.is_shared else _own(books, added, known_count)
     if count is None:
         return Balance(None)
     if books.position > head.last or count.ahead:
-        # The query began above all that its stream had so far: what is added below it is none of ours. If that is
-        # trimmed before it was seen, it counts as lost: nobody can tell it from what lay above.
+        # The query began above all entries that its stream had, so entries added below are not for it. If they are
+        # trimmed before a snapshot has them, they count as lost, like entries above.
         read = books.up_to if books.position > head.last else books.up_to_reserved
         count = count if read is None else count._replace(read=read)
     return _balanced(books, added, count, _missing(books, added, count))
@@ -292,7 +298,7 @@ def _missing(books: Books, added: int, count: Count) -> int:
 
 
 def _balanced(books: Books, added: int, count: Count, lost: int) -> Balance:
-    """The count once the loss is noticed."""
+    """Return the balance with this loss reported."""
     held, state, jumps_at = books.held, books.state, books.run.jumps_at
     read = count.read if held is None else added - held
     missed = count.missed if state.entries_read is None else read - state.entries_read
@@ -301,66 +307,67 @@ def _balanced(books: Books, added: int, count: Count, lost: int) -> Balance:
     return Balance(Count(read, added, missed, count.shared, books.position > books.head.last), lost, jumps_at)
 
 
-def _known(books: Books, added: int) -> Count | None:
-    """What this run knows, or the checkpoint; None, if that was of another stream under this name."""
-    known = books.run.count
-    if known is not None and known.before:  # the tasks have told since
-        known = books.logged
-    return None if known is None or added < known.added else known
+def _last_count(books: Books, added: int) -> Count | None:
+    """Return the count of this run, or of the checkpoint. None: it belongs to an earlier stream of this name."""
+    count = books.run.count
+    if count is not None and count.before:  # the tasks have counted since
+        count = books.logged
+    return None if count is None or added < count.added else count
 
 
-def _shared(books: Books, added: int, known: Count | None) -> Count | None:
-    """Only the server can tell what others have read; but what was read up to a position does not change."""
-    told = books.state.entries_read
-    if told is None or not books.state.counted:  # an estimate takes what was trimmed for read
-        before = _at_this_position(books, known)
-        if before is not None or told is None:
+def _shared(books: Books, added: int, known_count: Count | None) -> Count | None:
+    """Return the count of a shared group. Only the server counts what other consumers have read, but the number of
+    entries up to a position does not change."""
+    server_count = books.state.entries_read
+    if server_count is None or not books.state.counted:  # an estimate counts trimmed entries as read
+        before = _at_this_position(books, known_count)
+        if before is not None or server_count is None:
             return None if before is None else Count(before, added, shared=True)
-    read = told + (0 if known is None else known.missed)
+    read = server_count + (0 if known_count is None else known_count.missed)
     if books.run.count is not None and read < books.run.count.read:
-        # A replica of Redis 7.0 became the master: it was not told what groups have read (FACTS R90).
+        # A replica of Redis 7.0 became the master: it does not have the groups' entries-read (FACTS R90).
         if books.up_to is None:
             return None
         read = books.up_to
-    return Count(read, added, read - told, shared=True)
+    return Count(read, added, read - server_count, shared=True)
 
 
-def _at_this_position(books: Books, known: Count | None) -> int | None:
-    if known is not None and books.run.at == books.position:
-        return known.read
+def _at_this_position(books: Books, known_count: Count | None) -> int | None:
+    if known_count is not None and books.run.position == books.position:
+        return known_count.read
     logged = books.logged
     if logged is None or logged.shared or logged.before or books.logged_at != books.position:
         return None
     return None if books.head.added is None or books.head.added < logged.added else logged.read + books.run.unlogged
 
 
-def _own(books: Books, added: int, known: Count | None) -> Count | None:
-    """Nobody else reads from the group. If somebody has moved it below the checkpoint since it was set there, what is
-    known is of another position."""
+def _own(books: Books, added: int, known_count: Count | None) -> Count | None:
+    """Return the count of a group that no other consumer reads from. If another client has moved it below the
+    checkpoint, the known counts belong to another position."""
     if books.estimate is not None and books.held is not None and not books.state.counted:
-        # Somebody has made the group again. The server's own count takes what was trimmed since for read.
+        # Another client has created the group again. The server counts entries trimmed since then as read.
         return Count(min(books.estimate, added - books.held), added)
-    if known is None or known.shared or known.before:
-        return _first(books, added, 0 if known is None else known.missed)
+    if known_count is None or known_count.shared or known_count.before:
+        return _first(books, added, 0 if known_count is None else known_count.missed)
     if books.position < books.logged_at:
         return _first(books, added, 0)
     if books.reserved is None:
-        return known
-    logged = books.logged or known
+        return known_count
+    logged = books.logged or known_count
     if logged.shared or logged.before:
-        return known
+        return known_count
     return logged._replace(read=logged.read + books.reserved + books.run.unlogged)
 
 
 def _first(books: Books, added: int, missed: int) -> Count | None:
-    """What the server says, if this run and the checkpoint know nothing."""
-    head, told = books.head, books.state.entries_read
-    read = None if told is None else told + missed
+    """Return the server's count, if this run and the checkpoint have none."""
+    head, server_count = books.head, books.state.entries_read
+    read = None if server_count is None else server_count + missed
     if read is None or (head.length and books.position >= head.last):
-        # The group has read all there is, or its past is not known: what it has missed was before our time.
+        # The group has read all entries, or its past is unknown: its losses are older than the query.
         return None if books.up_to is None else Count(books.up_to, added, missed)
-    # An earlier run may have made it, ahead of the stream: then what was added below it since is not in its count. It
-    # was amid the stream if all that lies below it was there when it was made.
+    # An earlier run may have created the group ahead of the stream. Then entries added below it since are not in its
+    # count. If all entries below it existed when it was created, it was amid the stream.
     may_be_ahead = not books.has_token and books.held is None and not books.made_amid
     if may_be_ahead and books.up_to is not None and books.up_to - (added - head.length) != read:
         read = books.up_to

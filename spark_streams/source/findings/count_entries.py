@@ -1,8 +1,8 @@
-"""Counting the entries of a range, where neither the server nor the checkpoint knows how many they are.
+"""Counting the entries of a range, if neither the server nor the checkpoint knows their number.
 
-XRANGE, page by page, looking at nothing but the pages' lengths. It costs as much as reading the range, so it is done
-only once for a group that begins in the middle of a stream, where a server has come back from an older state, and with
-noAck where entries were trimmed amid a batch.
+XRANGE, page by page, using only the pages' lengths. It costs as much as reading the range. So it is done only once for
+a group that begins in the middle of a stream, if a server has returned to an older state, and with noAck if entries
+were trimmed amid a batch.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ from spark_streams.wire.connection.server import Server
 from spark_streams.wire.entries.decode import EntryPage, decode_entries
 from spark_streams.wire.replies.xinfo import StreamState, stream_states
 
-_FIRST_PAGE = 10  # entries; their size is not known yet
+_FIRST_PAGE = 10  # entries; their sizes are still unknown
 _PAGE_BYTES = 4 << 20
 _LARGEST_PAGE = 10_000  # entries
-_FROM_BELOW = 3  # how often what lies below a position is counted while entries leave the stream
+_ATTEMPTS = 3  # at counting from below while entries leave the stream
 
 
 def count_between(server: Server, stream: str, after: StreamId, last: StreamId) -> int:
-    """How many entries with after < id ≤ last the stream holds. Raises ServerReplyError and kin."""
+    """Return how many entries with after < ID ≤ last the stream has. Raises ServerReplyError."""
     return sum(_pages(server, stream, after, last))
 
 
 def count_missing(server: Server, stream: str, ids: Sequence[bytes]) -> int:
-    """How many of these entries the stream does not hold. Raises ServerError."""
-    return sum(not reply for reply in server.execute_each([("XRANGE", stream, one, one) for one in ids]))
+    """Return how many of these entries the stream does not have. Raises ServerError."""
+    return sum(not reply for reply in server.execute_each([("XRANGE", stream, entry_id, entry_id) for entry_id in ids]))
 
 
 def count_read(server: Server, stream: str, head: StreamState, position: StreamId) -> int | None:
-    """How many entries the stream has ever had up to a position, if none above it is lost yet; None where the server
-    does not count (before Redis 7). Counted from both sides at a time, until one is done.
+    """Return how many entries the stream has ever had up to a position, if none above it is lost; None: the server does
+    not count (before Redis 7). Both sides are counted in turn, until one is complete.
 
-    What lies below the position may leave the stream meanwhile (others remove what is acknowledged): where some has,
-    what was counted there is worth nothing, and it is counted anew.
+    Entries below the position may leave the stream meanwhile, because other clients remove acknowledged ones. The
+    result from below is then wrong, and counting begins again.
     """
-    for _ in range(_FROM_BELOW):
+    for _ in range(_ATTEMPTS):
         if head.added is None:
             return None
         held = held_above(head, position)
@@ -53,20 +53,21 @@ def count_read(server: Server, stream: str, head: StreamState, position: StreamI
         if is_from_above:
             return read
         before, head = head, stream_states(server, [stream])[stream]
-        if _left(head) == _left(before):
+        if _removed(head) == _removed(before):
             return read
     return None if head.added is None else head.added - count_between(server, stream, position, head.last)
 
 
-def _left(head: StreamState) -> int | None:
-    """How many entries are in the stream no more."""
+def _removed(head: StreamState) -> int | None:
+    """Return how many entries have left the stream."""
     return None if head.added is None else head.added - head.length
 
 
 def _from_both_sides(
     server: Server, stream: str, head: StreamState, added: int, position: StreamId
 ) -> tuple[int, bool]:
-    """How many entries the stream has ever had up to a position; whether that comes from what lies above it."""
+    """Return how many entries the stream has ever had up to a position, and whether the upper side was
+    complete first."""
     below = above = 0
     upwards = _pages(server, stream, position, head.last)
     downwards = _pages(server, stream, MIN_ID, position)
@@ -82,19 +83,19 @@ def _from_both_sides(
 
 
 def entries_up_to(server: Server, stream: str, head: StreamState, position: StreamId) -> Evidence:
-    """Return how many entries the stream has ever had up to a position. Raises ServerReplyError and kin."""
+    """Return how many entries the stream has ever had up to a position. Raises ServerReplyError."""
     if any(_pages(server, stream, position.previous(), position)):
         return Evidence(has_entry=True)
     return Evidence(up_to=count_read(server, stream, head, position))
 
 
 def _pages(server: Server, stream: str, after: StreamId, last: StreamId) -> Iterator[int]:
-    """The lengths of the pages of a range."""
+    """Iterate over the lengths of the pages of a range."""
     sizer = PageSizer(_FIRST_PAGE, _LARGEST_PAGE, _PAGE_BYTES)
-    there = server.connection_for(stream)
+    connection = server.connection_for(stream)
     while after < last:
-        there.request(pack("XRANGE", stream, b"(" + bytes(after), bytes(last), "COUNT", sizer.size))
-        reply = there.receive()
+        connection.request(pack("XRANGE", stream, b"(" + bytes(after), bytes(last), "COUNT", sizer.size))
+        reply = connection.receive()
         try:
             page = decode_entries(reply)
         except ServerReplyError as error:
@@ -109,43 +110,43 @@ def _pages(server: Server, stream: str, after: StreamId, last: StreamId) -> Iter
 
 
 def nth_from(server: Server, stream: str, position: StreamId, entries: int) -> StreamId:
-    """The position that lies so many entries above another one, or below it where they are less than 0; the stream's
-    end where there are not so many. Raises ServerReplyError and kin."""
+    """Return the position this number of entries above another one, or below it if the number is negative. If the
+    stream has fewer, return its end. Raises ServerReplyError."""
     if entries > 0:
-        at = position
+        last_id = position
         for page in _walk(server, stream, b"(" + bytes(position), MAX_ID, entries):
-            at = page.last_id or at
-        return at
-    found, at = 0, position
-    # The position is the entry below the last one of these.
+            last_id = page.last_id or last_id
+        return last_id
+    count, last_id = 0, position
+    # The position is that of the entry below the last one of these.
     for page in _walk(server, stream, bytes(position), MIN_ID, 1 - entries):
-        found, at = found + page.count, page.last_id or at
-    return at if found > -entries else MIN_ID
+        count, last_id = count + page.count, page.last_id or last_id
+    return last_id if count > -entries else MIN_ID
 
 
 def ids_between(server: Server, stream: str, first: StreamId, last: StreamId) -> Iterator[list[bytes]]:
-    """The ids of the entries with first ≤ id ≤ last, page by page. Raises ServerReplyError and kin."""
+    """Iterate over the IDs of the entries with first ≤ ID ≤ last, page by page. Raises ServerReplyError."""
     if first <= last:
         for page in _walk(server, stream, bytes(first), last):
             yield page.ids().to_pylist()
 
 
-def _walk(server: Server, stream: str, bound: bytes, end: StreamId, most: int | None = None) -> Iterator[EntryPage]:
-    """The pages of a range, so many entries at most: downwards where it ends at MIN_ID."""
+def _walk(server: Server, stream: str, bound: bytes, end: StreamId, limit: int | None = None) -> Iterator[EntryPage]:
+    """Iterate over the pages of a range, up to `limit` entries; downwards if the range ends at MIN_ID."""
     command, sizer = "XREVRANGE" if end == MIN_ID else "XRANGE", PageSizer(_FIRST_PAGE, _LARGEST_PAGE, _PAGE_BYTES)
-    there = server.connection_for(stream)
-    while most is None or most > 0:
-        asked = sizer.size if most is None else min(sizer.size, most)
-        there.request(pack(command, stream, bound, bytes(end), "COUNT", asked))
-        reply = there.receive()
+    connection = server.connection_for(stream)
+    while limit is None or limit > 0:
+        requested = sizer.size if limit is None else min(sizer.size, limit)
+        connection.request(pack(command, stream, bound, bytes(end), "COUNT", requested))
+        reply = connection.receive()
         try:
             page = decode_entries(reply)
         except ServerReplyError as error:
             raise while_reading(f"{command} of {stream!r} at {server.address}", error, stream) from None
         if page.last_id is not None:
             yield page
-        if page.last_id is None or page.count < asked:
+        if page.last_id is None or page.count < requested:
             return
         bound = b"(" + bytes(page.last_id)
-        most = None if most is None else most - page.count
+        limit = None if limit is None else limit - page.count
         sizer.learn(page.count, len(reply))

@@ -1,9 +1,9 @@
-"""Entries that are lost: an error that names them, or counted and passed over.
+"""Reporting lost entries: an error that names them, or a count, by failOnDataLoss.
 
-Each loss is a finding (group.finding): of the diagnosis, of the account of what was read, or of whoever reads a batch
-again. The table of remedies says what becomes of it, by failOnDataLoss. The counts are logged, shown in the query's
-progress, and written into the next offset (`losses`). If there is nothing to read, a batch of no entries carries them
-(microbatch.trigger), so that a restart does not count them again.
+Each loss is a finding: of the diagnosis, of the account, or of a batch that is read again. The table of remedies
+decides what the query does. The counts are logged, shown in the query's progress, and written into the next offset
+(`losses`). If there is nothing to read, a batch without entries carries them (microbatch.trigger), so that no run
+counts them again.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _log = logging.getLogger("spark_streams.source")
 
 @dataclass
 class DataLoss:
-    """The losses of one run. allowed: failOnDataLoss=false. counts: entries that this run has passed over, per stream.
-    unlogged: those of them that no offset has yet."""
+    """Losses of one run. allowed: failOnDataLoss=false; counts: lost entries, per stream; unlogged: those of them that
+    no offset has yet."""
 
     allowed: bool
     place: Place
@@ -32,8 +32,8 @@ class DataLoss:
     unlogged: Counter[str] = field(default_factory=Counter)
 
     def report(self, *findings: Finding, accepted: bool = False) -> None:
-        """Raise the error of the first finding that has one; else count what is lost, and log each of them. accepted: a
-        run with failOnDataLoss=false has found them."""
+        """Raise the error of the first finding that has one. Otherwise count and log the losses. accepted: a run with
+        failOnDataLoss=false has found them."""
         remedies = [(finding, remedy_of(finding, self.allowed or accepted)) for finding in findings]
         for finding, remedy in remedies:
             if remedy.error is not None:
@@ -42,17 +42,17 @@ class DataLoss:
             self._note(finding, remedy)
 
     def _note(self, finding: Finding, remedy: Remedy) -> None:
-        told = f"{problem_of(finding, self.place)}. The query {remedy.does}"
+        line = f"{problem_of(finding, self.place)}. The query {remedy.does}"
         if Act.COUNT in remedy.acts and finding.lost != 0:
             entries = finding.lost or 1
             self.counts[finding.stream] += entries
             self.unlogged[finding.stream] += entries
-            _log.warning(_AT_LEAST if finding.lost is None else _COUNTED, told, finding.stream, entries)
+            _log.warning(_AT_LEAST if finding.lost is None else _COUNTED, line, finding.stream, entries)
         else:
-            at = f" ({finding.to.position})" if Act.PUT_GROUP in remedy.acts else ""
-            _log.log(logging.INFO if remedy.is_quiet else logging.WARNING, "%s%s", told, at)
+            new_position = f" ({finding.to.position})" if Act.PUT_GROUP in remedy.acts else ""
+            _log.log(logging.INFO if remedy.is_quiet else logging.WARNING, "%s%s", line, new_position)
 
     def logged(self) -> Counter[str]:
-        """What is counted so far and no offset has: the next one has it."""
-        told, self.unlogged = self.unlogged, Counter()
-        return told
+        """Return the losses that no offset has yet; the next offset has them."""
+        counts, self.unlogged = self.unlogged, Counter()
+        return counts

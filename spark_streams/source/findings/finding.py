@@ -8,7 +8,7 @@ Tasks, claims and replays of a batch report findings of their own; the same tabl
 To add a finding:
 
 1. Add a `Kind` here. Its value is the sentence that docs/reference/data-loss.md shows.
-2. Return it from `diagnosis._One._wrong` (the first match counts) or `explained`, or report it where it is found.
+2. Return it from `diagnosis._Stream._problem` (the first match counts) or `explained`, or report it where it is found.
 3. Add what is wrong to `messages.PROBLEMS`, and its rows to `remedies.SECTIONS`.
 4. If the query is to do something new, add an `Act`, a field of `Repair`, and the step in `Reconciler._carry_out`.
 5. Print the tables into docs/reference/data-loss.md (`python -m tools.reference`). Tests fail if
@@ -24,15 +24,15 @@ from spark_streams.model.ids import MIN_ID, StreamId
 
 
 class Kind(Enum):
-    """What is found of one stream. The value is the sentence that docs/reference/data-loss.md shows."""
+    """Kind of a finding. The value is the sentence that docs/reference/data-loss.md shows."""
 
     STREAM_LEFT = "A stream of the pattern is missing. The query had nothing to read from it."
     PATTERN_STREAM_GONE = "A stream of the pattern is missing. The query had read entries of it, or was to read some."
     STREAM_GONE = "The stream is missing, and so is its group."
     STREAM_REPLACED = "The stream was deleted, and another stream was created under its name."
-    GROUP_GONE = "The group is missing. Its stream is as it was."
-    SERVER_RESTORED = "The server came back from an older state, without entries that the query has seen."
-    DELIVERIES_LOST = "The server came back from an older state: all entries are there, but the group is lower."
+    GROUP_GONE = "The group is missing. Its stream is unchanged."
+    SERVER_RESTORED = "The server returned to an older state, without entries that the query has seen."
+    DELIVERIES_LOST = "The server returned to an older state: all entries are there, but the group is lower."
     GROUP_BEHIND = "The group was set back below the checkpoint, or was created again there."
     CHECKPOINT_OLDER = "The commit mark is above the checkpoint: the checkpoint is an older copy."
     CONSUMER_GONE = "The group no longer has the query's consumer: it was created again, or the consumer was deleted."
@@ -63,17 +63,17 @@ class Start:
     """A position for a group: it delivers the entries above it."""
 
     position: StreamId
-    read: int | None = None  # how many entries the stream has had up to there; None: not known
+    read: int | None = None  # how many entries the stream has had up to there; None: unknown
     amid: bool = False  # the stream had entries up to there when the position was chosen, so that number stays
 
     def words(self) -> tuple[str, ...]:
-        """The option of XGROUP CREATE and SETID that tells the group how many entries it has read."""
+        """Return the option of XGROUP CREATE and SETID that sets how many entries the group has read."""
         return () if self.read is None else ("ENTRIESREAD", str(self.read))
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is found of one stream."""
+    """One finding about one stream."""
 
     kind: Kind
     stream: str
@@ -85,4 +85,4 @@ class Finding:
     lost: int | None = 0  # entries that are lost; None: at least one, and the server cannot tell how many
     committed: int | None = 0  # how many of them were read and committed; None: perhaps some
     other: str = ""  # another consumer of the group
-    what: str = ""  # words for the message, such as which entries
+    detail: str = ""  # words for the message, such as which entries

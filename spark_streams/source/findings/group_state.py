@@ -1,4 +1,4 @@
-"""The consumer group on the server as the driver sees it, in a round trip or two for all streams."""
+"""Consumer groups as the driver sees them, fetched in one or two round trips for all streams."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.reply_errors import is_no_group, is_no_such_key
 from spark_streams.wire.replies.xinfo import StreamState, consumers_in, group_named, read_stream_state, stream_states
 
-_MOMENTS = 5  # how often a stream and its group are looked for at one moment
+_ATTEMPTS = 5  # at reading a stream and its group at the same moment
 
 
 class OtherConsumer(NamedTuple):
@@ -33,86 +33,91 @@ class OtherConsumer(NamedTuple):
 class GroupState(NamedTuple):
     """One stream's group at one moment.
 
-    last_delivered: the group's position; entries_read, lag: Redis' own counts, None where it cannot tell;
-    ours: entries pending for our consumer; known: whether the group has our consumer at all; others: who else is there;
-    counted: whether entries_read is what the server says, and no estimate; released: entries that are pending for
-    nobody (XNACK); the two replies were not made at one moment, so it may be too many; stands: where the group is, if
-    it is a bookmark (noAck): then last_delivered is where the query is.
+    last_delivered: the group's position; entries_read, lag: Redis' own counts, None: unknown; ours: entries pending for
+    the query's consumer; has_consumer: whether the group has the query's consumer; others: all other consumers;
+    counted: whether entries_read is the server's number, and no estimate; released: entries that are pending for no
+    consumer (XNACK), possibly too many, because two replies are compared; stands: position of the group if it is a
+    bookmark (noAck), whose last_delivered is the query's position.
     """
 
     last_delivered: StreamId
     entries_read: int | None
     lag: int | None
     ours: int
-    known: bool = True
+    has_consumer: bool = True
     others: tuple[OtherConsumer, ...] = ()
     counted: bool = True
     released: int = 0
     stands: StreamId | None = None
 
-    def at(self, position: StreamId) -> GroupState:
-        """The group as the bookmark of a query that is at this position."""
-        is_there = self.last_delivered == position
-        read = self.entries_read if is_there else None
+    def as_bookmark(self, position: StreamId) -> GroupState:
+        """Return the group as the bookmark of a query at this position."""
+        is_in_place = self.last_delivered == position
+        read = self.entries_read if is_in_place else None
         return self._replace(last_delivered=position, entries_read=read, lag=None, stands=self.last_delivered)
 
     @property
     def has_others(self) -> bool:
-        """Whether the group has consumers beside ours, also those made by this query, or released entries."""
+        """Whether the group has other consumers, also those that this query has created, or released entries."""
         return bool(self.others) or self.released > 0
 
     def is_shared(self, member: Membership) -> bool:
-        """Whether others read from the group, or did so and released entries; consumers that hold our own claims and
-        pieces are not others."""
+        """Whether other clients read from the group, or have released entries. Consumers that the query has created for
+        claims and pieces do not count."""
         return self.released > 0 or any(not member.owns(other.name) for other in self.others)
 
 
 def fetch_state(
-    server: Server, member: Membership, streams: Sequence[str], known: Mapping[str, StreamState] | None = None
+    server: Server, member: Membership, streams: Sequence[str], cached_heads: Mapping[str, StreamState] | None = None
 ) -> tuple[dict[str, StreamState], dict[str, GroupState | None]]:
-    """Each stream and its group, None where it is gone. Raises WrongKeyTypeError, ServerReplyError.
+    """Return each stream and its group; None: the group does not exist. Raises WrongKeyTypeError, ServerReplyError.
 
-    known: what an earlier look has found. XINFO STREAM sends the first and the last entry along, however large, so only
-    streams whose counts have changed are asked again, in a second round trip.
-    A group that has read nothing yet may have no entries-read; then it is what was added less the lag, where both were
-    seen at one moment.
+    cached_heads: of an earlier call. XINFO STREAM also returns the first and the last entry, however large. So only
+    streams whose counts have changed are fetched again, in a second round trip.
+    A group that has read no entry may lack entries-read. Then it is entries-added minus lag, if both are of the same
+    moment.
     """
-    known = known or {}
+    cached_heads = cached_heads or {}
     commands: list[tuple[str, ...]] = []
     for stream in streams:
-        commands += [("XLEN", stream) if stream in known else ("XINFO", "STREAM", stream), *_questions(member, stream)]
+        commands += [
+            ("XLEN", stream) if stream in cached_heads else ("XINFO", "STREAM", stream),
+            *_group_commands(member, stream),
+        ]
     replies = server.execute_each(commands)
     heads: dict[str, StreamState] = {}
     states: dict[str, GroupState | None] = {}
     for stream, head, groups, consumers in zip(streams, replies, replies, replies, strict=True):
         state = _read_group_state(server, member, stream, groups, consumers)
-        if stream not in known:
+        if stream not in cached_heads:
             heads[stream] = read_stream_state(server, stream, head)
-        elif state is not None and _is_as_before(known[stream], head, state):
-            heads[stream] = known[stream]
+        elif state is not None and _is_unchanged(cached_heads[stream], head, state):
+            heads[stream] = cached_heads[stream]
         states[stream] = state
     heads.update(stream_states(server, [stream for stream in streams if stream not in heads]))
-    for _ in range(_MOMENTS):
-        asked = [s for s, state in states.items() if state and state.entries_read is None and state.lag is not None]
-        asked = [stream for stream in asked if heads[stream].added is not None]
-        if not asked:
+    for _ in range(_ATTEMPTS):
+        uncounted = [s for s, state in states.items() if state and state.entries_read is None and state.lag is not None]
+        uncounted = [stream for stream in uncounted if heads[stream].added is not None]
+        if not uncounted:
             break
-        _look_at_one_moment(server, member, asked, heads, states)
+        _fetch_at_one_moment(server, member, uncounted, heads, states)
     return heads, states
 
 
-def _look_at_one_moment(
+def _fetch_at_one_moment(
     server: Server,
     member: Membership,
     streams: Sequence[str],
     heads: dict[str, StreamState],
     states: dict[str, GroupState | None],
 ) -> None:
-    """Ask for these streams before and after their groups: what was added less the lag, where nobody added between."""
-    commands = [("XINFO", "STREAM", stream) for stream in streams]
-    replies = server.execute_each([
-        reply for again in commands for reply in (again, *_questions(member, again[2]), again)
-    ])  # fmt: skip
+    """Fetch these streams before and after their groups. If no entry was added in between, entries-read is
+    entries-added minus lag."""
+    commands: list[tuple[str, ...]] = []
+    for stream in streams:
+        head_command = ("XINFO", "STREAM", stream)
+        commands += [head_command, *_group_commands(member, stream), head_command]
+    replies = server.execute_each(commands)
     for stream, before, groups, consumers, after in zip(streams, replies, replies, replies, replies, strict=True):
         head, heads[stream] = (read_stream_state(server, stream, reply) for reply in (before, after))
         states[stream] = state = _read_group_state(server, member, stream, groups, consumers)
@@ -121,15 +126,15 @@ def _look_at_one_moment(
             states[stream] = state._replace(entries_read=head.added - state.lag) if is_quiet else state
 
 
-def _is_as_before(head: StreamState, length: Reply, state: GroupState) -> bool:
-    """Whether as many entries are in the stream, and were ever added to it, as when `head` was seen."""
+def _is_unchanged(head: StreamState, length: Reply, state: GroupState) -> bool:
+    """Whether the stream has as many entries, and ever had as many, as when `head` was fetched."""
     if not length or head.length != length or state.entries_read is None or state.lag is None:
-        return False  # an empty stream has a lag of 0 whatever came and went, and no entries to send along
+        return False  # an empty stream always has a lag of 0; and XINFO STREAM returns no entry of it
     return state.entries_read + state.lag == head.added
 
 
 def read_group_state(server: Server, member: Membership, stream: str, groups: Reply, consumers: Reply) -> GroupState:
-    """From the replies of XINFO GROUPS and XINFO CONSUMERS. Raises GroupMissingError, DataLossError."""
+    """Parse the replies of XINFO GROUPS and XINFO CONSUMERS. Raises GroupMissingError, DataLossError."""
     state = _read_group_state(server, member, stream, groups, consumers)
     if state is None:
         raise missing(server, member, stream, isinstance(groups, ReplyError))
@@ -139,8 +144,8 @@ def read_group_state(server: Server, member: Membership, stream: str, groups: Re
 def missing(
     server: Server, member: Membership, stream: str, stream_too: bool, logged: StreamId | None = None
 ) -> StreamStateError:
-    """Return the error for a group that is gone, alone or with its stream. logged: the checkpoint's position, if it is
-    known here."""
+    """Return the error for a missing group, alone or with its stream. logged: the checkpoint's position, None:
+    unknown."""
     place = Place(member, str(server.address), server.address.forgets)
     kind = Kind.STREAM_GONE if stream_too else Kind.GROUP_GONE
     finding = Finding(kind, stream, Ownership.EXCLUSIVE, MIN_ID if logged is None else logged)
@@ -159,15 +164,15 @@ def require_groups(
     groups: Mapping[str, GroupState | None],
     checkpoint: Offset | None = None,
 ) -> None:
-    """Raise GroupMissingError or DataLossError for the first group that is gone. With the checkpoint, the message names
-    the command that creates the group there."""
+    """Raise GroupMissingError or DataLossError for the first missing group. With the checkpoint, the message names the
+    command that creates the group there."""
     for stream, state in groups.items():
         if state is None:
             logged = None if checkpoint is None else checkpoint[stream]
             raise missing(server, member, stream, not heads[stream].exists, logged)
 
 
-def _questions(member: Membership, stream: str) -> list[tuple[str, ...]]:
+def _group_commands(member: Membership, stream: str) -> list[tuple[str, ...]]:
     return [("XINFO", "GROUPS", stream), ("XINFO", "CONSUMERS", stream, member.group)]
 
 
@@ -185,12 +190,12 @@ def _read_group_state(
     others = []
     released = 0
     if isinstance(consumers, ReplyError):
-        if not (is_no_group(consumers) or is_no_such_key(consumers)):  # gone since the groups were looked at
+        if not (is_no_group(consumers) or is_no_such_key(consumers)):  # deleted after XINFO GROUPS
             raise server.error_of(consumers, ("XINFO", "CONSUMERS", stream, member.group))
     else:
-        known = consumers_in(consumers)
-        released = max(0, group.pending - sum(consumer.pending for consumer in known))
-        for consumer in known:
+        consumer_list = consumers_in(consumers)
+        released = max(0, group.pending - sum(consumer.pending for consumer in consumer_list))
+        for consumer in consumer_list:
             if consumer.text == member.consumer:
                 ours = consumer.pending
             else:
@@ -200,7 +205,7 @@ def _read_group_state(
         entries_read=group.entries_read,
         lag=group.lag,
         ours=ours or 0,
-        known=ours is not None,
+        has_consumer=ours is not None,
         others=tuple(others),
         counted=group.entries_read is not None,
         released=released,
@@ -235,22 +240,22 @@ def require_none_released(member: Membership, stream: str, state: GroupState) ->
 
 
 def shared_above(member: Membership, stream: str, state: GroupState, logged: StreamId) -> GroupSharedError:
-    """Return the error for a run after one with noAck: others read from the group, and it stands above the checkpoint.
+    """Return the error for a run after one with noAck: others read from the group, and it is above the checkpoint.
 
     logged: the checkpoint's position.
     """
-    other = next(one.name for one in state.others if not member.owns(one.name))
+    other = next(other_consumer.name for other_consumer in state.others if not member.owns(other_consumer.name))
     return GroupSharedError(
-        f"stream {stream!r}: group {member.group!r} stands at {state.last_delivered}, above the checkpoint's {logged}, "
-        f"consumer {other!r} reads from it, too, and the last run had noAck: nobody can tell which of the entries "
-        "between were given to that run and are still to be read. Set the group back: the query reads all of them, "
-        f"also those that {other!r} has read ({seek_command(stream, member.group, logged)})"
+        f"stream {stream!r}: group {member.group!r} is at {state.last_delivered}, above the checkpoint's {logged}. "
+        f"Consumer {other!r} reads from it, too, and the last run had noAck. So it is unknown which of the entries in "
+        "between that run was given and has not read. Set the group back: the query reads all of them, also those "
+        f"that {other!r} has read ({seek_command(stream, member.group, logged)})"
     )
 
 
 @dataclass(frozen=True)
 class Reserved:
-    """ranges: what was delivered, in order per stream; states: the groups of all wanted streams after that."""
+    """Reserved entries. ranges: in order per stream; states: the groups of all requested streams after that."""
 
     ranges: list[EntryRange]
     states: Mapping[str, GroupState]

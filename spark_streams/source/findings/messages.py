@@ -13,7 +13,7 @@ from spark_streams.source.membership import Membership
 
 
 class Place(NamedTuple):
-    """Words of a message. address: of the server. forgets: whether its streams are gone when its process ends."""
+    """Words of a message. address: of the server; forgets: whether it loses its streams when its process ends."""
 
     member: Membership
     address: str
@@ -78,20 +78,20 @@ PROBLEMS: Mapping[Kind, str] = {
         "server has lost them"
     ),
     Kind.BATCH_GONE: (
-        "stream {stream!r}: {what} of a batch of group {group!r}, above {above} up to {position}, are missing: they "
+        "stream {stream!r}: {detail} of a batch of group {group!r}, above {above} up to {position}, are missing: they "
         "were trimmed, deleted, or claimed by another consumer"
     ),
     Kind.PENDING_TAKEN: (
-        "stream {stream!r}: {lost} {what} {are} no longer pending. Another client acknowledged or claimed them, or "
+        "stream {stream!r}: {lost} {detail} {are} no longer pending. Another client acknowledged or claimed them, or "
         "deleted the consumer {consumer!r} or one that it had made"
     ),
     Kind.PENDING_REMOVED: (
-        "stream {stream!r}: {lost} {what} {were} trimmed or deleted before consumer {consumer!r} could claim them"
+        "stream {stream!r}: {lost} {detail} {were} trimmed or deleted before consumer {consumer!r} could claim them"
     ),
     Kind.LETTER_GONE: "stream {stream!r}: {lost} {were} trimmed or deleted before becoming a dead letter",
     Kind.NOTES_GONE: (
-        "stream {stream!r} at {address}: key {what!r} was deleted while a batch was read. Tasks had noted in it which "
-        "entries do not fit the schema; how many is not known"
+        "stream {stream!r} at {address}: key {detail!r} was deleted while a batch was read. In it, tasks had noted the "
+        "entries that do not fit the schema. Their number is not known"
     ),
 }
 
@@ -127,7 +127,7 @@ SET_TO_CHECKPOINT = Advice(
     "Set the group to the checkpoint",
 )
 LET_OTHERS_READ = Advice(
-    "The server came back from an older state, or the group was created again or set back. Consumer {other!r} reads "
+    "The server returned to an older state, or the group was created again or set back. Consumer {other!r} reads "
     "from the group, too, and the server cannot tell which entries in between it was given and has not finished. Let "
     "{other!r} read up to there before this query is started: it reads again what it has finished, and what this query "
     "has committed. Only if {other!r} has finished all that it was given, set the group to the checkpoint instead: the "
@@ -167,7 +167,7 @@ def problem_of(finding: Finding, place: Place) -> str:
     return PROBLEMS[finding.kind].format_map(_words(finding, place))
 
 
-def told(finding: Finding, advice: Advice, place: Place) -> str:
+def error_text(finding: Finding, advice: Advice, place: Place) -> str:
     """Return what is wrong and what to do."""
     return f"{PROBLEMS[finding.kind]}. {advice.text}".format_map(_words(finding, place))
 
@@ -185,7 +185,7 @@ def _words(finding: Finding, place: Place) -> dict[str, object]:
         "above": finding.above,
         "position": position,
         "mark": finding.mark,
-        "what": finding.what,
+        "detail": finding.detail,
         "lost": number(finding.lost),
         "are": "is" if finding.lost in (1, None) else "are",
         "were": "was" if finding.lost in (1, None) else "were",

@@ -45,7 +45,7 @@ class Remedy:
 
     does: str  # in words, for docs and log
     acts: frozenset[Act] = frozenset()
-    is_quiet: bool = False  # logged as INFO: nobody needs to know
+    is_quiet: bool = False  # logged as INFO
     error: type[StreamStateError] | None = None  # raised instead; its message is the problem, then the advice
     advice: Advice | None = None
 
@@ -88,7 +88,7 @@ _ANY = tuple(Ownership)
 _EXCLUSIVE, _SHARED = (Ownership.EXCLUSIVE,), (Ownership.SHARED,)
 _NOT_SHARED = (Ownership.EXCLUSIVE, Ownership.BOOKMARK)
 
-_BEGIN_ANEW = _go_on(
+_BEGIN_IN_NEW_STREAM = _go_on(
     "counts the entries that it had not read, and reads what the stream holds now",
     *(Act.COUNT, Act.FORGET, Act.PUT_GROUP, Act.BEGIN_AT, Act.DROP_MARK),
 )
@@ -111,8 +111,8 @@ SECTIONS: Mapping[str, Sequence[Row]] = {
                 *(Act.COUNT, Act.FORGET, Act.LEAVE),
             ),
         ),
-        Row(Kind.STREAM_GONE, _ANY, _stop(DataLossError, messages.RESTORE_STREAM), _BEGIN_ANEW),
-        Row(Kind.STREAM_REPLACED, _NOT_SHARED, _stop(DataLossError, messages.RESTORE_STREAM), _BEGIN_ANEW),
+        Row(Kind.STREAM_GONE, _ANY, _stop(DataLossError, messages.RESTORE_STREAM), _BEGIN_IN_NEW_STREAM),
+        Row(Kind.STREAM_REPLACED, _NOT_SHARED, _stop(DataLossError, messages.RESTORE_STREAM), _BEGIN_IN_NEW_STREAM),
         Row(
             Kind.STREAM_REPLACED,
             _SHARED,
@@ -132,7 +132,7 @@ SECTIONS: Mapping[str, Sequence[Row]] = {
             ),
         ),
     ],
-    "The group is below the checkpoint, or the server came back from an older state": [
+    "The group is below the checkpoint, or the server returned to an older state": [
         Row(
             Kind.SERVER_RESTORED,
             _NOT_SHARED,
@@ -215,7 +215,7 @@ def error_of(finding: Finding, remedy: Remedy, place: messages.Place) -> StreamS
     """Return the error of a remedy that has one."""
     assert remedy.error is not None
     assert remedy.advice is not None
-    return remedy.error(messages.told(finding, remedy.advice, place))
+    return remedy.error(messages.error_text(finding, remedy.advice, place))
 
 
 def table() -> str:
@@ -230,7 +230,7 @@ def _table(rows: Sequence[Row]) -> str:
 
 def _lines(rows: Sequence[Row]) -> Iterator[str]:
     for row in rows:
-        owners = "any" if row.owners == _ANY else ", ".join(one.value for one in row.owners)
+        owners = "any" if row.owners == _ANY else ", ".join(owner.value for owner in row.owners)
         yield f"| {row.kind.value} | {owners} | {_cell(row.strict)} | {_cell(row.lenient)} |"
 
 

@@ -1,4 +1,4 @@
-"""What the driver knows when it compares streams and groups with the checkpoint. Values only."""
+"""Values that the driver compares with the checkpoint: streams, groups and what the run knows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from spark_streams.wire.replies.xinfo import StreamState
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The streams, their groups and the query's commit marks at one moment. groups: None where there is no group."""
+    """The streams, their groups and the query's commit marks at one moment. groups: None if there is no group."""
 
     heads: Mapping[str, StreamState]
     groups: Mapping[str, GroupState | None]
@@ -31,7 +31,7 @@ class Run:
     member: Membership
     counts: Mapping[str, Count]  # of each stream, at its group's position; at first those of the checkpoint
     reserved: Collection[str] = ()  # streams with entries that are reserved above the checkpoint
-    bookmarks: Mapping[str, StreamId] | None = None  # with noAck, where this run has left the groups; else None
+    bookmarks: Mapping[str, StreamId] | None = None  # with noAck, the positions that this run has set; otherwise None
     by_pattern: bool = False  # the query reads the streams that match a pattern
 
 
@@ -43,7 +43,7 @@ class Ask(Enum):
 
 
 class Question(NamedTuple):
-    """What the diagnosis needs to know, and the snapshot does not tell."""
+    """A question of the diagnosis that the snapshot does not answer."""
 
     stream: str
     ask: Ask
@@ -54,7 +54,7 @@ class Evidence(NamedTuple):
     """An answer: the first two fields to ENTRIES_UP_TO, the others to PENDING."""
 
     has_entry: bool = False  # the stream holds the entry at the position: then `up_to` is not counted
-    up_to: int | None = None  # entries that the stream has ever had up to the position; None: the server cannot tell
+    up_to: int | None = None  # entries that the stream has ever had up to the position; None: unknown
     pending: int = 0  # entries of the group that are pending for any consumer
     last_pending: StreamId = MIN_ID  # the last one of them
-    has_consumer: bool = True  # our consumer was in the group after they were counted
+    has_consumer: bool = True  # the query's consumer was in the group after they were counted

@@ -245,7 +245,7 @@ class Acknowledging:
         )
         for stream in notes.deleted:
             key = notes_key(stream, self._member).decode("utf-8", "replace")
-            self._losses.report(Finding(Kind.NOTES_GONE, stream, lost=None, what=key))
+            self._losses.report(Finding(Kind.NOTES_GONE, stream, lost=None, detail=key))
         if notes.lost and not _is_committed(known.marks, up_to):
             self._report_noted({s: count for s, count in notes.lost.items() if s not in known.covered}, up_to)
         self._counters.dead.update(notes.dead_letters)
@@ -259,7 +259,7 @@ class Acknowledging:
             if count:
                 after = up_to.shares[stream].after if stream in up_to.shares else MIN_ID
                 finding = Finding(Kind.BATCH_GONE, stream, above=after, position=up_to[stream], lost=count)
-                self._losses.report(replace(finding, what=f"{count} entries"), accepted=True)
+                self._losses.report(replace(finding, detail=f"{count} entries"), accepted=True)
 
     def _take_columns(self, reports: Sequence[ColumnReport], up_to: Offset) -> None:
         report = ColumnReport.of_batch(reports)

@@ -173,7 +173,7 @@ class New:
         account, lost = found.run.account, list[Finding]()
         while backlog:
             reserved, _ = how.new_entries(server, state.heads, state.groups, backlog, quota, wish.turn)
-            account, some = account.reserved(state.heads, state.groups, reserved, self.how.member)
+            account, some = account.after_reservation(state.heads, state.groups, reserved, self.how.member)
             lost += some
             new = reserved.ranges
             if new or not reserved.states:

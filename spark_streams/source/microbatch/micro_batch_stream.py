@@ -355,7 +355,7 @@ class MicroBatchStream:
             found = self._ask(lambda server: self._acknowledging.with_ids(server, ranges))
             for stream, taken in (entries_per_stream(ranges) - entries_per_stream(found)).items():
                 what = f"of a batch up to {batch.end[stream]} of group {self.member.group!r}"
-                self._losses.report(Finding(Kind.PENDING_TAKEN, stream, lost=taken, what=what))
+                self._losses.report(Finding(Kind.PENDING_TAKEN, stream, lost=taken, detail=what))
             batch = self._current = replace(batch, ranges=found)
             self._ask(lambda server: self._acknowledging.before_it_is_read(server, batch.end))
         except GroupMissingError:

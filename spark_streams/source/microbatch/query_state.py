@@ -102,16 +102,16 @@ class Observer:
             unacknowledged = {}
             above = {} if self._no_ack else {stream: state.ours for stream, state in groups.items()}
         elif run.ahead is not None:
-            run = replace(run, account=run.account.took(run.ahead.ranges))
+            run = replace(run, account=run.account.with_reserved(run.ahead.ranges))
         member, made, ask = self._subscription.member, self._subscription.created, partial(count_read, server)
-        account, lost = run.account.held(begin, Snapshot(heads, groups), above, member, made, ask)
+        account, lost = run.account.compare(begin, Snapshot(heads, groups), above, member, made, ask)
         if lost:  # what is planned of these streams may name entries that are counted now
             self._losses.report(*lost)
             losing = {one.stream for one in lost}
             run = replace(
                 run, courses={stream: course for stream, course in run.courses.items() if stream not in losing}
             )
-        run, groups = replace(run, account=account), account.told(groups)
+        run, groups = replace(run, account=account), account.with_entries_read(groups)
         return QueryState(logged, begin, heads, groups, unacknowledged, above, run)
 
     def _checkpoint(
@@ -135,7 +135,7 @@ class Observer:
         self, begin: Offset, heads: Mapping[str, StreamState], groups: Mapping[str, GroupState | None], run: RunState
     ) -> dict[str, GroupState] | None:
         """The groups, if all are there and agree with the checkpoint; None: the reconciler is to look at them."""
-        states = {stream: state for stream, state in groups.items() if state is not None and state.known}
+        states = {stream: state for stream, state in groups.items() if state is not None and state.has_consumer}
         if not run.is_known or self._no_ack or begin.no_ack or len(states) < len(groups):
             return None
         known = run.seen_by(self._subscription.member, self._subscription.by_pattern)

@@ -76,11 +76,13 @@ class Reconciler:
         """
         afresh, known = not run.is_known, run.acknowledged
         if afresh:
-            run = replace(run, account=run.account.know(begin.counts))
+            run = replace(run, account=run.account.with_counts(begin.counts))
         if any(count.before for count in begin.counts.values()):
             read = RowsRead(server, self._member, self._losses, {} if afresh else run.account.counts)
             begin = read.with_counts(begin, heads, groups)
-            run = replace(run, account=run.account.know(begin.counts))  # also of streams that it does not read now
+            run = replace(
+                run, account=run.account.with_counts(begin.counts)
+            )  # also of streams that it does not read now
         was_no_ack = begin.no_ack and afresh and not self._no_ack
         if self._no_ack:
             self._require_alone(groups)
@@ -101,7 +103,7 @@ class Reconciler:
             heads, groups = self._carry_out(server, repair, heads, groups)
             run, begin = _repaired(run, begin, repair), repair.begin
         states = {stream: state for stream, state in groups.items() if state is not None}
-        unknown = [stream for stream, state in states.items() if not state.known]
+        unknown = [stream for stream, state in states.items() if not state.has_consumer]
         if unknown:
             create_consumers(server, self._member, unknown)
         if self._no_ack:
@@ -138,8 +140,8 @@ class Reconciler:
         groups: Mapping[str, GroupState | None],
     ) -> tuple[dict[str, StreamState], dict[str, GroupState | None]]:
         """Bring streams and groups to where the checkpoint stands then. Returns them as they are."""
-        heads = {stream: head for stream, head in heads.items() if stream not in repair.left}
-        groups = {stream: state for stream, state in groups.items() if stream not in repair.left}
+        heads = {stream: head for stream, head in heads.items() if stream not in repair.abandoned}
+        groups = {stream: state for stream, state in groups.items() if stream not in repair.abandoned}
         create_groups_at(server, self._member, repair.created)
         set_groups_to(server, self._member, repair.moved)
         delete_marks(server, self._member, repair.unmarked)
@@ -151,7 +153,9 @@ class Reconciler:
     @staticmethod
     def _bookmarks(states: Mapping[str, GroupState], positions: Mapping[str, StreamId]) -> dict[str, GroupState]:
         """The groups as bookmarks of a query at these positions; without one, where they stand."""
-        return {stream: state.at(positions.get(stream, state.last_delivered)) for stream, state in states.items()}
+        return {
+            stream: state.as_bookmark(positions.get(stream, state.last_delivered)) for stream, state in states.items()
+        }
 
     def _require_alone(self, groups: Mapping[str, GroupState | None]) -> None:
         """Raise GroupSharedError if another client reads from one of the bookmarks, or has released entries there."""

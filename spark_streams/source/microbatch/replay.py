@@ -88,4 +88,4 @@ class Replay:
         gone = count - sum(entries.count for entries in found)
         if gone > 0:
             what = f"of a batch of {count} {which} of group {self.member.group!r}"
-            self.losses.report(Finding(Kind.PENDING_TAKEN, stream, lost=gone, what=what))
+            self.losses.report(Finding(Kind.PENDING_TAKEN, stream, lost=gone, detail=what))

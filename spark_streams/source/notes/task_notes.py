@@ -215,7 +215,7 @@ def _attempts(entry: FailedEntry) -> int:
 
 def _notes_are_deleted(server: Server, member: Membership, stream: str) -> StreamStateError:
     key = notes_key(stream, member).decode("utf-8", "replace")
-    finding = Finding(Kind.NOTES_GONE, stream, lost=None, what=key)
+    finding = Finding(Kind.NOTES_GONE, stream, lost=None, detail=key)
     return error_of(finding, remedy_of(finding, lenient=False), Place(member, str(server.address)))
 
 

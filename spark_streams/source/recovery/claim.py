@@ -113,7 +113,7 @@ class Claims:
                 held = sum(r.count for r in ranges if (r.stream, r.consumer) == (stream, claim.consumer))
                 if held < claim.count:
                     origin = f"of {claim.count} that {claim.consumer!r} had claimed"
-                    self._losses.report(Finding(Kind.PENDING_TAKEN, stream, lost=claim.count - held, what=origin))
+                    self._losses.report(Finding(Kind.PENDING_TAKEN, stream, lost=claim.count - held, detail=origin))
         return ranges
 
     def _claim_from_all(
@@ -139,7 +139,7 @@ class Claims:
             deleted = _count_deleted(server, member, stream, consumer, requested_ids, self._limits)
             if deleted:
                 origin = f"that other consumers of group {member.group!r} had left pending or released"
-                self._losses.report(Finding(Kind.PENDING_REMOVED, stream, lost=deleted, what=origin))
+                self._losses.report(Finding(Kind.PENDING_REMOVED, stream, lost=deleted, detail=origin))
         return held, quota.without({stream: held})
 
     def _claim_from(

@@ -214,7 +214,7 @@ class PoisonBatch:
         """Report entries that were held apart and are missing, per stream. Raises DataLossError."""
         for stream, count in lost.items():
             if count > 0:
-                self._losses.report(Finding(kind, stream, lost=count, what="of a batch that killed the query"))
+                self._losses.report(Finding(kind, stream, lost=count, detail="of a batch that killed the query"))
 
 
 def _claims_of(state: PoisonState, name: str | None) -> dict[str, list[Claimed]]:

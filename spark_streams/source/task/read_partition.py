@@ -105,6 +105,6 @@ def _data_loss(server: Session, member: Membership, entries: EntryRange, count: 
         above=entries.after,
         position=entries.last,
         lost=missing,
-        what=f"{missing} of {entries.count} entries",
+        detail=f"{missing} of {entries.count} entries",
     )
     return error_of(finding, remedy_of(finding, lenient=False), Place(member, str(server.address)))

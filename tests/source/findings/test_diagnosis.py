@@ -28,7 +28,7 @@ def test_random_states_are_mended_or_named() -> None:
 @pytest.mark.parametrize("blind_to", ["_above", "_restored", "_replaced", "explained"])
 def test_a_diagnosis_that_is_blind_somewhere_is_found(monkeypatch: pytest.MonkeyPatch, blind_to: str) -> None:
     nothing = [] if blind_to == "explained" else None
-    monkeypatch.setattr(diagnosis._One, blind_to, lambda *given: nothing)
+    monkeypatch.setattr(diagnosis._Stream, blind_to, lambda *given: nothing)
     assert any(True for seed in range(1, 2 * STATES) for _ in faults(seed))
 
 
