@@ -210,8 +210,8 @@ def test_the_plan_takes_a_handful_of_round_trips_whatever_the_bursts(
         sorted({*times(500), *(f"1700000200500-{n}" for n in range(2000))}, key=lambda i: [*map(int, i.split("-"))]),
     )
     trips = []
-    each = Connection.each
-    monkeypatch.setattr(Connection, "each", lambda *a: trips.append(1) or each(*a))
+    execute_each = Connection.execute_each
+    monkeypatch.setattr(Connection, "execute_each", lambda *a: trips.append(1) or execute_each(*a))
     one = reader(server, streams="s", entriesPerPartition="500")
     one.partitions()
     assert 2 <= len(trips) <= 7

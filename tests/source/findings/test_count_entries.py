@@ -417,8 +417,8 @@ def test_a_producer_that_adds_between_two_questions_is_not_taken_for_a_reader(
             questions.append(commands)
             return iter(replies)
 
-        honest = connection.each
-        monkeypatch.setattr(connection, "each", then_add)
+        honest = connection.execute_each
+        monkeypatch.setattr(connection, "execute_each", then_add)
         heads, states = group_state.fetch_state(connection, member, ["s"], known)
         state = states["s"]
         assert state is not None
