@@ -1,4 +1,4 @@
-"""The job aggregate for spark-submit; it stands in spark_streams/jobs/aggregate.py."""
+"""The job aggregate for spark-submit. Its code is in spark_streams/jobs/aggregate.py."""
 
 from spark_streams.jobs.start import main
 

@@ -1,4 +1,4 @@
-"""The job archive for spark-submit; it stands in spark_streams/jobs/archive.py."""
+"""The job archive for spark-submit. Its code is in spark_streams/jobs/archive.py."""
 
 from spark_streams.jobs.start import main
 

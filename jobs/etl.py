@@ -1,4 +1,4 @@
-"""The job etl for spark-submit; it stands in spark_streams/jobs/etl.py."""
+"""The job etl for spark-submit. Its code is in spark_streams/jobs/etl.py."""
 
 from spark_streams.jobs.start import main
 

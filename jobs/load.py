@@ -1,4 +1,4 @@
-"""The job load for spark-submit; it stands in spark_streams/jobs/load.py."""
+"""The job load for spark-submit. Its code is in spark_streams/jobs/load.py."""
 
 from spark_streams.jobs.start import main
 

@@ -1,4 +1,4 @@
-"""The job reprocess_dead_letters for spark-submit; it stands in spark_streams/jobs/reprocess_dead_letters.py."""
+"""The job reprocess_dead_letters for spark-submit. Its code is in spark_streams/jobs/reprocess_dead_letters.py."""
 
 from spark_streams.jobs.start import main
 

@@ -66,7 +66,7 @@ def test_what_is_looked_for_is_what_the_project_declares() -> None:
 
 def test_it_loads_neither_spark_nor_arrow() -> None:
     program = (
-        "import sys, spark_streams.spark.installation as one; one.look();"
+        "import sys, spark_streams.spark.installation as one; one.check_installation();"
         "print([name for name in ('pyspark', 'pyarrow', 'redis', 'click') if name in sys.modules])"
     )
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
