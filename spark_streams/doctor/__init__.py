@@ -1,10 +1,10 @@
-"""`rstream doctor`: what a server is, what of its settings endangers streams, and what the connector does about each.
+"""`rstream doctor`: settings of a server that endanger streams, their effect, and what to set.
 
-    finding       one thing that was looked at: how bad it is, what it is, what follows, what to set
-    server_facts  what a server says of itself          asking      asks it, and changes nothing
-    kind, durability, memory, replication, clock, limits            facts to findings: pure
-    rights        which commands each use takes, which of them the url's user may not run, and on which keys
-    examination   all of it, in order
+    finding       one result: its level, the observation, the effect, the remedy
+    server_facts  facts of a server          asking      fetches them; nothing on the server changes
+    kind, durability, memory, replication, clock, limits            checks: facts in, findings out; pure
+    rights        the commands that each use needs, and which of them the user may not run, on which keys
+    examination   all checks of one server               cluster     all checks of a cluster
 
-Findings stand on what the server says; a question that the user may not ask is a finding, too.
+Findings are based on the server's replies. A command that the user may not run is a finding, too.
 """

@@ -1,4 +1,4 @@
-"""Asks a server what it is. Nothing on it changes, and a question that the user may not ask is noted."""
+"""Fetch the facts of a server. Nothing on it changes. A command that the user may not run is noted."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ SETTINGS = (
     *("min-replicas-to-write", "replica-read-only", "maxclients", "timeout"),
     *("proto-max-bulk-len", "client-query-buffer-limit", "client-output-buffer-limit"),
 )
-_ROUNDS = 3  # of asking for the time: the quickest one says most
+_ROUNDS = 3  # requests for the time: the fastest one is the most exact
 
 
-def ask(server: Connection, now: Callable[[], float] = time.time) -> ServerFacts:
-    """What it says. now: this machine's clock, in seconds. Raises ServerUnreachableError."""
-    hello, told, client, trimming = server.pipeline(
+def fetch_facts(server: Connection, now: Callable[[], float] = time.time) -> ServerFacts:
+    """Return the facts of a server. now: this machine's clock, in seconds. Raises ServerUnreachableError."""
+    hello, info_reply, client, trimming = server.pipeline(
         [("HELLO", "2"), ("INFO",), ("CLIENT", "INFO"), ("COMMAND", "DOCS", "XTRIM")]
     )
     config, may_configure = _settings(server)
     refused = [
-        name for name, is_there in (("INFO", isinstance(told, bytes)), ("CONFIG", may_configure)) if not is_there
+        name for name, is_there in (("INFO", isinstance(info_reply, bytes)), ("CONFIG", may_configure)) if not is_there
     ]
     return ServerFacts(
         address=str(server.address),
         hello=_texts(hello),
-        info=info(told) if isinstance(told, bytes) else {},
+        info=info(info_reply) if isinstance(info_reply, bytes) else {},
         config=config,
         client=_words(client) if isinstance(client, bytes) else {},
         refused=tuple(refused),
@@ -48,10 +48,10 @@ def _names_acked(docs: Reply) -> bool:
 
 
 def _settings(server: Connection) -> tuple[Mapping[str, str], bool]:
-    """What CONFIG tells of these (an old server, or a provider's, has not all), and whether it may be asked."""
+    """Return the settings, and whether the user may run CONFIG. Old or managed servers do not have all settings."""
     replies = server.pipeline([("CONFIG", "GET", name) for name in SETTINGS])
-    found = {name: reply[1] for name, reply in zip(SETTINGS, replies, strict=True) if _is_setting(reply)}
-    return {name: value.decode("utf-8", "replace") for name, value in found.items()}, bool(found)
+    settings = {name: reply[1] for name, reply in zip(SETTINGS, replies, strict=True) if _is_setting(reply)}
+    return {name: value.decode("utf-8", "replace") for name, value in settings.items()}, bool(settings)
 
 
 def _is_setting(reply: Reply) -> bool:
@@ -59,26 +59,28 @@ def _is_setting(reply: Reply) -> bool:
 
 
 def _clock(server: Connection, now: Callable[[], float]) -> Clock | None:
-    """How far its clock is ahead of this machine's, by the quickest of some answers."""
-    found = list[Clock]()
+    """Return how far the server's clock is ahead of this machine's, by the fastest of several replies."""
+    clocks = list[Clock]()
     for _ in range(_ROUNDS):
-        asked = now() * 1000
+        sent_ms = now() * 1000
         [reply] = server.pipeline([("TIME",)])
-        answered = now() * 1000
+        received_ms = now() * 1000
         if isinstance(reply, ReplyError):
             return None
-        found.append(Clock(milliseconds(reply) - (asked + answered) / 2, (answered - asked) / 2))
-    return min(found, key=lambda one: one.uncertain_ms)
+        clocks.append(Clock(milliseconds(reply) - (sent_ms + received_ms) / 2, (received_ms - sent_ms) / 2))
+    return min(clocks, key=lambda clock: clock.uncertain_ms)
 
 
 def _texts(reply: Reply) -> Mapping[str, str]:
-    """A map's names and values that are text."""
+    """Return the names and values of a map that are text."""
     if not isinstance(reply, list):
         return {}
-    said = pairs(reply)
-    return {name.decode(): value.decode("utf-8", "replace") for name, value in said.items() if isinstance(value, bytes)}
+    fields = pairs(reply)
+    return {
+        name.decode(): value.decode("utf-8", "replace") for name, value in fields.items() if isinstance(value, bytes)
+    }
 
 
 def _words(line: bytes) -> Mapping[str, str]:
-    """`name=value name=value`."""
+    """Parse `name=value name=value`."""
     return dict(word.split("=", 1) for word in line.decode("utf-8", "replace").split() if "=" in word)

@@ -1,4 +1,4 @@
-"""The server's clock beside this machine's. Pure."""
+"""Check of the server's clock against this machine's. Pure."""
 
 from __future__ import annotations
 
@@ -9,20 +9,21 @@ _ABOUT = "clock"
 NOTED, WARNED = 1_000, 60_000  # ms
 
 
-def look(facts: ServerFacts) -> list[Finding]:
-    """How far apart they are; run it on the machine of the driver."""
+def check(facts: ServerFacts) -> list[Finding]:
+    """Compare the clocks. Run it on the driver's machine."""
     if facts.clock is None:
         return []
     apart = abs(facts.clock.ahead_ms)
     if apart - facts.clock.uncertain_ms < NOTED:
         return [Finding(Level.OK, _ABOUT, "within a second of this machine's")]
-    way = "ahead of" if facts.clock.ahead_ms > 0 else "behind"
+    direction = "ahead of" if facts.clock.ahead_ms > 0 else "behind"
     return [
         Finding(
             Level.WARNING if apart - facts.clock.uncertain_ms >= WARNED else Level.NOTE, _ABOUT,
-            f"{apart / 1000:,.0f} s {way} this machine's",
-            "ids, _timestamp, retention and lag go by the server's, current_timestamp() by Spark's machines: windows "
-            "and delays are off by that much. No promise of the source or the sink stands on a clock",
-            "NTP on both machines",
+            f"{apart / 1000:,.0f} s {direction} this machine's",
+            "entry IDs, _timestamp, retention and lag use the server's clock, current_timestamp() uses the clocks of "
+            "Spark's machines: windows and delays are wrong by this difference. Guarantees of the source and the sink "
+            "do not depend on a clock",
+            "run NTP on both machines",
         )
     ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""What `rstream doctor` checks in a cluster: slots, replicas, epochs, versions, and each node as one server."""
+"""Checks of a cluster: slots, replicas, epochs, versions, and each node as a single server."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 from spark_streams.doctor import clock, durability, kind, limits, memory, replication, rights
-from spark_streams.doctor.asking import ask
+from spark_streams.doctor.asking import fetch_facts
 from spark_streams.doctor.finding import Finding, Level, sorted_by_level
 from spark_streams.doctor.server_facts import ServerFacts
 from spark_streams.errors import LoginError, NotPermittedError, ServerReplyError, ServerUnreachableError
@@ -20,7 +20,7 @@ from spark_streams.wire.topology.topology import SlotMap, connect_to_node, topol
 
 _AT_ONCE = 16  # nodes that are connected to at the same time: a node that does not answer takes seconds
 _SHOWN = 3  # values of one finding, if the nodes differ
-_FAILS = "queries that use their streams wait for a minute, then fail"
+_FAILS = "queries that use its streams wait for a minute, then fail"
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +54,7 @@ class ClusterFacts:
     @property
     def reached(self) -> dict[Member, ServerFacts]:
         """The nodes that answered."""
-        return {one: one.facts for one in self.members if one.facts is not None}
+        return {member: member.facts for member in self.members if member.facts is not None}
 
     @property
     def covered(self) -> int | None:
@@ -75,121 +75,153 @@ def examine(
     now: Callable[[], float] = time.time,
 ) -> tuple[ClusterFacts, list[Finding]]:
     """Return the nodes and the findings, the worst first. Raises ServerUnreachableError if no node answers, LoginError,
-    UnsupportedError if the server is no cluster."""
+    UnsupportedError if the server is not a cluster."""
     try:
-        known = topology_of(address).refresh()
+        slot_map = topology_of(address).look()
     except NotPermittedError:
-        known = None
+        slot_map = None
 
-    def asked(member: Member) -> Member:
+    def fetch_member(member: Member) -> Member:
         try:
             server = connect_to_node(address, member.node)
         except (ServerUnreachableError, ServerReplyError) as error:
             return replace(member, why=why_not(address, error), is_shut_out=isinstance(error, LoginError))
         try:
-            slots, told = server.pipeline([("CLUSTER", "SLOTS"), ("CLUSTER", "INFO")])
-            view = None if isinstance(slots, ReplyError) else SlotMap.read(member.node, slots, told)
+            slots, cluster_info = server.pipeline([("CLUSTER", "SLOTS"), ("CLUSTER", "INFO")])
+            view = None if isinstance(slots, ReplyError) else SlotMap.read(member.node, slots, cluster_info)
             lacks = rights.ask_rights(server, uses, streams, in_cluster=True)
-            return replace(member, facts=ask(server, now), view=view, lacks=lacks)
+            return replace(member, facts=fetch_facts(server, now), view=view, lacks=lacks)
         finally:
             server.close()
 
     with ThreadPoolExecutor(_AT_ONCE) as threads:
-        facts = ClusterFacts(str(address), known, tuple(threads.map(asked, _members(address, known))))
-    lacks = [(one.name, rights.findings(said.user, one.lacks, streams)) for one, said in facts.reached.items()]
+        facts = ClusterFacts(str(address), slot_map, tuple(threads.map(fetch_member, _members(address, slot_map))))
+    lacks = [
+        (member.name, rights.findings(server.user, member.lacks, streams)) for member, server in facts.reached.items()
+    ]
     return facts, sorted_by_level([*judge(facts), *merge(lacks)])
 
 
-def _members(address: Address, known: SlotMap | None) -> list[Member]:
-    if known is None:
+def _members(address: Address, slot_map: SlotMap | None) -> list[Member]:
+    if slot_map is None:
         return [Member(node) for node in address.nodes]
-    return [*map(Member, known.masters), *(Member(node, of) for of in known.masters for node in known.followers[of])]
+    return [
+        *map(Member, slot_map.masters),
+        *(Member(node, master) for master in slot_map.masters for node in slot_map.followers[master]),
+    ]
 
 
 def judge(facts: ClusterFacts) -> list[Finding]:
     """Return what follows from the answers of the nodes. Pure."""
-    whole = [] if facts.map is None else [*_slots(facts), *_epochs(facts, facts.map), *_replicas(facts)]
-    return [*whole, *_versions(facts), *merge((one.name, _of_one(one)) for one in facts.members)]
+    cluster_findings = [] if facts.map is None else [*_slots(facts), *_epochs(facts, facts.map), *_replicas(facts)]
+    return [*cluster_findings, *_versions(facts), *merge((member.name, _of_one(member)) for member in facts.members)]
 
 
-def merge(found: Iterable[tuple[str, Sequence[Finding]]]) -> list[Finding]:
+def merge(node_findings: Iterable[tuple[str, Sequence[Finding]]]) -> list[Finding]:
     """Join the findings of several nodes, (node, findings) each, that have the same effect and remedy."""
     alike: dict[Finding, list[tuple[str, str]]] = {}
-    for node, some in found:
-        for one in some:
-            alike.setdefault(replace(one, said=""), []).append((node, one.said))
+    for node, findings in node_findings:
+        for finding in findings:
+            alike.setdefault(replace(finding, observation=""), []).append((node, finding.observation))
     return [
-        replace(one, said=_joined(said for _, said in same), nodes=tuple(dict.fromkeys(node for node, _ in same)))
-        for one, same in alike.items()
+        replace(
+            finding,
+            observation=_joined(observation for _, observation in observations),
+            nodes=tuple(dict.fromkeys(node for node, _ in observations)),
+        )
+        for finding, observations in alike.items()
     ]
 
 
-def _joined(said: Iterable[str]) -> str:
-    different = list(dict.fromkeys(said))
+def _joined(observations: Iterable[str]) -> str:
+    different = list(dict.fromkeys(observations))
     return "; ".join(different[:_SHOWN]) + (f" … ({len(different)} in all)" if len(different) > _SHOWN else "")
 
 
 def _slots(facts: ClusterFacts) -> list[Finding]:
     bare = SLOTS - (facts.covered or 0)
     if not bare:
-        return [Finding(Level.OK, "slots", f"all {SLOTS:,} have a node")]
-    effect = f"unless cluster-require-full-coverage is no, no node serves anything (CLUSTERDOWN): {_FAILS}"
-    remedy = f"start the nodes that had them; if those are gone for good: redis-cli --cluster fix {_answering(facts)}"
-    return [Finding(Level.DANGER, "slots", f"{bare:,} of {SLOTS:,} have no node", effect, remedy)]
+        return [Finding(Level.OK, "slots", f"all {SLOTS:,} slots have a node")]
+    effect = (
+        "all nodes refuse commands (CLUSTERDOWN), unless cluster-require-full-coverage is no: queries wait for a "
+        "minute, then fail"
+    )
+    remedy = (
+        "start the nodes that served these slots; only if they are lost permanently: redis-cli --cluster fix "
+        f"{_answering(facts)}"
+    )
+    return [Finding(Level.DANGER, "slots", f"{bare:,} of {SLOTS:,} slots have no node", effect, remedy)]
 
 
-def _epochs(facts: ClusterFacts, known: SlotMap) -> list[Finding]:
-    views = {one: one.view for one in facts.members if one.view is not None}
+def _epochs(facts: ClusterFacts, slot_map: SlotMap) -> list[Finding]:
+    views = {member: member.view for member in facts.members if member.view is not None}
     newest = max((view.epoch for view in views.values()), default=0)
-    odd = [one for one, view in views.items() if (view.epoch, view.owners, view.is_ok) != (newest, known.owners, True)]
+    odd = [
+        member
+        for member, view in views.items()
+        if (view.epoch, view.owners, view.is_ok) != (newest, slot_map.owners, True)
+    ]
     if not odd or facts.covered != SLOTS:
         return []
-    said = "these nodes are at an older epoch, see other owners of slots, or hold the cluster for down"
-    effect = f"for seconds after a failover or while slots move, this is normal; if it stays, {_FAILS}"
-    remedy = (
-        "run this again; if it stays: start the nodes that are down, repair the network between the nodes, also to the "
-        f"cluster bus (port + 10,000), then redis-cli --cluster check {_answering(facts)}"
+    observation = "these nodes are at an older epoch, see other owners of slots, or report the cluster as down"
+    effect = (
+        "this is normal for seconds after a failover and while slots move; if it stays, queries wait for a minute, "
+        "then fail"
     )
-    return [Finding(Level.WARNING, "epochs", said, effect, remedy, tuple(one.name for one in odd))]
+    remedy = (
+        "run rstream doctor again; if the finding stays, start the nodes that are down, repair the network between the "
+        "nodes, including the cluster bus (port + 10,000), then run "
+        f"redis-cli --cluster check {_answering(facts)}"
+    )
+    return [Finding(Level.WARNING, "epochs", observation, effect, remedy, tuple(member.name for member in odd))]
 
 
 def _replicas(facts: ClusterFacts) -> list[Finding]:
-    """Also by what the master itself says: CLUSTER SLOTS lists a new replica late."""
-    replicated = {one.master for one in facts.members}
-    replicated |= {one.node for one, said in facts.reached.items() if said.number("connected_slaves")}
-    alone = tuple(one.name for one in facts.members if one.master is None and one.node not in replicated)
-    effect = f"if it goes down, nothing takes its place, and what its disk loses is lost: {_FAILS}"
-    remedy = "redis-cli --cluster add-node NEW:PORT ANY:PORT --cluster-slave --cluster-master-id ITS-ID"
-    return [Finding(Level.WARNING, "replicas", "a master without a replica", effect, remedy, alone)] if alone else []
+    """Check that each master has a replica, also by its own INFO: CLUSTER SLOTS lists a new replica late."""
+    replicated = {member.master for member in facts.members}
+    replicated |= {member.node for member, server in facts.reached.items() if server.number("connected_slaves")}
+    unreplicated = tuple(
+        member.name for member in facts.members if member.master is None and member.node not in replicated
+    )
+    effect = f"if it goes down, no replica takes over, and entries that its disk loses are lost: {_FAILS}"
+    remedy = "redis-cli --cluster add-node NEW:PORT ANY:PORT --cluster-slave --cluster-master-id MASTER-ID"
+    return (
+        [Finding(Level.WARNING, "replicas", "a master without a replica", effect, remedy, unreplicated)]
+        if unreplicated
+        else []
+    )
 
 
 def _versions(facts: ClusterFacts) -> list[Finding]:
-    versions = sorted({f"{said.kind} {said.version}" for said in facts.reached.values() if said.version})
-    said = f"the nodes run different versions: {', '.join(versions)}"
-    effect = "an older replica cannot follow a newer master, and what queries may use changes after a failover"
-    remedy = "one version on all nodes: update the replicas first, then CLUSTER FAILOVER to them"
-    return [Finding(Level.WARNING, "versions", said, effect, remedy)] if len(versions) > 1 else []
+    versions = sorted({f"{server.kind} {server.version}" for server in facts.reached.values() if server.version})
+    observation = f"the nodes run different versions: {', '.join(versions)}"
+    effect = "an older replica may not be able to follow a newer master, and features may be missing after a failover"
+    remedy = "run the same version on all nodes: update the replicas first, then run CLUSTER FAILOVER on them"
+    return [Finding(Level.WARNING, "versions", observation, effect, remedy)] if len(versions) > 1 else []
 
 
 def _of_one(member: Member) -> list[Finding]:
-    """As for one server: memory and the rest. A replica is checked too, because it may become the master."""
+    """Check a node as a single server. A replica is checked too, because it may become the master."""
     if member.facts is None:
         return [_unreached(member)]
-    looks = [kind.look, durability.look, memory.look, limits.look, clock.look]
-    looks += [replication.look] if member.master is None else []
-    return [found for look in looks for found in look(member.facts)]
+    checks = [kind.check, durability.check, memory.check, limits.check, clock.check]
+    checks += [replication.check] if member.master is None else []
+    return [finding for check in checks for finding in check(member.facts)]
 
 
 def _unreached(member: Member) -> Finding:
     role, level = ("master", Level.DANGER) if member.master is None else ("replica", Level.WARNING)
     effect = _FAILS if member.master is None else f"if it becomes the master, {_FAILS}"
     if member.is_shut_out:
-        said = f"the {role} refuses this user or its password, which other nodes accept"
-        return Finding(level, "nodes", said, effect, "ACL SETUSER and ACL SAVE on every node, also on each replica")
-    said = f"the {role} is not reached from here: {member.why.replace(member.name, 'it')}"
-    remedy = "start it, or let the nodes give names that driver and executors reach (cluster-announce-ip, tls-cluster)"
-    return Finding(level, "nodes", said, effect, remedy)
+        observation = f"the {role} refuses this user or its password, which other nodes accept"
+        return Finding(level, "nodes", observation, effect, "run ACL SETUSER and ACL SAVE on every node, replicas too")
+    observation = f"the {role} is not reachable from here: {member.why.replace(member.name, 'it')}"
+    remedy = (
+        "start it, or let the nodes announce addresses that driver and executors reach (cluster-announce-ip, "
+        "tls-cluster)"
+    )
+    return Finding(level, "nodes", observation, effect, remedy)
 
 
 def _answering(facts: ClusterFacts) -> str:
-    return next((one.name for one in facts.reached), facts.members[0].name)
+    return next((member.name for member in facts.reached), facts.members[0].name)

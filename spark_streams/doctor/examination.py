@@ -1,4 +1,4 @@
-"""All that is looked at, in order."""
+"""All checks of one server."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from spark_streams.doctor import clock, durability, kind, limits, memory, replication, rights
-from spark_streams.doctor.asking import ask
+from spark_streams.doctor.asking import fetch_facts
 from spark_streams.doctor.finding import Finding, sorted_by_level
 from spark_streams.doctor.server_facts import ServerFacts
 from spark_streams.wire.connection.connection import Connection
@@ -18,20 +18,20 @@ def examine(
     streams: Sequence[str] = (),
     now: Callable[[], float] = time.time,
 ) -> tuple[ServerFacts, list[Finding]]:
-    """What the server is, and what was found, the worst first. uses, streams: whose rights are looked at. Raises
-    ServerUnreachableError."""
-    facts = ask(server, now)
+    """Return the facts of the server, and the findings, the worst first. uses, streams: for which rights are checked.
+    Raises ServerUnreachableError."""
+    facts = fetch_facts(server, now)
     lacks = rights.ask_rights(server, uses, streams)
     return facts, sorted_by_level([*judge(facts), *rights.findings(facts.user, lacks, streams)])
 
 
 def judge(facts: ServerFacts) -> list[Finding]:
-    """What follows from what the server says. Pure."""
+    """Return the findings that follow from the facts. Pure."""
     return [
-        *kind.look(facts),
-        *durability.look(facts),
-        *memory.look(facts),
-        *replication.look(facts),
-        *clock.look(facts),
-        *limits.look(facts),
+        *kind.check(facts),
+        *durability.check(facts),
+        *memory.check(facts),
+        *replication.check(facts),
+        *clock.check(facts),
+        *limits.check(facts),
     ]

@@ -1,15 +1,15 @@
-"""One thing that was looked at. Pure."""
+"""One result of a check. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
 
 
 class Level(StrEnum):
-    """How bad it is. note: worth knowing, and right for many; warning: entries may be lost or a query may stop;
-    danger: they will, or nothing can be written."""
+    """Severity. note: worth knowing, often intended; warning: entries may be lost, or a query may stop; danger: entries
+    will be lost, or nothing can be written."""
 
     OK = "ok"
     NOTE = "note"
@@ -22,27 +22,34 @@ _ORDER = list(Level)
 
 @dataclass(frozen=True)
 class Finding:
-    """about: a word or two; said: what the server is or says; effect: what the connector will do about it; remedy: what
-    to set. Sentences; the last two are empty where there is nothing to say. nodes: of a cluster, those that it holds
-    for; empty for one server, and for a cluster as a whole."""
+    """A finding. about: its subject, a word or two; observation: the state of the server; effect: on queries; remedy:
+    what to do. effect and remedy may be empty. nodes: the nodes of a cluster to which it applies; empty for a single
+    server, and for the cluster as a whole."""
 
     level: Level
     about: str
-    said: str
+    observation: str
     effect: str = ""
     remedy: str = ""
     nodes: tuple[str, ...] = ()
 
     def for_json(self) -> dict[str, object]:
-        """Its fields."""
-        return {**asdict(self), "level": str(self.level), "nodes": list(self.nodes)}
+        """Return the finding as a JSON object."""
+        return {
+            "level": str(self.level),
+            "about": self.about,
+            "said": self.observation,
+            "effect": self.effect,
+            "remedy": self.remedy,
+            "nodes": list(self.nodes),
+        }
 
 
 def worst(findings: Iterable[Finding]) -> Level:
-    """The worst level among them."""
-    return max((one.level for one in findings), key=_ORDER.index, default=Level.OK)
+    """Return the worst level of the findings."""
+    return max((finding.level for finding in findings), key=_ORDER.index, default=Level.OK)
 
 
 def sorted_by_level(findings: Iterable[Finding]) -> list[Finding]:
-    """The worst first, otherwise as they are."""
-    return sorted(findings, key=lambda one: -_ORDER.index(one.level))
+    """Return the findings with the worst first, otherwise in their order."""
+    return sorted(findings, key=lambda finding: -_ORDER.index(finding.level))

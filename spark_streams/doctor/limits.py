@@ -1,4 +1,4 @@
-"""What the server takes in one argument, one request and one reply, and how many clients. Pure."""
+"""Check of the server's limits: size of arguments, requests and replies, and number of clients. Pure."""
 
 from __future__ import annotations
 
@@ -6,81 +6,83 @@ from spark_streams.doctor.finding import Finding, Level
 from spark_streams.doctor.server_facts import ServerFacts, size, whole_or_zero
 
 _ABOUT = "limits"
-_ARGUMENT, _REQUEST = 512 << 20, 1 << 30  # bytes, where nobody has changed them
-PAGE, LARGEST_PAGE = 4 << 20, 32 << 20  # bytes of entries that a task asks for at once (source.limits)
+_ARGUMENT, _REQUEST = 512 << 20, 1 << 30  # bytes: the server's defaults
+PAGE, LARGEST_PAGE = 4 << 20, 32 << 20  # bytes of entries that a task requests at once (source.limits)
 MANY = 0.85  # of maxclients
 
 
-def look(facts: ServerFacts) -> list[Finding]:
-    """Each that is lower than a server has by itself."""
-    found = [*_sizes(facts), *_output(facts), *_clients(facts)]
-    if found or not facts.config:
-        return found
-    return [Finding(Level.OK, _ABOUT, "as a server has them by itself")]
+def check(facts: ServerFacts) -> list[Finding]:
+    """Check for limits that are lower than the server's defaults."""
+    findings = [*_sizes(facts), *_output(facts), *_clients(facts)]
+    if findings or not facts.config:
+        return findings
+    return [Finding(Level.OK, _ABOUT, "as the server's defaults, or higher")]
 
 
 def _sizes(facts: ServerFacts) -> list[Finding]:
     argument, request = facts.setting("proto-max-bulk-len"), facts.setting("client-query-buffer-limit")
-    found = []
+    findings = []
     if argument is not None and argument < _ARGUMENT:
-        found.append(
+        findings.append(
             Finding(
-                Level.NOTE, _ABOUT, f"takes values of up to {size(argument)} (proto-max-bulk-len)",
-                "a sink names the row that has a larger one, and stops",
-                "a larger proto-max-bulk-len, where rows are larger",
+                Level.NOTE, _ABOUT, f"accepts values of up to {size(argument)} (proto-max-bulk-len)",
+                "a sink fails with an error that names the row with a larger value",
+                "set a larger proto-max-bulk-len, if rows are larger",
             )
         )  # fmt: skip
     if request is not None and request < _REQUEST:
-        found.append(
+        findings.append(
             Finding(
-                Level.NOTE, _ABOUT, f"takes requests of up to {size(request)} (client-query-buffer-limit)",
-                "a sink that may ask (CONFIG GET) sends smaller chunks; it names a row that is larger, and stops",
-                "client-query-buffer-limit 1gb, as a server has it by itself",
+                Level.NOTE, _ABOUT, f"accepts requests of up to {size(request)} (client-query-buffer-limit)",
+                "a sink sends smaller chunks, if it may run CONFIG GET; it fails with an error that names a larger row",
+                "set client-query-buffer-limit 1gb, the server's default",
             )
         )  # fmt: skip
-    return found
+    return findings
 
 
 def _output(facts: ServerFacts) -> list[Finding]:
-    """client-output-buffer-limit: `normal 0 0 0 slave 268435456 67108864 60 …`, hard and soft bytes, seconds."""
+    """Check client-output-buffer-limit: `normal 0 0 0 slave 268435456 67108864 60 …`: hard and soft bytes, seconds."""
     words = facts.config.get("client-output-buffer-limit", "").split()
     limits = {
-        words[at]: (whole_or_zero(words[at + 1]), whole_or_zero(words[at + 2])) for at in range(0, len(words) - 3, 4)
+        words[index]: (whole_or_zero(words[index + 1]), whole_or_zero(words[index + 2]))
+        for index in range(0, len(words) - 3, 4)
     }
-    least = min((limit for limit in limits.get("normal", ()) if limit), default=0)
-    if least == 0 or least > 2 * LARGEST_PAGE:
+    smallest = min((limit for limit in limits.get("normal", ()) if limit), default=0)
+    if smallest == 0 or smallest > 2 * LARGEST_PAGE:
         return []
-    every = least <= 2 * PAGE
-    which = "with more to read than that" if every else "of large entries"
+    stops_all_queries = smallest <= 2 * PAGE
+    condition = "with more to read than that" if stops_all_queries else "of large entries"
     return [
         Finding(
-            Level.DANGER if every else Level.WARNING,
+            Level.DANGER if stops_all_queries else Level.WARNING,
             _ABOUT,
-            f"closes clients that have {size(least)} of replies to take (client-output-buffer-limit normal)",
-            f"tasks read {size(PAGE)} of entries at once, more of large ones: a query {which} loses its connection "
-            "again and again, and fails after a minute (RSTREAM_RETRIES_EXHAUSTED)",
-            'client-output-buffer-limit "normal 0 0 0", as a server has it by itself',
+            f"closes connections with {size(smallest)} of unread replies (client-output-buffer-limit normal)",
+            f"tasks read {size(PAGE)} of entries at once, more if entries are large: a query {condition} loses its "
+            "connection repeatedly, and fails after a minute (RSTREAM_RETRIES_EXHAUSTED)",
+            'set client-output-buffer-limit "normal 0 0 0", the server\'s default',
         )
     ]
 
 
 def _clients(facts: ServerFacts) -> list[Finding]:
-    found = []
+    findings = []
     seconds = facts.setting("timeout")
     if seconds:
-        found.append(
+        findings.append(
             Finding(
-                Level.NOTE, _ABOUT, f"closes connections that say nothing for {seconds} s (timeout)",
-                "they are made again when they are needed", "timeout 0, to save that",
+                Level.NOTE, _ABOUT, f"closes connections that are idle for {seconds} s (timeout)",
+                "queries connect again when they need to", "set timeout 0 to avoid this",
             )
         )  # fmt: skip
-    most, now = facts.setting("maxclients") or facts.number("maxclients"), facts.number("connected_clients")
-    if most and now > MANY * most:
-        found.append(
+    max_clients, clients = facts.setting("maxclients") or facts.number("maxclients"), facts.number("connected_clients")
+    if max_clients and clients > MANY * max_clients:
+        findings.append(
             Finding(
-                Level.WARNING, _ABOUT, f"{now:,} of {most:,} clients (maxclients) are connected",
-                "a task takes one or two connections; one that is refused is tried for a minute, then the query fails",
-                "a larger maxclients, or fewer clients",
+                Level.WARNING, _ABOUT, f"{clients:,} of {max_clients:,} clients (maxclients) are connected",
+                "a task uses one or two connections; if one is refused, it is retried for a minute, then the query "
+                "fails",
+                "set a larger maxclients, or use fewer clients",
             )
         )  # fmt: skip
-    return found
+    return findings

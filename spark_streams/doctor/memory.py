@@ -1,4 +1,4 @@
-"""Memory, and what the server does when it is full. Pure."""
+"""Check of the memory, and of what the server does when it is full. Pure."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ _ABOUT = "memory"
 FULL_SOON = 0.85  # of maxmemory, or of the machine
 
 
-def look(facts: ServerFacts) -> list[Finding]:
-    """The limit, what is in use, what is dropped."""
+def check(facts: ServerFacts) -> list[Finding]:
+    """Check the memory limit, the memory in use, and the eviction policy."""
     if "used_memory" not in facts.info:
         return []
     limit, policy = facts.number("maxmemory"), facts.info.get("maxmemory_policy", "noeviction")
@@ -24,35 +24,35 @@ def _unlimited(facts: ServerFacts) -> Finding:
     if machine and used > FULL_SOON * machine:
         return Finding(
             Level.DANGER, _ABOUT, f"{size(used)} in use, no maxmemory, and the machine has {size(machine)}",
-            "the system ends the server when there is none left",
-            "maxmemory below the machine's, maxmemory-policy noeviction; remove what all groups have read (trim=acked, "
-            "onCommit)",
+            "the operating system kills the server when no memory is left",
+            "set maxmemory below the machine's memory, and maxmemory-policy noeviction; trim entries that all groups "
+            "have read (trim=acked, onCommit)",
         )  # fmt: skip
     return Finding(
         Level.NOTE, _ABOUT, f"{size(used)} in use, no limit (maxmemory 0)",
-        "streams grow until the system ends the server",
-        "maxmemory with maxmemory-policy noeviction; remove what all groups have read (trim=acked, onCommit)",
+        "streams grow until the operating system kills the server",
+        "set maxmemory, and maxmemory-policy noeviction; trim entries that all groups have read (trim=acked, onCommit)",
     )  # fmt: skip
 
 
 def _policy(facts: ServerFacts, limit: int, policy: str) -> Finding:
     dropped = facts.number("evicted_keys")
-    so_far = f"; {dropped:,} keys since it started" if dropped else ""
+    so_far = f"; evicted {dropped:,} keys since its start" if dropped else ""
     if policy.startswith("allkeys"):
         return Finding(
             Level.DANGER, _ABOUT,
-            f"drops any key when {size(limit)} are full (maxmemory-policy {policy}){so_far}",
-            "exactly-once sinks, mode DEADLETTER and noAck are refused. Other queries go on with a warning, and stop "
-            "when a stream or a group is gone",
-            "maxmemory-policy noeviction",
+            f"evicts any key when {size(limit)} are full (maxmemory-policy {policy}){so_far}",
+            "exactly-once sinks, mode DEADLETTER and noAck are refused. Other queries run with a warning, and fail "
+            "when a stream or a group was evicted",
+            "CONFIG SET maxmemory-policy noeviction",
         )  # fmt: skip
     if policy.startswith("volatile"):
         return Finding(
             Level.NOTE, _ABOUT,
-            f"drops keys that expire when {size(limit)} are full (maxmemory-policy {policy}){so_far}",
-            "streams and queries' ledgers never expire; leases do, and the ledger of a batch job, which then fails by "
-            "name",
-            "maxmemory-policy noeviction, where batch jobs write",
+            f"evicts keys with a time to live when {size(limit)} are full (maxmemory-policy {policy}){so_far}",
+            "streams and the ledgers of queries never expire. Leases do, and so does the ledger of a batch job, which "
+            "then fails with a named error",
+            "CONFIG SET maxmemory-policy noeviction, if batch jobs write",
         )  # fmt: skip
     return Finding(Level.OK, _ABOUT, f"{size(facts.number('used_memory'))} of {size(limit)} in use, noeviction")
 
@@ -64,7 +64,7 @@ def _nearly_full(facts: ServerFacts, limit: int, policy: str) -> list[Finding]:
     return [
         Finding(
             Level.WARNING, _ABOUT, f"{size(used)} of {size(limit)} in use",
-            "when it is full (OOM) queries wait for a minute, go on where there is room, else they fail",
-            "a larger maxmemory; remove what all groups have read (trim=acked, onCommit)",
+            "when it is full (OOM), queries wait for a minute; they fail if there is no free memory by then",
+            "set a larger maxmemory; trim entries that all groups have read (trim=acked, onCommit)",
         )
     ]  # fmt: skip

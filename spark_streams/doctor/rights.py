@@ -1,9 +1,8 @@
-"""Which commands each use takes, and which of them the url's user may not run, or not on these keys.
+"""Check of the user's rights: the commands that each use needs, and which of them the user may not run on which keys.
 
-They are asked for harmlessly, the same way on every server: within MULTI a server checks a right when it queues the
-command, and DISCARD drops the queue, so that nothing is ever carried out (R41). What stands outside (WATCH, EXEC,
-CLIENT REPLY) changes nothing by itself. A user who may not use MULTI can only look: those commands, which only read,
-are carried out.
+The check changes nothing, and works on every server: after MULTI a server checks the right when it queues a command,
+and DISCARD drops the queue, so no command is executed (R41). The commands outside (WATCH, EXEC, CLIENT REPLY) change
+nothing. If the user may not run MULTI, only the read commands are tried, by running them.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ from spark_streams.wire.replies.reply_errors import is_not_permitted
 
 LOOKING, READING, WRITING, REDRIVE = "looking", "reading", "writing", "redrive"
 USES = (LOOKING, READING, WRITING, REDRIVE)
-OWN = "rstream:doctor"  # stands for the keys that the product keeps beside streams
-_ANY = "rstream:doctor:stream"  # stands for a stream where none is named: of it only commands are asked for
+OWN = "rstream:doctor"  # an example of the product's own keys
+_ANY = "rstream:doctor:stream"  # an example of a stream if none is named: only rights for commands are checked
 
 _KEY = "{}"
 _LOOK = (
@@ -55,7 +54,7 @@ _COMMANDS: Mapping[str, tuple[Sequence[str], Sequence[str]]] = {
     ),
     REDRIVE: ((*_LOOK, *_FIND, *_TRANSACTION, "XADD {} * a 1", "XDEL {} 0-1"), _LEASE),
 }  # fmt: skip
-# In a cluster all of them look for the nodes, and dead letters go to other slots by notes beside their streams.
+# In a cluster every use reads the slots, and dead letters are moved to other slots with notes beside their streams.
 _SLOTS = ("CLUSTER SLOTS", "CLUSTER INFO")
 _ACROSS_SLOTS = {
     READING: ("HSET {} a 1", "HGETALL {}", "HDEL {} a"),
@@ -67,7 +66,7 @@ _WITH_SUBCOMMAND = ("XINFO", "XGROUP", "CLIENT", "CLUSTER")
 
 @dataclass(frozen=True)
 class Missing:
-    """What a use lacks. rights: `+xadd`, `~orders`; unknown: why the others could not be asked for, else empty."""
+    """The rights that a use lacks. rights: `+xadd`, `~orders`; unknown: why others could not be checked, else empty."""
 
     rights: tuple[str, ...]
     unknown: str = ""
@@ -75,64 +74,70 @@ class Missing:
 
 def commands_of(use: str, streams: Sequence[str], in_cluster: bool = False) -> list[list[str]]:
     """What this use runs: on every stream, and on a key of the product's own."""
-    on_streams, own = _COMMANDS[use]
+    on_streams, on_own_keys = _COMMANDS[use]
     if in_cluster:
-        on_streams, own = (*on_streams, *_SLOTS), tuple(dict.fromkeys((*own, *_ACROSS_SLOTS.get(use, ()))))
+        on_streams, on_own_keys = (
+            (*on_streams, *_SLOTS),
+            tuple(dict.fromkeys((*on_own_keys, *_ACROSS_SLOTS.get(use, ())))),
+        )
     return [
         *_filled(on_streams, streams or [_ANY]),
-        *_filled(own, [OWN]),
+        *_filled(on_own_keys, [OWN]),
     ]
 
 
 def names_of(use: str, in_cluster: bool = False) -> list[str]:
-    """The commands alone, with their subcommands: `xadd`, `xinfo|stream`."""
+    """Return the names of the commands with their subcommands: `xadd`, `xinfo|stream`."""
     return sorted({_name(words) for words in commands_of(use, [], in_cluster)})
 
 
 def ask_rights(
     server: Connection, uses: Sequence[str], streams: Sequence[str], in_cluster: bool = False
 ) -> dict[str, Missing]:
-    """What each use lacks, for the url's user; of one node of a cluster, which refuses by its own list of users before
-    it says who has the key. Raises ServerUnreachableError."""
-    wanted = {use: commands_of(use, streams, in_cluster) for use in uses}
-    every = list(dict.fromkeys(tuple(words) for commands in wanted.values() for words in commands))
-    refused, is_whole = _refused(server, every)
-    found = {}
-    for use, commands in wanted.items():
+    """Return the missing rights of each use for the URL's user. A node of a cluster checks its own list of users before
+    it redirects to the node of the key. Raises ServerUnreachableError."""
+    commands_by_use = {use: commands_of(use, streams, in_cluster) for use in uses}
+    all_commands = list(dict.fromkeys(tuple(words) for commands in commands_by_use.values() for words in commands))
+    refused, is_whole = _refused(server, all_commands)
+    missing = {}
+    for use, commands in commands_by_use.items():
         rights = sorted({refused[tuple(words)] for words in commands if tuple(words) in refused})
         looks_only = use == LOOKING
-        found[use] = Missing(
-            tuple(rights), "" if is_whole or looks_only else "the others take MULTI and DISCARD to be asked for"
+        missing[use] = Missing(
+            tuple(rights),
+            "" if is_whole or looks_only else "the other rights cannot be checked without MULTI and DISCARD",
         )
-    return found
+    return missing
 
 
 def findings(user: str, missing: Mapping[str, Missing], streams: Sequence[str]) -> list[Finding]:
-    """One for all uses that lack nothing, and one for each other, or those that lack the same."""
-    who = f"user {user}" if user else "the url's user"
+    """Return one finding for all uses that lack nothing, and one for each set of missing rights."""
+    who = f"user {user}" if user else "the URL's user"
     same: dict[Missing, list[str]] = {}
     for use, lacks in missing.items():
         same.setdefault(lacks, []).append(use)
-    whole = same.pop(Missing(()), [])
-    found = [_lacking(who, user, uses, lacks) for lacks, uses in same.items()]
-    if whole:
-        on = f"on {', '.join(streams)} and rstream:*" if streams else "on rstream:* (--stream NAME asks for a stream's)"
-        found.append(Finding(Level.OK, "rights", f"{who} has all for {_listed(whole)}, {on}"))
-    return found
+    complete_uses = same.pop(Missing(()), [])
+    rights_findings = [_lacking(who, user, uses, lacks) for lacks, uses in same.items()]
+    if complete_uses:
+        on = (
+            f"on {', '.join(streams)} and rstream:*" if streams else "on rstream:* (--stream NAME also checks a stream)"
+        )
+        rights_findings.append(Finding(Level.OK, "rights", f"{who} has all rights for {_listed(complete_uses)}, {on}"))
+    return rights_findings
 
 
 def _lacking(who: str, user: str, uses: Sequence[str], lacks: Missing) -> Finding:
-    told = f" ({lacks.unknown})" if lacks.unknown else ""
+    unknown = f" ({lacks.unknown})" if lacks.unknown else ""
     rights = " ".join(_grouped(lacks.rights))
     return Finding(
-        Level.WARNING, "rights", f"{who} lacks for {_listed(uses)}: {rights}{told}",
-        "what needs one of them stops with an error that names it (RSTREAM_NOT_PERMITTED)",
-        f"ACL SETUSER {user or 'USER'} {rights}" + (" +@transaction, and run this again" if lacks.unknown else ""),
+        Level.WARNING, "rights", f"{who} lacks rights for {_listed(uses)}: {rights}{unknown}",
+        "a query or command that needs one of them fails with an error that names it (RSTREAM_NOT_PERMITTED)",
+        f"ACL SETUSER {user or 'USER'} {rights}" + (" +@transaction; then run this again" if lacks.unknown else ""),
     )  # fmt: skip
 
 
 def _refused(server: Connection, commands: Sequence[tuple[str, ...]]) -> tuple[dict[tuple[str, ...], str], bool]:
-    """The right that each of these lacks, and whether all could be asked for."""
+    """Return the missing right of each refused command, and whether all commands could be checked."""
     outside = [words for words in commands if words[0] in _OUTSIDE]
     inside = [words for words in commands if words[0] not in (*_OUTSIDE, "MULTI", "DISCARD")]
     refused = _lacked(outside, server.pipeline(outside))
@@ -140,15 +145,15 @@ def _refused(server: Connection, commands: Sequence[tuple[str, ...]]) -> tuple[d
     opened = server.pipeline([("MULTI",)]) if ("DISCARD",) not in refused else []
     if not opened or isinstance(opened[0], ReplyError):
         refused |= _lacked([("MULTI",)], opened)
-        looks = [words for words in inside if list(words) in _looks(inside)]
-        return refused | _lacked(looks, server.pipeline(looks)), False
+        read_commands = [words for words in inside if list(words) in _looks(inside)]
+        return refused | _lacked(read_commands, server.pipeline(read_commands)), False
     refused |= _lacked(inside, server.pipeline(inside))
     server.pipeline([("DISCARD",), ("UNWATCH",)])
     return refused, True
 
 
 def _looks(commands: Iterable[tuple[str, ...]]) -> list[list[str]]:
-    """Those that only read."""
+    """Return the commands that only read."""
     names = set(names_of(LOOKING, in_cluster=True))
     return [list(words) for words in commands if _name(list(words)) in names]
 
@@ -174,7 +179,7 @@ def _name(words: Sequence[str]) -> str:
 
 
 def _grouped(rights: Sequence[str]) -> list[str]:
-    """Keys first, then commands."""
+    """Return the rights in order: keys first, then commands."""
     return sorted(rights, key=lambda right: (not right.startswith("~"), right))
 
 

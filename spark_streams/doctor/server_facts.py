@@ -1,4 +1,4 @@
-"""What a server says of itself, as values. Pure."""
+"""Facts of a server, parsed from its replies. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ REDIS, VALKEY, ENGINE = "Redis", "Valkey", "the bundled engine"
 
 @dataclass(frozen=True)
 class Clock:
-    """ahead_ms: of this machine's clock, the server's; uncertain_ms: the answer's way takes so long."""
+    """Comparison of clocks. ahead_ms: of the server's clock, relative to this machine's; uncertain_ms: half of the
+    reply time."""
 
     ahead_ms: float
     uncertain_ms: float
@@ -22,9 +23,9 @@ class Clock:
 
 @dataclass(frozen=True)
 class ServerFacts:
-    """address: without its login; hello: what HELLO says, as text; info: INFO's lines; config: what CONFIG GET says of
-    what was asked; client: CLIENT INFO's; refused: the questions that this user may not ask; trims_by_acked: whether
-    its XTRIM knows ACKED, None: not known."""
+    """The facts. address: without its login; hello, info, client: replies of HELLO, INFO and CLIENT INFO; config: the
+    settings of CONFIG GET; refused: commands that the user may not run; trims_by_acked: whether XTRIM supports ACKED,
+    None: not known."""
 
     address: str
     hello: Mapping[str, str] = field(default_factory=dict)
@@ -45,20 +46,20 @@ class ServerFacts:
 
     @property
     def version(self) -> str:
-        """As it says; empty where it does not."""
-        own = {ENGINE: "rstream_version", VALKEY: "valkey_version"}.get(self.kind, "redis_version")
-        return self.info.get(own) or self.hello.get("version", "")
+        """The version; empty if the server does not report it."""
+        field_name = {ENGINE: "rstream_version", VALKEY: "valkey_version"}.get(self.kind, "redis_version")
+        return self.info.get(field_name) or self.hello.get("version", "")
 
     @property
     def mode(self) -> str:
-        """standalone or cluster; empty where it does not say."""
+        """standalone or cluster; empty if the server does not report it."""
         return self.info.get("redis_mode") or self.info.get("server_mode") or self.hello.get("mode", "")
 
     @property
     def role(self) -> str | None:
-        """master or replica; None where it does not say."""
-        told = self.info.get("role") or self.hello.get("role")
-        return "replica" if told == "slave" else told
+        """master or replica; None if the server does not report it."""
+        role = self.info.get("role") or self.hello.get("role")
+        return "replica" if role == "slave" else role
 
     @property
     def is_replica(self) -> bool:
@@ -67,46 +68,46 @@ class ServerFacts:
 
     @property
     def user(self) -> str:
-        """Whom the url's login makes us; empty where the server does not say."""
+        """The user of the connection; empty if the server does not report it."""
         return self.client.get("user", "")
 
     @property
     def database(self) -> str:
-        """Its number; empty where the server does not say."""
+        """The number of the database; empty if the server does not report it."""
         return self.client.get("db", "")
 
     def number(self, name: str) -> int:
-        """Of INFO; 0 where it is not there, or no number."""
+        """Return a number of INFO; 0 if it is missing or not a number."""
         return whole_or_zero(self.info.get(name, "0"))
 
     def setting(self, name: str) -> int | None:
-        """Of CONFIG; None where it was not told."""
+        """Return a number of CONFIG GET; None if it is missing."""
         value = self.config.get(name)
         return None if value is None else whole_or_zero(value)
 
     def is_older_than(self, *version: int) -> bool:
-        """Whether it is a Redis before this version."""
+        """Whether the server is a Redis before this version."""
         return self.kind == REDIS and bool(self.version) and numbers(self.version) < version
 
 
 def numbers(version: str) -> Version:
-    """`7.0.15` as (7, 0, 15); what is no number ends it."""
-    found: list[int] = []
+    """Return `7.0.15` as (7, 0, 15), up to the first part that is not a number."""
+    parts: list[int] = []
     for part in version.split("."):
         number = parse_number(part)
         if number is None:
             break
-        found.append(number)
-    return tuple(found)
+        parts.append(number)
+    return tuple(parts)
 
 
 def whole_or_zero(text: str) -> int:
-    """0 if it is no whole number."""
+    """Return a whole number, 0 if the text is not one."""
     return parse_number(text, minimum=-(2**63)) or 0
 
 
 def size(count: int) -> str:
-    """`900 bytes`, `1.5 MB`, `512 MB`, `2 GB`."""
+    """Return a size with its unit: `900 bytes`, `1.5 MB`, `512 MB`, `2 GB`."""
     value: float = count
     for unit in ("bytes", "KB", "MB", "GB"):
         if value < 1024 or unit == "GB":

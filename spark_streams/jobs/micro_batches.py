@@ -56,7 +56,7 @@ def run_batches(
 
         def update_bar(query: StreamingQuery) -> None:
             count(query)
-            bar.at(rows_done(progress))
+            bar.update(rows_done(progress))
 
         query, has_ended = run_until_drained(writer.start(), writer.start, job.stop, update_bar)
         if not has_ended:

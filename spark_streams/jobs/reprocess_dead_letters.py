@@ -16,7 +16,7 @@ from spark_streams.jobs.job import Job, Program
 from spark_streams.jobs.settings.config import FREE
 from spark_streams.model.printable import printable
 from spark_streams.monitor.groups import view_streams
-from spark_streams.monitor.terminal.progress_bar import telling
+from spark_streams.monitor.terminal.progress_bar import showing_progress
 from spark_streams.wire.connect import connect
 
 SHAPE = {
@@ -49,7 +49,7 @@ def body(job: Job) -> None:
     options = _options(job)
     dry_run = bool(job.get("redrive.dry_run", False))
     _plan(job, options, dry_run)
-    with telling(job.console, "dry run" if dry_run else "redrive") as tell:
+    with showing_progress(job.console, "dry run" if dry_run else "redrive") as tell:
 
         def show(report: Report) -> None:
             done = report.moved + report.parked

@@ -1,1 +1,1 @@
-"""Looking at streams and groups without changing them."""
+"""Monitor streams and groups. Nothing here changes a stream or a group."""

@@ -1,4 +1,4 @@
-"""Metrics for Prometheus on their way out: over HTTP, into a file, or as text."""
+"""Metrics for Prometheus: served over HTTP, written to a file, or returned as text."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Collects(Protocol):
-    """Gives the metrics of now, on any thread, at each scrape."""
+    """Returns the current metrics at each scrape, on any thread."""
 
     def collect(self) -> Iterable[Metric]: ...
 
@@ -25,7 +25,7 @@ class Collects(Protocol):
 class Exposition:
     """Serves the metrics over HTTP (`/metrics`), writes them to a file, or both.
 
-    Raises UnsupportedError without prometheus_client, InvalidOptionError where the port or the file cannot be had.
+    Raises UnsupportedError without prometheus_client, InvalidOptionError if the port or the file cannot be used.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class Exposition:
             from prometheus_client import CollectorRegistry, start_http_server
         except ImportError:
             raise UnsupportedError(
-                "Prometheus metrics need the package prometheus_client: pip install 'spark-streams[monitor]'"
+                "Prometheus metrics need the package prometheus_client; run pip install 'spark-streams[monitor]'"
             ) from None
         self._registry: CollectorRegistry = CollectorRegistry()
         self._registry.register(collector)
@@ -56,24 +56,24 @@ class Exposition:
 
     @property
     def port(self) -> int | None:
-        """Where it serves."""
+        """The port on which metrics are served."""
         return None if self._server is None else self._server.server_port
 
     def write(self) -> None:
-        """Put the file in place, whole. Raises OSError."""
+        """Replace the file atomically. Raises OSError."""
         if self._file is not None:
             from prometheus_client import write_to_textfile
 
             write_to_textfile(str(self._file), self._registry)
 
     def text(self) -> str:
-        """The page as a scrape would see it."""
+        """Return the metrics as a scrape receives them."""
         from prometheus_client import generate_latest
 
         return generate_latest(self._registry).decode()
 
     def close(self) -> None:
-        """Stop serving; the file stays as it is."""
+        """Stop serving; the file stays unchanged."""
         if self._server is not None and self._thread is not None:
             self._server.shutdown()
             self._server.server_close()

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from spark_streams.deadletter.retry.waiting_entries import WaitingEntries
-from spark_streams.monitor.lag_survey import GroupStanding
+from spark_streams.monitor.lag_survey import GroupLag
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
@@ -39,15 +39,15 @@ def metrics(table: Table, samples: Iterable[Sample]) -> Iterator[Metric]:
     """Return the metrics of a table with these samples."""
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-    made = [
+    families = [
         (CounterMetricFamily if family.counts else GaugeMetricFamily)(family.name, family.help, labels=table.labels)
         for family in table.families
     ]
-    for of, values in samples:
-        for metric, value in zip(made, values, strict=True):
+    for labels, values in samples:
+        for metric, value in zip(families, values, strict=True):
             if value is not None:
-                metric.add_metric(of, value)
-    yield from made
+                metric.add_metric(labels, value)
+    yield from families
 
 
 _GROUP = Table(
@@ -74,27 +74,33 @@ _SERVER = Table((), (Family("rstream_server_up", "1 if the stream server answers
 TABLES = (_SERVER, _GROUP, _WAITING)
 
 
-def group_metrics(groups: Iterable[GroupStanding]) -> Iterable[Metric]:
-    """How these groups stand."""
+def group_metrics(groups: Iterable[GroupLag]) -> Iterable[Metric]:
+    """Return the metrics of these groups."""
     return metrics(_GROUP, map(_of_group, groups))
 
 
-def _of_group(one: GroupStanding) -> Sample:
-    age = None if one.lag_ms is None else one.lag_ms / 1000
-    return (one.stream, one.group), (one.lag, age, one.pending, (one.oldest_idle_ms or 0) / 1000, one.released)
+def _of_group(group: GroupLag) -> Sample:
+    age = None if group.lag_ms is None else group.lag_ms / 1000
+    return (group.stream, group.group), (
+        group.lag,
+        age,
+        group.pending,
+        (group.oldest_idle_ms or 0) / 1000,
+        group.released,
+    )
 
 
 def waiting_metrics(entries: Iterable[WaitingEntries]) -> Iterable[Metric]:
-    """What waits for another try, and what has come back for it (attempt `returned`)."""
+    """Return the metrics of entries that wait for a retry, and of returned entries (attempt `returned`)."""
     return metrics(_WAITING, map(_of_waiting, entries))
 
 
-def _of_waiting(one: WaitingEntries) -> Sample:
-    if one.attempt is None:
-        return (one.stream, one.group, "returned"), (one.entries, None)
-    return (one.stream, one.group, str(one.attempt)), (one.entries, (one.due_in or 0) / 1000)
+def _of_waiting(entries: WaitingEntries) -> Sample:
+    if entries.attempt is None:
+        return (entries.stream, entries.group, "returned"), (entries.entries, None)
+    return (entries.stream, entries.group, str(entries.attempt)), (entries.entries, (entries.due_in or 0) / 1000)
 
 
 def server_up(answers: bool) -> Iterable[Metric]:
-    """Whether it does."""
+    """Return the metric of whether the server answers."""
     return metrics(_SERVER, [((), (float(answers),))])

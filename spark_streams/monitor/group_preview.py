@@ -1,4 +1,4 @@
-"""A stream as one of its groups would see it: what is pending, what it has yet to be given. Nothing is delivered."""
+"""Preview of what a group reads from a stream: its pending and its undelivered entries. Nothing is delivered."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from spark_streams.wire.replies.xinfo import group_named
 
 
 class Pending(NamedTuple):
-    """A pending entry: for whom, milliseconds since it was given to them (both None: it was released, for nobody), how
-    often it was given to somebody; entry: None where it is in the stream no more."""
+    """A pending entry. consumer: that holds it; idle_ms: since its last delivery (both None: it was released);
+    deliveries: their number; entry: None if it was deleted from the stream."""
 
     id: StreamId
     stream: Name
@@ -27,8 +27,8 @@ class Pending(NamedTuple):
 
 
 def positions_of(server: Server, streams: Sequence[Name], group: str) -> dict[Name, StreamId]:
-    """Where the group stands on these streams. Raises StreamStateError where one does not have it."""
-    found: dict[Name, StreamId] = {}
+    """Return the group's position on each stream. Raises StreamStateError if a stream does not have the group."""
+    positions: dict[Name, StreamId] = {}
     commands = [("XINFO", "GROUPS", stream) for stream in streams]
     for command, reply in zip(commands, server.execute_all(commands), strict=True):
         info = group_named(group, reply)
@@ -37,25 +37,30 @@ def positions_of(server: Server, streams: Sequence[Name], group: str) -> dict[Na
                 f"no group {group!r} of stream {shown(command[2])!r} at {server.address}; rstream groups "
                 f"{shown(command[2])} lists its groups"
             )
-        found[command[2]] = info.last_delivered
-    return found
+        positions[command[2]] = info.last_delivered
+    return positions
 
 
-def pending_entries(server: Server, stream: Name, group: str, most: int) -> Iterator[Pending]:
-    """The oldest so many pending entries. Raises ServerReplyError and kin."""
-    found = server.execute("XPENDING", stream, group, "-", "+", most)
-    replies = server.execute_each([("XRANGE", stream, entry, entry) for entry, *_ in found])
-    for (entry, consumer, idle, deliveries), reply in zip(found, replies, strict=True):
+def pending_entries(server: Server, stream: Name, group: str, limit: int) -> Iterator[Pending]:
+    """Yield the oldest pending entries, `limit` at most. Raises ServerReplyError and other errors of replies."""
+    pending = server.execute("XPENDING", stream, group, "-", "+", limit)
+    replies = server.each([("XRANGE", stream, entry, entry) for entry, *_ in pending])
+    for (entry, consumer, idle, deliveries), reply in zip(pending, replies, strict=True):
         if isinstance(reply, ReplyError):
             raise server.error_of(reply, ("XRANGE", stream))
-        at = StreamId.parse(entry)
+        entry_id = StreamId.parse(entry)
         fields = reply[0][1] if reply else None
-        seen = None if fields is None else Seen(at, stream, tuple(zip(fields[0::2], fields[1::2], strict=True)))
+        seen = None if fields is None else Seen(entry_id, stream, tuple(zip(fields[0::2], fields[1::2], strict=True)))
         is_held = idle >= 0
-        yield Pending(at, stream, shown(consumer) if is_held else None, idle if is_held else None, deliveries, seen)
+        yield Pending(
+            entry_id, stream, shown(consumer) if is_held else None, idle if is_held else None, deliveries, seen
+        )
 
 
-def entries_to_come(server: Server, stream: Name, position: StreamId, most: int) -> list[Seen]:
-    """The first so many that the group has yet to be given."""
-    reply = server.execute("XRANGE", stream, bytes(position.next()), "+", "COUNT", most)
-    return [Seen(StreamId.parse(one), stream, tuple(zip(f[0::2], f[1::2], strict=True))) for one, f in reply]
+def entries_to_come(server: Server, stream: Name, position: StreamId, limit: int) -> list[Seen]:
+    """Return the first undelivered entries, `limit` at most."""
+    reply = server.execute("XRANGE", stream, bytes(position.next()), "+", "COUNT", limit)
+    return [
+        Seen(StreamId.parse(entry), stream, tuple(zip(fields[0::2], fields[1::2], strict=True)))
+        for entry, fields in reply
+    ]

@@ -1,4 +1,4 @@
-"""What a stream's groups are doing, read in one round trip; nothing on the server changes."""
+"""Streams and their groups, read in one round trip. Nothing on the server changes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from spark_streams.wire.replies.xinfo import GroupInfo, groups_in, stream_in
 
 @dataclass(frozen=True)
 class GroupView:
-    """One group of one stream. lag: entries it has yet to be given, None where the server cannot tell."""
+    """A group of a stream. lag: undelivered entries, None if the server does not know."""
 
     stream: str
     group: str
@@ -25,7 +25,7 @@ class GroupView:
 
 @dataclass(frozen=True)
 class StreamView:
-    """One stream. length: entries it holds; added: entries ever added, None before Redis 7."""
+    """A stream. length: number of entries; added: entries ever added, None before Redis 7."""
 
     stream: str
     length: int
@@ -35,26 +35,28 @@ class StreamView:
 
 
 def view_streams(server: Server, streams: Sequence[str | bytes]) -> list[StreamView]:
-    """The streams that exist among these, in order; bytes of a name that are no UTF-8 are shown as `\\xff`.
+    """Return those of the streams that exist, in order. Bytes of a name that are not UTF-8 are shown as `\\xff`.
 
     Raises WrongKeyTypeError.
     """
-    replies = server.pipeline([("XINFO", what, stream) for stream in streams for what in ("STREAM", "GROUPS")])
+    replies = server.pipeline(
+        [("XINFO", subcommand, stream) for stream in streams for subcommand in ("STREAM", "GROUPS")]
+    )
     views = []
-    for stream, described, groups in zip(streams, replies[0::2], replies[1::2], strict=True):
-        if is_no_such_key(described):
+    for stream, description, groups in zip(streams, replies[0::2], replies[1::2], strict=True):
+        if is_no_such_key(description):
             continue
-        for reply in (described, groups):
+        for reply in (description, groups):
             if isinstance(reply, ReplyError):
                 raise server.error_of(reply, ("XINFO", "STREAM", stream))
-        state, name = stream_in(described), shown(stream)
+        state, name = stream_in(description), shown(stream)
         groups_of = tuple(_group(name, info) for info in groups_in(groups))
         views.append(StreamView(name, state.length, state.added, str(state.last), groups_of))
     return views
 
 
 def shown(name: bytes | str) -> str:
-    """A name as people see it: bytes that are no UTF-8 as `\\xff`."""
+    """Return a name as text. Bytes that are not UTF-8 are shown as `\\xff`."""
     return name if isinstance(name, str) else name.decode("utf-8", "backslashreplace")
 
 

@@ -1,4 +1,4 @@
-"""A connection of whoever looks at a server again and again: made when it is needed, and again where it broke."""
+"""A connection for repeated reads: it connects when it is used, and again after it broke."""
 
 from __future__ import annotations
 
@@ -10,27 +10,28 @@ from spark_streams.wire.address.address import Address
 from spark_streams.wire.connect import connect
 from spark_streams.wire.connection.server import Server
 
-_AT_ONCE = 1.0  # seconds: what took longer was no connection that had broken before, but a server that is silent
+_AT_ONCE = 1.0  # seconds: a failure after a longer time means a silent server, not a connection that broke before
 
 
 class KeptConnection:
-    """One connection at a time. Not for two threads at once. trouble: is told why a server does not answer, when that
-    begins, and where it becomes another reason."""
+    """A connection that is opened again after it broke. Not safe for two threads at once.
+
+    trouble: receives the error when the server stops answering, and again if the kind of error changes."""
 
     def __init__(self, address: Address, trouble: Callable[[RStreamError], None]) -> None:
         self.address = address
         self._trouble = trouble
         self._server: Server | None = None
-        self.failure: RStreamError | None = None  # why the server did not answer when it was last asked
+        self.failure: RStreamError | None = None  # of the last request; None: the server answered
 
     @property
     def answers(self) -> bool:
-        """Whether the server answered when it was last asked."""
+        """Whether the server answered the last request."""
         return self.failure is None
 
     def use(self, act: Callable[[Server], None]) -> bool:
-        """Do something on it; whether the server took it. A connection that broke since the last time is made again,
-        once. `act` must be safe to repeat."""
+        """Call `act` with the connection, and return whether the server answered. If the connection broke since the
+        last call, connect again once. `act` must be safe to repeat."""
         for last in (False, True):
             old, began = self._server is not None, time.monotonic()
             try:
@@ -52,7 +53,7 @@ class KeptConnection:
         return False
 
     def close(self) -> None:
-        """Close it, if there is one."""
+        """Close the connection, if there is one."""
         if self._server is not None:
             self._server.close()
             self._server = None

@@ -1,8 +1,8 @@
-"""How every group of every stream stands at one moment. It only looks: no command here changes a stream or a group.
+"""Lag, pending entries and consumers of every group at one moment. No command here changes a stream or a group.
 
-Whatever the number of streams, it is a handful of round trips: the streams and their groups; each group's first entry
-that it has not been given, its oldest pending one and its consumers; the consumers' oldest pending entries; and, only
-where the server cannot count a lag, the entries themselves, up to a limit.
+A survey takes a few round trips, independent of the number of streams: the streams and their groups; each group's first
+undelivered entry, its oldest pending entry and its consumers; the consumers' oldest pending entries. Only if the server
+does not know a lag, the undelivered entries themselves are counted, up to a limit.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from spark_streams.wire.replies.replies import milliseconds
 from spark_streams.wire.replies.reply_errors import is_no_such_key, is_not_permitted
 from spark_streams.wire.replies.xinfo import ConsumerInfo, GroupInfo, consumers_in, ends_in, groups_in, stream_in
 
-ACTIVE_MS = 24 * 3_600_000  # a group that nobody has read from for longer may be abandoned
-COUNTED = 10_000  # entries at most that a group's lag is counted by hand
+ACTIVE_MS = 24 * 3_600_000  # a group without a read for longer may be abandoned
+COUNTED = 10_000  # maximum of a lag that is counted entry by entry
 _COUNTED_TOGETHER = 200_000
-_PAGE = 1_000  # entries of a group in a round trip
+_PAGE = 1_000  # entries of a group per round trip
 _PAGE_BYTES = 16 << 20
-_COMMANDS = 4_000  # in one round trip
-_FIRST_TIME = 1_000_000_000_000  # ms (September 2001): ids below are numbers of somebody's own, not times
+_COMMANDS = 4_000  # per round trip
+_FIRST_TIME = 1_000_000_000_000  # ms (September 2001): smaller IDs are a producer's own numbers, not times
 
 
 @dataclass(frozen=True)
-class ConsumerStanding:
-    """A consumer of a group. idle_ms: since it last asked the server for anything; oldest_idle_ms: since its oldest
-    pending entry was given to it, None where it has none."""
+class ConsumerLag:
+    """A consumer of a group. idle_ms: since its last request; oldest_idle_ms: since its oldest pending entry was
+    delivered, None if it has none."""
 
     consumer: str
     pending: int
@@ -43,14 +43,14 @@ class ConsumerStanding:
 
 
 @dataclass(frozen=True)
-class GroupStanding:
-    """One group of one stream.
+class GroupLag:
+    """A group of a stream.
 
-    lag: entries of the stream that the group has yet to be given; at_least: there are more, they were counted up to a
-    limit; lag_ms: the age of the oldest entry that the group has not acknowledged, be it pending or not yet given (0:
-    none; None: the ids are no times); pending: given and not acknowledged; oldest_idle_ms: how long the longest
-    waiting of these has been pending (None: none); delivered: entries ever given, None where the server cannot tell;
-    released: of the pending ones those that a consumer released (XNACK) and nobody has taken.
+    lag: undelivered entries; at_least: the lag was counted up to a limit, there are more; lag_ms: age of the oldest
+    entry that is not acknowledged, pending or undelivered (0: none; None: the IDs are not times); pending: entries
+    delivered and not acknowledged; oldest_idle_ms: how long the oldest of them has been pending (None: none);
+    delivered: entries ever delivered, None if the server does not know; released: pending entries that a consumer
+    released (XNACK) and no consumer has taken.
     """
 
     stream: str
@@ -62,20 +62,20 @@ class GroupStanding:
     oldest_idle_ms: int | None
     last_delivered: str
     delivered: int | None
-    consumers: tuple[ConsumerStanding, ...] = ()
+    consumers: tuple[ConsumerLag, ...] = ()
     released: int = 0
 
     @property
     def is_active(self) -> bool:
-        """Whether a consumer has asked the server for anything within a day. Pages show other groups last."""
-        return any(one.idle_ms < ACTIVE_MS for one in self.consumers)
+        """Whether a consumer sent a request in the last day. Tables show other groups last."""
+        return any(consumer.idle_ms < ACTIVE_MS for consumer in self.consumers)
 
 
 @dataclass(frozen=True)
-class StreamStanding:
-    """One stream. length: entries it holds; added: entries ever added, None before Redis 7; last: the newest id ever;
-    first: of the oldest entry, empty where there is none; has_dead_letters: the first or the last entry is one;
-    end_bytes: of these two, which a look brings along."""
+class StreamSummary:
+    """A stream. length: number of entries; added: entries ever added, None before Redis 7; last: last generated ID;
+    first: ID of the oldest entry, empty if there is none; has_dead_letters: the first or the last entry is a dead
+    letter; end_bytes: size of these two entries, which XINFO STREAM returns."""
 
     stream: str
     length: int
@@ -88,33 +88,33 @@ class StreamStanding:
 
 @dataclass(frozen=True)
 class Survey:
-    """All of it at `at_ms`, milliseconds since the epoch by the server's clock, or this machine's where TIME is
-    refused."""
+    """All streams and groups at `at_ms`: milliseconds since the epoch by the server's clock, or by this machine's if
+    TIME is refused."""
 
     at_ms: int
-    streams: tuple[StreamStanding, ...]
-    groups: tuple[GroupStanding, ...]
+    streams: tuple[StreamSummary, ...]
+    groups: tuple[GroupLag, ...]
 
 
 @dataclass
 class _Draft:
-    """A group while it is being looked at."""
+    """A group during the survey."""
 
     key: str | bytes
     name: bytes
-    stream: StreamStanding
+    stream: StreamSummary
     info: GroupInfo
     first: StreamId  # of the stream
-    ahead: StreamId | None = None  # the first entry that the group has not been given
+    ahead: StreamId | None = None  # the first undelivered entry
     entry_bytes: int = 0
     oldest: Sequence[Reply] | None = None  # pending: id, consumer, idle, deliveries
-    consumers: tuple[ConsumerStanding, ...] = ()
+    consumers: tuple[ConsumerLag, ...] = ()
     names: tuple[bytes, ...] = ()  # of the consumers
     released: int = 0
-    reached: bytes | None = None  # counting goes on here
+    reached: bytes | None = None  # ID at which counting continues
     counted: int = 0
     more: bool = False
-    gone: bool = False
+    is_deleted: bool = False
 
 
 def survey(
@@ -124,38 +124,42 @@ def survey(
     page: int = _PAGE,
     refused: Callable[[RStreamError], None] | None = None,
 ) -> Survey:
-    """Look at these streams; those that do not exist are left out. counted: up to where a lag is counted by hand; page:
-    entries of a group that one round trip brings for that; refused: is told what the user may not ask, and which keys
-    are no streams, and goes on without them. Without it such an error is raised, but for TIME.
+    """Return the state of these streams; missing streams are left out.
 
-    Raises WrongKeyTypeError, ServerError.
+    counted: maximum of a lag that is counted entry by entry; page: entries of a group per round trip for that; refused:
+    receives an error if the user lacks a right or a key is not a stream, and the survey continues without it. If
+    refused is None, such an error is raised, except for TIME. Raises WrongKeyTypeError, ServerError.
     """
-    clock, *replies = ask(server, [("TIME",), *[("XINFO", w, s) for s in streams for w in ("STREAM", "GROUPS")]])
-    # This machine's clock where the user may not ask for the server's.
+    clock, *replies = fetch_replies(
+        server, [("TIME",), *[("XINFO", w, s) for s in streams for w in ("STREAM", "GROUPS")]]
+    )
+    # This machine's clock if the user may not read the server's.
     at_ms = time.time_ns() // 1_000_000 if isinstance(clock, ReplyError) else milliseconds(clock)
     if refused is not None and isinstance(clock, ReplyError):
         refused(server.error_of(clock, ("TIME",)))
-    standings: list[StreamStanding] = []
+    stream_states: list[StreamSummary] = []
     drafts: list[_Draft] = []
     for number, key in enumerate(streams):
-        described, groups = replies[2 * number], replies[2 * number + 1]
-        if is_no_such_key(described) or is_no_such_key(groups):
+        description, groups = replies[2 * number], replies[2 * number + 1]
+        if is_no_such_key(description) or is_no_such_key(groups):
             continue
-        if _is_refused(server, key, {"STREAM": described, "GROUPS": groups}, refused):
+        if _is_refused(server, key, {"STREAM": description, "GROUPS": groups}, refused):
             continue
-        stream, first = _stream(key, described)
-        standings.append(stream)
+        stream, first = _stream_summary(key, description)
+        stream_states.append(stream)
         drafts += [_Draft(key, group.name, stream, group, first) for group in groups_in(groups)]
-    _look(server, drafts, refused)
-    _look_at_consumers(server, drafts)
+    _fetch_group_details(server, drafts, refused)
+    _fetch_oldest_of_consumers(server, drafts)
     unknown = [draft for draft in drafts if _server_lag(draft) is None]
     share = max(page, min(COUNTED, _COUNTED_TOGETHER // max(1, len(unknown))))
     _count(server, unknown, share if counted is None else counted, page)
-    return Survey(at_ms, tuple(standings), tuple(_standing(draft, at_ms) for draft in drafts if not draft.gone))
+    return Survey(
+        at_ms, tuple(stream_states), tuple(_group_lag(draft, at_ms) for draft in drafts if not draft.is_deleted)
+    )
 
 
-def ask(server: Server, commands: Sequence[Sequence[Argument]]) -> list[Reply]:
-    """All replies in order, a few thousand commands in a round trip; error replies are values."""
+def fetch_replies(server: Server, commands: Sequence[Sequence[Argument]]) -> list[Reply]:
+    """Return all replies in order, a few thousand commands per round trip. Error replies are returned as values."""
     replies: list[Reply] = []
     for start in range(0, len(commands), _COMMANDS):
         replies += server.pipeline(commands[start : start + _COMMANDS])
@@ -163,42 +167,49 @@ def ask(server: Server, commands: Sequence[Sequence[Argument]]) -> list[Reply]:
 
 
 def age_ms(entry: StreamId, at_ms: int) -> int | None:
-    """How old an entry is by its id; None where the id is no time."""
+    """Return the age of an entry by its ID, None if the ID is not a time."""
     return None if entry.ms < _FIRST_TIME else max(0, at_ms - entry.ms)
 
 
 def _is_refused(
     server: Server, key: str | bytes, replies: Mapping[str, Reply], refused: Callable[[RStreamError], None] | None
 ) -> bool:
-    """Whether one of these is an error, which is told. replies: by the subcommand of XINFO."""
-    for what, reply in replies.items():
+    """Report an error reply, and return whether there is one. replies: by the subcommand of XINFO."""
+    for subcommand, reply in replies.items():
         if isinstance(reply, ReplyError):
-            _tell(server.error_of(reply, ("XINFO", what, key)), refused)
+            _report_or_raise(server.error_of(reply, ("XINFO", subcommand, key)), refused)
             return True
     return False
 
 
-def _tell(error: RStreamError, refused: Callable[[RStreamError], None] | None) -> None:
-    """Raises it where nobody is told, or where it is none that other streams do without."""
+def _report_or_raise(error: RStreamError, refused: Callable[[RStreamError], None] | None) -> None:
+    """Pass the error to `refused`. Raise it if there is no `refused`, or if it concerns more than one stream."""
     if refused is None or not isinstance(error, NotPermittedError | WrongKeyTypeError):
         raise error
     refused(error)
 
 
-def _stream(key: str | bytes, reply: Reply) -> tuple[StreamStanding, StreamId]:
-    """The stream, and its first entry's id."""
+def _stream_summary(key: str | bytes, reply: Reply) -> tuple[StreamSummary, StreamId]:
+    """Return the stream, and the ID of its first entry."""
     state, ends = stream_in(reply), ends_in(reply)
-    plain = StreamStanding(shown(key), state.length, state.added, str(state.last))
+    state_without_ends = StreamSummary(shown(key), state.length, state.added, str(state.last))
     if ends is None:
-        return plain, MIN_ID
-    both = (ends.first[1], ends.last[1])
-    has_dead_letters, end_bytes = any(map(names_origin, both)), sum(len(word) for one in both for word in one)
-    told = replace(plain, first=str(ends.first[0]), has_dead_letters=has_dead_letters, end_bytes=end_bytes)
-    return told, ends.first[0]
+        return state_without_ends, MIN_ID
+    end_pairs = (ends.first[1], ends.last[1])
+    has_dead_letters, end_bytes = (
+        any(map(says_where_from, end_pairs)),
+        sum(len(word) for fields in end_pairs for word in fields),
+    )
+    state_with_ends = replace(
+        state_without_ends, first=str(ends.first[0]), has_dead_letters=has_dead_letters, end_bytes=end_bytes
+    )
+    return state_with_ends, ends.first[0]
 
 
-def _look(server: Server, drafts: Sequence[_Draft], refused: Callable[[RStreamError], None] | None) -> None:
-    """Each group's first entry to come, its oldest pending one, its consumers, and how much each of these holds."""
+def _fetch_group_details(
+    server: Server, drafts: Sequence[_Draft], refused: Callable[[RStreamError], None] | None
+) -> None:
+    """Fetch each group's first undelivered entry, its oldest pending entry, its consumers and their pending counts."""
     commands: list[Sequence[Argument]] = []
     for draft in drafts:
         commands += [
@@ -207,79 +218,82 @@ def _look(server: Server, drafts: Sequence[_Draft], refused: Callable[[RStreamEr
             ("XINFO", "CONSUMERS", draft.key, draft.name),
             ("XPENDING", draft.key, draft.name),
         ]
-    replies = ask(server, commands)
+    replies = fetch_replies(server, commands)
     for number, draft in enumerate(drafts):
         ahead, oldest, consumers, summary = of_group = replies[4 * number : 4 * number + 4]
         for command, reply in zip(commands[4 * number :], of_group, strict=False):
             if is_not_permitted(reply):
-                _tell(server.error_of(reply, command), refused)
+                _report_or_raise(server.error_of(reply, command), refused)
         if any(isinstance(reply, ReplyError) for reply in of_group):
-            draft.gone = True  # destroyed since the first look
+            draft.is_deleted = True  # since the first round trip
             continue
         if ahead:
             draft.ahead = StreamId.parse(ahead[0][0])
             draft.entry_bytes = sum(len(part) + 16 for part in ahead[0][1] or ())
         draft.oldest = oldest[0] if oldest else None
         draft.released = released_in(summary)
-        told = consumers_in(consumers)
-        draft.names = tuple(consumer.name for consumer in told)
-        draft.consumers = tuple(_consumer(consumer, draft.oldest) for consumer in told)
+        consumer_infos = consumers_in(consumers)
+        draft.names = tuple(consumer.name for consumer in consumer_infos)
+        draft.consumers = tuple(_consumer(consumer, draft.oldest) for consumer in consumer_infos)
 
 
-def _consumer(info: ConsumerInfo, oldest: Sequence[Reply] | None) -> ConsumerStanding:
-    is_its = oldest is not None and oldest[1] == info.name and oldest[2] >= 0  # a released one has waited for -1
-    known = oldest[2] if oldest is not None and is_its else None
-    return ConsumerStanding(shown(info.name), info.pending, info.idle, known)
+def _consumer(info: ConsumerInfo, oldest: Sequence[Reply] | None) -> ConsumerLag:
+    is_own = oldest is not None and oldest[1] == info.name and oldest[2] >= 0  # a released entry has the idle time -1
+    oldest_idle_ms = oldest[2] if oldest is not None and is_own else None
+    return ConsumerLag(shown(info.name), info.pending, info.idle, oldest_idle_ms)
 
 
-def _look_at_consumers(server: Server, drafts: Sequence[_Draft]) -> None:
-    """How long each consumer's oldest pending entry has waited, where the group's oldest is not its own."""
-    wanted = [
+def _fetch_oldest_of_consumers(server: Server, drafts: Sequence[_Draft]) -> None:
+    """Fetch the idle time of each consumer's oldest pending entry, unless it is the group's oldest."""
+    incomplete = [
         (draft, place)
         for draft in drafts
         for place, consumer in enumerate(draft.consumers)
         if consumer.pending and consumer.oldest_idle_ms is None
     ]
-    commands = [("XPENDING", draft.key, draft.name, "-", "+", 1, draft.names[place]) for draft, place in wanted]
-    for (draft, place), reply in zip(wanted, ask(server, commands), strict=True):
+    commands = [("XPENDING", draft.key, draft.name, "-", "+", 1, draft.names[place]) for draft, place in incomplete]
+    for (draft, place), reply in zip(incomplete, fetch_replies(server, commands), strict=True):
         if isinstance(reply, ReplyError) or not reply:
             continue
         consumer = draft.consumers[place]
-        standing = ConsumerStanding(consumer.consumer, consumer.pending, consumer.idle_ms, reply[0][2])
-        draft.consumers = (*draft.consumers[:place], standing, *draft.consumers[place + 1 :])
+        consumer_lag = ConsumerLag(consumer.consumer, consumer.pending, consumer.idle_ms, reply[0][2])
+        draft.consumers = (*draft.consumers[:place], consumer_lag, *draft.consumers[place + 1 :])
 
 
 def _above(entry: StreamId) -> bytes:
-    """The id after this one, to start a range with: `(id` is not known before Redis 6.2."""
+    """Return the next ID, as the start of a range: Redis before 6.2 does not know `(id`."""
     return b"+" if entry == MAX_ID else bytes(entry.next())
 
 
 def _server_lag(draft: _Draft) -> int | None:
-    """The lag without counting, None where that cannot be.
+    """Return the lag as the server knows it, None if it must be counted.
 
-    Redis counts what was trimmed before it was given, too; nobody will ever be given that.
+    Redis also counts entries that were trimmed before they were delivered. They are subtracted: they are never
+    delivered.
     """
-    if draft.gone or draft.ahead is None:
+    if draft.is_deleted or draft.ahead is None:
         return 0
     if draft.info.last_delivered < draft.first:
         return draft.stream.length
     return None if draft.info.lag is None else min(draft.info.lag, draft.stream.length)
 
 
-def _count(server: Server, drafts: Iterable[_Draft], limit: int, most: int) -> None:
-    """Count what these groups have not been given, a page of each in a round trip."""
-    rest = list(drafts)
-    while rest:
-        budget = _PAGE_BYTES // len(rest)
-        pages = [min(most, limit - draft.counted, max(1, budget // max(1, draft.entry_bytes))) for draft in rest]
+def _count(server: Server, drafts: Iterable[_Draft], limit: int, page_entries: int) -> None:
+    """Count the undelivered entries of these groups, one page of each group per round trip."""
+    uncounted = list(drafts)
+    while uncounted:
+        budget = _PAGE_BYTES // len(uncounted)
+        pages = [
+            min(page_entries, limit - draft.counted, max(1, budget // max(1, draft.entry_bytes))) for draft in uncounted
+        ]
         commands = [
             ("XRANGE", draft.key, draft.reached or _above(draft.info.last_delivered), "+", "COUNT", page)
-            for draft, page in zip(rest, pages, strict=True)
+            for draft, page in zip(uncounted, pages, strict=True)
         ]
-        left = []
-        for draft, page, reply in zip(rest, pages, ask(server, commands), strict=True):
+        unfinished = []
+        for draft, page, reply in zip(uncounted, pages, fetch_replies(server, commands), strict=True):
             if isinstance(reply, ReplyError):
-                draft.gone = True
+                draft.is_deleted = True
                 continue
             draft.counted += len(reply)
             if len(reply) < page:
@@ -287,17 +301,17 @@ def _count(server: Server, drafts: Iterable[_Draft], limit: int, most: int) -> N
             draft.reached = _above(StreamId.parse(reply[-1][0]))
             draft.more = draft.counted >= limit
             if not draft.more:
-                left.append(draft)
-        rest = left
+                unfinished.append(draft)
+        uncounted = unfinished
 
 
-def _standing(draft: _Draft, at_ms: int) -> GroupStanding:
+def _group_lag(draft: _Draft, at_ms: int) -> GroupLag:
     ahead = _server_lag(draft)
     waiting = [] if draft.oldest is None else [StreamId.parse(draft.oldest[0])]
     first = draft.ahead
     if first is not None:
         waiting.append(first)
-    return GroupStanding(
+    return GroupLag(
         draft.stream.stream,
         shown(draft.name),
         draft.counted if ahead is None else ahead,

@@ -1,7 +1,7 @@
-"""The last entries of some streams, and those that come: in the order of their ids, each once. It only looks.
+"""The last entries of streams, and new entries, each once in the order of their IDs. Nothing on the server changes.
 
-Of streams that come in together an entry waits for none that is still to be written: one with a lower id that is added
-to another stream later is printed later.
+The order holds for the entries of one read. An entry that is added to another stream later, with a lower ID, comes
+later.
 """
 
 from __future__ import annotations
@@ -17,78 +17,87 @@ from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.reply_errors import is_no_such_key
 from spark_streams.wire.replies.xinfo import stream_states
 
-# Entries of a round trip, of all streams.
+# Entries per round trip over all streams: at first, at most; bytes per round trip.
 _FIRST, _LARGEST, _BYTES = 10, 1_000, 4 << 20
 
 Name = str | bytes
 
 
 class Seen(NamedTuple):
-    """An entry of a stream. pairs: names and values."""
+    """An entry of a stream. pairs: field names and values."""
 
     id: StreamId
     stream: Name
     pairs: tuple[tuple[bytes, bytes], ...]
 
 
-def last_entries(server: Server, streams: Sequence[Name], most: int) -> tuple[list[Seen], dict[Name, StreamId]]:
-    """The last `most` entries of all these streams together, and where each of them ends, for `Follower`. Raises
+def last_entries(server: Server, streams: Sequence[Name], count: int) -> tuple[list[Seen], dict[Name, StreamId]]:
+    """Return the last `count` entries of all streams together, and the last ID of each stream, for `Follower`. Raises
     WrongKeyTypeError, ServerError."""
     ends = {stream: head.last for stream, head in stream_states(server, [*streams]).items()}
-    commands = [("XREVRANGE", stream, bytes(end), "-", "COUNT", most) for stream, end in ends.items()] if most else []
-    kept: list[Seen] = []
-    for command, reply in zip(commands, server.execute_each(commands), strict=True):
+    commands = [("XREVRANGE", stream, bytes(end), "-", "COUNT", count) for stream, end in ends.items()] if count else []
+    newest: list[Seen] = []
+    for command, reply in zip(commands, server.each(commands), strict=True):
         if isinstance(reply, ReplyError):
             raise server.error_of(reply, command[:2])
-        kept = heapq.nlargest(most, [*kept, *_entries(command[1], reply)], key=lambda one: one.id)
-    return sorted(kept, key=_order), ends
+        newest = heapq.nlargest(count, [*newest, *_entries(command[1], reply)], key=lambda entry: entry.id)
+    return sorted(newest, key=_order), ends
 
 
 class Follower:
-    """What is added behind these positions, by stream; `positions` moves with what is handed out, so that whoever loses
-    the server goes on where it was. at_once: entries of the first round trip; later ones fit their size."""
+    """Reads entries after the positions of streams. `positions` advances with each yielded entry, so that a caller
+    continues at the right entry after a lost connection. at_once: entries of the first round trip; later round trips
+    adapt to the size of entries."""
 
     def __init__(self, positions: Mapping[Name, StreamId], at_once: int = _FIRST) -> None:
         self.positions = dict(positions)
         self._sizer = PageSizer(at_once, _LARGEST, _BYTES, growth=5)
 
     def add(self, positions: Mapping[Name, StreamId]) -> None:
-        """Follow these, too, where they are new."""
+        """Follow these streams, too, if they are new."""
         self.positions = {**positions, **self.positions}
 
     def step(self, server: Server, wait_ms: int) -> Iterator[Seen]:
-        """What there is, in the order of the ids; where nothing is, and all streams stand in one slot, it is waited
-        for so long. Raises WrongKeyTypeError, ServerError: what was handed out before is not handed out again."""
-        found: list[Seen] = []
-        most = max(1, self._sizer.size // max(1, len(self.positions)))
+        """Yield new entries in the order of their IDs. If there are none and all streams are in one slot, wait for
+        `wait_ms`. Raises WrongKeyTypeError, ServerError; entries that were yielded are not yielded again."""
+        batch: list[Seen] = []
+        page_entries = max(1, self._sizer.size // max(1, len(self.positions)))
         bound = MAX_ID
         groups = server.together([*self.positions], lambda stream: stream)
         block: list[Argument] = ["BLOCK", wait_ms] if len(groups) == 1 and wait_ms else []
         commands = [
-            ("XREAD", "COUNT", most, *block, "STREAMS", *some, *[bytes(self.positions[one]) for one in some])
-            for some in groups
+            (
+                "XREAD",
+                "COUNT",
+                page_entries,
+                *block,
+                "STREAMS",
+                *slot_streams,
+                *[bytes(self.positions[stream]) for stream in slot_streams],
+            )
+            for slot_streams in groups
         ]
         for reply in server.execute_all(commands):
             for name, entries in reply or ():
-                some = list(_entries(self._known(name), entries))
-                found += some
-                if len(some) >= most:  # it may have more, which come before what others have above that
-                    bound = min(bound, some[-1].id)
-        if found:
-            size = sum(len(name) + len(value) + 16 for one in found for name, value in one.pairs)
-            self._sizer.learn(len(found), size)
-        for one in sorted(found, key=_order):
-            if one.id <= bound:
-                self.positions[one.stream] = one.id
-                yield one
+                stream_entries = list(_entries(self._given_name(name), entries))
+                batch += stream_entries
+                if len(stream_entries) >= page_entries:  # its next entries may precede later ones of other streams
+                    bound = min(bound, stream_entries[-1].id)
+        if batch:
+            size = sum(len(name) + len(value) + 16 for entry in batch for name, value in entry.pairs)
+            self._sizer.learn(len(batch), size)
+        for entry in sorted(batch, key=_order):
+            if entry.id <= bound:
+                self.positions[entry.stream] = entry.id
+                yield entry
 
-    def _known(self, name: bytes) -> Name:
-        """As whoever asked has named it."""
+    def _given_name(self, name: bytes) -> Name:
+        """Return the name in the type that the caller used."""
         return name if name in self.positions else name.decode()
 
 
 def existing(server: Server, streams: Sequence[Name]) -> list[Name]:
-    """Those that there are."""
+    """Return those of the streams that exist."""
     replies = server.pipeline([("XINFO", "STREAM", stream) for stream in streams])
     return [stream for stream, reply in zip(streams, replies, strict=True) if not is_no_such_key(reply)]
 
@@ -99,5 +108,5 @@ def _entries(stream: Name, reply: Reply) -> Iterator[Seen]:
             yield Seen(StreamId.parse(entry), stream, tuple(zip(fields[0::2], fields[1::2], strict=True)))
 
 
-def _order(one: Seen) -> tuple[StreamId, bytes]:
-    return one.id, one.stream if isinstance(one.stream, bytes) else one.stream.encode()
+def _order(entry: Seen) -> tuple[StreamId, bytes]:
+    return entry.id, entry.stream if isinstance(entry.stream, bytes) else entry.stream.encode()

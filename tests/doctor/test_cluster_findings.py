@@ -57,10 +57,10 @@ def test_memory_is_checked_on_every_node_and_said_once_with_their_names() -> Non
     odd = node(("b", 1), maxmemory_policy="allkeys-lru")
     full = node(("a", 2), ("c", 1), used_memory=20 * MB)
     found = [one for one in judge(cluster(odd, full)) if one.about == "memory"]
-    assert [(one.level, one.nodes, one.said) for one in found] == [
+    assert [(one.level, one.nodes, one.observation) for one in found] == [
         (Level.OK, ("a:1", "c:1", "b:2", "c:2", "a:2"),
          "10 MB of 100 MB in use, noeviction; 20 MB of 100 MB in use, noeviction"),
-        (Level.DANGER, ("b:1",), "drops any key when 100 MB are full (maxmemory-policy allkeys-lru)"),
+        (Level.DANGER, ("b:1",), "evicts any key when 100 MB are full (maxmemory-policy allkeys-lru)"),
     ]  # fmt: skip
 
 
@@ -80,13 +80,13 @@ def test_findings_with_another_effect_level_or_remedy_stay_apart() -> None:
 
 def test_of_many_values_the_first_are_shown() -> None:
     [found] = merge([(str(n), [Finding(Level.NOTE, "x", f"{n} s")]) for n in range(9)])
-    assert (found.said, len(found.nodes)) == ("0 s; 1 s; 2 s … (9 in all)", 9)
+    assert (found.observation, len(found.nodes)) == ("0 s; 1 s; 2 s … (9 in all)", 9)
 
 
 def test_slots_that_no_node_has() -> None:
     bare = seen([[0, 5460], [5500, 10922], [10924, 16383]])
     found = cluster(known=bare)
-    check(about("slots", found), Level.DANGER, "40 of 16,384 have no node .*CLUSTERDOWN.*--cluster fix a:1")
+    check(about("slots", found), Level.DANGER, "40 of 16,384 slots have no node .*CLUSTERDOWN.*--cluster fix a:1")
     assert not about("epochs", found)  # every node says `fail` then
 
 
@@ -107,7 +107,7 @@ def test_a_master_without_a_replica() -> None:
     [found] = about("replicas", alone)
     check([found], Level.WARNING, "without a replica .*--cluster-slave")
     assert found.nodes == ("a:1",)
-    assert not [one for one in judge(alone) if "without replicas" in one.said]
+    assert not [one for one in judge(alone) if "without replicas" in one.observation]
     fresh = tuple(one for one in cluster().members if one.node != ("b", 2))  # the master itself knows of one
     assert not about("replicas", replace(cluster(), members=fresh))
 
@@ -115,8 +115,8 @@ def test_a_master_without_a_replica() -> None:
 @pytest.mark.parametrize(
     ("at", "master", "level", "words"),
     [
-        (("b", 1), None, Level.DANGER, "the master is not reached .*: connecting to it: refused .*"),
-        (("c", 2), ("b", 1), Level.WARNING, "the replica is not reached .*if it becomes the master, queries.*"),
+        (("b", 1), None, Level.DANGER, "the master is not reachable .*: connecting to it: refused .*"),
+        (("c", 2), ("b", 1), Level.WARNING, "the replica is not reachable .*if it becomes the master, queries.*"),
     ],
 )
 def test_a_node_that_is_not_reached(at: Node, master: Node | None, level: Level, words: str) -> None:

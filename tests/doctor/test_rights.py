@@ -85,10 +85,10 @@ def test_without_transactions_one_can_still_look_and_the_rest_is_unknown(user: M
     assert found[LOOKING].rights == ("+scan",)
     assert {"+multi", "+watch", "+discard"} & set(found[WRITING].rights)
     one, other = findings("limited", found, ["orders"])
-    assert (one.level, one.said) == (Level.WARNING, "user limited lacks for looking: +scan")
-    assert "the others take MULTI and DISCARD to be asked for" in other.said
+    assert (one.level, one.observation) == (Level.WARNING, "user limited lacks rights for looking: +scan")
+    assert "the other rights cannot be checked without MULTI and DISCARD" in other.observation
     assert other.remedy.startswith("ACL SETUSER limited +")
-    assert other.remedy.endswith(" +@transaction, and run this again")
+    assert other.remedy.endswith(" +@transaction; then run this again")
     with redis_server.client() as client:
         assert client.dbsize() == 0
 

@@ -11,10 +11,10 @@ import pytest
 import redis
 
 from spark_streams.monitor.exporter.metrics import Collector
-from spark_streams.monitor.exporter.snapshot_cache import Looks
-from spark_streams.monitor.exporter.stream_filter import Chosen
+from spark_streams.monitor.exporter.snapshot_cache import SnapshotCache
+from spark_streams.monitor.exporter.stream_filter import StreamFilter
 from spark_streams.monitor.exposition import Exposition
-from spark_streams.monitor.watch.lag_cache import Standings
+from spark_streams.monitor.watch.lag_cache import LagCache
 from spark_streams.monitor.watch.prometheus import Collector as OfQueries
 from spark_streams.monitor.watch.queries import Query
 from spark_streams.wire.address.address import Address
@@ -28,8 +28,8 @@ METRICS = CONF.parent / "docs" / "reference" / "metrics.md"
 
 
 @pytest.fixture
-def looks(server: Server) -> Iterator[Looks]:
-    made = Looks(Address.parse(server.url), Chosen(), 0.5, 8.0, lambda line: None)
+def snapshots(server: Server) -> Iterator[SnapshotCache]:
+    made = SnapshotCache(Address.parse(server.url), StreamFilter(), 0.5, 8.0, lambda line: None)
     yield made
     made.close()
 
@@ -42,7 +42,7 @@ def metrics(page: str) -> dict[str, str]:
 
 
 def of_queries(server: Server) -> dict[str, str]:
-    standings = Standings(Address.parse(server.url))
+    standings = LagCache(Address.parse(server.url))
     page = Exposition(OfQueries(lambda: [Query("etl", "1")], standings)).text()
     standings.close()
     return metrics(page)
@@ -57,22 +57,22 @@ def asked() -> set[str]:
     }
 
 
-def test_only_metrics_that_there_are_are_asked_for(server: Server, looks: Looks) -> None:
-    there = metrics(Exposition(Collector(looks)).text()).keys() | of_queries(server).keys()
+def test_only_metrics_that_there_are_are_asked_for(server: Server, snapshots: SnapshotCache) -> None:
+    there = metrics(Exposition(Collector(snapshots)).text()).keys() | of_queries(server).keys()
     assert asked() <= there
     assert len(asked()) > 20
 
 
-def test_what_both_pages_say_they_say_in_the_same_words(server: Server, looks: Looks) -> None:
-    ours, theirs = metrics(Exposition(Collector(looks)).text()), of_queries(server)
+def test_what_both_pages_say_they_say_in_the_same_words(server: Server, snapshots: SnapshotCache) -> None:
+    ours, theirs = metrics(Exposition(Collector(snapshots)).text()), of_queries(server)
     shared = ours.keys() & theirs.keys()
     assert len(shared) == 8
     assert {name: ours[name] for name in shared} == {name: theirs[name] for name in shared}
 
 
-def test_the_docs_have_a_row_for_each_metric(server: Server, looks: Looks) -> None:
+def test_the_docs_have_a_row_for_each_metric(server: Server, snapshots: SnapshotCache) -> None:
     text = METRICS.read_text(encoding="utf-8")
-    there = metrics(Exposition(Collector(looks)).text()).keys() | of_queries(server).keys()
+    there = metrics(Exposition(Collector(snapshots)).text()).keys() | of_queries(server).keys()
     rows = " ".join(line for line in text.splitlines() if line.startswith("| `rstream_"))
     assert {name for name in there if f"`{name}`" not in rows} == set()
 
@@ -100,16 +100,18 @@ def test_the_rules_are_rules_and_fire_when_they_should() -> None:
 
 
 @needs_prometheus
-def test_promtool_finds_nothing_wrong_with_the_page(server: Server, client: redis.Redis, looks: Looks) -> None:
+def test_promtool_finds_nothing_wrong_with_the_page(
+    server: Server, client: redis.Redis, snapshots: SnapshotCache
+) -> None:
     client.xadd('or"ders\n', {"n": 1})
     client.xgroup_create('or"ders\n', "g\\", id="0")
     fill(server, 3)
-    assert promtool("check", "metrics", given=Exposition(Collector(looks)).text()) == ""
+    assert promtool("check", "metrics", given=Exposition(Collector(snapshots)).text()) == ""
 
 
 @needs_prometheus
 def test_every_panel_has_data_in_a_prometheus_that_scrapes(
-    server: Server, client: redis.Redis, looks: Looks, tmp_path: Path
+    server: Server, client: redis.Redis, snapshots: SnapshotCache, tmp_path: Path
 ) -> None:
     if not counts_entries(client):
         # Panels of lag and loss have no data without these counts. Queries refuse such a server.
@@ -120,7 +122,7 @@ def test_every_panel_has_data_in_a_prometheus_that_scrapes(
         client.xgroup_create(stream, "g", id="0")
     client.xreadgroup("g", "ann", {"orders": ">"})
     fill(server, 5, stream="orders")
-    page = Exposition(Collector(looks), port=0)
+    page = Exposition(Collector(snapshots), port=0)
     try:
         with running_prometheus(tmp_path, f"127.0.0.1:{page.port}", ALERTS) as prometheus:
             left = {(one.title, query) for one in panels("10s") for query, _ in one.queries}

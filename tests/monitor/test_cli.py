@@ -229,7 +229,7 @@ def test_show_escapes_what_is_no_text_and_cuts_what_is_long(server: Server) -> N
         (["show", "order"], 1, "no stream 'order' at {url}; did you mean 'orders'?"),
         (["groups", "ordres", "nothing like it"], 1, "'ordres', 'nothing like it' at {url}; did you mean 'orders'?"),
         (["show", "nothing"], 1, "no stream 'nothing' at {url}; rstream streams lists the streams"),
-        (["show", "orders", "4-0"], 1, "no entry 4-0 in stream 'orders' at {url}; the entry before it is 3-1 and 5-1 "),
+        (["show", "orders", "4-0"], 1, "no entry 4-0 in stream 'orders' at {url}; the entry before it is 3-1 and "),
         (["show", "orders", "9"], 1, "no entry 9 in stream 'orders' at {url}; the entry before it is 5-1\n"),
         (["show", "empty", "9"], 1, "the stream is empty"),
         (["show", "empty"], 0, "empty holds no entries"),

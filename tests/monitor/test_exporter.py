@@ -25,8 +25,8 @@ from spark_streams.cli import main
 from spark_streams.deadletter.limits import DEAD_LETTER_LIMITS
 from spark_streams.model.keys import delays_key, retry_stream, returned_stream
 from spark_streams.monitor.exporter.metrics import Collector
-from spark_streams.monitor.exporter.snapshot_cache import Looks
-from spark_streams.monitor.exporter.stream_filter import Chosen
+from spark_streams.monitor.exporter.snapshot_cache import SnapshotCache
+from spark_streams.monitor.exporter.stream_filter import StreamFilter
 from spark_streams.monitor.exposition import Exposition
 from spark_streams.wire.address.address import Address
 from spark_streams.wire.address.patience import Patience
@@ -58,8 +58,10 @@ class Exporter:
         self.told: list[str] = []
         self.time = 0.0
         address = replace(Address.parse(url), patience=Patience(reply=reply))
-        self.looks = Looks(address, Chosen(names, most, self.now), 3.0, limit, self.told.append, now=self.now)
-        self.page_of = Exposition(Collector(self.looks))
+        self.snapshots = SnapshotCache(
+            address, StreamFilter(names, most, self.now), 3.0, limit, self.told.append, now=self.now
+        )
+        self.page_of = Exposition(Collector(self.snapshots))
 
     def now(self) -> float:
         return self.time
@@ -74,7 +76,7 @@ class Exporter:
 def exporter(server: Server) -> Iterator[Exporter]:
     made = Exporter(server.url)
     yield made
-    made.looks.close()
+    made.snapshots.close()
 
 
 def test_the_page_is_what_a_client_did(server: Server, client: redis.Redis) -> None:
@@ -185,7 +187,7 @@ def test_dead_letters_that_are_known_are_not_read_again(
 def test_many_dead_letters_are_counted_over_several_looks(server: Server, exporter: Exporter) -> None:
     """A page takes half a second by this clock, and a look gives them a second in all."""
     fill(server, 4 * DEAD_LETTER_LIMITS.first_page)
-    letters = exporter.looks._letters
+    letters = exporter.snapshots._dead_letters
     letters._now = (n / 2 for n in range(10_000)).__next__
     left = [of(exporter.page(), "rstream_dead_letters_uncounted")['{stream="dead"}'] for _ in range(3)]
     assert left == [600, 0, 0]
@@ -194,7 +196,7 @@ def test_many_dead_letters_are_counted_over_several_looks(server: Server, export
 
 def test_dead_letters_too_large_for_a_page_are_read_in_smaller_ones(server: Server, exporter: Exporter) -> None:
     fill(server, 20, message="x" * 200_000)
-    exporter.looks._letters._limits = replace(DEAD_LETTER_LIMITS, max_bytes=1_000_000, page_bytes=1_000_000)
+    exporter.snapshots._dead_letters._limits = replace(DEAD_LETTER_LIMITS, most_bytes=1_000_000, page_bytes=1_000_000)
     assert exporter.page()["rstream_server_up"] == 0, "this connection was given up"
     assert sum(of(exporter.page(), "rstream_dead_letters_waiting").values()) == 20
     assert len(exporter.told) == 2
@@ -234,7 +236,7 @@ def test_names_and_patterns_choose_and_new_streams_are_found(server: Server, cli
         return re.findall('stream="(.*?)"', " ".join(of(exporter.page(later), "rstream_stream_entries")))
 
     assert shown(0) == ["orders-1", "payments"]
-    assert exporter.told == [f"there is no stream 'refunds' at {server.url} yet"]
+    assert exporter.told == [f"stream 'refunds' does not exist yet at {server.url}"]
     client.xadd("orders-2", {"n": 1})
     client.xadd("refunds", {"n": 1})
     assert shown(9) == ["orders-1", "payments", "refunds"], "names are looked for every ten seconds"
@@ -242,7 +244,7 @@ def test_names_and_patterns_choose_and_new_streams_are_found(server: Server, cli
     client.delete("orders-1")
     assert shown(5) == ["orders-2", "payments", "refunds"]
     assert len(exporter.told) == 1
-    exporter.looks.close()
+    exporter.snapshots.close()
 
 
 def test_more_streams_than_it_may_show_are_counted(server: Server, client: redis.Redis) -> None:
@@ -252,8 +254,8 @@ def test_more_streams_than_it_may_show_are_counted(server: Server, client: redis
     page = exporter.page()
     assert list(of(page, "rstream_stream_entries")) == [f'{{stream="s{n}"}}' for n in range(3)]
     assert page["rstream_streams_left_out"] == 2
-    assert exporter.told == [f"2 more streams at {server.url} are left out: --max-streams"]
-    exporter.looks.close()
+    assert exporter.told == [f"2 more streams at {server.url} are left out; use --max-streams"]
+    exporter.snapshots.close()
 
 
 def test_a_key_that_is_no_stream_is_said_and_the_others_are_shown(server: Server, client: redis.Redis) -> None:
@@ -262,7 +264,7 @@ def test_a_key_that_is_no_stream_is_said_and_the_others_are_shown(server: Server
     exporter = Exporter(server.url, "text", "orders")
     assert list(of(exporter.page(), "rstream_stream_entries")) == ['{stream="orders"}']
     assert "[RSTREAM_WRONG_KEY_TYPE] key 'text'" in exporter.told[0]
-    exporter.looks.close()
+    exporter.snapshots.close()
 
 
 def test_a_look_that_takes_too_long_ends(server: Server, client: redis.Redis) -> None:
@@ -270,12 +272,12 @@ def test_a_look_that_takes_too_long_ends(server: Server, client: redis.Redis) ->
         client.xadd(f"s{n}", {"n": 1})
     exporter = Exporter(server.url, limit=1.5)
     clock = iter(range(10_000))
-    exporter.looks._now = lambda: float(next(clock))
+    exporter.snapshots._now = lambda: float(next(clock))
     page = exporter.page(0)
     assert page == {"rstream_server_up": 0.0, 'rstream_exporter_info{version="0.1.0"}': 1.0}
     assert "20 of 300 streams" in exporter.told[0]
     assert "--time-limit" in exporter.told[0]
-    exporter.looks.close()
+    exporter.snapshots.close()
 
 
 def test_a_server_that_is_killed_and_comes_back() -> None:
@@ -300,7 +302,7 @@ def test_a_server_that_is_killed_and_comes_back() -> None:
         assert sum(of(after, "rstream_dead_letters_waiting").values()) == 3
         assert after["rstream_server_up"] == 1
     assert exporter.told[1:] == [f"{first.url} answers again"]
-    exporter.looks.close()
+    exporter.snapshots.close()
 
 
 def test_a_server_that_is_silent_costs_one_patience_and_comes_back() -> None:
@@ -314,7 +316,7 @@ def test_a_server_that_is_silent_costs_one_patience_and_comes_back() -> None:
         assert time.monotonic() - began < 2.2
         server.process.send_signal(signal.SIGCONT)
         assert exporter.page()["rstream_server_up"] == 1
-        exporter.looks.close()
+        exporter.snapshots.close()
 
 
 def test_streams_with_large_entries_are_looked_at_a_few_at_a_time(
@@ -483,6 +485,6 @@ def test_what_has_come_back_for_another_try_and_is_not_acknowledged_is_told(
     server.client().xreadgroup("g", "bob", {back: ">"}, count=2)
     exporter = Exporter(server.url, *names)
     page = exporter.page()
-    exporter.looks.close()
+    exporter.snapshots.close()
     assert of(page, "rstream_waiting_entries") == {'{attempt="returned",group="g",stream="s"}': 5}
     assert of(page, "rstream_waiting_seconds") == {}

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import redis
 
-from spark_streams.monitor.lag_survey import GroupStanding
+from spark_streams.monitor.lag_survey import GroupLag
 from spark_streams.monitor.watch.listener import Watch
 from spark_streams.monitor.watch.notebook import NotebookTable, lag_table, query_table
 from spark_streams.monitor.watch.queries import Query
@@ -19,10 +19,10 @@ from tests.monitor.test_progress import offset, progress
 from tools.servers.server import Server
 
 
-def standing(stream: str, lag: int = 0, **more: Any) -> GroupStanding:
+def standing(stream: str, lag: int = 0, **more: Any) -> GroupLag:
     """A group g of this stream."""
     plain: dict[str, Any] = {"at_least": False, "lag_ms": 1500, "pending": 2, "oldest_idle_ms": None}
-    return GroupStanding(stream, "g", lag, last_delivered="1-0", delivered=1, **(plain | more))
+    return GroupLag(stream, "g", lag, last_delivered="1-0", delivered=1, **(plain | more))
 
 
 def test_lag_as_text_and_as_html() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from spark_streams.errors import ConfigError
-from spark_streams.monitor.lag_survey import GroupStanding
+from spark_streams.monitor.lag_survey import GroupLag
 from spark_streams.monitor.watch.log_lines import progress_line, read_lines, text
 from spark_streams.monitor.watch.progress import Progress, offsets_in, read_progress
 from spark_streams.monitor.watch.queries import Counts, Query
@@ -96,7 +96,7 @@ def test_counts_add_up_over_runs_also_where_events_come_late() -> None:
 
 
 def test_a_log_line_is_read_back_between_the_lines_of_others() -> None:
-    standing = GroupStanding("s", "g", 12, True, 900, 3, 40, "7-0", 5)
+    standing = GroupLag("s", "g", 12, True, 900, 3, 40, "7-0", 5)
     line = text(progress_line("2026-01-01T00:00:01.000Z", progress(bad={"s": {"n": 6}}), {("s", "g"): standing}))
     assert "\n" not in line
     log = io.StringIO(f"WARN something\n26/01/01 INFO spark_streams.monitor: {line}\n{line[:50]}\n{{}}\n")

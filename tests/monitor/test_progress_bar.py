@@ -8,7 +8,7 @@ import re
 import pytest
 from rich.console import Console
 
-from spark_streams.monitor.terminal.progress_bar import Bar, telling
+from spark_streams.monitor.terminal.progress_bar import Bar, showing_progress
 
 
 def on_screen(bar: Bar, console: Console) -> str:
@@ -32,10 +32,10 @@ def log() -> Console:
 def test_more_than_there_was_at_the_start_is_a_count_without_a_total(terminal: Console) -> None:
     """Nobody knows how many are left then: a bar that stays full, or 1,500 of 1,000, would say something wrong."""
     bar = Bar(terminal, "etl", 1_000)
-    bar.at(1_000)
+    bar.update(1_000)
     assert "1,000 of 1,000" in on_screen(bar, terminal)
     for done in (1_500, 2_500):
-        bar.at(done)
+        bar.update(done)
         shown = on_screen(bar, terminal)
         assert f"{done:,}" in shown
         assert "of" not in shown
@@ -45,9 +45,9 @@ def test_more_than_there_was_at_the_start_is_a_count_without_a_total(terminal: C
 
 
 def test_lines_say_the_same(log: Console) -> None:
-    bar = Bar(log, "etl", 1_000, every=0.0)
-    bar.at(900)
-    bar.at(1_500, "moved 3")
+    bar = Bar(log, "etl", 1_000, interval=0.0)
+    bar.update(900)
+    bar.update(1_500, "moved 3")
     lines = log.file.getvalue().splitlines()  # type: ignore[attr-defined]
     assert lines[0].startswith("etl 900 of 1,000 · ")
     assert lines[1].startswith("etl 1,500 · ")
@@ -55,7 +55,7 @@ def test_lines_say_the_same(log: Console) -> None:
 
 
 def test_what_is_told_is_shown_as_it_is(terminal: Console) -> None:
-    with telling(terminal, "list") as tell:
+    with showing_progress(terminal, "list") as tell:
         tell(5, 10)
         tell(15, 10)
     shown = terminal.file.getvalue()  # type: ignore[attr-defined]

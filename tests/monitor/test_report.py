@@ -19,7 +19,16 @@ import redis
 import spark_streams
 from spark_streams.monitor.report.builders import LogReading
 from spark_streams.monitor.report.html import page
-from spark_streams.monitor.report.report import LINES, Chart, ConsumerRow, GroupRow, LetterRow, Line, QueryRow, Report
+from spark_streams.monitor.report.report import (
+    LINES,
+    Chart,
+    ConsumerRow,
+    DeadLetterRow,
+    GroupRow,
+    Line,
+    QueryRow,
+    Report,
+)
 from spark_streams.monitor.report.series import Series, thinned
 from spark_streams.monitor.report.svg import draw, time_ticks, value_ticks
 from tests.monitor.test_cli import orders, rstream, state  # noqa: F401 - a fixture
@@ -167,7 +176,7 @@ def test_a_chart_is_well_formed_and_breaks_where_nothing_is_known() -> None:
     assert path.attrib["d"].count("M") == 2
     assert len(list(root.iter("circle"))) == 3
     assert "and 3 more, none of them higher" in "".join(root.itertext())
-    assert "nothing was measured" in draw(Chart("Lag", "entries", (Line("a", ((0, None),)),)), 0, 1)
+    assert "no data" in draw(Chart("Lag", "entries", (Line("a", ((0, None),)),)), 0, 1)
 
 
 def drawn_height(path: str) -> float:
@@ -250,8 +259,8 @@ def test_a_line_stays_small_however_long_one_looks() -> None:
     series = Series()
     for at in range(20_000):
         series.add("a", at, 1e6 if at == 4_321 else float(at % 7))
-    series.gap(20_000, but={"b"})
-    series.gap(20_001, but={"b"})
+    series.gap(20_000, unbroken={"b"})
+    series.gap(20_001, unbroken={"b"})
     assert len(series["a"]) <= 1_201
     assert (4_321, 1e6) in series["a"]
     assert series["a"][-1] == (20_000, None)
@@ -266,7 +275,7 @@ def test_names_cannot_write_the_page(evil: str) -> None:
     report = Report(
         evil, 0, 1000, (Chart(evil, "entries", (Line(evil, ((0, 1.0), (1000, 2.0))),)),),
         (GroupRow(evil, evil, 1, False, None, 1, None, evil),), 1,
-        (ConsumerRow(evil, evil, evil, 1, None, 1),), (LetterRow(evil, evil, evil, evil, 1),),
+        (ConsumerRow(evil, evil, evil, 1, None, 1),), (DeadLetterRow(evil, evil, evil, evil, 1),),
         (QueryRow(evil, failures=[(evil, evil, evil)]),),
     )  # fmt: skip
     text = page(report)

@@ -8,8 +8,8 @@ import pytest
 import redis
 
 from spark_streams.model.keys import delays_key, retry_stream, returned_stream
-from spark_streams.monitor.lag_survey import GroupStanding
-from spark_streams.monitor.watch.lag_cache import Standings
+from spark_streams.monitor.lag_survey import GroupLag
+from spark_streams.monitor.watch.lag_cache import LagCache
 from spark_streams.wire.address.address import Address
 from tools.servers.server import Server, free_port
 
@@ -23,7 +23,7 @@ class Clock:
         return self.now
 
 
-def lag(found: dict[tuple[str, str], GroupStanding]) -> int | None:
+def lag(found: dict[tuple[str, str], GroupLag]) -> int | None:
     """Of group g of stream s."""
     return found["s", "g"].lag if ("s", "g") in found else None
 
@@ -32,46 +32,46 @@ def test_an_answer_serves_for_a_second_and_can_be_forgotten(server: Server, clie
     client.xadd("s", {"n": 1})
     client.xgroup_create("s", "g", id="0")
     clock = Clock()
-    standings = Standings(Address.parse(server.url), clock)
+    lags = LagCache(Address.parse(server.url), clock)
     wanted = [("s", "g"), ("s", "other"), ("nowhere", "g")]
-    assert lag(standings.of(wanted)) == 1
+    assert lag(lags.fetch(wanted)) == 1
     client.xadd("s", {"n": 2})
     clock.now += 0.9
-    assert lag(standings.of(wanted)) == 1
+    assert lag(lags.fetch(wanted)) == 1
     clock.now += 0.2
-    assert lag(standings.of(wanted)) == 2
+    assert lag(lags.fetch(wanted)) == 2
     client.xadd("s", {"n": 3})
-    standings.forget()
-    assert lag(standings.of(wanted)) == 3
+    lags.forget()
+    assert lag(lags.fetch(wanted)) == 3
     client.xgroup_destroy("s", "g")
-    standings.forget()
-    assert standings.of(wanted) == {}
-    assert standings.answers
-    standings.close()
+    lags.forget()
+    assert lags.fetch(wanted) == {}
+    assert lags.answers
+    lags.close()
 
 
 def test_a_connection_that_was_cut_is_made_again(server: Server, client: redis.Redis) -> None:
     client.xadd("s", {"n": 1})
     client.xgroup_create("s", "g", id="0")
-    standings = Standings(Address.parse(server.url))
-    assert lag(standings.of([("s", "g")])) == 1
+    lags = LagCache(Address.parse(server.url))
+    assert lag(lags.fetch([("s", "g")])) == 1
     for one in client.client_list():
         if int(one["id"]) != client.client_id():
             client.client_kill_filter(_id=one["id"])
-    standings.forget()
-    assert lag(standings.of([("s", "g")])) == 1
-    assert standings.tell(lambda connection: connection.execute("SET", "k", "v"))
+    lags.forget()
+    assert lag(lags.fetch([("s", "g")])) == 1
+    assert lags.use(lambda connection: connection.execute("SET", "k", "v"))
     assert client.get("k") == "v"
-    standings.close()
+    lags.close()
 
 
 def test_a_server_that_is_away_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
-    standings = Standings(Address.parse(f"redis://user:secret@127.0.0.1:{free_port()}/0"))
+    lags = LagCache(Address.parse(f"redis://user:secret@127.0.0.1:{free_port()}/0"))
     for _ in range(3):
-        standings.forget()
-        assert standings.of([("s", "g")]) == {}
-    assert not standings.answers
-    assert not standings.tell(lambda connection: connection.execute("PING"))
+        lags.forget()
+        assert lags.fetch([("s", "g")]) == {}
+    assert not lags.answers
+    assert not lags.use(lambda connection: connection.execute("PING"))
     assert len(caplog.records) == 1
     assert caplog.records[0].levelno == logging.WARNING
     assert "secret" not in caplog.text
@@ -80,16 +80,16 @@ def test_a_server_that_is_away_is_said_once(caplog: pytest.LogCaptureFixture) ->
 def test_what_waits_for_another_try_is_asked_for_when_somebody_wants_to_know(
     server: Server, client: redis.Redis
 ) -> None:
-    standings = Standings(Address.parse(server.url))
+    lags = LagCache(Address.parse(server.url))
     watched = [("s", "g"), ("t", "g"), (returned_stream("s", "g"), "g")]
-    assert standings.waiting(watched) == []
+    assert lags.waiting(watched) == []
     client.set(delays_key("s", "g"), "1000 86400000")
     client.xadd(retry_stream("s", "g", 1), {"n": 1}, id="1-0")
     client.xadd(retry_stream("s", "g", 2), {"n": 2})
     client.xadd(retry_stream("t", "g", 1), {"n": 3})  # of a group whose queries have no retryDelay
-    found = standings.waiting(watched)
+    found = lags.waiting(watched)
     assert [(one.stream, one.group, one.attempt, one.entries) for one in found] == [("s", "g", 2, 1), ("s", "g", 3, 1)]
     assert found[0].due_in == 0
     assert 86_000_000 < (found[1].due_in or 0) <= 86_400_000
-    standings.close()
-    assert Standings(Address.parse(f"redis://127.0.0.1:{free_port()}/0")).waiting(watched) == []
+    lags.close()
+    assert LagCache(Address.parse(f"redis://127.0.0.1:{free_port()}/0")).waiting(watched) == []

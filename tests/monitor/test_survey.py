@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import redis
 
-from spark_streams.monitor.lag_survey import GroupStanding, survey
+from spark_streams.monitor.lag_survey import GroupLag, survey
 from spark_streams.wire.connection.connection import Connection
 from spark_streams.wire.replies.scan import list_streams
 from tools.servers.server import Server, counts_entries
@@ -19,7 +19,7 @@ def add(client: redis.Redis, stream: str, count: int, **first: Any) -> list[str]
     return [str(client.xadd(stream, {"n": n}, **(first if n == 0 else {}))) for n in range(count)]
 
 
-def stand(connection: Connection, stream: str = "s", **options: Any) -> GroupStanding:
+def stand(connection: Connection, stream: str = "s", **options: Any) -> GroupLag:
     """The only group of a stream."""
     [group] = survey(connection, [stream], **options).groups
     return group

@@ -116,7 +116,7 @@ def test_rights_are_each_node_s_own(cluster: RedisCluster, limited: Limited) -> 
     [shut_out] = [one for one in lacking if one["about"] == "nodes"]
     assert (shut_out["nodes"], "refuses this user" in shut_out["said"]) == ([f"127.0.0.1:{away}"], True)
     [rights] = [one for one in lacking if one["about"] == "rights"]
-    assert (rights["said"], rights["nodes"]) == ("user app lacks for reading: +xclaim", [f"127.0.0.1:{odd}"])
+    assert (rights["said"], rights["nodes"]) == ("user app lacks rights for reading: +xclaim", [f"127.0.0.1:{odd}"])
     assert not doctor(limited.url, "--for", "writing").output.count("+xclaim")
 
 
@@ -125,7 +125,7 @@ def test_who_may_not_ask_for_the_slots_is_told_so_and_not_refused(cluster: Redis
     told = found(limited.url, "--for", "looking", "--stream", "s0")
     assert told["cluster"]["slots_covered"] is None
     [rights] = [one for one in told["findings"] if one["about"] == "rights"]
-    assert rights["said"] == "user app lacks for looking: +cluster|info +cluster|slots"
+    assert rights["said"] == "user app lacks rights for looking: +cluster|info +cluster|slots"
     assert len(rights["nodes"]) == 3  # which the url names
 
 

@@ -80,7 +80,7 @@ def progress(title: str, quiet: bool = False) -> Iterator[Callable[..., None]]:
         return
     from rich.console import Console
 
-    from spark_streams.monitor.terminal.progress_bar import telling
+    from spark_streams.monitor.terminal.progress_bar import showing_progress
 
-    with telling(Console(emoji=False, stderr=True, highlight=False, soft_wrap=True), title) as tell:
+    with showing_progress(Console(stderr=True, highlight=False, soft_wrap=True), title) as tell:
         yield tell

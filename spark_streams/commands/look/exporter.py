@@ -80,8 +80,8 @@ def exporter(
     from spark_streams.model.printable import printable, printable_lines
     from spark_streams.monitor.exporter.dead_letters import SECONDS
     from spark_streams.monitor.exporter.metrics import Collector
-    from spark_streams.monitor.exporter.snapshot_cache import Looks
-    from spark_streams.monitor.exporter.stream_filter import Chosen
+    from spark_streams.monitor.exporter.snapshot_cache import SnapshotCache
+    from spark_streams.monitor.exporter.stream_filter import StreamFilter
     from spark_streams.monitor.exposition import Exposition
 
     def tell(line: str) -> None:
@@ -89,7 +89,9 @@ def exporter(
 
     address = address_of(url)
     limit = time_limit / 1000
-    snapshots = Looks(address, Chosen(names, max_streams), interval_ms / 1000, limit, tell, limit if once else SECONDS)
+    snapshots = SnapshotCache(
+        address, StreamFilter(names, max_streams), interval_ms / 1000, limit, tell, limit if once else SECONDS
+    )
     page = Exposition(Collector(snapshots), None if once else port, host)
     try:
         if once:

@@ -88,7 +88,7 @@ def _screen(head: str, facts: Iterable[str], findings: Sequence[Finding], groups
     for width in (7, 11, None):
         table.add_column(width=width)
     for finding in findings:
-        text = Text(printable(finding.said))
+        text = Text(printable(finding.observation))
         for title, words in (("On", _where(finding, groups)), ("Then", finding.effect), ("Do", finding.remedy)):
             if words:
                 text.append(f"\n{title}: ", style="bold").append(printable(words))

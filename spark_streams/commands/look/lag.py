@@ -12,7 +12,7 @@ from spark_streams.commands.shared import connect, json_option, named_streams, p
 from spark_streams.errors import StreamStateError
 
 if TYPE_CHECKING:
-    from spark_streams.monitor.lag_survey import GroupStanding
+    from spark_streams.monitor.lag_survey import GroupLag
 
 BEHIND = 3  # exit code
 
@@ -79,13 +79,13 @@ def lag(
         sys.exit(BEHIND)
 
 
-def _is_beyond(group_lag: GroupStanding, max_entries: int | None, max_seconds: float | None) -> bool:
+def _is_beyond(group_lag: GroupLag, max_entries: int | None, max_seconds: float | None) -> bool:
     if max_entries is not None and group_lag.lag > max_entries:
         return True
     return max_seconds is not None and group_lag.lag_ms is not None and group_lag.lag_ms > max_seconds * 1000
 
 
-def _verdict(groups: list[GroupStanding], late_groups: list[GroupStanding]) -> str:
+def _verdict(groups: list[GroupLag], late_groups: list[GroupLag]) -> str:
     from spark_streams.model.printable import printable
 
     group_count = "1 group" if len(groups) == 1 else f"{len(groups):,} groups"
@@ -101,7 +101,7 @@ def _verdict(groups: list[GroupStanding], late_groups: list[GroupStanding]) -> s
     return printable(f"behind: {worst_line}{more}")
 
 
-def _behind(group_lag: GroupStanding) -> str:
+def _behind(group_lag: GroupLag) -> str:
     from spark_streams.monitor.terminal.units import count, duration
 
     entries = f"{count(group_lag.lag, group_lag.at_least)} {'entry' if group_lag.lag == 1 else 'entries'}"
@@ -109,7 +109,7 @@ def _behind(group_lag: GroupStanding) -> str:
     return f"{entries}{age} behind" + (f", {group_lag.pending:,} pending" if group_lag.pending else "")
 
 
-def _print(groups: list[GroupStanding]) -> None:
+def _print(groups: list[GroupLag]) -> None:
     from spark_streams.monitor.terminal.units import count, duration
 
     print_table(

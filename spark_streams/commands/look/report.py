@@ -15,7 +15,7 @@ from spark_streams.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from spark_streams.monitor.report.report import LetterRow, Report
+    from spark_streams.monitor.report.report import DeadLetterRow, Report
     from spark_streams.wire.connection.server import Server
 
 
@@ -106,26 +106,26 @@ def _of_server(url: str, names: tuple[str, ...], group: str | None, lasts: int |
             remaining = 0.0 if lasts is None else lasts / 1000 - (time.monotonic() - began)
             if remaining <= 0:
                 break
-            _say_left(remaining)
+            _show_remaining(remaining)
             due += interval_ms / 1000
             time.sleep(max(0.0, min(due - time.monotonic(), remaining)))
-        _say_left(None)
-        letters = list(_letters(url, server))
-        return reading.report(str(server.address), letters)
+        _show_remaining(None)
+        dead_letters = list(_dead_letters(url, server))
+        return reading.report(str(server.address), dead_letters)
 
 
-def _letters(url: str, server: Server) -> Iterator[LetterRow]:
+def _dead_letters(url: str, server: Server) -> Iterator[DeadLetterRow]:
     from spark_streams.deadletter.criteria import Criteria
     from spark_streams.deadletter.inspect.listing import count_by_kind, dead_letter_streams
-    from spark_streams.monitor.report.report import LetterRow
+    from spark_streams.monitor.report.report import DeadLetterRow
 
     for dead in dead_letter_streams(server):
         for kind, counted in count_by_kind(address_of(url), dead.key, Criteria()).counts.items():
             _, stage, reason, error = kind
-            yield LetterRow(dead.stream, stage, reason, error, counted.letters)
+            yield DeadLetterRow(dead.stream, stage, reason, error, counted.letters)
 
 
-def _say_left(seconds: float | None) -> None:
+def _show_remaining(seconds: float | None) -> None:
     """Show the remaining time, on a terminal only. None: clear the line."""
     if sys.stderr.isatty():
         click.echo(

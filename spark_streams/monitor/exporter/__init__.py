@@ -1,8 +1,8 @@
-"""`rstream exporter`: all streams and groups of a server as metrics, whether a query runs or not.
+"""`rstream exporter`: metrics of all streams and groups of a server. No query needs to run.
 
-chosen          which streams are looked at
-look            one look at them: what it finds
-dead_letters    the dead letters by reason, a few pages of them at each look
-looks           looks that scrapes share, over a connection that is made again
-metrics         a look in Prometheus' words
+stream_filter    selects the streams
+snapshot         the state of these streams at one moment
+dead_letters     dead letters by reason, a few pages of them for each snapshot
+snapshot_cache   the snapshot that scrapes share, over a connection that is opened again
+metrics          a snapshot as Prometheus metrics
 """

@@ -1,6 +1,6 @@
-"""Dead letters by reason, a few pages of them at each look: what is new, and what must be read again where some went.
+"""Dead letters by reason. Each snapshot reads a few pages: new dead letters, and all again if some were removed.
 
-A stream of millions is counted over several looks. Memory is that of a page, and of the counts.
+A stream of millions is counted over several snapshots. The memory is that of one page and of the counts.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ from spark_streams.deadletter.page_reader import PageSize, read_page
 from spark_streams.errors import NotPermittedError, RStreamError, ServerUnreachableError
 from spark_streams.model.ids import StreamId
 from spark_streams.model.keys import read_retry_stream
-from spark_streams.monitor.lag_survey import StreamStanding
+from spark_streams.monitor.lag_survey import StreamSummary
 from spark_streams.wire.connection.connection import ReplyTooLargeError
 from spark_streams.wire.connection.server import Server
 
-SECONDS = 1.0  # of a look that dead letters are read for: some 60,000 of 250 bytes
+SECONDS = 1.0  # per snapshot for reading dead letters: some 60,000 of 250 bytes
 _SHOWN = 100  # characters of a reason
 
 
 @dataclass(frozen=True)
 class Reason:
-    """So many dead letters of a stream are there for this reason. newest_ms: the id of the last one, as a time."""
+    """The number of dead letters of a stream with this reason. newest_ms: time of the newest one, by its ID."""
 
     stream: str
     reason: str
-    letters: int
+    count: int
     newest_ms: int
 
 
 @dataclass
-class _Known:
+class _StreamProgress:
     counts: ReasonCounts
     size: PageSize
 
 
 class DeadLetters:
-    """Of all streams that hold some. now: a monotonic clock, in seconds."""
+    """Counts of all streams that hold dead letters. now: a monotonic clock, in seconds."""
 
     def __init__(
         self,
@@ -54,74 +54,78 @@ class DeadLetters:
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._limits, self._seconds, self._now = limits, seconds, now
-        self._known: dict[str, _Known] = {}
+        self._progress: dict[str, _StreamProgress] = {}
 
-    def look(
+    def refresh(
         self,
         server: Server,
-        streams: Sequence[StreamStanding],
+        streams: Sequence[StreamSummary],
         keys: Mapping[str, str | bytes],
         refused: Callable[[RStreamError], None],
     ) -> None:
-        """Bring the counts nearer to how the streams are. keys: by a stream's name as it is shown. refused: is told
-        what may not be read. Raises ServerError."""
-        # What waits for another try is written as they are, and is none yet.
-        letters = {one.stream: one for one in streams if one.has_dead_letters and read_retry_stream(one.stream) is None}
-        for gone in self._known.keys() - letters.keys():
-            del self._known[gone]
-        for name, one in letters.items():
-            known = self._known.setdefault(name, _Known(ReasonCounts(), PageSize(self._limits)))
-            known.counts.update(one.length, StreamId.parse(one.first), StreamId.parse(one.last), one.added)
+        """Continue to count for some time. keys: by the displayed name of a stream. refused: receives an error for each
+        stream that the user may not read. Raises ServerError."""
+        # Entries that wait for a retry have the same format, but are not dead letters yet.
+        dead_letter_streams = {
+            stream.stream: stream
+            for stream in streams
+            if stream.has_dead_letters and read_retry_stream(stream.stream) is None
+        }
+        for name in self._progress.keys() - dead_letter_streams.keys():
+            del self._progress[name]
+        for name, stream in dead_letter_streams.items():
+            progress = self._progress.setdefault(name, _StreamProgress(ReasonCounts(), PageSize(self._limits)))
+            progress.counts.seen(stream.length, StreamId.parse(stream.first), StreamId.parse(stream.last), stream.added)
         self._read(server, keys, refused)
 
     def _read(self, server: Server, keys: Mapping[str, str | bytes], refused: Callable[[RStreamError], None]) -> None:
-        """A page of each in turn, until all is known or the time is over."""
-        until = self._now() + self._seconds
-        turns = deque(name for name, known in self._known.items() if known.counts.next_range is not None)
-        while turns and self._now() < until:
+        """Read a page of each stream in turn, until all are counted or the time is over."""
+        deadline = self._now() + self._seconds
+        turns = deque(name for name, progress in self._progress.items() if progress.counts.wanted is not None)
+        while turns and self._now() < deadline:
             name = turns.popleft()
-            known = self._known.pop(name)
-            self._known[name] = known  # the next look begins with another
+            progress = self._progress.pop(name)
+            self._progress[name] = progress  # last, so that the next snapshot begins with another stream
             try:
-                self._page(server, keys[name], known)
+                self._page(server, keys[name], progress)
             except NotPermittedError as error:
                 refused(error)
                 continue
-            if known.counts.next_range is not None:
+            if progress.counts.wanted is not None:
                 turns.append(name)
 
     @staticmethod
-    def _page(server: Server, key: str | bytes, known: _Known) -> None:
-        wanted = known.counts.next_range
-        assert wanted is not None
-        first, last = wanted
-        asked = known.size.next()
+    def _page(server: Server, key: str | bytes, progress: _StreamProgress) -> None:
+        id_range = progress.counts.wanted
+        assert id_range is not None
+        first, last = id_range
+        page_entries = progress.size.next()
         try:
-            page, received = read_page(server, key, first, last, known.size)
+            page, received = read_page(server, key, first, last, progress.size)
         except ReplyTooLargeError:
-            known.size.too_large()
-            # The connection was given up; on the next one, fewer are asked for.
+            progress.size.too_large()
+            # The connection was closed. On the next one, fewer entries are requested.
             raise ServerUnreachableError(f"a page of dead letters at {server.address} was too large") from None
         counts = KindCounts(max_kinds=REASONS)
         rows = np.flatnonzero(page.are_dead_letters())
-        counts.add(page.ids, [page.envelope_column("reason")], rows)
-        known.size.learn(page.count, received, len(rows))
-        is_whole = page.count < asked
-        known.counts.read(last if is_whole else StreamId.parse(page.ids[page.count - 1].as_py()), page.count, counts)
+        counts.add(page.ids, [page.told("reason")], rows)
+        progress.size.learn(page.count, received, len(rows))
+        is_whole = page.count < page_entries
+        progress.counts.read(last if is_whole else StreamId.parse(page.ids[page.count - 1].as_py()), page.count, counts)
 
     @property
     def reasons(self) -> list[Reason]:
-        """What is known, by stream and reason."""
-        found: dict[tuple[str, str], Reason] = {}
-        for name, known in sorted(self._known.items()):
-            for (reason,), count in known.counts.counts:
+        """The counts so far, by stream and reason."""
+        reasons: dict[tuple[str, str], Reason] = {}
+        for name, progress in sorted(self._progress.items()):
+            for (reason,), count in progress.counts.counts:
                 shown = raw(reason).decode("utf-8", "backslashreplace")[:_SHOWN]
-                before = found.get((name, shown), Reason(name, shown, 0, 0))
-                newest = max(before.newest_ms, StreamId.parse(count.last).ms)
-                found[name, shown] = Reason(name, shown, before.letters + count.letters, newest)
-        return list(found.values())
+                previous = reasons.get((name, shown), Reason(name, shown, 0, 0))
+                newest = max(previous.newest_ms, StreamId.parse(count.last).ms)
+                reasons[name, shown] = Reason(name, shown, previous.count + count.letters, newest)
+        return list(reasons.values())
 
     @property
     def uncounted(self) -> dict[str, int]:
-        """Entries of each of these streams that have not been read yet."""
-        return {name: known.counts.uncounted for name, known in sorted(self._known.items())}
+        """The number of entries of each stream that are not counted yet."""
+        return {name: progress.counts.uncounted for name, progress in sorted(self._progress.items())}

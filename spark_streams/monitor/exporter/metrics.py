@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from spark_streams._version import __version__
 from spark_streams.monitor.exporter.dead_letters import Reason
-from spark_streams.monitor.exporter.snapshot_cache import Looks
+from spark_streams.monitor.exporter.snapshot_cache import SnapshotCache
 from spark_streams.monitor.group_metrics import (
     OF_GROUPS,
     Family,
@@ -18,13 +18,13 @@ from spark_streams.monitor.group_metrics import (
     server_up,
     waiting_metrics,
 )
-from spark_streams.monitor.lag_survey import GroupStanding, StreamStanding
+from spark_streams.monitor.lag_survey import GroupLag, StreamSummary
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
 _EXPORTER = Table(("version",), (Family("rstream_exporter_info", "1; its label is the exporter's version."),))
-_LOOK = Table(
+_SNAPSHOT = Table(
     (),
     (
         Family("rstream_scrape_seconds", "Seconds that the last refresh took."),
@@ -67,41 +67,43 @@ _UNCOUNTED = Table(
     ("stream",),
     (Family("rstream_dead_letters_uncounted", "Dead letters that are not yet counted by reason."),),
 )
-TABLES = (_GROUP, _STREAM, _REASON, _UNCOUNTED, _NODE, _LOOK, _RIGHTS, _EXPORTER)
+TABLES = (_GROUP, _STREAM, _REASON, _UNCOUNTED, _NODE, _SNAPSHOT, _RIGHTS, _EXPORTER)
 
 
 class Collector:
-    """Gives prometheus_client the metrics of the last look, or of one that it waits for."""
+    """Returns the metrics of the current snapshot to prometheus_client; it waits for the snapshot."""
 
-    def __init__(self, looks: Looks) -> None:
-        self._looks = looks
+    def __init__(self, snapshots: SnapshotCache) -> None:
+        self._snapshots = snapshots
 
     def collect(self) -> Iterable[Metric]:
-        """All of them; of a server that does not answer no more than that."""
-        look = self._looks.last()
-        yield from server_up(look is not None)
+        """Return all metrics; if the server does not answer, only rstream_server_up and the exporter's version."""
+        snapshot = self._snapshots.last()
+        yield from server_up(snapshot is not None)
         yield from metrics(_EXPORTER, [((__version__,), (1,))])
-        if look is None:
+        if snapshot is None:
             return
-        yield from metrics(_LOOK, [((), (look.seconds, len(look.streams), self._looks.chosen.left_out))])
-        yield from metrics(_RIGHTS, (((right,), (1,)) for right in self._looks.rights))
-        yield from metrics(_NODE, (((one.node,), (one.used, one.most or None)) for one in look.nodes))
-        yield from group_metrics(look.groups)
-        yield from metrics(_GROUP, map(_of_group, look.groups))
-        yield from metrics(_STREAM, (_of_stream(one, look.stream_bytes) for one in look.streams))
-        yield from metrics(_REASON, map(_of_reason, look.reasons))
-        yield from metrics(_UNCOUNTED, (((name,), (n,)) for name, n in look.uncounted.items()))
-        yield from waiting_metrics(look.waiting)
+        yield from metrics(
+            _SNAPSHOT, [((), (snapshot.seconds, len(snapshot.streams), self._snapshots.stream_filter.left_out))]
+        )
+        yield from metrics(_RIGHTS, (((right,), (1,)) for right in self._snapshots.rights))
+        yield from metrics(_NODE, (((memory.node,), (memory.used, memory.limit or None)) for memory in snapshot.nodes))
+        yield from group_metrics(snapshot.groups)
+        yield from metrics(_GROUP, map(_of_group, snapshot.groups))
+        yield from metrics(_STREAM, (_of_stream(stream, snapshot.stream_bytes) for stream in snapshot.streams))
+        yield from metrics(_REASON, map(_of_reason, snapshot.reasons))
+        yield from metrics(_UNCOUNTED, (((name,), (n,)) for name, n in snapshot.uncounted.items()))
+        yield from waiting_metrics(snapshot.waiting)
 
 
-def _of_group(one: GroupStanding) -> Sample:
-    idle = min((consumer.idle_ms / 1000 for consumer in one.consumers), default=None)
-    return (one.stream, one.group), (len(one.consumers), idle, one.delivered)
+def _of_group(group: GroupLag) -> Sample:
+    idle = min((consumer.idle_ms / 1000 for consumer in group.consumers), default=None)
+    return (group.stream, group.group), (len(group.consumers), idle, group.delivered)
 
 
-def _of_stream(one: StreamStanding, sizes: Mapping[str, int]) -> Sample:
-    return (one.stream,), (one.length, one.added, sizes.get(one.stream))
+def _of_stream(stream: StreamSummary, sizes: Mapping[str, int]) -> Sample:
+    return (stream.stream,), (stream.length, stream.added, sizes.get(stream.stream))
 
 
-def _of_reason(one: Reason) -> Sample:
-    return (one.stream, one.reason), (one.letters, one.newest_ms / 1000)
+def _of_reason(reason: Reason) -> Sample:
+    return (reason.stream, reason.reason), (reason.count, reason.newest_ms / 1000)

@@ -1,7 +1,7 @@
-"""One look at a server: how its streams and groups stand, what they take of its memory, why letters are dead.
+"""A snapshot of a server: its streams and groups, their memory, dead letters by reason, entries waiting for a retry.
 
-It goes through the streams some at a time, fewer where their entries are large, so that memory does not depend on
-these; and so that it ends when its time is over.
+It reads the streams in portions, smaller ones if entries are large. So its memory does not depend on the size of
+entries, and it can stop when its time is over.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from spark_streams.errors import NotPermittedError, RStreamError, ServerError
 from spark_streams.model.numbers import parse_number
 from spark_streams.monitor.exporter.dead_letters import DeadLetters, Reason
 from spark_streams.monitor.groups import shown
-from spark_streams.monitor.lag_survey import GroupStanding, StreamStanding, survey
+from spark_streams.monitor.lag_survey import GroupLag, StreamSummary, survey
 from spark_streams.wire.connection.connection import Connection, ReplyError
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.replies import info
@@ -30,16 +30,16 @@ class NodeMemory:
 
     node: str
     used: int
-    most: int
+    limit: int
 
 
 @dataclass(frozen=True)
-class Look:
-    """streams, groups: as the survey has them; stream_bytes: by stream; reasons, uncounted: of dead letters; waiting:
-    for another try; seconds: it took."""
+class Snapshot:
+    """streams, groups: as in a survey; stream_bytes: by stream; reasons, uncounted: of dead letters; waiting: entries
+    that wait for a retry; seconds: that the snapshot took."""
 
-    streams: tuple[StreamStanding, ...]
-    groups: tuple[GroupStanding, ...]
+    streams: tuple[StreamSummary, ...]
+    groups: tuple[GroupLag, ...]
     stream_bytes: dict[str, int]
     nodes: tuple[NodeMemory, ...]
     reasons: tuple[Reason, ...]
@@ -48,85 +48,87 @@ class Look:
     seconds: float
 
 
-def look(
+def take_snapshot(
     server: Server,
     names: Sequence[str | bytes],
-    letters: DeadLetters,
+    dead_letters: DeadLetters,
     refused: Refused,
-    most_seconds: float,
+    max_seconds: float,
     now: Callable[[], float] = time.monotonic,
-) -> Look:
-    """At these streams; those that are not there are left out. refused: is told what the user may not ask.
-
-    Raises ServerError, also where it takes longer than `most_seconds`.
+) -> Snapshot:
+    """Return a snapshot of these streams; missing streams are left out. refused: receives an error for each missing
+    right. Raises ServerError, also if the snapshot takes longer than `max_seconds`.
     """
     began = now()
-    streams: list[StreamStanding] = []
-    groups: list[GroupStanding] = []
+    streams: list[StreamSummary] = []
+    groups: list[GroupLag] = []
     sizes: dict[str, int] = {}
     size, done = PageSize(first=FIRST_LOOK), 0
-    for some in pages_of(names, size):
-        if now() - began > most_seconds:
+    for keys in pages_of(names, size):
+        if now() - began > max_seconds:
             raise ServerError(
-                f"{done:,} of {len(names):,} streams at {server.address} took {now() - began:.1f} s to look at, and "
-                f"{most_seconds:g} s is the limit: name the streams that matter, or give --time-limit"
+                f"the snapshot took longer than {max_seconds:g} s: {done:,} of {len(names):,} streams at "
+                f"{server.address} in {now() - began:.1f} s; name fewer streams, or set a larger --time-limit"
             )
-        done += len(some)
-        seen = survey(server, some, refused=refused)
+        done += len(keys)
+        seen = survey(server, keys, refused=refused)
         streams += seen.streams
         groups += seen.groups
-        there = {one.stream for one in seen.streams}
-        size.learn(len(some), sum(one.end_bytes for one in seen.streams), len(some))
-        sizes.update(_sizes(server, [key for key in some if shown(key) in there], refused))
+        existing = {stream.stream for stream in seen.streams}
+        size.learn(len(keys), sum(stream.end_bytes for stream in seen.streams), len(keys))
+        sizes.update(_sizes(server, [key for key in keys if shown(key) in existing], refused))
     nodes = [memory for node in server.nodes() for memory in _memory(node, refused)]
-    letters.look(server, streams, {shown(key): key for key in names}, refused)
-    return Look(
+    dead_letters.refresh(server, streams, {shown(key): key for key in names}, refused)
+    return Snapshot(
         tuple(streams),
         tuple(groups),
         sizes,
         tuple(nodes),
-        tuple(letters.reasons),
-        letters.uncounted,
+        tuple(dead_letters.reasons),
+        dead_letters.uncounted,
         _waiting(server, names, groups, refused),
         now() - began,
     )
 
 
 def _waiting(
-    server: Server, names: Sequence[str | bytes], groups: Sequence[GroupStanding], refused: Refused
+    server: Server, names: Sequence[str | bytes], groups: Sequence[GroupLag], refused: Refused
 ) -> tuple[WaitingEntries, ...]:
-    """What waits for another try: of these groups, and in those of these streams that are there for it."""
+    """Return the entries that wait for a retry: of these groups, and in retry streams among these streams."""
     raw = [name.encode() if isinstance(name, str) else name for name in names]
     try:
-        found = [*waiting_of(server, [(one.stream, one.group) for one in groups]), *waiting_entries(server, raw)]
+        waiting = [
+            *waiting_of(server, [(group.stream, group.group) for group in groups]),
+            *waiting_entries(server, raw),
+        ]
     except NotPermittedError as error:
         refused(error)
         return ()
-    return tuple({one.waits_in: one for one in found}.values())
+    return tuple({entries.waits_in: entries for entries in waiting}.values())
 
 
 def _sizes(server: Server, keys: Sequence[str | bytes], refused: Refused) -> dict[str, int]:
-    """Bytes of each stream, as the server estimates them from some of its nodes."""
-    found: dict[str, int] = {}
-    for some in (keys[:1], keys[1:]):  # who may not ask of one, asks of no more
-        commands = [("MEMORY", "USAGE", key) for key in some]
+    """Return the bytes of each stream, as the server estimates them from some of its radix tree nodes."""
+    sizes: dict[str, int] = {}
+    for part in (keys[:1], keys[1:]):  # the first one shows whether the user may ask
+        commands = [("MEMORY", "USAGE", key) for key in part]
         for command, reply in zip(commands, server.pipeline(commands), strict=True):
             if isinstance(reply, ReplyError):
                 refused(server.error_of(reply, command))
-                return found
-            if reply is not None:  # else it is gone since
-                found[shown(command[2])] = reply
-    return found
+                return sizes
+            if reply is not None:  # None: deleted since
+                sizes[shown(command[2])] = reply
+    return sizes
 
 
 def _memory(node: Connection, refused: Refused) -> list[NodeMemory]:
-    [said] = node.pipeline([("INFO", "memory")])
-    if isinstance(said, ReplyError):
-        refused(node.error_of(said, ("INFO", "memory")))
+    [reply] = node.pipeline([("INFO", "memory")])
+    if isinstance(reply, ReplyError):
+        refused(node.error_of(reply, ("INFO", "memory")))
         return []
-    told = info(said)
-    if "used_memory" not in told:
+    memory = info(reply)
+    if "used_memory" not in memory:
         return []
-    at = node.node_address.nodes
-    name = f"{at[0][0]}:{at[0][1]}" if at else str(node.node_address)
-    return [NodeMemory(name, parse_number(told["used_memory"]) or 0, parse_number(told.get("maxmemory", "")) or 0)]
+    nodes = node.one.nodes
+    name = f"{nodes[0][0]}:{nodes[0][1]}" if nodes else str(node.one)
+    return [NodeMemory(name, parse_number(memory["used_memory"]) or 0, parse_number(memory.get("maxmemory", "")) or 0)]

@@ -1,4 +1,4 @@
-"""Which streams are looked at: those of some names and patterns, or all that the server has."""
+"""Select streams by names and patterns, or all streams of the server."""
 
 from __future__ import annotations
 
@@ -8,44 +8,46 @@ from collections.abc import Callable, Sequence
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.scan import list_streams, matching_streams
 
-MOST = 10_000  # streams, where nobody says how many
-_FIND_EVERY = 10.0  # seconds between two looks for new ones, and ten times what the last one took
+MAX_STREAMS = 10_000  # by default
+_SEARCH_INTERVAL = 10.0  # seconds between two searches for new streams, and ten times the duration of the last search
 _GLOB = frozenset("*?[")
 
 Name = str | bytes
 
 
-class Chosen:
-    """The streams of these names and patterns (`*`, `?`, `[]` as in SCAN), or all; the first `most` of them by name."""
+class StreamFilter:
+    """The streams of these names and patterns (`*`, `?`, `[]` as in SCAN), or all; the first `max_streams` by name."""
 
-    def __init__(self, names: Sequence[str] = (), most: int = MOST, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, names: Sequence[str] = (), max_streams: int = MAX_STREAMS, now: Callable[[], float] = time.monotonic
+    ) -> None:
         self._names = [name for name in names if not _GLOB & set(name)]
         self._patterns = [name for name in names if _GLOB & set(name)]
         self._finds_all = not names
-        self._most = most
+        self._max_streams = max_streams
         self._now = now
-        self._found: Sequence[Name] = ()
-        self._again = float("-inf")  # when it is to be looked for others
-        self.left_out = 0  # how many there are beyond `most`
+        self._streams: Sequence[Name] = ()
+        self._search_again_at = float("-inf")  # time of the next search
+        self.left_out = 0  # number of streams beyond `max_streams`
 
     @property
-    def named(self) -> frozenset[str]:
-        """Those that somebody has named, there or not."""
+    def names(self) -> frozenset[str]:
+        """The streams that are named without a pattern, existing or not."""
         return frozenset(self._names)
 
-    def of(self, server: Server) -> Sequence[Name]:
-        """As they were found a few seconds ago at most; those that are named may not be there. Raises ServerError."""
+    def streams(self, server: Server) -> Sequence[Name]:
+        """Return the streams, searched a few seconds ago at most. A named stream may not exist. Raises ServerError."""
         began = self._now()
-        if began >= self._again:
-            found = self._look(server)
-            self.left_out = max(0, len(found) - self._most)
-            self._found = found[: self._most]
+        if began >= self._search_again_at:
+            streams = self._refresh(server)
+            self.left_out = max(0, len(streams) - self._max_streams)
+            self._streams = streams[: self._max_streams]
             ended = self._now()
-            self._again = ended + max(_FIND_EVERY, 10 * (ended - began))
-        return self._found
+            self._search_again_at = ended + max(_SEARCH_INTERVAL, 10 * (ended - began))
+        return self._streams
 
-    def _look(self, server: Server) -> Sequence[Name]:
+    def _refresh(self, server: Server) -> Sequence[Name]:
         if self._finds_all:
             return list_streams(server)
-        found = set(self._names).union(*[matching_streams(server, pattern, ()) for pattern in self._patterns])
-        return sorted(found)
+        streams = set(self._names).union(*[matching_streams(server, pattern, ()) for pattern in self._patterns])
+        return sorted(streams)

@@ -1,6 +1,6 @@
-"""Reports from looks at a server, or from the lines of the listener's log. Pure: looks and lines in, a report out.
+"""Build reports from snapshots of a server, or from lines of the listener's log. Pure.
 
-What is kept does not grow with the time that is looked at, only with the number of groups.
+The memory grows with the number of groups, not with the time of the report.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ import datetime
 from collections.abc import Iterable, Mapping
 
 from spark_streams.model.untyped import Json
-from spark_streams.monitor.lag_survey import GroupStanding, Survey
+from spark_streams.monitor.lag_survey import GroupLag, Survey
 from spark_streams.monitor.rates import Key, rates_between
 from spark_streams.monitor.report.report import (
     Chart,
     ConsumerRow,
+    DeadLetterRow,
     GroupRow,
-    LetterRow,
     QueryRow,
     Report,
     charts_of,
@@ -24,20 +24,20 @@ from spark_streams.monitor.report.series import Series
 
 
 class _Groups:
-    """How the lags of groups went."""
+    """The lags of groups over time."""
 
     def __init__(self) -> None:
         self._lags, self._ages = Series(), Series()
 
-    def add(self, at: int, key: Key, lag: int | None, lag_ms: int | None) -> None:
+    def add(self, at_ms: int, key: Key, lag: int | None, lag_ms: int | None) -> None:
         name = f"{key[1]} of {key[0]}"
-        self._lags.add(name, at, lag)
-        self._ages.add(name, at, lag_ms)
+        self._lags.add(name, at_ms, lag)
+        self._ages.add(name, at_ms, lag_ms)
 
-    def gap(self, at: int, but: Iterable[Key]) -> None:
-        names = {f"{group} of {stream}" for stream, group in but}
-        self._lags.gap(at, names)
-        self._ages.gap(at, names)
+    def gap(self, at_ms: int, unbroken: Iterable[Key]) -> None:
+        names = {f"{group} of {stream}" for stream, group in unbroken}
+        self._lags.gap(at_ms, names)
+        self._ages.gap(at_ms, names)
 
     def charts(self) -> list[Chart]:
         return charts_of(
@@ -46,35 +46,35 @@ class _Groups:
 
 
 class ServerReading:
-    """Looks at a server, one after the other."""
+    """A report that is built from snapshots of a server."""
 
     def __init__(self) -> None:
         self._groups, self._speeds = _Groups(), Series()
         self._first: int | None = None
         self._last: Survey | None = None
 
-    def add(self, seen: Survey) -> None:
-        """One more look."""
-        keys = [(one.stream, one.group) for one in seen.groups]
-        for key, one in zip(keys, seen.groups, strict=True):
-            self._groups.add(seen.at_ms, key, one.lag, one.lag_ms)
-        self._groups.gap(seen.at_ms, keys)
+    def add(self, snapshot: Survey) -> None:
+        """Add a snapshot."""
+        keys = [(group.stream, group.group) for group in snapshot.groups]
+        for key, group in zip(keys, snapshot.groups, strict=True):
+            self._groups.add(snapshot.at_ms, key, group.lag, group.lag_ms)
+        self._groups.gap(snapshot.at_ms, keys)
         if self._last is None:
-            self._first = seen.at_ms
-        elif seen.at_ms > self._last.at_ms:
-            rates = rates_between(self._last, seen)
-            added = {stream: one.added for (stream, _), one in rates.items()}
+            self._first = snapshot.at_ms
+        elif snapshot.at_ms > self._last.at_ms:
+            rates = rates_between(self._last, snapshot)
+            added = {stream: speed.added for (stream, _), speed in rates.items()}
             for name, values in (
                 ("added", list(added.values())),
-                ("delivered", [one.delivered for one in rates.values()]),
-                ("acknowledged", [one.acknowledged for one in rates.values()]),
+                ("delivered", [speed.delivered for speed in rates.values()]),
+                ("acknowledged", [speed.acknowledged for speed in rates.values()]),
             ):
-                known = [value for value in values if value is not None]
-                self._speeds.add(name, seen.at_ms, sum(known) if known else None)
-        self._last = seen
+                numbers = [value for value in values if value is not None]
+                self._speeds.add(name, snapshot.at_ms, sum(numbers) if numbers else None)
+        self._last = snapshot
 
-    def report(self, where: str, letters: Iterable[LetterRow]) -> Report:
-        """Of all looks so far; there must be one. With only one there is nothing to draw over time."""
+    def report(self, where: str, dead_letters: Iterable[DeadLetterRow]) -> Report:
+        """Return the report of all snapshots so far; there must be one. With only one there are no charts."""
         last, first = self._last, self._first
         assert last is not None
         assert first is not None
@@ -87,33 +87,40 @@ class ServerReading:
             first,
             last.at_ms,
             tuple(charts) if last.at_ms > first else (),
-            tuple(_row(one) for one in last.groups),
+            tuple(_row(group) for group in last.groups),
             len(last.streams),
             tuple(
-                ConsumerRow(one.stream, one.group, each.consumer, each.pending, each.oldest_idle_ms, each.idle_ms)
-                for one in last.groups
-                for each in one.consumers
+                ConsumerRow(
+                    group.stream,
+                    group.group,
+                    consumer.consumer,
+                    consumer.pending,
+                    consumer.oldest_idle_ms,
+                    consumer.idle_ms,
+                )
+                for group in last.groups
+                for consumer in group.consumers
             ),
-            tuple(sorted(letters, key=lambda one: -one.letters)),
+            tuple(sorted(dead_letters, key=lambda row: -row.count)),
         )
 
 
-def _row(one: GroupStanding) -> GroupRow:
+def _row(group: GroupLag) -> GroupRow:
     return GroupRow(
-        one.stream,
-        one.group,
-        one.lag,
-        one.at_least,
-        one.lag_ms,
-        one.pending,
-        one.oldest_idle_ms,
-        one.last_delivered,
-        one.is_active,
+        group.stream,
+        group.group,
+        group.lag,
+        group.at_least,
+        group.lag_ms,
+        group.pending,
+        group.oldest_idle_ms,
+        group.last_delivered,
+        group.is_active,
     )
 
 
 class LogReading:
-    """Lines of the listener's log (monitor.watch.log_lines), one after the other."""
+    """A report that is built from lines of the listener's log (monitor.watch.log_lines)."""
 
     def __init__(self, streams: Iterable[str] = (), group: str | None = None) -> None:
         self._streams, self._group = set(streams), group
@@ -124,45 +131,47 @@ class LogReading:
         self._counts: dict[str, dict[tuple[str, Key], tuple[int, int, int, int]]] = {}
 
     def add(self, line: Mapping[str, Json]) -> None:
-        """One line."""
-        at = round(datetime.datetime.fromisoformat(line["at"]).timestamp() * 1000)
-        self._began, self._ended = min(self._began or at, at), max(self._ended, at)
+        """Add a line."""
+        at_ms = round(datetime.datetime.fromisoformat(line["at"]).timestamp() * 1000)
+        self._began, self._ended = min(self._began or at_ms, at_ms), max(self._ended, at_ms)
         name = line["query"]
         query = self._queries.setdefault(name, QueryRow(name))
         if line["event"] == "terminated" and "error" in line:
             query.failures.append((line["at"], line["error"], line["message"]))
-        for one in line.get("groups", ()):
-            if (not self._streams or one["stream"] in self._streams) and self._group in (None, one["group"]):
-                self._add_group(at, name, line["run"], one)
+        for group in line.get("groups", ()):
+            if (not self._streams or group["stream"] in self._streams) and self._group in (None, group["group"]):
+                self._add_group(at_ms, name, line["run"], group)
         if line["event"] == "progress":
             query.batches += 1
             query.rows += line["rows"]
             query.longest_ms = max(query.longest_ms, line["batch_ms"])
-            self._speeds.add(name, at, line["rows_per_second"])
-            self._took.add(name, at, line["batch_ms"])
+            self._speeds.add(name, at_ms, line["rows_per_second"])
+            self._took.add(name, at_ms, line["batch_ms"])
 
-    def _add_group(self, at: int, query: str, run: str, one: Mapping[str, Json]) -> None:
-        key = one["stream"], one["group"]
-        self._groups.add(at, key, one["lag"], one["lag_ms"])
+    def _add_group(self, at_ms: int, query: str, run: str, group: Mapping[str, Json]) -> None:
+        key = group["stream"], group["group"]
+        self._groups.add(at_ms, key, group["lag"], group["lag_ms"])
         self._rows[key] = GroupRow(
             *key,
-            one["lag"],
-            one.get("lag_at_least", False),
-            one["lag_ms"],
-            one["pending"],
-            one["oldest_idle_ms"],
-            one["position"],
+            group["lag"],
+            group.get("lag_at_least", False),
+            group["lag_ms"],
+            group["pending"],
+            group["oldest_idle_ms"],
+            group["position"],
         )
-        # Counts are those of a run so far: its last ones are the run's.
+        # A line has the counts of its run so far: the last line has those of the whole run.
         self._counts.setdefault(query, {})[run, key] = (
-            one["lost"], one["claimed"], one["dead"], sum(one.get("bad", {}).values()),
+            group["lost"], group["claimed"], group["dead"], sum(group.get("bad", {}).values()),
         )  # fmt: skip
 
     def report(self, name: str) -> Report:
-        """Of all lines so far, of the log that is called so; there must be one."""
+        """Return the report of all lines so far; there must be one. name: of the log."""
         for query, counts in self._counts.items():
             row = self._queries[query]
-            row.lost, row.claimed, row.dead, row.bad = (sum(one[at] for one in counts.values()) for at in range(4))
+            row.lost, row.claimed, row.dead, row.bad = (
+                sum(group_counts[kind] for group_counts in counts.values()) for kind in range(4)
+            )
         charts = [
             *self._groups.charts(),
             *charts_of(
@@ -176,6 +185,6 @@ class LogReading:
             self._ended,
             tuple(charts),
             tuple(groups),
-            len({one.stream for one in groups}),
-            queries=tuple(self._queries[one] for one in sorted(self._queries)),
+            len({group.stream for group in groups}),
+            queries=tuple(self._queries[name] for name in sorted(self._queries)),
         )

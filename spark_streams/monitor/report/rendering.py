@@ -1,7 +1,7 @@
 """The report's templates, rendered by Jinja.
 
-Whoever writes entries chooses the names of streams and the reasons of dead letters, so every value is escaped; only
-what a template of ours has rendered goes in as it is.
+Other clients choose the names of streams and the reasons of dead letters, so every value is escaped. Only the output of
+our own templates is inserted unchanged.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from spark_streams.monitor.terminal.units import count, duration
 
-MOST_ROWS = 200  # of a table; what stands behind is told by its number
+MAX_ROWS = 200  # of a table; the number of further rows is shown
 
 
 def _idle(ms: int | None) -> str:
@@ -27,9 +27,9 @@ _templates = Environment(
     keep_trailing_newline=True,
 )
 _templates.filters.update(count=count, duration=duration, idle=_idle)
-_templates.globals["MOST_ROWS"] = MOST_ROWS
+_templates.globals["MAX_ROWS"] = MAX_ROWS
 
 
 def render(template: str, **values: object) -> Markup:
-    """The markup that a template makes of these values."""
+    """Return the markup of a template with these values."""
     return Markup(_templates.get_template(template).render(values))

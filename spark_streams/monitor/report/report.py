@@ -1,5 +1,5 @@
-"""What a report says: charts and tables. Pure values; builders makes them, svg draws the charts,
-monitor.report.html makes the page, rendering fills its templates.
+"""The content of a report: charts and tables, as pure values. builders creates them, svg draws the charts, html makes
+the page, rendering fills its templates.
 """
 
 from __future__ import annotations
@@ -8,13 +8,13 @@ from dataclasses import dataclass, field, replace
 
 from spark_streams.monitor.report.series import Point, Series
 
-LINES = 6  # lines of a chart, the highest; the legend says how many there are beyond
+LINES = 6  # of a chart, the highest ones; the legend names the number of the others
 
 
 @dataclass(frozen=True)
 class Line:
-    """One line of a chart. points: (milliseconds since the epoch, value), None where it is broken; colour: 0 … LINES−1,
-    the same for a name in the charts that are drawn together."""
+    """One line of a chart. points: (milliseconds since the epoch, value), None for a gap; colour: 0 … LINES−1, the same
+    for a name in all charts that are drawn together."""
 
     name: str
     points: tuple[Point, ...]
@@ -28,8 +28,8 @@ class Line:
 
 @dataclass(frozen=True)
 class Chart:
-    """unit: `entries`, `per second` or `ms`. left_out: how many lines there are beyond LINES, none of them higher;
-    one_scale: the lines share a scale whatever their sizes, because readers compare them."""
+    """A chart. unit: `entries`, `per second` or `ms`; left_out: number of lines beyond LINES, none of them higher;
+    one_scale: all lines share a scale, because readers compare them."""
 
     title: str
     unit: str
@@ -40,7 +40,7 @@ class Chart:
 
 @dataclass(frozen=True)
 class GroupRow:
-    """One group at the end of the report; None: not known. is_active: somebody has read from it lately."""
+    """One group at the end of the report; None: not known. is_active: a consumer sent a request in the last day."""
 
     stream: str
     group: str
@@ -66,14 +66,14 @@ class ConsumerRow:
 
 
 @dataclass(frozen=True)
-class LetterRow:
-    """So many dead letters of one kind in one dead-letter stream."""
+class DeadLetterRow:
+    """The number of dead letters of one kind in one dead-letter stream."""
 
     stream: str
     stage: str
     reason: str
     error: str
-    letters: int
+    count: int
 
 
 @dataclass
@@ -93,7 +93,8 @@ class QueryRow:
 
 @dataclass(frozen=True)
 class Report:
-    """title: what it is about; began, ended: milliseconds since the epoch. What was not asked for is None."""
+    """A report. title: the server or the log; began, ended: milliseconds since the epoch. A table that was not
+    requested is None."""
 
     title: str
     began: int
@@ -102,12 +103,12 @@ class Report:
     groups: tuple[GroupRow, ...]
     streams: int | None = None
     consumers: tuple[ConsumerRow, ...] | None = None
-    letters: tuple[LetterRow, ...] | None = None
+    dead_letters: tuple[DeadLetterRow, ...] | None = None
     queries: tuple[QueryRow, ...] | None = None
 
 
 def charts_of(*drawn: tuple[str, str, Series], one_scale: bool = False) -> list[Chart]:
-    """A chart for each (title, unit, lines): the highest of its own lines. A name that is in two charts has the same
+    """Return a chart of the highest lines for each (title, unit, lines). A name that is in two charts has the same
     colour in both. one_scale: as in Chart."""
     charts = []
     colours: dict[str, int] = {}

@@ -1,9 +1,9 @@
 """Charts as inline SVG: lines over time. Pure: a chart in, markup out.
 
-Lines of like size share a panel. Where one is so large that it would press another one flat onto the axis, each has a
-panel and a scale of its own, one above the other over the same time axis.
+Lines of similar size share a panel. If one line is so large that another one would be flat on the axis, each line has
+its own panel and scale, one above the other over the same time axis.
 
-Positions are worked out here; the elements are in templates/chart.html, the colours in templates/style.css (`--c0` …).
+Positions are computed here; the elements are in templates/chart.html, the colours in templates/style.css (`--c0` …).
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from spark_streams.monitor.report.series import thinned
 from spark_streams.monitor.terminal.units import duration, short
 
 _WIDTH = 760
-_HEIGHT, _TOP = 192, 12  # of a panel that all lines share, and what stands free above it
-_OWN_HEIGHT, _OWN_TOP = 58, 26  # of a line's own panel; its name stands above it
+_HEIGHT, _TOP = 192, 12  # of a shared panel, and the free space above it
+_OWN_HEIGHT, _OWN_TOP = 58, 26  # of a panel with one line, and the space above it for its name
 _LEFT, _RIGHT, _BOTTOM = 62, 14, 26
-_FLAT = 20  # times smaller than the largest: such a line lies on the axis
-_POINTS = 300  # of a line; of more, each bucket's lowest and highest are drawn
+_FLAT = 20  # a line that is this many times smaller than the largest looks flat
+_POINTS = 300  # of a line; longer lines are thinned
 _TICKS, _OWN_TICKS = 4, 2
 _STEPS_OF_TIME = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14_400, 21_600, 43_200, 86_400)
 
 
 class _Value(NamedTuple):
-    """A line across the chart, and what stands at its left."""
+    """A horizontal grid line, and its label on the left."""
 
     y: str
     text_y: str
@@ -39,7 +39,7 @@ class _Value(NamedTuple):
 
 
 class _Time(NamedTuple):
-    """A mark below the chart, and what stands under it."""
+    """A mark below the chart, and its label."""
 
     x: str
     y1: str
@@ -65,7 +65,7 @@ class _Drawn(NamedTuple):
 
 
 class _Panel(NamedTuple):
-    """Lines over one scale; head: where the name of its only line stands, empty where lines share it."""
+    """Lines over one scale. head: position of the name of its only line, empty if lines share the panel."""
 
     values: list[_Value]
     lines: list[_Drawn]
@@ -73,12 +73,12 @@ class _Panel(NamedTuple):
 
 
 def draw(chart: Chart, began: int, ended: int) -> Markup:
-    """The chart from `began` to `ended` (milliseconds since the epoch), with its legend."""
+    """Draw the chart from `began` to `ended` (milliseconds since the epoch), with its legend."""
     shown = [line for line in chart.lines if any(value is not None for _, value in line.points)]
     span = max(1, ended - began)
 
-    def x(at: float) -> float:
-        return _LEFT + (at - began) / span * (_WIDTH - _LEFT - _RIGHT)
+    def x(at_ms: float) -> float:
+        return _LEFT + (at_ms - began) / span * (_WIDTH - _LEFT - _RIGHT)
 
     if chart.one_scale or not _some_are_flat(shown):
         bottom = float(_TOP + _HEIGHT)
@@ -98,8 +98,8 @@ def draw(chart: Chart, began: int, ended: int) -> Markup:
         panels=panels,
         times_y=_px(bottom + _BOTTOM - 8),
         times=[
-            _Time(_px(x(at)), _px(bottom), _px(bottom + 4), _anchor(x(at)), label)
-            for at, label in time_ticks(began, ended)
+            _Time(_px(x(at_ms)), _px(bottom), _px(bottom + 4), _anchor(x(at_ms)), label)
+            for at_ms, label in time_ticks(began, ended)
         ],
         left_out=chart.left_out,
     )
@@ -119,7 +119,7 @@ def _panel(
     steps: int,
     head: float | None = None,
 ) -> _Panel:
-    """These lines over one scale from `bottom` up; head: where their name stands above."""
+    """Draw lines over one scale from `bottom` up. head: position of their name above."""
     ticks = value_ticks(max(line.peak for line in lines), unit, steps)
 
     def y(value: float) -> float:
@@ -143,23 +143,25 @@ def _anchor(x: float) -> str:
 def _drawn(line: Line, unit: str, x: Callable[[float], float], y: Callable[[float], float]) -> _Drawn:
     path, pen_down = [], False
     dots = []
-    for at, value in thinned(line.points, _POINTS):
+    for at_ms, value in thinned(line.points, _POINTS):
         if value is None:
             pen_down = False
             continue
-        dot = _Dot(_px(x(at)), _px(y(value)), f"{line.name}: {said(value, unit)} at {_clock(at, seconds=True)} UTC")
+        dot = _Dot(
+            _px(x(at_ms)), _px(y(value)), f"{line.name}: {value_text(value, unit)} at {_clock(at_ms, seconds=True)} UTC"
+        )
         path.append(f"{'L' if pen_down else 'M'}{dot.x} {dot.y}")
         pen_down = True
         dots.append(dot)
-    return _Drawn(line.name, line.colour, " ".join(path), dots, said(_last(line), unit))
+    return _Drawn(line.name, line.colour, " ".join(path), dots, value_text(_last(line), unit))
 
 
 def _last(line: Line) -> float:
     return next((value for _, value in reversed(line.points) if value is not None), 0.0)
 
 
-def said(value: float, unit: str) -> str:
-    """A value with its unit, for people."""
+def value_text(value: float, unit: str) -> str:
+    """Return a value with its unit."""
     if unit == "ms":
         return duration(value)
     return f"{value:,.0f}{'/s' if unit == 'per second' else ''}"
@@ -172,7 +174,7 @@ def _axis(value: float, unit: str) -> str:
 
 
 def value_ticks(top: float, unit: str, steps: int = _TICKS) -> list[float]:
-    """From 0 to at least `top` in so many round steps or a few less; times step in seconds, minutes, hours."""
+    """Return round values from 0 to at least `top` in `steps` steps or fewer; times in seconds, minutes, hours."""
     if unit == "ms" and top >= 60_000:
         step = next((s * 1000.0 for s in _STEPS_OF_TIME if s * 1000 * steps >= top), math.ceil(top / steps))
     else:
@@ -180,17 +182,19 @@ def value_ticks(top: float, unit: str, steps: int = _TICKS) -> list[float]:
         power = 10.0 ** math.floor(math.log10(rough))
         step = next(power * lead for lead in (1, 2, 2.5, 5, 10) if power * lead >= rough)
         step = max(step, 1.0)
-    return [step * at for at in range(max(1, math.ceil(top / step)) + 1)]
+    return [step * number for number in range(max(1, math.ceil(top / step)) + 1)]
 
 
 def time_ticks(began: int, ended: int) -> list[tuple[int, str]]:
-    """Round moments (UTC) between the two, six or so, and how each is written."""
+    """Return about six round times (UTC) between the two, each with its label."""
     seconds = max(1, ended - began) / 1000
     step = next((s for s in _STEPS_OF_TIME if seconds / s <= 7), math.ceil(seconds / 7 / 86_400) * 86_400) * 1000
     first = -(-began // step) * step
-    return [(at, _clock(at, seconds=step < 60_000, day=step >= 43_200_000)) for at in range(first, ended + 1, step)]
+    return [
+        (at_ms, _clock(at_ms, seconds=step < 60_000, day=step >= 43_200_000)) for at_ms in range(first, ended + 1, step)
+    ]
 
 
-def _clock(at: int, seconds: bool, day: bool = False) -> str:
-    moment = datetime.datetime.fromtimestamp(at / 1000, datetime.UTC)
+def _clock(at_ms: int, seconds: bool, day: bool = False) -> str:
+    moment = datetime.datetime.fromtimestamp(at_ms / 1000, datetime.UTC)
     return moment.strftime("%b %d" if day else "%H:%M:%S" if seconds else "%H:%M")

@@ -1,4 +1,4 @@
-"""The live board of `rstream top`: who keeps up, who does not. Looks in, a rich table out; no clock, no socket."""
+"""The live board of `rstream top`. Pure: snapshots in, a rich table out; no clock, no socket."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from rich.table import Table
 from rich.text import Text
 
 from spark_streams.model.printable import printable
-from spark_streams.monitor.lag_survey import ConsumerStanding, GroupStanding
+from spark_streams.monitor.lag_survey import ConsumerLag, GroupLag
 from spark_streams.monitor.rates import UNKNOWN, History, Key, Rates
 from spark_streams.monitor.terminal.names import shorten, widths
 from spark_streams.monitor.terminal.units import count, duration, rate, sparkline
 from spark_streams.wire.replies.released import SHOWN
 
-_SPARK = (13, 40)  # columns that a sparkline has, at least and at most
+_SPARK = (13, 40)  # columns of a sparkline: minimum, maximum
 _RATES = ("added/s", "deliv/s", "acked/s")
 _COURSE = "lag over time"
 _WIDTHS = {"lag": 7, "behind": 9, "pending": 7, "oldest": 9, **dict.fromkeys(_RATES, 7)}
 _Part = str | tuple[str, str]  # a text, or a text and its style
 _NAMES = ("stream", "group", "consumer")
 _GAP = 2  # blanks between columns
-_ONE_LINE = 120  # columns of the screen on which all totals stand side by side
-_SHORTEST = 20  # columns that the names of the slowest group have at least
+_ONE_LINE = 120  # columns of a screen on which all totals fit in one line
+_SHORTEST = 20  # minimum columns for the names of the slowest group
 _NEEDS = {_COURSE: 112, "oldest": 96, "acked/s": 84, "deliv/s": 76, "added/s": 68}  # columns of the screen
 _SLOW_MS, _STUCK_MS = 10_000, 60_000  # behind: yellow, red
 
 
 @dataclass(frozen=True)
 class Title:
-    """What stands above: where we look, what server it is, how often we look, what is wrong at the moment, and for
-    which group alone we look (None: all)."""
+    """The title line. where: the address; server: its name and version; interval_ms: between snapshots; trouble: the
+    current error; group: the only group that is shown (None: all)."""
 
     where: str
     server: str
@@ -43,8 +43,7 @@ class Title:
 
 
 class Board:
-    """Everything on one screen: the groups that are furthest behind, and below them the consumers, as far as there is
-    room for them."""
+    """One screen: the groups that are furthest behind, and below them as many consumers as fit."""
 
     def __init__(self, title: Title, history: History, height: int | None = None) -> None:
         self._title = title
@@ -62,14 +61,18 @@ class Board:
             yield Text(f"\n{self._no_groups()}")
             return
         height -= len(console.render_lines(head, options.update(height=None))) - 3
-        room = max(3, height - 8)
-        consumers = [(group, one) for group in groups for one in _holders(group)]
-        # A third of the screen for consumers, more where the groups leave it.
+        rows_left = max(3, height - 8)
+        consumers = [(group, consumer) for group in groups for consumer in _holders(group)]
+        # A third of the screen for consumers, more if the groups need less.
         fits = len(groups) + len(consumers) + 9 <= height
         for_consumers = (
-            len(consumers) if fits else min(len(consumers), max(room // 3, room - len(groups) - 3)) if room > 8 else 0
+            len(consumers)
+            if fits
+            else min(len(consumers), max(rows_left // 3, rows_left - len(groups) - 3))
+            if rows_left > 8
+            else 0
         )
-        for_groups = len(groups) if fits else max(1, room - (for_consumers + 3 if for_consumers else 0))
+        for_groups = len(groups) if fits else max(1, rows_left - (for_consumers + 3 if for_consumers else 0))
         yield Text()
         yield self._groups(groups[:for_groups], rates, width)
         if len(groups) > for_groups:
@@ -84,109 +87,109 @@ class Board:
         if not self._history.last.streams:
             return "the server holds no streams"
         named = "" if self._title.group is None else f" {self._title.group!r}"
-        return f"no consumer group{named} reads from these streams; a query's first run makes its group"
+        return f"no consumer group{named} reads from these streams; a query creates its group at its first start"
 
-    def _head(self, groups: list[GroupStanding], rates: dict[Key, Rates], width: int) -> Iterator[RenderableType]:
+    def _head(self, groups: list[GroupLag], rates: dict[Key, Rates], width: int) -> Iterator[RenderableType]:
         last, title = self._history.last, self._title
-        at = datetime.datetime.fromtimestamp(last.at_ms / 1000, datetime.UTC).strftime("%H:%M:%S UTC")
-        about = f"   {at}   every {title.every_ms / 1000:g} s   {title.server}   {title.where}"
+        time_of_day = datetime.datetime.fromtimestamp(last.at_ms / 1000, datetime.UTC).strftime("%H:%M:%S UTC")
+        about = f"   {time_of_day}   every {title.every_ms / 1000:g} s   {title.server}   {title.where}"
         yield _line(("rstream top", "bold"), about)
-        there: list[_Part] = [f"streams {len(last.streams):,}   groups {len(groups):,}"]
+        totals: list[_Part] = [f"streams {len(last.streams):,}   groups {len(groups):,}"]
         if not groups:
-            yield _line(*there)
+            yield _line(*totals)
         else:
-            lag = count(sum(one.lag for one in groups), any(one.at_least for one in groups))
-            there += ["   lag ", (lag, "bold"), "   pending ", (count(sum(one.pending for one in groups)), "bold")]
-            added = {key[0]: one.added for key, one in rates.items()}
+            lag = count(sum(group.lag for group in groups), any(group.at_least for group in groups))
+            totals += ["   lag ", (lag, "bold"), "   pending ", (count(sum(group.pending for group in groups)), "bold")]
+            added = {key[0]: speed.added for key, speed in rates.items()}
             speeds: list[_Part] = ["added ", (_total(added.values()), "bold"), "/s"]
-            speeds += ["   delivered ", (_total(one.delivered for one in rates.values()), "bold"), "/s"]
-            speeds += ["   acknowledged ", (_total(one.acknowledged for one in rates.values()), "bold"), "/s"]
-            yield from [_line(*there, "   ", *speeds)] if width >= _ONE_LINE else [_line(*there), _line(*speeds)]
+            speeds += ["   delivered ", (_total(speed.delivered for speed in rates.values()), "bold"), "/s"]
+            speeds += ["   acknowledged ", (_total(speed.acknowledged for speed in rates.values()), "bold"), "/s"]
+            yield from [_line(*totals, "   ", *speeds)] if width >= _ONE_LINE else [_line(*totals), _line(*speeds)]
         if title.trouble:
-            yield Text(f"{title.trouble}; what follows is how it was at {at}", style="bold red")
+            yield Text(f"{title.trouble}; showing the state at {time_of_day}", style="bold red")
         elif groups:
             slowest = max(groups, key=_urgency)
             yield _slowest(slowest, rates.get((slowest.stream, slowest.group), UNKNOWN), width)
 
-    def _groups(self, groups: list[GroupStanding], rates: dict[Key, Rates], width: int) -> Table:
-        keys = [(one.stream, one.group) for one in groups]
-        # On a narrow screen whole columns go, not digits.
+    def _groups(self, groups: list[GroupLag], rates: dict[Key, Rates], width: int) -> Table:
+        keys = [(group.stream, group.group) for group in groups]
+        # On a narrow screen whole columns are left out, not digits.
         numbers = [name for name in ("lag", "behind", "pending", "oldest", *_RATES) if width >= _NEEDS.get(name, 0)]
-        rows = [self._numbers(one, rates.get(key, UNKNOWN)) for key, one in zip(keys, groups, strict=True)]
-        wide = [max(_WIDTHS[name], *(len(row[name]) for row in rows)) for name in numbers]
-        room = width - sum(wide) - _GAP * (len(wide) + 1)
-        names = [(printable(one.stream), printable(one.group)) for one in groups]
+        rows = [self._numbers(group, rates.get(key, UNKNOWN)) for key, group in zip(keys, groups, strict=True)]
+        number_widths = [max(_WIDTHS[name], *(len(row[name]) for row in rows)) for name in numbers]
+        free_columns = width - sum(number_widths) - _GAP * (len(number_widths) + 1)
+        names = [(printable(group.stream), printable(group.group)) for group in groups]
         table = _table()
         spark = 0
         if width >= _NEEDS[_COURSE]:
-            free = room - _GAP - sum(widths(names, _NAMES[:2], 10 * width))
+            free = free_columns - _GAP - sum(widths(names, _NAMES[:2], 10 * width))
             spark = max(_SPARK[0], min(_SPARK[1], free))
-            room -= spark + _GAP
-        given = _add_names(table, names, _NAMES[:2], room)
-        for name, size in zip(numbers, wide, strict=True):
+            free_columns -= spark + _GAP
+        name_widths = _add_names(table, names, _NAMES[:2], free_columns)
+        for name, size in zip(numbers, number_widths, strict=True):
             table.add_column(name, justify="right", no_wrap=True, min_width=size)
         if spark:
             table.add_column(_COURSE, no_wrap=True, min_width=_SPARK[0])
         lags = self._history.lags(keys)
-        for key, one, named, row in zip(keys, groups, names, rows, strict=True):
-            cells = [Text(row[name], style=_colour(one) if name == "behind" else "") for name in numbers]
+        for key, group, name_cells, row in zip(keys, groups, names, rows, strict=True):
+            cells = [Text(row[name], style=_colour(group) if name == "behind" else "") for name in numbers]
             course = [Text(sparkline(lags[key], spark), style="cyan")] if spark else []
-            table.add_row(*_shortened(named, given), *cells, *course)
+            table.add_row(*_shortened(name_cells, name_widths), *cells, *course)
         return table
 
     @staticmethod
-    def _numbers(one: GroupStanding, speed: Rates) -> dict[str, str]:
-        """By column, what is told of a group."""
+    def _numbers(group: GroupLag, speed: Rates) -> dict[str, str]:
+        """Return the cells of a group by column."""
         return {
-            "lag": count(one.lag, one.at_least),
-            "behind": duration(one.lag_ms),
-            "pending": count(one.pending),
-            "oldest": "-" if one.oldest_idle_ms is None else duration(one.oldest_idle_ms),
+            "lag": count(group.lag, group.at_least),
+            "behind": duration(group.lag_ms),
+            "pending": count(group.pending),
+            "oldest": "-" if group.oldest_idle_ms is None else duration(group.oldest_idle_ms),
             **dict(zip(_RATES, map(rate, (speed.added, speed.delivered, speed.acknowledged)), strict=True)),
         }
 
 
-def _holders(group: GroupStanding) -> list[ConsumerStanding | None]:
-    """The group's consumers, and None if entries are pending for none of them."""
+def _holders(group: GroupLag) -> list[ConsumerLag | None]:
+    """Return the group's consumers, and None if it has released entries."""
     return [*group.consumers, *([None] if group.released else [])]
 
 
-def _consumers(consumers: list[tuple[GroupStanding, ConsumerStanding | None]], width: int) -> Table:
+def _consumers(consumers: list[tuple[GroupLag, ConsumerLag | None]], width: int) -> Table:
     table = _table()
     names = [
-        (printable(group.stream), printable(group.group), SHOWN if one is None else printable(one.consumer))
-        for group, one in consumers
+        (printable(group.stream), printable(group.group), SHOWN if consumer is None else printable(consumer.consumer))
+        for group, consumer in consumers
     ]
     heads = ("pending", "oldest", "last seen")
     rows = [
         (count(group.released), "-", "-")
-        if one is None
+        if consumer is None
         else (
-            count(one.pending),
-            "-" if one.oldest_idle_ms is None else duration(one.oldest_idle_ms),
-            duration(one.idle_ms) + " ago",
+            count(consumer.pending),
+            "-" if consumer.oldest_idle_ms is None else duration(consumer.oldest_idle_ms),
+            duration(consumer.idle_ms) + " ago",
         )
-        for group, one in consumers
+        for group, consumer in consumers
     ]
-    wide = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
-    given = _add_names(table, names, _NAMES, width - sum(wide) - _GAP * (len(wide) + 2))
+    number_widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
+    name_widths = _add_names(table, names, _NAMES, width - sum(number_widths) - _GAP * (len(number_widths) + 2))
     for head in heads:
         table.add_column(head, justify="right", no_wrap=True)
-    for named, row in zip(names, rows, strict=True):
-        table.add_row(*_shortened(named, given), *row)
+    for name_cells, row in zip(names, rows, strict=True):
+        table.add_row(*_shortened(name_cells, name_widths), *row)
     return table
 
 
-def _add_names(table: Table, names: Sequence[Sequence[str]], heads: Sequence[str], room: int) -> list[int]:
-    """Columns of names that fit; how wide each is."""
-    given = widths(names, heads, room)
-    for head, size in zip(heads, given, strict=True):
+def _add_names(table: Table, names: Sequence[Sequence[str]], heads: Sequence[str], free_columns: int) -> list[int]:
+    """Add columns of names that fit, and return their widths."""
+    name_widths = widths(names, heads, free_columns)
+    for head, size in zip(heads, name_widths, strict=True):
         table.add_column(head, no_wrap=True, overflow="ellipsis", min_width=size)
-    return given
+    return name_widths
 
 
-def _shortened(names: Sequence[str], given: Sequence[int]) -> list[Text]:
-    return [Text(shorten(name, size)) for name, size in zip(names, given, strict=True)]
+def _shortened(names: Sequence[str], name_widths: Sequence[int]) -> list[Text]:
+    return [Text(shorten(name, size)) for name, size in zip(names, name_widths, strict=True)]
 
 
 def _more(number: int, noun: str) -> Text:
@@ -201,38 +204,38 @@ def _line(*parts: _Part) -> Text:
     return Text.assemble(*parts, no_wrap=True, overflow="ellipsis")
 
 
-def _slowest(one: GroupStanding, speed: Rates, width: int) -> Text:
-    if one.lag == 0 and one.pending == 0:
-        return Text("every group has acknowledged everything", style="green")
+def _slowest(group_lag: GroupLag, speed: Rates, width: int) -> Text:
+    if group_lag.lag == 0 and group_lag.pending == 0:
+        return Text("all groups have acknowledged all entries", style="green")
     growth, trend = speed.growth, ""
-    if growth is not None and one.lag:
-        trend = ", neither better nor worse"
+    if growth is not None and group_lag.lag:
+        trend = ", lag is constant"
         if growth < 0:
-            trend = f", caught up in {duration(one.lag / -growth * 1000)}"
+            trend = f", caught up in {duration(group_lag.lag / -growth * 1000)}"
         elif growth > 0:
             trend = f", lag grows by {rate(growth)}/s"
-    before, by = "furthest behind: ", duration(one.lag_ms)
-    room = width - len(before) - len(", ") - len(by) - len(trend)
-    names = printable(one.group), printable(one.stream)
-    group, stream = map(shorten, names, widths([names], ("", ""), max(_SHORTEST, room - len(" of "))))
-    return _line(before, (f"{group} of {stream}", "bold"), ", ", (by, _colour(one)), trend)
+    label, delay = "furthest behind: ", duration(group_lag.lag_ms)
+    free_columns = width - len(label) - len(", ") - len(delay) - len(trend)
+    names = printable(group_lag.group), printable(group_lag.stream)
+    group, stream = map(shorten, names, widths([names], ("", ""), max(_SHORTEST, free_columns - len(" of "))))
+    return _line(label, (f"{group} of {stream}", "bold"), ", ", (delay, _colour(group_lag)), trend)
 
 
-def _rank(one: GroupStanding) -> tuple[bool, int, int, int]:
-    """The order of the rows: groups that somebody reads from, then the others; each with the furthest behind first."""
-    return one.is_active, one.lag_ms or 0, one.lag, one.pending
+def _rank(group: GroupLag) -> tuple[bool, int, int, int]:
+    """Return the sort key of the rows: active groups, then the others, each with the furthest behind first."""
+    return group.is_active, group.lag_ms or 0, group.lag, group.pending
 
 
-def _urgency(one: GroupStanding) -> tuple[bool, bool, int, int, int]:
-    """What is named as furthest behind: a group that somebody reads from, if one is behind."""
-    return one.lag + one.pending > 0, *_rank(one)
+def _urgency(group: GroupLag) -> tuple[bool, bool, int, int, int]:
+    """Return the sort key of the group that is named as furthest behind: an active one, if one is behind."""
+    return group.lag + group.pending > 0, *_rank(group)
 
 
-def _colour(one: GroupStanding) -> str:
-    behind = one.lag_ms or 0
+def _colour(group: GroupLag) -> str:
+    behind = group.lag_ms or 0
     return "red" if behind >= _STUCK_MS else "yellow" if behind >= _SLOW_MS else "green"
 
 
 def _total(values: object) -> str:
-    known = [value for value in values if value is not None]  # type: ignore[attr-defined]
-    return rate(sum(known)) if known else "?"
+    numbers = [value for value in values if value is not None]  # type: ignore[attr-defined]
+    return rate(sum(numbers)) if numbers else "?"

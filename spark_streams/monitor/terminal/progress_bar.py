@@ -1,4 +1,4 @@
-"""Progress of something with a count, shown to a person."""
+"""A progress bar with a count."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 
 class Bar:
-    """Progress for a person: a moving bar on a terminal, a line every few seconds elsewhere.
+    """Progress: a moving bar on a terminal, otherwise a line every few seconds.
 
-    total: how many there were at the start. Where more come than that, nobody knows how many are left: from then on it
-    is a count alone.
+    total: number of items at the start. If more are done than that, the total is unknown, and only a count is shown.
+    interval: seconds between two lines.
     """
 
-    def __init__(self, console: Console, title: str, total: int | None, every: float = 5.0) -> None:
-        self._console, self._title, self._total, self._every = console, title, total, every
-        self._began = self._said = time.monotonic()
+    def __init__(self, console: Console, title: str, total: int | None, interval: float = 5.0) -> None:
+        self._console, self._title, self._total, self._interval = console, title, total, interval
+        self._began = self._printed_at = time.monotonic()
         self._done = 0
         self._progress: Progress | None = None
         if console.is_terminal:
@@ -43,8 +43,8 @@ class Bar:
         if self._progress:
             self._progress.stop()
 
-    def at(self, done: int, note: str = "") -> None:
-        """`done` of the total are done now; note: what else there is to say."""
+    def update(self, done: int, note: str = "") -> None:
+        """Show that `done` of the total are done. note: text at the end of the line."""
         self._done = done
         now = time.monotonic()
         rate = f"{done / max(now - self._began, 1e-3):,.0f}"
@@ -53,31 +53,31 @@ class Bar:
         count = f"{done:,}" if self._total is None else f"{done:,} of {self._total:,}"
         if self._progress:
             self._progress.update(self._task, completed=done, count=count, rate=rate, note=note)
-        elif done and now - self._said >= self._every:
-            self._said = now
+        elif done and now - self._printed_at >= self._interval:
+            self._printed_at = now
             self._console.print(f"{self._title} {count} · {rate}/s{note and ' · '}{note}")
 
     def _forget_total(self) -> None:
         self._total = None
         if self._progress:
-            # Progress.update takes None for "as it is".
+            # Progress.update treats None as "unchanged".
             task = self._progress.tasks[self._task]
             task.total = task.finished_time = None
 
     @property
     def done(self) -> int:
-        """How many were done when last looked at."""
+        """The number that was passed to the last update."""
         return self._done
 
     @property
     def rate(self) -> float:
-        """Per second since the bar was made."""
+        """Items per second since the bar was created."""
         return self._done / max(time.monotonic() - self._began, 1e-3)
 
 
 @contextlib.contextmanager
-def telling(console: Console, title: str) -> Iterator[Callable[..., None]]:
-    """A function to be told (done, total, note); the bar appears with its first call."""
+def showing_progress(console: Console, title: str) -> Iterator[Callable[..., None]]:
+    """Yield a function of (done, total, note). The bar appears with its first call."""
     with contextlib.ExitStack() as shown:
         bar: Bar | None = None
 
@@ -85,6 +85,6 @@ def telling(console: Console, title: str) -> Iterator[Callable[..., None]]:
             nonlocal bar
             if bar is None:
                 bar = shown.enter_context(Bar(console, title, total))
-            bar.at(done, note)
+            bar.update(done, note)
 
         yield tell

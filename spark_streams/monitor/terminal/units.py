@@ -1,4 +1,4 @@
-"""Numbers for people. Pure."""
+"""Numbers with their units, as text. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _BARS = "▁▂▃▄▅▆▇█"
 
 
 def duration(ms: float | None) -> str:
-    """`0 ms`, `850 ms`, `12.3 s`, `4 m 05 s`, `3 h 20 m`, `2 d 3 h`; `?` where it is not known."""
+    """Return a duration: `0 ms`, `850 ms`, `12.3 s`, `4 m 05 s`, `3 h 20 m`, `2 d 3 h`; `?` for None."""
     if ms is None:
         return "?"
     if ms < 1000:
@@ -25,24 +25,24 @@ def duration(ms: float | None) -> str:
 
 
 def rate(value: float | None) -> str:
-    """Per second: `0`, `7.5`, `12,345`; `?` where it is not known."""
+    """Return a number per second: `0`, `7.5`, `12,345`; `?` for None."""
     if value is None:
         return "?"
     return f"{value:,.0f}" if value >= 10 or value == 0 else f"{value:.1f}"
 
 
-def counted(number: int, one: str, many: str = "") -> str:
-    """`1 dead letter`, `1,234 dead letters`; many: the plural where it is not `one` and an s."""
-    return f"{number:,} {one if number == 1 else many or one + 's'}"
+def counted(number: int, singular: str, plural: str = "") -> str:
+    """Return a number with its noun: `1 dead letter`, `1,234 dead letters`. plural: if it is not the singular and s."""
+    return f"{number:,} {singular if number == 1 else plural or singular + 's'}"
 
 
 def count(value: int | None, at_least: bool = False) -> str:
-    """`12,345`, `10,000+` where there are more, `?`."""
+    """Return a number: `12,345`; `10,000+` if there are more; `?` for None."""
     return "?" if value is None else f"{value:,}{'+' if at_least else ''}"
 
 
 def short(value: float) -> str:
-    """For axes: `950`, `12k`, `1.5M`, `2G`."""
+    """Return a short number for axes: `950`, `12k`, `1.5M`, `2G`."""
     for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if abs(value) >= size:
             return f"{value / size:.3g}{unit}"
@@ -50,7 +50,7 @@ def short(value: float) -> str:
 
 
 def sparkline(values: Sequence[float | None], width: int) -> str:
-    """The last `width` values as bars from zero to their maximum; a gap where one is not known."""
+    """Return the last `width` values as bars from zero to their maximum; a blank for None."""
     last = list(values)[-width:] if width > 0 else []
     top = max((v for v in last if v is not None), default=0)
     marks = [" " if v is None else _BARS[0 if top <= 0 else min(7, int(v / top * 7.999))] for v in last]

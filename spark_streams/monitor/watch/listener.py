@@ -1,9 +1,9 @@
 """`spark_streams.watch(spark, url)`: log lines and metrics of each query that reads streams, docs/reference/metrics.md.
 
-Spark tells a listener of each micro-batch; how the groups stand is asked from the server then, on a connection of the
-listener's own. Nothing here can stop or slow a query: Spark calls listeners beside it; a server that does not answer
-is a warning. When a query dies, its error's class and message are noted on the server, so that the dead letter of the
-entry that killed it can say them (source.recovery.poison_batch).
+Spark calls the listener after each micro-batch; the listener then reads the lags over its own connection. It cannot
+stop or slow a query, because Spark calls listeners on another thread. If the server does not answer, it logs a warning.
+When a query fails, the listener writes the error's class and message to the server, so that the dead letter of the
+entry that caused it can name them (source.recovery.poison_batch).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from spark_streams.model.untyped import Json
 from spark_streams.monitor.exposition import Exposition
 from spark_streams.monitor.watch import log_lines
 from spark_streams.monitor.watch.failure import failure_of, is_an_entrys
-from spark_streams.monitor.watch.lag_cache import Standings
+from spark_streams.monitor.watch.lag_cache import LagCache
 from spark_streams.monitor.watch.notebook import NotebookTable, lag_table, query_table
 from spark_streams.monitor.watch.progress import offsets_in, read_progress
 from spark_streams.monitor.watch.prometheus import Collector
@@ -49,8 +49,8 @@ if TYPE_CHECKING:
     )
     from pyspark.sql.streaming.query import StreamingQuery
 
-_GONE = (Py4JError, PySparkException, OSError)  # what a session that has ended answers
-_AT_LAST = 2.0  # seconds for the end of a client of Spark Connect
+_GONE = (Py4JError, PySparkException, OSError)  # raised by a session that has ended
+_AT_LAST = 2.0  # seconds to remove the listener when a client of Spark Connect ends
 _log = logging.getLogger("spark_streams.monitor")
 
 
@@ -69,16 +69,16 @@ class Watch(StreamingQueryListener):
     ) -> None:  # fmt: skip
         self._spark = spark
         self._write = write
-        self._standings = Standings(address)
+        self._lags = LagCache(address)
         self._lock = threading.Lock()
         self._queries: dict[str, Query] = {}
-        self._handles: dict[str, StreamingQuery] = {}  # by run: they tell, after its end, which offsets it had
+        self._handles: dict[str, StreamingQuery] = {}  # by run: after its end they return its offsets
         self._metrics: Exposition | None = None
         if port is not None or file is not None:
-            self._metrics = Exposition(Collector(self._known, self._standings), port, host, file)
+            self._metrics = Exposition(Collector(self._watched_queries, self._lags), port, host, file)
         self.metrics_port = None if self._metrics is None else self._metrics.port
         self._closed = False
-        # Detached; or only silent: over Spark Connect removeListener may wait for ever (docs/internals/facts.md, S62).
+        # Ignores events. Over Spark Connect removeListener may block for ever (docs/internals/facts.md, S62).
         self._is_deaf = False
 
     def __enter__(self) -> Watch:
@@ -88,9 +88,9 @@ class Watch(StreamingQueryListener):
         self.close()
 
     def catch_up(self, wait: float = 5.0) -> None:
-        """Wait until Spark has told of the ends of all queries that are over, for `wait` seconds at most."""
+        """Wait until Spark has reported the end of all queries that have ended, for `wait` seconds at most."""
         deadline = time.monotonic() + wait
-        while any(not one.isActive for one in self._runs()) and time.monotonic() < deadline:
+        while any(not run.isActive for run in self._runs()) and time.monotonic() < deadline:
             time.sleep(0.02)
 
     def lag(self) -> NotebookTable:
@@ -99,10 +99,10 @@ class Watch(StreamingQueryListener):
         A query's groups are known after its first micro-batch. If the server does not answer, the table has no rows.
         """
         self.catch_up()
-        self._standings.forget()
+        self._lags.forget()
         with self._lock:
             groups = [key for query in self._queries.values() for key in query.groups]
-        return lag_table(self._standings.of(groups).values())
+        return lag_table(self._lags.fetch(groups).values())
 
     def queries(self) -> NotebookTable:
         """Return the state of each watched query, and what it has counted since `watch` was called."""
@@ -111,7 +111,7 @@ class Watch(StreamingQueryListener):
             return query_table(self._queries.values())
 
     def close(self) -> None:
-        """Catch up and detach."""
+        """Wait for outstanding events, and detach the listener."""
         if self._closed:
             return
         self._closed = True
@@ -126,9 +126,9 @@ class Watch(StreamingQueryListener):
         if self._metrics is not None:
             self._expose()
             self._metrics.close()
-        self._standings.close()
+        self._lags.close()
 
-    # -- what Spark calls, on a thread of its own ----------------------------------------------------------------------
+    # -- called by Spark, on its own thread ----------------------------------------------------------------------------
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
         if self._is_deaf:
@@ -148,7 +148,7 @@ class Watch(StreamingQueryListener):
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
         if self._is_deaf:
             return
-        self._standings.forget()
+        self._lags.forget()
         progress = read_progress(json.loads(event.progress.json))
         if not progress.sources:
             return
@@ -156,8 +156,8 @@ class Watch(StreamingQueryListener):
             query = self._queries.setdefault(progress.id, Query(progress.query, progress.id, progress.run, True))
             progress = query.progressed(progress)
         if self._write is not None:
-            standings = self._standings.of(query.groups)
-            self._tell(log_lines.progress_line(_now(), progress, standings))
+            lags = self._lags.fetch(query.groups)
+            self._tell(log_lines.progress_line(_now(), progress, lags))
         self._expose()
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
@@ -168,9 +168,9 @@ class Watch(StreamingQueryListener):
         if query is None or not query.sources:
             return
         if self._write is not None:
-            told = log_lines.groups(query.sources, self._standings.of(query.groups), entries=False)
+            groups = log_lines.groups(query.sources, self._lags.fetch(query.groups), entries=False)
             self._tell(
-                log_lines.event_line(event.timestamp, "idle", query.name, query.id, str(event.runId), groups=told)
+                log_lines.event_line(event.timestamp, "idle", query.name, query.id, str(event.runId), groups=groups)
             )
         self._expose()
 
@@ -186,16 +186,16 @@ class Watch(StreamingQueryListener):
             with self._lock:
                 query = self._queries.setdefault(query_id, Query(query_id, query_id))
                 query.terminated(run, failure is not None)
-                self._standings.forget()
+                self._lags.forget()
                 self._handles.pop(run, None)
         more = {} if failure is None else {"error": failure.error, "message": failure.message[:2000]}
         self._tell(log_lines.event_line(_now(), "terminated", query.name, query_id, run, **more))
         self._expose()
 
-    # -- what comes of it ----------------------------------------------------------------------------------------------
+    # -- notes, lines and metrics --------------------------------------------------------------------------------------
 
     def _note(self, query_id: str, run: str, failure: Failure) -> None:
-        """For the dead letter of the entry that did it, if it was one: a note for each rstream source of the query."""
+        """Write the failure to the server for each rstream source of the query, for the dead letter of its entry."""
         offsets: dict[tuple[str, str], dict[str, Json]] = {}
         with self._lock:
             handle, query = self._handles.get(run), self._queries.get(query_id)
@@ -206,13 +206,13 @@ class Watch(StreamingQueryListener):
         except _GONE:
             error = None
         for offset in offsets_in("" if error is None else str(error)):
-            offsets[offset["group"], offset["consumer"]] = offset  # those behind are the later ones
-        for told in offsets.values():
+            offsets[offset["group"], offset["consumer"]] = offset  # the last one is the newest
+        for offset_json in offsets.values():
             try:
-                offset_of = Offset.from_json(told)
+                offset_of = Offset.from_json(offset_json)
             except OffsetError:
-                continue  # a later version's
-            self._standings.tell(lambda server, at=offset_of: note_failure(server, at, failure))  # type: ignore[misc]
+                continue  # written by a later version
+            self._lags.use(lambda server, offset=offset_of: note_failure(server, offset, failure))  # type: ignore[misc]
 
     def _tell(self, line: dict[str, object]) -> None:
         if self._write is not None:
@@ -225,7 +225,7 @@ class Watch(StreamingQueryListener):
             except OSError as error:
                 _log.warning("metrics cannot be written: %s", error)
 
-    def _known(self) -> list[Query]:
+    def _watched_queries(self) -> list[Query]:
         with self._lock:
             return list(self._queries.values())
 
@@ -235,7 +235,7 @@ class Watch(StreamingQueryListener):
 
 
 def _now() -> str:
-    """As Spark writes moments."""
+    """Return the current time as Spark writes it."""
     return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
 
 
@@ -253,34 +253,34 @@ def attach(
         None if metrics_file is None else Path(metrics_file),
     )  # fmt: skip
     _add(spark, watch)
-    # A program that ends right after its query has died has not been told of that yet.
+    # A program may end right after its query has failed, before Spark reports that.
     _at_exit(spark, watch)
     return watch
 
 
 def _add(spark: SparkSession, watch: Watch) -> None:
-    """Raises UnsupportedError where Spark Connect's server takes no listener."""
+    """Raises UnsupportedError if Spark Connect's server accepts no listener."""
     if not is_of_connect(spark):
         spark.streams.addListener(watch)
         return
-    # A pending message to the session's Python functions would end the listeners' thread; any command takes it
-    # (docs/internals/facts.md, S62). This process waits for that thread at its end, before anything could detach the
-    # listener; not if it is a daemon, as threads are that a daemon starts.
+    # A pending message to the session's Python functions would end the listeners' thread; any command removes it
+    # (docs/internals/facts.md, S62). At its end this process would wait for that thread before the listener can be
+    # detached. It does not wait for a daemon thread, and threads that a daemon thread starts are daemons.
     spark.sql("SELECT 1").collect()
     adding = threading.Thread(target=spark.streams.addListener, args=(watch,), daemon=True)
-    with warnings.catch_warnings(record=True) as said:  # it raises nothing
+    with warnings.catch_warnings(record=True) as caught_warnings:  # it raises nothing
         adding.start()
         adding.join()
-    if said:
+    if caught_warnings:
         raise UnsupportedError(
-            f"the queries cannot be watched, for Spark Connect's server takes no listener: {said[0].message}"
+            f"the queries cannot be watched: Spark Connect's server accepts no listener: {caught_warnings[0].message}"
         )
 
 
 def _at_exit(spark: SparkSession, watch: Watch) -> None:
-    """Close it at the process' end; over Spark Connect before its client's threads are told of that, so that it can
-    still ask for what is missing."""
-    threads_end = getattr(threading, "_register_atexit", None)  # what concurrent.futures has; last in, first out
+    """Close the watch when the process ends. Over Spark Connect close it before the client's threads end, so that it
+    can still receive outstanding events."""
+    threads_end = getattr(threading, "_register_atexit", None)  # as concurrent.futures uses it; last in, first out
     if not is_of_connect(spark) or threads_end is None:
         atexit.register(watch.close)
         return
@@ -288,7 +288,7 @@ def _at_exit(spark: SparkSession, watch: Watch) -> None:
     def leave() -> None:
         watch.close()
         removing = threading.Thread(target=spark.streams.removeListener, args=(watch,), daemon=True)
-        with warnings.catch_warnings(action="ignore"):  # of a session that was stopped before
+        with warnings.catch_warnings(action="ignore"):  # the session may have been stopped before
             removing.start()
             removing.join(_AT_LAST)
 

@@ -1,4 +1,4 @@
-"""Log lines: one JSON object for everything that happens to a query, written by the listener, read by `rstream report`.
+"""Log lines: one JSON object for each event of a query, written by the listener and read by `rstream report`.
 
 {"at": "2026-11-20T08:37:31.814Z", "event": "progress", "query": "billing", "id": "…", "run": "…",
  "batch": 7, "began": "2026-11-20T08:37:31.181Z", "batch_ms": 633, "rows": 50000, "rows_per_second": 79000.0,
@@ -6,12 +6,12 @@
              "position": "1795163834542-1", "lost": 0, "claimed": 0, "dead": 0, "bad": {"amount": 667},
              "lag": 1200, "lag_ms": 850, "pending": 50000, "oldest_idle_ms": 640}]}
 
-event: started, progress, idle, terminated (that one with "error" and "message" where the query has failed)
-where entries are tried again: "retried" (of this run so far), "waiting" and "due" (when the next one comes back, in
-milliseconds since the epoch), as of the trigger
-lost, claimed, dead, bad (per column, its values that did not fit): of this run so far; lag, lag_ms, pending,
-oldest_idle_ms (monitor.lag_survey): of the whole group, null where the server does not answer or has no such group. A
-lag that was counted only so far has "lag_at_least".
+event: started, progress, idle, terminated (with "error" and "message" if the query has failed)
+lost, claimed, dead, bad (per column, the values that did not fit its type): of this run so far
+lag, lag_ms, pending, oldest_idle_ms (monitor.lag_survey): of the whole group; null if the server does not answer or the
+group does not exist. If the lag was counted only up to a limit, there is "lag_at_least".
+retried, waiting, due: only if entries are retried, as of the trigger: entries of this run so far, entries that wait,
+and when the next one is returned, in milliseconds since the epoch
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from typing import IO, Protocol
 from spark_streams.errors import ConfigError
 from spark_streams.model.printable import json_text
 from spark_streams.model.untyped import Json
-from spark_streams.monitor.lag_survey import GroupStanding
+from spark_streams.monitor.lag_survey import GroupLag
 from spark_streams.monitor.watch.progress import Progress, SourceProgress
 
 
 class Writer(Protocol):
-    """Where lines go."""
+    """Receives lines."""
 
     def __call__(self, line: str) -> None: ...
 
 
-def progress_line(at: str, progress: Progress, standings: Mapping[tuple[str, str], GroupStanding]) -> dict[str, object]:
-    """For a micro-batch. at: now, when the groups were looked at."""
+def progress_line(timestamp: str, progress: Progress, lags: Mapping[tuple[str, str], GroupLag]) -> dict[str, object]:
+    """Return the line of a micro-batch. timestamp: when the lags were read."""
     return {
-        "at": at,
+        "at": timestamp,
         "event": "progress",
         "query": progress.query,
         "id": progress.id,
@@ -48,40 +48,40 @@ def progress_line(at: str, progress: Progress, standings: Mapping[tuple[str, str
         "batch_ms": progress.batch_ms,
         "rows": progress.rows,
         "rows_per_second": round(progress.rows_per_second, 1),
-        "groups": groups(progress.sources, standings, entries=True),
+        "groups": groups(progress.sources, lags, entries=True),
     }
 
 
-def event_line(at: str, event: str, query: str, query_id: str, run: str, **more: object) -> dict[str, object]:
-    """For everything else."""
-    return {"at": at, "event": event, "query": query, "id": query_id, "run": run, **more}
+def event_line(timestamp: str, event: str, query: str, query_id: str, run: str, **more: object) -> dict[str, object]:
+    """Return the line of any other event."""
+    return {"at": timestamp, "event": event, "query": query, "id": query_id, "run": run, **more}
 
 
 def groups(
-    sources: tuple[SourceProgress, ...], standings: Mapping[tuple[str, str], GroupStanding], entries: bool
+    sources: tuple[SourceProgress, ...], lags: Mapping[tuple[str, str], GroupLag], entries: bool
 ) -> list[dict[str, object]]:
-    """Each stream of each source. entries: with what the batch took."""
-    found = []
+    """Return an object for each stream of each source. entries: with the number of entries of the batch."""
+    lines = []
     for source in sources:
-        for one in source.streams:
-            told: dict[str, object] = {"stream": one.stream, "group": source.group, "consumer": source.consumer}
+        for stream in source.streams:
+            line: dict[str, object] = {"stream": stream.stream, "group": source.group, "consumer": source.consumer}
             if entries:
-                told["entries"] = one.entries
-            told |= {"position": one.position, "lost": one.lost, "claimed": one.claimed, "dead": one.dead}
-            told["bad"] = dict(one.bad)
-            if one.retried or one.waiting:
-                told |= {"retried": one.retried, "waiting": one.waiting, "due": one.due}
-            standing = standings.get((one.stream, source.group))
+                line["entries"] = stream.entries
+            line |= {"position": stream.position, "lost": stream.lost, "claimed": stream.claimed, "dead": stream.dead}
+            line["bad"] = dict(stream.bad)
+            if stream.retried or stream.waiting:
+                line |= {"retried": stream.retried, "waiting": stream.waiting, "due": stream.due}
+            group_lag = lags.get((stream.stream, source.group))
             for name in ("lag", "lag_ms", "pending", "oldest_idle_ms"):
-                told[name] = None if standing is None else getattr(standing, name)
-            if standing is not None and standing.at_least:
-                told["lag_at_least"] = True
-            found.append(told)
-    return found
+                line[name] = None if group_lag is None else getattr(group_lag, name)
+            if group_lag is not None and group_lag.at_least:
+                line["lag_at_least"] = True
+            lines.append(line)
+    return lines
 
 
 class File:
-    """Appends to a file, or to standard error; each line whole, also where several processes write."""
+    """Appends lines to a file, or to standard error. Lines of several processes are not mixed."""
 
     def __init__(self, path: Path | None) -> None:
         self._file: IO[str] = sys.stderr if path is None else path.open("a", encoding="utf-8", buffering=1)
@@ -92,23 +92,23 @@ class File:
 
 
 def text(line: Mapping[str, object]) -> str:
-    """One line, without its end."""
+    """Return a line as text, without a line break."""
     return json_text(line, separators=(", ", ": "))
 
 
 def read_lines(file: IO[str]) -> Iterator[dict[str, Json]]:
-    """The lines of a log; text of other programs between them is passed over. Raises ConfigError where none is ours."""
+    """Yield the lines of a log. Text of other programs is skipped. Raises ConfigError if there is no line of ours."""
     seen = False
     for line in file:
-        at = line.find('{"at": ')
-        if at < 0:
+        start = line.find('{"at": ')
+        if start < 0:
             continue
         try:
-            value = json.loads(line[at:])
+            value = json.loads(line[start:])
         except ValueError:
-            continue  # the last line of a process that was killed, or somebody else's
+            continue  # an incomplete line of a killed process, or another program's
         if isinstance(value, dict) and "event" in value:
             seen = True
             yield value
     if not seen:
-        raise ConfigError(f"{file.name} holds no line of the query listener; write one with spark_streams.watch(…)")
+        raise ConfigError(f"{file.name} holds no line of the query listener; write a log with spark_streams.watch(…)")

@@ -1,4 +1,4 @@
-"""Tables for notebooks: what `Watch.lag()` and `Watch.queries()` return. Pure."""
+"""Tables for notebooks, which `Watch.lag()` and `Watch.queries()` return. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from html import escape
 
 from spark_streams.model.printable import printable
-from spark_streams.monitor.lag_survey import GroupStanding
+from spark_streams.monitor.lag_survey import GroupLag
 from spark_streams.monitor.terminal.units import count, duration, rate
 from spark_streams.monitor.watch.queries import Counts, Query
 
@@ -50,25 +50,25 @@ class NotebookTable:
         return "\n".join([printable(self.title), *lines])
 
     def _row(self, tag: str, style: str, cells: Iterable[str]) -> str:
-        made = (
+        cells_text = (
             f'<{tag} style="{style.format(align="right" if name.endswith(" ") else "left")}">{_safe(cell)}</{tag}>'
             for name, cell in zip(self.columns, cells, strict=True)
         )
-        return f"<tr>{''.join(made)}</tr>"
+        return f"<tr>{''.join(cells_text)}</tr>"
 
 
-def lag_table(groups: Iterable[GroupStanding]) -> NotebookTable:
+def lag_table(groups: Iterable[GroupLag]) -> NotebookTable:
     """Return the lag of each group, in the order of streams and groups."""
     rows = tuple(
         (
-            one.stream,
-            one.group,
-            count(one.lag, one.at_least),
-            duration(one.lag_ms),
-            count(one.pending),
-            "-" if one.oldest_idle_ms is None else duration(one.oldest_idle_ms),
+            group.stream,
+            group.group,
+            count(group.lag, group.at_least),
+            duration(group.lag_ms),
+            count(group.pending),
+            "-" if group.oldest_idle_ms is None else duration(group.oldest_idle_ms),
         )
-        for one in sorted(groups, key=lambda one: (one.stream, one.group))
+        for group in sorted(groups, key=lambda group: (group.stream, group.group))
     )
     return NotebookTable("Lag", ("stream", "group", "lag ", "behind ", "pending ", "oldest pending "), rows)
 
@@ -81,8 +81,8 @@ def query_table(queries: Iterable[Query]) -> NotebookTable:
 
 def _state(query: Query) -> tuple[str, ...]:
     total = Counts(bad=Counter())
-    for one in query.totals.values():
-        total += one
+    for counts in query.totals.values():
+        total += counts
     state = "running" if query.running else "failed" if query.failed else "stopped"
     speed = None if query.last is None else query.last.rows_per_second
     numbers = (total.lost, total.claimed, total.dead, total.bad.total())

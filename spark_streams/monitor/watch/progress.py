@@ -1,7 +1,7 @@
-"""What Spark's progress of a query says about its rstream sources. Pure: JSON in, values out.
+"""Progress of rstream sources, parsed from Spark's progress of a query. Pure: JSON in, values out.
 
-The source's offsets are in it as it returned them (source.offset), and as `latestOffset` what it reported: where the
-streams end, and what this run of the query has lost, claimed and given up so far, and how many values did not fit.
+Spark's progress contains the source's offsets (source.offset). `latestOffset` is the source's report: the ends of the
+streams, and the lost, claimed and dead entries and the bad values of this run so far.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ _OURS = frozenset({"version", "group", "consumer", "streams"})
 
 @dataclass(frozen=True)
 class StreamProgress:
-    """One stream of a source. position: the last entry that has been read, 0-0 if the query has read entries of it
-    through claims alone; entries: how many the batch took from it;
-    lost, claimed, dead, retried: entries of this run so far; bad: per column, its values that did not fit; waiting: how
-    many entries wait for another try, and due: when the next one comes back, milliseconds since the epoch."""
+    """One stream of a source. position: the last entry that was read, 0-0 if the query has only read claimed entries;
+    entries: of the batch; lost, claimed, dead, retried: entries of this run so far; bad: per column, the values that
+    did not fit its type; waiting: entries that wait for a retry; due: when the next one is returned, in milliseconds
+    since the epoch."""
 
     stream: str
     position: str
@@ -36,20 +36,20 @@ class StreamProgress:
 
 @dataclass(frozen=True)
 class SourceProgress:
-    """One rstream source of the query. offset: its end offset, as JSON; is_told: whether the run's counts are those of
-    now. A batch of an earlier run that is run again tells none, and where Spark has no report of its own (before 4.2)
-    the counts in an offset are those of the run that made it, maybe an earlier one."""
+    """One rstream source of the query. offset: its end offset, as JSON; is_current: whether the counts are those of the
+    current run. They are not if a batch of an earlier run is repeated. Before Spark 4.2 there is no separate report,
+    and the counts in an offset are those of the run that created it."""
 
     group: str
     consumer: str
     streams: tuple[StreamProgress, ...]
     offset: Mapping[str, Json]
-    is_told: bool = True
+    is_current: bool = True
 
 
 @dataclass(frozen=True)
 class Progress:
-    """One micro-batch. began: its trigger, ISO-8601, UTC; query: the query's name, its id where it has none."""
+    """One micro-batch. began: time of its trigger, ISO-8601, UTC; query: the query's name, or its ID without a name."""
 
     began: str
     query: str
@@ -62,31 +62,31 @@ class Progress:
     sources: tuple[SourceProgress, ...]
 
 
-def read_progress(told: Mapping[str, Json]) -> Progress:
-    """From StreamingQueryProgress.json; sources of other formats are left out."""
-    sources = [source for one in told["sources"] if (source := _source(one)) is not None]
+def read_progress(progress: Mapping[str, Json]) -> Progress:
+    """Parse StreamingQueryProgress.json. Sources of other formats are left out."""
+    sources = [source for source_progress in progress["sources"] if (source := _source(source_progress)) is not None]
     return Progress(
-        told["timestamp"],
-        told.get("name") or told["id"],
-        told["id"],
-        told["runId"],
-        told["batchId"],
-        told["batchDuration"],
-        told["numInputRows"],
-        told.get("processedRowsPerSecond") or 0.0,
+        progress["timestamp"],
+        progress.get("name") or progress["id"],
+        progress["id"],
+        progress["runId"],
+        progress["batchId"],
+        progress["batchDuration"],
+        progress["numInputRows"],
+        progress.get("processedRowsPerSecond") or 0.0,
         tuple(sources),
     )
 
 
-def _source(told: Mapping[str, Json]) -> SourceProgress | None:
-    end = _offset(told.get("endOffset"))
+def _source(source_progress: Mapping[str, Json]) -> SourceProgress | None:
+    end = _offset(source_progress.get("endOffset"))
     if end is None:
         return None
-    latest, is_told = _report(told)
+    latest, is_current = _report(source_progress)
     streams = []
     for stream, position in sorted({**dict.fromkeys(end.get("claimed", {}), "0-0"), **end["streams"]}.items()):
         taken = end.get("batch", {}).get(stream, {}).get("count", 0)
-        taken += sum(one["count"] for one in end.get("claimed", {}).get(stream, ()))
+        taken += sum(claim["count"] for claim in end.get("claimed", {}).get(stream, ()))
         counts = [latest.get(kind, {}).get(stream, 0) for kind in ("lost", "dead", "retried")]
         # In an offset, `claimed` holds lists of entries that the batch took over; in a report, counts of the run.
         claimed = latest.get("claimed", {}).get(stream, 0)
@@ -107,24 +107,24 @@ def _source(told: Mapping[str, Json]) -> SourceProgress | None:
                 waits.get("due"),
             )
         )
-    return SourceProgress(end["group"], end["consumer"], tuple(streams), end, is_told)
+    return SourceProgress(end["group"], end["consumer"], tuple(streams), end, is_current)
 
 
-def _report(told: Mapping[str, Json]) -> tuple[Mapping[str, Json], bool]:
-    """What the run has counted, and whether that is of now."""
-    latest = _offset(told.get("latestOffset"))
+def _report(source_progress: Mapping[str, Json]) -> tuple[Mapping[str, Json], bool]:
+    """Return the counts, and whether they are those of the current run."""
+    latest = _offset(source_progress.get("latestOffset"))
     if latest is None:
         return {}, False
     if "report" not in latest:
         return latest, True
-    # Where Spark does not ask for a report it stands in the offset (spark/batch_starts.py), and stays there when
-    # another run begins with it.
-    is_told = latest != _offset(told.get("startOffset"))
-    return (latest["report"] if is_told else {}), is_told
+    # If Spark does not ask for a report, it is in the offset (spark/batch_starts.py), also when another run begins
+    # with this offset.
+    is_current = latest != _offset(source_progress.get("startOffset"))
+    return (latest["report"] if is_current else {}), is_current
 
 
 def _offset(value: Json) -> dict[str, Json] | None:
-    """One of our offsets, None for anything else."""
+    """Return an offset of an rstream source, None for anything else."""
     if isinstance(value, str):
         try:
             value = json.loads(value)
@@ -134,15 +134,15 @@ def _offset(value: Json) -> dict[str, Json] | None:
 
 
 def offsets_in(text: str) -> Iterator[dict[str, Json]]:
-    """The rstream offsets inside a longer text, such as that of a StreamingQueryException, in the order they stand."""
+    """Yield the rstream offsets inside a longer text, such as a StreamingQueryException, in their order."""
     decoder = json.JSONDecoder()
-    at = text.find('{"')
-    while at >= 0:
+    start = text.find('{"')
+    while start >= 0:
         try:
-            value, end = decoder.raw_decode(text, at)
+            value, end = decoder.raw_decode(text, start)
         except ValueError:
-            value, end = None, at + 1
-        found = _offset(value)
-        if found is not None:
-            yield found
-        at = text.find('{"', end)
+            value, end = None, start + 1
+        offset = _offset(value)
+        if offset is not None:
+            yield offset
+        start = text.find('{"', end)

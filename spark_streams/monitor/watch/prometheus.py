@@ -1,5 +1,4 @@
-"""The metrics of watched queries in Prometheus' words. How a group stands is asked when somebody scrapes, also while
-no query runs."""
+"""Prometheus metrics of watched queries. A scrape reads the lag of the groups, also while no query runs."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ from spark_streams.monitor.group_metrics import (
     server_up,
     waiting_metrics,
 )
-from spark_streams.monitor.watch.lag_cache import Standings
+from spark_streams.monitor.watch.lag_cache import LagCache
 from spark_streams.monitor.watch.queries import Query
 
 if TYPE_CHECKING:
@@ -27,24 +26,24 @@ _OF_STREAMS = (*_OF_QUERIES, *OF_GROUPS)
 
 
 class Collector:
-    """Gives prometheus_client the metrics. queries: all that are known at the moment."""
+    """Returns the metrics to prometheus_client. queries: returns the watched queries."""
 
-    def __init__(self, queries: Callable[[], Iterable[Query]], standings: Standings) -> None:
+    def __init__(self, queries: Callable[[], Iterable[Query]], lags: LagCache) -> None:
         self._queries = queries
-        self._standings = standings
+        self._lags = lags
 
     def collect(self) -> Iterable[Metric]:
         """Return all metrics; docs/reference/metrics.md lists them."""
-        known = list(self._queries())
-        yield from self._groups(known)
-        yield from _queries(known)
+        queries = list(self._queries())
+        yield from self._groups(queries)
+        yield from _queries(queries)
 
     def _groups(self, queries: list[Query]) -> Iterable[Metric]:
         keys = {key for query in queries for key in query.groups}
-        found = self._standings.of(keys)
-        yield from group_metrics(found[key] for key in sorted(found))
-        yield from waiting_metrics(self._standings.waiting(keys))
-        yield from server_up(self._standings.answers)
+        group_lags = self._lags.fetch(keys)
+        yield from group_metrics(group_lags[key] for key in sorted(group_lags))
+        yield from waiting_metrics(self._lags.waiting(keys))
+        yield from server_up(self._lags.answers)
 
 
 _QUERY = Table(
@@ -77,10 +76,10 @@ def _queries(queries: list[Query]) -> Iterable[Metric]:
     streams = [((query.name, *key), counts) for query in queries for key, counts in sorted(query.totals.items())]
     bad = [((*key, column), (n,)) for key, counts in streams for column, n in sorted(counts.bad.items())]
     yield from metrics(_QUERY, map(_of_query, queries))
-    yield from metrics(_ENTRIES, ((key, (one.claimed, one.dead, one.lost)) for key, one in streams))
+    yield from metrics(_ENTRIES, ((key, (counts.claimed, counts.dead, counts.lost)) for key, counts in streams))
     yield from metrics(_VALUES, bad)
 
 
-def _of_query(one: Query) -> Sample:
-    last = (None, None) if one.last is None else (one.last.rows_per_second, one.last.batch_ms / 1000)
-    return (one.name,), (float(one.running), one.failures, one.batches, one.rows, *last)
+def _of_query(query: Query) -> Sample:
+    last = (None, None) if query.last is None else (query.last.rows_per_second, query.last.batch_ms / 1000)
+    return (query.name,), (float(query.running), query.failures, query.batches, query.rows, *last)

@@ -1,4 +1,4 @@
-"""What is known of the queries that are watched. Pure: events in, counters out; no clock, no socket, no Spark."""
+"""State and counters of the watched queries. Pure: events in, counters out; no clock, no socket, no Spark."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from spark_streams.monitor.watch.progress import Progress, SourceProgress, Strea
 
 @dataclass(frozen=True)
 class Counts:
-    """Entries of one stream and group that a query has lost, claimed and given up; bad: per column, its values that
-    did not fit."""
+    """Entries of one stream and group that a query has lost, claimed, and written as dead letters; bad: per column, the
+    values that did not fit its type."""
 
     lost: int = 0
     claimed: int = 0
@@ -24,15 +24,15 @@ class Counts:
         )
 
 
-_RUNS = 3  # whose counts are kept apart
+_RUNS = 3  # that are counted separately
 
 
 @dataclass
 class Query:
     """One query over all its runs in this process.
 
-    Spark tells of a start at once and of everything else a little later: the progress and the end of one run may come
-    when the next one has begun. counts: by run, and there by (stream, group); ended: those of older runs, together.
+    Spark reports a start at once and other events a little later, so events of one run may arrive when the next run has
+    begun. counts: by run, then by (stream, group); ended: the sum of older runs.
     """
 
     name: str
@@ -48,11 +48,11 @@ class Query:
     ended: dict[tuple[str, str], Counts] = field(default_factory=dict)
 
     def started(self, run: str) -> None:
-        """A run begins, and counts from nothing."""
+        """Record the start of a run, which counts from zero."""
         self.run, self.running = run, True
 
     def progressed(self, progress: Progress) -> Progress:
-        """A micro-batch was made. The progress, with what its run has counted so far."""
+        """Record a micro-batch, and return its progress with the counts of its run so far."""
         of_run = self.counts.setdefault(progress.run, {})
         sources = [self._with_counts(source, of_run) for source in progress.sources]
         self.last = progress = replace(progress, sources=tuple(sources))
@@ -64,19 +64,19 @@ class Query:
 
     @staticmethod
     def _with_counts(source: SourceProgress, of_run: dict[tuple[str, str], Counts]) -> SourceProgress:
-        """of_run: what is known of the run, which learns what is told."""
+        """Return the source with the counts of its run. of_run: these counts, which are updated."""
 
-        def known(one: StreamProgress) -> StreamProgress:
-            key = one.stream, source.group
-            if source.is_told or key not in of_run:
-                of_run[key] = Counts(one.lost, one.claimed, one.dead, Counter(one.bad))
+        def with_run_counts(stream: StreamProgress) -> StreamProgress:
+            key = stream.stream, source.group
+            if source.is_current or key not in of_run:
+                of_run[key] = Counts(stream.lost, stream.claimed, stream.dead, Counter(stream.bad))
             counts = of_run[key]
-            return replace(one, lost=counts.lost, claimed=counts.claimed, dead=counts.dead, bad=counts.bad)
+            return replace(stream, lost=counts.lost, claimed=counts.claimed, dead=counts.dead, bad=counts.bad)
 
-        return replace(source, streams=tuple(map(known, source.streams)))
+        return replace(source, streams=tuple(map(with_run_counts, source.streams)))
 
     def terminated(self, run: str, failed: bool) -> None:
-        """A run is over."""
+        """Record the end of a run."""
         if run == self.run:
             self.running = False
         self.failed = failed
@@ -84,23 +84,23 @@ class Query:
 
     @property
     def sources(self) -> tuple[SourceProgress, ...]:
-        """As of the last micro-batch."""
+        """The sources, as of the last micro-batch."""
         return () if self.last is None else self.last.sources
 
     @property
     def groups(self) -> list[tuple[str, str]]:
-        """(stream, group) of all that it reads."""
-        return [(one.stream, source.group) for source in self.sources for one in source.streams]
+        """(stream, group) of everything that the query reads."""
+        return [(stream.stream, source.group) for source in self.sources for stream in source.streams]
 
     @property
     def totals(self) -> dict[tuple[str, str], Counts]:
-        """Of all runs."""
+        """The counts over all runs."""
         return _sum(self.ended, *self.counts.values())
 
 
-def _sum(*some: dict[tuple[str, str], Counts]) -> dict[tuple[str, str], Counts]:
-    found: dict[tuple[str, str], Counts] = {}
-    for one in some:
-        for key, counts in one.items():
-            found[key] = found.get(key, Counts()) + counts
-    return found
+def _sum(*summands: dict[tuple[str, str], Counts]) -> dict[tuple[str, str], Counts]:
+    total: dict[tuple[str, str], Counts] = {}
+    for summand in summands:
+        for key, counts in summand.items():
+            total[key] = total.get(key, Counts()) + counts
+    return total
