@@ -77,7 +77,7 @@ def examine(
     """Return the nodes and the findings, the worst first. Raises ServerUnreachableError if no node answers, LoginError,
     UnsupportedError if the server is not a cluster."""
     try:
-        slot_map = topology_of(address).look()
+        slot_map = topology_of(address).refresh()
     except NotPermittedError:
         slot_map = None
 

@@ -44,7 +44,7 @@ def positions_of(server: Server, streams: Sequence[Name], group: str) -> dict[Na
 def pending_entries(server: Server, stream: Name, group: str, limit: int) -> Iterator[Pending]:
     """Yield the oldest pending entries, `limit` at most. Raises ServerReplyError and other errors of replies."""
     pending = server.execute("XPENDING", stream, group, "-", "+", limit)
-    replies = server.each([("XRANGE", stream, entry, entry) for entry, *_ in pending])
+    replies = server.execute_each([("XRANGE", stream, entry, entry) for entry, *_ in pending])
     for (entry, consumer, idle, deliveries), reply in zip(pending, replies, strict=True):
         if isinstance(reply, ReplyError):
             raise server.error_of(reply, ("XRANGE", stream))

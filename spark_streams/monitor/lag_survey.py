@@ -197,7 +197,7 @@ def _stream_summary(key: str | bytes, reply: Reply) -> tuple[StreamSummary, Stre
         return state_without_ends, MIN_ID
     end_pairs = (ends.first[1], ends.last[1])
     has_dead_letters, end_bytes = (
-        any(map(says_where_from, end_pairs)),
+        any(map(names_origin, end_pairs)),
         sum(len(word) for fields in end_pairs for word in fields),
     )
     state_with_ends = replace(

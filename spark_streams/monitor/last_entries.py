@@ -37,7 +37,7 @@ def last_entries(server: Server, streams: Sequence[Name], count: int) -> tuple[l
     ends = {stream: head.last for stream, head in stream_states(server, [*streams]).items()}
     commands = [("XREVRANGE", stream, bytes(end), "-", "COUNT", count) for stream, end in ends.items()] if count else []
     newest: list[Seen] = []
-    for command, reply in zip(commands, server.each(commands), strict=True):
+    for command, reply in zip(commands, server.execute_each(commands), strict=True):
         if isinstance(reply, ReplyError):
             raise server.error_of(reply, command[:2])
         newest = heapq.nlargest(count, [*newest, *_entries(command[1], reply)], key=lambda entry: entry.id)

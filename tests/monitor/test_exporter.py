@@ -196,7 +196,7 @@ def test_many_dead_letters_are_counted_over_several_looks(server: Server, export
 
 def test_dead_letters_too_large_for_a_page_are_read_in_smaller_ones(server: Server, exporter: Exporter) -> None:
     fill(server, 20, message="x" * 200_000)
-    exporter.snapshots._dead_letters._limits = replace(DEAD_LETTER_LIMITS, most_bytes=1_000_000, page_bytes=1_000_000)
+    exporter.snapshots._dead_letters._limits = replace(DEAD_LETTER_LIMITS, max_bytes=1_000_000, page_bytes=1_000_000)
     assert exporter.page()["rstream_server_up"] == 0, "this connection was given up"
     assert sum(of(exporter.page(), "rstream_dead_letters_waiting").values()) == 20
     assert len(exporter.told) == 2

@@ -82,5 +82,5 @@ def progress(title: str, quiet: bool = False) -> Iterator[Callable[..., None]]:
 
     from spark_streams.monitor.terminal.progress_bar import showing_progress
 
-    with showing_progress(Console(stderr=True, highlight=False, soft_wrap=True), title) as tell:
+    with showing_progress(Console(emoji=False, stderr=True, highlight=False, soft_wrap=True), title) as tell:
         yield tell

@@ -75,13 +75,15 @@ class DeadLetters:
             del self._progress[name]
         for name, stream in dead_letter_streams.items():
             progress = self._progress.setdefault(name, _StreamProgress(ReasonCounts(), PageSize(self._limits)))
-            progress.counts.seen(stream.length, StreamId.parse(stream.first), StreamId.parse(stream.last), stream.added)
+            progress.counts.update(
+                stream.length, StreamId.parse(stream.first), StreamId.parse(stream.last), stream.added
+            )
         self._read(server, keys, refused)
 
     def _read(self, server: Server, keys: Mapping[str, str | bytes], refused: Callable[[RStreamError], None]) -> None:
         """Read a page of each stream in turn, until all are counted or the time is over."""
         deadline = self._now() + self._seconds
-        turns = deque(name for name, progress in self._progress.items() if progress.counts.wanted is not None)
+        turns = deque(name for name, progress in self._progress.items() if progress.counts.next_range is not None)
         while turns and self._now() < deadline:
             name = turns.popleft()
             progress = self._progress.pop(name)
@@ -91,12 +93,12 @@ class DeadLetters:
             except NotPermittedError as error:
                 refused(error)
                 continue
-            if progress.counts.wanted is not None:
+            if progress.counts.next_range is not None:
                 turns.append(name)
 
     @staticmethod
     def _page(server: Server, key: str | bytes, progress: _StreamProgress) -> None:
-        id_range = progress.counts.wanted
+        id_range = progress.counts.next_range
         assert id_range is not None
         first, last = id_range
         page_entries = progress.size.next()
@@ -108,7 +110,7 @@ class DeadLetters:
             raise ServerUnreachableError(f"a page of dead letters at {server.address} was too large") from None
         counts = KindCounts(max_kinds=REASONS)
         rows = np.flatnonzero(page.are_dead_letters())
-        counts.add(page.ids, [page.told("reason")], rows)
+        counts.add(page.ids, [page.envelope_column("reason")], rows)
         progress.size.learn(page.count, received, len(rows))
         is_whole = page.count < page_entries
         progress.counts.read(last if is_whole else StreamId.parse(page.ids[page.count - 1].as_py()), page.count, counts)

@@ -129,6 +129,6 @@ def _memory(node: Connection, refused: Refused) -> list[NodeMemory]:
     memory = info(reply)
     if "used_memory" not in memory:
         return []
-    nodes = node.one.nodes
-    name = f"{nodes[0][0]}:{nodes[0][1]}" if nodes else str(node.one)
+    nodes = node.node_address.nodes
+    name = f"{nodes[0][0]}:{nodes[0][1]}" if nodes else str(node.node_address)
     return [NodeMemory(name, parse_number(memory["used_memory"]) or 0, parse_number(memory.get("maxmemory", "")) or 0)]
