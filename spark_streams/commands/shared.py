@@ -155,11 +155,11 @@ def named_streams(server: Server, streams: Sequence[str], with_retry_streams: bo
     with_retry_streams: all streams include those that hold entries waiting for a retry. Raises StreamStateError if a
     stream does not exist."""
     from spark_streams.shards.settling import fetch_shard_sets
-    from spark_streams.wire.replies.scan import list_streams, without_beside
+    from spark_streams.wire.replies.scan import list_streams, without_retry_streams
 
     if not streams:
         all_streams = list_streams(server)
-        return all_streams if with_retry_streams else without_beside(all_streams)
+        return all_streams if with_retry_streams else without_retry_streams(all_streams)
     sets = fetch_shard_sets(server, streams)
     streams = [name for stream in streams for name in (sets[stream].names if stream in sets else (stream,))]
     from spark_streams.wire.replies.reply_errors import is_no_such_key
@@ -176,9 +176,9 @@ def named_streams(server: Server, streams: Sequence[str], with_retry_streams: bo
 
 def _hint_for(server: Server, missing: Sequence[str]) -> str:
     """Return a hint with the names that are nearest to the missing ones."""
-    from spark_streams.wire.replies.absent_streams import nearest
+    from spark_streams.wire.replies.absent_streams import suggest_names
 
-    near = [repr(name) for name in nearest(server, missing).values()]
+    near = [repr(name) for name in suggest_names(server, missing).values()]
     return f"did you mean {', '.join(near)}?" if near else "rstream streams lists the streams"
 
 

@@ -16,7 +16,7 @@ from spark_streams.model.keys import SLOTS
 from spark_streams.wire.address.address import Address
 from spark_streams.wire.address.server_url import Node
 from spark_streams.wire.connection.connection import ReplyError
-from spark_streams.wire.topology.topology import SlotMap, connect_to_node, topology_of, why_not
+from spark_streams.wire.topology.topology import SlotMap, connect_to_node, topology_of, unreachable_reason
 
 _AT_ONCE = 16  # nodes that are connected to at the same time: a node that does not answer takes seconds
 _SHOWN = 3  # values of one finding, if the nodes differ
@@ -85,7 +85,7 @@ def examine(
         try:
             server = connect_to_node(address, member.node)
         except (ServerUnreachableError, ServerReplyError) as error:
-            return replace(member, why=why_not(address, error), is_shut_out=isinstance(error, LoginError))
+            return replace(member, why=unreachable_reason(address, error), is_shut_out=isinstance(error, LoginError))
         try:
             slots, cluster_info = server.pipeline([("CLUSTER", "SLOTS"), ("CLUSTER", "INFO")])
             view = None if isinstance(slots, ReplyError) else SlotMap.read(member.node, slots, cluster_info)

@@ -118,12 +118,12 @@ def _round_trip(
     sent: list[tuple[Connection, list[tuple[str, int, bytes]]]] = []
     for connection, part in server.parts(commands, lambda command: command[0]):
         kinds = [[packed for _, index, packed in part if (index == _ACK) == is_ack] for is_ack in (True, False)]
-        connection.request_apart([b"".join(packed) for packed in kinds])
+        connection.request_separately([b"".join(packed) for packed in kinds])
         sent.append((connection, part))
     pages: dict[int, PendingPage] = {}
     total = 0
     for connection, part in sent:
-        acknowledged, pages_reply = connection.apart(connection.receive())
+        acknowledged, pages_reply = connection.split_replies(connection.receive())
         indexes = [index for _, index, _ in part if index != _ACK]
         for index, page in zip(indexes, decode_pending(pages_reply, len(indexes)), strict=True):
             if isinstance(page, ReplyError):

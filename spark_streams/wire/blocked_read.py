@@ -16,7 +16,7 @@ import hiredis
 from spark_streams.errors import RStreamError
 from spark_streams.model.ids import StreamId
 from spark_streams.wire.address.address import Address
-from spark_streams.wire.connect import connect, mistrust
+from spark_streams.wire.connect import connect, invalidate_topology
 from spark_streams.wire.connection.connection import Connection, ReplyError, pack
 from spark_streams.wire.connection.server import Server
 
@@ -87,7 +87,7 @@ class BlockedRead:
         if isinstance(reply, ReplyError):
             if reply.code == "NOPERM":
                 self.refused = str(reply)
-            mistrust(self._address)
+            invalidate_topology(self._address)
         if reply is False or isinstance(reply, ReplyError):
             self.close()
         else:

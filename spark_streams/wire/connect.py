@@ -30,7 +30,7 @@ def connect(address: Address, repeats: bool = False) -> Server:
     return Connection(address)
 
 
-def mistrust(address: Address) -> None:
+def invalidate_topology(address: Address) -> None:
     """Refresh the topology before its next use: a connection to this address was lost or redirected."""
     if address.is_cluster:
         from spark_streams.wire.topology.topology import forget

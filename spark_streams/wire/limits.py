@@ -18,7 +18,7 @@ SMALL = 1 << 20  # bytes that every server accepts: neither limit can be lower
 NAMES = ("proto-max-bulk-len", "client-query-buffer-limit")
 
 
-def ask_limits(server: Server) -> tuple[int, int] | None:
+def fetch_limits(server: Server) -> tuple[int, int] | None:
     """Return both limits, in this order; None if the user may not read them (CONFIG). Raises ServerError."""
     replies = server.pipeline([("CONFIG", "GET", name) for name in NAMES])
     if any(isinstance(reply, ReplyError) or len(reply) != 2 for reply in replies):
@@ -26,7 +26,7 @@ def ask_limits(server: Server) -> tuple[int, int] | None:
     return int(replies[0][1]), int(replies[1][1])
 
 
-def beyond(address: Address, argument: int, request: int) -> str:
+def find_exceeded_limit(address: Address, argument: int, request: int) -> str:
     """Return the limit that an argument and a request of these sizes exceed, for a message; empty if none, or unknown.
 
     Call it after a connection was lost: it opens a connection of its own.
@@ -35,7 +35,7 @@ def beyond(address: Address, argument: int, request: int) -> str:
         return ""
     try:
         with connect(address) as server:
-            limits = ask_limits(server)
+            limits = fetch_limits(server)
     except RStreamError:
         return ""  # the server is unavailable; its next user reports that
     if limits is None:

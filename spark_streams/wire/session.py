@@ -16,7 +16,7 @@ from typing import Self, TypeVar
 
 from spark_streams.errors import RetriesExhaustedError, RStreamError, ServerUnreachableError
 from spark_streams.wire.address.address import Address
-from spark_streams.wire.connect import connect, mistrust
+from spark_streams.wire.connect import connect, invalidate_topology
 from spark_streams.wire.connection.connection import Argument, Connection, Reply, ReplyError
 from spark_streams.wire.connection.named_errors import REDIRECTIONS, node_of_a_cluster
 from spark_streams.wire.connection.pipe import Pipe
@@ -142,7 +142,7 @@ class Session:
             raise error
         if isinstance(error, ReplyError) and error.code in REDIRECTIONS and not self.address.is_cluster:
             raise node_of_a_cluster(self.address)
-        mistrust(self.address)
+        invalidate_topology(self.address)
         if not isinstance(error, ReplyError) or wants_new_connection(error):
             self.close()
         self.wait(error)

@@ -12,7 +12,7 @@ from spark_streams.cli import main
 from spark_streams.doctor.rights import LOOKING, READING, REDRIVE, WRITING, names_of
 from spark_streams.monitor.lag_survey import survey
 from spark_streams.wire.address.address import Address
-from spark_streams.wire.connect import connect, mistrust
+from spark_streams.wire.connect import connect, invalidate_topology
 from spark_streams.wire.replies.scan import list_streams
 from tests.deadletter.making import DEAD, fill, redrive
 from tests.redis_cluster.piping import Piping
@@ -137,7 +137,7 @@ def exactly(*uses: str) -> str:
 
 def test_the_rights_that_are_asked_for_are_enough(cluster: RedisCluster, limited: Limited) -> None:
     allow(cluster, exactly(READING, WRITING))
-    mistrust(Address.parse(limited.url))
+    invalidate_topology(Address.parse(limited.url))
     piping = Piping(limited)
     piping.at_least(100)
     piping.end()

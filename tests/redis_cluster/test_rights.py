@@ -9,7 +9,7 @@ import pytest
 from spark_streams.errors import LoginError, NotPermittedError
 from spark_streams.model.keys import slot_of
 from spark_streams.wire.address.address import Address
-from spark_streams.wire.connect import connect, mistrust
+from spark_streams.wire.connect import connect, invalidate_topology
 from tests.deadletter.making import DEAD, fill, redrive
 from tests.identity.documented_rights import besides, rights
 from tests.redis_cluster.piping import STREAMS, Piping
@@ -69,7 +69,7 @@ def test_source_sink_and_dead_letters_need_no_others(cluster: RedisCluster, limi
 def test_what_is_missing_is_named(cluster: RedisCluster, limited: Limited) -> None:
     allow(cluster, RIGHTS)
     address = Address.parse(limited.url)
-    mistrust(address)  # a map that another test has read
+    invalidate_topology(address)  # a map that another test has read
     with pytest.raises(NotPermittedError) as refused:
         connect(address)
     assert "no right to run CLUSTER SLOTS" in refused.value.message
@@ -81,6 +81,6 @@ def test_what_is_missing_is_named(cluster: RedisCluster, limited: Limited) -> No
 
 def test_who_may_not_ask_for_the_epoch_goes_on(cluster: RedisCluster, limited: Limited) -> None:
     allow(cluster, f"{RIGHTS} +cluster|slots")
-    mistrust(Address.parse(limited.url))
+    invalidate_topology(Address.parse(limited.url))
     with connect(Address.parse(limited.url)) as server:
         server.execute_all([("XADD", stream, "*", "n", 1) for stream in STREAMS])

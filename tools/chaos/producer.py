@@ -13,7 +13,7 @@ from redis.retry import Retry
 
 from spark_streams.errors import RStreamError
 from spark_streams.wire.address.address import Address
-from spark_streams.wire.connect import connect, mistrust
+from spark_streams.wire.connect import connect, invalidate_topology
 from spark_streams.wire.connection.server import Server
 from tools.chaos.clients import client_of, is_several
 from tools.chaos.history import Added, Outcome
@@ -69,7 +69,7 @@ def _to_several(url: str) -> Callable[[str, list[dict[str, Any]]], list[Any]]:
                 known.append(connect(address))
             return [one.decode() if isinstance(one, bytes) else one for one in known[0].pipeline(commands)]
         except RStreamError:
-            mistrust(address)
+            invalidate_topology(address)
             for server in known:
                 server.close()
             known.clear()

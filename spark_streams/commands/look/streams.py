@@ -23,10 +23,10 @@ def streams(url: str, as_json: bool) -> None:
       rstream streams --json | jq '.[] | select(.length > 1000000) | .stream'
     """
     from spark_streams.monitor.groups import view_streams
-    from spark_streams.wire.replies.scan import list_streams, without_beside
+    from spark_streams.wire.replies.scan import list_streams, without_retry_streams
 
     with connect(url) as server:
-        views = view_streams(server, without_beside(list_streams(server)))
+        views = view_streams(server, without_retry_streams(list_streams(server)))
     if as_json:
         print_json([asdict(view) for view in views])
         return

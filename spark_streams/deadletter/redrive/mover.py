@@ -35,7 +35,7 @@ from spark_streams.errors import IdsExhaustedError, ServerReplyError, WrongKeyTy
 from spark_streams.model.keys import read_retry_stream
 from spark_streams.wire.connection.connection import Argument, Reply, ReplyError
 from spark_streams.wire.replies.multi_exec import execute_packed, transact_each
-from spark_streams.wire.replies.replies import errors_among
+from spark_streams.wire.replies.replies import find_errors
 
 WATCHED_TRIES = 3  # of a page with all its keys watched
 
@@ -134,7 +134,7 @@ class Mover:
         run.state = state
         added, deleted = results[: len(local.ids)], results[len(local.ids)]
         self.vanished += len(ids) - deleted if isinstance(deleted, int) else 0
-        failed = errors_among(added)
+        failed = find_errors(added)
         if failed:
             rows = plan.rows[local.places[[place for place, _ in failed]]]
             fields = [[word for pair in pairs for word in pair] for pairs in plan.page.all_fields(rows).to_pylist()]
@@ -163,7 +163,7 @@ class Mover:
                 results = transact_each(run.home, [*unmoved.commands, state.store(run.stream)])
                 run.state = stored if results is None else state
             tries += 1
-        refused = errors_among((results or [])[:count])
+        refused = find_errors((results or [])[:count])
         if refused:
             raise self._lost([unmoved.commands[place] for place, _ in refused], unmoved.why, refused[0][1])
         self._unmoved = None

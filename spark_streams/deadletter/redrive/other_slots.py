@@ -29,7 +29,7 @@ from spark_streams.deadletter.redrive.redrive_lock import RedriveRun, require_un
 from spark_streams.errors import RStreamError
 from spark_streams.model.keys import key_beside
 from spark_streams.wire.replies.multi_exec import execute_packed, transact
-from spark_streams.wire.replies.replies import errors_among
+from spark_streams.wire.replies.replies import find_errors
 
 _FENCE = b"by"  # a field of `redriven` that is not an ID
 
@@ -61,7 +61,7 @@ def append(run: RedriveRun, plan: PagePlan, streams: Sequence[bytes]) -> tuple[l
         run.watch()  # behind the WATCH of `redriven`
         noted = [word for entry in part.ids for word in (entry, b"")]
         results = execute_packed(node, part.requests, len(part.ids), ("HSET", key, *noted))
-        refused = dict(errors_among(require_unchanged(run, results)[:-1]))
+        refused = dict(find_errors(require_unchanged(run, results)[:-1]))
         if refused:
             node.execute("HDEL", key, *[part.ids[place] for place in refused])
         parts.append(part.without(refused))

@@ -168,7 +168,7 @@ def plan_page(
     ids = page.ids.take(pa.array(rows)).to_pylist()
     target_of = np.concatenate([np.empty(0, np.int64), *targets])
     sizes = len(moved), len(parked), skipped, len(homeless), len(refused)
-    return PagePlan(page, rows, ids, Requests.joined(requests), to, target_of, *sizes, counts, last)
+    return PagePlan(page, rows, ids, Requests.concatenate(requests), to, target_of, *sizes, counts, last)
 
 
 def _are_homeless(page: DeadLetterPage, options: RedriveOptions) -> Mask:

@@ -20,7 +20,7 @@ from spark_streams.model.ids import StreamId
 from spark_streams.wire.connection.connection import Argument, Connection, Reply, ReplyError
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.multi_exec import transact_each
-from spark_streams.wire.replies.replies import errors_among
+from spark_streams.wire.replies.replies import find_errors
 from spark_streams.wire.replies.reply_errors import is_busy_group
 
 _TRIES = 100  # of a page, while other clients append to these streams
@@ -73,7 +73,7 @@ def _move(node: Connection, waiting: str, returned: str, group: str, page: Seque
     if isinstance(replies[0], ReplyError) and not is_busy_group(replies[0]):
         # The stream was created all the same, or cannot be used: the next attempt shows why.
         raise node.error_of(replies[0], create)
-    refused = errors_among(replies[1:-1])
+    refused = find_errors(replies[1:-1])
     if refused:
         _put_back(node, waiting, [page[place][1] for place, _ in refused], replies[-1], refused[0][1])
     return True

@@ -29,9 +29,9 @@ from spark_streams.errors import RowTooLargeError, ServerReplyError, ServerUnrea
 from spark_streams.model.keys import key_beside
 from spark_streams.wire.connection.connection import Connection, Reply, ReplyError
 from spark_streams.wire.connection.server import Server
-from spark_streams.wire.limits import beyond
+from spark_streams.wire.limits import find_exceeded_limit
 from spark_streams.wire.replies.multi_exec import transact, transact_each
-from spark_streams.wire.replies.replies import errors_among
+from spark_streams.wire.replies.replies import find_errors
 
 _ATTEMPTS = 100  # while other clients append to the same dead-letter stream
 
@@ -137,7 +137,7 @@ class _Portion:
         replies = _transaction(target, self.to, fresh, [*[entry.dead_letter(self.to) for entry in fresh], *then])
         if replies is None:
             return False
-        refused = errors_among(replies[: len(fresh)])
+        refused = find_errors(replies[: len(fresh)])
         if refused:
             refused_entries = [fresh[place] for place, _ in refused]
             if outbox is not None:
@@ -181,7 +181,7 @@ def _transaction(
         return transact_each(server, commands)
     except ServerUnreachableError as error:
         largest = max(entries, key=lambda entry: entry.size)
-        why = beyond(server.address, max(map(len, largest.fields), default=0), largest.size)
+        why = find_exceeded_limit(server.address, max(map(len, largest.fields), default=0), largest.size)
         if not why:
             raise
         raise RowTooLargeError(

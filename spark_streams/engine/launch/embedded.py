@@ -44,7 +44,7 @@ from spark_streams.engine.launch.process import (
     wait_until_ready,
 )
 
-__all__ = ["IDLE_SECONDS", "EngineStartError", "find", "kept_bytes", "locate", "meeting_place"]
+__all__ = ["IDLE_SECONDS", "EngineStartError", "find", "locate", "meeting_place", "stored_bytes"]
 
 # Files of an engine; none of them may belong to another user.
 _FILES = ("engine.sock", "engine.lock", "engine.log", "engine.address", "appendonly.aof", ".appendonly.aof.lock")
@@ -92,7 +92,7 @@ def find(directory: Path | None = None, busy: float = BUSY_SECONDS, meeting: Pat
     return unix_url(path) if path is not None and answers(path, busy) else None
 
 
-def kept_bytes(directory: Path) -> int:
+def stored_bytes(directory: Path) -> int:
     """Return the size of the append-only file in a directory; 0 if there is none."""
     file = directory / "appendonly.aof"
     return file.stat().st_size if file.exists() else 0

@@ -8,8 +8,8 @@ registers are eight byte strings; `bytes.translate` is the lookup, and long inte
     lane 1   b0  b1  b2 …                         r1: [ … ]
     lane 2   b0  b1  b2 …                         …
 
-Then the lanes are joined. The CRC of two texts in a row is the CRC of the first, advanced over as many zeros as the
-second is long, exclusive-or the CRC of the second. Advancing is linear in the register, so it takes eight lookups.
+Then the lanes are joined. To append a lane, the CRC so far is advanced over as many zeros as the lane is long, and
+xored with the CRC of the lane. Advancing is linear in the register, so it takes eight lookups.
 """
 
 from __future__ import annotations

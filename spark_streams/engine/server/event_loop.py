@@ -116,7 +116,7 @@ class Server:
             self._close()
 
     def _turn(self, patience: float) -> list[tuple[selectors.SelectorKey, int]]:
-        """Serve clients that send a request within so many seconds; return the events."""
+        """Serve clients that send a request within `patience` seconds; return the events."""
         events = self._selector.select(patience)
         self.engine.tick()
         self._connections.begin_turn()

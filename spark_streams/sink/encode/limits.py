@@ -16,7 +16,7 @@ from spark_streams.sink.encode.chunks import Chunk, cut
 from spark_streams.sink.encode.row_errors import words_of
 from spark_streams.wire.address.address import Address
 from spark_streams.wire.connection.server import Server
-from spark_streams.wire.limits import NAMES, SMALL, ask_limits
+from spark_streams.wire.limits import NAMES, SMALL, fetch_limits
 
 _INSTEAD = "write less, or send such rows elsewhere with route_dead_letters"
 _MAX_LOSSES = 3  # of a connection, while the same chunk is sent and the limits are not known
@@ -37,7 +37,7 @@ class Limits:
 
     def ask(self, server: Server) -> None:
         """Read the limits, if the user may. Raises ServerError."""
-        self._limits, self._is_asked = ask_limits(server), True
+        self._limits, self._is_asked = fetch_limits(server), True
 
     def split(self, chunk: Chunk) -> Iterator[Chunk]:
         """Yield the same rows in requests within the limits. Raises RowTooLargeError for a row beyond them."""

@@ -20,7 +20,7 @@ from spark_streams.sink.ledger.ledger import JOB_SECONDS, NONE_CLOSED, number_in
 from spark_streams.wire.address.address import Address
 from spark_streams.wire.connection.connection import ReplyError
 from spark_streams.wire.connection.server import Server
-from spark_streams.wire.replies.eviction import ASK, drops_any_key, evicting_policy, worst_of
+from spark_streams.wire.replies.eviction import ASK, drops_any_key, evicting_policy, find_worst_policy
 from spark_streams.wire.replies.multi_exec import transact
 from spark_streams.wire.replies.replies import milliseconds
 from spark_streams.wire.session import Session
@@ -89,7 +89,7 @@ def _next_number(server: Server) -> int | None:
         if isinstance(reply, ReplyError):
             raise server.error_of(reply, ("GET", RUNS))
     other_policies = [node.pipeline([ASK])[0] for node in server.nodes() if node is not home]
-    _require_memory(server.address, worst_of([memory, *other_policies]))
+    _require_memory(server.address, find_worst_policy([memory, *other_policies]))
     _, last, clock = replies
     number = max(milliseconds(clock) * 1000, number_in(last or b"0") + 1)
     return number if transact(home, [("SET", RUNS, number)]) is not None else None

@@ -19,7 +19,7 @@ from spark_streams.sink.send.chunk_states import Event
 from spark_streams.sink.send.delivery import Delivery, Findings, Request, Rest, Verdict, Write
 from spark_streams.wire.connection.retry import is_transient
 from spark_streams.wire.connection.server import Server
-from spark_streams.wire.replies.replies import errors_among, may_hold_errors, parse_replies
+from spark_streams.wire.replies.replies import find_errors, may_hold_errors, parse_replies
 from spark_streams.wire.replies.reply_errors import is_id_form_unknown
 
 
@@ -37,7 +37,7 @@ class AtLeastOnce(Delivery):
             return Verdict(Event.EXECUTED)
         sent, pause = write.rest.fresh, None
         to_retry, doubtful = np.zeros(len(sent), np.bool_), np.zeros(len(sent), np.bool_)
-        for place, refusal in errors_among(parse_replies(replies)):
+        for place, refusal in find_errors(parse_replies(replies)):
             if place < len(sent) and refuses_own_id(sent, place, refusal) and not is_id_form_unknown(refusal):
                 doubtful[place] = True
             elif not is_transient(refusal):

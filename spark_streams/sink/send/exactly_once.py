@@ -35,7 +35,7 @@ from spark_streams.sink.send.delivery import Delivery, Findings, Request, Rest, 
 from spark_streams.wire.connection.connection import Connection, Reply, pack
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.multi_exec import Outcome, transact
-from spark_streams.wire.replies.replies import errors_among, parse_replies
+from spark_streams.wire.replies.replies import find_errors, parse_replies
 from spark_streams.wire.replies.xinfo import read_stream_state
 
 _NOTHING: Hashes = np.empty(0, np.uint64)
@@ -163,7 +163,7 @@ class ExactlyOnce(Delivery):
             return Verdict(Event.NOT_NOW, pause=outcome.refusal)
         if outcome.results is None:
             return Verdict(Event.CHANGED)
-        refused = dict(errors_among(outcome.results))
+        refused = dict(find_errors(outcome.results))
         return Verdict(Event.ROWS_REFUSED if refused else Event.EXECUTED, refused=refused)
 
     def on_executed(self, write: Write) -> None:

@@ -14,7 +14,7 @@ from spark_streams.model.ids import MAX_ID, MIN_ID, StreamId
 from spark_streams.source.findings.account import held_above
 from spark_streams.source.findings.snapshot import Evidence
 from spark_streams.wire.connection.connection import pack
-from spark_streams.wire.connection.named_errors import while_reading
+from spark_streams.wire.connection.named_errors import reading_error
 from spark_streams.wire.connection.page_sizer import PageSizer
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.entries.decode import EntryPage, decode_entries
@@ -99,7 +99,7 @@ def _pages(server: Server, stream: str, after: StreamId, last: StreamId) -> Iter
         try:
             page = decode_entries(reply)
         except ServerReplyError as error:
-            raise while_reading(f"XRANGE of {stream!r} at {server.address}", error, stream) from None
+            raise reading_error(f"XRANGE of {stream!r} at {server.address}", error, stream) from None
         entries = page.count + page.deleted
         if entries:
             yield entries
@@ -142,7 +142,7 @@ def _walk(server: Server, stream: str, bound: bytes, end: StreamId, limit: int |
         try:
             page = decode_entries(reply)
         except ServerReplyError as error:
-            raise while_reading(f"{command} of {stream!r} at {server.address}", error, stream) from None
+            raise reading_error(f"{command} of {stream!r} at {server.address}", error, stream) from None
         if page.last_id is not None:
             yield page
         if page.last_id is None or page.count < requested:

@@ -31,7 +31,7 @@ from spark_streams.source.pending_list import PendingRange, pack_pending
 from spark_streams.source.task.ownership import match_pending
 from spark_streams.source.task.range_cursor import IdSelection, PageRequest, RangeCursor
 from spark_streams.wire.connection.connection import Connection, ReplyError, ReplyTooLargeError, pack
-from spark_streams.wire.connection.named_errors import while_reading
+from spark_streams.wire.connection.named_errors import reading_error
 from spark_streams.wire.connection.page_sizer import PageSizer
 from spark_streams.wire.entries.decode import EntryPage, decode_entries, decode_replies
 from spark_streams.wire.entries.filtered_page import FilteredPage
@@ -153,7 +153,7 @@ class Fetcher:
         max_bytes = request.max_reply_bytes(self._limits.max_reply_bytes)
         self._connection = connection or self._connection
         if connection is not None and pending:
-            connection.request_apart([b"".join(ranges), b"".join(pending)], max_bytes)
+            connection.request_separately([b"".join(ranges), b"".join(pending)], max_bytes)
         elif connection is not None:
             connection.request(*ranges, max_bytes=max_bytes)
         return request
@@ -209,7 +209,7 @@ class Fetcher:
     def _page(self, connection: Connection, request: PageRequest, reply: memoryview) -> Page:
         """Decode entries that were requested by ranges, and compare them with the pending ones if needed."""
         with_pending = any(map(self._needs_pending, request.cursors))
-        ranges, pending = connection.apart(reply) if with_pending else (reply, reply[:0])
+        ranges, pending = connection.split_replies(reply) if with_pending else (reply, reply[:0])
         entries, counts = self._decode(request, ranges, len(request.cursors))
         rows = entries.rows_of(counts)
         streams = request.streams(rows)
@@ -236,7 +236,7 @@ class Fetcher:
             names = ", ".join(repr(cursor.range.stream) for cursor in request.cursors[:3])
             more = ", …" if len(request.cursors) > 3 else ""
             where = f"XRANGE of {names}{more} at {self._server.address}"
-            raise while_reading(where, error, request.cursors[0].range.stream) from None
+            raise reading_error(where, error, request.cursors[0].range.stream) from None
 
     def _decode_pending(self, cursors: list[RangeCursor], replies: memoryview) -> list[PendingPage]:
         """Return a pending page per cursor. Raises the named error of the first reply that is one."""

@@ -147,7 +147,7 @@ class Address:
             reason = f"the bundled engine at {self} cannot be used: {error}"
             raise ServerUnreachableError(reason, passes=False) from error
         if url is None:
-            raise self._not_running(0 if directory is None else embedded.kept_bytes(directory))
+            raise self._not_running(0 if directory is None else embedded.stored_bytes(directory))
         return url
 
     @property

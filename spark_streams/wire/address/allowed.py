@@ -50,13 +50,13 @@ def check_identity(identity: Identity) -> None:
 
 def _of_url(address: Address) -> Iterator[Named]:
     """Yield hosts, sockets and files, as redis-py reads them from the URL of each server of the address."""
-    from spark_streams.wire.address.redis_py import understood
+    from spark_streams.wire.address.redis_py import parse_server_url
 
     one_by_one = server_url.of_sentinel if address.asks_sentinels else server_url.of_node
     names_several = address.asks_sentinels or address.is_cluster
     for url in [one_by_one(address.url, node) for node in address.nodes] if names_several else [address.url]:
         try:
-            parts = understood(url)
+            parts = parse_server_url(url)
         except (ValueError, TypeError) as error:
             raise InvalidOptionError(f"url {str(address)!r} cannot be read: {error}") from None
         if url.startswith(_UNIX):

@@ -1,4 +1,4 @@
-"""The part that redis-py does: it opens a socket to one server, with TLS, login and database. The bytes are ours."""
+"""Opens connections with redis-py: a socket to one server, with TLS, login and database."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _driver_info() -> dict[str, redis.DriverInfo]:
     return {"driver_info": redis.DriverInfo().add_upstream_driver("spark-streams", __version__)}
 
 
-def opened(
+def open_connection(
     url: str, reply: float, patience: float = CONNECT_TIMEOUT, login: Credentials | None = None
 ) -> AbstractConnection:
     """Return a connection of redis-py, logged in.
@@ -45,10 +45,14 @@ def _tls(url: str) -> dict[str, bool]:
     """Check the certificate's host, unless the URL says otherwise: redis-py 5 does not by default, and it cannot if
     certificates are not verified.
     """
-    return {"ssl_check_hostname": understood(url).get("ssl_cert_reqs") != "none"} if url.startswith("rediss:") else {}
+    return (
+        {"ssl_check_hostname": parse_server_url(url).get("ssl_cert_reqs") != "none"}
+        if url.startswith("rediss:")
+        else {}
+    )
 
 
-def understood(url: str) -> Mapping[str, Any]:
+def parse_server_url(url: str) -> Mapping[str, Any]:
     """Return what redis-py reads from the URL of one server: host, port, path, … Raises ValueError, TypeError."""
     return cast(Mapping[str, Any], redis.connection.parse_url(url))  # type: ignore[no-untyped-call]
 

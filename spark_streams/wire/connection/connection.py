@@ -21,7 +21,7 @@ import redis
 
 from spark_streams.errors import RStreamError, ServerUnreachableError, WrongKeyTypeError
 from spark_streams.wire.address.address import Address
-from spark_streams.wire.address.redis_py import opened, socket_of
+from spark_streams.wire.address.redis_py import open_connection, socket_of
 from spark_streams.wire.connection.duplex import Duplex, TooMuchError
 from spark_streams.wire.connection.named_errors import error_behind, login_error, login_refused, not_a_stream, remedy
 from spark_streams.wire.connection.page_sizer import PageSizer
@@ -103,7 +103,7 @@ class Connection(Commands):
         self._login = None if address.identity is None else address.identity.credentials()
         self._renewal = time.monotonic() + RENEW_EVERY
         try:
-            self._connection = opened(url, node.patience.reply, login=self._login)
+            self._connection = open_connection(url, node.patience.reply, login=self._login)
         # The message has the text of redis-py's error; its cause adds nothing.
         except (redis.AuthenticationError, redis.ResponseError) as error:
             raise login_error(address, error) from None
@@ -282,12 +282,12 @@ class Connection(Commands):
             raise ReplyTooLargeError from None
         self._duplex.max_kept = None
 
-    def request_apart(self, commands: Sequence[bytes], max_bytes: int | None = None) -> None:
-        """As `request`; `apart` then cuts the run of bytes into one reply per command."""
+    def request_separately(self, commands: Sequence[bytes], max_bytes: int | None = None) -> None:
+        """As `request`; `split_replies` then cuts the run of bytes into one reply per command."""
         self.request(self._mark_request.join(commands), max_bytes=max_bytes)
 
-    def apart(self, replies: memoryview) -> list[memoryview]:
-        """Return one reply for each command of `request_apart`."""
+    def split_replies(self, replies: memoryview) -> list[memoryview]:
+        """Return one reply for each command of `request_separately`."""
         return [memoryview(reply) for reply in bytes(replies).split(self._mark_reply)]
 
     def receive(self, max_bytes: int | None = None) -> memoryview:

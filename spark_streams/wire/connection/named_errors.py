@@ -104,7 +104,7 @@ def _pattern_of_product_keys(key: str) -> str:
     return f"rstream:*:{tag[0]}*" if tag else "rstream:*"
 
 
-def while_reading(where: str, error: ServerReplyError, stream: str) -> ServerReplyError:
+def reading_error(where: str, error: ServerReplyError, stream: str) -> ServerReplyError:
     """Return the error for a reply that is no list of entries."""
     if error.code == "NOPERM":
         return not_permitted(where, error.message, ("XRANGE", stream))

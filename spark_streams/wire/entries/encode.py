@@ -35,7 +35,7 @@ class Requests:
     offsets: npt.NDArray[np.int64]
 
     @classmethod
-    def joined(cls, parts: Sequence[Requests]) -> Requests:
+    def concatenate(cls, parts: Sequence[Requests]) -> Requests:
         """Return the commands of all parts, in this order."""
         data = b"".join(part.slice(0, len(part)) for part in parts)
         sizes = [np.zeros(1, np.int64), *[np.diff(part.offsets) for part in parts]]

@@ -52,7 +52,7 @@ def missing(server: Server, stream: str, remedy: str) -> StreamMissingError:
     )
 
 
-def nearest(server: Server, requested: Sequence[str], but: Collection[str] = ()) -> dict[str, str]:
+def suggest_names(server: Server, requested: Sequence[str], but: Collection[str] = ()) -> dict[str, str]:
     """Return the nearest existing stream for each name, if there is a near one. but: names not to suggest.
 
     Raises ServerUnreachableError.
@@ -67,5 +67,5 @@ def nearest(server: Server, requested: Sequence[str], but: Collection[str] = ())
 
 def _hints(server: Server, requested: Sequence[str], but: Collection[str]) -> dict[str, str]:
     """Return ` (did you mean …?)` or nothing for each name."""
-    near = nearest(server, requested, but)
+    near = suggest_names(server, requested, but)
     return {name: f" (did you mean {near[name]!r}?)" if name in near else "" for name in requested}

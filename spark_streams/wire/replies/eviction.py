@@ -18,10 +18,10 @@ def evicting_policy(server: Server) -> str | None:
 
     `allkeys-…` evicts any key, `volatile-…` keys with an expiry. Raises ServerUnreachableError.
     """
-    return worst_of(node.pipeline([ASK])[0] for node in server.nodes())
+    return find_worst_policy(node.pipeline([ASK])[0] for node in server.nodes())
 
 
-def worst_of(replies: Iterable[Reply]) -> str | None:
+def find_worst_policy(replies: Iterable[Reply]) -> str | None:
     """Return the policy that evicts most, from the replies of all servers to ASK."""
     policies = [policy_in(reply) for reply in replies]
     return next((policy for policy in policies if drops_any_key(policy)), next(filter(None, policies), None))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from spark_streams.wire.connection.connection import Argument, Connection, Reply, ReplyError, pack
 from spark_streams.wire.connection.server import Server
-from spark_streams.wire.replies.replies import errors_among
+from spark_streams.wire.replies.replies import find_errors
 
 
 @dataclass(frozen=True)
@@ -30,11 +30,11 @@ class Outcome:
         """Return the outcome from the replies to MULTI, the commands and EXEC."""
         if not isinstance(replies[-1], ReplyError):
             return cls(replies[-1])
-        place, refusal = errors_among(replies)[0]
+        place, refusal = find_errors(replies)[0]
         return cls(None, refusal, max(place - 1, 0))
 
 
-def framed(commands: Sequence[Sequence[Argument]]) -> list[tuple[Argument, ...]]:
+def frame_transaction(commands: Sequence[Sequence[Argument]]) -> list[tuple[Argument, ...]]:
     """Return the commands between MULTI and EXEC."""
     return [("MULTI",), *[tuple(command) for command in commands], ("EXEC",)]
 
@@ -50,7 +50,7 @@ def transact(server: Server, commands: Sequence[Sequence[Argument]]) -> list[Rep
 
 def transact_each(server: Server, commands: Sequence[Sequence[Argument]]) -> list[Reply] | None:
     """As `transact`, but an error within EXEC is a value among the replies, and the other commands are done."""
-    outcome = Outcome.read(server.pipeline(framed(commands)))
+    outcome = Outcome.read(server.pipeline(frame_transaction(commands)))
     if outcome.refusal is not None:
         refused = commands[outcome.place] if outcome.place < len(commands) else ("EXEC",)
         raise server.error_of(outcome.refusal, refused[:2])

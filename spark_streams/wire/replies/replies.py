@@ -25,7 +25,7 @@ def parse_replies(raw: bytes | memoryview) -> list[Reply]:
     return list(each_reply(raw))
 
 
-def errors_among(replies: Sequence[Reply]) -> list[tuple[int, ReplyError]]:
+def find_errors(replies: Sequence[Reply]) -> list[tuple[int, ReplyError]]:
     """Return (position, error) of every error reply."""
     return [(position, reply) for position, reply in enumerate(replies) if isinstance(reply, ReplyError)]
 

@@ -38,7 +38,7 @@ def list_streams(server: Server) -> list[bytes]:
     return sorted(_scan(server))
 
 
-def without_beside(names: Iterable[bytes]) -> list[bytes]:
+def without_retry_streams(names: Iterable[bytes]) -> list[bytes]:
     """Return the streams that users created, without those in which queries store entries waiting for retry."""
     return [name for name in names if not is_retry_or_returned(name.decode("utf-8", "replace"))]
 

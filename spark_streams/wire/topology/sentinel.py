@@ -19,7 +19,7 @@ import redis
 from spark_streams.errors import LoginError, RStreamError, ServerReplyError, ServerUnreachableError
 from spark_streams.wire.address import server_url
 from spark_streams.wire.address.address import Address
-from spark_streams.wire.address.redis_py import opened, socket_of
+from spark_streams.wire.address.redis_py import open_connection, socket_of
 from spark_streams.wire.address.server_url import Node
 from spark_streams.wire.connection.connection import Connection, Reply, ReplyError, pack
 
@@ -135,7 +135,7 @@ def master(address: Address) -> Named:
 def ask(address: Address, node: Node) -> Named:
     """Return the report of one sentinel. Raises redis-py's errors, OSError, ReplyError, UnknownMasterError."""
     name = server_url.master_name(address.url)
-    connection = opened(server_url.of_sentinel(address.url, node), ANSWER_WITHIN, ANSWER_WITHIN)
+    connection = open_connection(server_url.of_sentinel(address.url, node), ANSWER_WITHIN, ANSWER_WITHIN)
     try:
         connected = socket_of(connection)
         questions = ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", name), ("SENTINEL", "MASTERS")

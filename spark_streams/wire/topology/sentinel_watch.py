@@ -18,7 +18,7 @@ import redis
 
 from spark_streams.wire.address import server_url
 from spark_streams.wire.address.address import Address
-from spark_streams.wire.address.redis_py import opened, socket_of
+from spark_streams.wire.address.redis_py import open_connection, socket_of
 from spark_streams.wire.address.server_url import Node
 from spark_streams.wire.connection.connection import Connection, ReplyError, pack
 from spark_streams.wire.topology.sentinel import ANSWER_WITHIN, Named, UnknownMasterError, ask
@@ -79,7 +79,7 @@ class SentinelWatch:
 
     def _listen_once(self, node: Node) -> None:
         """Listen on one connection for a while. Raises what `ask` raises."""
-        connection = opened(server_url.of_sentinel(self._address.url, node), _LOOK_UP, ANSWER_WITHIN)
+        connection = open_connection(server_url.of_sentinel(self._address.url, node), _LOOK_UP, ANSWER_WITHIN)
         try:
             connected = socket_of(connection)
             connected.sendall(pack("SUBSCRIBE", *_EVENTS))

@@ -46,7 +46,7 @@ def connect_to_node(address: Address, node: Node, within: float = math.inf) -> C
     return connection
 
 
-def why_not(address: Address, error: RStreamError) -> str:
+def unreachable_reason(address: Address, error: RStreamError) -> str:
     """Return the reason why a node is unreachable, without the part about the whole address."""
     head, tail = f"no stream server answers at {address}: ", "; start one there, or set url (or RSTREAM_URL)"
     return error.message.removeprefix(head).removesuffix(tail)
@@ -189,7 +189,7 @@ class Topology:
         refused = [error for error in failed.values() if isinstance(error, ServerReplyError)]
         if refused:
             raise refused[0]
-        failures = "; ".join(why_not(self.address, error) for error in failed.values())
+        failures = "; ".join(unreachable_reason(self.address, error) for error in failed.values())
         raise ServerUnreachableError(
             f"no node of a cluster answers at {self.address}: {failures}; start them, or correct the url"
         )

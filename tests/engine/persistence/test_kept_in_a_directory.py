@@ -15,7 +15,7 @@ import pytest
 import redis
 
 from spark_streams.engine import EngineStartError, LocalEngine
-from spark_streams.engine.launch.embedded import find, kept_bytes, locate
+from spark_streams.engine.launch.embedded import find, locate, stored_bytes
 from tests.engine.server.test_processes import ENVIRONMENT, alive, pid_of, shut_down, wait_for
 
 
@@ -139,8 +139,8 @@ def test_finding_one_starts_and_makes_nothing(folder: Path, tmp_path: Path) -> N
         shut_down(Path(url.removeprefix("unix://")))
         wait_for(lambda pid=pid: not alive(pid))  # type: ignore[misc]
         assert find(directory) is None
-    assert kept_bytes(folder) == (folder / "appendonly.aof").stat().st_size
-    assert kept_bytes(tmp_path / "nowhere") == 0
+    assert stored_bytes(folder) == (folder / "appendonly.aof").stat().st_size
+    assert stored_bytes(tmp_path / "nowhere") == 0
 
 
 def test_an_engine_that_is_busy_is_found(folder: Path) -> None:

@@ -62,8 +62,8 @@ def test_a_request_larger_than_all_buffers_comes_back_whole(connection: Connecti
     value = b"x" * 5000
     connection.request(*[pack("ECHO", value)] * 8000)
     assert bytes(connection.receive()) == (b"$5000\r\n%b\r\n" % value) * 8000
-    connection.request_apart([pack("ECHO", value) * 4000, pack("ECHO", "y") * 4000])
-    first, second = connection.apart(connection.receive())
+    connection.request_separately([pack("ECHO", value) * 4000, pack("ECHO", "y") * 4000])
+    first, second = connection.split_replies(connection.receive())
     assert (len(first), bytes(second)) == (4000 * 5009, b"$1\r\ny\r\n" * 4000)
 
 

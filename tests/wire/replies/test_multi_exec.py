@@ -9,7 +9,7 @@ import pytest
 from spark_streams.errors import ServerReplyError, WrongKeyTypeError
 from spark_streams.wire.address.address import Address
 from spark_streams.wire.connection.connection import Connection, ReplyError
-from spark_streams.wire.replies.multi_exec import Outcome, framed, transact, transact_each
+from spark_streams.wire.replies.multi_exec import Outcome, frame_transaction, transact, transact_each
 from tools.servers.server import Server
 
 
@@ -46,7 +46,7 @@ def test_one_that_somebody_was_faster_than_has_no_results(connection: Connection
 
 def test_one_that_the_server_gives_up_names_the_command_that_it_refused(connection: Connection) -> None:
     commands = [("SET", "k", "v"), ("NONSENSE",)]
-    outcome = Outcome.read(connection.pipeline(framed(commands)))
+    outcome = Outcome.read(connection.pipeline(frame_transaction(commands)))
     assert (outcome.results, outcome.place) == (None, 1)
     assert str(outcome.refusal).startswith("ERR unknown command")
     with pytest.raises(ServerReplyError, match="NONSENSE at .* was answered with: ERR unknown command"):

@@ -8,7 +8,7 @@ import pytest
 
 from spark_streams.wire.address.address import Address
 from spark_streams.wire.connection.connection import Connection, Reply, ReplyError
-from spark_streams.wire.replies.replies import errors_among, may_hold_errors, parse_replies
+from spark_streams.wire.replies.replies import find_errors, may_hold_errors, parse_replies
 from spark_streams.wire.replies.reply_errors import (
     ID_TOO_LOW,
     IDS_EXHAUSTED,
@@ -70,6 +70,6 @@ def test_errors_are_found_among_replies_that_came_together() -> None:
     assert not may_hold_errors(good)
     assert may_hold_errors(b"-OOM full\r\n")
     assert may_hold_errors(good + b"-ERR no\r\n")
-    [(place, error)] = errors_among(parse_replies(good + b"-ERR no\r\n" + good))
+    [(place, error)] = find_errors(parse_replies(good + b"-ERR no\r\n" + good))
     assert (place, str(error), error.code) == (3, "ERR no", "ERR")
     assert parse_replies(memoryview(good)) == [b"1-0", 5, b"OK"]
