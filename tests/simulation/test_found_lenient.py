@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import redis
 
+from spark_streams.errors import DataLossError
 from spark_streams.source.microbatch import reconcile
 from tests.simulation.test_found import LENIENT, at_rest, lost
 from tools.driving import ALL, NEVER_AHEAD, add, begin, drain, forget_all, pending_count, read, reader
@@ -295,3 +296,56 @@ def test_an_older_checkpoint_does_not_lower_the_mark_of_a_stream_that_is_read_no
     older = reader(server, **{**options, "streams": "t"}, **LENIENT)
     drain(older, at=ends[0])
     assert client.get("rstream:committed:{s}:g:spark") == mark
+
+
+def test_the_loss_of_a_stream_that_is_missing_and_had_nothing_unread_is_not_named_again(
+    server: Server, client: redis.Redis
+) -> None:
+    """The query begins again at the same position. The checkpoint must not keep the numbers of the old stream."""
+    options = {"noAck": "true"}
+    one = reader(server, **options, **LENIENT)
+    start = begin(one)
+    add(client, 3)
+    client.xtrim("s", maxlen=0, approximate=False)
+    end = at_rest(one, start)
+    assert lost(one) == {"s": 3}
+    client.delete("s")
+    again = reader(server, **options, **LENIENT)
+    end = at_rest(again, end)
+    assert lost(again) == {}
+    strict = reader(server, **options)
+    assert strict.latestOffset(end, ALL) == end
+    add(client, 2, first=3)
+    assert drain(strict, at=end) == [[3, 4]]
+
+
+@pytest.mark.parametrize("trims", [True, False], ids=["trimmed", "deleted"])
+def test_an_older_checkpoint_of_a_stream_that_was_created_again_counts_what_is_missing(
+    server: Server, client: redis.Redis, trims: bool
+) -> None:
+    """The mark is of the newer checkpoint, and the stream has had fewer entries up to the older one than this has read.
+    The query cannot tell how many of the missing entries are of the stream that was deleted."""
+    add(client, 6)
+    one = reader(server, **LENIENT)
+    start = begin(one)
+    older = one.latestOffset(start, ALL)
+    assert read(one, start, older) == [*range(6)]
+    assert one.latestOffset(older, ALL) == older
+    client.delete("s")
+    ids = add(client, 3, first=6)
+    newer = one.latestOffset(older, ALL)
+    assert read(one, older, newer) == [6, 7, 8]
+    assert one.latestOffset(newer, ALL) == newer
+    ids += add(client, 3, first=9)
+    if trims:
+        client.xtrim("s", minid=ids[4], approximate=False)
+    else:
+        client.xdel("s", *ids[:4])
+    with pytest.raises(DataLossError, match="the server has lost"):
+        reader(server).latestOffset(older, ALL)
+    again = reader(server, **LENIENT)
+    end = again.latestOffset(older, ALL)
+    assert read(again, older, end) == [10, 11]
+    assert lost(again)["s"] >= 1
+    assert end["counts"]["s"] == {"read": 6, "added": 6}
+    assert again.latestOffset(end, ALL) == end

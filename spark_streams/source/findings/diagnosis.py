@@ -329,14 +329,17 @@ class _Stream:
         is_known = state.has_consumer or (self.mark is not None and self.mark.begun)
         return self.mark is None or (is_known and self.mark.reached <= state.last_delivered)
 
-    def _above(self, state: GroupState) -> Finding | None:
+    def _above(self, state: GroupState) -> Finding | Question | None:
         mark, is_shared = self.mark, self.ownership is Ownership.SHARED
         if mark is not None and mark.begun and self.stream not in self.checkpoint.positions:
             mark = None  # the query named the stream before its first batch, and then no longer
         if mark is not None and self.checkpoint.token and mark.reached > self.logged:
             if is_shared:  # the query has read some of it, under the newer checkpoint; which part is unknown
                 return self.finding(Kind.CHECKPOINT_OLDER, Start(mark.reached), lost=None)
-            return self.finding(Kind.CHECKPOINT_OLDER)
+            up_to = self._entries_up_to_checkpoint()  # the newer checkpoint may have read a stream created again
+            if isinstance(up_to, Question):
+                return up_to
+            return self._restored(up_to) or self.finding(Kind.CHECKPOINT_OLDER)
         if not state.has_consumer and self._must_have_consumer(not is_shared):
             return self.finding(Kind.CONSUMER_GONE, lost=None)
         return None
