@@ -113,9 +113,9 @@ class Trigger:
         return self._options.delivery == "at-most-once"
 
     def _batch_of_losses(self, state: QueryState, contents: BatchContents, token: str) -> Offset | None:
-        """The end of a batch of no entries, if the checkpoint is to remember losses (failOnDataLoss=false), or where the
-        query goes on, or that it knows nothing of a stream any more. Otherwise each start of the query would find this
-        again. The next trigger finds nothing, so it makes no such batch."""
+        """The end of a batch of no entries, if the checkpoint is to remember losses (failOnDataLoss=false), or where
+        the query goes on, or that it knows nothing of a stream any more. Otherwise each start of the query would find
+        this again. The next trigger finds nothing, so it makes no such batch."""
         begin = contents.run.past_what_was_passed_over(state.begin, state.groups, state.unacknowledged)
         has_changed = begin.positions != state.logged.positions or begin.counts.keys() != state.logged.counts.keys()
         if not (self._losses.unlogged or (self._losses.allowed and has_changed)):
