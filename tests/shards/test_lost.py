@@ -147,7 +147,7 @@ def test_recreate_makes_what_is_lost_and_a_query_then_names_the_loss(server: Ser
     """Also the key. A second run finds nothing to do."""
     end = left_of(server, client, "the key and a shard")
     assert rstream(server, "shards", "orders", "--recreate").splitlines() == [f"created {NAMES[2]}, empty"]
-    assert rstream(server, "shards", "orders", "--recreate") == "no shard is lost\n"
+    assert rstream(server, "shards", "orders", "--recreate") == "no shard is lost; nothing was created\n"
     assert client.hget(KEY, "shards") == "4"
     assert [client.xlen(name) for name in NAMES].count(0) == 1
     with pytest.raises(Exception, match=r"RSTREAM_(DATA_LOSS|GROUP_MISSING)\W.*orders:2/4"):
