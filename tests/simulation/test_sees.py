@@ -99,7 +99,7 @@ def does_not_hold_groups_against_the_checkpoint(patch: pytest.MonkeyPatch) -> No
 def _hardly_asks(
     self: Reconciler, server: Connection, begin: Offset, snapshot: Snapshot, run: RunState, keep: Any
 ) -> Any:
-    acknowledged = self._acknowledging.now(server, begin, run.acknowledged)
+    acknowledged = self._acknowledging.acknowledge(server, begin, run.acknowledged)
     account = run.account.forget(list(snapshot.groups))
     found = self._now(server, list(snapshot.groups), snapshot.heads)
     return *found, replace(run, acknowledged=acknowledged, account=account)

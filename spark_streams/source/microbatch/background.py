@@ -1,4 +1,4 @@
-"""Work for the server beside the tasks of a batch: time that the driver would otherwise stand still in."""
+"""Background work for the server, while the tasks of a batch run."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ Job = Callable[[Server], object]
 
 
 class BackgroundWorker:
-    """Runs what it is given, one after the other, in a thread and over a connection of its own, both made when first
-    needed.
+    """Runs jobs in order, in a thread and over a connection of its own, which the first job creates.
 
-    A job may be cut off at any point, by SIGKILL too. For use by one thread. A copy for another process (pickle) starts
-    anew.
+    A job may be interrupted at any point, also by SIGKILL. One thread may use the worker. A copy for another process
+    (pickle) starts without jobs.
     """
 
     def __init__(self, address: Address) -> None:
@@ -32,7 +31,7 @@ class BackgroundWorker:
         return BackgroundWorker, (self._address,)
 
     def submit(self, job: Job) -> Future[object]:
-        """Run this after what was submitted before, also where that has failed. Return what becomes of it."""
+        """Run this job after the earlier ones, also if one of them has failed. Return its future."""
         if self._thread is None:
             # A daemon: a process that ends does not wait for it.
             self._thread = threading.Thread(target=self._work, name="rstream-beside", daemon=True)
@@ -43,9 +42,9 @@ class BackgroundWorker:
         return result
 
     def wait(self) -> None:
-        """Until all that was submitted since the last call has run.
+        """Wait for all jobs that were submitted since the last call.
 
-        Raises what went wrong in the thread, the first error where there are several: StreamStateError, ServerError.
+        Raises the first error of these jobs: StreamStateError, ServerError.
         """
         submitted, self._submitted = self._submitted, []
         errors = [error for error in [result.exception() for result in submitted] if error is not None]
@@ -53,7 +52,7 @@ class BackgroundWorker:
             raise errors[0]
 
     def close(self) -> None:
-        """Finish what was submitted, and end the thread; calling it twice is harmless."""
+        """Finish all jobs and end the thread. A second call does nothing."""
         if self._thread is not None:
             self._jobs.put(None)
             self._thread.join()
@@ -61,14 +60,14 @@ class BackgroundWorker:
 
     def _work(self) -> None:
         server: Server | None = None
-        while (given := self._jobs.get()) is not None:
-            job, result = given
+        while (submitted := self._jobs.get()) is not None:
+            job, result = submitted
             try:
                 if server is None:
                     server = connect(self._address)
                 server.renew_login()
                 result.set_result(job(server))
-            except Exception as error:  # noqa: BLE001 - whoever waits gets it
+            except Exception as error:  # noqa: BLE001 - `wait` raises it
                 if server is not None:
                     server.close()  # in the middle of a reply, perhaps
                     server = None

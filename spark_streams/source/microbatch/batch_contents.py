@@ -1,13 +1,13 @@
-"""What the next batch holds.
+"""Choice of the entries of the next batch.
 
-It is chosen from these sources, in this order. Sources 1 to 3 are asked only if the trigger has found that they may
-have entries:
+The batch takes entries from these sources, in this order. Sources 1 to 3 are used only if the trigger has found that
+they may have entries:
 
 1. a piece of a batch that killed its query: a batch of its own (recovery.poison_batch)
-2. entries that are claimed: left by dead consumers, released, handed over by others (recovery.claim)
-3. what was reserved and is in no offset yet: ahead by this run (prefetch), or by an attempt that was interrupted (a
-   crash, a broken connection); in the second case the batch takes nothing new
-4. new entries, and those that have come back for another try: they stand in streams like any other
+2. claimed entries: of dead consumers, released, or handed over by other clients (recovery.claim)
+3. reserved entries that no offset names yet: reserved ahead by this run (prefetch), or by an interrupted attempt (a
+   crash, a broken connection); in the second case the batch takes no new entries
+4. new entries, and entries that were returned for a retry: they are in streams like any other
 5. if there is nothing else, a piece that waits
 """
 
@@ -41,7 +41,7 @@ from spark_streams.wire.connection.server import Server
 
 @dataclass(frozen=True)
 class BatchContents:
-    """What is chosen so far."""
+    """Entries chosen so far."""
 
     claimed: Mapping[str, Sequence[Claimed]]  # per stream, the consumers that hold its entries: claims, or one piece
     ranges: list[EntryRange] = field(default_factory=list)  # what is pending for our own consumer
@@ -67,11 +67,11 @@ class Wish:
 class Source(Protocol):
     """One of the sources above."""
 
-    def take(self, server: Server, found: BatchContents, wish: Wish) -> tuple[BatchContents, BatchQuota]:
-        """Return the batch with the entries that the quota admits, and the remaining quota. found: the batch of the
-        previous sources. If the batch takes nothing after this, it `is_closed`.
+    def take(self, server: Server, contents: BatchContents, wish: Wish) -> tuple[BatchContents, BatchQuota]:
+        """Return the batch with the entries that the quota admits, and the remaining quota. contents: the batch of
+        the previous sources. If the batch takes nothing after this source, it `is_closed`.
 
-        Raises DataLossError where entries are gone and that is not allowed, ServerError and kin.
+        Raises DataLossError, ServerError and its subclasses.
         """
 
 
@@ -82,63 +82,63 @@ class Pieces:
     poison: PoisonBatch
     state: QueryState
 
-    def take(self, server: Server, found: BatchContents, wish: Wish) -> tuple[BatchContents, BatchQuota]:
-        state, run = self.state, found.run
+    def take(self, server: Server, contents: BatchContents, wish: Wish) -> tuple[BatchContents, BatchQuota]:
+        state, run = self.state, contents.run
         piece, cache = self.poison.next_piece(server, state.groups, state.logged, run.poison)
-        found = replace(found, run=replace(run, poison=cache))
-        return replace(found, claimed=piece, is_closed=True) if piece else found, wish.quota
+        contents = replace(contents, run=replace(run, poison=cache))
+        return replace(contents, claimed=piece, is_closed=True) if piece else contents, wish.quota
 
 
 @dataclass(frozen=True)
 class Others:
-    """What others have left or released, or have handed over."""
+    """Entries that other clients have left, released or handed over."""
 
     claims: Claims
     state: QueryState
     consumer: str
 
-    def take(self, server: Server, found: BatchContents, wish: Wish) -> tuple[BatchContents, BatchQuota]:
-        # If entries were reserved ahead, released ones wait: the next trigger has nothing reserved, and takes them.
+    def take(self, server: Server, contents: BatchContents, wish: Wish) -> tuple[BatchContents, BatchQuota]:
+        # If entries were reserved ahead, released ones wait for the next trigger, which has none reserved.
         state, released = self.state, self.state.run.ahead is None
         to = claim_consumer(self.consumer, wish.token)
         claimed, quota = self.claims.take(server, state.groups, state.begin, to, wish.quota, released)
-        return replace(found, claimed=claimed), quota
+        return replace(contents, claimed=claimed), quota
 
 
 @dataclass(frozen=True)
 class ReservedAhead:
-    """What was reserved beside the tasks of the batch before."""
+    """Entries that were reserved beside the tasks of the batch before."""
 
     ahead: Ahead
 
-    def take(self, server: Server, found: BatchContents, wish: Wish) -> tuple[BatchContents, BatchQuota]:
+    def take(self, server: Server, contents: BatchContents, wish: Wish) -> tuple[BatchContents, BatchQuota]:
         quota = replace(wish.quota, size=self.ahead.quota.size).without(self.ahead.pending())
-        return replace(found, ranges=self.ahead.ranges), quota
+        return replace(contents, ranges=self.ahead.ranges), quota
 
 
 @dataclass(frozen=True)
 class ReservedNotLogged:
-    """Entries that are pending for us and in no offset: a run was killed, or a connection broke, between reserving and
-    logging them. left: how many, per stream; begin: what is acknowledged."""
+    """Entries that are pending for the query's consumer and in no offset: a run was killed, or a connection broke,
+    before the offset was logged. counts: per stream; begin: what is acknowledged."""
 
     how: Reserving
-    left: Mapping[str, int]
+    counts: Mapping[str, int]
     begin: Offset
 
-    def take(self, server: Server, found: BatchContents, wish: Wish) -> tuple[BatchContents, BatchQuota]:
+    def take(self, server: Server, contents: BatchContents, wish: Wish) -> tuple[BatchContents, BatchQuota]:
         if wish.quota.is_full:
-            return replace(found, is_closed=True), wish.quota
+            return replace(contents, is_closed=True), wish.quota
         how = self.how
 
         def take(allowed: Mapping[str, int], after: Mapping[str, StreamId]) -> list[EntryRange]:
-            asked = [PendingRange(s, MAX_ID, after[s], limit=entries) for s, entries in allowed.items()]
+            pending = [PendingRange(s, MAX_ID, after[s], limit=entries) for s, entries in allowed.items()]
             size = how.admission.size(list(allowed.values()))
-            return pending_ranges(server, how.member, asked, size, limits=how.limits)
+            return pending_ranges(server, how.member, pending, size, limits=how.limits)
 
-        after = {stream: self.begin[stream] for stream in self.left}
-        ranges, quota = take_in_parts(server, wish.quota, self.left, after, wish.turn, take, how.limits)
-        # Nothing is there any more if others have claimed it since.
-        return (replace(found, ranges=ranges, is_closed=True), quota) if ranges else (found, wish.quota)
+        after = {stream: self.begin[stream] for stream in self.counts}
+        ranges, quota = take_in_parts(server, wish.quota, self.counts, after, wish.turn, take, how.limits)
+        # There are none if other clients have claimed them since.
+        return (replace(contents, ranges=ranges, is_closed=True), quota) if ranges else (contents, wish.quota)
 
 
 @dataclass(frozen=True)
@@ -152,29 +152,29 @@ class New:
     options: SourceOptions
     part_of: Callable[[int, int | None], int] | None
 
-    def take(self, server: Server, found: BatchContents, wish: Wish) -> tuple[BatchContents, BatchQuota]:
+    def take(self, server: Server, contents: BatchContents, wish: Wish) -> tuple[BatchContents, BatchQuota]:
         """It does not wait for more to come if there is a batch anyway, or pieces wait."""
         state, quota, admission = self.state, wish.quota, self.how.admission
         backlog = admission.backlog(state.heads, state.groups)
         waiting = sum(backlog.values())
         if not backlog or quota.is_full:
-            return found, quota
-        if not found and self.part_of is None:
+            return contents, quota
+        if not contents and self.part_of is None:
             is_held_back, admission = admission.held_back(waiting, wish.now)
-            found = replace(found, run=replace(found.run, admission=admission))
+            contents = replace(contents, run=replace(contents.run, admission=admission))
             if is_held_back:
-                return found, quota
+                return contents, quota
         if self.part_of is not None:
             quota = quota.with_entries(self.part_of(waiting, quota.entries))
         how: Reserving | NextRanges = self.how
         if self.options.no_ack:
-            how = NextRanges(admission, self.options.ordered, self.how.limits, found.run.courses)
+            how = NextRanges(admission, self.options.ordered, self.how.limits, contents.run.courses)
         new: list[EntryRange] = []
-        account, lost = found.run.account, list[Finding]()
+        account, lost = contents.run.account, list[Finding]()
         while backlog:
             reserved, _ = how.new_entries(server, state.heads, state.groups, backlog, quota, wish.turn)
-            account, some = account.after_reservation(state.heads, state.groups, reserved, self.how.member)
-            lost += some
+            account, findings = account.after_reservation(state.heads, state.groups, reserved, self.how.member)
+            lost += findings
             new = reserved.ranges
             if new or not reserved.states:
                 break
@@ -182,9 +182,9 @@ class New:
             backlog = {stream: entries for stream, entries in backlog.items() if stream not in reserved.states}
         if lost:  # last: then nothing counts them a second time
             self.losses.report(*lost)
-        courses = how.courses if isinstance(how, NextRanges) else found.run.courses
-        run = replace(found.run, account=account, courses=courses)
-        return replace(found, ranges=found.ranges + new, new=new, run=run), quota
+        courses = how.courses if isinstance(how, NextRanges) else contents.run.courses
+        run = replace(contents.run, account=account, courses=courses)
+        return replace(contents, ranges=contents.ranges + new, new=new, run=run), quota
 
 
 class ContentsChooser:
@@ -208,32 +208,36 @@ class ContentsChooser:
 
     def choose(self, server: Server, state: QueryState, wish: Wish) -> BatchContents:
         """Return the entries that the quota admits; empty if there is nothing to read. Raises as the sources do."""
-        found = BatchContents({}, run=state.run)
+        contents = BatchContents({}, run=state.run)
         for source in self._present(state):
-            found, quota = source.take(server, found, wish)
+            contents, quota = source.take(server, contents, wish)
             wish = replace(wish, quota=quota)
-            if found.is_closed:
-                return found
-        found, _ = self._new(state, found.run).take(server, found, wish)
-        known = found.run.poison
-        return found if found or not known.may_hold else replace(found, claimed=self._poison.fallback_piece(known))
+            if contents.is_closed:
+                return contents
+        contents, _ = self._new(state, contents.run).take(server, contents, wish)
+        poison_cache = contents.run.poison
+        return (
+            contents
+            if contents or not poison_cache.may_hold
+            else replace(contents, claimed=self._poison.fallback_piece(poison_cache))
+        )
 
     def _present(self, state: QueryState) -> list[Source]:
-        """The sources that may have something and come before what is new."""
-        found: list[Source] = []
+        """Return the sources that may have entries, without the new entries."""
+        sources: list[Source] = []
         has_others = state.has_others
         if has_others or state.run.poison.may_hold:
-            found.append(Pieces(self._poison, state))
+            sources.append(Pieces(self._poison, state))
         if has_others:
-            found.append(Others(self._claims, state, self._member.consumer))
+            sources.append(Others(self._claims, state, self._member.consumer))
         if state.run.ahead is not None:
-            found.append(ReservedAhead(state.run.ahead))
-        elif left := _reserved_not_logged(state):
-            found.append(ReservedNotLogged(self._how(state), left, state.begin))
-        return found
+            sources.append(ReservedAhead(state.run.ahead))
+        elif reserved := _reserved_not_logged(state):
+            sources.append(ReservedNotLogged(self._how(state), reserved, state.begin))
+        return sources
 
     def _new(self, state: QueryState, run: RunState) -> New:
-        """While pieces wait for others to be committed, a batch has a part of what is new."""
+        """Return the source of new entries. While pieces wait for other batches, a batch takes only a part of them."""
         holds_pieces = run.poison.may_hold and run.poison.holds_pieces
         part_of = self._poison.share_of if holds_pieces else None
         return New(self._how(state), self._losses, state, self._options, part_of)
@@ -242,8 +246,8 @@ class ContentsChooser:
         return Reserving(self._member, state.run.admission, self._limits)
 
     def claimed_ranges(self, server: Server, contents: BatchContents) -> list[EntryRange]:
-        """The ranges of what consumers hold for a batch. Raises DataLossError where they hold less by now."""
-        size = contents.run.admission.size([one.count for some in contents.claimed.values() for one in some])
+        """Return the ranges of a batch's claimed entries. Raises DataLossError if its consumers hold fewer by now."""
+        size = contents.run.admission.size([claim.count for claims in contents.claimed.values() for claim in claims])
         return self._claims.ranges(server, contents.claimed, size)
 
     def ahead(self, state: QueryState, contents: BatchContents, wish: Wish) -> Prefetch | None:
@@ -257,14 +261,14 @@ class ContentsChooser:
             return None
         if state.has_others:
             return None
-        left = Counter(how.admission.backlog(state.heads, state.groups))
-        left.subtract(entries_per_stream(contents.new))
-        if not how.is_worth_it(left, wish.quota):
+        remaining = Counter(how.admission.backlog(state.heads, state.groups))
+        remaining.subtract(entries_per_stream(contents.new))
+        if not how.is_worth_it(remaining, wish.quota):
             return None
         return Prefetch(how, list(state.groups), wish.quota, wish.turn, state.heads)
 
 
 def _reserved_not_logged(state: QueryState) -> dict[str, int]:
     """How many entries are pending for us above what is acknowledged."""
-    known = state.unacknowledged
-    return {s: group.ours for s, group in state.groups.items() if group.ours > known.get(s, 0)}
+    unacknowledged = state.unacknowledged
+    return {s: group.ours for s, group in state.groups.items() if group.ours > unacknowledged.get(s, 0)}

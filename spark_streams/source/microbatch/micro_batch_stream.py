@@ -146,7 +146,7 @@ class MicroBatchStream:
         """The run ends at what the streams hold now (AvailableNow)."""
         self._step(self._until_now)
 
-    def next(self, begin: Offset, most: int | None) -> Offset | None:
+    def next(self, begin: Offset, limit: int | None) -> Offset | None:
         """Acknowledge up to `begin`, reserve the next batch of at most `most` entries, and return its end; None where
         there is nothing."""
         self._check_owner(begin)
@@ -156,7 +156,7 @@ class MicroBatchStream:
             self._is_idle = True
             return None
         has_settled = self._run.acknowledged.includes(begin)
-        batch = self._again_where_something_vanishes(lambda server, run: self._triggered(server, begin, most, run))
+        batch = self._again_where_something_vanishes(lambda server, run: self._triggered(server, begin, limit, run))
         if batch is None:
             if not was_idle:
                 self._idle.batch_ran()
@@ -208,8 +208,8 @@ class MicroBatchStream:
         self._check_owner(end)
         if self._is_idle:
             self._idle.batch_ran()
-        # A stream that was made anew may have lower IDs: they are not of this batch.
-        end = self._run.moved.of(end)
+        # A stream that was created again may have lower IDs, which are not of this batch.
+        end = self._run.moved.apply_to(end)
         if self._run.acknowledged.includes(end):
             return
         try:
@@ -265,7 +265,7 @@ class MicroBatchStream:
         return self._server.run(attempt)
 
     def _ask(self, question: Callable[[Server], T]) -> T:
-        """The same for a step that leaves what is known as it is."""
+        """Run a step that does not change what this run knows."""
         return self._step(lambda server, run: (question(server), run))
 
     def _again_where_something_vanishes(self, step: Callable[[Server, RunState], tuple[T, RunState]]) -> T:
@@ -280,16 +280,18 @@ class MicroBatchStream:
         return self._step(step)
 
     def _triggered(
-        self, server: Server, begin: Offset, most: int | None, run: RunState
+        self, server: Server, begin: Offset, limit: int | None, run: RunState
     ) -> tuple[CurrentBatch | None, RunState]:
         """Run a trigger, and begin what is done beside the tasks."""
-        found = self._trigger.next(server, begin, most, self._settled(run), self._save)
-        for job in found.jobs:
+        triggered = self._trigger.next(server, begin, limit, self._settled(run), self._save)
+        for job in triggered.jobs:
             self.worker.submit(job)
-        if found.ahead is not None:
-            self._ahead = self.worker.submit(found.ahead.work)
-        self._heads = found.run.heads
-        return None if found.end is None else CurrentBatch(found.end, found.ranges, is_new=True), found.run
+        if triggered.ahead is not None:
+            self._ahead = self.worker.submit(triggered.ahead.work)
+        self._heads = triggered.run.heads
+        return None if triggered.end is None else CurrentBatch(
+            triggered.end, triggered.ranges, is_new=True
+        ), triggered.run
 
     def _save(self, run: RunState) -> None:
         """Keep what must outlive a failure of the rest of the trigger (RunState.unknown)."""
@@ -301,7 +303,7 @@ class MicroBatchStream:
         try:
             self.worker.wait()
         except StreamStateError:
-            # A stream or group is gone: what follows says which, and whether that is allowed.
+            # A stream or group is missing: the following steps decide what to do about it.
             return run.unknown()
         ahead = None if reserving is None else reserving.result()
         return replace(run, ahead=ahead) if isinstance(ahead, Ahead) and run.is_known else run
@@ -321,14 +323,14 @@ class MicroBatchStream:
         run = self._settled(run)
         if run.ahead is not None:
             run = run.unknown()  # what was reserved ahead stays pending, and the next trigger finds it
-        if not run.is_known:  # what other clients handed over is told from the batch by the marks
+        if not run.is_known:  # the marks separate handed entries from those of the batch
             run = self._reconciler.with_marks(server, run, end.streams)
         counted = RowsRead(server, self.member, self._losses, {}).with_counts(end, {}, {})
-        return None, replace(run, acknowledged=self._acknowledging.now(server, counted, run.acknowledged))
+        return None, replace(run, acknowledged=self._acknowledging.acknowledge(server, counted, run.acknowledged))
 
     def _require_groups(self, server: Server, begin: Offset, end: Offset) -> None:
-        """Raises GroupMissingError or DataLossError for the first group of a batch that is gone; the message names the
-        command that makes it where the batch begins."""
+        """Raise GroupMissingError or DataLossError for the first missing group of a batch. The message names the
+        command that creates it where the batch begins."""
         heads, states = fetch_state(server, self.member, end.streams)
         require_groups(server, self.member, heads, states, begin)
 
@@ -341,8 +343,8 @@ class MicroBatchStream:
             if not self._losses.allowed:
                 raise
             _, states = fetch_state(server, self.member, end.streams)
-            gone = [stream for stream, state in states.items() if state is None]
-            is_cut, poison_cache = self._poison.attempt(server, begin, end, CachedPoisonState(), gone)
+            missing_groups = [stream for stream, state in states.items() if state is None]
+            is_cut, poison_cache = self._poison.attempt(server, begin, end, CachedPoisonState(), missing_groups)
         return is_cut, replace(run, poison=poison_cache)
 
     def _acknowledged_first(
@@ -352,25 +354,25 @@ class MicroBatchStream:
         two steps may be repeated, each for itself: what is acknowledged is not found as pending any more. Entries that
         others have acknowledged or claimed meanwhile are lost."""
         try:
-            found = self._ask(lambda server: self._acknowledging.with_ids(server, ranges))
-            for stream, taken in (entries_per_stream(ranges) - entries_per_stream(found)).items():
-                what = f"of a batch up to {batch.end[stream]} of group {self.member.group!r}"
-                self._losses.report(Finding(Kind.PENDING_TAKEN, stream, lost=taken, detail=what))
-            batch = self._current = replace(batch, ranges=found)
-            self._ask(lambda server: self._acknowledging.before_it_is_read(server, batch.end))
+            pending = self._ask(lambda server: self._acknowledging.with_ids(server, ranges))
+            for stream, taken in (entries_per_stream(ranges) - entries_per_stream(pending)).items():
+                origin = f"of a batch up to {batch.end[stream]} of group {self.member.group!r}"
+                self._losses.report(Finding(Kind.PENDING_TAKEN, stream, lost=taken, detail=origin))
+            batch = self._current = replace(batch, ranges=pending)
+            self._ask(lambda server: self._acknowledging.acknowledge_before_reading(server, batch.end))
         except GroupMissingError:
             if not self._losses.allowed:
                 raise
             # Tasks count what they do not find, and the next trigger acknowledges the streams that are left.
             return batch, ranges
         batch = self._current = replace(batch, is_acknowledged=True)
-        return batch, found
+        return batch, pending
 
     def _ranges_after_a_restart(self, batch: CurrentBatch) -> list[EntryRange]:
         """What a batch holds that an earlier run has made."""
         if self._options.delivery == "at-most-once":
-            told = batch.end.to_json()
-            _log.warning("a batch that a crash interrupted is given up (delivery=at-most-once): %s", told)
+            offset = batch.end.to_json()
+            _log.warning("a batch that a crash interrupted is given up (delivery=at-most-once): %s", offset)
             return []
         return self._ask(lambda server: self._read_again(server, batch))
 
@@ -386,11 +388,11 @@ class MicroBatchStream:
         """Entries that were delivered too often become dead letters."""
         to = self._options.dead_letter_stream
         assert to is not None  # maxDeliveries needs it
-        posted, gone = dead_letter(self._server.get(), self.member.group, entries, to, self._limits.dead_letters)
+        posted, deleted = dead_letter(self._server.get(), self.member.group, entries, to, self._limits.dead_letters)
         self._removing.dead_lettered(self._server.get(), entries.stream)
         self.counters.dead[origin_of(entries.stream)] += posted
-        if gone:
-            self._losses.report(Finding(Kind.LETTER_GONE, entries.stream, lost=gone))
+        if deleted:
+            self._losses.report(Finding(Kind.LETTER_GONE, entries.stream, lost=deleted))
 
     def _check_owner(self, offset: Offset) -> None:
         """Raises OffsetError where an offset belongs to another group or consumer: their pending entries are not ours

@@ -49,10 +49,10 @@ class Prefetch:
     heads: Mapping[str, StreamState]
 
     def work(self, server: Server) -> Ahead | None:
-        """Reserve, unless a closer look is needed: whoever makes the batch takes it. Raises as `reserve` does."""
-        heads, found = fetch_state(server, self.reserving.member, self.streams, self.heads)
-        states = {s: state for s, state in found.items() if state is not None and not state.has_others}
-        if len(states) < len(found) or any(_is_trimmed(heads[s], state) for s, state in states.items()):
+        """Reserve entries, unless the next trigger must decide. Raises as `reserve` does."""
+        heads, groups = fetch_state(server, self.reserving.member, self.streams, self.heads)
+        states = {s: state for s, state in groups.items() if state is not None and not state.has_others}
+        if len(states) < len(groups) or any(_is_trimmed(heads[s], state) for s, state in states.items()):
             return None
         backlog = self.reserving.admission.backlog(heads, states)
         if not self.reserving.is_worth_it(backlog, self.quota):

@@ -79,18 +79,18 @@ class Observer:
     def state_at(self, server: Server, begin: Offset, run: RunState, save: Callable[[RunState], None]) -> QueryState:
         """The query at a trigger that begins with this checkpoint. run: what is known of it; save: see Trigger.next.
         Raises StreamStateError and ServerError, each with what to do."""
-        look = run.admission.until is None
-        streams = self._subscription.streams_to_read(server, begin, look, at_once=not run.is_known)
+        find_new = run.admission.until is None
+        streams = self._subscription.streams_to_read(server, begin, find_new, at_once=not run.is_known)
         logged, run = self._checkpoint(server, begin, streams, run)
-        begin = run.moved.of(logged)
+        begin = run.moved.apply_to(logged)
         heads: Mapping[str, StreamState]
-        heads, found = fetch_state(server, self._subscription.member, streams, run.heads)
-        groups = self._agreeing(begin, heads, found, run)
+        heads, fetched = fetch_state(server, self._subscription.member, streams, run.heads)
+        groups = self._agreeing(begin, heads, fetched, run)
         if groups is None:
-            begin, heads, groups, run = self._reconciler.reconciled(server, begin, heads, found, run)
+            begin, heads, groups, run = self._reconciler.reconciled(server, begin, heads, fetched, run)
             save(run)
         if begin.positions != logged.positions:
-            self._acknowledging.take_notes(server, logged, run.acknowledged)  # of streams that are gone, too
+            self._acknowledging.take_notes(server, logged, run.acknowledged)  # of missing streams, too
         # What the batch before this one left pending is known, so acknowledging it can wait until tasks run.
         unacknowledged = self._unacknowledged(begin, run)
         is_as_left = run.is_known and self._is_as_left(run, groups, unacknowledged)
@@ -103,11 +103,11 @@ class Observer:
             above = {} if self._no_ack else {stream: state.ours for stream, state in groups.items()}
         elif run.ahead is not None:
             run = replace(run, account=run.account.with_reserved(run.ahead.ranges))
-        member, made, ask = self._subscription.member, self._subscription.created, partial(count_read, server)
-        account, lost = run.account.compare(begin, Snapshot(heads, groups), above, member, made, ask)
+        member, created, ask = self._subscription.member, self._subscription.created, partial(count_read, server)
+        account, lost = run.account.compare(begin, Snapshot(heads, groups), above, member, created, ask)
         if lost:  # what is planned of these streams may name entries that are counted now
             self._losses.report(*lost)
-            losing = {one.stream for one in lost}
+            losing = {finding.stream for finding in lost}
             run = replace(
                 run, courses={stream: course for stream, course in run.courses.items() if stream not in losing}
             )
@@ -120,9 +120,9 @@ class Observer:
         """The checkpoint, with what the server keeps beside it, and without streams that the query reads no more."""
         subscription, is_fresh = self._subscription, not run.is_known
         if is_fresh:
-            found = with_older_positions(server, subscription.member, begin, streams)
-            run = replace(run, older_at=None if found is begin else begin.token)
-            begin = found
+            with_older = with_older_positions(server, subscription.member, begin, streams)
+            run = replace(run, older_at=None if with_older is begin else begin.token)
+            begin = with_older
         elif run.older_at not in (None, begin.token):
             delete_older_positions(server, subscription.member, begin.streams)
             run = replace(run, older_at=None)
@@ -138,9 +138,9 @@ class Observer:
         states = {stream: state for stream, state in groups.items() if state is not None and state.has_consumer}
         if not run.is_known or self._no_ack or begin.no_ack or len(states) < len(groups):
             return None
-        known = run.seen_by(self._subscription.member, self._subscription.by_pattern)
-        found = diagnose(Snapshot(heads, groups, run.acknowledged.marks.by_stream), begin, known)
-        return None if found.findings or found.questions else states
+        run_view = run.seen_by(self._subscription.member, self._subscription.by_pattern)
+        diagnosis = diagnose(Snapshot(heads, groups, run.acknowledged.marks.by_stream), begin, run_view)
+        return None if diagnosis.findings or diagnosis.questions else states
 
     def _unacknowledged(self, begin: Offset, run: RunState) -> dict[str, int]:
         """Entries of the batch up to `begin` that are pending still, as far as that is known."""
@@ -160,9 +160,9 @@ class Observer:
             return False
         if self._no_ack and are_moved(run.acknowledged.bookmarks or {}, groups):
             return False
-        left = {**run.stands, **ends}
+        positions = {**run.stands, **ends}
         for stream, state in groups.items():
-            is_moved = state.stands is None and state.last_delivered != left.get(stream, state.last_delivered)
+            is_moved = state.stands is None and state.last_delivered != positions.get(stream, state.last_delivered)
             if is_moved and (stream in ends or not state.is_shared(self._subscription.member)):
                 return False
             if state.ours > expected[stream] or (ends and state.ours < expected[stream]):

@@ -74,26 +74,26 @@ class Reconciler:
 
         Raises DataLossError, GroupMissingError, StreamStateError, GroupSharedError.
         """
-        afresh, known = not run.is_known, run.acknowledged
-        if afresh:
+        is_fresh, acknowledged = not run.is_known, run.acknowledged
+        if is_fresh:
             run = replace(run, account=run.account.with_counts(begin.counts))
         if any(count.before for count in begin.counts.values()):
-            read = RowsRead(server, self._member, self._losses, {} if afresh else run.account.counts)
+            read = RowsRead(server, self._member, self._losses, {} if is_fresh else run.account.counts)
             begin = read.with_counts(begin, heads, groups)
             run = replace(
                 run, account=run.account.with_counts(begin.counts)
             )  # also of streams that it does not read now
-        was_no_ack = begin.no_ack and afresh and not self._no_ack
+        was_no_ack = begin.no_ack and is_fresh and not self._no_ack
         if self._no_ack:
             self._require_alone(groups)
         if was_no_ack:
             self._require_none_above(server, begin, groups)
         bookmarks: Bookmarks | None = None
         if self._no_ack or was_no_ack:
-            bookmarks = {} if afresh else known.bookmarks or {}
+            bookmarks = {} if is_fresh else acknowledged.bookmarks or {}
         seen = run.seen_by(self._member, self._subscription.by_pattern, bookmarks)
-        findings = self._diagnose(server, Snapshot(heads, groups, known.marks.by_stream), begin, seen).findings
-        if findings and not afresh and not self._no_ack:  # a bookmark has no pending entries
+        findings = self._diagnose(server, Snapshot(heads, groups, acknowledged.marks.by_stream), begin, seen).findings
+        if findings and not is_fresh and not self._no_ack:  # a bookmark has no pending entries
             # What the run knows of marks and pending entries may be older than the server: once more, knowing nothing.
             fresh = self.with_marks(server, run.unknown(), [*{*groups, *begin.positions}])
             return self.reconciled(server, begin, heads, groups, fresh)
@@ -115,20 +115,20 @@ class Reconciler:
 
     def _drop_marks_above(self, server: Server, begin: Offset, run: RunState) -> RunState:
         """An older copy of a checkpoint with noAck goes on from where it stands: what lies above is given again."""
-        known = run.acknowledged
-        above = [s for s, mark in known.marks.by_stream.items() if mark.up_to > begin.positions.get(s, MAX_ID)]
+        acknowledged = run.acknowledged
+        above = [s for s, mark in acknowledged.marks.by_stream.items() if mark.up_to > begin.positions.get(s, MAX_ID)]
         delete_marks(server, self._member, above)
-        return replace(run, acknowledged=replace(known, marks=known.marks.without(above)))
+        return replace(run, acknowledged=replace(acknowledged, marks=acknowledged.marks.without(above)))
 
     @staticmethod
     def _diagnose(server: Server, snapshot: Snapshot, begin: Offset, run: Run) -> Diagnosis:
         """What is wrong, with what only the server can tell asked for."""
-        found = diagnose(snapshot, begin, run)
-        if not found.questions:
-            return found
+        diagnosis = diagnose(snapshot, begin, run)
+        if not diagnosis.questions:
+            return diagnosis
         evidence = {
             stream: entries_up_to(server, stream, snapshot.heads[stream], position)
-            for stream, _, position in found.questions
+            for stream, _, position in diagnosis.questions
         }
         return diagnose(snapshot, begin, run, evidence)
 
@@ -180,23 +180,23 @@ class Reconciler:
     def _listed_above(self, server: Server, begin: Offset, streams: Sequence[str]) -> set[str]:
         """Those of the streams with entries above the checkpoint that are pending for us."""
         group, consumer = self._member.group, self._member.consumer
-        asked = [("XPENDING", stream, group, f"({begin[stream]}", "+", 1, consumer) for stream in streams]
-        replies = dict(zip(streams, server.execute_all(asked), strict=True))
+        commands = [("XPENDING", stream, group, f"({begin[stream]}", "+", 1, consumer) for stream in streams]
+        replies = dict(zip(streams, server.execute_all(commands), strict=True))
         return {stream for stream, reply in replies.items() if reply}
 
     def _delivering(self, server: Server, begin: Offset, states: dict[str, GroupState]) -> dict[str, GroupState]:
         """Bookmarks as groups that deliver again, from the checkpoint on. The groups then; one that others read from
         stays if it is above."""
-        found = dict(states)
+        new_states = dict(states)
         for stream, state in states.items():
             position = begin.positions.get(stream, state.last_delivered)
             stays = state.is_shared(self._member) and state.last_delivered > position
             if state.last_delivered != position and not stays:
-                known = begin.counts.get(stream)
-                start = Start(position, None if known is None or known.before else known.read)
+                count = begin.counts.get(stream)
+                start = Start(position, None if count is None or count.before else count.read)
                 set_groups_to(server, self._member, {stream: start})
-                found[stream] = state._replace(last_delivered=position, entries_read=start.read, lag=None)
-        return found
+                new_states[stream] = state._replace(last_delivered=position, entries_read=start.read, lag=None)
+        return new_states
 
     def with_marks(self, server: Server, run: RunState, streams: Sequence[str]) -> RunState:
         """What the run knows, with the commit marks of these streams as the server has them."""
@@ -217,42 +217,42 @@ class Reconciler:
         heads, streams = snapshot.heads, list(snapshot.groups)
         member, marks = self._subscription.member, self._acknowledging.marks
         if run.is_known and not marks.are_current(server, run.acknowledged.marks):
-            # The server came back from an older state, without our noticing.
+            # The server has returned to an older state, and the connection did not break.
             bookmarks, run = run.acknowledged.bookmarks, run.unknown()
             run = replace(run, acknowledged=replace(run.acknowledged, bookmarks=bookmarks))
             run = self.with_marks(server, run, streams)
         marked = run.acknowledged.marks
-        if not self._no_ack:  # before anything is acknowledged: that writes the marks that are gone
+        if not self._no_ack:  # before anything is acknowledged, because that writes missing marks
             run = self._explain(server, begin, replace(snapshot, marks=marked.by_stream), run)
             save(run)
-        acknowledged = self._acknowledging.now(server, begin, run.acknowledged)
-        heads, found = self._now(server, streams, heads)
-        # What is pending above a group that was set back will be delivered again: it must not be pending twice.
-        again = [PendingRange(s, MAX_ID, one.last_delivered) for s, one in found.items() if one.ours]
-        again += [
-            PendingRange(stream, MAX_ID, one.last_delivered, other.name)
-            for stream, one in found.items()
-            for other in one.others
+        acknowledged = self._acknowledging.acknowledge(server, begin, run.acknowledged)
+        heads, groups = self._fetch(server, streams, heads)
+        # A group that was set back will deliver the entries above it again: they must not be pending twice.
+        redelivered = [PendingRange(s, MAX_ID, state.last_delivered) for s, state in groups.items() if state.ours]
+        redelivered += [
+            PendingRange(stream, MAX_ID, state.last_delivered, other.name)
+            for stream, state in groups.items()
+            for other in state.others
             if other.pending and self._member.owns(other.name)
         ]
-        has_changed = acknowledge(server, member, again, self._limits) > 0
+        has_changed = acknowledge(server, member, redelivered, self._limits) > 0
         if not self._no_ack:
             floors = {stream: acknowledged.marks.floor(stream) for stream in streams}
-            has_changed |= claim_handed_entries(server, member, found, floors, secrets.token_hex(6), self._limits)
+            has_changed |= claim_handed_entries(server, member, groups, floors, secrets.token_hex(6), self._limits)
         if has_changed:
-            heads, found = self._now(server, streams, heads)
+            heads, groups = self._fetch(server, streams, heads)
         if self._no_ack:
-            refuse_handed_entries(server, member, found)
+            refuse_handed_entries(server, member, groups)
         elif not run.is_known:
-            delete_empty_consumers(server, member, found)
-        return heads, found, replace(run, acknowledged=acknowledged, ahead=None)
+            delete_empty_consumers(server, member, groups)
+        return heads, groups, replace(run, acknowledged=acknowledged, ahead=None)
 
-    def _now(
-        self, server: Server, streams: Sequence[str], known: Mapping[str, StreamState]
+    def _fetch(
+        self, server: Server, streams: Sequence[str], cached_heads: Mapping[str, StreamState]
     ) -> tuple[dict[str, StreamState], dict[str, GroupState]]:
-        """The streams and their groups as they are. known: the streams when they were last asked for. Raises
-        GroupMissingError, DataLossError where one is gone."""
-        heads, groups = fetch_state(server, self._member, streams, known)
+        """Return the streams and their groups. cached_heads: of the last fetch. Raises GroupMissingError,
+        DataLossError."""
+        heads, groups = fetch_state(server, self._member, streams, cached_heads)
         require_groups(server, self._member, heads, groups)
         states = {stream: state for stream, state in groups.items() if state is not None}
         return heads, self._bookmarks(states, {}) if self._no_ack else states
@@ -261,10 +261,10 @@ class Reconciler:
         """Find out why groups stand above the checkpoint (diagnosis.explain). Raises DataLossError if entries are
         passed over and that is not allowed."""
         seen = Run(self._member, run.account.counts)
-        asked = [one.stream for one in explain(snapshot, begin, seen).questions]
-        if not asked:
+        streams = [question.stream for question in explain(snapshot, begin, seen).questions]
+        if not streams:
             return run
-        findings = explain(snapshot, begin, seen, self._pending(server, asked)).findings
+        findings = explain(snapshot, begin, seen, self._pending(server, streams)).findings
         self._losses.report(*findings)
         repair = repair_of(findings, begin, self._losses.allowed)
         set_groups_to(server, self._member, repair.moved)
@@ -273,21 +273,23 @@ class Reconciler:
 
     def _pending(self, server: Server, streams: Sequence[str]) -> dict[str, Evidence]:
         """What is pending in each group, for anybody; then whether our consumer is still there."""
-        found = {}
+        evidence = {}
         member = self._member
-        asked: list[tuple[str, ...]] = [("XPENDING", stream, member.group) for stream in streams]
-        asked += [("XINFO", "CONSUMERS", stream, member.group) for stream in streams]
-        replies = server.execute_all(asked)
+        commands: list[tuple[str, ...]] = [("XPENDING", stream, member.group) for stream in streams]
+        commands += [("XINFO", "CONSUMERS", stream, member.group) for stream in streams]
+        replies = server.execute_all(commands)
         for stream, reply, consumers in zip(streams, replies, replies[len(streams) :], strict=False):
             last = StreamId.parse(reply[2]) if reply[0] else MIN_ID
             has_consumer = any(consumer.text == member.consumer for consumer in consumers_in(consumers))
-            found[stream] = Evidence(pending=reply[0], last_pending=last, has_consumer=has_consumer)
-        return found
+            evidence[stream] = Evidence(pending=reply[0], last_pending=last, has_consumer=has_consumer)
+        return evidence
 
 
 def _repaired(run: RunState, begin: Offset, repair: Repair) -> RunState:
     """What a run knows when this is carried out."""
-    known = run.acknowledged
-    known = replace(known, marks=known.marks.without(repair.unmarked), covered=repair.covered or known.covered)
+    acknowledged = run.acknowledged
+    acknowledged = replace(
+        acknowledged, marks=acknowledged.marks.without(repair.unmarked), covered=repair.covered or acknowledged.covered
+    )
     account = run.account.forget(repair.forgotten)
-    return replace(run, acknowledged=known, account=account, moved=run.moved.after(begin, repair.begin))
+    return replace(run, acknowledged=acknowledged, account=account, moved=run.moved.after(begin, repair.begin))

@@ -1,4 +1,4 @@
-"""Committed entries leave their streams (onCommit), once every group has been given and has acknowledged them.
+"""Removing committed entries from their streams (onCommit), after every group has acknowledged them.
 
 The streams that a batch has entries of are swept (retention.sweep) when it is acknowledged. The first sweep of a run
 also takes all streams of the checkpoint, and all returned streams that the query reads: it removes what a crash has
@@ -36,7 +36,7 @@ class Removing:
         self._now = now
         self._limits = limits
         self._behind: set[str] = set()  # streams with entries that another group or consumer is not done with
-        self._next_look = 0.0
+        self._next_sweep = 0.0
 
     def due(self, up_to: Offset, is_first: bool) -> set[str]:
         """The streams to sweep now that all up to here is in the commit log and acknowledged, or is about to be.
@@ -51,34 +51,34 @@ class Removing:
         return {stream for stream in streams if self._sweeper_of(stream) is not None}
 
     def _forget(self) -> None:
-        """Take nothing for known: the server may be another one."""
-        self._behind, self._next_look = set(), 0.0
+        """Forget all streams: the server may be another one."""
+        self._behind, self._next_sweep = set(), 0.0
         for sweeper in (self._inputs, self._returned):
             if sweeper is not None:
                 sweeper.forget()
 
     def due_later(self) -> set[str]:
-        """The streams to look at again, with a batch or without."""
-        return self._behind.copy() if self._behind and self._now() >= self._next_look else set()
+        """Return the streams to sweep again, with a batch or without."""
+        return self._behind.copy() if self._behind and self._now() >= self._next_sweep else set()
 
     def seconds_until_due(self) -> float:
-        """How long until `due_later` has streams; inf if it has none."""
-        return self._next_look - self._now() if self._behind else math.inf
+        """Return the time until `due_later` has streams; inf if it has none."""
+        return self._next_sweep - self._now() if self._behind else math.inf
 
     def sweep(self, server: Server, up_to: Offset, due: Set[str]) -> None:
-        """Sweep these streams. Raises StreamStateError, ServerReplyError and kin."""
+        """Sweep these streams. Raises StreamStateError, ServerReplyError."""
         todo = sorted(due)
         for sweeper in (self._inputs, self._returned):
             mine = [stream for stream in todo if sweeper is not None and self._sweeper_of(stream) is sweeper]
             for start in range(0, len(mine), self._limits.sweep_streams):
-                some = mine[start : start + self._limits.sweep_streams]
-                swept = sweeper.sweep(server, some) if sweeper is not None else {}
-                self._behind -= {*some}
+                page = mine[start : start + self._limits.sweep_streams]
+                swept = sweeper.sweep(server, page) if sweeper is not None else {}
+                self._behind -= {*page}
                 self._behind |= {
-                    stream.decode() for stream, one in swept.items() if _is_behind(one, up_to[stream.decode()])
+                    stream.decode() for stream, readers in swept.items() if _is_behind(readers, up_to[stream.decode()])
                 }
-        if todo and self._behind and self._now() >= self._next_look:
-            self._next_look = self._now() + self._limits.lag_check
+        if todo and self._behind and self._now() >= self._next_sweep:
+            self._next_sweep = self._now() + self._limits.lag_check
 
     def dead_lettered(self, server: Server, stream: str) -> None:
         """Entries of the stream were acknowledged with their dead letters, outside of any batch."""

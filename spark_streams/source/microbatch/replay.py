@@ -1,4 +1,4 @@
-"""A batch again, after a restart: from the pending lists, held against what its offset says it held (FACTS S5)."""
+"""Replay of a batch after a restart: its pending entries, compared with the numbers in its offset (FACTS S5)."""
 
 from __future__ import annotations
 
@@ -31,24 +31,23 @@ class Replay:
     narrowed: bool = False
 
     def ranges(self, end: Offset) -> list[EntryRange]:
-        """The batch that ends here, claimed entries first. Raises DataLossError if some of it is gone and that is not
-        allowed."""
-        found: list[EntryRange] = []
-        for stream, some in end.claimed.items():
-            for claimed in some:
-                ranges = self._left_of(PendingRange(stream, MAX_ID, MIN_ID, claimed.consumer), claimed.count)
+        """Return the ranges of the batch that ends here, claimed entries first. Raises DataLossError."""
+        all_ranges: list[EntryRange] = []
+        for stream, claims in end.claimed.items():
+            for claimed in claims:
+                ranges = self._still_pending(PendingRange(stream, MAX_ID, MIN_ID, claimed.consumer), claimed.count)
                 if not self.narrowed:
                     self._compare(stream, claimed.count, ranges, f"that {claimed.consumer!r} had claimed")
-                found += ranges
+                all_ranges += ranges
         for stream, held in end.shares.items():
             if held.after < end[stream]:
                 if end.no_ack:
-                    known = end.counts.get(stream)
-                    is_counted = bool(end.counts) and not (known is not None and known.before)
-                    found += self._unlisted(stream, end[stream], held, is_counted)
+                    count = end.counts.get(stream)
+                    is_counted = bool(end.counts) and not (count is not None and count.before)
+                    all_ranges += self._unlisted(stream, end[stream], held, is_counted)
                 else:
-                    found += self._share(stream, held.after, end[stream], held)
-        return found
+                    all_ranges += self._share(stream, held.after, end[stream], held)
+        return all_ranges
 
     def _unlisted(self, stream: str, last: StreamId, held: Share, counted: bool) -> list[EntryRange]:
         """Nothing is pending (noAck): the stream itself has the batch. counted: whether the count is exact: it may be
@@ -58,25 +57,25 @@ class Replay:
         return [EntryRange(stream, held.after, last, held.count - lossy, owned=True, counted=counted)]
 
     def _share(self, stream: str, after: StreamId, last: StreamId, held: Share) -> list[EntryRange]:
-        found = self._left_of(PendingRange(stream, last, after), held.count, held.owned and not self.narrowed)
+        pending = self._still_pending(PendingRange(stream, last, after), held.count, held.owned and not self.narrowed)
         if self.narrowed:
-            return found
+            return pending
         if held.owned:
             # The range was all ours: the stream itself has the batch, whatever has become of the pending list.
-            if sum(entries.count for entries in found) == held.count:
-                return [replace(entries, owned=True) for entries in found]
+            if sum(entries.count for entries in pending) == held.count:
+                return [replace(entries, owned=True) for entries in pending]
             return [EntryRange(stream, after, last, held.count, owned=True)]
-        self._compare(stream, held.count, found, f"above {after} up to {last}")
-        return found
+        self._compare(stream, held.count, pending, f"above {after} up to {last}")
+        return pending
 
     def _is_trimmed(self, stream: str, after: StreamId) -> bool:
-        """Whether the stream has no entry up to this one any more, so that some above it may be gone, too."""
+        """Whether the stream no longer has an entry up to this one, so that some above it may be missing, too."""
         first = stream_states(self.server, [stream])[stream].first
         return first is None or first > after
 
-    def _left_of(self, ours: PendingRange, count: int, spare: bool = False) -> list[EntryRange]:
-        """What is still pending. Nothing is where the group is gone: an error, unless losses are allowed or the stream
-        has the entries to `spare`."""
+    def _still_pending(self, ours: PendingRange, count: int, spare: bool = False) -> list[EntryRange]:
+        """Return the entries that are still pending. If the group is missing, raise GroupMissingError or DataLossError,
+        unless losses are allowed or the stream has the entries (`spare`)."""
         try:
             return pending_ranges(self.server, self.member, [ours], self.size([count]), limits=self.limits)
         except (GroupMissingError, DataLossError):
@@ -84,8 +83,8 @@ class Replay:
                 raise
             return []
 
-    def _compare(self, stream: str, count: int, found: Sequence[EntryRange], which: str) -> None:
-        gone = count - sum(entries.count for entries in found)
-        if gone > 0:
-            what = f"of a batch of {count} {which} of group {self.member.group!r}"
-            self.losses.report(Finding(Kind.PENDING_TAKEN, stream, lost=gone, detail=what))
+    def _compare(self, stream: str, count: int, ranges: Sequence[EntryRange], origin: str) -> None:
+        missing = count - sum(entries.count for entries in ranges)
+        if missing > 0:
+            detail = f"of a batch of {count} {origin} of group {self.member.group!r}"
+            self.losses.report(Finding(Kind.PENDING_TAKEN, stream, lost=missing, detail=detail))

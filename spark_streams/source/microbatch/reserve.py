@@ -28,9 +28,9 @@ _SKIP = pack("CLIENT", "REPLY", "SKIP")
 
 @dataclass(frozen=True)
 class Wanted:
-    """most: how many entries of a stream to reserve; until: stop once the group has come to this id."""
+    """How many entries of a stream to reserve. until: stop when the group is at this ID."""
 
-    most: int
+    count: int
     until: StreamId
 
 
@@ -64,14 +64,14 @@ class Reserving:
             return part.ranges
 
         after = {stream: states[stream].last_delivered for stream in backlog}
-        ranges, left = take_in_parts(server, quota, backlog, after, turn, take, self.limits)
-        return Reserved(ranges, now), left
+        ranges, remaining_quota = take_in_parts(server, quota, backlog, after, turn, take, self.limits)
+        return Reserved(ranges, now), remaining_quota
 
     def is_worth_it(self, backlog: Mapping[str, int], quota: BatchQuota) -> bool:
         """Whether reserving the next batch, with this quota and backlog, takes long."""
-        left, there = sum(backlog.values()), sum(quota.within_stream_limits(backlog).values())
-        taken = there if quota.entries is None else min(there, quota.entries)
-        return taken >= self.limits.prefetch_entries and not self.admission.is_too_little(left)
+        waiting, admitted = sum(backlog.values()), sum(quota.within_stream_limits(backlog).values())
+        taken = admitted if quota.entries is None else min(admitted, quota.entries)
+        return taken >= self.limits.prefetch_entries and not self.admission.is_too_little(waiting)
 
 
 def reserve(
@@ -82,39 +82,40 @@ def reserve(
     step: int,
     limits: Limits = LIMITS,
 ) -> Reserved:
-    """Have up to the wanted entries delivered to our consumer.
+    """Have up to the wanted entries delivered to the query's consumer.
 
     states: the group of each wanted stream, read just before; step: entries of one command at most.
     Raises GroupMissingError, DataLossError, ServerError.
     """
     reserving = [_Reserving(stream, want, states[stream]) for stream, want in wanted.items()]
-    left = reserving
-    while left:
-        steps = _round(left, step, limits.reserve_round)
-        for (one, _), groups, consumers in _taken(server, member, steps):
-            after = read_group_state(server, member, one.stream, groups, consumers)
-            one.delivered(_range(one.stream, one.before, after), after)
-        for one in left:
-            if one.is_finished and one.got_nothing:
-                one.delivered(*_read_one_with_reply(server, member, one.stream, one.before))
-        left = [one for one in left if not one.is_finished]
+    unfinished = reserving
+    while unfinished:
+        steps = _round(unfinished, step, limits.reserve_round)
+        for (stream, _), groups, consumers in _taken(server, member, steps):
+            after = read_group_state(server, member, stream.stream, groups, consumers)
+            stream.delivered(_range(stream.stream, stream.before, after), after)
+        for stream in unfinished:
+            if stream.is_finished and stream.got_nothing:
+                stream.delivered(*_read_one_with_reply(server, member, stream.stream, stream.before))
+        unfinished = [stream for stream in unfinished if not stream.is_finished]
     return Reserved(
-        [entries for one in reserving for entries in one.ranges], {one.stream: one.now for one in reserving}
+        [entries for stream in reserving for entries in stream.ranges],
+        {stream.stream: stream.now for stream in reserving},
     )
 
 
 def _taken(
     server: Server, member: Membership, steps: Sequence[tuple[_Reserving, int]]
 ) -> list[tuple[tuple[_Reserving, int], Reply, Reply]]:
-    """Each step with the replies to its two questions; all servers work at the same time."""
+    """Send all steps, to all servers at once. Return each with the replies to its two XINFO commands."""
     parts = server.parts(steps, lambda step: step[0].stream)
-    for there, some in parts:
-        there.require_silence()
-        there.send(b"".join([_step(member, one.stream, count) for one, count in some]))
+    for connection, steps_of_server in parts:
+        connection.require_silence()
+        connection.send(b"".join([_step(member, reserving.stream, count) for reserving, count in steps_of_server]))
     taken = []
-    for there, some in parts:
-        replies = there.replies(2 * len(some))
-        taken += list(zip(some, replies[0::2], replies[1::2], strict=True))
+    for connection, steps_of_server in parts:
+        replies = connection.replies(2 * len(steps_of_server))
+        taken += list(zip(steps_of_server, replies[0::2], replies[1::2], strict=True))
     return taken
 
 
@@ -130,7 +131,7 @@ class _Reserving:
     def __post_init__(self) -> None:
         self.now = self.before
         self.ranges: list[EntryRange] = []
-        self.left = self.wanted.most
+        self.remaining = self.wanted.count
         self.is_finished = False
 
     def delivered(self, entries: EntryRange, after: GroupState) -> None:
@@ -141,16 +142,16 @@ class _Reserving:
         batch.
         """
         self.now = after
-        self.left -= entries.count
+        self.remaining -= entries.count
         if entries.count:
             self.before = after
             self.ranges.append(entries)
-        is_at_the_end = self.left <= 0 or after.last_delivered >= self.wanted.until
+        is_at_the_end = self.remaining <= 0 or after.last_delivered >= self.wanted.until
         self.is_finished |= entries.count == 0 or is_at_the_end
 
     @property
     def got_nothing(self) -> bool:
-        """Whether there should have been something to deliver."""
+        """Whether nothing was delivered, although the group is not at the end."""
         return not self.ranges and self.now.last_delivered < self.wanted.until
 
 
@@ -159,14 +160,14 @@ def _round(streams: Sequence[_Reserving], step: int, limit: int) -> list[tuple[_
     about `limit` entries."""
     steps: list[tuple[_Reserving, int]] = []
     for reserving in streams:
-        for done in range(0, min(reserving.left, limit), step):
-            count = min(reserving.left - done, step)
+        for done in range(0, min(reserving.remaining, limit), step):
+            count = min(reserving.remaining - done, step)
             steps.append((reserving, count))
             limit -= count
     return steps
 
 
-def _ask(member: Membership, stream: str, count: int) -> list[str | int]:
+def _xreadgroup(member: Membership, stream: str, count: int) -> list[str | int]:
     words: list[str | int] = ["XREADGROUP", "GROUP", member.group, member.consumer, "COUNT", count]
     return [*words, "STREAMS", stream, ">"]
 
@@ -175,7 +176,7 @@ def _step(member: Membership, stream: str, count: int) -> bytes:
     return b"".join(
         [
             _SKIP,
-            pack(*_ask(member, stream, count)),
+            pack(*_xreadgroup(member, stream, count)),
             pack("XINFO", "GROUPS", stream),
             pack("XINFO", "CONSUMERS", stream, member.group),
         ]
@@ -185,11 +186,11 @@ def _step(member: Membership, stream: str, count: int) -> bytes:
 def _read_one_with_reply(
     server: Server, member: Membership, stream: str, before: GroupState
 ) -> tuple[EntryRange, GroupState]:
-    """Nothing was delivered although there is more: read one entry with its reply, so that an error is heard.
+    """Read one entry with its reply, to get the error: nothing was delivered, although the group is not at the end.
 
-    Raises ServerReplyError and kin. No entry and no error: what is left of the stream was deleted, or others read it.
+    Raises ServerReplyError. If there is neither entry nor error, the entries were deleted, or other clients read them.
     """
-    server.execute(*_ask(member, stream, 1))
+    server.execute(*_xreadgroup(member, stream, 1))
     groups, consumers = server.pipeline([("XINFO", "GROUPS", stream), ("XINFO", "CONSUMERS", stream, member.group)])
     after = read_group_state(server, member, stream, groups, consumers)
     return _range(stream, before, after), after

@@ -29,7 +29,7 @@ class Moves:
     token: str = ""
     positions: Mapping[str, StreamId] = field(default_factory=dict)
 
-    def of(self, begin: Offset) -> Offset:
+    def apply_to(self, begin: Offset) -> Offset:
         """The checkpoint, with the positions that the run goes on from."""
         for stream, position in self.positions.items():
             begin = begin.with_position(stream, position) if begin.token == self.token else begin
@@ -37,9 +37,9 @@ class Moves:
 
     def after(self, begin: Offset, repaired: Offset) -> Moves:
         """The same, with those of this checkpoint, as a repair has left it."""
-        known = self.positions if begin.token == self.token else {}
-        moved = {stream: at for stream, at in repaired.positions.items() if at != begin[stream]}
-        return Moves(begin.token, {**known, **moved})
+        old_positions = self.positions if begin.token == self.token else {}
+        moved = {stream: position for stream, position in repaired.positions.items() if position != begin[stream]}
+        return Moves(begin.token, {**old_positions, **moved})
 
 
 @dataclass(frozen=True)
@@ -65,11 +65,11 @@ class RunState:
     def unknown(self) -> RunState:
         """The run knows nothing of the server any more. It keeps what no server can tell: the batch that its tasks may
         be reading is held until it is committed (at-most-once), and what was counted as lost is not counted again."""
-        known = self.acknowledged
-        kept = Acknowledged(marks=Marks(in_flight=known.marks.in_flight), covered=known.covered)
+        acknowledged = self.acknowledged
+        lasting = Acknowledged(marks=Marks(in_flight=acknowledged.marks.in_flight), covered=acknowledged.covered)
         return RunState(
             False,
-            acknowledged=kept,
+            acknowledged=lasting,
             admission=self.admission,
             turn=self.turn,
             account=self.account,

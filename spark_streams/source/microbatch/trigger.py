@@ -69,7 +69,7 @@ class Trigger:
         self._now = now
 
     def next(
-        self, server: Server, begin: Offset, most: int | None, run: RunState, save: Callable[[RunState], None]
+        self, server: Server, begin: Offset, limit: int | None, run: RunState, save: Callable[[RunState], None]
     ) -> Triggered:
         """The next batch, of at most `most` entries. If there is nothing to read, `begin` is acknowledged before this
         returns. begin: it is in Spark's commit log (docs/internals/facts.md, S4); run: what is known; save: keeps what
@@ -78,35 +78,37 @@ class Trigger:
         A batch of no entries is made if losses were counted that the checkpoint does not have yet."""
         state = self._observer.state_at(server, begin, run, save)
         save(state.run)
-        known = state.run.acknowledged
+        acknowledged = state.run.acknowledged
         if self._is_at_most_once:
-            known = self._acknowledging.hold(server, [s for s in state.groups if s not in begin.positions], known)
-        wish = Wish(secrets.token_hex(6), self._quota.with_entries(most), run.turn + 1, self._now())
+            acknowledged = self._acknowledging.hold_new_streams(
+                server, [s for s in state.groups if s not in begin.positions], acknowledged
+            )
+        wish = Wish(secrets.token_hex(6), self._quota.with_entries(limit), run.turn + 1, self._now())
         contents = self._contents.choose(server, state, wish)
         save(contents.run)
         if not contents:
-            if not known.includes(state.begin):
-                known, entries = self._acknowledging.now_counted(server, state.begin, known)
+            if not acknowledged.includes(state.begin):
+                acknowledged, entries = self._acknowledging.acknowledge_and_count(server, state.begin, acknowledged)
                 if state.above is None and entries < sum(group.ours for group in state.groups.values()):
                     # Other clients have handed us entries since the batch was made. Look once more, at the server:
                     # otherwise an AvailableNow run would end with these pending.
-                    return self.next(server, begin, most, contents.run.unknown(), save)
+                    return self.next(server, begin, limit, contents.run.unknown(), save)
             else:
-                self._acknowledging.idle(server, state.begin, known)
+                self._acknowledging.sweep_when_idle(server, state.begin, acknowledged)
             losses = self._batch_of_losses(state, contents, wish.token)
-            return Triggered(losses, self._remembered(state, contents, known))
+            return Triggered(losses, self._run_after(state, contents, acknowledged))
         end, ranges = self._end(state, contents, wish.token), contents.ranges
         if contents.claimed:
             ranges = self._contents.claimed_ranges(server, contents) + ranges
         if self._is_at_most_once and end.claimed:
-            known = self._acknowledging.hold_claimed(server, end, known)
+            acknowledged = self._acknowledging.hold_claimed(server, end, acknowledged)
         jobs: list[Job] = []
-        if not known.includes(state.begin):
-            known, jobs = self._acknowledging.begin(server, state.begin, known)
+        if not acknowledged.includes(state.begin):
+            acknowledged, jobs = self._acknowledging.acknowledge_in_background(server, state.begin, acknowledged)
         ahead = self._contents.ahead(state, contents, replace(wish, turn=wish.turn + 1))
         if self._losses.unlogged:  # also what was found missing since the batch was chosen
             end = end.with_lost(self._losses.logged())
-        return Triggered(end, self._remembered(state, contents, known), ranges, jobs, ahead)
+        return Triggered(end, self._run_after(state, contents, acknowledged), ranges, jobs, ahead)
 
     @property
     def _is_at_most_once(self) -> bool:
@@ -127,7 +129,7 @@ class Trigger:
         counts = contents.run.account.at_checkpoint(_remaining(state.above, contents))
         return end_of_batch(state.begin, contents, token, counts, self._options)
 
-    def _remembered(self, state: QueryState, contents: BatchContents, known: Acknowledged) -> RunState:
+    def _run_after(self, state: QueryState, contents: BatchContents, acknowledged: Acknowledged) -> RunState:
         """What the run knows when the trigger is over: the groups stand behind what it has reserved."""
         groups = state.groups
         stands = {stream: group.last_delivered for stream, group in groups.items()}
@@ -136,9 +138,9 @@ class Trigger:
             is_known=True,
             heads=state.heads,
             stands=stands | {entries.stream: entries.last for entries in contents.new},
-            acknowledged=known,
+            acknowledged=acknowledged,
             ahead=None,
-            admission=contents.run.admission.looked(bool(contents)),
+            admission=contents.run.admission.after_trigger(bool(contents)),
             turn=contents.run.turn + 1,
             account=contents.run.account.logged(),
             others_have_pending=any(other.pending for group in groups.values() for other in group.others),

@@ -590,7 +590,7 @@ def test_what_a_group_gives_again_is_acknowledged_with_its_batch(
     end = one.latestOffset(start, ALL)
     assert read(one, start, end) == [0, 1, 2]
     add(client, 1, first=3)
-    honest = Acknowledging.now
+    honest = Acknowledging.acknowledge
 
     def then_set_back(*arguments: Any) -> Any:
         known = honest(*arguments)
@@ -599,7 +599,7 @@ def test_what_a_group_gives_again_is_acknowledged_with_its_batch(
 
     one = reader(server, limits=NEVER_AHEAD)
     with monkeypatch.context() as patch:
-        patch.setattr(Acknowledging, "now", then_set_back)
+        patch.setattr(Acknowledging, "acknowledge", then_set_back)
         again = one.latestOffset(end, ALL)
     assert read(one, end, again) == [1, 2, 3]
     assert one.latestOffset(again, ALL) == again
