@@ -101,7 +101,7 @@ def _hardly_asks(
 ) -> Any:
     acknowledged = self._acknowledging.acknowledge(server, begin, run.acknowledged)
     account = run.account.forget(list(snapshot.groups))
-    found = self._now(server, list(snapshot.groups), snapshot.heads)
+    found = self._fetch_groups(server, list(snapshot.groups), snapshot.heads)
     return *found, replace(run, acknowledged=acknowledged, account=account)
 
 

@@ -226,7 +226,7 @@ class Reconciler:
             run = self._explain(server, begin, replace(snapshot, marks=marked.by_stream), run)
             save(run)
         acknowledged = self._acknowledging.acknowledge(server, begin, run.acknowledged)
-        heads, groups = self._fetch(server, streams, heads)
+        heads, groups = self._fetch_groups(server, streams, heads)
         # A group that was set back will deliver the entries above it again: they must not be pending twice.
         redelivered = [PendingRange(s, MAX_ID, state.last_delivered) for s, state in groups.items() if state.ours]
         redelivered += [
@@ -240,14 +240,14 @@ class Reconciler:
             floors = {stream: acknowledged.marks.floor(stream) for stream in streams}
             has_changed |= claim_handed_entries(server, member, groups, floors, secrets.token_hex(6), self._limits)
         if has_changed:
-            heads, groups = self._fetch(server, streams, heads)
+            heads, groups = self._fetch_groups(server, streams, heads)
         if self._no_ack:
             refuse_handed_entries(server, member, groups)
         elif not run.is_known:
             delete_empty_consumers(server, member, groups)
         return heads, groups, replace(run, acknowledged=acknowledged, ahead=None)
 
-    def _fetch(
+    def _fetch_groups(
         self, server: Server, streams: Sequence[str], cached_heads: Mapping[str, StreamState]
     ) -> tuple[dict[str, StreamState], dict[str, GroupState]]:
         """Return the streams and their groups. cached_heads: of the last fetch. Raises GroupMissingError,
