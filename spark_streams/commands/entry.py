@@ -36,7 +36,7 @@ def age(entry: str) -> str:
 
 
 def print_entry(title: str, entry: str, pairs: Iterable[tuple[bytes, bytes]], note: str = "") -> None:
-    """Print an entry, one line per field. title: stands before the ID; note: stands behind it.
+    """Print an entry, one line per field. title: before the ID; note: after it.
 
     Bytes that are not UTF-8 and terminal control characters are escaped. Long values are cut."""
     from spark_streams.model.printable import printable

@@ -7,7 +7,7 @@ import click
 from spark_streams.jobs.arguments import job_argument, job_options
 
 
-@click.command()
+@click.command(short_help="Run a Spark job of the package.")
 @job_argument
 @job_options
 @click.option("--submit", is_flag=True, help="Use spark-submit, like [spark] submit = true in the configuration.")

@@ -24,18 +24,18 @@ def check(facts: ServerFacts) -> list[Finding]:
 
 def _replica(facts: ServerFacts) -> Finding:
     host, port = facts.info.get("master_host", ""), facts.info.get("master_port", "")
-    where = f" of {host}:{port}" if host else ""
+    of_master = f" of {host}:{port}" if host else ""
     lost = " that is not connected to it" if facts.info.get("master_link_status") == "down" else ""
     if facts.config.get("replica-read-only") == "no":
         return Finding(
-            Level.DANGER, _ABOUT, f"a replica{where}{lost}, which accepts writes (replica-read-only no)",
+            Level.DANGER, _ABOUT, f"a replica{of_master}{lost}, which accepts writes (replica-read-only no)",
             "queries run, but the next full sync deletes everything that they have written here",
-            f"use the master's address in the URL{where.replace(' of', ':')}",
+            f"use the master's address in the URL{of_master.replace(' of', ':')}",
         )  # fmt: skip
     return Finding(
-        Level.DANGER, _ABOUT, f"a replica{where}{lost}",
+        Level.DANGER, _ABOUT, f"a replica{of_master}{lost}",
         "it refuses writes (READONLY): queries wait for a minute for it to become the master, then fail",
-        f"use the master's address in the URL{where.replace(' of', ':')}",
+        f"use the master's address in the URL{of_master.replace(' of', ':')}",
     )  # fmt: skip
 
 
@@ -75,7 +75,7 @@ def _behind(replicas: list[dict[str, str]]) -> list[Finding]:
 
 
 def _guard(facts: ServerFacts, count: int) -> Finding:
-    who = f"a master with {'1 replica' if count == 1 else f'{count} replicas'}"
+    master = f"a master with {'1 replica' if count == 1 else f'{count} replicas'}"
     if count == 0:
         return Finding(
             Level.NOTE, _ABOUT, "a master without replicas",
@@ -85,13 +85,13 @@ def _guard(facts: ServerFacts, count: int) -> Finding:
     required = facts.setting("min-replicas-to-write")
     if required == 0:
         return Finding(
-            Level.WARNING, _ABOUT, f"{who}, which accepts writes without a connected replica (min-replicas-to-write 0)",
+            Level.WARNING, _ABOUT, f"{master}, which accepts writes without a connected replica (min-replicas-to-write 0)",
             "if a replica then takes over, these writes are lost; a source reports the lost entries, a sink the "
             "batches that it was writing",
             "CONFIG SET min-replicas-to-write 1, and set option waitReplicas of the sink",
         )  # fmt: skip
-    how = "" if required is None else f", writes need {required}"
-    return Finding(Level.OK, _ABOUT, f"{who}{how}")
+    requirement = "" if required is None else f", writes need {required}"
+    return Finding(Level.OK, _ABOUT, f"{master}{requirement}")
 
 
 def _replicas(facts: ServerFacts) -> list[dict[str, str]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_streams.monitor.watch.failure import failure_of, is_an_entrys
+from spark_streams.monitor.watch.failure import failure_of, may_be_caused_by_entry
 
 PYTHON = """org.apache.spark.api.python.PythonException: [PYTHON_EXCEPTION] An exception was thrown \
 from the Python worker: Traceback (most recent call last):
@@ -65,6 +65,6 @@ def test_class_and_message(text: str, error: str, message: str) -> None:
 
 
 def test_what_no_entry_can_be_the_reason_of_is_known() -> None:
-    assert is_an_entrys(PYTHON)
-    assert is_an_entrys("x: [RSTREAM_DECODE] a value")
-    assert not is_an_entrys("x: [RSTREAM_SERVER_UNREACHABLE] no stream server answers")
+    assert may_be_caused_by_entry(PYTHON)
+    assert may_be_caused_by_entry("x: [RSTREAM_DECODE] a value")
+    assert not may_be_caused_by_entry("x: [RSTREAM_SERVER_UNREACHABLE] no stream server answers")

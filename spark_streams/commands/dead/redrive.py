@@ -68,9 +68,9 @@ def redrive(
     """Send dead letters of STREAM back to a stream, each exactly once, so that they are read again.
 
     A dead letter is written as an entry with its original fields, and deleted in the same transaction. The new entry
-    has one more field, dl.redriven, which counts the redrives. It goes to its original stream (dl.stream) if its group
-    (dl.group) exists there. Any other target must be named with --allow or --to. A redrive never writes to keys
-    rstream:*.
+    has one more field, dl.redriven, with the number of redrives and the ID of the dead letter. It goes to its original
+    stream (dl.stream) if its group (dl.group) exists there. Any other target must be named with --allow or --to. A
+    redrive never writes to keys rstream:*.
 
     All groups of the target stream receive the entry, including those that have processed it before. To avoid that,
     write to another stream with --to.

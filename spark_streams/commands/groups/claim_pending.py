@@ -41,7 +41,7 @@ def claim(
 ) -> None:
     """Hand pending entries of one consumer to another consumer of the group (XCLAIM). Delivery counts do not change.
 
-    Without --yes this is a dry run. --from must not be a running query. --to may be one: its next batch reads the
+    Without --yes this is a dry run. --from must not be a running query. --to may be one: its next batch reads the handed
     entries up to its committed position, with its existing checkpoint. Later entries stay with their consumer.
 
     \b

@@ -34,7 +34,7 @@ def lag(
 ) -> None:
     """Show how far each group is behind, in entries and in time (default: all groups of all streams).
 
-    Groups without a read in the last day stand last. --json keeps the order of the streams.
+    Groups without a read in the last day come last. --json keeps the order of the streams.
 
     \b
     lag       entries not yet delivered to the group (10,000+: counted only up to there,
@@ -63,10 +63,10 @@ def lag(
             named_streams(server, names, with_retry_streams=True),
             None if max_entries is None else max_entries + 1,
         )
-        where = str(server.address)
+        address = str(server.address)
     groups = [group_lag for group_lag in snapshot.groups if group is None or group_lag.group == group]
     if group is not None and not groups:
-        raise StreamStateError(f"no group {group!r} at {where} reads from these streams; rstream groups lists them")
+        raise StreamStateError(f"no group {group!r} at {address} reads from these streams; rstream groups lists them")
     checks = max_entries is not None or max_seconds is not None
     late_groups = [group_lag for group_lag in groups if _is_beyond(group_lag, max_entries, max_seconds)]
     if as_json:

@@ -73,10 +73,10 @@ def _consumers(names: tuple[str, ...], group: str | None, consumer: str | None, 
 
     with connect(url) as server:
         snapshot = survey(server, named_streams(server, names, with_retry_streams=True), counted=1)
-        where = str(server.address)
+        address = str(server.address)
     groups = [group_lag for group_lag in snapshot.groups if group is None or group_lag.group == group]
     if group is not None and not groups:
-        raise StreamStateError(f"no group {group!r} at {where} reads from these streams; rstream groups lists them")
+        raise StreamStateError(f"no group {group!r} at {address} reads from these streams; rstream groups lists them")
     # A holder None: released entries, which have no consumer.
     rows = [
         (group_lag, holder)

@@ -72,7 +72,7 @@ def tail(names: tuple[str, ...], follow: bool, count: int, group: str | None, ur
     show = _line if as_json else _Screen(by_name=len(names) != 1 or is_pattern(names[0]))
     address = address_of(url)
     ends = contextlib.suppress(KeyboardInterrupt)
-    with ends, _until_nobody_reads(), Session(address, "rstream tail", is_known=True) as session:
+    with ends, _ending_with_reader(), Session(address, "rstream tail", is_known=True) as session:
         run = Tail(names, count, group, session)
         # If the server does not answer before the first entry is printed, the command fails like other commands.
         with connect(address) as server:
@@ -235,7 +235,7 @@ def _line(seen: Seen | Pending) -> None:
 
 
 @contextlib.contextmanager
-def _until_nobody_reads() -> Iterator[None]:
+def _ending_with_reader() -> Iterator[None]:
     """End without an error if the reader of the output has closed it (`| head`)."""
     try:
         yield

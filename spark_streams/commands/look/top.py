@@ -57,7 +57,7 @@ def top(
     deliv/s   entries per second that are delivered to the group
     acked/s   entries per second that the group acknowledges
 
-    Groups are sorted by lag, the largest first. Groups without a read in the last day stand last. With --json the
+    The group that is furthest behind comes first, groups without a read in the last day come last. With --json the
     command prints one line for each snapshot. Nothing on the server changes.
 
     \b

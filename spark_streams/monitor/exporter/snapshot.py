@@ -26,7 +26,7 @@ Refused = Callable[[RStreamError], None]
 
 @dataclass(frozen=True)
 class NodeMemory:
-    """A server's memory in bytes. node: `host:port`; most: maxmemory, 0 where there is no limit."""
+    """A server's memory in bytes. node: `host:port`; limit: maxmemory, 0 if there is no limit."""
 
     node: str
     used: int

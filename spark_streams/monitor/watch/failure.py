@@ -20,7 +20,7 @@ def failure_of(text: str) -> Failure:
     return _python(text) or _java(text)
 
 
-def is_an_entrys(text: str) -> bool:
+def may_be_caused_by_entry(text: str) -> bool:
     """Whether an entry can be the cause of the error."""
     condition = _CONDITION.search(text)
     return condition is None or condition[1] in _ENTRYS

@@ -27,7 +27,7 @@ from spark_streams.errors import InvalidOptionError, OffsetError, UnsupportedErr
 from spark_streams.model.untyped import Json
 from spark_streams.monitor.exposition import Exposition
 from spark_streams.monitor.watch import log_lines
-from spark_streams.monitor.watch.failure import failure_of, is_an_entrys
+from spark_streams.monitor.watch.failure import failure_of, may_be_caused_by_entry
 from spark_streams.monitor.watch.lag_cache import LagCache
 from spark_streams.monitor.watch.notebook import NotebookTable, lag_table, query_table
 from spark_streams.monitor.watch.progress import offsets_in, read_progress
@@ -180,7 +180,7 @@ class Watch(StreamingQueryListener):
         query_id, run = str(event.id), str(event.runId)
         failure = None if event.exception is None else failure_of(event.exception)
         try:
-            if failure is not None and event.exception is not None and is_an_entrys(event.exception):
+            if failure is not None and event.exception is not None and may_be_caused_by_entry(event.exception):
                 self._note(query_id, run, failure)
         finally:
             with self._lock:
