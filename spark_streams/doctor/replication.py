@@ -85,7 +85,8 @@ def _guard(facts: ServerFacts, count: int) -> Finding:
     required = facts.setting("min-replicas-to-write")
     if required == 0:
         return Finding(
-            Level.WARNING, _ABOUT, f"{master}, which accepts writes without a connected replica (min-replicas-to-write 0)",
+            Level.WARNING, _ABOUT,
+            f"{master}, which accepts writes without a connected replica (min-replicas-to-write 0)",
             "if a replica then takes over, these writes are lost; a source reports the lost entries, a sink the "
             "batches that it was writing",
             "CONFIG SET min-replicas-to-write 1, and set option waitReplicas of the sink",
