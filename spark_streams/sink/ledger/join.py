@@ -11,6 +11,7 @@ the last step.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -186,12 +187,22 @@ class LedgerJoin:
         view.unclaimed, view.claims_read = Multiset(), 0
         view.unclaimed.add(np.frombuffer(view.carried, "<u8").astype(np.uint64))
         earlier = [part for part in parts if part.batch == batch.number and part.run != batch.run and part.has_marks]
-        replies = self._server.execute_all([("HVALS", view.keys.named(part.name)) for part in earlier])
-        for part, marks in zip(earlier, replies, strict=True):
+        runs = [run for run in view.head.runs if run != batch.run]
+        replies = self._server.execute_all([
+            *[("HVALS", view.keys.named(part.name)) for part in earlier],
+            *[("GET", view.keys.part("written", run)) for run in runs],  # after the marks: it may only decrease
+        ])  # fmt: skip
+        listed = Counter[str]()
+        for part, marks in zip(earlier, replies, strict=False):
             if not marks:
                 raise refusals.missing_marks(batch, view.shown, part.name)
             for mark in marks:
-                view.unclaimed.add(read_mark(mark)[0])
+                written, _ = read_mark(mark)
+                view.unclaimed.add(written)
+                listed[part.run] += len(written)
+        for run, count in zip(runs, replies[len(earlier) :], strict=True):
+            if number_in(count or b"0") > listed[run]:  # `parts` was deleted, and does not list all marks
+                raise refusals.missing_marks(batch, view.shown, f"{batch.number}:{run}")
         view.recovers = bool(view.carried or earlier)
         if view.recovers:
             view.read_claims(self._server)

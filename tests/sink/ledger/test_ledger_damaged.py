@@ -74,6 +74,22 @@ def test_marks_that_are_deleted_before_a_replay_are_named(server: Server, client
         write([frame(ROWS)], checked, batch_of(0))
 
 
+@pytest.mark.parametrize("others_write", [False, True], ids=["all", "some"])
+def test_a_list_of_marks_that_is_deleted_is_named(server: Server, client: redis.Redis, others_write: bool) -> None:
+    """The marks exist, and a replay would not find them. The list may have names that were added since."""
+    checked, batch = options(server.url, chunkSize="10"), batch_of(0)
+    with pytest.raises(KilledError):
+        write(dying([frame(ROWS[:40])]), checked, batch)
+    assert client.delete("rstream:sink:{out}:q:parts") == 1
+    if others_write:
+        with pytest.raises(KilledError):
+            write(dying([frame(ROWS[40:50])]), checked, batch, partition=1)
+    before = numbers(server)
+    with pytest.raises(LedgerError, match=r"has lost the marks '0:.*' of batch 0 .*: they were evicted or deleted"):
+        write([frame(ROWS)], checked, batch_of(0))
+    assert numbers(server) == before
+
+
 def test_a_job_whose_record_is_gone_is_over(server: Server, client: redis.Redis) -> None:
     checked = options(server.url, chunkSize="10")
     batch = begin_job(checked.address)
