@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tools.chaos.history import id_key
 from tools.key_copies import Command, copies, make_again
-from tools.simulation.model import EARLY, GIVEN_UP
+from tools.simulation.model import EARLY, GIVEN_UP, Entry
 from tools.simulation.once import OUT
 from tools.simulation.step import Step, part, pick
 from tools.simulation.world import World, is_ours
@@ -60,6 +60,7 @@ def restore(world: World, step: Step) -> None:
     if world.backup is None:
         return
     written = _in_sink(world)
+    world.model.excuse(_found_missing(world), "the server has lost what tasks noted of it")
     world.client.flushall()
     make_again(world.raw, world.backup.keys)
     _lost_by_the_sink(world, written)
@@ -77,6 +78,22 @@ def restore(world: World, step: Step) -> None:
         world.model.stream(name).suffers("server set back")
         world.births.changed(name)
     world.model.stream(OUT).suffers("server set back")
+
+
+def _found_missing(world: World) -> list[Entry]:
+    """Documented: entries of the last batch that were gone when its tasks read it, and are there again when the server
+    has come back. Only the notes of the tasks told of them, unless the tasks failed (without noAck and strict)."""
+    query = world.query
+    if not (query.is_lenient or "noAck" in query.options):
+        return []
+    begin = query.begin_of(len(query.offsets) - 1)
+    return [
+        one
+        for one in world.model.entries.values()
+        if one.gone
+        and one.n in world.backup.alive
+        and id_key(begin.get(one.stream, "0-0")) < one.key <= id_key(query.logged(one.stream))
+    ]
 
 
 def rollback(world: World, step: Step) -> None:

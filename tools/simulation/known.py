@@ -33,6 +33,9 @@ KNOWN: dict[str, str] = {
     r"^uncounted \| passed over .*group made anew .*once noAck": "a group is made anew while noAck is given up",
     r"^silent \| trimmed \| .*entries taken from us.*trimmed": "a shared group is set by hand, its stream trimmed",
     r"^silent \| trimmed \| .*checkpoint set back.*trimmed.* noAck$": "an older copy lacks how much its last batch had",
+    r"^(silent|uncounted) \| passed over \| after .*checkpoint set back.*evicted committed.*others read": (
+        "an older copy of the checkpoint of a shared group, and the commit mark is gone"
+    ),
     r"^(early|silent) .*entries given to us.*evicted committed": "entries are handed over, the commit mark is gone",
     r"^early \| after entries given to us\+others read \| strict plain$": (
         "entries are handed over within the range of a batch of a shared group that is not acknowledged yet"
