@@ -81,4 +81,4 @@ def test_named_writes_are_written_once(
     assert numbers(engine_server, "again") == Counter(range(21)) + Counter(range(20))
     with redis_server.client() as client:
         assert client.xpending("in", "g")["pending"] == 0
-    assert "is not that of the query which calls this function with batch 1" in (tmp_path / "other").read_text()
+    assert "does not belong to the query that calls this function with batch 1" in (tmp_path / "other").read_text()

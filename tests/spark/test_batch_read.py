@@ -196,5 +196,5 @@ def test_push_filters_in_a_session_that_does_not_push_is_an_error_that_names_the
 @pytest.mark.skipif(HAS_FILTERS, reason="this Spark has filters for Python sources")
 def test_push_filters_where_spark_has_none_is_refused(spark: SparkSession, server: Server, client: redis.Redis) -> None:
     add(client, 1)
-    with pytest.raises(AnalysisException, match=r"RSTREAM_UNSUPPORTED.*option pushFilters needs a Spark that"):
+    with pytest.raises(AnalysisException, match=r"RSTREAM_UNSUPPORTED.*option pushFilters needs Spark 4.1 or newer"):
         load(spark, server, "n INT", pushFilters="true").collect()

@@ -189,7 +189,7 @@ def test_what_a_stream_cannot_do_is_named(spark: SparkSession, server: Server, t
     with pytest.raises(Exception, match="RSTREAM_UNSUPPORTED.*cannot be overwritten"):
         frame.write.format("rstream").mode("overwrite").options(url=server.url, stream="s").save()
     with pytest.raises(
-        Exception, match="RSTREAM_INVALID_OPTION.*'group' is one of spark.readStream, not of spark.read"
+        Exception, match="RSTREAM_INVALID_OPTION.*'group' belongs to spark.readStream, not to spark.read"
     ):
         spark.read.format("rstream").options(url=server.url, streams="s", group="g").load().collect()
     with pytest.raises(Exception, match="RSTREAM_SCHEMA.*column 'v' is a VARIANT"):

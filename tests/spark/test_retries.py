@@ -143,5 +143,5 @@ def test_the_etl_job_tries_again_what_its_rules_refuse(spark: SparkSession, serv
 def test_letters_that_are_trimmed_cannot_wait(server: Server, tmp_path: Path) -> None:
     text = CONFIG.format(url=server.url, folder=tmp_path)
     text = text.replace('dead_letters.stream = "orders:dead"', 'dead_letters = {stream = "orders:dead", maxlen = 7}')
-    with pytest.raises(ConfigError, match="dead_letters.maxlen would trim what waits"):
+    with pytest.raises(ConfigError, match="dead_letters.maxlen would also trim rows that wait for a retry"):
         etl.body(Job("etl", tomllib.loads(text), Console(file=io.StringIO())))

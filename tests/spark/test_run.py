@@ -208,7 +208,7 @@ def test_a_query_that_ends_is_given_back_and_nothing_has_changed(
 def test_an_error_has_its_class_and_spark_s_words_only_on_request(
     spark: SparkSession, writer: Callable[..., DataStreamWriter], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spark_log_filter, "_LATE", 0.0)
+    monkeypatch.setattr(spark_log_filter, "_LATE_LOGS", 0.0)
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
     before = levels(spark)
     with pytest.raises(DecodeError) as caught:
@@ -231,7 +231,7 @@ def test_what_spark_logs_late_of_a_stop_is_not_shown(
     spark: SparkSession, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its scheduler is told asynchronously that no task of the query is to go on, and may warn that there is none."""
-    monkeypatch.setattr(spark_log_filter, "_LATE", 1.0)
+    monkeypatch.setattr(spark_log_filter, "_LATE_LOGS", 1.0)
     before = levels(spark)
     with server.client() as client:
         client.xadd("s", {"a": "1"})

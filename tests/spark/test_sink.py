@@ -203,7 +203,7 @@ def test_rows_name_their_stream(spark: SparkSession, server: Server) -> None:
         assert client.xrange("s3", count=1) == [("4-7", {"n": "3"})]
 
 
-WAY_OUT = r'RSTREAM_SCHEMA.*"_id"\)`\), rename them, or say `.option\("streamColumn", "_stream"\)`.*"idColumn", "_id"'
+WAY_OUT = r'RSTREAM_SCHEMA.*"_id"\)`\), rename them, or set `.option\("streamColumn", "_stream"\)`.*"idColumn", "_id"'
 
 
 def _filled(client: redis.Redis) -> str:
@@ -300,7 +300,7 @@ def test_named_writes_within_foreach_batch_are_written_once(
 
 def test_a_transaction_outside_of_foreach_batch_is_refused(spark: SparkSession, server: Server, tmp_path: Path) -> None:
     """It would promise what only a replayed micro-batch needs."""
-    with pytest.raises(InvalidOptionError, match="is called in no micro-batch: call it in the function"):
+    with pytest.raises(InvalidOptionError, match="is called in no micro-batch. Call it in the function"):
         spark_streams.transaction("x", spark.range(3), 0, "")
     with pytest.raises(PySparkException, match="option transaction='x' is only for writes within foreachBatch"):
         append(spark.range(3), server, "out", transaction="x")
