@@ -96,7 +96,7 @@ def test_a_redrive_lists_its_destinations_first(server: Server) -> None:
     forge(server, "pay\u202e[red]")
     shown = dead(server, "redrive", DEAD, "--dry-run").output
     first, s, pay, *_ = sorted(shown.splitlines()[:3], key=lambda line: not line.startswith("destination"))
-    assert first.split() == ["destination", "dead", "letters", "which"]
+    assert first.split() == ["destination", "dead", "letters", "action"]
     assert [line.split()[1] for line in (s, pay)] in (["3", "1"], ["1", "3"])
     assert "pay\\u202e[red]" in shown
     assert "1 stay: their group does not read that stream, or --allow does not name it" in shown

@@ -136,7 +136,7 @@ def test_list_says_what_has_come_back_and_is_not_acknowledged(server: Server) ->
         {"waits_in": BACK, "entries": 2, "stream": "s", "group": "g", "attempt": None, "due": None, "due_in": None}
     ]
     shown = dead(server, "list").output.splitlines()
-    assert shown[2].split() == [BACK, "2", "s", "g", "-", "has", "come", "back"]
+    assert shown[2].split() == [BACK, "2", "s", "g", "-", "returned"]
 
 
 def test_what_waits_is_shown_sent_back_and_purged_like_dead_letters(server: Server) -> None:

@@ -101,8 +101,8 @@ def test_it_holds_beside_the_other_thresholds(
         ({"retentionBytes": "lots"}, "such as 64mb, 512kb, 2gb"),
         ({"retentionBytes": "0"}, "above 0"),
         ({"trim": "minid", "retentionBytes": "1mb"}, "trim=minid needs option minId or retention"),
-        ({"trim": "acked", "streamTtl": "1h"}, "takes along what groups still need"),
-        ({"shards": "4", "shardBy": "k", "streamTtl": "1h"}, "a shard whose keys are quiet"),
+        ({"trim": "acked", "streamTtl": "1h"}, "loses entries that groups still need"),
+        ({"shards": "4", "shardBy": "k", "streamTtl": "1h"}, "a shard would expire"),
         ({"streamTtl": "5"}, "duration"),
     ],
 )
