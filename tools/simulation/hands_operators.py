@@ -106,8 +106,6 @@ def expel(world: World, step: Step) -> None:
         world.model.stream(name).suffers("our consumer deleted")
         # Documented: nobody can tell what others were given from what was given to us.
         if world.query.takes_a_batch and any(not is_ours(one) for one in world.see(name).consumers):
-            logged = id_key(world.query.logged(name))
-            some = [one for one in world.model.of(name, pending) if one.key > logged]
-            world.model.excuse(some, "deleted with our consumer while the query takes a batch")
+            world.model.excuse(world.model.of(name, pending), "deleted with our consumer while the query takes a batch")
         if not any(name in offset["streams"] for offset in world.query.offsets):  # only the pending list knew of them
             world.model.excuse(world.model.of(name, pending), "deleted with our consumer before a checkpoint")

@@ -214,6 +214,8 @@ class _Stream:
             return []
         if state.last_delivered <= self.logged:
             return []
+        if self.stream not in self.checkpoint.positions and state.counted and state.entries_read == count.read:
+            return []  # no batch has read the stream yet, and the group is where the query begins
         if self.evidence is None:
             return [Question(self.stream, Ask.PENDING, self.logged)]
         reached = max(self.logged, self.evidence.last_pending)

@@ -232,6 +232,24 @@ def test_a_group_that_is_set_forward_is_noticed(server: Server, client: redis.Re
 ONCE = {"delivery": "at-most-once"}
 
 
+@pytest.mark.parametrize("options", [{}, ONCE], ids=str)
+@pytest.mark.parametrize(("start", "added"), [("latest", 0), ("latest", 5), ("5-5", 0)])
+def test_a_stream_that_joins_the_list_and_is_not_read_yet_has_no_group_that_was_set_forward(
+    server: Server, client: redis.Redis, options: dict[str, str], start: str, added: int
+) -> None:
+    add(client, 30)
+    log = batches(reader(server, limits=NEVER_AHEAD, **options), 1)
+    for _ in range(added):
+        client.xadd("t", {"n": 0})
+    stop_all()
+    both = {"streams": "s,t", "startingOffsets": start, **options}
+    log = batches(reader(server, limits=NEVER_AHEAD, **both), 1, log[-1])
+    stop_all()
+    again = reader(server, limits=NEVER_AHEAD, **both)
+    client.xadd("t", {"n": 99})
+    assert sorted(n for batch in drain(again, 20, log[-1]) for n in batch) == [*range(20, 30), 99]
+
+
 @pytest.mark.parametrize("then", [ONCE, {}], ids=["at-most-once", "at-least-once"])
 @pytest.mark.parametrize("running", [True, False])
 def test_a_group_that_is_set_forward_under_an_at_most_once_query_is_noticed(
