@@ -64,4 +64,4 @@ def test_json_with_binary_fields_is_refused(
     settings = ("--set", "table.format=json", "--set", "table.fields=binary")
     assert call(monkeypatch, "archive", "--config", str(ROOT / "conf" / "archive.toml"), "--check", *settings) == 2
     said = capsys.readouterr().err
-    assert said.startswith('archive: [RSTREAM_CONFIG] table.format "json" cannot hold names of fields as bytes: take')
+    assert said.startswith('archive: [RSTREAM_CONFIG] table.format "json" cannot hold names of fields as bytes: ')
