@@ -1,8 +1,8 @@
-"""Who reads some streams: their groups, what is pending in them, and what running queries hold back beyond that.
+"""Readers of streams: their groups, the entries pending in them, and the entries that running queries hold back.
 
-A query's commit mark may hold entries whatever the group says (commit_mark): the query acknowledges them before they
-are processed (at-most-once). A mark without its consumer in the group does not count: a consumer
-that was deleted (XGROUP DELCONSUMER, DESTROY) holds nothing.
+The commit mark of an at-most-once query may hold entries that its group has acknowledged (commit_mark), because the
+query acknowledges entries before it processes them. A mark counts only if its consumer is in the group: a deleted
+consumer (XGROUP DELCONSUMER, DESTROY) holds nothing.
 """
 
 from __future__ import annotations
@@ -24,46 +24,46 @@ _Reader = tuple[bytes, bytes, bytes]  # stream, group, consumer
 
 
 @dataclass(frozen=True)
-class Standing:
-    """What the readers of one stream have come to. groups: all of them; oldest: the lowest entry that is pending in
-    one, None: nothing is; held: the entry above which a query holds back all, None: none does.
+class RetentionState:
+    """Positions of the readers of one stream. groups: all groups; oldest: the lowest pending entry, None if nothing is
+    pending; held: the entry above which a query holds back all entries, None if no query does.
 
-    Groups move forwards, so what it says is cautious a moment later, too. (One that is made anew or set back meanwhile
-    may miss entries, as it may after the removal.)"""
+    Groups move forwards, so the state is still safe a moment later. (A group that is created again or set back
+    meanwhile may miss entries, as it may after the removal.)"""
 
     groups: Sequence[GroupInfo]
     oldest: StreamId | None
     held: StreamId | None
 
     @property
-    def given(self) -> StreamId:
-        """All below this id was given to every group, and is held back by no query. There must be a group."""
-        given = min(_above(group.last_delivered) for group in self.groups)
-        return given if self.held is None else min(given, _above(self.held))
+    def delivered(self) -> StreamId:
+        """ID below which all entries were delivered to every group, and are held back by no query. Needs a group."""
+        delivered = min(_above(group.last_delivered) for group in self.groups)
+        return delivered if self.held is None else min(delivered, _above(self.held))
 
     @property
     def needed(self) -> StreamId:
-        """The lowest id that some group has still to be given or to acknowledge, or that a query holds back."""
-        return self.given if self.oldest is None else min(self.given, self.oldest)
+        """Lowest ID that is undelivered or unacknowledged in a group, or that a query holds back."""
+        return self.delivered if self.oldest is None else min(self.delivered, self.oldest)
 
 
 class Readers:
-    """Remembers whom it has met: what is asked of them travels with the next question for the groups, so that looking
-    again takes one round trip, as long as nobody is new."""
+    """Fetches the readers of streams. It remembers groups and consumers and asks for them together with the next
+    request, so that a further fetch takes one round trip if no reader is new."""
 
     def __init__(self) -> None:
         self._groups: set[_Group] = set()
         self._consumers: set[_Reader] = set()
 
-    def look(self, server: Server, streams: Sequence[bytes]) -> dict[bytes, Standing]:
-        """Per stream that exists how its readers stand. Raises StreamStateError, ServerReplyError.
+    def fetch(self, server: Server, streams: Sequence[bytes]) -> dict[bytes, RetentionState]:
+        """Return the state of each stream that exists. Raises StreamStateError, ServerReplyError.
 
-        What is pending in a group is asked for behind the group itself: what it is given in between is above where it
-        was seen to stand.
+        The pending entries of a group are fetched after the group itself: entries that are delivered in between are
+        above the position that was read.
         """
-        wanted = set(streams)
-        known_groups = sorted(group for group in self._groups if group[0] in wanted)
-        known_readers = sorted(reader for reader in self._consumers if reader[0] in wanted)
+        requested = set(streams)
+        known_groups = sorted(group for group in self._groups if group[0] in requested)
+        known_readers = sorted(reader for reader in self._consumers if reader[0] in requested)
         replies = iter(
             server.pipeline([
                 *[("XINFO", "GROUPS", stream) for stream in streams],
@@ -74,21 +74,24 @@ class Readers:
         groups = _read_groups(server, streams, [next(replies) for _ in streams])
         readers, oldest = _read_answers(server, known_groups, [next(replies) for _ in _questions(known_groups)])
         marks = dict(zip(known_readers, replies, strict=True))
-        there = {(stream, info.name) for stream, infos in groups.items() for info in infos}
-        new = sorted(there - set(known_groups))
-        more, older = _read_answers(server, new, server.pipeline(_questions(new)))
-        readers |= more
-        met = sorted(readers - set(known_readers))
-        marks |= dict(zip(met, server.execute_all([("GET", _key(reader)) for reader in met]), strict=True))
-        self._groups = (self._groups - set(known_groups)) | there
+        present_groups = {(stream, info.name) for stream, infos in groups.items() for info in infos}
+        new_groups = sorted(present_groups - set(known_groups))
+        readers_of_new, oldest_of_new = _read_answers(server, new_groups, server.pipeline(_questions(new_groups)))
+        readers |= readers_of_new
+        new_readers = sorted(readers - set(known_readers))
+        new_marks = server.execute_all([("GET", _key(reader)) for reader in new_readers])
+        marks |= dict(zip(new_readers, new_marks, strict=True))
+        self._groups = (self._groups - set(known_groups)) | present_groups
         self._consumers = (self._consumers - set(known_readers)) | readers
         held = _lowest_held(server, {reader: marks[reader] for reader in readers})
-        pending = _lowest_of([*oldest, *older])
-        return {stream: Standing(infos, pending.get(stream), held.get(stream)) for stream, infos in groups.items()}
+        pending = _lowest_of([*oldest, *oldest_of_new])
+        return {
+            stream: RetentionState(infos, pending.get(stream), held.get(stream)) for stream, infos in groups.items()
+        }
 
 
 def _questions(groups: Sequence[_Group]) -> list[tuple[str | bytes, ...]]:
-    """Who is in each group, and what is pending there."""
+    """Return the commands for the consumers and the pending entries of each group."""
     return [
         question
         for stream, group in groups
@@ -99,7 +102,7 @@ def _questions(groups: Sequence[_Group]) -> list[tuple[str | bytes, ...]]:
 def _read_groups(server: Server, streams: Sequence[bytes], replies: Sequence[Reply]) -> dict[bytes, list[GroupInfo]]:
     groups: dict[bytes, list[GroupInfo]] = {}
     for stream, reply in zip(streams, replies, strict=True):
-        if is_no_such_key(reply):  # deleted meanwhile
+        if is_no_such_key(reply):  # deleted in the meantime
             continue
         if isinstance(reply, ReplyError):
             raise server.error_of(reply, ("XINFO", "GROUPS", stream))
@@ -110,11 +113,11 @@ def _read_groups(server: Server, streams: Sequence[bytes], replies: Sequence[Rep
 def _read_answers(
     server: Server, groups: Sequence[_Group], replies: Sequence[Reply]
 ) -> tuple[set[_Reader], list[tuple[bytes, StreamId]]]:
-    """Who can be a query of ours, because its name is text; and of each stream the lowest entry pending in a group."""
+    """Return the consumers that may be queries (their names are text), and each stream's lowest pending entry."""
     readers: set[_Reader] = set()
     oldest: list[tuple[bytes, StreamId]] = []
     for question, reply in zip(_questions(groups), replies, strict=True):
-        if is_no_group(reply) or is_no_such_key(reply):  # let go meanwhile
+        if is_no_group(reply) or is_no_such_key(reply):  # deleted in the meantime
             continue
         if isinstance(reply, ReplyError):
             raise server.error_of(reply, question)
@@ -127,16 +130,16 @@ def _read_answers(
 
 
 def _lowest_held(server: Server, marks: Mapping[_Reader, Reply]) -> dict[bytes, StreamId]:
-    """Per stream the lowest entry above which a reader holds back all. marks: what each has said."""
+    """Return for each stream the lowest entry above which a reader holds back all entries. marks: of each reader."""
     positions = {reader: _held_by(server, reader, mark) for reader, mark in marks.items()}
     return _lowest_of([(reader[0], position) for reader, position in positions.items() if position is not None])
 
 
 def _lowest_of(ids: Sequence[tuple[bytes, StreamId]]) -> dict[bytes, StreamId]:
-    """Per stream the lowest of its ids."""
+    """Return the lowest ID of each stream."""
     lowest: dict[bytes, StreamId] = {}
-    for stream, one in ids:
-        lowest[stream] = min(one, lowest.get(stream, one))
+    for stream, entry_id in ids:
+        lowest[stream] = min(entry_id, lowest.get(stream, entry_id))
     return lowest
 
 
@@ -150,8 +153,8 @@ def _held_by(server: Server, reader: _Reader, mark: Reply) -> StreamId | None:
         stream, group, consumer = (name.decode("utf-8", "replace") for name in reader)
         raise StreamStateError(
             f"key {_key(reader).decode('utf-8', 'replace')!r} at {server.address} holds {mark[:50]!r}, which is no "
-            "commit mark that this version knows: nothing is trimmed. If a newer version wrote it, install that one "
-            "here; if the query is gone for good, delete its consumer "
+            "commit mark that this version knows: nothing is trimmed. If a newer version wrote it, install that "
+            "version here. If the query will not run again, delete its consumer "
             f"({delete_consumer_command(stream, group, consumer)})"
         )
     return parsed.held_above

@@ -1,37 +1,37 @@
-"""Removing what every group of a stream has been given and has acknowledged: onCommit=trim and onCommit=delete.
+"""Remove entries that every group of a stream has acknowledged: onCommit=trim and onCommit=delete.
 
     entries   █ █ █ █ █ · █ · · █ · · · · | ○ ○ ○ ○ ○ ○     █ acknowledged by all   · pending in some group
-                        ↑ needed            ↑ given         ○ not yet given to some group
+                        ↑ needed            ↑ delivered     ○ undelivered in some group
 
-trim    XTRIM MINID ~ needed: whole nodes, of a hundred entries or so each. The same on every server.
-delete  XTRIM MINID = needed: each of them. Where something is pending below `given`, and the server knows how to (Redis
-        since 8.2, the bundled engine), XTRIM MINID = given ACKED behind it: what is acknowledged between pending
-        entries goes, too.
+trim    XTRIM MINID ~ needed: whole nodes, of about a hundred entries each. The same on every server.
+delete  XTRIM MINID = needed: each entry. If entries below `delivered` are pending, and the server supports it (Redis
+        since 8.2, the bundled engine), XTRIM MINID = delivered ACKED follows: it also removes the acknowledged entries
+        between pending ones.
 
-Both cost what they remove, but for ACKED: it walks past all that is pending. That is measured, and where it takes long
-the next one is put off, so that it takes no more than a small part of the time; what it would have removed waits.
+The cost is that of the removed entries. Only ACKED also walks past all pending entries. Its time is measured, and the
+next one is postponed if it takes long, so that it uses a small share of the time.
 
-Nothing is remembered that matters: what one sweep has left (a crash, a server that went away), the next one finds.
+A sweep keeps no state that matters: the next sweep finds what a crash or an outage has left.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from spark_streams.retention.readers import Readers, Standing
+from spark_streams.retention.readers import Readers, RetentionState
 from spark_streams.wire.connection.connection import ReplyError
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.reply_errors import is_no_such_key, is_syntax_error
 
-_SHORT = 0.01  # seconds that walking past what is pending may always take
-_SHARE = 20  # else at most one part in so many of the time
+_SHORT = 0.01  # seconds: walking past pending entries may always take this long
+_SHARE = 20  # otherwise it takes at most this fraction (1/20) of the time
 
 Words = tuple[str | bytes, ...]
 
 
 class Sweeper:
-    """Sweeps streams, over any connection to their server. exactly: as `delete` does; now: a monotonic clock, in
-    seconds. Calls come one after the other."""
+    """Sweeps streams, over any connection to their server. exactly: as `delete` does; now: monotonic clock, in seconds.
+    Not thread-safe."""
 
     def __init__(self, exactly: bool, now: Callable[[], float]) -> None:
         self._exactly = exactly
@@ -39,34 +39,36 @@ class Sweeper:
         self.forget()
 
     def forget(self) -> None:
-        """Take nothing for known of the server: it may be another one."""
+        """Forget the readers and what the server supports: it may be another server."""
         self._readers = Readers()
         self._knows_acked: bool | None = None
         self._walk_again = 0.0
 
-    def sweep(self, server: Server, streams: Sequence[str]) -> dict[bytes, Standing]:
-        """How the readers of each stream stood. Two round trips, as long as no reader is new, and a third where
-        something is pending amid what is acknowledged.
+    def sweep(self, server: Server, streams: Sequence[str]) -> dict[bytes, RetentionState]:
+        """Sweep the streams and return the state of their readers before. Two round trips if no reader is new, and a
+        third if entries are pending between acknowledged ones.
 
-        A stream without groups is left alone: nobody has acknowledged anything. Raises StreamStateError,
-        ServerReplyError and kin.
+        A stream without groups is not swept: no group has acknowledged its entries. Raises StreamStateError,
+        ServerReplyError and its subclasses.
         """
-        looked = self._readers.look(server, [stream.encode() for stream in streams])
-        standings = {stream: standing for stream, standing in looked.items() if standing.groups}
-        _trim(server, [self._up_to(stream, one) for stream, one in standings.items()])
-        amid = [(stream, one) for stream, one in standings.items() if one.needed < one.given]
-        if self._exactly and amid and self._knows_acked is not False and self._now() >= self._walk_again:
-            self._walk(server, amid)
-        return standings
+        states = self._readers.fetch(server, [stream.encode() for stream in streams])
+        states = {stream: state for stream, state in states.items() if state.groups}
+        _trim(server, [self._up_to(stream, state) for stream, state in states.items()])
+        with_pending = [(stream, state) for stream, state in states.items() if state.needed < state.delivered]
+        if self._exactly and with_pending and self._knows_acked is not False and self._now() >= self._walk_again:
+            self._walk(server, with_pending)
+        return states
 
-    def _up_to(self, stream: bytes, standing: Standing) -> Words:
+    def _up_to(self, stream: bytes, state: RetentionState) -> Words:
         if self._exactly:
-            return ("XTRIM", stream, "MINID", "=", str(standing.needed))
-        return ("XTRIM", stream, "MINID", "~", str(standing.needed), "LIMIT", "0")
+            return ("XTRIM", stream, "MINID", "=", str(state.needed))
+        return ("XTRIM", stream, "MINID", "~", str(state.needed), "LIMIT", "0")
 
-    def _walk(self, server: Server, amid: Sequence[tuple[bytes, Standing]]) -> None:
-        """Remove what lies between pending entries."""
-        commands: list[Words] = [("XTRIM", stream, "MINID", "=", str(one.given), "ACKED") for stream, one in amid]
+    def _walk(self, server: Server, with_pending: Sequence[tuple[bytes, RetentionState]]) -> None:
+        """Remove the acknowledged entries between pending ones."""
+        commands: list[Words] = [
+            ("XTRIM", stream, "MINID", "=", str(state.delivered), "ACKED") for stream, state in with_pending
+        ]
         if self._knows_acked is None:
             self._knows_acked = not is_syntax_error(server.pipeline(commands[:1])[0])
         if not self._knows_acked:

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 from spark_streams.model.ids import MAX_ID, StreamId
 from spark_streams.options.sink_options import SinkOptions
-from spark_streams.retention.readers import Readers, Standing
+from spark_streams.retention.readers import Readers, RetentionState
 from spark_streams.sink.encode.chunks import Chunk
 from spark_streams.sink.trim.entry_sizes import EntrySizes
 from spark_streams.wire.connection.connection import ReplyError, pack
@@ -174,7 +174,7 @@ class AckedTrimmer:
         ServerReplyError and its subclasses, StreamStateError."""
         return sum(
             self._trim(stream, state, *threshold)
-            for stream, state in self._readers.look(self.server, streams).items()
+            for stream, state in self._readers.fetch(self.server, streams).items()
             if state.groups
             for threshold in self._thresholds(now, (max_entries or {}).get(stream))
         )
@@ -184,11 +184,11 @@ class AckedTrimmer:
         thresholds = self._trimming.thresholds(now, max_entries)
         return thresholds if thresholds or self._trimming.limits.max_bytes is not None else [("MINID", str(MAX_ID))]
 
-    def _trim(self, stream: bytes, state: Standing, kind: str, threshold: str) -> int:
+    def _trim(self, stream: bytes, state: RetentionState, kind: str, threshold: str) -> int:
         if state.held is None and self._knows_acked is not False:
             # No higher than what was delivered to every group when their state was read: a query that holds entries
             # back may have begun since.
-            bound = str(min(StreamId.parse(threshold), state.given)) if kind == "MINID" else threshold
+            bound = str(min(StreamId.parse(threshold), state.delivered)) if kind == "MINID" else threshold
             words = [*self._trimming.words(stream, kind, bound), "ACKED"]
             reply = self.server.pipeline([words])[0]
             if self._knows_acked is None:

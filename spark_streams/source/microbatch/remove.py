@@ -17,7 +17,7 @@ from collections.abc import Callable, Set
 from spark_streams.model.ids import StreamId
 from spark_streams.model.keys import is_returned
 from spark_streams.options.source_options import SourceOptions
-from spark_streams.retention.readers import Standing
+from spark_streams.retention.readers import RetentionState
 from spark_streams.retention.sweep import Sweeper
 from spark_streams.source.group.retries import Retries
 from spark_streams.source.limits import Limits
@@ -89,7 +89,7 @@ class Removing:
         return self._returned if is_returned(stream) else self._inputs
 
 
-def _is_behind(readers: Standing, position: StreamId) -> bool:
+def _is_behind(readers: RetentionState, position: StreamId) -> bool:
     """Whether some reader has still to acknowledge what the group was given, or to be given what is read up to here.
     The position alone does not tell: entries that were read through a claim stand anywhere."""
-    return readers.needed < readers.given or readers.needed <= position
+    return readers.needed < readers.delivered or readers.needed <= position

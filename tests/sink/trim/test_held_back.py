@@ -158,13 +158,13 @@ def test_looking_takes_one_round_trip_as_long_as_nobody_is_new(
 
         def trips() -> int:
             sent.clear()
-            readers.look(connection, [b"s", b"t"])
+            readers.fetch(connection, [b"s", b"t"])
             return len(sent)
 
         assert [trips(), trips(), trips()] == [3, 1, 1]
         client.xgroup_createconsumer("s", "g", "new")
         mark(client, "3-0 holds", consumer="new")
-        assert readers.look(connection, [b"s", b"t"])[b"s"].held is not None
+        assert readers.fetch(connection, [b"s", b"t"])[b"s"].held is not None
         assert [trips(), trips()] == [1, 1]
         client.xgroup_destroy("t", "g")
         assert [trips(), trips()] == [1, 1]
@@ -176,7 +176,7 @@ def test_a_query_that_begins_while_others_are_looked_at_loses_nothing(
     """Its group stands where it begins; it is given entries between the look and the trimming."""
     stream_of(client, 100)
     client.xgroup_create("s", "late", "40-0")
-    honest = Readers.look
+    honest = Readers.fetch
 
     def then_begins(self: Readers, *looked_at: Any) -> Any:
         found = honest(self, *looked_at)
@@ -184,7 +184,7 @@ def test_a_query_that_begins_while_others_are_looked_at_loses_nothing(
         client.xreadgroup("late", "spark", {"s": ">"}, noack=True)
         return found
 
-    monkeypatch.setattr(Readers, "look", then_begins)
+    monkeypatch.setattr(Readers, "fetch", then_begins)
     assert (trimmer.trim([b"s"], 0), first_of(client)) == (40, "41-0")
 
 
