@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from spark_streams.model.commit_mark import Mark
 from spark_streams.model.ids import MIN_ID, StreamId
 from spark_streams.source.findings.account import Books, Known, balance
-from spark_streams.source.findings.diagnosis import diagnose, explain
+from spark_streams.source.findings.diagnosis import Diagnosis, diagnose, explain
 from spark_streams.source.findings.finding import Finding, Kind
 from spark_streams.source.findings.group_state import GroupState, OtherConsumer
 from spark_streams.source.findings.remedies import Act, remedy_of
@@ -284,15 +284,15 @@ class World:
         counts = {} if one.count is None else {"s": one.count}
         return Offset("g", "spark", {"s": at(one.logged)}, {"s": Share(1, True, MIN_ID)}, token="t", counts=counts)
 
-    def answer(self, question: Question) -> Evidence:
-        """As a server answers it: it can count what is there."""
+    def answer(self, question: Question, evidence: Evidence) -> Evidence:
+        """Add the server's answer to what was answered before. The server can count what is there."""
         group = self.server.group
         if question.ask is Ask.PENDING:
             some = set() if group is None else group.pending | group.theirs
-            return Evidence(pending=len(some), last_pending=at(max((one for _, one in some), default=0)))
+            return evidence._replace(pending=len(some), last_pending=at(max((one for _, one in some), default=0)))
         above = sum(at(one) > question.position for one in self.server.there)
         has = any(at(one) == question.position for one in self.server.there)
-        return Evidence(has, None if has else self.server.added - above)
+        return evidence._replace(has_entry=has, up_to=self.server.added - above)
 
 
 # After these, a query does not simply go on.
@@ -363,12 +363,15 @@ def outcome_of(world: World, lenient: bool) -> Outcome:
     return Outcome(findings, stops, delivers, told or stops is not None, begin)
 
 
-def _asked(world: World, look: Callable[..., object], *given: object) -> Iterator[Finding]:
-    found = look(*given)
-    if found.questions:  # type: ignore[attr-defined]
-        found = look(*given, {one.stream: world.answer(one) for one in found.questions})  # type: ignore[attr-defined]
-        assert not found.questions, "asked again"  # type: ignore[attr-defined]
-    yield from found.findings  # type: ignore[attr-defined]
+def _asked(
+    world: World, examine: Callable[..., Diagnosis], snapshot: Snapshot, begin: Offset, run: Run
+) -> tuple[Finding, ...]:
+    """Return the findings of `diagnose` or `explain`, with an answer to each of its questions."""
+    evidence: dict[str, Evidence] = {}
+    while questions := examine(snapshot, begin, run, evidence).questions:
+        for question in questions:
+            evidence[question.stream] = world.answer(question, evidence.get(question.stream, Evidence()))
+    return examine(snapshot, begin, run, evidence).findings
 
 
 def _stops(findings: list[Finding], lenient: bool) -> Finding | None:

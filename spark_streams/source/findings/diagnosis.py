@@ -227,6 +227,12 @@ class _Stream:
             # one): another consumer has read what is not pending.
             return [self.finding(Kind.OTHERS_LEFT)] if is_short else []
         unknown = state.entries_read - count.read if state.counted and state.entries_read is not None else 0
+        if is_short and not state.counted and not count.before and self.head.added is not None:
+            # The client that set the group has dropped the server's count of entries read.
+            if self.evidence.up_to is None:
+                return [Question(self.stream, Ask.ENTRIES_UP_TO, state.last_delivered)]
+            if self.evidence.up_to == count.read:
+                return []  # it was set before the query began: the checkpoint's count has what lies in between
         if unknown > self.evidence.pending:
             # The group has read more entries than the checkpoint has and are pending.
             lost, kind = unknown - self.evidence.pending, Kind.CHECKPOINT_OLDER_UNMARKED

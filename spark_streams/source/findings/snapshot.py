@@ -51,7 +51,7 @@ class Question(NamedTuple):
 
 
 class Evidence(NamedTuple):
-    """An answer: the first two fields to ENTRIES_UP_TO, the others to PENDING."""
+    """An answer: the first two fields to ENTRIES_UP_TO, the others to PENDING. `explain` asks for both."""
 
     has_entry: bool = False  # the stream holds the entry at the position: then `up_to` is not counted
     up_to: int | None = None  # entries that the stream has ever had up to the position; None: unknown

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from spark_streams.model.ids import MAX_ID, MIN_ID, StreamId
 from spark_streams.options.source_options import SourceOptions
-from spark_streams.source.findings.count_entries import entries_up_to
+from spark_streams.source.findings.count_entries import count_read, entries_up_to
 from spark_streams.source.findings.data_loss import DataLoss
 from spark_streams.source.findings.diagnosis import Diagnosis, diagnose, explain
 from spark_streams.source.findings.finding import Start
@@ -264,7 +264,11 @@ class Reconciler:
         streams = [question.stream for question in explain(snapshot, begin, seen).questions]
         if not streams:
             return run
-        findings = explain(snapshot, begin, seen, self._pending(server, streams)).findings
+        evidence = self._pending(server, streams)
+        for stream, _, position in explain(snapshot, begin, seen, evidence).questions:
+            up_to = count_read(server, stream, snapshot.heads[stream], position)
+            evidence[stream] = evidence[stream]._replace(up_to=up_to or 0)
+        findings = explain(snapshot, begin, seen, evidence).findings
         self._losses.report(*findings)
         repair = repair_of(findings, begin, self._losses.allowed)
         set_groups_to(server, self._member, repair.moved)

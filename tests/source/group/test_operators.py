@@ -250,6 +250,25 @@ def test_a_stream_that_joins_the_list_and_is_not_read_yet_has_no_group_that_was_
     assert sorted(n for batch in drain(again, 20, log[-1]) for n in batch) == [*range(20, 30), 99]
 
 
+@pytest.mark.parametrize("position", [29, 49])
+def test_a_query_that_begins_with_pending_entries_below_its_group_skips_nothing(
+    server: Server, client: redis.Redis, position: int
+) -> None:
+    """The group was set forward before the query had a checkpoint: what lies in between is not the query's."""
+    ids = add(client, 50)
+    batches(reader(server, limits=NEVER_AHEAD), 1)
+    client.xreadgroup("g", "spark", {"s": ">"}, count=5)
+    client.xgroup_setid("s", "g", ids[position])
+    first = reader(server, limits=NEVER_AHEAD)
+    begin = first.initialOffset()
+    end = first.latestOffset(begin, TEN)
+    assert read(first, begin, end) == list(range(10, 15))
+    first.commit(end)
+    stop_all()
+    again = reader(server, limits=NEVER_AHEAD)
+    assert [n for batch in drain(again, 20, end) for n in batch] == list(range(position + 1, 50))
+
+
 @pytest.mark.parametrize("then", [ONCE, {}], ids=["at-most-once", "at-least-once"])
 @pytest.mark.parametrize("running", [True, False])
 def test_a_group_that_is_set_forward_under_an_at_most_once_query_is_noticed(
