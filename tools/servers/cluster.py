@@ -1,4 +1,4 @@
-"""Three masters and three replicas on free ports of the loopback address: started, killed, frozen, and slots moved."""
+"""Redis cluster of three masters and three replicas on loopback ports: start, kill and freeze nodes, move slots."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ MASTERS = REPLICAS = 3
 
 
 class RedisCluster:
-    """All six processes, by their ports; `url` is what a user would write.
+    """All six processes, by their ports. `url` is the URL that a user would configure.
 
-    keys: the folder of tests.certificates: the nodes speak TLS, to each other and on ports of their own to users, who
-    write `secured`; the ports that tests use stay plain. program: another server than the one that is installed.
+    keys: folder of tests.certificates. The nodes then use TLS among themselves, and on extra ports for clients
+    (`secured`). The ports that tests use stay without TLS. program: path of another redis-server.
     """
 
     def __init__(self, directory: Path, *options: str, keys: Path | None = None, program: Path | None = None) -> None:
@@ -47,16 +47,16 @@ class RedisCluster:
             raise
 
     def _begin(self) -> None:
-        """Three masters that have all slots, and a replica of each."""
+        """Start three masters that own all slots, and one replica of each master."""
         for _ in range(MASTERS + REPLICAS):
             self.join()
-        first, *others = self.ports
-        for port in others:
+        first, *other_ports = self.ports
+        for port in other_ports:
             self.command(first, "CLUSTER", "MEET", "127.0.0.1", port, self._bus[port])
         share = -(-SLOTS // MASTERS)
         for n in range(MASTERS):
             self.command(self.ports[n], "CLUSTER", "ADDSLOTSRANGE", n * share, min((n + 1) * share, SLOTS) - 1)
-        # A node that another one has only heard of stands in its list under a name that is no node's.
+        # Before two nodes have shaken hands, CLUSTER NODES lists the other node under a temporary ID.
         ids = {self.id_of(port) for port in self.ports}
 
         def have_met(port: int) -> bool:
@@ -69,18 +69,18 @@ class RedisCluster:
 
     @property
     def url(self) -> str:
-        """Three of the nodes."""
+        """URL that names three of the nodes."""
         return f"redis+cluster://{','.join(f'127.0.0.1:{port}' for port in self.ports[:3])}"
 
     def secured(self, login: str) -> str:
-        """The same by TLS, for a user. login: `name:password`."""
+        """Return the URL of the TLS ports for a user. login: `name:password`."""
         nodes = ",".join(f"127.0.0.1:{self._tls[port]}" for port in self.ports[:3])
-        own = f"ssl_certfile={self._keys}/client.pem&ssl_keyfile={self._keys}/client.key"
-        return f"rediss+cluster://{login}@{nodes}?ssl_ca_certs={self._keys}/ca.pem&{own}"
+        client_keys = f"ssl_certfile={self._keys}/client.pem&ssl_keyfile={self._keys}/client.key"
+        return f"rediss+cluster://{login}@{nodes}?ssl_ca_certs={self._keys}/ca.pem&{client_keys}"
 
     @property
     def server(self) -> Server:
-        """The same, for the helpers of other tests; it has no plain client."""
+        """Return the cluster as a `Server`, for the helpers of other tests."""
         return ClusterServer("redis", self.url)
 
     def client(self, port: int) -> redis.Redis:
@@ -96,58 +96,58 @@ class RedisCluster:
         return self._clients[port]
 
     def command(self, port: int, *words: Any) -> Any:
-        """One command to one process."""
+        """Send one command to one process, and return its reply."""
         return self.client(port).execute_command(*words)
 
     def flushed(self) -> None:
-        """Empty."""
+        """Delete all keys of all masters."""
         for port in self.masters():
             self.client(port).flushall()
 
-    # -- who is what -----------------------------------------------------------------------------------------------
+    # -- roles ---------------------------------------------------------------------------------------------------
 
-    def nodes(self, asked: int) -> dict[int, tuple[str, set[str], str]]:
-        """(id, flags, the master's id) of each node, by its port, as the asked one sees them."""
-        found = {}
-        for line in self.command(asked, "CLUSTER", "NODES").splitlines():
+    def nodes(self, reporting_port: int) -> dict[int, tuple[str, set[str], str]]:
+        """Return (ID, flags, ID of the master) of each node by port, as the node at `reporting_port` reports them."""
+        nodes = {}
+        for line in self.command(reporting_port, "CLUSTER", "NODES").splitlines():
             name, where, flags, master, *_ = line.split(" ")
             port = int(where.partition("@")[0].rpartition(":")[2])
-            found[port] = (name, set(flags.split(",")), master)
-        return found
+            nodes[port] = (name, set(flags.split(",")), master)
+        return nodes
 
     def id_of(self, port: int) -> str:
-        """A node's name."""
+        """Return the ID of a node."""
         return str(self.command(port, "CLUSTER", "MYID"))
 
     def masters(self) -> list[int]:
-        """Those that have slots, as a node sees it that answers."""
+        """Return the ports of the masters that own slots, as the first node that answers reports them."""
         for port in self.ports:
             if self._processes[port].poll() is None and port not in self._frozen:
                 with contextlib.suppress(redis.RedisError):
-                    told = self.command(port, "CLUSTER", "SLOTS")
-                    return list(dict.fromkeys(int(one[2][1]) for one in told))
+                    slot_ranges = self.command(port, "CLUSTER", "SLOTS")
+                    return list(dict.fromkeys(int(slot_range[2][1]) for slot_range in slot_ranges))
         raise AssertionError("no node answers")
 
     def owner(self, key: str) -> int:
-        """The port of the master that has this key's slot."""
+        """Return the port of the master that owns this key's slot."""
         return self.owner_of_slot(slot_of(key.encode()))
 
     def owner_of_slot(self, slot: int) -> int:
-        """The same for a slot: what the node itself says, or, where it is away, another one."""
-        told = []
+        """Return the port of the slot's owner. The owner's own report wins over the reports of other nodes."""
+        owners = []
         for port in self.ports:
             if self._processes[port].poll() is None and port not in self._frozen:
                 with contextlib.suppress(redis.RedisError):
                     for first, last, master, *_ in self.command(port, "CLUSTER", "SLOTS"):
                         if first <= slot <= last:
-                            told.append((port, int(master[1])))
-        assert told, f"nobody has slot {slot}"
-        return next((owner for port, owner in told if owner == port), told[0][1])
+                            owners.append((port, int(master[1])))
+        assert owners, f"no node owns slot {slot}"
+        return next((owner for port, owner in owners if owner == port), owners[0][1])
 
-    # -- what happens to them ---------------------------------------------------------------------------------------
+    # -- faults and changes ----------------------------------------------------------------------------------------
 
     def join(self) -> int:
-        """One more node, alone."""
+        """Start one more node, which no other node knows. Return its port."""
         port, bus, tls = free_port(), free_port(), free_port()
         self._bus[port], self._tls[port] = bus, tls
         self.ports.append(port)
@@ -155,34 +155,37 @@ class RedisCluster:
         return port
 
     def meet(self) -> int:
-        """One more node, which the others know: a master that has no slot yet."""
+        """Add one more master to the cluster, without slots. Return its port."""
         port = self.join()
         self.command(self.ports[0], "CLUSTER", "MEET", "127.0.0.1", port, self._bus[port])
-        until(lambda: all(len(self.nodes(one)) == len(self.ports) for one in self.ports), "the nodes did not meet")
+        until(
+            lambda: all(len(self.nodes(node_port)) == len(self.ports) for node_port in self.ports),
+            "the nodes did not meet",
+        )
         until(lambda: "cluster_state:ok" in self.command(port, "CLUSTER", "INFO"), "the new node sees no cluster")
         return port
 
     def leave(self, port: int) -> None:
-        """The others forget this node, which has no slot, and it ends."""
+        """Stop a node that owns no slot, and remove it from the other nodes' lists."""
         name = self.id_of(port)
         self.kill(port)
         self.ports.remove(port)
         del self._processes[port]
-        for one in self.ports:
-            self.command(one, "CLUSTER", "FORGET", name)
+        for node_port in self.ports:
+            self.command(node_port, "CLUSTER", "FORGET", name)
 
     def kill(self, port: int) -> None:
-        """SIGKILL, when the replicas that follow it have all that it has."""
+        """Send SIGKILL after the node's replicas have caught up."""
         let_replicas_catch_up(self.client(port))
         self._processes[port].kill()
         self._processes[port].wait()
 
     def is_running(self, port: int) -> bool:
-        """Whether the process lives, frozen or not."""
+        """Whether the process runs, frozen or not."""
         return self._processes[port].poll() is None
 
     def freeze(self, port: int) -> None:
-        """SIGSTOP, likewise."""
+        """Send SIGSTOP after the node's replicas have caught up."""
         let_replicas_catch_up(self.client(port))
         self._frozen.add(port)
         self._processes[port].send_signal(signal.SIGSTOP)
@@ -203,7 +206,7 @@ class RedisCluster:
             self.command(before, "MIGRATE", "127.0.0.1", to, keys[0], 0, 5000)
         for port in (to, before):
             self.command(port, "CLUSTER", "SETSLOT", slot, "NODE", names[to])
-        # Nodes that have not heard of a move when the next one begins may take the old owner's word for the new one's.
+        # A node that missed this move when the next move begins may accept the old owner's claim to the slot.
         until(lambda: self._is_agreed(slot, to), f"nodes do not agree on slot {slot}")
 
     def move_at_once(self, slot: int, to: int) -> None:
@@ -218,11 +221,11 @@ class RedisCluster:
         until(lambda: self._is_agreed(slot, to), f"slot {slot} did not move")
 
     def _moves_at_once(self) -> str | None:
-        told = " ".join(self.command(self.ports[0], "CLUSTER", "HELP"))
-        return next((word for word in ("MIGRATION", "MIGRATESLOTS") if f" {word} " in told), None)
+        help_text = " ".join(self.command(self.ports[0], "CLUSTER", "HELP"))
+        return next((word for word in ("MIGRATION", "MIGRATESLOTS") if f" {word} " in help_text), None)
 
     def _is_agreed(self, slot: int, owner: int) -> bool:
-        """Whether all nodes that answer name this one as the slot's owner, and have heard of its newest epoch."""
+        """Whether all nodes that answer report this owner of the slot, and the same epoch."""
         epochs = set()
         for port in self.ports:
             if self._processes[port].poll() is None and port not in self._frozen:
@@ -234,11 +237,11 @@ class RedisCluster:
         return len(epochs) == 1
 
     def healthy(self) -> None:
-        """Start again what is not running, and wait until all agree."""
+        """Start the nodes that do not run, and wait until all nodes report the same healthy cluster."""
         for port, process in self._processes.items():
             if process.poll() is not None:
                 self._start(port)
-        until(self._is_whole, "the cluster did not come together again", 60)
+        until(self._is_whole, "the cluster did not become healthy again", 60)
 
     def _is_whole(self) -> bool:
         views = []
@@ -251,14 +254,14 @@ class RedisCluster:
         if any(set(flags) - {"master", "slave"} for _, flags, _ in views[0]):
             return False
         for port in self.masters():
-            told = self.client(port).info("replication")
-            states = [told[f"slave{n}"]["state"] for n in range(told["connected_slaves"])]
+            replication = self.client(port).info("replication")
+            states = [replication[f"slave{n}"]["state"] for n in range(replication["connected_slaves"])]
             if states != ["online"]:
                 return False
         return len(self.masters()) == MASTERS
 
     def stop(self) -> None:
-        """End all, whatever state they are in."""
+        """Stop all processes, frozen ones included."""
         for process in self._processes.values():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process.pid, signal.SIGCONT)
@@ -293,20 +296,20 @@ class RedisCluster:
 
 
 class ClusterServer(Server):
-    """The address of a cluster; a client finds the node of each key."""
+    """Address of a cluster. Its client finds the node of each key."""
 
     def client(self, **options: Any) -> Any:
-        named = [one.split(":") for one in self.url.rpartition("/")[2].split(",")]
-        nodes = [redis.cluster.ClusterNode(*one) for one in named]
+        addresses = [address.split(":") for address in self.url.rpartition("/")[2].split(",")]
+        nodes = [redis.cluster.ClusterNode(*address) for address in addresses]
         key = (self.url, *sorted(options.items()))
-        if key not in _clients:  # to make one takes longer than what it is for
+        if key not in _clients:  # a new client takes longer than the commands that a test sends
             _clients[key] = _KeptClient(startup_nodes=nodes, **{"protocol": 2, **options})
         return _clients[key]
 
 
 class _KeptClient(redis.RedisCluster):
     def close(self) -> None:
-        """It is used again."""
+        """Do nothing: the client is used again."""
 
 
 _clients: dict[tuple[Any, ...], _KeptClient] = {}
@@ -314,10 +317,10 @@ _clients: dict[tuple[Any, ...], _KeptClient] = {}
 
 @contextlib.contextmanager
 def running_cluster(*options: str, keys: Path | None = None, program: Path | None = None) -> Iterator[RedisCluster]:
-    """All of them, stopped at the end."""
+    """Start a cluster, and stop it at the end."""
     with tempfile.TemporaryDirectory(prefix="rstream-cluster-") as directory:
-        made = RedisCluster(Path(directory), *options, keys=keys, program=program)
+        cluster = RedisCluster(Path(directory), *options, keys=keys, program=program)
         try:
-            yield made
+            yield cluster
         finally:
-            made.stop()
+            cluster.stop()

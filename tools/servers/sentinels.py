@@ -1,4 +1,4 @@
-"""One master, two replicas, three sentinels on free ports of the loopback address: started, killed, frozen, healed."""
+"""One master, two replicas, three sentinels on loopback ports: start, kill, freeze and restart them."""
 
 from __future__ import annotations
 
@@ -18,36 +18,39 @@ from tools.servers.server import Server, free_port, redis_server_path
 
 NAME = "main"
 DOWN_AFTER = 1.0  # seconds of silence, then a master counts as down
-_HELD = 5_000  # milliseconds that writers wait at most for replicas
-_WITHIN = 30.0  # seconds for anything on a busy machine
+_HELD = 5_000  # milliseconds: the longest time that writers wait for replicas
+_WITHIN = 30.0  # seconds: enough for every condition, on a busy machine, too
 
 
-def until(what: Callable[[], object], why: str, within: float = _WITHIN) -> None:
-    """Wait for it; errors of a server that is away are no answer."""
+def until(condition: Callable[[], object], message: str, within: float = _WITHIN) -> None:
+    """Wait until the condition is true; a Redis error counts as false. AssertionError after `within` seconds."""
     deadline = time.monotonic() + within
     while True:
         with contextlib.suppress(redis.RedisError):
-            if what():
+            if condition():
                 return
-        assert time.monotonic() < deadline, why
+        assert time.monotonic() < deadline, message
         time.sleep(0.02)
 
 
 def let_replicas_catch_up(client: redis.Redis) -> None:
-    """Of a master that is about to be lost. Its writers wait meanwhile: on a busy machine a replica is seconds behind,
-    and what it lacks is lost with the master, whoever writes. (Losses have tests of their own.)"""
+    """Wait until the replicas of this master have all its writes; pause its writers meanwhile.
+
+    On a busy machine a replica is seconds behind. Writes that it lacks are lost when the master is killed, and such
+    losses have tests of their own.
+    """
     client.execute_command("CLIENT", "PAUSE", _HELD, "WRITE")
     offset = client.info("replication")["master_repl_offset"]
 
-    def has_all(told: dict[str, Any]) -> bool:
-        replicas = [told[f"slave{n}"] for n in range(told["connected_slaves"])]
-        return all(one["offset"] >= offset for one in replicas if one["state"] == "online")
+    def has_all(replication: dict[str, Any]) -> bool:
+        replicas = [replication[f"slave{n}"] for n in range(replication["connected_slaves"])]
+        return all(replica["offset"] >= offset for replica in replicas if replica["state"] == "online")
 
     until(lambda: has_all(client.info("replication")), "the replicas do not keep up", _HELD / 1000)
 
 
 class Sentinels:
-    """All six processes. The servers by their ports; `url` is what a user would write."""
+    """All six processes, by their ports. `url` is the URL that a user would configure."""
 
     def __init__(self, directory: Path, *options: str) -> None:
         self._directory = directory
@@ -65,12 +68,12 @@ class Sentinels:
 
     @property
     def url(self) -> str:
-        """All sentinels, and the name of the master."""
+        """URL of all sentinels, with the name of the master."""
         return f"redis+sentinel://{','.join(f'127.0.0.1:{port}' for port in self.sentinels)}/{NAME}"
 
     @property
     def server(self) -> Server:
-        """The same, for the helpers of other tests; it has no plain client."""
+        """Return the address as a `Server`, for the helpers of other tests."""
         return Server("redis", self.url)
 
     def client(self, port: int, user: str | None = None, password: str | None = None) -> redis.Redis:
@@ -86,7 +89,7 @@ class Sentinels:
         )
 
     def master(self) -> int:
-        """The port that the first sentinel which answers names."""
+        """Return the master's port, as the first sentinel that answers reports it."""
         for port in self.sentinels:
             with contextlib.suppress(redis.RedisError), self.client(port) as client:
                 return int(client.execute_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", NAME)[1])
@@ -94,14 +97,14 @@ class Sentinels:
 
     @contextlib.contextmanager
     def direct(self) -> Iterator[redis.Redis]:
-        """A plain client of the master of now."""
+        """Open a plain client of the present master."""
         with self.client(self.master()) as client:
             yield client
 
-    # -- what happens to them -----------------------------------------------------------------------------------
+    # -- faults and changes ------------------------------------------------------------------------------------
 
     def kill(self, port: int) -> None:
-        """SIGKILL, when its replicas have all that it has."""
+        """Send SIGKILL; if it is a server, after its replicas have caught up."""
         if port not in self.sentinels:
             with self.client(port) as client:
                 let_replicas_catch_up(client)
@@ -109,7 +112,7 @@ class Sentinels:
         self._processes[port].wait()
 
     def freeze(self, port: int) -> None:
-        """SIGSTOP, likewise."""
+        """Send SIGSTOP; if it is a server, after its replicas have caught up."""
         if port not in self.sentinels:
             with self.client(port) as client:
                 let_replicas_catch_up(client)
@@ -119,23 +122,23 @@ class Sentinels:
         self._processes[port].send_signal(signal.SIGCONT)
 
     def fail_over(self) -> None:
-        """SENTINEL FAILOVER: the master lives, and is replaced."""
+        """Replace the running master by SENTINEL FAILOVER."""
         with self.client(self.sentinels[0]) as client:
             until(lambda: _allowed(client), "the failover was refused")
 
     def healthy(self) -> int:
-        """Start again what is not running, and wait until all agree: the port of the master."""
+        """Start the processes that do not run, and wait until all agree. Return the master's port."""
         for port, process in self._processes.items():
             if process.poll() is not None:
                 if port in self.sentinels:
                     self._start_sentinel(port)
                 else:
                     self._start(port, "--replicaof", "127.0.0.1", str(self.master()))
-        until(self._is_whole, "the servers did not come together again")
+        until(self._is_whole, "the sentinels and servers did not become healthy again")
         return self.master()
 
     def stop(self) -> None:
-        """End all, whatever state they are in."""
+        """Stop all processes, frozen ones included."""
         for process in self._processes.values():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process.pid, signal.SIGCONT)
@@ -147,22 +150,22 @@ class Sentinels:
         for port in self.sentinels:
             with self.client(port) as client:
                 state = client.execute_command("SENTINEL", "MASTERS")[0]
-                told = dict(zip(state[::2], state[1::2], strict=True)) if isinstance(state, list) else state
-                named.add((told["port"], told["config-epoch"], told["flags"]))
-                replicas, others = int(told["num-slaves"]), int(told["num-other-sentinels"])
-                if (replicas, others) != (2, 2):
+                master = dict(zip(state[::2], state[1::2], strict=True)) if isinstance(state, list) else state
+                named.add((master["port"], master["config-epoch"], master["flags"]))
+                replicas, other_sentinels = int(master["num-slaves"]), int(master["num-other-sentinels"])
+                if (replicas, other_sentinels) != (2, 2):
                     return False
         if len(named) > 1 or next(iter(named))[2] != "master":
             return False
         with self.direct() as client:
-            told = client.info("replication")
-            states = [told[f"slave{n}"]["state"] for n in range(told["connected_slaves"])]
-            return told["role"] == "master" and states == ["online", "online"]
+            replication = client.info("replication")
+            states = [replication[f"slave{n}"]["state"] for n in range(replication["connected_slaves"])]
+            return replication["role"] == "master" and states == ["online", "online"]
 
     # -- processes ----------------------------------------------------------------------------------------------
 
     def _configure(self, port: int) -> None:
-        """failover-timeout: the next one is allowed after twice that."""
+        """Write the configuration of a sentinel. The next failover is allowed after twice failover-timeout."""
         (self._directory / f"{port}.conf").write_text(
             f"port {port}\nbind 127.0.0.1\ndir {self._directory}\n"
             f"sentinel monitor {NAME} 127.0.0.1 {self.servers[0]} 2\n"
@@ -193,7 +196,9 @@ def _allowed(client: redis.Redis) -> bool:
     try:
         client.execute_command("SENTINEL", "FAILOVER", NAME)
     except redis.ResponseError as error:
-        if not str(error).startswith(("INPROG", "NOGOODSLAVE")):  # one has just been, or no replica is good enough yet
+        if not str(error).startswith(
+            ("INPROG", "NOGOODSLAVE")
+        ):  # a failover runs or has just ended, or no replica is suitable yet
             raise
         return False
     return True
@@ -201,10 +206,10 @@ def _allowed(client: redis.Redis) -> bool:
 
 @contextlib.contextmanager
 def running_sentinels(*options: str) -> Iterator[Sentinels]:
-    """All of them, stopped at the end. options: of the servers."""
+    """Start all six processes, and stop them at the end. options: of the servers."""
     with tempfile.TemporaryDirectory(prefix="rstream-sentinel-") as directory:
-        made = Sentinels(Path(directory), *options)
+        sentinels = Sentinels(Path(directory), *options)
         try:
-            yield made
+            yield sentinels
         finally:
-            made.stop()
+            sentinels.stop()

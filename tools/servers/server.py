@@ -20,8 +20,8 @@ from typing import IO, Any
 import pytest
 import redis
 
-_NOT_GIVEN_AWAY = (10_240, 32_768)  # ports that Linux, macOS and Windows do not give to who asks for any
-_chance = random.SystemRandom()  # not by a seed, with which pytests beside this one would take the same
+_PORTS_FOR_TESTS = (10_240, 32_768)  # Linux, macOS and Windows assign none of these ports by themselves
+_chance = random.SystemRandom()  # no seed: pytest processes that run in parallel must draw different ports
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Served(Server):
     file: IO[bytes]
 
     def log(self) -> str:
-        """What it has logged so far."""
+        """Return the log so far."""
         size = os.fstat(self.file.fileno()).st_size
         return os.pread(self.file.fileno(), size, 0).decode()
 
@@ -58,19 +58,19 @@ class Served(Server):
 
 
 def counts_entries(client: redis.Redis) -> bool:
-    """Whether its streams count what they were given, and groups what they have read: all but Redis before 7.0."""
-    told = client.info("server")
-    return "valkey_version" in told or int(told["redis_version"].split(".")[0]) >= 7
+    """Whether the server has the counters entries-added and entries-read (all servers except Redis before 7.0)."""
+    server_info = client.info("server")
+    return "valkey_version" in server_info or int(server_info["redis_version"].split(".")[0]) >= 7
 
 
 def skip_where_nothing_is_counted(client: redis.Redis) -> None:
-    """For a test that would fail before the query's refusal by name is met."""
+    """Skip a test of a query on Redis before 7.0, which queries refuse to read."""
     if not counts_entries(client):
         pytest.skip("queries do not read from Redis before 7.0")
 
 
 def skip_without_xnack(client: redis.Redis) -> None:
-    """For a test of released entries: XNACK came with Redis 8.8."""
+    """Skip a test of released entries on a server without XNACK (before Redis 8.8)."""
     with contextlib.suppress(redis.ResponseError):
         client.xgroup_create("xnack?", "g", mkstream=True)
     try:
@@ -82,20 +82,20 @@ def skip_without_xnack(client: redis.Redis) -> None:
 
 
 def free_port() -> int:
-    """A TCP port of the loopback address that was free a moment ago.
+    """Return a free TCP port of the loopback address, outside the range that the system assigns by itself.
 
-    It is none that the system gives away by itself: Spark listens on such for its Python processes, and a client that
-    looks for a server which was killed would be taken for one of them.
+    Spark listens on assigned ports for its Python processes. A client that reconnects to a killed server must not reach
+    Spark on that port.
     """
     while True:
-        port = _chance.randrange(*_NOT_GIVEN_AWAY)
+        port = _chance.randrange(*_PORTS_FOR_TESTS)
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
             return port
 
 
 def redis_server_path() -> str | None:
-    """Where redis-server is installed, or None."""
+    """Return the path of redis-server, or None if it is not installed."""
     return shutil.which("redis-server")
 
 
@@ -103,34 +103,33 @@ KINDS = ["engine", "redis"]
 
 
 def kind_of_turn(test: str, seed: int) -> str:
-    """The server that a test has where it runs on one: an even seed's is the other one than an odd seed's."""
+    """Choose the server for a test that runs on one server only. Even and odd seeds get different servers."""
     kinds = KINDS if redis_server_path() else KINDS[:1]
     return kinds[(seed + zlib.crc32(test.encode())) % len(kinds)]
 
 
-# For a test that takes a minute a server, and does to both the same: what it does to the engine is a matter of
-# `scripts/test --long`.
+# For a test that takes a minute on each server: it runs on the engine only with `scripts/test --long`.
 engine_at_length = pytest.mark.parametrize(
     "server", [pytest.param("engine", marks=pytest.mark.long), "redis"], indirect=True
 )
 
 
 def skip_without_redis() -> None:
-    """Where redis-server cannot be installed, its leg of a test is skipped; -ra prints this reason for each."""
+    """Skip the redis-server leg of a test if redis-server is not installed. -ra prints the reason."""
     if redis_server_path() is None:
         pytest.skip("no redis-server on this machine: the real-server leg of this test did not run")
 
 
 @contextlib.contextmanager
 def running_redis(*arguments: str) -> Iterator[Server]:
-    """A real redis-server on a free port, without persistence unless the arguments ask for it."""
+    """Start a redis-server on a free port; without persistence, unless the arguments enable it."""
     path = redis_server_path()
     assert path is not None, "redis-server is not installed"
     for attempt in range(5):
         port = free_port()
         with tempfile.TemporaryDirectory(prefix="rstream-redis-") as directory:
             where = ["--port", str(port), "--bind", "127.0.0.1", "--dir", directory]
-            # On a busy machine any command may be a slow one.
+            # On a busy machine every command may enter the slow log.
             quiet = ["--save", "", "--appendonly", "no", "--slowlog-log-slower-than", "-1"]
             command = [path, *where, *quiet, *arguments]
             with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
@@ -148,7 +147,7 @@ def running_redis(*arguments: str) -> Iterator[Server]:
 
 @contextlib.contextmanager
 def running_engine(**options: Any) -> Iterator[Server]:
-    """The bundled engine in a process of its own."""
+    """Start the bundled engine in a process of its own."""
     from spark_streams.engine import LocalEngine
 
     with LocalEngine(**options) as engine:
@@ -157,7 +156,7 @@ def running_engine(**options: Any) -> Iterator[Server]:
 
 @contextlib.contextmanager
 def serving(*arguments: str) -> Iterator[Served]:
-    """`python -m spark_streams.engine` with these options; on a free port unless they say where."""
+    """Start `python -m spark_streams.engine` with these options; on a free port if they name no address."""
     root = Path(__file__).parents[2]
     words = list(arguments)
     port = 0
