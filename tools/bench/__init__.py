@@ -1,1 +1,1 @@
-"""The performance table: groups of rows, each a ratio of two programs measured in turns in the same run."""
+"""The performance table: groups of rows. A row is the ratio of two programs, measured in turns in the same run."""

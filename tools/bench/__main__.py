@@ -17,15 +17,15 @@ from tools.bench.row import Row, run_in_turns
 from tools.bench.servers import have_redis
 from tools.bench.table import show
 
-# A group is a module here with `rows(stack)`.
+# Each group is a module of this package with a function `rows(stack)`.
 GROUPS = {
-    "engine": "Engine beside redis-server and fakeredis",
+    "engine": "Engine against redis-server and fakeredis",
     "latency": "Latency of blocked consumers",
     "memory": "Memory",
     "source": "Source on redis-server",
     "sink": "Sink on redis-server",
-    "shards": "Eight shards beside one stream",
-    "start": "What a person waits for",
+    "shards": "Eight shards against one stream",
+    "start": "Waiting times of a user",
     "hops": "Latency from stream to stream",
     "idle": "A query without new entries",
     "scale": "Scale of the source",
@@ -33,47 +33,47 @@ GROUPS = {
 
 
 def main() -> int:
-    """Measure the groups asked for, or all."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the servers are stopped on the way out
+    """Measure the groups that the arguments name (default: all)."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the exit handlers stop the servers
     parser = argparse.ArgumentParser(prog="scripts/bench", description=__doc__)
-    parser.add_argument("groups", nargs="*", metavar="group", help=f"{', '.join(GROUPS)}; all if none is given")
-    parser.add_argument("--json", action="store_true", help="for programs")
-    parser.add_argument("--rounds", type=int, default=5, metavar="N", help="how often each row is measured (default 5)")
-    parser.add_argument("--draw", metavar="FILE", help="measure curves of the source, and draw them (.svg or .png)")
-    parser.add_argument("--only", metavar="ROW", help="only rows whose number or measure holds this")
-    chosen = parser.parse_args()
-    unknown = [name for name in chosen.groups if name not in GROUPS]
+    parser.add_argument("groups", nargs="*", metavar="group", help=f"{', '.join(GROUPS)} (default: all)")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
+    parser.add_argument("--rounds", type=int, default=5, metavar="N", help="measurements of each row (default 5)")
+    parser.add_argument("--draw", metavar="FILE", help="measure the curves of the source and draw them (.svg or .png)")
+    parser.add_argument("--only", metavar="TEXT", help="measure only rows whose number or measure contains TEXT")
+    arguments = parser.parse_args()
+    unknown = [name for name in arguments.groups if name not in GROUPS]
     if unknown:
-        parser.error(f"no group {unknown[0]}: there are {', '.join(GROUPS)}")
-    if chosen.draw and (chosen.groups or chosen.json or chosen.only):
-        parser.error("--draw measures curves alone: leave out the groups, --json and --only")
+        parser.error(f"there is no group {unknown[0]}; the groups are {', '.join(GROUPS)}")
+    if arguments.draw and (arguments.groups or arguments.json or arguments.only):
+        parser.error("--draw measures curves only: leave out the groups, --json and --only")
     if not have_redis():
         print(
-            "bench: redis-server and redis-benchmark are not installed: there is nothing to compare with",
+            "bench: redis-server and redis-benchmark are not installed. Every comparison needs them: install Redis.",
             file=sys.stderr,
         )
         return 1
     printed: list[Row] = []
-    told = Console(emoji=False, stderr=True)
-    if chosen.draw:
+    console = Console(emoji=False, stderr=True)
+    if arguments.draw:
         from tools.bench import curves
 
-        with told.status("curves") as status:
+        with console.status("curves") as status:
             measured = curves.measure(status.update)
-        curves.draw(measured, Path(chosen.draw))
-        print(*[curve.told() for curve in measured], sep="\n")
+        curves.draw(measured, Path(arguments.draw))
+        print(*[curve.summary() for curve in measured], sep="\n")
         return 0
-    for name in chosen.groups or GROUPS:
-        with contextlib.ExitStack() as stack, told.status(name) as status:
+    for name in arguments.groups or GROUPS:
+        with contextlib.ExitStack() as stack, console.status(name) as status:
             rows: list[Row] = importlib.import_module(f"tools.bench.{name}").rows(stack)
-            if chosen.only:
-                rows = [row for row in rows if chosen.only in row.number or chosen.only in row.measure]
-            run_in_turns(rows, chosen.rounds, status.update)
-        if not chosen.json:
-            title = f"{GROUPS[name]}: {chosen.rounds} rounds in turns, median and range, {os.cpu_count()} cores"
+            if arguments.only:
+                rows = [row for row in rows if arguments.only in row.number or arguments.only in row.measure]
+            run_in_turns(rows, arguments.rounds, status.update)
+        if not arguments.json:
+            title = f"{GROUPS[name]}: {arguments.rounds} rounds in turns, median and range, {os.cpu_count()} cores"
             show(rows, title, Console(emoji=False))
         printed += rows
-    if chosen.json:
+    if arguments.json:
         print(json.dumps([row.summary() for row in printed], indent=2))
     return 0
 

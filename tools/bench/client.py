@@ -1,4 +1,4 @@
-"""A client that costs next to nothing: requests are ready-made bytes, replies are counted, not parsed."""
+"""A client that costs almost no processor time: it sends prepared bytes, and counts replies instead of parsing them."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ _IDS = re.compile(rb"\*2\r\n\$[0-9]+\r\n([0-9]+-[0-9]+)\r\n\*")
 
 
 def request(*arguments: Any) -> bytes:
-    """A request."""
+    """Encode a command as RESP."""
     parts = [a if isinstance(a, bytes) else str(a).encode() for a in arguments]
     return b"*%d\r\n" % len(parts) + b"".join(b"$%d\r\n%b\r\n" % (len(part), part) for part in parts)
 
 
 class RawClient:
-    """One connection."""
+    """One connection to a server on 127.0.0.1."""
 
     def __init__(self, port: int) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port))
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._reader = hiredis.Reader(replyError=RuntimeError)
-        self._room = memoryview(bytearray(1 << 20))
+        self._buffer = memoryview(bytearray(1 << 20))
 
     def close(self) -> None:
         self.socket.close()
 
     def call(self, *arguments: Any) -> Any:
-        """The reply as a value; for what is not measured."""
+        """Return the parsed reply. For commands that are not measured."""
         self.socket.sendall(request(*arguments))
         while (value := self._reader.gets()) is False:
             self._reader.feed(self.socket.recv(1 << 20))
@@ -40,7 +40,7 @@ class RawClient:
         return value
 
     def take(self, replies: int) -> None:
-        """Take so many replies, whatever they are."""
+        """Receive this number of replies, and drop them."""
         while replies:
             if self._reader.gets() is False:
                 self._reader.feed(self.socket.recv(1 << 20))
@@ -48,32 +48,32 @@ class RawClient:
                 replies -= 1
 
     def bytes_of(self, data: bytes) -> bytes:
-        """The bytes of the reply to one request."""
+        """Return the bytes of the reply to one request."""
         self.socket.sendall(data)
-        found = b""
+        reply = b""
         while True:
             more = self.socket.recv(1 << 20)
-            found += more
+            reply += more
             self._reader.feed(more)
             if self._reader.gets() is not False:
-                return found
+                return reply
 
     def exchange(self, data: bytes, size: int) -> None:
-        """Send, and take a reply of so many bytes."""
+        """Send a request, and receive a reply of `size` bytes."""
         self.socket.sendall(data)
-        room, receive = self._room, self.socket.recv_into
+        buffer, receive = self._buffer, self.socket.recv_into
         while size > 0:
-            size -= receive(room)
+            size -= receive(buffer)
 
     def pages(self) -> list[tuple[bytes, list[bytes], int]]:
-        """XRANGE in thousands over stream s: request, ids, bytes of the reply."""
-        found: list[tuple[bytes, list[bytes], int]] = []
+        """Read stream `s` by XRANGE in thousands. Return request, entry IDs and bytes of the reply for each page."""
+        pages: list[tuple[bytes, list[bytes], int]] = []
         start = b"-"
         while True:
-            asked = request("XRANGE", "s", start, "+", "COUNT", PAGE)
-            reply = self.bytes_of(asked)
+            command = request("XRANGE", "s", start, "+", "COUNT", PAGE)
+            reply = self.bytes_of(command)
             ids = _IDS.findall(reply)
             if not ids:
-                return found
-            found.append((asked, ids, len(reply)))
+                return pages
+            pages.append((command, ids, len(reply)))
             start = b"(" + ids[-1]

@@ -1,7 +1,7 @@
 """Curves of the source: `scripts/bench --draw curves.svg`.
 
-Entries per second against backlog, streams, queries of one group, what is pending for others, and batch size; memory
-against batch size. A point is one run: what several batches of 100,000 entries take, behind a first one.
+They show entries per second by backlog, streams, queries of one group, entries pending for other consumers, and batch
+size, and memory by batch size. Each point is one run over several batches of 100,000 entries; the first is left out.
 """
 
 from __future__ import annotations
@@ -22,64 +22,64 @@ from tools.bench.spark import running as running_query
 
 _BATCH = 100_000
 _BATCHES = 5
-_OF_MANY = 700_000  # entries over several streams
-_MOST = 10_500_000
+_SPREAD_ENTRIES = 700_000  # entries over several streams
+_LONGEST_BACKLOG = 10_500_000
 _MIB = 1 << 20
 _COLOUR = "#1f6f8b"
 
 
 @dataclass
 class Curve:
-    """title, x: what stands above and below; unit: of the points' second value."""
+    """One curve. `x` is the label of the horizontal axis, `unit` the unit of the points' second value."""
 
     title: str
     x: str
     unit: str
     points: list[tuple[float, float]] = field(default_factory=list)
 
-    def told(self) -> str:
-        """`backlog: 700k 412k/s · 10M 405k/s`."""
+    def summary(self) -> str:
+        """Return the points as `backlog: 700k 412k/s · 10M 405k/s`."""
         return f"{self.title}: " + " · ".join(f"{_short(x)} {_short(y)}{self.unit}" for x, y in self.points)
 
 
 def measure(tell: Callable[[str], None]) -> list[Curve]:
-    """Some minutes: each point on a redis-server of its own kind of fill."""
+    """Measure all curves, which takes some minutes. Backlogs, streams and queries use a new redis-server each time."""
     backlog = Curve("entries/s by backlog", "entries in the stream", "/s")
-    pending = Curve("entries/s by what is pending for others", "entries", "/s")
-    size = Curve("entries/s by batch", "entries of a batch", "/s")
-    memory = Curve("MiB that Python holds, by batch", "entries of a batch", " MiB")
+    pending = Curve("entries/s by entries pending for others", "entries", "/s")
+    size = Curve("entries/s by batch size", "entries of a batch", "/s")
+    memory = Curve("MiB in Python's processes, by batch size", "entries of a batch", " MiB")
     with running("redis-server") as server:
-        load(server, "long", _MOST)
-        scale.rate(server, "long")  # what the JVM compiles while it is fresh is nobody's figure
+        load(server, "long", _LONGEST_BACKLOG)
+        scale.rate(server, "long")  # warm-up of the JVM, not measured
         for count in (0, 10_000, 100_000, 1_000_000):
-            tell(f"{count:,} pending for others")
+            tell(f"{count:,} entries pending for other consumers")
             pending.points.append((count, scale.rate(server, "long", count)))
         for count in (1_000, 10_000, 30_000, 100_000, 300_000, 1_000_000):
             tell(f"batches of {count:,}")
             size.points.append((count, scale.rate(server, "long", batch=count)))
         for count in (10_000, 100_000, 1_000_000, 5_000_000):
-            tell(f"the memory of batches of {count:,}")
-            found = scale.memory(server, count, max(2, min(20, 5_000_000 // count)))
-            memory.points.append((count, found["python"] / _MIB))
-    for count in (700_000, 2_000_000, 5_000_000, _MOST):
-        tell(f"a backlog of {count:,}")
+            tell(f"memory with batches of {count:,}")
+            peaks = scale.memory(server, count, max(2, min(20, 5_000_000 // count)))
+            memory.points.append((count, peaks["python"] / _MIB))
+    for count in (700_000, 2_000_000, 5_000_000, _LONGEST_BACKLOG):
+        tell(f"backlog of {count:,}")
         with running("redis-server") as server:
             load(server, "long", count)
             backlog.points.append((count, scale.rate(server, "long")))
-    streams, queries = _of_many_streams(tell), _of_many_queries(tell)
+    streams, queries = _measure_streams(tell), _measure_queries(tell)
     return [backlog, streams, queries, pending, size, memory]
 
 
-def _of_many_streams(tell: Callable[[str], None]) -> Curve:
-    curve = Curve("entries/s by streams", "streams with the same entries", "/s")
+def _measure_streams(tell: Callable[[str], None]) -> Curve:
+    curve = Curve("entries/s by streams", "streams that share the entries", "/s")
     for count in (1, 10, 100, 1_000):
         tell(f"{count:,} streams")
         with running("redis-server") as server:
-            names = [f"m{at}" for at in range(count)]
+            names = [f"m{number}" for number in range(count)]
             client = server.client()
             for name in names:
-                client.socket.sendall(entries(name, _OF_MANY // count))
-                client.take(_OF_MANY // count)
+                client.socket.sendall(entries(name, _SPREAD_ENTRIES // count))
+                client.take(_SPREAD_ENTRIES // count)
                 client.call("XGROUP", "CREATE", name, "g", "0")
             client.close()
             frame = stream(server, ",".join(names), maxEntriesPerTrigger=_BATCH)
@@ -87,8 +87,8 @@ def _of_many_streams(tell: Callable[[str], None]) -> Curve:
     return curve
 
 
-def _of_many_queries(tell: Callable[[str], None]) -> Curve:
-    """Queries in one Spark that share a group, each as a consumer of its own: all of them together."""
+def _measure_queries(tell: Callable[[str], None]) -> Curve:
+    """Measure the sum of several queries in one Spark session that share a group. Each is another consumer."""
     curve = Curve("entries/s by queries that share a group", "queries, one Spark", "/s")
     for count in (1, 2, 4):
         tell(f"{count} queries of one group")
@@ -98,14 +98,14 @@ def _of_many_queries(tell: Callable[[str], None]) -> Curve:
             client.call("XGROUP", "CREATE", "s", "g", "0")
             client.close()
             queries = []
-            for at in range(count):
-                frame = stream(server, "s", consumer=f"c{at}", maxEntriesPerTrigger=_BATCH)
+            for number in range(count):
+                frame = stream(server, "s", consumer=f"c{number}", maxEntriesPerTrigger=_BATCH)
                 queries.append(stack.enter_context(running_query(frame, processingTime="0 seconds")))
             progresses = [progress for query in queries for progress in _batches_of(query, _BATCHES + 1)]
-            behind = [one for one in progresses if one.batchId > 0]
-            began = min(map(started, behind))
-            ended = max(started(one) + one.durationMs["triggerExecution"] / 1000 for one in behind)
-            curve.points.append((count, sum(one.numInputRows for one in behind) / (ended - began)))
+            measured = [progress for progress in progresses if progress.batchId > 0]
+            began = min(map(started, measured))
+            ended = max(started(progress) + progress.durationMs["triggerExecution"] / 1000 for progress in measured)
+            curve.points.append((count, sum(progress.numInputRows for progress in measured) / (ended - began)))
     return curve
 
 
@@ -115,21 +115,21 @@ def _batches_of(query: StreamingQuery, count: int) -> Sequence[Any]:
         error = query.exception()
         if error is not None:
             raise error
-        found = [one for one in query.recentProgress if one.numInputRows]
-        if len(found) >= count:
-            return found[:count]
+        progresses = [progress for progress in query.recentProgress if progress.numInputRows]
+        if len(progresses) >= count:
+            return progresses[:count]
         if time.monotonic() > deadline:
-            raise TimeoutError("a query did not come to its next batch")
+            raise TimeoutError("a query did not complete its next batch within 120 s")
         time.sleep(0.05)
 
 
 def draw(curves: Sequence[Curve], to: Path) -> None:
-    """All of them on one page, SVG or PNG by the file's name."""
+    """Draw all curves on one page, as SVG or PNG by the file's suffix."""
     import matplotlib as mpl
 
     mpl.use("Agg")
-    mpl.rcParams["svg.hashsalt"] = "curves"  # the same picture from the same figures
-    mpl.rcParams["svg.fonttype"] = "none"  # words as words
+    mpl.rcParams["svg.hashsalt"] = "curves"  # the same figures give the same file
+    mpl.rcParams["svg.fonttype"] = "none"  # text stays text
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(2, 3, figsize=(12, 6.4), layout="constrained")

@@ -1,4 +1,4 @@
-"""P4, P23: reply bytes of XRANGE to a RecordBatch, beside what redis-py and hiredis make of them. No server."""
+"""P4, P23: decode the reply of XRANGE to a RecordBatch, compared with redis-py and hiredis. Without a server."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from spark_streams.wire.entries.decode import decode_entries
 from tools.bench.row import Row
 
 ENTRIES = 8_000  # source.task.read_partition's largest page
-SECONDS = 0.4  # a measure runs so long
+SECONDS = 0.4  # of one measurement
 FLIGHTS = pa.schema([("carrier", pa.string()), ("flight", pa.int32()), ("delay", pa.float64())])
 TEXTS = pa.schema([(name, pa.string()) for name in FLIGHTS.names])
 
@@ -29,7 +29,7 @@ def _bulk(value: bytes) -> bytes:
 
 
 def reply_of(entries: int, shapes: list[list[str]]) -> bytes:
-    """An XRANGE reply whose entries take turns between these field names."""
+    """Return an XRANGE reply. The field names of its entries alternate between `shapes`."""
     chance = random.Random(7)
     value: dict[str, Callable[[], str]] = {
         "carrier": lambda: chance.choice(("UA", "AA", "B6", "DL", "EV")),
@@ -38,16 +38,16 @@ def reply_of(entries: int, shapes: list[list[str]]) -> bytes:
     }
     parts = [b"*%d\r\n" % entries]
     milliseconds = 1_700_000_000_000
-    for at in range(entries):
-        names = shapes[at % len(shapes)]
+    for index in range(entries):
+        names = shapes[index % len(shapes)]
         milliseconds += chance.randint(0, 3)
-        parts.append(b"*2\r\n%b*%d\r\n" % (_bulk(b"%d-%d" % (milliseconds, at)), 2 * len(names)))
+        parts.append(b"*2\r\n%b*%d\r\n" % (_bulk(b"%d-%d" % (milliseconds, index)), 2 * len(names)))
         parts += [_bulk(name.encode()) + _bulk(value.get(name, lambda: "x")().encode()) for name in names]
     return b"".join(parts)
 
 
 def wide_reply(entries: int) -> tuple[bytes, pa.Schema]:
-    """Twenty fields of five types in each entry."""
+    """Return a reply with twenty fields of five types in each entry, and its schema."""
     chance = random.Random(8)
     kinds: list[tuple[pa.DataType, Callable[[], str]]] = [
         (pa.int64(), lambda: str(chance.randrange(10**12))),
@@ -59,12 +59,12 @@ def wide_reply(entries: int) -> tuple[bytes, pa.Schema]:
         ),
         (pa.bool_(), lambda: chance.choice(("true", "false"))),
     ]
-    schema = pa.schema([(f"f{at}", kinds[at % 5][0]) for at in range(20)])
-    return _reply(entries, lambda: {f"f{at}": kinds[at % 5][1]() for at in range(20)}), schema
+    schema = pa.schema([(f"f{index}", kinds[index % 5][0]) for index in range(20)])
+    return _reply(entries, lambda: {f"f{index}": kinds[index % 5][1]() for index in range(20)}), schema
 
 
 def json_reply(entries: int) -> tuple[bytes, pa.Schema]:
-    """A JSON object of four fields, one of them a list, in each entry."""
+    """Return a reply with a JSON object of four fields, of which one is a list, in each entry, and its schema."""
     chance = random.Random(9)
     order = pa.struct(
         [("id", pa.int64()), ("who", pa.string()), ("price", pa.float64()), ("tags", pa.list_(pa.string()))]
@@ -80,48 +80,49 @@ def json_reply(entries: int) -> tuple[bytes, pa.Schema]:
 
 
 def large_reply(entries: int) -> tuple[bytes, pa.Schema]:
-    """A value of 10 kB and a number in each entry."""
+    """Return a reply with a value of 10 kB and a number in each entry, and its schema."""
     text = "".join(random.Random(10).choices("abcdefghij ", k=10_000))
-    at = iter(range(10**9))
-    return _reply(entries, lambda: {"text": text, "n": str(next(at))}), pa.schema(
+    numbers = iter(range(10**9))
+    return _reply(entries, lambda: {"text": text, "n": str(next(numbers))}), pa.schema(
         [("text", pa.string()), ("n", pa.int32())]
     )
 
 
 def _reply(entries: int, fields: Callable[[], dict[str, str]]) -> bytes:
     parts = [b"*%d\r\n" % entries]
-    for at in range(entries):
+    for index in range(entries):
         words = [word.encode() for pair in fields().items() for word in pair]
-        parts.append(b"*2\r\n%b*%d\r\n" % (_bulk(b"%d-%d" % (1_700_000_000_000 + at, at)), len(words)))
+        parts.append(b"*2\r\n%b*%d\r\n" % (_bulk(b"%d-%d" % (1_700_000_000_000 + index, index)), len(words)))
         parts += map(_bulk, words)
     return b"".join(parts)
 
 
-# What a program without columns makes of a value.
-_OF_TEXT: dict[str, Callable[[str], object]] = {
+# How a program without columns converts a value, by Arrow type.
+_CASTS: dict[str, Callable[[str], object]] = {
     "int64": int, "int32": int, "double": float, "bool": lambda text: text == "true", "string": str,
     "timestamp[us, tz=UTC]": datetime.fromisoformat,
 }  # fmt: skip
 
 
-def _wide_row(what: str, reply: bytes, entries: int, schema: pa.Schema) -> Row:
-    """Beside rows of Python: a tuple of the declared types for each entry."""
+def _wide_row(measure: str, reply: bytes, entries: int, schema: pa.Schema) -> Row:
+    """Compare with rows in Python: a tuple of the declared types for each entry."""
     names = [name.encode() for name in schema.names]
-    casts: list[Callable[[str], object]] = [_OF_TEXT.get(str(field.type), json.loads) for field in schema]
+    casts: list[Callable[[str], object]] = [_CASTS.get(str(field.type), json.loads) for field in schema]
     maps = schema.names == ["_fields"]
 
     def peer() -> object:
-        found = _by_redis_py(reply)
+        entries_of_reply = _by_redis_py(reply)
         if maps:
-            return [{name.decode(): value.decode() for name, value in fields.items()} for _, fields in found]
+            return [{name.decode(): value.decode() for name, value in fields.items()} for _, fields in entries_of_reply]
         return [
-            tuple(cast(fields[name].decode()) for name, cast in zip(names, casts, strict=True)) for _, fields in found
+            tuple(cast(fields[name].decode()) for name, cast in zip(names, casts, strict=True))
+            for _, fields in entries_of_reply
         ]
 
     ran = f"{entries:,} entries, {len(reply):,} bytes of XRANGE's reply → RecordBatch; peer → ids, dicts, rows"
     return Row(
         "P23",
-        what,
+        measure,
         ran,
         "/s",
         8,
@@ -132,14 +133,14 @@ def _wide_row(what: str, reply: bytes, entries: int, schema: pa.Schema) -> Row:
 
 
 def wide_rows() -> list[Row]:
-    """P23."""
-    some = 2_000
-    wide, types = wide_reply(some)
+    """Return the rows of P23."""
+    entries = 2_000
+    wide, types = wide_reply(entries)
     fields = pa.schema([("_fields", pa.map_(pa.string(), pa.string()))])
     return [
-        _wide_row("20 mixed fields", wide, some, types),
-        _wide_row("_fields of 20", wide, some, fields),
-        _wide_row("a JSON column", *_with(json_reply, some)),
+        _wide_row("20 mixed fields", wide, entries, types),
+        _wide_row("_fields of 20", wide, entries, fields),
+        _wide_row("a JSON column", *_with(json_reply, entries)),
         _wide_row("values of 10 kB", *_with(large_reply, 400)),
     ]
 
@@ -150,7 +151,7 @@ def _with(make: Callable[[int], tuple[bytes, pa.Schema]], entries: int) -> tuple
 
 
 def _batch_of(reply: bytes, schema: pa.Schema) -> Callable[[], object]:
-    """Our way from the reply to a batch."""
+    """Return a function that decodes the reply to a batch with our code."""
     columns = Columns(schema, True, "PERMISSIVE")
 
     def work() -> object:
@@ -161,14 +162,14 @@ def _batch_of(reply: bytes, schema: pa.Schema) -> Callable[[], object]:
 
 
 def _by_redis_py(reply: bytes) -> Any:
-    """Its way to ids and dicts."""
+    """Decode the reply to entry IDs and dicts with redis-py."""
     reader = hiredis.Reader()
     reader.feed(reply)
     return parse_stream_list(reader.gets())  # type: ignore[no-untyped-call]
 
 
 def _rate(work: Callable[[], object], entries: int) -> float:
-    """Entries per second."""
+    """Return entries per second."""
     done = 0
     begun = time.perf_counter()
     while (spent := time.perf_counter() - begun) < SECONDS:
@@ -177,12 +178,11 @@ def _rate(work: Callable[[], object], entries: int) -> float:
     return done / spent
 
 
-def _row(what: str, reply: bytes, entries: int, schema: pa.Schema, target: float | None) -> Row:
-
+def _row(measure: str, reply: bytes, entries: int, schema: pa.Schema, target: float | None) -> Row:
     types = ", ".join(str(field.type) for field in schema)
     ran = f"{entries:,} entries, {len(reply):,} bytes of XRANGE's reply → RecordBatch of {types}; peer → ids, dicts"
     return Row(
-        "P4", f"decode {what}", ran, "/s", target,
+        "P4", f"decode {measure}", ran, "/s", target,
         lambda: _rate(_batch_of(reply, schema), entries), lambda: _rate(lambda: _by_redis_py(reply), entries),
         peer_name="redis-py",
     )  # fmt: skip

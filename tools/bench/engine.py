@@ -1,4 +1,4 @@
-"""P13 … P16, P20, P21: the engine's commands beside redis-server and fakeredis."""
+"""P13 … P16, P20, P21: the engine's commands, compared with redis-server and fakeredis."""
 
 from __future__ import annotations
 
@@ -21,22 +21,24 @@ _PASSES = 3
 
 
 def benchmark(server: Running, options: str, seconds: float, words: list[str]) -> float:
-    """Requests per second of redis-benchmark, on an empty server; as many requests as take about so long."""
+    """Return requests per second of redis-benchmark on an empty server. It sends requests for about `seconds`."""
     client = server.client()
     client.call("FLUSHALL")
     client.close()
 
     def rate(count: int) -> float:
-        where = ["redis-benchmark", "-p", str(server.port), "-n", str(count), "-r", "100000000", "-q"]
-        printed = subprocess.run([*where, *options.split(), *words], capture_output=True, text=True, check=True).stdout
+        command = ["redis-benchmark", "-p", str(server.port), "-n", str(count), "-r", "100000000", "-q"]
+        printed = subprocess.run(
+            [*command, *options.split(), *words], capture_output=True, text=True, check=True
+        ).stdout
         return float(_RATE.findall(printed)[-1])
 
-    few = 20_000 if server.kind != "fakeredis" else 1000
-    return rate(max(few, int(rate(few) * seconds) // 1000 * 1000))
+    probe_count = 20_000 if server.kind != "fakeredis" else 1000
+    return rate(max(probe_count, int(rate(probe_count) * seconds) // 1000 * 1000))
 
 
-def filled(server: Running, count: int) -> None:
-    """Stream s with so many entries of two small random fields."""
+def fill(server: Running, count: int) -> None:
+    """Empty the server, and add `count` entries of two small random fields to stream `s`."""
     client = server.client()
     client.call("FLUSHALL")
     random.seed(1)
@@ -48,11 +50,11 @@ def filled(server: Running, count: int) -> None:
 
 
 def drain(server: Running, count: int) -> float:
-    """Entries per second: XREADGROUP of a thousand, XACK of that thousand, until all are acknowledged."""
+    """Return entries per second of XREADGROUP and XACK in thousands, until all entries are acknowledged."""
     client = server.client()
     pages = client.pages()
-    assert sum(len(ids) for _asked, ids, _size in pages) == count
-    acks = [request("XACK", "s", "g", *ids) for _asked, ids, _size in pages]
+    assert sum(len(ids) for _command, ids, _size in pages) == count
+    acks = [request("XACK", "s", "g", *ids) for _command, ids, _size in pages]
     read = request("XREADGROUP", "GROUP", "g", "c", "COUNT", PAGE, "STREAMS", "s", ">")
     head = len(b"*1\r\n*2\r\n$1\r\ns\r\n")
     rates = []
@@ -60,7 +62,7 @@ def drain(server: Running, count: int) -> float:
         client.call("XGROUP", "DESTROY", "s", "g")
         client.call("XGROUP", "CREATE", "s", "g", "0")
         started = time.perf_counter()
-        for (_asked, ids, size), ack in zip(pages, acks, strict=True):
+        for (_command, ids, size), ack in zip(pages, acks, strict=True):
             client.exchange(read, head + size)
             client.exchange(ack, len(b":%d\r\n" % len(ids)))
         rates.append(count / (time.perf_counter() - started))
@@ -70,42 +72,44 @@ def drain(server: Running, count: int) -> float:
 
 
 def read_pages(server: Running, count: int) -> float:
-    """Entries per second: XRANGE of a thousand, over the whole stream."""
+    """Return entries per second of XRANGE in thousands over the whole stream."""
     client = server.client()
-    asked = client.pages()
+    pages = client.pages()
     rates = []
     for _ in range(_PASSES):
         started = time.perf_counter()
-        for one, _ids, size in asked:
-            client.exchange(one, size)
+        for command, _ids, size in pages:
+            client.exchange(command, size)
         rates.append(count / (time.perf_counter() - started))
     client.close()
     return max(rates)
 
 
 def rows(stack: contextlib.ExitStack) -> list[Row]:
-    """All rows of the group; the servers run as long as the stack is open."""
+    """Return all rows of the group. The servers run while the stack is open."""
     engine = stack.enter_context(running("engine"))
     redis = stack.enter_context(running("redis-server"))
-    kept = ["--appendonly", "yes", "--appendfsync", "everysec"]
-    keeps, redis_keeps = (stack.enter_context(running(kind, *kept)) for kind in ("engine", "redis-server"))
-    made = [
+    append_only = ["--appendonly", "yes", "--appendfsync", "everysec"]
+    logged_engine, logged_redis = (
+        stack.enter_context(running(kind, *append_only)) for kind in ("engine", "redis-server")
+    )
+    rows = [
         *_adding("P13", engine, redis, "redis-server"),
-        *_adding("P13", keeps, redis_keeps, "redis-server", kept=True),
+        *_adding("P13", logged_engine, logged_redis, "redis-server", logged=True),
         *_reading(engine, redis, "redis-server", 200_000),
     ]
     if have_fakeredis():
         fake = stack.enter_context(running("fakeredis"))
-        made += _adding("P20", engine, fake, "fakeredis")
-        made += _reading(engine, fake, "fakeredis", 10_000)
+        rows += _adding("P20", engine, fake, "fakeredis")
+        rows += _reading(engine, fake, "fakeredis", 10_000)
     else:
-        made.append(Row("P20", "all of P13 … P16", "", "/s", 10, lambda: 0.0, skipped="fakeredis is not installed"))
-    made.append(Row("P21", "start to first PONG", "python -m spark_streams.engine, PING every 2 ms", "ms", 60,
+        rows.append(Row("P20", "all of P13 … P16", "", "/s", 10, lambda: 0.0, skipped="fakeredis is not installed"))
+    rows.append(Row("P21", "start to first PONG", "python -m spark_streams.engine, PING every 2 ms", "ms", 60,
                     lambda: first_pong("engine"), at_least=False))  # fmt: skip
-    return made
+    return rows
 
 
-def _adding(number: str, engine: Running, peer: Running, name: str, kept: bool = False) -> Iterator[Row]:
+def _adding(number: str, engine: Running, peer: Running, name: str, logged: bool = False) -> Iterator[Row]:
     variants: list[tuple[str, str, str, list[str], float]] = [
         ("P13", "XADD, one client", "-P 100 -c 1", ["xadd", "s", "*", *_SMALL], 1.0),
         ("P13", "XADD, ten clients", "-P 100 -c 10", ["xadd", "s", "*", *_SMALL], 1.0),
@@ -113,12 +117,12 @@ def _adding(number: str, engine: Running, peer: Running, name: str, kept: bool =
         ("P13", "XADD, ten fields", "-P 100 -c 1", ["xadd", "s", "*", *_WIDE], 0.8),
         ("P14", "XADD, unpipelined", "-P 1 -c 50", ["xadd", "s", "*", *_SMALL], 0.9),
     ]
-    if kept:
+    if logged:
         variants = [("P13", "XADD, fsync everysec", "-P 100 -c 1", ["xadd", "s", "*", *_SMALL], 0.7)]
-    for own, measure, options, words, target in variants:
+    for row_number, measure, options, words, target in variants:
         run = functools.partial(benchmark, options=options, seconds=1.0, words=words)
         yield Row(
-            own if number != "P20" else number, measure, f"redis-benchmark {options} {' '.join(words)}", "/s",
+            row_number if number != "P20" else number, measure, f"redis-benchmark {options} {' '.join(words)}", "/s",
             target if number != "P20" else 10, functools.partial(run, engine), functools.partial(run, peer),
             name, rounds=None if number != "P20" else 3,
         )  # fmt: skip
@@ -127,7 +131,7 @@ def _adding(number: str, engine: Running, peer: Running, name: str, kept: bool =
 def _reading(engine: Running, peer: Running, name: str, count: int) -> Iterator[Row]:
     def on(server: Running, measure: Callable[[Running, int], float]) -> Callable[[], float]:
         def figure() -> float:
-            filled(server, count)
+            fill(server, count)
             return measure(server, count)
 
         return figure

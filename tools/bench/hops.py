@@ -1,5 +1,6 @@
-"""P22: from XADD to the row at the sink, at a steady thousand entries a second, beside a Python source that does
-nothing but say when its rows would have come.
+"""P22: time from XADD to the row at the sink, at a thousand entries per second.
+
+The peer is a Python source that returns only the times at which its rows were due.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _STAMP = re.compile(rb"\$1\r\nt\r\n\$16\r\n([0-9]{16})\r\n")
 
 
 class ClockSource(DataSource):
-    """format("clock"): a thousand rows a second, each with the microsecond at which it is there."""
+    """format("clock"): a thousand rows per second. Each holds the microsecond at which it is due."""
 
     @classmethod
     def name(cls) -> str:
@@ -49,7 +50,7 @@ class _Clock(DataSourceStreamReader):
     def initialOffset(self) -> dict[str, Any]:
         return {"row": _row_of_now()}
 
-    def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # Spark asks what a reader has
+    def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # Spark calls it without arguments
         return {"row": _row_of_now()}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
@@ -70,7 +71,7 @@ def _row_of_now() -> int:
 
 
 class _Producer(threading.Thread):
-    """Adds a stamped entry a millisecond."""
+    """Adds an entry with a time stamp every millisecond."""
 
     def __init__(self, server: Running, stream: str) -> None:
         super().__init__(daemon=True)
@@ -89,9 +90,9 @@ class _Producer(threading.Thread):
 
 
 def latencies(server: Running, stream: str) -> list[float]:
-    """Milliseconds from each stamp to here, for some seconds behind the warm-up; read by a blocked client."""
+    """Return milliseconds from each time stamp to its arrival at a blocked client, after the warm-up."""
     client = server.client()
-    found: list[float] = []
+    samples: list[float] = []
     last = b"$"
     begun = time.perf_counter()
     while (passed := time.perf_counter() - begun) < WARM_UP + MEASURED:
@@ -99,12 +100,12 @@ def latencies(server: Running, stream: str) -> list[float]:
         now = time.time() * 1e6
         ids = _ids(reply)
         if not ids:
-            raise TimeoutError("nothing came for half a minute")
+            raise TimeoutError("no entry arrived for 30 s")
         last = ids[-1]
         if passed > WARM_UP:
-            found += [(now - int(stamp)) / 1000 for stamp in _STAMP.findall(reply)]
+            samples += [(now - int(stamp)) / 1000 for stamp in _STAMP.findall(reply)]
     client.close()
-    return found
+    return samples
 
 
 def _ids(reply: bytes) -> list[bytes]:
@@ -113,37 +114,37 @@ def _ids(reply: bytes) -> list[bytes]:
 
 def _source(server: Running, stream: str) -> DataFrame:
     reader = session().readStream.format("rstream").schema("t STRING")
-    given = {"url": f"redis://127.0.0.1:{server.port}/0", "streams": stream, "group": "g"}
-    return reader.options(**given).load()
+    options = {"url": f"redis://127.0.0.1:{server.port}/0", "streams": stream, "group": "g"}
+    return reader.options(**options).load()
 
 
 @contextlib.contextmanager
 def _query(server: Running, frame: DataFrame, out: str) -> Iterator[None]:
-    """frame → stream out, exactly once, trigger after trigger."""
-    given = {"url": f"redis://127.0.0.1:{server.port}/0", "stream": out, "maxlen": "100000"}
+    """Run a query that writes the frame to stream `out` exactly once, with one trigger directly after another."""
+    options = {"url": f"redis://127.0.0.1:{server.port}/0", "stream": out, "maxlen": "100000"}
     with tempfile.TemporaryDirectory(prefix="rstream-bench-") as folder:
-        to = frame.writeStream.format("rstream").options(**given, checkpointLocation=folder)
-        query = to.trigger(processingTime="0 seconds").start()
+        writer = frame.writeStream.format("rstream").options(**options, checkpointLocation=folder)
+        query = writer.trigger(processingTime="0 seconds").start()
         try:
             yield
         finally:
             query.stop()
 
 
-class _Seen:
-    """What each kind of run has shown: one measure gives several rows of the table."""
+class _Runs:
+    """Latencies of all runs, by kind of run. One run gives several rows of the table."""
 
     def __init__(self, server: Running) -> None:
         self._server = server
-        self.all: dict[str, list[list[float]]] = {"one hop": [], "two hops": [], "floor": []}
+        self.latencies: dict[str, list[list[float]]] = {"one hop": [], "two hops": [], "floor": []}
 
-    def measure(self, kind: str, share: float) -> float:
-        """Milliseconds that so many (in hundredths) are not above. The median makes a run, the others look at it."""
-        if share == 50:
-            if not any(self.all.values()):
-                self._run("two hops")  # what the JVM compiles while it is fresh is nobody's figure
-            self.all[kind].append(self._run(kind))
-        return statistics.quantiles(self.all[kind][-1], n=100)[int(share) - 1]
+    def measure(self, kind: str, percentile: int) -> float:
+        """Return a percentile in milliseconds. The median starts a run; other percentiles use the last run."""
+        if percentile == 50:
+            if not any(self.latencies.values()):
+                self._run("two hops")  # warm-up of the JVM, not measured
+            self.latencies[kind].append(self._run(kind))
+        return statistics.quantiles(self.latencies[kind][-1], n=100)[percentile - 1]
 
     def _run(self, kind: str) -> list[float]:
         client = self._server.client()
@@ -155,25 +156,25 @@ class _Seen:
             if kind == "floor":
                 session().dataSource.register(ClockSource)
                 stack.enter_context(_query(self._server, session().readStream.format("clock").load(), "out"))
-                self._wait_for_one()
+                self._wait_for_row()
                 return latencies(self._server, "out")
             hops = ["in", "out"] if kind == "one hop" else ["in", "between", "out"]
             for source, out in itertools.pairwise(hops):
                 stack.enter_context(_query(self._server, _source(self._server, source), out))
-            self._pass_one()
+            self._pass_entry()
             producer = _Producer(self._server, "in")
             stack.callback(producer.ended.set)
             producer.start()
             return latencies(self._server, "out")
 
-    def _pass_one(self) -> None:
-        """An entry, until it has gone through all queries: they have begun then."""
+    def _pass_entry(self) -> None:
+        """Send an entry through all queries, and wait until it arrives: all of them have started then."""
         client = self._server.client()
         client.call("XADD", "in", "*", "t", f"{0:016d}")
         client.close()
-        self._wait_for_one()
+        self._wait_for_row()
 
-    def _wait_for_one(self) -> None:
+    def _wait_for_row(self) -> None:
         client = self._server.client()
         deadline = time.monotonic() + _PATIENCE
         while not client.call("XLEN", "out"):
@@ -181,26 +182,27 @@ class _Seen:
                 if (error := query.exception()) is not None:
                     raise error
             if time.monotonic() > deadline:
-                raise TimeoutError("the query's first row did not come")
+                raise TimeoutError(f"the first row of the query did not arrive within {_PATIENCE:g} s")
             time.sleep(0.05)
         client.close()
 
 
 def rows(stack: contextlib.ExitStack) -> list[Row]:
-    """All rows of the group."""
-    seen = _Seen(stack.enter_context(running("redis-server")))
+    """Return all rows of the group."""
+    runs = _Runs(stack.enter_context(running("redis-server")))
 
-    def of(kind: str, share: int) -> Callable[[], float]:
-        return lambda: seen.measure(kind, share)
+    def figure(kind: str, number: int) -> Callable[[], float]:
+        return lambda: runs.measure(kind, number)
 
-    ran = f"{RATE:,} entries/s for {MEASURED:g} s behind {WARM_UP:g} s, processingTime 0, exactly once into a stream"
-    floor = f"{ran}; peer: a Python source that makes such rows, into the same sink"
+    ran = f"{RATE:,} entries/s for {MEASURED:g} s after {WARM_UP:g} s, processingTime 0, exactly once into a stream"
+    floor = f"{ran}; peer: a Python source of such rows, into the same sink"
     return [
-        Row("P22", "one hop, half of the entries", floor, "ms", 1.1, of("one hop", 50), of("floor", 50), "the floor",
+        Row("P22", "one hop, half of the entries", floor, "ms", 1.1, figure("one hop", 50), figure("floor", 50),
+            "the floor", at_least=False, rounds=3),
+        Row("P22", "one hop, 99 of 100", "the same runs", "ms", 1.1, figure("one hop", 99), figure("floor", 99),
+            "the floor", at_least=False, rounds=3),
+        Row("P22", "two hops, half of the entries", f"{ran}, and by a second query into another", "ms", None,
+            figure("two hops", 50), at_least=False, rounds=3),
+        Row("P22", "two hops, 99 of 100", "the same runs", "ms", None, figure("two hops", 99),
             at_least=False, rounds=3),
-        Row("P22", "one hop, 99 of 100", "the same runs", "ms", 1.1, of("one hop", 99), of("floor", 99), "the floor",
-            at_least=False, rounds=3),
-        Row("P22", "two hops, half of the entries", f"{ran}, and from there into another", "ms", None,
-            of("two hops", 50), at_least=False, rounds=3),
-        Row("P22", "two hops, 99 of 100", "the same runs", "ms", None, of("two hops", 99), at_least=False, rounds=3),
     ]  # fmt: skip

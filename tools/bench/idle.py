@@ -1,4 +1,4 @@
-"""P26: what a query costs while nothing comes, and how soon it has the first entry after that."""
+"""P26: cost of a query without new entries, and latency of the first entry after that."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from tools.bench.spark import SCHEMA, entries, session
 SECONDS = 10.0
 STREAMS = (1, 1_000, 10_000)
 SAMPLES = 10
-_TICKS = 100.0  # of /proc/…/stat, a second
+_TICKS = 100.0  # of /proc/…/stat, per second
 
 
 @contextlib.contextmanager
 def idle_query(server: Running, streams: int) -> Iterator[Any]:
-    """A query over so many streams that has read all there is, into the stream `out`; it has been idle for a while."""
+    """Run a query over this number of streams into stream `out`. It has read all entries, and has been idle for 3 s."""
     client = server.client()
     client.call("FLUSHALL")
-    for at in range(streams):
-        client.socket.sendall(entries(f"in:{at}", 1))
+    for number in range(streams):
+        client.socket.sendall(entries(f"in:{number}", 1))
     client.take(streams)
-    given = {"url": f"redis://127.0.0.1:{server.port}/0", "group": "g", "startingOffsets": "earliest"}
-    given |= {"streams": "in:0"} if streams == 1 else {"streamsPattern": "in:*"}
-    rows = session().readStream.format("rstream").schema(SCHEMA).options(**given).load()
+    options = {"url": f"redis://127.0.0.1:{server.port}/0", "group": "g", "startingOffsets": "earliest"}
+    options |= {"streams": "in:0"} if streams == 1 else {"streamsPattern": "in:*"}
+    rows = session().readStream.format("rstream").schema(SCHEMA).options(**options).load()
     with tempfile.TemporaryDirectory() as folder:
-        to = {"url": given["url"], "stream": "out", "checkpointLocation": str(Path(folder) / "checkpoint")}
-        query = rows.writeStream.format("rstream").options(**to).start()
+        sink = {"url": options["url"], "stream": "out", "checkpointLocation": str(Path(folder) / "checkpoint")}
+        query = rows.writeStream.format("rstream").options(**sink).start()
         try:
             while client.call("XLEN", "out") < streams:
                 time.sleep(0.1)
@@ -49,7 +49,7 @@ def idle_query(server: Running, streams: int) -> Iterator[Any]:
 
 @dataclass(frozen=True)
 class Idleness:
-    """What a second without an entry takes: commands, and percent of a core by process."""
+    """Cost of a query without new entries: commands per second, and percent of a core by process."""
 
     commands: float
     server: float
@@ -67,8 +67,8 @@ def _processor_seconds(pid: int | str) -> float:
     return (int(words[11]) + int(words[12])) / _TICKS
 
 
-def _so_far(server: Running, client: RawClient) -> list[float]:
-    """Commands that the server has carried out, and processor seconds of the server, the source and the JVM."""
+def _totals(server: Running, client: RawClient) -> list[float]:
+    """Return the number of commands of the server, and processor seconds of the server, the source and the JVM."""
     source = jvm = 0.0
     for folder in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
@@ -78,27 +78,27 @@ def _so_far(server: Running, client: RawClient) -> list[float]:
                     source += _processor_seconds(folder.name)
                 elif b"org.apache.spark.deploy.SparkSubmit" in command:
                     jvm += _processor_seconds(folder.name)
-    done = float(_info(client, "stats")["total_commands_processed"])
-    return [done, _processor_seconds(server.pid), source, jvm]
+    commands = float(_info(client, "stats")["total_commands_processed"])
+    return [commands, _processor_seconds(server.pid), source, jvm]
 
 
 def idleness(server: Running, streams: int) -> Idleness:
-    """What a query over so many streams takes while nothing comes."""
+    """Measure the cost of a query over this number of streams without new entries."""
     with idle_query(server, streams), contextlib.closing(server.client()) as client:
-        before, begun = _so_far(server, client), time.monotonic()
+        before, begun = _totals(server, client), time.monotonic()
         time.sleep(SECONDS)
-        after, seconds = _so_far(server, client), time.monotonic() - begun
+        after, seconds = _totals(server, client), time.monotonic() - begun
     commands, *busy = [(end - start) / seconds for start, end in zip(before, after, strict=True)]
     return Idleness(commands, *[100 * part for part in busy])
 
 
-def _figure(taken: Callable[[], Idleness], name: str) -> float:
-    return float(getattr(taken(), name))
+def _figure(measure: Callable[[], Idleness], name: str) -> float:
+    return float(getattr(measure(), name))
 
 
 def first_entry(server: Running) -> list[float]:
-    """Milliseconds from XADD to the entry in the next stream, each after ten seconds of idleness."""
-    found = []
+    """Return sorted milliseconds from XADD to the entry in the next stream, each after ten seconds without entries."""
+    latencies = []
     with idle_query(server, 1):
         client = server.client()
         for _ in range(SAMPLES):
@@ -108,13 +108,13 @@ def first_entry(server: Running) -> list[float]:
             client.socket.sendall(entries("in:0", 1))
             client.take(1)
             client.call("XREAD", "BLOCK", 10_000, "STREAMS", "out", last)
-            found.append((time.perf_counter() - begun) * 1000)
+            latencies.append((time.perf_counter() - begun) * 1000)
         client.close()
-    return sorted(found)
+    return sorted(latencies)
 
 
 def stop(server: Running) -> float:
-    """Seconds that query.stop() takes while nothing comes."""
+    """Return the seconds that query.stop() takes without new entries."""
     with idle_query(server, 1) as query:
         begun = time.perf_counter()
         query.stop()
@@ -122,27 +122,27 @@ def stop(server: Running) -> float:
 
 
 def rows(stack: contextlib.ExitStack) -> list[Row]:
-    """All rows of the group."""
+    """Return all rows of the group."""
     server = stack.enter_context(running("redis-server"))
     latencies = functools.cache(lambda: first_entry(server))
     quiet = f"{SECONDS:g} s without an entry"
     figures = (
-        ("commands", "commands a second", quiet, "/s", 5.0),
+        ("commands", "commands per second", quiet, "/s", 5.0),
         ("server", "processor, server", quiet, "%", None),
         ("source", "processor, source", "its Python processes on the driver", "%", None),
         ("jvm", "processor, Spark", "the driver's JVM", "%", None),
     )
-    found = []
+    rows = []
     for count in STREAMS:
-        taken = functools.cache(functools.partial(idleness, server, count))
-        found += [
-            Row("P26", f"idle: {what}, {count:,} streams", ran, unit, target, functools.partial(_figure, taken, name),
+        cost = functools.cache(functools.partial(idleness, server, count))
+        rows += [
+            Row("P26", f"idle: {measure}, {count:,} streams", ran, unit, target, functools.partial(_figure, cost, name),
                 at_least=False, rounds=1)
-            for name, what, ran, unit, target in figures
+            for name, measure, ran, unit, target in figures
         ]  # fmt: skip
     ran = f"from XADD to the entry in the next stream, {SAMPLES} times after {SECONDS:g} s of idleness"
     return [
-        *found,
+        *rows,
         Row("P26", "idle: first entry, median", ran, "ms", None, lambda: statistics.median(latencies()), rounds=1),
         Row("P26", "idle: first entry, slowest", ran, "ms", None, lambda: latencies()[-1], rounds=1),
         Row("P26", "idle: query.stop()", "after 3 s of idleness", "s", 0.2, lambda: stop(server), at_least=False),

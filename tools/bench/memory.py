@@ -1,4 +1,4 @@
-"""P17, P18: what an entry and a pending entry take in memory."""
+"""P17, P18: memory of an entry and of a pending entry."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import contextlib
 import time
 
 from tools.bench.client import PAGE, request
-from tools.bench.engine import filled
+from tools.bench.engine import fill
 from tools.bench.row import Row
 from tools.bench.servers import Running, running
 
 ENTRIES = 1_000_000
-_IDLE = 30.0  # seconds that the engine may take to let data become cold
+_IDLE = 30.0  # seconds that the engine may take to pack cold data
 
 
 class _Measured:
-    """A fresh server filled with entries, then read through a group: bytes per entry hot, cold, pending."""
+    """A new server, filled with entries that are then read through a group. Figures are bytes per entry."""
 
     def __init__(self, kind: str) -> None:
         self._kind = kind
@@ -25,7 +25,7 @@ class _Measured:
         with running(self._kind) as server:
             self.empty = server.resident() / 1e6
             before = self._used(server)
-            filled(server, ENTRIES)
+            fill(server, ENTRIES)
             self.hot = (self._used(server) - before) / ENTRIES
             if self._kind == "engine":
                 wait_until_steady(server)
@@ -49,7 +49,7 @@ class _Measured:
         return float(used or 0)
 
     def _allocated(self, server: Running) -> float:
-        """As `_used`; but MEMORY USAGE of redis-server only guesses what consumer groups take, used_memory counts."""
+        """Return bytes, as `_used`. For redis-server from used_memory: its MEMORY USAGE only estimates groups."""
         if self._kind == "engine":
             return server.resident()
         client = server.client()
@@ -59,7 +59,7 @@ class _Measured:
 
 
 def wait_until_steady(server: Running) -> None:
-    """Until an engine has packed what is cold."""
+    """Wait until the engine has packed its cold data."""
     deadline = time.monotonic() + _IDLE
     last = server.resident()
     same = 0
@@ -71,7 +71,7 @@ def wait_until_steady(server: Running) -> None:
 
 
 def rows(_stack: contextlib.ExitStack) -> list[Row]:
-    """All rows of the group; each side is measured once, memory does not vary."""
+    """Return all rows of the group. Each side is measured once, because memory does not vary."""
     ours, peer = _Measured("engine"), _Measured("redis-server")
 
     def first() -> float:
@@ -92,6 +92,6 @@ def rows(_stack: contextlib.ExitStack) -> list[Row]:
             at_least=False, rounds=1),
         Row("P18", "bytes per pending entry", f"{ENTRIES:,} delivered in thousands", "B", 1.0, lambda: ours.pending,
             at_least=False, rounds=1),
-        Row("P18", "beside redis-server", f"{ENTRIES:,} delivered in thousands", "B", None, lambda: ours.pending,
+        Row("P18", "against redis-server", f"{ENTRIES:,} delivered in thousands", "B", None, lambda: ours.pending,
             lambda: peer.pending, at_least=False, rounds=1),
     ]  # fmt: skip

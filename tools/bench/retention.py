@@ -1,11 +1,13 @@
-"""An hour of traffic through a stream that three groups of different speed read, with onCommit=delete.
+"""An hour of traffic through a stream that three groups read at different speeds, with onCommit=delete.
 
     python -m tools.bench.retention --server engine --entries 1800000
 
-500 entries a second for an hour are 1.8 million; they are added as fast as the machine can. One group is at the end of
-the stream all the time, one comes by every third round, one every tenth; queries without Spark, by the driver's side of
-the source and its tasks. The fast and the slow one are killed on the way, before a request of theirs that changes
-something. Printed: the stream and the server's memory, every so many entries; then what each group has read.
+500 entries per second for an hour are 1.8 million; the program adds them as fast as the machine can. One group reads in
+every round, one in every third, one in every tenth. The queries run without Spark: the driver's side of the source and
+its tasks. The fast and the slow query are killed several times, before a command that changes the server.
+
+The program prints the length of the stream and the server's memory at intervals, then the entries that each group has
+read.
 """
 
 from __future__ import annotations
@@ -35,67 +37,69 @@ STREAM = "traffic"
 ROUND = 10_000  # entries
 _SCHEMA = pa.schema([("n", pa.int64())])
 _LIMITS = replace(LIMITS, lag_check=0.5)
-# (round of a hundred, group, the command before which it dies)
+# (round in percent, group, the command before which it dies)
 _KILLS = ((13, "fast", b"XREADGROUP"), (21, "slow", b"XTRIM"), (34, "fast", b"XACK"), (41, "slow", b"XREADGROUP"),
           (55, "fast", b"XTRIM"), (71, "slow", b"XACK"), (88, "fast", b"SET"))  # fmt: skip
 
 
 class Reading:
-    """One group's query. every: rounds between two visits; most: entries of a batch; seen: how often each number was
-    read by a batch that was committed."""
+    """Query of one group.
 
-    def __init__(self, url: str, group: str, every: int, most: int, entries: int) -> None:
-        self.group, self.every, self.kills = group, every, 0
-        self._most = most
+    interval: rounds between two visits; batch_size: maximum of entries; reads: committed reads of each number.
+    """
+
+    def __init__(self, url: str, group: str, interval: int, batch_size: int, entries: int) -> None:
+        self.group, self.interval, self.kills = group, interval, 0
+        self._batch_size = batch_size
         self._options = SourceOptions.parse(
             {"url": url, "streams": STREAM, "group": group, "startingOffsets": "earliest", "onCommit": "delete"}
         )
-        self.seen = np.zeros(entries, np.int64)
-        self._at: dict[str, Any] = {}  # what is in the commit log
-        self._logged: dict[str, Any] | None = None  # what is in the offset log alone
-        self._one = self._reader()
+        self.reads = np.zeros(entries, np.int64)
+        self._committed: dict[str, Any] = {}  # offset in the commit log
+        self._logged: dict[str, Any] | None = None  # offset that is only in the offset log
+        self._reader = self._new_reader()
 
-    def _reader(self) -> StreamReader:
+    def _new_reader(self) -> StreamReader:
         return StreamReader(self._options, Columns(_SCHEMA, True, "FAILFAST", ""), limits=_LIMITS)
 
     def begin(self) -> None:
-        """Make the group, with a first trigger: one that is made later gets what is left."""
-        self._at = self._one.initialOffset()
+        """Create the group by a first trigger. A later group would miss the entries that are trimmed by then."""
+        self._committed = self._reader.initialOffset()
         self._drain()
 
     def visit(self, dies_before: bytes | None = None) -> None:
-        """Read all there is; once the process dies on the way, and another one goes on from the checkpoint."""
+        """Read all entries. With `dies_before`, the process dies at that command, and a new one continues."""
         if dies_before is not None:
             with before_sending(dies_before, act=killed, times=1):
                 try:
                     self._drain()
-                    self._one.batches.worker.wait()
+                    self._reader.batches.worker.wait()
                 except KilledError:
                     self.kills += 1
-            self._one.stop()
-            self._one = self._reader()
+            self._reader.stop()
+            self._reader = self._new_reader()
         self._drain()
 
     def _drain(self) -> None:
         while True:
             if self._logged is None:
-                end = self._one.latestOffset(self._at, ReadMaxRows(self._most))
-                if end == self._at:
+                end = self._reader.latestOffset(self._committed, ReadMaxRows(self._batch_size))
+                if end == self._committed:
                     return
                 self._logged = end
-            tasks = self._one.partitions(self._at, self._logged)
-            pages = [batch.column("n").to_numpy() for task in tasks for batch in self._one.read(task)]
+            tasks = self._reader.partitions(self._committed, self._logged)
+            pages = [batch.column("n").to_numpy() for task in tasks for batch in self._reader.read(task)]
             for page in pages:
-                np.add.at(self.seen, page, 1)
-            self._at, self._logged = self._logged, None
+                np.add.at(self.reads, page, 1)
+            self._committed, self._logged = self._logged, None
 
     def stop(self) -> None:
-        self._one.stop()
+        self._reader.stop()
 
 
 @dataclass(frozen=True)
 class Point:
-    """One line of the curve."""
+    """State of the stream and the server after some entries."""
 
     added: int
     length: int
@@ -104,7 +108,7 @@ class Point:
 
 
 def hour(url: str, entries: int, tell: Callable[[str], None]) -> tuple[list[Point], list[Reading], float]:
-    """The curve, the groups, and seconds. Ends with all groups idle."""
+    """Run the traffic until all groups are idle. Return the curve, the groups and the seconds."""
     client = redis.Redis.from_url(url, protocol=2)
     client.flushall()
     sink = SinkOptions.parse({"url": url, "stream": STREAM, "delivery": "at-least-once"})
@@ -115,23 +119,23 @@ def hour(url: str, entries: int, tell: Callable[[str], None]) -> tuple[list[Poin
     ]
     for reading in readings:
         reading.begin()
-    kills = {(at * entries // ROUND // 100, group): before for at, group, before in _KILLS}
+    kills = {(percent * entries // ROUND // 100, group): before for percent, group, before in _KILLS}
     due: dict[str, bytes] = {}
     curve: list[Point] = []
     began = time.monotonic()
-    for at in range(entries // ROUND):
-        numbers = pa.array(np.arange(at * ROUND, (at + 1) * ROUND))
+    for round_number in range(entries // ROUND):
+        numbers = pa.array(np.arange(round_number * ROUND, (round_number + 1) * ROUND))
         rows = pa.RecordBatch.from_arrays([numbers, pa.array(["some text of an order"] * ROUND)], ["n", "text"])
         append([rows], sink, None)
         for reading in readings:
-            if (at, reading.group) in kills:
-                due[reading.group] = kills[at, reading.group]
-            if at % reading.every == 0:
+            if (round_number, reading.group) in kills:
+                due[reading.group] = kills[round_number, reading.group]
+            if round_number % reading.interval == 0:
                 reading.visit(due.pop(reading.group, None))
-        if at % max(1, entries // ROUND // 30) == 0:
-            curve.append(_point(client, (at + 1) * ROUND))
+        if round_number % max(1, entries // ROUND // 30) == 0:
+            curve.append(_point(client, (round_number + 1) * ROUND))
             tell(_line(curve[-1]))
-    for _ in range(2):  # who was not the last one to read learns that the others have
+    for _ in range(2):  # a group that was not the last to read sees the progress of the others
         for reading in readings:
             reading.visit()
         time.sleep(_LIMITS.lag_check)
@@ -160,26 +164,28 @@ def main() -> int:
     parser = argparse.ArgumentParser("python -m tools.bench.retention", description=__doc__)
     parser.add_argument("--server", choices=KINDS, default="redis")
     parser.add_argument("--entries", type=int, default=1_800_000)
-    given = parser.parse_args()
-    with serving() if given.server == "engine" else running_redis() as server:
-        return report(server, given.entries)
+    arguments = parser.parse_args()
+    with serving() if arguments.server == "engine" else running_redis() as server:
+        return report(server, arguments.entries)
 
 
 def report(server: Server, entries: int) -> int:
-    """Run it and print; exit code 1 where a group has not read each entry once, or something is left."""
+    """Run the traffic and print the report. Return 1 if a group has not read each entry once, or if entries remain."""
     with server.client() as client:
-        told = client.info("server")
-        print(server.kind, told.get("valkey_version") or told["redis_version"])
+        server_info = client.info("server")
+        print(server.kind, server_info.get("valkey_version") or server_info["redis_version"])
         _, readings, seconds = hour(server.url, entries, print)
         is_well = True
         for reading in readings:
             pending = client.xpending(STREAM, reading.group)["pending"]
-            once = int((reading.seen == 1).sum())
+            once = int((reading.reads == 1).sum())
             is_well &= once == entries and pending == 0
             print(f"{reading.group:>8}: {once:,} of {entries:,} read once, {pending} pending, {reading.kills} kills")
-        left = client.xlen(STREAM)
-        print(f"{left} entries left; {entries / seconds:,.0f} entries a second through all three groups")
-        return int(not is_well or left > 0)
+        remaining_entries = client.xlen(STREAM)
+        print(
+            f"{remaining_entries} entries remain; {entries / seconds:,.0f} entries per second through all three groups"
+        )
+        return int(not is_well or remaining_entries > 0)
 
 
 if __name__ == "__main__":

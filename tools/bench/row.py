@@ -1,4 +1,4 @@
-"""A row of the table: what is measured, on which two sides, and what came out."""
+"""A row of the table: a measure, its two sides, and their figures."""
 
 from __future__ import annotations
 
@@ -9,63 +9,64 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Row:
-    """One measure. `ours` and `peer` run it once and give its figure; they are called in turns.
+    """One measure. `ours` and `peer` run it once and return its figure; they are called in turns.
 
-    The ratio is ours to the peer's, round by round; `at_least` says which side of the target is good. Without a peer
-    the figure itself is held against the target.
+    The ratio is ours to the peer's, round by round. `at_least` is true if a ratio above the target is good. Without a
+    peer, the figure itself is compared with the target.
     """
 
     number: str
     measure: str
-    ran: str  # what was run, in one line
+    ran: str  # description of the run, in one line
     unit: str
     target: float | None
     ours: Callable[[], float]
     peer: Callable[[], float] | None = None
     peer_name: str = "redis-server"
     at_least: bool = True
-    rounds: int | None = None  # where one is as good as many, or a round is long
+    rounds: int | None = None  # fewer rounds, if figures do not vary or a round takes long
     our_figures: list[float] = field(default_factory=list)
     peer_figures: list[float] = field(default_factory=list)
-    skipped: str = ""  # why there are no figures
+    skipped: str = ""  # reason why there are no figures
 
     @property
     def ratios(self) -> list[float]:
-        """Ours to the peer's, by round; without a peer, ours."""
+        """Our figure divided by the peer's, by round. Without a peer, our figure."""
         if self.peer is None:
             return self.our_figures
         return [
-            one / other if other else float("inf")
-            for one, other in zip(self.our_figures, self.peer_figures, strict=True)
+            ours / peers if peers else float("inf")
+            for ours, peers in zip(self.our_figures, self.peer_figures, strict=True)
         ]
 
     @property
-    def met(self) -> bool | None:
-        """Whether the median is on the good side of the target."""
+    def meets_target(self) -> bool | None:
+        """Whether the median reaches the target. None if there is no target, or no figure."""
         if self.target is None or not self.ratios:
             return None
         middle = statistics.median(self.ratios)
         return middle >= self.target if self.at_least else middle <= self.target
 
     def summary(self) -> dict[str, object]:
-        """Everything, for programs."""
+        """Return all fields for JSON."""
         return {
             "number": self.number, "measure": self.measure, "ran": self.ran, "unit": self.unit,
             "peer": self.peer_name if self.peer is not None else None, "target": self.target,
-            "target_is": "at least" if self.at_least else "at most", "met": self.met, "skipped": self.skipped or None,
-            "ours": self.our_figures, "peers": self.peer_figures, "ratios": self.ratios,
+            "target_is": "at least" if self.at_least else "at most", "met": self.meets_target,
+            "skipped": self.skipped or None, "ours": self.our_figures, "peers": self.peer_figures,
+            "ratios": self.ratios,
         }  # fmt: skip
 
 
 def run_in_turns(rows: Sequence[Row], rounds: int, tell: Callable[[str], None]) -> None:
-    """Measure all rows, our side and the peer's in turns, and the one that begins in turns, too."""
-    for at in range(rounds):
+    """Measure all rows. Our side and the peer's take turns, and so does the side that begins a round."""
+    for round_number in range(rounds):
         for row in rows:
-            if row.skipped or at >= (row.rounds or rounds):
+            if row.skipped or round_number >= (row.rounds or rounds):
                 continue
-            tell(f"round {at + 1} of {rounds}: {row.number} {row.measure}")
+            tell(f"round {round_number + 1} of {rounds}: {row.number} {row.measure}")
             sides = [(row.ours, row.our_figures)]
             if row.peer is not None:
                 sides.append((row.peer, row.peer_figures))
-            for measure, figures in sides if at % 2 == 0 else reversed(sides):
+            for measure, figures in sides if round_number % 2 == 0 else reversed(sides):
                 figures.append(measure())

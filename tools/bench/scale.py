@@ -1,6 +1,6 @@
-"""P7, P8: long backlogs, pending lists of others, large batches.
+"""P7, P8: long backlogs, pending entries of other consumers, large batches.
 
-`python -m tools.bench.scale PORT BATCH COUNT` is what P8 starts to measure the memory of a process of its own.
+P8 starts `python -m tools.bench.scale PORT BATCH COUNT` to measure the memory of a separate process.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _MIB = 1 << 20
 
 
 def rate(server: Running, name: str, foreign: int = 0, batch: int = _BATCH) -> float:
-    """Entries per second of a few batches from the start of a stream; foreign: pending for another consumer first."""
+    """Return entries per second of a few batches from a stream's start, with `foreign` entries pending for another."""
     client = server.client()
     client.call("XGROUP", "CREATE", name, "g", "0")
     client.call("XGROUP", "CREATECONSUMER", name, "g", "other")
@@ -48,7 +48,7 @@ def rate(server: Running, name: str, foreign: int = 0, batch: int = _BATCH) -> f
 
 
 def memory(server: Running, batch: int, count: int) -> dict[str, int]:
-    """Bytes that Python and the JVM held at the most, in a process of its own that reads so many batches."""
+    """Return peak bytes of Python and of the JVM in a separate process that reads `count` batches."""
     client = server.client()
     client.call("XGROUP", "CREATE", "long", "g", "0")
     client.close()
@@ -59,12 +59,12 @@ def memory(server: Running, batch: int, count: int) -> dict[str, int]:
     client.close()
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")
-    found: dict[str, int] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    peaks: dict[str, int] = json.loads(done.stdout.splitlines()[-1])
+    return peaks
 
 
 def rows(stack: contextlib.ExitStack) -> list[Row]:
-    """All rows of the group; the server runs as long as the stack is open."""
+    """Return all rows of the group. The server runs while the stack is open."""
     server = stack.enter_context(running("redis-server"))
 
     @functools.cache
@@ -77,28 +77,28 @@ def rows(stack: contextlib.ExitStack) -> list[Row]:
     def memories() -> tuple[dict[str, int], dict[str, int]]:
         return memory(loaded(), _HUGE // 100, _SMALL_BATCHES), memory(loaded(), _HUGE, 1)
 
-    def more(kind: str) -> Callable[[], float]:
+    def peak_growth(kind: str) -> Callable[[], float]:
         return lambda: (memories()[1][kind] - memories()[0][kind]) / _MIB
 
-    batches = f"local[2], noop, {_BATCHES} batches of {_BATCH:,} after a first one"
-    peak = f"VmHWM: one batch of {_HUGE:,} less {_SMALL_BATCHES} of {_HUGE // 100:,}, each in processes of its own"
+    batches = f"local[2], noop, {_BATCHES} batches of {_BATCH:,} after a first batch"
+    peak = f"VmHWM: one batch of {_HUGE:,} less {_SMALL_BATCHES} of {_HUGE // 100:,}, each in separate processes"
     return [
-        Row("P7", "10⁷ entries of backlog", f"{batches}; peer: 10⁵ are left in the end", "/s", 0.9,
+        Row("P7", "10⁷ entries of backlog", f"{batches}; peer: 10⁵ remain at the end", "/s", 0.9,
             lambda: rate(loaded(), "long"), lambda: rate(loaded(), "short"), "10⁵ of backlog", rounds=3),
-        Row("P7", "10⁶ foreign pending", f"{batches}, behind them", "/s", 0.9,
+        Row("P7", "10⁶ foreign pending", f"{batches}, after the pending entries", "/s", 0.9,
             lambda: rate(loaded(), "long", _FOREIGN), lambda: rate(loaded(), "long"), "none pending", rounds=3),
-        Row("P8", "memory of huge batches, Python", f"driver and workers; {peak}", "MiB", 200, more("python"),
+        Row("P8", "memory of huge batches, Python", f"driver and workers; {peak}", "MiB", 200, peak_growth("python"),
             at_least=False, rounds=1),
-        Row("P8", "memory of huge batches, JVM", f"2 GB of heap; {peak}", "MiB", None, more("java"),
+        Row("P8", "memory of huge batches, JVM", f"2 GB of heap; {peak}", "MiB", None, peak_growth("java"),
             at_least=False, rounds=1),
     ]  # fmt: skip
 
 
-# -- P8, in a process of its own ---------------------------------------------------------------------------------
+# -- P8, in a separate process -----------------------------------------------------------------------------------
 
 
 def _read(port: int, batch: int, count: int) -> None:
-    """Read the batches, and print the peaks of this process's family."""
+    """Read the batches, and print the peak memory of this process and its children."""
     peaks = Peaks()
     frame = stream(Running("redis-server", port, 0), "long", maxEntriesPerTrigger=batch)
     with running_query(frame, processingTime="0 seconds") as query:
@@ -106,14 +106,16 @@ def _read(port: int, batch: int, count: int) -> None:
             error, progress = query.exception(), query.lastProgress
             if error is not None:
                 raise error
-            if progress is not None and progress.batchId >= count:  # one more: it has settled the last one
+            if (
+                progress is not None and progress.batchId >= count
+            ):  # the batch after the last one, so that the last one is committed
                 break
             peaks.ended.wait(0.1)
         print(json.dumps(peaks.end()))
 
 
 class Peaks(threading.Thread):
-    """The largest resident size of each process below this one, looked at while they run. This one is the driver."""
+    """Peak resident size of this process (the driver) and of each process below it, read while they run."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
@@ -123,26 +125,29 @@ class Peaks(threading.Thread):
 
     def run(self) -> None:
         while not self.ended.wait(0.2):
-            self._look(os.getpid())
+            self._record(os.getpid())
 
     def end(self) -> dict[str, int]:
-        """Bytes by kind of process."""
-        self._look(os.getpid())
+        """Return bytes by kind of process."""
+        self._record(os.getpid())
         self.ended.set()
-        return {kind: sum(size for of, size in self._peaks.values() if of == kind) for kind in ("python", "java")}
+        return {
+            kind: sum(size for process_kind, size in self._peaks.values() if process_kind == kind)
+            for kind in ("python", "java")
+        }
 
-    def _look(self, pid: int) -> None:
-        with contextlib.suppress(OSError):  # it may end at any moment
+    def _record(self, pid: int) -> None:
+        with contextlib.suppress(OSError):  # a process may end at any moment
             lines = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
             name = lines["Name"].strip()
             # The JVM starts a process for each chmod of a checkpoint's file: not Spark's memory.
-            known = name.startswith("python") or (name == "java" and int(lines["PPid"]) == os.getpid())
-            if not known or "VmHWM" not in lines:
+            is_spark = name.startswith("python") or (name == "java" and int(lines["PPid"]) == os.getpid())
+            if not is_spark or "VmHWM" not in lines:
                 return
             self._peaks[pid] = "java" if name == "java" else "python", int(lines["VmHWM"].split()[0]) * 1024
             for task in Path(f"/proc/{pid}/task").iterdir():
                 for child in (task / "children").read_text().split():
-                    self._look(int(child))
+                    self._record(int(child))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The servers that are compared: the engine, redis-server and fakeredis, each in a process of its own on a TCP port."""
+"""The servers that are compared: the engine, redis-server and fakeredis, each in its own process on a TCP port."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tools.bench.client import RawClient
 _FAKE = """
 import fakeredis
 from fakeredis._clients import _tcp_server
-# Without it every pipeline waits 44 ms for an acknowledgement.
+# With Nagle's algorithm every pipeline waits 44 ms for an acknowledgement.
 _tcp_server.TCPFakeRequestHandler.disable_nagle_algorithm = True
 fakeredis.TcpFakeServer(("127.0.0.1", {port})).serve_forever()
 """
@@ -34,11 +34,11 @@ class Running:
     pid: int
 
     def client(self) -> RawClient:
-        """A raw client."""
+        """Return a new raw client."""
         return RawClient(self.port)
 
     def resident(self) -> int:
-        """Bytes of private memory of its process."""
+        """Return bytes of private memory of its process."""
         for line in Path(f"/proc/{self.pid}/smaps_rollup").read_text().splitlines():
             if line.startswith("Anonymous:"):
                 return int(line.split()[1]) * 1024
@@ -46,12 +46,12 @@ class Running:
 
 
 def have_redis() -> bool:
-    """Whether redis-server and redis-benchmark are here."""
+    """Whether redis-server and redis-benchmark are installed."""
     return bool(shutil.which("redis-server") and shutil.which("redis-benchmark"))
 
 
 def have_fakeredis() -> bool:
-    """Whether fakeredis is here."""
+    """Whether fakeredis is installed."""
     try:
         import fakeredis  # noqa: F401
     except ImportError:
@@ -61,13 +61,13 @@ def have_fakeredis() -> bool:
 
 @contextlib.contextmanager
 def running(kind: str, *options: str) -> Iterator[Running]:
-    """One server of this kind, empty; `appendonly` among the options gives it a directory to write to."""
+    """Start an empty server of this kind in an empty directory, and stop it at the end."""
     port = _free_port()
     with tempfile.TemporaryDirectory(prefix="rstream-bench-") as directory:
-        where = ["--port", str(port), "--dir", directory, *options]
+        arguments = ["--port", str(port), "--dir", directory, *options]
         command = {
-            "engine": [sys.executable, "-m", "spark_streams.engine", *where],
-            "redis-server": ["redis-server", "--save", "", *where],
+            "engine": [sys.executable, "-m", "spark_streams.engine", *arguments],
+            "redis-server": ["redis-server", "--save", "", *arguments],
             "fakeredis": [sys.executable, "-c", _FAKE.format(port=port)],
         }[kind]
         environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
@@ -86,7 +86,7 @@ def running(kind: str, *options: str) -> Iterator[Running]:
 
 
 def first_pong(kind: str) -> float:
-    """Milliseconds from starting the process to its first PONG."""
+    """Return milliseconds from the start of the process to its first PONG."""
     started = time.perf_counter()
     with running(kind):
         return (time.perf_counter() - started) * 1000
@@ -100,7 +100,7 @@ def _wait(port: int, process: subprocess.Popen[bytes]) -> None:
             if probe.recv(64).startswith(b"+PONG"):
                 return
         time.sleep(0.002)
-    raise RuntimeError("a server did not start")
+    raise RuntimeError(f"the server on port {port} did not answer PING within 15 s (exit code: {process.poll()})")
 
 
 def _free_port() -> int:

@@ -1,4 +1,4 @@
-"""P28, P29: eight shards by key beside one stream, written and read in order, on one server and on three masters."""
+"""P28, P29: write and ordered read of eight shards, compared with one stream, on one server and on three masters."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ _groups = count()
 
 
 def write(url: str, rows: DataFrame, stream: str, expected: int, **options: str) -> float:
-    """Rows per second of `df.write`, exactly once, all of Spark's work included."""
+    """Return rows per second of `df.write`, exactly once, with all of Spark's work."""
     names = shards_of(stream, _SHARDS) if "shards" in options else (stream,)
     _empty(url, [*names, f"rstream:shards:{{{stream}}}"])
     begun = perf_counter()
     rows.write.format("rstream").mode("append").options(url=url, stream=stream, **options).save()
     rate = expected / (perf_counter() - begun)
     with connect(Address.parse(url)) as server:
-        told = [server.execute("XINFO", "STREAM", name) for name in names]
-    added = [dict(zip(one[0::2], one[1::2], strict=True))[b"entries-added"] for one in told]
+        replies = [server.execute("XINFO", "STREAM", name) for name in names]
+    added = [dict(zip(reply[0::2], reply[1::2], strict=True))[b"entries-added"] for reply in replies]
     assert sum(added) == expected, "not all rows were written"
     return rate
 
 
 def drain(url: str, stream: str) -> float:
-    """Entries per second of Spark, each stream in one task, from the second batch to the end."""
-    given = {"url": url, "streams": stream, "group": f"g{next(_groups)}", "startingOffsets": "earliest"}
-    reader = session().readStream.format("rstream").schema("f STRING, g STRING").options(**given)
-    made = reader.option("ordered", True).option("maxEntriesPerTrigger", _BATCH).load()
-    return steady_rate(made, _BATCH + _STEADY)
+    """Return entries per second of Spark, one task for each stream, from the second batch to the end."""
+    options = {"url": url, "streams": stream, "group": f"g{next(_groups)}", "startingOffsets": "earliest"}
+    reader = session().readStream.format("rstream").schema("f STRING, g STRING").options(**options)
+    rows = reader.option("ordered", True).option("maxEntriesPerTrigger", _BATCH).load()
+    return steady_rate(rows, _BATCH + _STEADY)
 
 
 def _empty(url: str, keys: Iterable[str]) -> None:
@@ -55,7 +55,7 @@ def _empty(url: str, keys: Iterable[str]) -> None:
 
 
 def rows(stack: contextlib.ExitStack) -> list[Row]:
-    """All rows of the group; the servers run as long as the stack is open."""
+    """Return all rows of the group. The servers run while the stack is open."""
 
     @functools.cache
     def one_server() -> str:
@@ -63,36 +63,38 @@ def rows(stack: contextlib.ExitStack) -> list[Row]:
 
     @functools.cache
     def masters() -> str:
-        return stack.enter_context(running_cluster("--cluster-node-timeout", "15000")).url  # no failover amid a measure
+        return stack.enter_context(
+            running_cluster("--cluster-node-timeout", "15000")
+        ).url  # no failover during a measurement
 
     @functools.cache
     def warm(url: str) -> str:
         write(url, frame(ROWS), "one", ROWS, maxlen=str(_KEEP))
         return url
 
-    def sink(where: Callable[[], str], stream: str, **options: str) -> Callable[[], float]:
-        return lambda: write(warm(where()), frame(ROWS), stream, ROWS, maxlen=str(_KEEP), **options)
+    def sink(url: Callable[[], str], stream: str, **options: str) -> Callable[[], float]:
+        return lambda: write(warm(url()), frame(ROWS), stream, ROWS, maxlen=str(_KEEP), **options)
 
     @functools.cache
     def loaded(url: str) -> str:
-        some = frame(ROWS).limit(_BATCH + _STEADY).cache()
-        write(url, some, "in", some.count())
-        write(url, some, "in-shards", some.count(), **_SHARDED)
+        rows = frame(ROWS).limit(_BATCH + _STEADY).cache()
+        write(url, rows, "in", rows.count())
+        write(url, rows, "in-shards", rows.count(), **_SHARDED)
         for stream in ("in", "in-shards"):
-            drain(url, stream)  # what the JVM compiles while it is fresh is nobody's figure
+            drain(url, stream)  # warm-up of the JVM, not measured
         return url
 
-    def source(where: Callable[[], str], stream: str) -> Callable[[], float]:
-        return lambda: drain(loaded(where()), stream)
+    def source(url: Callable[[], str], stream: str) -> Callable[[], float]:
+        return lambda: drain(loaded(url()), stream)
 
-    found = []
-    for place, where in (("one server", one_server), ("three masters", masters)):
-        found += [
+    measures = []
+    for place, url in (("one server", one_server), ("three masters", masters)):
+        measures += [
             Row("P28", f"eight shards, written, {place}", f"df.write of {ROWS:,} rows of 2 columns, as many keys, "
                 f"local[2], exactly once, maxlen ~ {_KEEP:,}; the same to one stream", "/s", 0.8,
-                sink(where, "s", **_SHARDED), sink(where, "one"), "one stream"),
+                sink(url, "s", **_SHARDED), sink(url, "one"), "one stream"),
             Row("P29", f"eight shards, read in order, {place}", f"ordered, local[2], noop, {_STEADY:,} entries in "
-                f"batches of {_BATCH:,}, after a first one; the same of one stream", "/s", 1.0,
-                source(where, "in-shards"), source(where, "in"), "one stream"),
+                f"batches of {_BATCH:,}, after a first batch; the same of one stream", "/s", 1.0,
+                source(url, "in-shards"), source(url, "in"), "one stream"),
         ]  # fmt: skip
-    return found
+    return measures

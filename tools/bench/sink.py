@@ -1,4 +1,4 @@
-"""P9 … P12: the sink beside redis-benchmark, beside redis-py, and beside itself."""
+"""P9 … P12: the sink, compared with redis-benchmark, with redis-py, and with other options of itself."""
 
 from __future__ import annotations
 
@@ -39,30 +39,30 @@ _PASSES = 5
 
 @functools.cache
 def frame(rows: int) -> DataFrame:
-    """Two columns of twelve digits in two partitions, ready in memory."""
+    """Return two columns of twelve digits in two partitions, cached in memory."""
     digits = "lpad(cast({} % 100000000 AS STRING), 12, '0')"
-    made = session().range(0, rows, 1, 2).selectExpr(
+    rows_of_digits = session().range(0, rows, 1, 2).selectExpr(
         f"{digits.format('id * 7919')} AS f", f"{digits.format('id * 104729')} AS g"
     )  # fmt: skip
-    made = made.cache()
-    made.count()
-    return made
+    rows_of_digits = rows_of_digits.cache()
+    rows_of_digits.count()
+    return rows_of_digits
 
 
 def spark_rate(server: Running, **options: str) -> float:
-    """Rows per second of `df.write`, all of Spark's work included."""
+    """Return rows per second of `df.write`, with all of Spark's work."""
     rows = frame(ROWS)
     _empty(server)
-    given = {"url": f"redis://127.0.0.1:{server.port}/0", "stream": "s", "maxlen": str(_KEEP), **options}
+    settings = {"url": f"redis://127.0.0.1:{server.port}/0", "stream": "s", "maxlen": str(_KEEP), **options}
     begun = time.perf_counter()
-    rows.write.format("rstream").mode("append").options(**given).save()
+    rows.write.format("rstream").mode("append").options(**settings).save()
     rate = ROWS / (time.perf_counter() - begun)
     _check(server, ROWS)
     return rate
 
 
 def redis_py_rate(server: Running) -> float:
-    """The same rows, some of them, by pipelines of redis-py in foreachPartition."""
+    """Return rows per second of redis-py's pipelines in foreachPartition, for a part of the same rows."""
     rows, port = frame(_PEER_ROWS), server.port
     _empty(server)
 
@@ -109,14 +109,14 @@ def _batches() -> list[pa.RecordBatch]:
 
 
 def task_rate(server: Running, exactly_once: bool, **options: str) -> float:
-    """Rows per second of one task alone, without Spark."""
+    """Return rows per second of a single task, without Spark."""
     batches = _batches()
     _empty(server)
-    given = {"url": f"redis://127.0.0.1:{server.port}/0", "stream": "s", "maxlen": str(_KEEP), **options}
-    checked = SinkOptions.parse(given)
+    settings = {"url": f"redis://127.0.0.1:{server.port}/0", "stream": "s", "maxlen": str(_KEEP), **options}
+    sink_options = SinkOptions.parse(settings)
     begun = time.perf_counter()
-    task = Task(Batch("bench", 0, begin_run(checked.address), expires=False)) if exactly_once else None
-    written = append(batches, checked, task)
+    task = Task(Batch("bench", 0, begin_run(sink_options.address), expires=False)) if exactly_once else None
+    written = append(batches, sink_options, task)
     rate = written.rows / (time.perf_counter() - begun)
     _check(server, written.rows)
     return rate
@@ -124,29 +124,29 @@ def task_rate(server: Running, exactly_once: bool, **options: str) -> float:
 
 @functools.cache
 def mixed_batch() -> pa.RecordBatch:
-    """Ten columns of ten types, some nulls."""
+    """Return ten columns of ten types with some nulls."""
     random.seed(2)
-    some = range(_BATCH)
+    numbers = range(_BATCH)
     start = datetime(2013, 1, 1, tzinfo=UTC)
     return pa.RecordBatch.from_pydict(
         {
-            "id": pa.array([random.randrange(10**9) for _ in some], pa.int64()),
-            "count": pa.array([random.randrange(1000) for _ in some], pa.int32()),
-            "price": pa.array([random.random() * 1000 for _ in some], pa.float64()),
-            "ratio": pa.array([random.random() for _ in some], pa.float32()),
-            "paid": pa.array([random.random() < 0.5 for _ in some], pa.bool_()),
-            "day": pa.array([date(2013, 1, 1) + timedelta(random.randrange(4000)) for _ in some], pa.date32()),
-            "at": pa.array([start + timedelta(microseconds=random.randrange(10**15)) for _ in some],
+            "id": pa.array([random.randrange(10**9) for _ in numbers], pa.int64()),
+            "count": pa.array([random.randrange(1000) for _ in numbers], pa.int32()),
+            "price": pa.array([random.random() * 1000 for _ in numbers], pa.float64()),
+            "ratio": pa.array([random.random() for _ in numbers], pa.float32()),
+            "paid": pa.array([random.random() < 0.5 for _ in numbers], pa.bool_()),
+            "day": pa.array([date(2013, 1, 1) + timedelta(random.randrange(4000)) for _ in numbers], pa.date32()),
+            "at": pa.array([start + timedelta(microseconds=random.randrange(10**15)) for _ in numbers],
                            pa.timestamp("us", tz="UTC")),
-            "amount": pa.array([Decimal(random.randrange(10**7)).scaleb(-2) for _ in some], pa.decimal128(10, 2)),
-            "name": pa.array([None if n % 10 == 0 else f"customer {n % 97}" for n in some], pa.string()),
-            "tags": pa.array([[f"t{n % 7}", f"u{n % 11}"] for n in some], pa.list_(pa.string())),
+            "amount": pa.array([Decimal(random.randrange(10**7)).scaleb(-2) for _ in numbers], pa.decimal128(10, 2)),
+            "name": pa.array([None if n % 10 == 0 else f"customer {n % 97}" for n in numbers], pa.string()),
+            "tags": pa.array([[f"t{n % 7}", f"u{n % 11}"] for n in numbers], pa.list_(pa.string())),
         }
     )  # fmt: skip
 
 
 def encode_rate() -> float:
-    """Rows per second from a batch to the bytes of XADDs."""
+    """Return rows per second from a batch to the bytes of XADD commands."""
     batch = mixed_batch()
 
     def encode() -> None:
@@ -167,7 +167,7 @@ def _text(value: Any) -> Any:
 
 
 def redis_py_encode_rate() -> float:
-    """The same by `to_pylist` and redis-py's packing."""
+    """Return the same for `to_pylist` and redis-py's packing."""
     batch, packing = mixed_batch(), PackingConnection()  # type: ignore[no-untyped-call]
 
     def encode() -> None:
@@ -184,36 +184,36 @@ def redis_py_encode_rate() -> float:
 
 
 def _best(encode: Callable[[], None], passes: int) -> float:
-    took = []
+    seconds = []
     for _ in range(passes):
         begun = time.perf_counter()
         encode()
-        took.append(time.perf_counter() - begun)
-    return _BATCH / min(took)
+        seconds.append(time.perf_counter() - begun)
+    return _BATCH / min(seconds)
 
 
 def rows(stack: contextlib.ExitStack) -> list[Row]:
-    """All rows of the group; the server runs as long as the stack is open."""
+    """Return all rows of the group. The server runs while the stack is open."""
     server = stack.enter_context(running("redis-server"))
     plain, once = {"delivery": "at-least-once"}, {"delivery": "exactly-once"}
     words = ["xadd", "s", "maxlen", "~", str(_KEEP), "*", "f", "__rand_int__", "g", "__rand_int__"]
 
-    def theirs() -> float:
+    def benchmark_rate() -> float:
         return benchmark(server, "-P 100", 2.0, words)
 
-    what = f"df.write of {ROWS:,} rows of 2 columns from memory, local[2], maxlen ~ {_KEEP:,}"
-    alone = "400,000 rows, one task without Spark"
+    spark_write = f"df.write of {ROWS:,} rows of 2 columns from memory, local[2], maxlen ~ {_KEEP:,}"
+    one_task = "400,000 rows, one task without Spark"
     return [
-        Row("P9", "at least once", f"{what}; redis-benchmark -P 100 {' '.join(words)}", "/s", 0.9,
-            lambda: spark_rate(server, **plain), theirs, "redis-benchmark"),
-        Row("P9", "at least once, one task", f"{alone}, maxlen ~ {_KEEP:,}; redis-benchmark as above", "/s", None,
-            lambda: task_rate(server, False), theirs, "redis-benchmark"),
-        Row("P10", "at least once", f"{what}; {_PEER_ROWS:,} rows by redis-py, pipelines of {_PIPELINE:,} in "
+        Row("P9", "at least once", f"{spark_write}; redis-benchmark -P 100 {' '.join(words)}", "/s", 0.9,
+            lambda: spark_rate(server, **plain), benchmark_rate, "redis-benchmark"),
+        Row("P9", "at least once, one task", f"{one_task}, maxlen ~ {_KEEP:,}; redis-benchmark as above", "/s", None,
+            lambda: task_rate(server, False), benchmark_rate, "redis-benchmark"),
+        Row("P10", "at least once", f"{spark_write}; {_PEER_ROWS:,} rows by redis-py, pipelines of {_PIPELINE:,} in "
             "foreachPartition", "/s", 12.0, lambda: spark_rate(server, **plain), lambda: redis_py_rate(server),
             "redis-py"),
-        Row("P11", "exactly once", f"{what}; the same at least once", "/s", 0.9,
+        Row("P11", "exactly once", f"{spark_write}; the same at least once", "/s", 0.9,
             lambda: spark_rate(server, **once), lambda: spark_rate(server, **plain), "at least once"),
-        Row("P11", "exactly once, one task", f"{alone}; the same at least once", "/s", 0.9,
+        Row("P11", "exactly once, one task", f"{one_task}; the same at least once", "/s", 0.9,
             lambda: task_rate(server, True), lambda: task_rate(server, False), "at least once"),
         Row("P12", "encode alone, 10 mixed columns", f"{_BATCH:,} rows; to_pylist and redis-py's pack_commands", "/s",
             10.0, encode_rate, redis_py_encode_rate, "redis-py"),

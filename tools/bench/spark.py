@@ -1,4 +1,4 @@
-"""Spark for rows that measure it: one session, and queries from a stream into `noop`."""
+"""Spark for the rows that measure it: one session, and queries from a stream into `noop`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _PATIENCE = 120.0  # seconds that a trigger may take
 
 @functools.cache
 def session() -> SparkSession:
-    """local[2], as long as the process lives."""
+    """Return a session with local[2], the same for the whole process."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     root = str(Path(__file__).resolve().parents[2])
@@ -40,7 +40,7 @@ def session() -> SparkSession:
         .config("spark.driver.memory", "2g")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.python.unix.domain.socket.enabled", "true")  # as the jobs have it
+        .config("spark.python.unix.domain.socket.enabled", "true")  # as in conf/spark-defaults.conf
         .config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={_LOG4J}")
         .getOrCreate()
     )
@@ -49,16 +49,16 @@ def session() -> SparkSession:
 
 
 def entries(stream: str, count: int) -> bytes:
-    """XADDs of so many entries of three small fields, in wire form."""
+    """Return `count` XADD commands with three small fields, encoded."""
     return b"".join(
-        request("XADD", stream, "*", "carrier", ("UA", "AA", "B6", "DL", "EV")[at % 5], "flight", at * 7919 % 8500,
-                "delay", f"{at % 2200 / 10 - 20:.1f}")
-        for at in range(count)
+        request("XADD", stream, "*", "carrier", ("UA", "AA", "B6", "DL", "EV")[number % 5],
+                "flight", number * 7919 % 8500, "delay", f"{number % 2200 / 10 - 20:.1f}")
+        for number in range(count)
     )  # fmt: skip
 
 
 def load(server: Running, stream: str, count: int) -> None:
-    """A stream with so many entries, in whole chunks."""
+    """Replace a stream by `count` entries, rounded down to chunks of 10,000."""
     client = server.client()
     chunk = entries(stream, _CHUNK)
     client.call("DEL", stream)
@@ -69,17 +69,17 @@ def load(server: Running, stream: str, count: int) -> None:
 
 
 def stream(server: Running, streams: str, **options: Any) -> DataFrame:
-    """The source: group g of these streams."""
-    given = {
+    """Return the source for group `g` of these streams."""
+    settings = {
         "url": f"redis://127.0.0.1:{server.port}/0", "streams": streams, "group": "g", "startingOffsets": "earliest",
         **{name: str(value) for name, value in options.items()},
     }  # fmt: skip
-    return session().readStream.format("rstream").schema(SCHEMA).options(**given).load()
+    return session().readStream.format("rstream").schema(SCHEMA).options(**settings).load()
 
 
 @contextlib.contextmanager
 def running(frame: DataFrame, **trigger: Any) -> Any:
-    """The query frame → noop with a checkpoint of its own, stopped in the end."""
+    """Run a query from the frame to noop with a new checkpoint, and stop it at the end."""
     with tempfile.TemporaryDirectory(prefix="rstream-bench-") as folder:
         query = frame.writeStream.format("noop").option("checkpointLocation", folder).trigger(**trigger).start()
         try:
@@ -89,52 +89,56 @@ def running(frame: DataFrame, **trigger: Any) -> Any:
 
 
 def steady_rate(frame: DataFrame, expected: int) -> float:
-    """Rows per second of an AvailableNow run from its second batch to its end; the first one warms the JVM up."""
+    """Return rows per second of an AvailableNow run from its second batch to its end. The first is a warm-up."""
     with running(frame, availableNow=True) as query:
         query.awaitTermination()
         ended = time.time()
-        batches = [one for one in query.recentProgress if one.numInputRows]
-    assert sum(one.numInputRows for one in batches) == expected, "not all entries were read"
-    return float(sum(one.numInputRows for one in batches[1:]) / (ended - started(batches[1])))
+        batches = [progress for progress in query.recentProgress if progress.numInputRows]
+    assert sum(progress.numInputRows for progress in batches) == expected, "not all entries were read"
+    return float(sum(progress.numInputRows for progress in batches[1:]) / (ended - started(batches[1])))
 
 
 def rate_of_batches(frame: DataFrame, count: int) -> float:
-    """Rows per second of so many batches, one behind the other, after a first one that is left out."""
+    """Return rows per second of `count` consecutive batches, after a first batch that is left out."""
     with running(frame, processingTime="0 seconds") as query:
         seen = -1
         batches: list[Any] = []
         while len(batches) <= count:
             batches.append(_next_batch(query, seen))
             seen = batches[-1].batchId
-    assert [one.batchId for one in batches] == list(range(count + 1)), "a batch came too soon to be seen"
+    assert [progress.batchId for progress in batches] == list(range(count + 1)), (
+        "a batch followed before the progress of the previous one was read"
+    )
     ended = started(batches[-1]) + batches[-1].durationMs["triggerExecution"] / 1000
-    return float(sum(one.numInputRows for one in batches[1:]) / (ended - started(batches[1])))
+    return float(sum(progress.numInputRows for progress in batches[1:]) / (ended - started(batches[1])))
 
 
 def started(progress: Any) -> float:
-    """When a batch began, seconds since the epoch."""
+    """Return the start of a batch in seconds since the epoch."""
     return datetime.datetime.fromisoformat(progress.timestamp).timestamp()
 
 
-def trigger_time(frame: DataFrame, rows: int, count: int, add: Callable[[], None] | None, every: str) -> float:
-    """The median milliseconds of `count` triggers of so many rows; the first three are left out. add: makes the rows
-    of one trigger, once those of the last one are read."""
-    took: list[float] = []
+def trigger_time(frame: DataFrame, rows: int, count: int, add: Callable[[], None] | None, interval: str) -> float:
+    """Return the median milliseconds of `count` triggers with `rows` rows; the first three triggers are left out.
+
+    `add` adds the rows of one trigger. It is called again after they are read.
+    """
+    times: list[float] = []
     seen = -1
-    with running(frame, processingTime=every) as query:
-        _settle_in(query)
-        while len(took) < count + 3:
+    with running(frame, processingTime=interval) as query:
+        _wait_for_progress(query)
+        while len(times) < count + 3:
             if add is not None:
                 add()
             progress = _next_batch(query, seen)
             seen = progress.batchId
             if progress.numInputRows == rows:
-                took.append(progress.durationMs["triggerExecution"])
-    return statistics.median(took[3:])
+                times.append(progress.durationMs["triggerExecution"])
+    return statistics.median(times[3:])
 
 
-def _settle_in(query: StreamingQuery) -> None:
-    """Wait until the query has looked at its source once."""
+def _wait_for_progress(query: StreamingQuery) -> None:
+    """Wait until the query has completed its first trigger."""
     deadline = time.monotonic() + _PATIENCE
     while query.lastProgress is None:
         _check(query, deadline)
@@ -154,5 +158,5 @@ def _check(query: StreamingQuery, deadline: float) -> None:
     if error is not None:
         raise error
     if time.monotonic() > deadline:
-        raise TimeoutError("a query did not come to its next batch")
+        raise TimeoutError(f"the query did not complete its next batch within {_PATIENCE:g} s")
     time.sleep(0.02)

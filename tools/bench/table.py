@@ -1,4 +1,4 @@
-"""The rows as a table for people."""
+"""Print the rows as a table."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tools.bench.row import Row
 
 
 def show(rows: Sequence[Row], title: str, console: Console) -> None:
-    """Print the table, and below it what was run."""
+    """Print the table, and below it the description of each run."""
     table = Table(title=title, title_justify="left", pad_edge=False)
     for name in ("#", "measure", "ours", "peer", "", "measured", "range", "target"):
         table.add_column(name, justify="right" if name in {"ours", "peer", "measured"} else "left")
@@ -23,7 +23,7 @@ def show(rows: Sequence[Row], title: str, console: Console) -> None:
         ours = figure(statistics.median(row.our_figures), row.unit)
         peer = figure(statistics.median(row.peer_figures), row.unit) if row.peer_figures else ""
         measured = statistics.median(row.ratios)
-        colour = {True: "green", False: "red", None: "default"}[row.met]
+        colour = {True: "green", False: "red", None: "default"}[row.meets_target]
         shown = f"{measured:.2f}×" if row.peer is not None else figure(measured, row.unit)
         low, high = min(row.ratios), max(row.ratios)
         spread = f"{low:.2f} … {high:.2f}" if row.peer is not None else f"{low:.4g} … {high:.4g}"
@@ -36,7 +36,7 @@ def show(rows: Sequence[Row], title: str, console: Console) -> None:
 
 
 def figure(value: float, unit: str) -> str:
-    """`1.23 M/s`, `31.0 B`."""
+    """Return a figure with its unit, such as `1.23 M/s` or `31 B`."""
     if unit.startswith("/"):
         return f"{value / 1e6:.2f} M{unit}" if value >= 1e6 else f"{value / 1e3:.1f} k{unit}"
     return f"{value:.4g} {unit}"
