@@ -1,8 +1,8 @@
-"""An idle query. Spark asks it for new entries a hundred times a second; as long as there are none, the server is asked
-only once: by a blocking read (wire.blocked_read) of all streams, which the next entry ends.
+"""An idle query. Spark asks it for new entries a hundred times a second. The query asks the server only once, with a
+blocking read of all streams (wire.blocked_read). The next entry ends that read.
 
-What no entry announces is looked for when it is due: a group that was changed, a retry whose time has come, entries
-that a dead consumer left, the end of maxTriggerDelay. Then the trigger asks the server as always.
+Other events do not end it: a client changes a group, a retry is due, a consumer dies and leaves entries, the time of
+maxTriggerDelay is over. For these, the trigger asks the server when the first of them is due.
 """
 
 from __future__ import annotations
@@ -41,25 +41,26 @@ class Idle:
         self._until = 0.0
 
     def begin(self, checkpoint: Offset, last: Mapping[str, StreamId], seconds: float) -> None:
-        """Nothing above the checkpoint was there to read. last: the last ID of each stream then; seconds: until the
-        server must be asked again, whether there is an entry or not."""
+        """Begin an idle time: no stream had an entry above the checkpoint. last: the last ID of each stream then;
+        seconds: until the trigger must ask the server again, with or without a new entry."""
         if seconds <= 0:
             return
         if self._read.refused is None:
             try:
                 self._read.begin(last, seconds)
             except RStreamError:
-                self._read.close()  # the next trigger meets the same error, and says so
+                self._read.close()  # the next trigger meets the same error, and raises it
                 return
         self._since, self._until = checkpoint, self._now() + seconds + _MARGIN
 
     def batch_ran(self) -> None:
-        """Spark has run a batch. If the query has other sources, the batch may be theirs alone, and they may have more:
-        the next calls wait only briefly, because Spark asks one source after the other."""
+        """Make the next calls wait only briefly, because Spark has run a batch. Another source of the query may have
+        more entries, and Spark asks one source after the other."""
         self._wait = 0.0
 
     def lasts(self, checkpoint: Offset) -> bool:
-        """Whether there is still nothing to ask the server for. Waits for a moment (Limits.idle_wait) at most."""
+        """Wait for a new entry, at most Limits.idle_wait. Return whether the query is still idle: False means that the
+        trigger must ask the server."""
         if self._since is None or self._since != checkpoint or self._now() >= self._until:
             self._since = None
             return False
@@ -71,12 +72,12 @@ class Idle:
             self._since = None
             if self._read.refused is not None:
                 _log.warning(
-                    "this user may not use XREAD (%s): while there are no entries the query asks the server %.0f times "
-                    "a second; grant +xread to make idle queries free", self._read.refused, 1 / self._longest,
+                    "an idle query asks the server %.0f times a second, because its user has no right to XREAD (%s). "
+                    "Grant +xread to make idle queries free", 1 / self._longest, self._read.refused,
                 )  # fmt: skip
         return self._since is not None
 
     def close(self) -> None:
-        """Close the connections that wait."""
+        """Close the connections of the blocking read."""
         self._since = None
         self._read.close()

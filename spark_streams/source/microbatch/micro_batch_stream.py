@@ -1,12 +1,15 @@
-"""The driver's side of a query, without Spark: what Spark asks of a streaming source.
+"""The driver's side of a query, independent of Spark: the calls that Spark makes to a streaming source.
 
-A micro-batch (start, end] is exactly our consumer's pending entries in that range, and those of the consumers that its
-offset names as claimed (with noAck: the range itself). `next(start)` is only ever asked with a start that is in Spark's
-commit log (docs/internals/facts.md, S4), so that may be acknowledged (microbatch.trigger). A batch that follows another
-one of the same run has that acknowledged in the background, beside its tasks; at an idle tick it is acknowledged before
-the answer. Where much is left, the batch after it is reserved in the background, too (prefetch).
+A micro-batch (start, end] is exactly the entries in that range that are pending for the query's consumer, and those of
+the consumers that its offset names as claimed. With noAck it is the range itself. Spark calls `next(start)` only with a
+start that is in its commit log (docs/internals/facts.md, S4). So the query may acknowledge entries up to there
+(microbatch.trigger).
 
-State that lives here is a convenience: all that a restart needs is in the offset and on the server.
+The query acknowledges a batch in the background while the tasks of the next batch run. If there is no next batch, it
+acknowledges before `next` returns. If many entries are left, it also reserves the batch after that in the background
+(prefetch).
+
+State in this process only saves work: the offset and the server have all that a restart needs.
 """
 
 from __future__ import annotations
@@ -59,7 +62,7 @@ from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.xinfo import StreamState, stream_states
 from spark_streams.wire.session import Session
 
-_TRIES = 5  # how often a trigger may find that something has vanished under it (failOnDataLoss=false)
+_TRIES = 5  # attempts of a trigger during which streams or groups vanish (failOnDataLoss=false)
 _log = logging.getLogger("spark_streams.source")
 
 T = TypeVar("T")
@@ -67,10 +70,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class CurrentBatch:
-    """end: its offset, whose token names it; ranges: what it holds, None until that is known; is_new: this run has made
-    it; is_counted: this run's attempt at it was counted; is_opened: this run has opened its notes (task_notes); is_cut:
-    its entries were set aside, and what is left of it is less (source.recovery.poison_batch); is_acknowledged: before
-    it is read (at-most-once)."""
+    """The batch that Spark is running.
+
+    end: its offset, whose token names the batch; ranges: its entries, None: not known yet; is_new: this run has created
+    the batch; is_counted: this run's attempt at it was counted (maxDeliveries); is_opened: this run has created the key
+    for the notes of its tasks (task_notes); is_cut: entries of it were set aside (source.recovery.poison_batch);
+    is_acknowledged: its entries were acknowledged before its tasks read them (at-most-once).
+    """
 
     end: Offset
     ranges: list[EntryRange] | None = None
@@ -82,8 +88,8 @@ class CurrentBatch:
 
 
 class MicroBatchStream:
-    """One query's batches. Calls come from one thread. now: a monotonic clock, in seconds; worker: what runs beside the
-    tasks; first_at_once: the first trigger waits for no minEntriesPerTrigger."""
+    """The batches of one query. One thread may use it. now: a monotonic clock, in seconds; worker: runs jobs while
+    tasks run; first_at_once: the first trigger does not wait for minEntriesPerTrigger."""
 
     def __init__(
         self,
@@ -114,41 +120,42 @@ class MicroBatchStream:
         self._current: CurrentBatch | None = None
         self._now = now
         self._run = RunState(is_known=False, admission=Admission.of_options(options, first_at_once))
-        self._ahead: Future[object] | None = None  # what is being reserved for the next trigger
-        self._heads: Mapping[str, StreamState] = {}  # at the last trigger, for reports
+        self._ahead: Future[object] | None = None  # the reservation for the next trigger
+        self._heads: Mapping[str, StreamState] = {}  # of the last trigger, for reports
 
     def _greet(self, server: Server) -> None:
-        """Refuse a server on which the query would lose entries in silence."""
+        """Refuse a server on which the query could lose entries without noticing."""
         require_entry_counts(server)
         require_no_eviction(server, self._options)
 
     @property
     def member(self) -> Membership:
-        """Who reads."""
+        """The group and consumer of the query."""
         return self._subscription.member
 
     @property
     def knows_fields(self) -> bool:
-        """Whether it is known which declared columns are fields of no entry: then tasks need not look for that."""
+        """Whether the query knows which declared columns no entry has. Then tasks need not find out."""
         return self._run.acknowledged.knows_fields
 
-    # -- what Spark asks -----------------------------------------------------------------------------------------
+    # -- calls of Spark ------------------------------------------------------------------------------------------
 
     def trust_address(self) -> None:
-        """The server has answered before: where it is away now, it is waited for."""
+        """Wait for the server if it does not answer: it has answered an earlier run at this address."""
         self._server.trust()
 
     def first(self) -> Offset:
-        """Where a query without a checkpoint starts; the group pins it on the server, so it may be asked again (S2)."""
+        """Return the first offset of a query without a checkpoint. The group keeps it on the server: a second call
+        returns the same offset (S2)."""
         return self._again_where_something_vanishes(lambda server, run: (self._first(server), run))
 
     def until_now(self) -> None:
-        """The run ends at what the streams hold now (AvailableNow)."""
+        """End the run at the present last entries of the streams (AvailableNow)."""
         self._step(self._until_now)
 
     def next(self, begin: Offset, limit: int | None) -> Offset | None:
-        """Acknowledge up to `begin`, reserve the next batch of at most `most` entries, and return its end; None where
-        there is nothing."""
+        """Acknowledge up to `begin`, reserve the next batch of at most `limit` entries, and return its end. None: there
+        is nothing to read."""
         self._check_owner(begin)
         self._server.renew_login()
         was_idle, self._is_idle = self._is_idle, False
@@ -160,7 +167,7 @@ class MicroBatchStream:
         if batch is None:
             if not was_idle:
                 self._idle.batch_ran()
-            if has_settled:  # else this trigger has acknowledged a batch, and the next one sees what came of it
+            if has_settled:  # otherwise this trigger has acknowledged a batch, and the next one must see the result
                 last = {stream: head.last for stream, head in self._heads.items()}
                 self._idle.begin(begin, last, self._seconds_until_due())
                 self._is_idle = True
@@ -169,7 +176,7 @@ class MicroBatchStream:
         return batch.end
 
     def plan(self, begin: Offset, end: Offset) -> Plan:
-        """The batch as tasks. After a restart the pending list tells what the batch held (S5)."""
+        """Return the tasks of a batch. After a restart the pending list has the batch's entries (S5)."""
         self._check_owner(begin)
         self._check_owner(end)
         if begin == end:
@@ -179,8 +186,8 @@ class MicroBatchStream:
             batch = CurrentBatch(end)
         try:
             if not batch.is_counted and not (batch.is_new and self._options.max_deliveries is None):
-                # Once a run: Spark plans a batch again for each action on it. One of an earlier run may have been cut
-                # by that run, whatever maxDeliveries is now.
+                # Once per run: Spark plans a batch again for each action on it. An earlier run may have cut its batch,
+                # whether or not maxDeliveries is set now.
                 is_cut = self._step(lambda server, run: self._count_attempt(server, begin, end, run))
                 batch = self._current = replace(batch, is_cut=is_cut, is_counted=True)
             ranges = self._ranges_after_a_restart(batch) if batch.ranges is None else batch.ranges
@@ -190,12 +197,12 @@ class MicroBatchStream:
         except GroupMissingError:
             self._ask(lambda server: self._require_groups(server, begin, end))
             raise
-        if end.notes and not batch.is_opened:  # once a run: it would hide that they were deleted
+        if end.notes and not batch.is_opened:  # once per run: later calls would hide that the key was deleted
             self._ask(lambda server: open_notes(server, self.member, end.taken_from, end.token))
             self._current = replace(batch, is_opened=True)
         size = self._run.admission.size([entries.count for entries in ranges])
-        # What earlier runs wrote, and a batch that was not cut does not have, belongs to others: as long as pieces are
-        # held, they are still to come.
+        # If earlier runs wrote rows that this batch does not have, other batches have these rows. Those batches are
+        # still to come while pieces are held.
         poison_cache = self._run.poison
         holds_pieces = (poison_cache.may_hold and poison_cache.holds_pieces) or bool(
             end.claimed and piece_consumers(end)
@@ -204,7 +211,7 @@ class MicroBatchStream:
         return Plan.of_tasks(planned, narrowed=batch.is_cut or holds_pieces)
 
     def commit(self, end: Offset) -> None:
-        """Acknowledge up to `end`, unless that is done or under way. The same code as in `next` (S3)."""
+        """Acknowledge up to `end`, unless that is done or in progress. The same code as in `next` (S3)."""
         self._check_owner(end)
         if self._is_idle:
             self._idle.batch_ran()
@@ -215,26 +222,27 @@ class MicroBatchStream:
         try:
             self._step(lambda server, run: self._commit(server, end, run))
         except (GroupMissingError, DataLossError):
-            # It vanished since: the next trigger says what is lost with it, and acknowledges the rest.
+            # A stream or group has vanished. The next trigger reports the loss, and acknowledges the rest.
             if not self._losses.allowed:
                 raise
 
     def reported(self) -> dict[str, object]:
-        """Where the streams end, what this run has lost, claimed and given up so far, and the bad values in it."""
+        """Return the ends of the streams, and this run's counts of lost, claimed and dead-lettered entries, and of bad
+        values."""
         heads = {stream: state.last for stream, state in self._heads.items()}
         offset = Offset(self.member.group, self.member.consumer, heads)
         waiting = self._subscription.retries.waiting()
         return {**offset.to_json(), **self.counters.to_json(), **({"waiting": waiting} if waiting else {})}
 
     def stop(self) -> None:
-        """Give the lease back and close the connections."""
+        """Release the lease and close the connections."""
         self.worker.close()
         self._subscription.release()
         self._idle.close()
         self._server.close()
 
     def _seconds_until_due(self) -> float:
-        """How long an idle query need not ask the server if no stream gets an entry; 0: it asks each time."""
+        """Return how long an idle query need not ask the server if no stream gets an entry. 0: it asks each time."""
         limits = self._limits
         if self._run.admission.until is not None or not limits.idle_check:
             return 0.0
@@ -248,7 +256,7 @@ class MicroBatchStream:
             due.append(limits.idle_check if self._options.claim_idle is None else self._options.claim_idle / 10_000)
         return max(0.0, min(due))
 
-    # -- how it is answered --------------------------------------------------------------------------------------
+    # -- steps ---------------------------------------------------------------------------------------------------
 
     def _step(self, step: Callable[[Server, RunState], tuple[T, RunState]]) -> T:
         """Run a step with what this run knows. The step returns what is known after it.
@@ -282,7 +290,7 @@ class MicroBatchStream:
     def _triggered(
         self, server: Server, begin: Offset, limit: int | None, run: RunState
     ) -> tuple[CurrentBatch | None, RunState]:
-        """Run a trigger, and begin what is done beside the tasks."""
+        """Run a trigger, and start its background jobs."""
         triggered = self._trigger.next(server, begin, limit, self._settled(run), self._save)
         for job in triggered.jobs:
             self.worker.submit(job)
@@ -298,7 +306,7 @@ class MicroBatchStream:
         self._run = run.unknown()
 
     def _settled(self, run: RunState) -> RunState:
-        """What this run knows once all is finished that was begun beside the tasks."""
+        """Wait for the background jobs. Return what this run knows then."""
         reserving, self._ahead = self._ahead, None
         try:
             self.worker.wait()
@@ -315,14 +323,14 @@ class MicroBatchStream:
         return with_older_positions(server, self.member, first, [])
 
     def _until_now(self, server: Server, run: RunState) -> tuple[None, RunState]:
-        self._subscription.join(server)  # Spark asks for this before it asks where the query begins
+        self._subscription.join(server)  # Spark calls this before `first`
         until = stream_states(server, self._subscription.until_now(server))
         return None, replace(run, admission=replace(run.admission, until=until))
 
     def _commit(self, server: Server, end: Offset, run: RunState) -> tuple[None, RunState]:
         run = self._settled(run)
         if run.ahead is not None:
-            run = run.unknown()  # what was reserved ahead stays pending, and the next trigger finds it
+            run = run.unknown()  # entries reserved ahead stay pending, and the next trigger finds them
         if not run.is_known:  # the marks separate handed entries from those of the batch
             run = self._reconciler.with_marks(server, run, end.streams)
         counted = RowsRead(server, self.member, self._losses, {}).with_counts(end, {}, {})
@@ -335,7 +343,8 @@ class MicroBatchStream:
         require_groups(server, self.member, heads, states, begin)
 
     def _count_attempt(self, server: Server, begin: Offset, end: Offset, run: RunState) -> tuple[bool, RunState]:
-        """Count this run's attempt at a batch; where too many have died of it, it is set aside. Whether it is cut."""
+        """Count this run's attempt at a batch. After too many attempts its entries are set aside. Return whether the
+        batch was cut."""
         self._subscription.hold(server, end.streams)
         try:
             is_cut, poison_cache = self._poison.attempt(server, begin, end, run.poison)
@@ -350,9 +359,10 @@ class MicroBatchStream:
     def _acknowledged_first(
         self, batch: CurrentBatch, ranges: list[EntryRange]
     ) -> tuple[CurrentBatch, list[EntryRange]]:
-        """At most once: acknowledge a batch before its tasks read it. Its offset is logged: no run reads it again. The
-        two steps may be repeated, each for itself: what is acknowledged is not found as pending any more. Entries that
-        others have acknowledged or claimed meanwhile are lost."""
+        """Acknowledge a batch before its tasks read it (at-most-once). Its offset is logged, so no run reads it again.
+
+        Each of the two steps may be repeated. Entries that other clients have acknowledged or claimed meanwhile are
+        reported as lost."""
         try:
             pending = self._ask(lambda server: self._acknowledging.with_ids(server, ranges))
             for stream, taken in (entries_per_stream(ranges) - entries_per_stream(pending)).items():
@@ -363,16 +373,16 @@ class MicroBatchStream:
         except GroupMissingError:
             if not self._losses.allowed:
                 raise
-            # Tasks count what they do not find, and the next trigger acknowledges the streams that are left.
+            # Tasks count the entries that they miss, and the next trigger acknowledges the other streams.
             return batch, ranges
         batch = self._current = replace(batch, is_acknowledged=True)
         return batch, pending
 
     def _ranges_after_a_restart(self, batch: CurrentBatch) -> list[EntryRange]:
-        """What a batch holds that an earlier run has made."""
+        """Return the ranges of a batch that an earlier run has created."""
         if self._options.delivery == "at-most-once":
             offset = batch.end.to_json()
-            _log.warning("a batch that a crash interrupted is given up (delivery=at-most-once): %s", offset)
+            _log.warning("skipped a batch that a crash interrupted (delivery=at-most-once): %s", offset)
             return []
         return self._ask(lambda server: self._read_again(server, batch))
 
@@ -385,7 +395,7 @@ class MicroBatchStream:
         return replay.ranges(end)
 
     def _dead_letter(self, entries: DeadEntries) -> None:
-        """Entries that were delivered too often become dead letters."""
+        """Write entries that were delivered too often to the dead-letter stream."""
         to = self._options.dead_letter_stream
         assert to is not None  # maxDeliveries needs it
         posted, deleted = dead_letter(self._server.get(), self.member.group, entries, to, self._limits.dead_letters)
@@ -395,8 +405,8 @@ class MicroBatchStream:
             self._losses.report(Finding(Kind.LETTER_GONE, entries.stream, lost=deleted))
 
     def _check_owner(self, offset: Offset) -> None:
-        """Raises OffsetError where an offset belongs to another group or consumer: their pending entries are not ours
-        to read or to acknowledge."""
+        """Raise OffsetError if an offset belongs to another group or consumer: the query must not read or acknowledge
+        their pending entries."""
         if (offset.group, offset.consumer) != (self.member.group, self.member.consumer):
             raise OffsetError(
                 f"the checkpoint belongs to consumer {offset.consumer!r} of group {offset.group!r}, and the query is "

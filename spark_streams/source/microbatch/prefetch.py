@@ -1,9 +1,10 @@
-"""New entries for a batch that are reserved ahead of it, beside the tasks of the batch before it.
+"""Reserving ahead: the entries of the next batch, while the tasks of the present batch run.
 
-A server works alone while Spark runs tasks, and stands still while Spark plans and commits. A large batch that has more
-behind it is followed by the reserving of the next one at once; then making that batch costs a look at the groups. What
-is reserved ahead is pending like anything that a crash leaves behind: above the last logged offset, and the next run
-begins with it. A group that others read from, too, is not read ahead of time.
+Without it, the server is idle while Spark plans and commits. If a batch is large and more entries follow it, the
+background worker reserves these at once. The next trigger then only has to look at the groups.
+
+Entries that are reserved ahead are pending above the last logged offset, like those that a crash leaves behind: the
+next run begins with them. The query does not reserve ahead in a group that other consumers read from, too.
 """
 
 from __future__ import annotations
@@ -24,23 +25,23 @@ from spark_streams.wire.replies.xinfo import StreamState
 
 @dataclass(frozen=True)
 class Ahead:
-    """Ranges that were reserved for the next batch, and its remaining quota."""
+    """Ranges that are reserved for the next batch, and its remaining quota."""
 
     ranges: list[EntryRange]
     quota: BatchQuota
 
     def pending(self) -> Counter[str]:
-        """How many entries are pending for it, per stream."""
+        """Return the number of reserved entries, per stream."""
         return entries_per_stream(self.ranges)
 
     def ends(self) -> dict[str, StreamId]:
-        """Where it has left the groups that it has read from."""
+        """Return the positions of the groups after the reservation."""
         return {entries.stream: entries.last for entries in self.ranges}
 
 
 @dataclass(frozen=True)
 class Prefetch:
-    """One reserving ahead. heads: the streams at the last look; turn: of the batch that it is for."""
+    """A reservation for the next batch. heads: the streams at the last trigger; turn: of the next batch."""
 
     reserving: Reserving
     streams: Sequence[str]
@@ -49,7 +50,7 @@ class Prefetch:
     heads: Mapping[str, StreamState]
 
     def work(self, server: Server) -> Ahead | None:
-        """Reserve entries, unless the next trigger must decide. Raises as `reserve` does."""
+        """Reserve entries, unless the next trigger must look at the streams first. Raises as `reserve` does."""
         heads, groups = fetch_state(server, self.reserving.member, self.streams, self.heads)
         states = {s: state for s, state in groups.items() if state is not None and not state.has_others}
         if len(states) < len(groups) or any(_is_trimmed(heads[s], state) for s, state in states.items()):
@@ -62,7 +63,7 @@ class Prefetch:
 
 
 def _is_trimmed(head: StreamState, state: GroupState) -> bool:
-    """Whether the stream may have lost entries that the group has yet to deliver."""
+    """Whether the stream may have lost entries that the group has not delivered yet."""
     held = held_above(head, state.last_delivered)
     if held is None or head.added is None:
         return False
