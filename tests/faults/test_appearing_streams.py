@@ -31,5 +31,5 @@ def test_streams_that_appear_under_latest_are_read_from_their_first_entry(
 
 
 def test_dead_letter_streams_that_match_the_pattern_are_no_input(scene_by_turns: Scene, seed: int) -> None:
-    outcome = appearing_streams.letters_match(scene_by_turns)
+    outcome = appearing_streams.dead_letters_match(scene_by_turns)
     assert outcome, f"RSTREAM_SEED={seed}\n{outcome}"

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tools.chaos.accounts import Aftermath, Done, settle
+from tools.chaos.accounts import Aftermath, Intervention, settle
 from tools.chaos.attempts import Attempt
 from tools.chaos.checker import Report, check
 from tools.chaos.history import Acknowledged, Added, History, Row
@@ -42,9 +42,9 @@ def test_a_missing_row_is_lost_unless_the_entry_was_taken_away() -> None:
     missing = history.rows.pop()
     history.acknowledged.pop()
     assert check(history).lost == [missing.value]
-    history.gone = {missing.place}
+    history.removed = {missing.place}
     assert not check(history)
-    history.gone, history.taken = set(), {missing.place}
+    history.removed, history.taken = set(), {missing.place}
     assert not check(history)
 
 
@@ -113,7 +113,7 @@ def test_an_acknowledgement_before_the_commit_log_or_without_a_row_is_early() ->
     history = good()
     history.acknowledged.append(Acknowledged(("s", "500-0"), committed=2))
     assert check(history).early == [("s", "500-0")]
-    history.gone = {("s", "500-0")}
+    history.removed = {("s", "500-0")}
     assert not check(history)
 
 
@@ -148,7 +148,7 @@ def test_what_is_left_pending_and_what_is_buried_twice_is_named(kind: str) -> No
         history.pending = [place]
         assert str(check(history)) == f"pending: {place}"
     else:
-        history.letters = [place, place]
+        history.dead_letters = [place, place]
         assert check(history).buried_twice == [place]
 
 
@@ -213,72 +213,76 @@ def test_what_somebody_else_has_in_hand_may_come_or_not_but_not_twice() -> None:
 def test_a_good_entry_that_became_a_letter_is_buried() -> None:
     history = good()
     place = history.rows.pop().place
-    history.letters = [place]
+    history.dead_letters = [place]
     assert faults(history) == {"buried": 1}
     history.bad = {place}
     assert not check(history)
 
 
-def taken() -> tuple[Outcome, Done]:
+def taken() -> tuple[Outcome, Intervention]:
     """The good history, whose last two entries somebody took before they were read."""
     history = good()
     gone = {row.place for row in history.rows[4:]}
     history.rows, history.acknowledged = history.rows[:4], history.acknowledged[:4]
-    history.gone = set(gone)
-    return Outcome(history, check(history)), Done(gone=gone)
+    history.removed = set(gone)
+    return Outcome(history, check(history)), Intervention(removed=gone)
 
 
-def account(outcome: Outcome, strict: bool, after: Aftermath, done: Done) -> list[str]:
+def account(outcome: Outcome, strict: bool, after: Aftermath, intervention: Intervention) -> list[str]:
     """What is wrong with it."""
-    settle(outcome, strict, after, done)
+    settle(outcome, strict, after, intervention)
     return [*outcome.wrong, *outcome.report.faults()]
 
 
 def test_a_loss_that_nobody_says_is_lost() -> None:
-    outcome, done = taken()
-    assert account(outcome, True, Aftermath(ended=True), done) == ["lost"]
+    outcome, intervention = taken()
+    assert account(outcome, True, Aftermath(ended=True), intervention) == ["lost"]
     assert outcome.report.lost == [("p", 4), ("p", 5)]
 
 
 def test_a_loss_that_is_said_is_to_be_counted_too() -> None:
     for strict, errors in ((True, ["[RSTREAM_DATA_LOSS] two"]), (False, [])):
-        for counted, wrong in ((2, []), (1, ["lost, says the progress: 1, not 2"])):
-            outcome, done = taken()
-            assert account(outcome, strict, Aftermath(errors, counted, ended=True), done) == wrong
-    outcome, done = taken()
-    assert account(outcome, False, Aftermath([], 3, ended=True), done) == ["lost, says the progress: 3, not 2"]
-    outcome, done = taken()
-    done.overcounted = 1
-    assert account(outcome, False, Aftermath([], 3, ended=True), done) == []
+        for counted, wrong in ((2, []), (1, ["lost entries in the progress: 1, expected 2"])):
+            outcome, intervention = taken()
+            assert account(outcome, strict, Aftermath(errors, counted, ended=True), intervention) == wrong
+    outcome, intervention = taken()
+    assert account(outcome, False, Aftermath([], 3, ended=True), intervention) == [
+        "lost entries in the progress: 3, expected 2"
+    ]
+    outcome, intervention = taken()
+    intervention.overcounted = 1
+    assert account(outcome, False, Aftermath([], 3, ended=True), intervention) == []
 
 
 def test_what_was_written_before_it_went_may_count_as_lost_after_a_restart_only() -> None:
-    outcome, done = taken()
-    done.gone |= {outcome.history.rows[0].place}  # it is in the sink
-    assert account(outcome, False, Aftermath([], 3, restarted=True, ended=True), done) == []
-    outcome, done = taken()
-    done.gone |= {outcome.history.rows[0].place}
-    assert account(outcome, False, Aftermath([], 3, ended=True), done) == ["lost, says the progress: 3, not 2"]
+    outcome, intervention = taken()
+    intervention.removed |= {outcome.history.rows[0].place}  # it is in the sink
+    assert account(outcome, False, Aftermath([], 3, restarted=True, ended=True), intervention) == []
+    outcome, intervention = taken()
+    intervention.removed |= {outcome.history.rows[0].place}
+    assert account(outcome, False, Aftermath([], 3, ended=True), intervention) == [
+        "lost entries in the progress: 3, expected 2"
+    ]
 
 
 def test_a_query_must_not_stop_where_nothing_is_wrong_nor_without_a_name_nor_for_ever() -> None:
     error = "[RSTREAM_DATA_LOSS] none"
     outcome = Outcome(good(), check(good()))
-    found = account(outcome, True, Aftermath([error], ended=True), Done(harmless=True))
-    assert found == [f"ended though nothing is wrong: {error}"]
+    found = account(outcome, True, Aftermath([error], ended=True), Intervention(harmless=True))
+    assert found == [f"ended although nothing is wrong: {error}"]
     outcome = Outcome(good(), check(good()))
-    found = account(outcome, True, Aftermath(["oops"], ended=True), Done())
-    assert found == ["ended with 'oops', which is no named error"]
-    outcome, done = taken()
-    assert account(outcome, True, Aftermath([error], 2), done) == [f"does not come to an end: {error}"]
+    found = account(outcome, True, Aftermath(["oops"], ended=True), Intervention())
+    assert found == ["ended with 'oops', which is not a named error"]
+    outcome, intervention = taken()
+    assert account(outcome, True, Aftermath([error], 2), intervention) == [f"did not read all entries: {error}"]
 
 
 def test_what_a_query_was_never_to_read_is_not_missing_and_must_not_come() -> None:
-    outcome, done = taken()
-    before, done.gone = done.gone, set()
-    settle(outcome, True, Aftermath(ended=True), done, before)
+    outcome, intervention = taken()
+    before, intervention.removed = intervention.removed, set()
+    settle(outcome, True, Aftermath(ended=True), intervention, before)
     assert not outcome.wrong
     assert not outcome.report
     outcome = Outcome(good(), check(good()))
-    settle(outcome, True, Aftermath(ended=True), Done(), before)
-    assert outcome.wrong == [f"read what it was not to read: {sorted(before)}"]
+    settle(outcome, True, Aftermath(ended=True), Intervention(), before)
+    assert outcome.wrong == [f"read entries that it must not read: {sorted(before)}"]

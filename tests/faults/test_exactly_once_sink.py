@@ -14,13 +14,13 @@ SINK = "stream"  # of all scenes here
 @pytest.mark.parametrize("elsewhere", [False, True], ids=["into one stream", "into another one each"])
 def test_a_zombie_of_a_task_that_was_given_up_writes_nothing(scene_by_turns: Scene, seed: int, elsewhere: bool) -> None:
     """Before its first row it stands still until two batches later, which may have written to another stream."""
-    outcome = zombies.task(scene_by_turns, later=2, elsewhere=elsewhere, rows=0)
+    outcome = zombies.task(scene_by_turns, later_batches=2, elsewhere=elsewhere, rows=0)
     assert outcome, f"RSTREAM_SEED={seed}\n{outcome}"
 
 
 def test_a_zombie_of_a_run_that_has_ended_writes_nothing(scene_by_turns: Scene, seed: int) -> None:
     """The query was started again and has written the batch."""
-    outcome = zombies.of_an_old_run(scene_by_turns, later=1)
+    outcome = zombies.of_an_old_run(scene_by_turns, later_batches=1)
     assert outcome, f"RSTREAM_SEED={seed}\n{outcome}"
 
 

@@ -10,7 +10,7 @@ from tools.chaos.scene import Scene
 pytestmark = [pytest.mark.spark, pytest.mark.chaos]
 
 
-@pytest.mark.parametrize("hand", operators.HANDS)
+@pytest.mark.parametrize("hand", operators.ACTIONS)
 def test_an_operators_hand_costs_nothing_or_is_named(scene_by_turns: Scene, seed: int, hand: str) -> None:
     """XCLAIM, XAUTOCLAIM, XACK, DELCONSUMER, SETID, DESTROY: while the query runs, or while it is down."""
     outcome = operators.at_a_moment(scene_by_turns, hand)

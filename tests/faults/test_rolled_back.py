@@ -14,8 +14,8 @@ pytestmark = [pytest.mark.spark, pytest.mark.chaos]
     ("how", "mode"),
     [
         ("older copy", "at-least-once"),
-        ("last of both logs gone", "shared"),
-        ("last commits gone", "noAck"),
+        ("last of both logs deleted", "shared"),
+        ("last commits deleted", "noAck"),
         ("older copy", "at-most-once"),
     ],
 )

@@ -1,7 +1,7 @@
-"""Break queries at random for as long as one likes: `scripts/chaos [--minutes N] [--seed S] [--only FAULT]`.
+"""Break queries at random: `scripts/chaos [--minutes N] [--seed S] [--only FAULT]`.
 
-Every run has a seed of its own, which is printed with what went wrong, and how to replay it. A run's queries write to
-files that replace each other or to a stream, exactly once, as its seed says or `--sink`.
+Each run has its own seed. A failed run prints the seed, its faults, and the command that repeats it. The queries of a
+run write exactly once, to files or to a stream; the seed or `--sink` selects which.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from tools.chaos.tally import Tally, Verdict
 from tools.servers.cluster import RedisCluster
 from tools.servers.server import redis_server_path, running_engine, running_redis
 
-# What needs no process but this one, by the name that the table shows.
+# Faults that need no other process, by their name in the table.
 SCENES: Mapping[str, Callable[[Scene], Outcome]] = {
     "trimmed past the offset": changed_streams.trimmed_past_the_offset,
     "deleted while pending": changed_streams.deleted_while_pending,
@@ -64,13 +64,13 @@ SCENES: Mapping[str, Callable[[Scene], Outcome]] = {
     "taken while running": taken_entries.taken_while_running,
     "replayed after trimming": taken_entries.replayed_after_trimming,
     "checkpoint rolled back": rolled_back.rolled_back,
-    **{f"operator {hand}": operators.scene_of(hand) for hand in operators.HANDS},
+    **{f"operator {action}": operators.scene_of(action) for action in operators.ACTIONS},
     "keys evicted": evicted_keys.at_a_moment,
     "streams come and go": appearing_streams.random_steps,
     "no stream at the start": appearing_streams.none_at_the_start,
     "all streams rotated away": appearing_streams.all_rotated_away,
     "streams appear while down": appearing_streams.while_down,
-    "letters match the pattern": appearing_streams.letters_match,
+    "dead letters match the pattern": appearing_streams.dead_letters_match,
     "ends with once": endings.once,
     "ends with availableNow": endings.available_now,
     "server killed": broken_server.killed,
@@ -78,12 +78,12 @@ SCENES: Mapping[str, Callable[[Scene], Outcome]] = {
     "server restarted": broken_server.restarted,
     "source restored from an older file": restored_server.source,
     "sink away, many restarts": away_sink.many_restarts,
-    "tried again, killed": retries.killed,
+    "retries, driver killed": retries.killed,
     "zombie task": zombies.task,
     "zombie of an old run": zombies.of_an_old_run,
     **{name: failed_tasks.scene_of(name) for name in failed_tasks.FAULTS},
 }
-# These are about the product's own sink.
+# Faults of the Redis Streams sink.
 INTO_A_STREAM = (
     "replayed after trimming",
     "sink away, many restarts",
@@ -91,70 +91,75 @@ INTO_A_STREAM = (
     "zombie of an old run",
     keyed.NAME,
 )
-# What happens where several servers take each other's place, by their kind.
-SEVERAL = replaced_masters.BLOWS
+# Faults of servers that replace each other, by kind of server.
+REPLICATED = replaced_masters.FAULTS
 DRIVER, STOPPED, EXECUTOR = "driver killed: ", "driver stopped: ", "on executors: "
 FAULTS = [
     *(DRIVER + point for point in killed_driver.POINTS),
     *(STOPPED + point for point in stopped_driver.POINTS),
     *(EXECUTOR + fault for fault in failed_tasks.EXECUTOR_FAULTS),
     *SCENES,
-    *(fault for blows in SEVERAL.values() for fault in blows),
+    *(fault for faults in REPLICATED.values() for fault in faults),
     keyed.NAME,
 ]
-ONE = ("engine", "redis")
-KINDS = (*ONE, *SEVERAL)
+SINGLE = ("engine", "redis")
+KINDS = (*SINGLE, *REPLICATED)
 
 
-def has(kind: str, fault: str) -> bool:
-    """Whether servers of this kind can have it."""
+def supports(kind: str, fault: str) -> bool:
+    """Whether this fault can happen on servers of this kind."""
     if fault == keyed.NAME:
         return kind in keyed.KINDS
-    return fault in SEVERAL[kind] if kind in SEVERAL else not any(fault in blows for blows in SEVERAL.values())
+    return (
+        fault in REPLICATED[kind] if kind in REPLICATED else not any(fault in faults for faults in REPLICATED.values())
+    )
 
 
 class Chaos:
-    """servers: kind → URL; several: kind → all servers behind such a URL; folder: of the runs."""
+    """Runs faults in one Spark session.
+
+    servers: kind → URL; replicated: kind → all servers behind that URL; folder: holds the runs' files.
+    """
 
     def __init__(
-        self, servers: Mapping[str, str], folder: Path, several: Mapping[str, replaced_masters.Several]
+        self, servers: Mapping[str, str], folder: Path, replicated: Mapping[str, replaced_masters.ReplicatedServers]
     ) -> None:
-        self.servers, self.folder, self._several = servers, folder, several
+        self.servers, self.folder, self._replicated = servers, folder, replicated
         self._spark: SparkSession | None = None
 
     def run(self, fault: str, kind: str, seed: int, sink: str) -> Verdict:
-        """One fault on one server, under queries with this sink."""
+        """Run one fault on one server, under queries with this sink."""
         folder = self.folder_of(fault, kind, seed, sink)
-        where = {kind: self.servers[kind]}
-        if kind in SEVERAL:
-            self._several[kind].healthy()
+        urls = {kind: self.servers[kind]}
+        if kind in REPLICATED:
+            self._replicated[kind].healthy()
         with client_of(self.servers[kind]) as client:
             client.flushall()
         if fault == keyed.NAME:
-            cluster = self._several.get(kind)
+            cluster = self._replicated.get(kind)
             assert cluster is None or isinstance(cluster, RedisCluster)
             judged = keyed.run(folder, self.servers[kind], seed, cluster=cluster)
-            return Verdict(wrong=judged.faults(), chosen=str(judged))
+            return Verdict(wrong=judged.faults(), choices=str(judged))
         if fault.startswith(DRIVER):
-            killed = killed_driver.run(folder, where, seed, [fault.removeprefix(DRIVER)], sink)
-            return Verdict.of(killed[f"{fault.removeprefix(DRIVER)}, {kind}"].report)
+            killed = killed_driver.run(folder, urls, seed, [fault.removeprefix(DRIVER)], sink)
+            return Verdict.from_report(killed[f"{fault.removeprefix(DRIVER)}, {kind}"].report)
         if fault.startswith(STOPPED):
-            stopped = stopped_driver.run(folder, where, seed, [fault.removeprefix(STOPPED)], sink)
-            return Verdict.of(stopped[f"{fault.removeprefix(STOPPED)}, {kind}"].report)
+            stopped = stopped_driver.run(folder, urls, seed, [fault.removeprefix(STOPPED)], sink)
+            return Verdict.from_report(stopped[f"{fault.removeprefix(STOPPED)}, {kind}"].report)
         if fault.startswith(EXECUTOR):
-            failed = failed_tasks.run_on_executors(folder, where, seed, [fault.removeprefix(EXECUTOR)], sink)
-            one = failed[f"{fault.removeprefix(EXECUTOR)}, {kind}"]
-            return Verdict.of(one.report, [] if one.struck else ["the fault has not happened"])
+            failed = failed_tasks.run_on_executors(folder, urls, seed, [fault.removeprefix(EXECUTOR)], sink)
+            case = failed[f"{fault.removeprefix(EXECUTOR)}, {kind}"]
+            return Verdict.from_report(case.report, [] if case.struck else ["the fault did not happen"])
         scene = Scene(self._session(), folder, kind, self.servers[kind], "s", random.Random(seed), sink)
         with contextlib.closing(scene):
-            if kind in SEVERAL:
-                outcome = replaced_masters.struck(scene, self._several[kind], SEVERAL[kind][fault])
+            if kind in REPLICATED:
+                outcome = replaced_masters.run_under_faults(scene, self._replicated[kind], REPLICATED[kind][fault])
             else:
                 outcome = SCENES[fault](scene)
-        return Verdict.of(outcome.report, outcome.wrong, outcome.chosen)
+        return Verdict.from_report(outcome.report, outcome.wrong, outcome.choices)
 
     def folder_of(self, fault: str, kind: str, seed: int, sink: str) -> Path:
-        """Where everything about a run is."""
+        """Return the folder of a run."""
         return self.folder / f"{fault.replace(' ', '-').replace(':', '')}-{kind}-{sink}-{seed}"
 
     def _session(self) -> SparkSession:
@@ -169,37 +174,40 @@ class Chaos:
 
 
 def main() -> int:
-    """Run faults until the time is up; 1 where anything was wrong."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was started is stopped on the way out
+    """Run faults until the time is over. Return 1 if a run failed."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the exit handlers stop servers and Spark
     parser = argparse.ArgumentParser(prog="scripts/chaos", description=__doc__)
-    parser.add_argument("--minutes", type=float, default=5.0, metavar="N", help="for how long (default 5)")
-    parser.add_argument("--runs", type=int, metavar="N", help="this many runs, however long they take")
-    parser.add_argument("--seed", type=int, metavar="S", help="repeat what this seed chose; the first run's own seed")
-    parser.add_argument("--only", metavar="FAULT", help="only faults whose name holds this")
-    parser.add_argument("--server", choices=KINDS, help="only on this one; default: engine and redis")
-    parser.add_argument("--sink", choices=[*SINKS, "both"], help="write to files, or to a stream; default: by chance")
-    parser.add_argument("--list", action="store_true", help="the names of all faults")
-    chosen = parser.parse_args()
-    if chosen.list:
+    parser.add_argument("--minutes", type=float, default=5.0, metavar="N", help="minutes to run (default 5)")
+    parser.add_argument("--runs", type=int, metavar="N", help="number of runs, instead of --minutes")
+    parser.add_argument("--seed", type=int, metavar="S", help="seed of the first run and of all choices")
+    parser.add_argument("--only", metavar="FAULT", help="only faults whose name contains FAULT")
+    parser.add_argument("--server", choices=KINDS, help="kind of server (default: engine and redis)")
+    parser.add_argument("--sink", choices=[*SINKS, "both"], help="sink of the queries (default: by the seed)")
+    parser.add_argument("--list", action="store_true", help="print the names of all faults")
+    arguments = parser.parse_args()
+    if arguments.list:
         print("\n".join(FAULTS))
         return 0
-    faults = [fault for fault in FAULTS if fault == chosen.only] or [f for f in FAULTS if (chosen.only or "") in f]
+    faults = [fault for fault in FAULTS if fault == arguments.only] or [
+        f for f in FAULTS if (arguments.only or "") in f
+    ]
     if not faults:
-        parser.error(f"no fault's name holds {chosen.only!r}: --list shows them")
-    kinds = [chosen.server] if chosen.server else [*ONE]
-    faults = [fault for fault in faults if any(has(kind, fault) for kind in kinds)]
+        parser.error(f"no fault's name contains {arguments.only!r}: --list prints the names")
+    kinds = [arguments.server] if arguments.server else [*SINGLE]
+    faults = [fault for fault in faults if any(supports(kind, fault) for kind in kinds)]
     if not faults:
-        parser.error(f"servers of kind {chosen.server or ' and '.join(ONE)} have no such fault: --server says which")
+        kind = arguments.server or " and ".join(SINGLE)
+        parser.error(f"this fault cannot happen on {kind}: select another server with --server")
     if kinds != ["engine"] and redis_server_path() is None:
-        print("chaos: no redis-server on this machine: the bundled engine only", file=sys.stderr)
+        print("chaos: redis-server is not installed. The faults run on the bundled engine only.", file=sys.stderr)
         kinds = [kind for kind in kinds if kind == "engine"]
     if not kinds:
         return 1
-    seed = random.SystemRandom().randrange(1_000_000) if chosen.seed is None else chosen.seed
+    seed = random.SystemRandom().randrange(1_000_000) if arguments.seed is None else arguments.seed
     console = Console(emoji=False, highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 110)
-    console.print(f"seed {seed}")  # the last line says it again, below a table that scrolls
-    sinks: list[str | None] = [*SINKS] if chosen.sink == "both" else [chosen.sink]
-    return _run_all(faults, kinds, sinks, seed, chosen.minutes, chosen.runs, console)
+    console.print(f"seed {seed}")  # repeated in the last line, because the table scrolls
+    sinks: list[str | None] = [*SINKS] if arguments.sink == "both" else [arguments.sink]
+    return _run_all(faults, kinds, sinks, seed, arguments.minutes, arguments.runs, console)
 
 
 def _run_all(
@@ -211,25 +219,25 @@ def _run_all(
     runs: int | None,
     console: Console,
 ) -> int:
-    """sinks: one of them for a run that its seed chooses is None."""
+    """Run faults until the time or the number of runs is over. In `sinks`, None means that the run's seed selects."""
     began, choices = time.monotonic(), random.Random(seed)
     tally = Tally(faults)
     waiting: list[tuple[str, str, str | None]] = []
     with contextlib.ExitStack() as stack:
-        several = {kind: stack.enter_context(replaced_masters.running(kind)) for kind in kinds if kind in SEVERAL}
-        servers = {kind: servers.url for kind, servers in several.items()} | {
+        replicated = {kind: stack.enter_context(replaced_masters.running(kind)) for kind in kinds if kind in REPLICATED}
+        servers = {kind: servers.url for kind, servers in replicated.items()} | {
             kind: stack.enter_context(running_engine() if kind == "engine" else running_redis()).url
             for kind in kinds
-            if kind in ONE
+            if kind in SINGLE
         }
         folder = Path(tempfile.mkdtemp(prefix="rstream-chaos-"))
-        chaos = Chaos(servers, folder, several)
+        chaos = Chaos(servers, folder, replicated)
         stack.callback(chaos.close)
         number = 0
         try:
             while number < runs if runs is not None else time.monotonic() - began < 60 * minutes:
-                if not waiting:  # every fault has its turn before any has a second one
-                    waiting = [(f, kind, sink) for f in faults for kind in kinds if has(kind, f) for sink in sinks]
+                if not waiting:  # every fault runs once before any fault runs twice
+                    waiting = [(f, kind, sink) for f in faults for kind in kinds if supports(kind, f) for sink in sinks]
                     choices.shuffle(waiting)
                 fault, kind, sink = waiting.pop()
                 its_seed = seed if number == 0 else choices.randrange(1_000_000)
@@ -244,18 +252,18 @@ def _run_all(
     return 1 if tally.is_bad else 0
 
 
-def sink_of(fault: str, asked: str | None, seed: int) -> str:
-    """The sink of a run: what was asked for, or by chance."""
+def sink_of(fault: str, requested: str | None, seed: int) -> str:
+    """Return the sink of a run: the requested one, or one that the seed selects."""
     if fault in INTO_A_STREAM:
         return "stream"
-    return asked or random.Random(f"sink {seed}").choice(SINKS)
+    return requested or random.Random(f"sink {seed}").choice(SINKS)
 
 
 def _run_one(chaos: Chaos, fault: str, kind: str, seed: int, sink: str, tally: Tally, console: Console) -> None:
     began = time.monotonic()
     try:
         verdict = chaos.run(fault, kind, seed, sink)
-    except Exception as error:  # noqa: BLE001 - whatever it is, the other faults go on and the table says so
+    except Exception as error:  # noqa: BLE001 - the other faults continue, and the table shows the error
         traceback.print_exc()
         verdict = Verdict(failed=f"{type(error).__name__}: {error}")
     tally.add(fault, verdict)
@@ -263,8 +271,8 @@ def _run_one(chaos: Chaos, fault: str, kind: str, seed: int, sink: str, tally: T
     console.print(f"{fault} on {kind}, {sink}, seed {seed}: {shown} ({time.monotonic() - began:.1f} s)")
     if verdict:
         console.print(
-            f"  again: scripts/chaos --only '{fault}' --server {kind} --sink {sink} --seed {seed} --runs 1; "
-            f"see {chaos.folder_of(fault, kind, seed, sink)}"
+            f"  repeat: scripts/chaos --only '{fault}' --server {kind} --sink {sink} --seed {seed} --runs 1; "
+            f"files: {chaos.folder_of(fault, kind, seed, sink)}"
         )
     else:
         shutil.rmtree(chaos.folder_of(fault, kind, seed, sink), ignore_errors=True)

@@ -1,6 +1,6 @@
-"""The account of a run in which somebody took entries away, moved a group, or put an older file back. Pure.
+"""Account of a run in which another client removed entries, moved a group, or restored an older file. Pure.
 
-Every entry is in the sink once, or its loss was said: by a named error, and by the number that the progress tells.
+Every entry is in the sink once, or its loss is reported: by a named error, and by the count in the progress.
 """
 
 from __future__ import annotations
@@ -14,12 +14,15 @@ from tools.chaos.scene import Outcome
 
 
 @dataclass
-class Done:
-    """What somebody did. gone: entries that the query may not get to see for it; either, taken, unordered: as in
-    History; foreign: consumers of the group that are not the query's; harmless: whether the query must not stop;
-    uncounted, overcounted: by how much the number that the progress tells may be below and above what is missing."""
+class Intervention:
+    """What another client or an operator did.
 
-    gone: set[Place] = field(default_factory=set)
+    removed: entries that the query may miss because of it; either, taken, unordered: as in History; foreign: consumers
+    of the group that are not the query's; harmless: whether the query must not stop; uncounted, overcounted: how far
+    the count in the progress may be below and above the number of missing entries.
+    """
+
+    removed: set[Place] = field(default_factory=set)
     either: set[Place] = field(default_factory=set)
     taken: set[Place] = field(default_factory=set)
     unordered: set[Place] = field(default_factory=set)
@@ -31,9 +34,12 @@ class Done:
 
 @dataclass
 class Aftermath:
-    """errors: that ended runs of the query, in turn; counted: entries that its last runs have said are lost; restarted:
-    whether a batch may have been written in part before; given_up: what a restart may pass over (at-most-once); ended:
-    whether it came to the end of what is there."""
+    """Runs of the query after the intervention.
+
+    errors: that ended runs, in their order; counted: entries that the last runs reported as lost; restarted: whether a
+    batch may have been written in part before; given_up: entries that a restart may pass over (at-most-once); ended:
+    whether the query read all entries.
+    """
 
     errors: list[str] = field(default_factory=list)
     counted: int = 0
@@ -42,30 +48,36 @@ class Aftermath:
     ended: bool = False
 
 
-def settle(outcome: Outcome, strict: bool, after: Aftermath, done: Done, before: Collection[Place] = ()) -> None:
-    """Note what is wrong. strict: whether the query began with failOnDataLoss; before: entries that it was never to
-    read. The outcome's history knows `gone`, `either` and `taken`."""
+def settle(
+    outcome: Outcome, strict: bool, after: Aftermath, intervention: Intervention, before: Collection[Place] = ()
+) -> None:
+    """Add what is wrong to the outcome, whose history holds `removed`, `either` and `taken`.
+
+    strict: whether the query started with failOnDataLoss; before: entries that the query must not read.
+    """
     history, report = outcome.history, outcome.report
     arrived = {row.place for row in history.kept()}
-    sent = {one.place for one in history.added if one.outcome is Sent.OK and one.place is not None}
-    missing = sent - arrived - history.either - history.taken - set(before) - set(history.letters)
+    sent = {entry.place for entry in history.added if entry.outcome is Sent.OK and entry.place is not None}
+    missing = sent - arrived - history.either - history.taken - set(before) - set(history.dead_letters)
     if strict and not after.errors:
-        silent = missing & done.gone
-        report.lost += [one.value for one in history.added if one.place in silent]
+        silent = missing & intervention.removed
+        report.lost += [entry.value for entry in history.added if entry.place in silent]
     else:
-        lost = len(missing & done.gone)
-        # What an earlier run had written before it went is not missing, and yet could not be read again; what others
-        # have in hand may count for the query as lost.
-        over = max(done.overcounted, len(done.gone) - lost if after.restarted else 0) + len(done.either)
-        if not lost - done.uncounted <= after.counted <= lost + over:
-            outcome.wrong.append(f"lost, says the progress: {after.counted}, not {lost}")
+        lost = len(missing & intervention.removed)
+        # An entry that an earlier run wrote and that was removed then is not missing, but a replay counts it as lost.
+        # So does an entry that is pending for another consumer.
+        excess = max(intervention.overcounted, len(intervention.removed) - lost if after.restarted else 0) + len(
+            intervention.either
+        )
+        if not lost - intervention.uncounted <= after.counted <= lost + excess:
+            outcome.wrong.append(f"lost entries in the progress: {after.counted}, expected {lost}")
     if arrived & set(before):
-        outcome.wrong.append(f"read what it was not to read: {sorted(arrived & set(before))[:5]}")
+        outcome.wrong.append(f"read entries that it must not read: {sorted(arrived & set(before))[:5]}")
     for error in after.errors:
         if not error.startswith("[RSTREAM_"):
-            outcome.wrong.append(f"ended with {error[:300]!r}, which is no named error")
-        elif done.harmless:
-            outcome.wrong.append(f"ended though nothing is wrong: {error[:300]}")
+            outcome.wrong.append(f"ended with {error[:300]!r}, which is not a named error")
+        elif intervention.harmless:
+            outcome.wrong.append(f"ended although nothing is wrong: {error[:300]}")
     if not after.ended:
-        report.forgive("lost", "pending")  # nobody has read on
-        outcome.wrong.append(f"does not come to an end: {after.errors[-1][:300]}")
+        report.forgive("lost", "pending")  # no run read further
+        outcome.wrong.append(f"did not read all entries: {after.errors[-1][:300]}")

@@ -1,5 +1,8 @@
-"""Streams that appear and vanish under a pattern, at random: entries are added, streams are made and deleted, the
-query is started again, step after step. In the end all that was not deleted is there, once and in order."""
+"""Streams that appear and disappear under a pattern, at random.
+
+The steps add entries, create and delete streams, and restart the query. In the end all entries that were not deleted
+are in the sink, once and in order.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,11 @@ from tools.chaos.history import Place, id_key
 from tools.chaos.query import Query
 from tools.chaos.scene import Outcome, Scene
 
-STEPS = {"add": 50, "create": 16, "delete": 10, "wait": 20, "restart": 4}  # how often each, in a hundred
+STEPS = {"add": 50, "create": 16, "delete": 10, "wait": 20, "restart": 4}  # percent
 
 
 def random_steps(scene: Scene, steps: int = 50) -> Outcome:
-    """The query reads `<name>:*`. Faults that no step foresees show in the report."""
+    """Run random steps under a query that reads `<name>:*`."""
     query = scene.query(
         streamsPattern=f"{scene.name}:*",
         failOnDataLoss="false",
@@ -24,9 +27,9 @@ def random_steps(scene: Scene, steps: int = 50) -> Outcome:
         entriesPerPartition=str(scene.random.choice([10, 1000])),
     )
     living: list[str] = []
-    gone: set[Place] = set()
+    deleted: set[Place] = set()
     tally = dict.fromkeys(STEPS, 0)
-    made = 0
+    created = 0
 
     def add(stream: str) -> None:
         scene.producer.add(stream, scene.random.randint(1, 30))
@@ -43,18 +46,20 @@ def random_steps(scene: Scene, steps: int = 50) -> Outcome:
         if step == "add":
             add(scene.random.choice(living))
         elif step == "create":
-            # A name that a deleted stream had, now and then.
-            names = sorted({place[0] for place in gone} - set(living))
+            # Sometimes the name of a deleted stream.
+            names = sorted({place[0] for place in deleted} - set(living))
             reuse = bool(names) and scene.random.random() < 0.5
-            stream = scene.random.choice(names) if reuse else f"{scene.name}:{made}"
-            made += not reuse
+            stream = scene.random.choice(names) if reuse else f"{scene.name}:{created}"
+            created += not reuse
             living.append(stream)
             add(stream)
         elif step == "delete":
             stream = living.pop(scene.random.randrange(len(living)))
-            gone |= {one.place for one in scene.producer.added if one.stream == stream and one.place is not None}
+            deleted |= {
+                entry.place for entry in scene.producer.added if entry.stream == stream and entry.place is not None
+            }
             scene.client.delete(stream)
-            _let_the_clock_pass(scene, gone)
+            _wait_for_newer_ids(scene, deleted)
         elif step == "wait":
             scene.wait_for(settled, f"all streams to be settled after {tally}", running)
         else:
@@ -63,21 +68,19 @@ def random_steps(scene: Scene, steps: int = 50) -> Outcome:
     scene.wait_for(settled, "all streams to be settled", running)
     running.processAllAvailable()
     running.stop()
-    # The end is a clean one.
     scene.drain(query)
-    return scene.outcome(query, gone=gone)
+    return scene.outcome(query, removed=deleted)
 
 
-def _let_the_clock_pass(scene: Scene, gone: set[Place]) -> None:
-    """Until a stream of the same name cannot be given an id that was there before."""
-    last = max(id_key(entry)[0] for _, entry in gone)
+def _wait_for_newer_ids(scene: Scene, deleted: set[Place]) -> None:
+    """Wait until a new stream of the same name cannot get the ID of a deleted entry."""
+    last = max(id_key(entry)[0] for _, entry in deleted)
     while scene.client.time()[0] * 1000 + scene.client.time()[1] // 1000 <= last:
         time.sleep(0.001)
 
 
 def none_at_the_start(scene: Scene) -> Outcome:
-    """A query with `latest` begins while no stream matches its pattern: those that appear are read from their first
-    entry."""
+    """Start a query with `latest` while no stream matches its pattern. It reads new streams from their first entry."""
     query = _of_pattern(scene)
     running = scene.start(query)
     scene.wait_for(lambda: scene.client.keys("rstream:begun:*"), "the query to have looked for streams", running)
@@ -86,25 +89,25 @@ def none_at_the_start(scene: Scene) -> Outcome:
 
 
 def all_rotated_away(scene: Scene) -> Outcome:
-    """All streams that it has read are deleted; new ones come before it looks again, with entries in them."""
+    """Delete all streams that the query has read. New streams with entries appear before its next lookup."""
     query = _of_pattern(scene)
-    gone = _read_some(scene, query)
+    deleted = _read_and_stop(scene, query)
     running = scene.start(query)
     _delete_all(scene)
     time.sleep(scene.random.random())
-    return _appear(scene, query, running, gone)
+    return _appear(scene, query, running, deleted)
 
 
 def while_down(scene: Scene) -> Outcome:
-    """All streams that it has read are deleted while it is down, and new ones are there when it comes back."""
+    """Delete all streams that the query has read while it is down. New streams exist when it starts again."""
     query = _of_pattern(scene)
-    gone = _read_some(scene, query)
+    deleted = _read_and_stop(scene, query)
     _delete_all(scene)
-    return _appear(scene, query, None, gone)
+    return _appear(scene, query, None, deleted)
 
 
-def letters_match(scene: Scene) -> Outcome:
-    """Its dead-letter stream, and the one where letters are parked, match the pattern: they are no input."""
+def dead_letters_match(scene: Scene) -> Outcome:
+    """The dead-letter stream, and the stream of parked dead letters, match the pattern: they are no input."""
     query = _of_pattern(scene, startingOffsets="earliest", mode="DEADLETTER", deadLetterStream=f"{scene.name}:dead")
     bad = set()
     for n in range(2):
@@ -113,12 +116,12 @@ def letters_match(scene: Scene) -> Outcome:
         bad.add((stream, scene.client.xadd(stream, {"p": "bad", "n": "no number"})))
     parked = {"p": "parked", "n": 7, "dl.stream": f"{scene.name}:0", "dl.id": "1-1", "dl.reason": "decode"}
     scene.client.xadd(f"{scene.name}:dead:parked", parked)
-    for _ in range(2):  # the letters of a run's last batch are there for the next one
+    for _ in range(2):  # dead letters of a run's last batch exist when the next run starts
         scene.drain(query)
         scene.producer.add(f"{scene.name}:0", 10)
     scene.drain(query)
     outcome = scene.outcome(query, bad=bad)
-    outcome.expect("letters", sorted(outcome.history.letters), sorted(bad))
+    outcome.expect("dead letters", sorted(outcome.history.dead_letters), sorted(bad))
     for dead in (f"{scene.name}:dead", f"{scene.name}:dead:parked"):
         outcome.expect(f"groups of {dead}", scene.client.xinfo_groups(dead), [])
     scene.client.delete(f"{scene.name}:dead", f"{scene.name}:dead:parked")
@@ -126,12 +129,12 @@ def letters_match(scene: Scene) -> Outcome:
 
 
 def _of_pattern(scene: Scene, **options: str) -> Query:
-    given = {"streamsPattern": f"{scene.name}:*", "startingOffsets": "latest", "failOnDataLoss": "false", **options}
-    return scene.query(None, **given)
+    settings = {"streamsPattern": f"{scene.name}:*", "startingOffsets": "latest", "failOnDataLoss": "false", **options}
+    return scene.query(None, **settings)
 
 
-def _read_some(scene: Scene, query: Query) -> set[Place]:
-    """What the query has read before its streams go."""
+def _read_and_stop(scene: Scene, query: Query) -> set[Place]:
+    """Run the query over two streams, and stop it. Return the entries that it has read."""
     running = scene.start(query)
     scene.wait_for(lambda: query.sign("up").exists(), "the query to look for streams", running)
     streams = [f"{scene.name}:{n}" for n in range(2)]
@@ -141,15 +144,15 @@ def _read_some(scene: Scene, query: Query) -> set[Place]:
     scene.wait_for(lambda: all(scene.is_settled(query, stream) for stream in streams), "all to be settled", running)
     running.processAllAvailable()
     running.stop()
-    return {one.place for one in scene.producer.added if one.place is not None}
+    return {entry.place for entry in scene.producer.added if entry.place is not None}
 
 
 def _delete_all(scene: Scene) -> None:
-    scene.client.delete(*{one.stream for one in scene.producer.added})
+    scene.client.delete(*{entry.stream for entry in scene.producer.added})
 
 
-def _appear(scene: Scene, query: Query, running: StreamingQuery | None, gone: set[Place] | None = None) -> Outcome:
-    """New streams, each with entries from the first moment on, some more later."""
+def _appear(scene: Scene, query: Query, running: StreamingQuery | None, deleted: set[Place] | None = None) -> Outcome:
+    """Create new streams with entries, and add more entries later."""
     new = [f"{scene.name}:new-{n}" for n in range(scene.random.randint(1, 3))]
     for stream in new:
         scene.producer.add(stream, scene.random.randint(5, 30))
@@ -161,7 +164,7 @@ def _appear(scene: Scene, query: Query, running: StreamingQuery | None, gone: se
     scene.wait_for(lambda: all(scene.is_settled(query, stream) for stream in new), "all to be settled", running)
     running.processAllAvailable()
     running.stop()
-    outcome = scene.outcome(query, gone=gone or set())
-    outcome.history.forgotten = gone or set()
+    outcome = scene.outcome(query, removed=deleted or set())
+    outcome.history.forgotten = deleted or set()
     outcome.report = check(outcome.history)
     return outcome

@@ -1,8 +1,8 @@
-"""A record of what each task attempt handed to the sink: a file of JSON lines an attempt, in the query's folder.
+"""Record of the rows that each task attempt passed to the sink: a file of JSON lines per attempt.
 
-    rows/<batch>-<partition>-<attempt>-<run>-<anything>.jsonl       `.part` until the attempt has ended well
+    rows/<batch>-<partition>-<attempt>-<run>-<uuid>.jsonl       `.part` until the attempt has succeeded
 
-run: one execution of the batch by one driver; later ones sort higher. A line is [producer, number, stream, id].
+run: one execution of the batch by one driver; later runs sort higher. A line is [producer, number, stream, ID].
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tools.chaos.query import Query
 
 @dataclass(frozen=True)
 class Attempt:
-    """name: of its file, without the ending; rows: what it handed over, in order."""
+    """A task attempt. name: of its file, without the suffix; rows: that it passed to the sink, in order."""
 
     name: str
     batch: int
@@ -36,29 +36,29 @@ class Attempt:
 
 
 class Record:
-    """One attempt's file, while it is written."""
+    """File of one attempt while it is written."""
 
     def __init__(self, file: Path) -> None:
         self.name = file.stem
-        self._file = file.open("w", buffering=1)  # a row a write: a kill tears one at most
+        self._file = file.open("w", buffering=1)  # one write per row: a kill cuts off at most one
 
     def add(self, value: Sequence[Any]) -> None:
-        """One more row."""
+        """Append a row."""
         self._file.write(json.dumps(value) + "\n")
 
     def close(self) -> None:
-        """No more rows."""
+        """Close the file."""
         self._file.close()
 
 
 def new_run() -> int:
-    """A run that begins now."""
+    """Return the number of a run that starts now."""
     return time.time_ns()
 
 
 @contextlib.contextmanager
-def recorded(query: Query, batch: int, run: int) -> Iterator[Record]:
-    """The record of the task that this is. It counts as finished where nothing is raised."""
+def record_attempt(query: Query, batch: int, run: int) -> Iterator[Record]:
+    """Record the current task attempt. It counts as finished if nothing is raised."""
     context = TaskContext.get()
     assert context is not None
     folder = query.path / "rows"
@@ -73,14 +73,14 @@ def recorded(query: Query, batch: int, run: int) -> Iterator[Record]:
 
 
 def attempts(query: Query) -> list[Attempt]:
-    """Every attempt so far, those of earlier runs first. Its rows count for nothing yet."""
-    found = []
+    """Return every attempt so far, those of earlier runs first. Its rows are not marked as committed."""
+    records = []
     for file in (query.path / "rows").glob("*-*-*-*-*.*"):
         batch, partition, attempt, run = (int(part) for part in file.stem.split("-")[:4])
-        whole = file.read_text().split("\n")[:-1]  # an attempt that was killed leaves a torn end
+        lines = file.read_text().split("\n")[:-1]  # a killed attempt leaves an incomplete last line
         rows = [
             Row((stream, entry), (p, n), batch, partition, attempt, position, kept=False)
-            for position, (p, n, stream, entry) in enumerate(map(json.loads, whole))
+            for position, (p, n, stream, entry) in enumerate(map(json.loads, lines))
         ]
-        found.append(Attempt(file.stem, batch, partition, attempt, run, rows))
-    return sorted(found, key=lambda one: (one.run, one.batch, one.partition, one.attempt))
+        records.append(Attempt(file.stem, batch, partition, attempt, run, rows))
+    return sorted(records, key=lambda record: (record.run, record.batch, record.partition, record.attempt))

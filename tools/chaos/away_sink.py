@@ -1,4 +1,4 @@
-"""The server that a query writes to is away for long, and the query starts again and again: no entry is to blame."""
+"""The server that a query writes to is down for a long time, and the query restarts often: no entry is to blame."""
 
 from __future__ import annotations
 
@@ -6,19 +6,22 @@ from dataclasses import replace
 
 from tools.chaos.query import into_a_stream
 from tools.chaos.scene import Outcome, Scene
-from tools.chaos.servers import kept_server
+from tools.chaos.servers import durable_server
 
 
 def many_restarts(scene: Scene, entries: int | None = None, restarts: int | None = None) -> Outcome:
-    """With maxDeliveries set, a batch whose query dies each time is cut, and an entry that does it alone is given up;
-    but not where it is the sink that dies."""
+    """Restart a query with maxDeliveries while its sink is down.
+
+    maxDeliveries splits a batch whose query fails each time, and gives up an entry that fails alone. It must do neither
+    if the sink causes the failures.
+    """
     entries = entries or scene.random.randint(3, 30)
     restarts = restarts or scene.random.randint(6, 12)
-    with kept_server(scene.kind, scene.folder / "sink") as server:
+    with durable_server(scene.kind, scene.folder / "sink") as server:
         options = {"maxDeliveries": "2", "deadLetterStream": f"{scene.name}-dead", "maxEntriesPerTrigger": "40"}
         query = into_a_stream(scene.query(None, **options), scene.random)
         query = replace(query, out_url=server.url, patience=0.05)
-        if scene.random.random() < 0.5:  # the batch that meets it is the first one, or not
+        if scene.random.random() < 0.5:  # then the failing batch is not the first one
             scene.producer.add(scene.name, 20)
             scene.drain(query)
         scene.producer.add(scene.name, entries)

@@ -1,26 +1,26 @@
-"""Judges a history: what was lost, doubled, reordered, acknowledged too early, made up, left pending. Pure."""
+"""Judge a history: which entries are lost, duplicated, reordered, acknowledged too early, unknown, or pending. Pure."""
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field, fields
 
-from tools.chaos.history import History, Outcome, Place, Row, Value, id_key, shown
+from tools.chaos.history import History, Outcome, Place, Row, Value, id_key, list_first
 
 
 @dataclass
 class Report:
-    """What is wrong, by kind; every list is empty after a good run.
+    """What is wrong, by kind. Every list is empty after a good run.
 
-    lost           acknowledged XADDs whose row is not in the sink, and nobody took the entry away
+    lost           acknowledged XADDs whose row is not in the sink, although no client removed the entry
     duplicated     rows that are in the sink twice, by entry or by value
-    reordered      rows whose entry stands below one of the same stream that came before
-    early          entries acknowledged although their batch was not in the commit log, or that never reached the sink
-    phantom        rows that no producer sent, that the server refused, or that belong to another consumer
-    changed        entries that an attempt of a batch wrote and that the batch does not hold in the end
-    unseen         entries that are no longer pending although no acknowledgement of them was seen
-    pending        entries that the group still holds for this query after a drain
-    buried         entries that became dead letters though nothing is wrong with them
+    reordered      rows whose entry has a lower ID than an earlier row of the same stream
+    early          entries acknowledged although their batch was not in the commit log, or never reached the sink
+    phantom        rows that no producer sent, that the server refused, or that another consumer received
+    changed        entries that an attempt of a batch wrote and that the batch does not contain in the end
+    unseen         entries that are no longer pending although no acknowledgement of them was recorded
+    pending        entries that are still pending for this query after a drain
+    buried         entries that became dead letters although nothing is wrong with them
     buried_twice   entries with more than one dead letter
     """
 
@@ -36,11 +36,11 @@ class Report:
     buried_twice: list[Place] = field(default_factory=list)
 
     def faults(self) -> dict[str, int]:
-        """How many of each kind, the kinds without any left out."""
-        return {one.name: len(getattr(self, one.name)) for one in fields(self) if getattr(self, one.name)}
+        """Return the number of faults by kind, without the kinds that have none."""
+        return {kind.name: len(getattr(self, kind.name)) for kind in fields(self) if getattr(self, kind.name)}
 
     def forgive(self, *kinds: str) -> None:
-        """These kinds are no fault in this run."""
+        """Clear these kinds, which are no fault in this run."""
         for kind in kinds:
             setattr(self, kind, [])
 
@@ -51,30 +51,30 @@ class Report:
     def __str__(self) -> str:
         if not self:
             return "nothing is wrong"
-        return "\n".join(f"{kind}: {shown(getattr(self, kind))}" for kind in self.faults())
+        return "\n".join(f"{kind}: {list_first(getattr(self, kind))}" for kind in self.faults())
 
 
 def check(history: History) -> Report:
-    """Hold what came out against what went in."""
+    """Compare the rows in the sink with the entries that were sent."""
     report = Report()
-    kept = history.kept()
-    buried = Counter(history.letters)
-    arrived = Counter(row.value for row in kept)
-    places = Counter(row.place for row in kept)
+    rows = history.kept()
+    buried = Counter(history.dead_letters)
+    arrived = Counter(row.value for row in rows)
+    places = Counter(row.place for row in rows)
 
-    may_miss = history.gone | history.taken | history.either | set(buried)
-    for one in history.added:
-        if one.outcome is Outcome.OK and one.value not in arrived and one.place not in may_miss:
-            report.lost.append(one.value)
+    may_miss = history.removed | history.taken | history.either | set(buried)
+    for entry in history.added:
+        if entry.outcome is Outcome.OK and entry.value not in arrived and entry.place not in may_miss:
+            report.lost.append(entry.value)
 
     report.duplicated = [value for value, times in arrived.items() if times > 1]
-    report.duplicated += [r.value for r in kept if places[r.place] > 1 and arrived[r.value] == 1]
+    report.duplicated += [r.value for r in rows if places[r.place] > 1 and arrived[r.value] == 1]
     report.buried = [place for place in buried if place not in history.bad]
     report.buried_twice = [place for place, times in buried.items() if times > 1]
     report.pending = list(history.pending)
 
-    expected = {one.value: one for one in history.added if one.outcome is not Outcome.FAILED}
-    for row in kept:
+    expected = {entry.value: entry for entry in history.added if entry.outcome is not Outcome.FAILED}
+    for row in rows:
         sent = expected.get(row.value)
         if sent is None or row.place in history.taken or (sent.place is not None and sent.place != row.place):
             report.phantom.append(row.value)
@@ -90,43 +90,43 @@ def _check_order(history: History, report: Report) -> None:
     highest: dict[object, tuple[int, int]] = {}
     for row in history.kept():
         rising = _rising(row, history)
-        if any(at < highest.get(key, at) for key, at in rising.items()):
+        if any(position < highest.get(key, position) for key, position in rising.items()):
             report.reordered.append(row.place)
-        for key, at in rising.items():
-            highest[key] = max(at, highest.get(key, at))
+        for key, position in rising.items():
+            highest[key] = max(position, highest.get(key, position))
 
 
 def _rising(row: Row, history: History) -> dict[object, tuple[int, int]]:
-    """What must not become less from this row to a later one, by what it is compared with."""
+    """Return the positions of a row that later rows must not be below, by the key of comparable rows."""
     stream, entry = row.place
-    found: dict[object, tuple[int, int]] = {}
+    positions: dict[object, tuple[int, int]] = {}
     if row.place not in history.unordered:
         if row.lane is None:
-            found[stream] = id_key(entry)
+            positions[stream] = id_key(entry)
         else:
-            found["lane", row.lane, stream, row.batch] = id_key(entry)
-            found["batches", row.lane[0], stream] = (row.batch, 0)
-    return found
+            positions["lane", row.lane, stream, row.batch] = id_key(entry)
+            positions["batches", row.lane[0], stream] = (row.batch, 0)
+    return positions
 
 
 def _check_attempts(history: History, report: Report) -> None:
-    """Every attempt of a batch, also those that do not count, may only write what the batch holds in the end."""
+    """Check that every attempt of a batch, failed ones included, wrote only entries of the final batch."""
     final = history.batches()
     for row in history.rows:
-        if not row.kept and row.place not in final.get(row.batch, set()) | history.gone | history.either:
+        if not row.kept and row.place not in final.get(row.batch, set()) | history.removed | history.either:
             report.changed.append((row.batch, row.place))
 
 
 def _check_acknowledgements(history: History, report: Report) -> None:
     batch_of = {row.place: row.batch for row in history.kept()}
-    buried = set(history.letters)
+    buried = set(history.dead_letters)
     seen = set()
     for ack in history.acknowledged:
         seen.add(ack.place)
         batch = batch_of.get(ack.place)
-        if batch is None and ack.place in history.gone | history.either | buried:
+        if batch is None and ack.place in history.removed | history.either | buried:
             continue
         if batch is None or batch > ack.committed:
             report.early.append(ack.place)
-    open_ones = seen | set(history.pending) | history.gone | history.forgotten
-    report.unseen = [place for place in batch_of if place not in open_ones]
+    explained = seen | set(history.pending) | history.removed | history.forgotten
+    report.unseen = [place for place in batch_of if place not in explained]

@@ -1,4 +1,4 @@
-"""A client of redis-py for whatever kind of address: one server, a cluster, the master that sentinels name."""
+"""A redis-py client for any kind of address: one server, a cluster, or the master that sentinels name."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from spark_streams.wire.address.server_url import master_name
 
 
 def client_of(url: str, **options: Any) -> Any:
-    """RESP2, text."""
-    given = {"protocol": 2, "decode_responses": True, **options}
+    """Return a client that uses RESP2 and decodes text."""
+    settings = {"protocol": 2, "decode_responses": True, **options}
     address = Address.parse(url)
     if address.is_cluster:
         nodes = [redis.cluster.ClusterNode(*node) for node in address.nodes]  # type: ignore[no-untyped-call]
-        return redis.RedisCluster(startup_nodes=nodes, **given)
+        return redis.RedisCluster(startup_nodes=nodes, **settings)
     if address.asks_sentinels:
         sentinels = redis.Sentinel(list(address.nodes), sentinel_kwargs={"protocol": 2})  # type: ignore[no-untyped-call]
-        return sentinels.master_for(master_name(url), **given)  # type: ignore[no-untyped-call]
-    return redis.Redis.from_url(url, **given)
+        return sentinels.master_for(master_name(url), **settings)  # type: ignore[no-untyped-call]
+    return redis.Redis.from_url(url, **settings)
 
 
 def is_several(url: str) -> bool:
-    """Whether servers of this address take each other's place."""
+    """Whether the servers of this address replace each other."""
     address = Address.parse(url)
     return address.is_cluster or address.asks_sentinels

@@ -1,4 +1,4 @@
-"""Other consumers of a query's group: one that died with entries in its hands, one that lives, a twin of the query."""
+"""Other consumers of a query's group: a dead one with pending entries, a living one, and a second query."""
 
 from __future__ import annotations
 
@@ -11,45 +11,47 @@ from tools.chaos.scene import Outcome, Scene
 
 
 def take(scene: Scene, count: int, consumer: str = "rogue") -> list[Place]:
-    """A consumer of the group reads entries and does not acknowledge them."""
+    """Read entries as another consumer of the group, without acknowledging them."""
     read = scene.client.xreadgroup("g", consumer, {scene.name: ">"}, count=count)
     return [(scene.name, entry) for _, entries in read for entry, _ in entries]
 
 
 def dead_consumer(scene: Scene) -> Outcome:
-    """A consumer that is no query died with pending entries: after claimIdle the query takes them over, once."""
+    """A consumer that is no query died with pending entries: after claimIdle the query claims them, once."""
     scene.producer.add(scene.name, scene.random.randint(60, 100))
     scene.client.xgroup_create(scene.name, "g", id="0")
     rogue = take(scene, scene.random.randint(10, 30))
     query = scene.query(Fault("pause", 0, "logged"), claimIdle="200ms", maxEntriesPerTrigger="200")
-    # Only once they are idle for long enough can the very first batch have them.
+    # The first batch can claim the entries only after they have been idle for long enough.
     scene.wait_for(lambda: _idle(scene) >= 200, "the entries to be idle")
     running = scene.start(query)
     scene.wait_for(query.held, "the pause", running)
     pending = scene.client.xpending_range(scene.name, "g", "-", "+", 1000)
-    claimed = {(scene.name, one["message_id"]): one for one in pending if one["message_id"] in {e for _, e in rogue}}
+    claimed = {
+        (scene.name, entry["message_id"]): entry for entry in pending if entry["message_id"] in {e for _, e in rogue}
+    }
     scene.producer.add(scene.name, 20)
-    scene.let_go(query)
+    scene.resume(query)
     scene.wait_for(lambda: scene.is_settled(query), "all to be settled", running)
     running.processAllAvailable()
-    taken_over = scene.told(running, "claimed").get(scene.name, 0)
+    taken_over = scene.reported(running, "claimed").get(scene.name, 0)
     running.stop()
     outcome = scene.outcome(query, unordered=rogue)
-    outcome.expect("claimed, says the progress", taken_over, len(rogue))
-    outcome.expect("owners", {one["consumer"].partition("~")[0] for one in claimed.values()}, {"spark"})
-    outcome.expect("deliveries", {one["times_delivered"] for one in claimed.values()}, {2})
+    outcome.expect("claimed entries in the progress", taken_over, len(rogue))
+    outcome.expect("owners", {entry["consumer"].partition("~")[0] for entry in claimed.values()}, {"spark"})
+    outcome.expect("deliveries", {entry["times_delivered"] for entry in claimed.values()}, {2})
     outcome.expect("batches", {row.batch for row in outcome.history.kept() if row.place in set(rogue)}, {0})
     return outcome
 
 
 def ordered_claims(scene: Scene) -> Outcome:
-    """With ordered=true the ids of a batch ascend, but for those that were taken over from a dead consumer."""
+    """With ordered=true the IDs of a batch ascend, except for entries that were claimed from a dead consumer."""
     scene.producer.add(scene.name, scene.random.randint(20, 30))
     scene.client.xgroup_create(scene.name, "g", id="0")
     rogue = take(scene, scene.random.randint(5, 15))
     options = {"ordered": "true", "claimIdle": "200ms"}
     query = scene.query(None, maxEntriesPerTrigger=str(scene.random.choice([15, 200])), **options)
-    # More of the same: the entries of the dead one lie between those that the query reads itself.
+    # Again: entries of the dead consumer lie between those that the query reads itself.
     scene.drain(query)
     scene.producer.add(scene.name, scene.random.randint(5, 10))
     rogue += take(scene, scene.random.randint(1, 10))
@@ -63,13 +65,13 @@ def ordered_claims(scene: Scene) -> Outcome:
 
 
 def _idle(scene: Scene) -> int:
-    """Milliseconds since the rogue's entries were last delivered."""
+    """Return milliseconds since the rogue consumer's entries were last delivered."""
     pending = scene.client.xpending_range(scene.name, "g", "-", "+", 1000, consumername="rogue")
-    return min(int(one["time_since_delivered"]) for one in pending)
+    return min(int(entry["time_since_delivered"]) for entry in pending)
 
 
 def living_consumer(scene: Scene) -> Outcome:
-    """Another consumer reads from the same group meanwhile: each entry goes to one of the two, and it keeps its own."""
+    """Another consumer reads from the same group: each entry is delivered to one of the two, and stays with it."""
     scene.producer.add(scene.name, 60)
     scene.client.xgroup_create(scene.name, "g", id="0")
     query = scene.query(maxEntriesPerTrigger=str(scene.random.randint(15, 30)))
@@ -85,7 +87,7 @@ def living_consumer(scene: Scene) -> Outcome:
     running.stop()
     outcome = scene.outcome(query, foreign=["rogue"], taken=theirs)
     pending = scene.client.xpending_range(scene.name, "g", "-", "+", 1000, consumername="rogue")
-    outcome.expect("pending for the other", len(pending), len(theirs))
+    outcome.expect("pending for the other consumer", len(pending), len(theirs))
     return outcome
 
 
@@ -103,8 +105,10 @@ def _ours(scene: Scene) -> int:
 
 
 def double_query(scene: Scene) -> Outcome:
-    """A second query under the same group and consumer is refused; the first does not notice. When the first has
-    stopped, the second may have the name."""
+    """A second query with the same group and consumer is refused, without effect on the first.
+
+    When the first query has stopped, the second may use the name.
+    """
     scene.producer.add(scene.name, scene.random.randint(60, 100))
     query = scene.query(maxEntriesPerTrigger="30")
     running = scene.start(query)
@@ -116,14 +120,14 @@ def double_query(scene: Scene) -> Outcome:
     running.processAllAvailable()
     running.stop()
     early = len(scene.outcome(second).history.rows)
-    mine = list(scene.producer.added)
-    later = scene.producer.add(scene.name, 15)
+    first_entries = list(scene.producer.added)
+    second_entries = scene.producer.add(scene.name, 15)
     scene.drain(second)
-    outcome = scene.outcome(query, taken=[one.place for one in later if one.place])
-    after = scene.outcome(second, taken=[one.place for one in mine if one.place])
+    outcome = scene.outcome(query, taken=[entry.place for entry in second_entries if entry.place])
+    after = scene.outcome(second, taken=[entry.place for entry in first_entries if entry.place])
     outcome.expect_error(error, "RSTREAM_CONSUMER_TAKEN")
     outcome.expect("rows of the second while the first ran", early, 0)
     outcome.expect("error of the first", error_of(running), "")
-    outcome.expect("rows of the second afterwards", len(after.history.kept()), len(later))
+    outcome.expect("rows of the second afterwards", len(after.history.kept()), len(second_entries))
     outcome.expect("faults of the second", after.report.faults(), {})
     return outcome

@@ -1,19 +1,19 @@
-"""Keys that the product keeps beside streams are evicted between two batches: that is noticed, or it does no harm."""
+"""The source's and sink's own keys are evicted between two batches: the query reports it, or it does no harm."""
 
 from __future__ import annotations
 
 import redis
 
-from tools.chaos.accounts import Done
-from tools.chaos.aftermath import judge, live_on
-from tools.chaos.moments import DOWN, Moment, meet
+from tools.chaos.accounts import Intervention
+from tools.chaos.aftermath import judge, run_to_end
+from tools.chaos.moments import DOWN, Moment, run_to_moment
 from tools.chaos.scene import Outcome, Scene
 
 STAGES = ("looked", "reserved", "committed", DOWN)
 
 
 def at_a_moment(scene: Scene, moment: Moment | None = None) -> Outcome:
-    """DEL of some of all `rstream:*` keys; among the entries are some that become dead letters."""
+    """DEL a sample of all `rstream:*` keys. Some entries become dead letters."""
     moment = moment or Moment.by_chance(scene, *STAGES)
     options = {"mode": "DEADLETTER", "deadLetterStream": f"{scene.name}-dead"}
     query = scene.query(moment.fault, maxEntriesPerTrigger="40", entriesPerPartition="15", **options)
@@ -26,25 +26,25 @@ def at_a_moment(scene: Scene, moment: Moment | None = None) -> Outcome:
 
     def evict() -> None:
         if moment.stage == DOWN:
-            scene.drain(query)  # it was stopped in the midst of a batch; its ledger is needed
-        for url in {query.url, query.out_at}:
+            scene.drain(query)  # completes the batch in which the query was stopped, which needs the ledger
+        for url in {query.url, query.out_address}:
             with redis.Redis.from_url(url, protocol=2, decode_responses=True) as client:
                 keys = sorted(client.scan_iter("rstream:*", count=1000))
                 count = min(len(keys), scene.random.choice([1, len(keys), scene.random.randint(1, 5)]))
-                some = scene.random.sample(keys, count)
-                if some:
-                    client.delete(*some)
-                deleted.extend(some)
+                evicted = scene.random.sample(keys, count)
+                if evicted:
+                    client.delete(*evicted)
+                deleted.extend(evicted)
         scene.producer.add(scene.name, 30)
 
-    running = meet(scene, query, moment, evict)
-    after = live_on(scene, query, running)
-    # A deleted note takes its dead letter with it: a strict query stops, and the lenient run after it counts the entry.
+    running = run_to_moment(scene, query, moment, evict)
+    after = run_to_end(scene, query, running)
+    # Without its note an entry becomes no dead letter: a strict query stops, and a lenient run then counts it as lost.
     lost_notes = after.errors and any(key.startswith("rstream:notes:") for key in deleted)
-    outcome = judge(scene, query, after, Done(either=bad if lost_notes else set()))
+    outcome = judge(scene, query, after, Intervention(either=bad if lost_notes else set()))
     outcome.history.bad = bad
-    outcome.report.buried = [place for place in outcome.history.letters if place not in bad]
+    outcome.report.buried = [place for place in outcome.history.dead_letters if place not in bad]
     if not after.errors:
-        outcome.expect("dead letters", sorted(set(outcome.history.letters)), sorted(bad))
-    outcome.chosen = f"{moment}, {len(deleted)} keys: {sorted(deleted)}"
+        outcome.expect("dead letters", sorted(set(outcome.history.dead_letters)), sorted(bad))
+    outcome.choices = f"{moment}, {len(deleted)} keys: {sorted(deleted)}"
     return outcome

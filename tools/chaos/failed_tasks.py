@@ -1,4 +1,4 @@
-"""A task that fails in its first attempt: it raises, its Python process or its executor is killed, a twin is faster."""
+"""A task whose first attempt fails: it raises, its process or executor is killed, or a speculative task is faster."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from tools.chaos.producer import Producer
 from tools.chaos.query import SINKS, Fault, Query, into_a_stream
 from tools.chaos.scene import Outcome, Scene
 
-# name: (what happens, in which stage of the task)
+# name: (kind of fault, stage of the task)
 FAULTS = {
     "raises while reading": ("raise", "reading"),
     "raises while writing": ("raise", "writing"),
     "Python killed while reading": ("kill", "reading"),
     "Python killed while writing": ("kill", "writing"),
 }
-# These want executors that are processes of their own.
+# These need executors in separate processes.
 EXECUTOR_FAULTS = {
     "executor killed": ("hold", "reading"),
     "speculative twin": ("wait", "reading"),
@@ -34,7 +34,7 @@ EXECUTOR_FAULTS = {
 
 @dataclass
 class Failed:
-    """One query's case; struck: whether its fault has happened."""
+    """Case of one query. struck: whether its fault has happened."""
 
     query: Query
     producer: Producer
@@ -44,8 +44,8 @@ class Failed:
 
 
 def case(folder: Path, fault: str, kind: str, url: str, random_: random.Random, sink: str) -> Failed:
-    """A query that is about to meet the fault in one of its batches."""
-    happens, stage = (FAULTS | EXECUTOR_FAULTS)[fault]
+    """Return a query with this fault in one of its batches."""
+    kind_of_fault, stage = (FAULTS | EXECUTOR_FAULTS)[fault]
     name = f"{fault} {kind}".replace(" ", "-")
     producer = Producer(url)
     producer.add(name, random_.randint(80, 120))
@@ -55,13 +55,13 @@ def case(folder: Path, fault: str, kind: str, url: str, random_: random.Random, 
         "maxEntriesPerTrigger": str(random_.randint(60, 100)),
         "entriesPerPartition": str(random_.randint(20, 50)),
     }
-    meets = Fault(happens, 0, stage, rows=random_.randint(0, 20))
-    query = Query(name, str(folder / name), url, options, trigger="now", fault=meets, ahead=1)
+    fault_of_query = Fault(kind_of_fault, 0, stage, rows=random_.randint(0, 20))
+    query = Query(name, str(folder / name), url, options, trigger="now", fault=fault_of_query, ahead=1)
     return Failed(into_a_stream(query, random_) if sink == "stream" else query, producer)
 
 
 def judge(failed: Failed) -> None:
-    """After the query has ended."""
+    """Judge the case after the query has ended."""
     waits = failed.query.fault is not None and failed.query.fault.kind == "wait"
     failed.struck = (failed.query.path / ("twin" if waits else "struck")).exists()
     failed.history = gather(failed.query, failed.producer.added)
@@ -69,12 +69,12 @@ def judge(failed: Failed) -> None:
 
 
 def scene_of(fault: str) -> Callable[[Scene], Outcome]:
-    """One of FAULTS as a scene."""
+    """Return a scene that runs one of FAULTS."""
 
-    def scene(there: Scene) -> Outcome:
-        failed = case(there.folder, fault, there.kind, there.url, there.random, there.sink)
-        there.producer.added = failed.producer.added
-        error, _ = there.run(failed.query, failed.query.trigger)
+    def run(scene: Scene) -> Outcome:
+        failed = case(scene.folder, fault, scene.kind, scene.url, scene.random, scene.sink)
+        scene.producer.added = failed.producer.added
+        error, _ = scene.run(failed.query, failed.query.trigger)
         judge(failed)
         outcome = Outcome(failed.history, failed.report)
         outcome.expect("error", error, "")
@@ -82,7 +82,7 @@ def scene_of(fault: str) -> Callable[[Scene], Outcome]:
         outcome.expect("attempts", {row.attempt for row in failed.history.kept()}, {0, 1})
         return outcome
 
-    return scene
+    return run
 
 
 def run_on_executors(
@@ -92,8 +92,10 @@ def run_on_executors(
     faults: Iterable[str] = tuple(EXECUTOR_FAULTS),
     sink: str | None = None,
 ) -> dict[str, Failed]:
-    """The faults that want executors, in one small cluster; sink: None: by chance; the result's keys are
-    `fault, kind`."""
+    """Run the faults that need executors, in one small cluster. Return the cases by `fault, kind`.
+
+    sink: None: selected by the seed.
+    """
     random_ = random.Random(seed)
     cases = {
         f"{fault}, {kind}": case(folder, fault, kind, servers[kind], random_, sink or random_.choice(SINKS))
@@ -107,24 +109,24 @@ def run_on_executors(
         "spark.speculation.quantile": "0.1",
         "spark.speculation.multiplier": "1.5",
     }
-    queries = [one.query for one in cases.values()]
+    queries = [case.query for case in cases.values()]
     with Job(folder, queries, "local-cluster[1,1,512]", conf, in_turn=True, second_host="127.0.0.2") as job:
-        for one in cases.values():
-            fault = one.query.fault
+        for case in cases.values():
+            fault = case.query.fault
             if fault is not None and fault.kind == "hold":
-                job.wait_for(one.query.held, f"the kill point of {one.query.name}")
-                _kill_executor_of(job, int(one.query.sign("held").read_text()))
+                job.wait_for(case.query.held, f"the kill point of {case.query.name}")
+                _kill_executor_of(job, int(case.query.sign("held").read_text()))
         job.finish()
-    for one in cases.values():
-        judge(one)
+    for case in cases.values():
+        judge(case)
     return cases
 
 
 def _kill_executor_of(job: Job, pid: int) -> None:
-    """SIGKILL the executor that has started this Python worker."""
+    """SIGKILL the executor that started this Python worker."""
     executors = {pid for pid, command in job.processes() if "CoarseGrainedExecutorBackend" in command}
     while pid not in executors:
-        assert pid > 1, "the worker has no executor above it"
+        assert pid > 1, "the worker has no executor among its parents"
         pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)

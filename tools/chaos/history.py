@@ -1,7 +1,7 @@
-"""What happened to entries between their producers and the sink, as far as anybody saw it. Pure values.
+"""History of entries between their producers and the sink, as far as records exist. Pure values.
 
-Every entry carries (producer, sequence), and a producer uses a sequence once: what was sent with an unknown outcome is
-not sent again under the same number. So a value that the sink holds twice is always somebody's fault.
+Every entry carries (producer, sequence). A producer uses each sequence once: it never sends an entry with an unknown
+outcome again under the same number. So a value that is in the sink twice is always a fault of the query.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Value = tuple[str, int]  # producer, sequence
 
 
 class Outcome(StrEnum):
-    """What a producer knows of its XADD: an id came back, an error did, or nothing did."""
+    """Outcome of an XADD for its producer: the reply was an ID, an error, or missing."""
 
     OK = "ok"
     FAILED = "failed"
@@ -33,7 +33,7 @@ class Added:
 
     @property
     def place(self) -> Place | None:
-        """Where the entry is, if that is known."""
+        """Stream and ID of the entry, if the ID is known."""
         return None if self.id is None else (self.stream, self.id)
 
 
@@ -41,12 +41,12 @@ class Added:
 class Row:
     """One row that reached the sink.
 
-    position: the row's number within what this task attempt wrote; kept: whether the sink's own record of the batch
-    names this attempt (others failed, were overtaken by a twin, or were cut off by a crash).
+    position: the row's number among the rows of this task attempt; kept: whether the sink's record of the batch names
+    this attempt (other attempts failed, lost against a speculative task, or were cut off by a crash).
 
-    lane: where tasks write side by side into one stream, `position` is the row's number in that, and rows have an
-    order only within a lane and from batch to batch: the stream's name, and two partitions (chaos.sink). None: a
-    partition is a file.
+    lane: the stream's name and two partitions (chaos.sink), if tasks write concurrently to one stream. `position` is
+    then the row's number in the stream, and rows are in order only within a lane and between batches. None: a partition
+    is a file.
     """
 
     place: Place
@@ -61,7 +61,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Acknowledged:
-    """One XACK as it was sent. committed: the last batch in the commit log just before that; -1: none."""
+    """One XACK that was sent. committed: the last batch in the commit log just before; -1: none."""
 
     place: Place
     committed: int
@@ -69,45 +69,45 @@ class Acknowledged:
 
 @dataclass
 class History:
-    """All of it, for one query.
+    """History of one query.
 
-    gone: entries that the test took away (trimmed, deleted, acknowledged by others): they may be missing;
-    unordered: entries that reached the query out of turn and rightly so (claimed from a dead consumer);
-    forgotten: entries whose pending list went with their group: nobody can acknowledge them;
-    taken: entries that other consumers of the group were given; the query must not have them;
-    either: entries that the query may have or not: somebody else has them in hand, too;
-    pending: what the group still holds for the query's consumers at the end;
-    letters: originals of dead letters; bad: entries that ought to become letters;
-    acks_seen: False where nobody recorded acknowledgements.
+    removed: entries that the test removed (trimmed, deleted, acknowledged by other clients): they may be missing;
+    unordered: entries that correctly reached the query out of order (claimed from a dead consumer);
+    forgotten: entries whose pending list was deleted with their group: no client can acknowledge them;
+    taken: entries that were delivered to other consumers of the group: they must not reach the query;
+    either: entries that may reach the query or not, because they are pending for another consumer, too;
+    pending: entries that are pending for the query's consumers at the end;
+    dead_letters: original entries of dead letters; bad: entries that must become dead letters;
+    acks_seen: False if acknowledgements were not recorded.
     """
 
     added: list[Added] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
     acknowledged: list[Acknowledged] = field(default_factory=list)
-    gone: set[Place] = field(default_factory=set)
+    removed: set[Place] = field(default_factory=set)
     unordered: set[Place] = field(default_factory=set)
     forgotten: set[Place] = field(default_factory=set)
     taken: set[Place] = field(default_factory=set)
     either: set[Place] = field(default_factory=set)
     pending: list[Place] = field(default_factory=list)
-    letters: list[Place] = field(default_factory=list)
+    dead_letters: list[Place] = field(default_factory=list)
     bad: set[Place] = field(default_factory=set)
     acks_seen: bool = True
 
     def kept(self) -> list[Row]:
-        """The rows that count, in the order of the sink: batch, partition, position, or as they stand in a stream."""
+        """Return the committed rows in the order of the sink: batch, partition, position; or position in the stream."""
         return sorted((row for row in self.rows if row.kept), key=_order)
 
     def places(self, outcome: Outcome = Outcome.OK) -> list[Place]:
-        """Where the entries with this outcome are."""
-        return [one.place for one in self.added if one.outcome is outcome and one.place is not None]
+        """Return stream and ID of the entries with this outcome."""
+        return [entry.place for entry in self.added if entry.outcome is outcome and entry.place is not None]
 
     def batches(self) -> dict[int, set[Place]]:
-        """What each batch left in the sink."""
-        found: dict[int, set[Place]] = {}
+        """Return the entries that each batch has in the sink."""
+        places: dict[int, set[Place]] = {}
         for row in self.kept():
-            found.setdefault(row.batch, set()).add(row.place)
-        return found
+            places.setdefault(row.batch, set()).add(row.place)
+        return places
 
 
 def _order(row: Row) -> tuple[str, int, int, int]:
@@ -115,12 +115,12 @@ def _order(row: Row) -> tuple[str, int, int, int]:
 
 
 def id_key(entry: str) -> tuple[int, int]:
-    """An entry id as a number pair, for ordering."""
+    """Return an entry ID as a pair of numbers, for ordering."""
     ms, _, seq = entry.partition("-")
     return int(ms), int(seq or 0)
 
 
-def shown(things: Iterable[object], most: int = 5) -> str:
-    """The first few of them for a message."""
-    listed = [str(thing) for thing in things]
-    return ", ".join(listed[:most]) + (f", … ({len(listed)} in all)" if len(listed) > most else "")
+def list_first(values: Iterable[object], limit: int = 5) -> str:
+    """Return the first values for a message, and the number of all."""
+    listed = [str(value) for value in values]
+    return ", ".join(listed[:limit]) + (f", … ({len(listed)} in all)" if len(listed) > limit else "")

@@ -20,28 +20,28 @@ from tools.chaos.sink import write_to_sink
 from tools.chaos.source import ChaosDataSource
 
 LOG4J = Path(__file__).resolve().parents[2] / "conf" / "log4j2.properties"
-# Quick to start: these sessions live for seconds.
+# For a fast start: these sessions run for seconds.
 JAVA_OPTIONS = f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dlog4j2.configurationFile={LOG4J}"
 
 STARTING_AT_ONCE = 2
-TOO_SLOW = "Python worker failed to connect back"  # Spark gives that process ten seconds
-_RACE = "java.io.OptionalDataException"  # Spark serialises a task while another query changes what it shares with it
+TOO_SLOW = "Python worker failed to connect back"  # Spark waits ten seconds for that process
+_RACE = "java.io.OptionalDataException"  # Spark serialises a task while another query changes a shared object
 
 
 def session(master: str, conf: dict[str, str]) -> SparkSession:
-    """A small Spark that knows format("rstream-chaos")."""
+    """Return a small Spark session that has format("rstream-chaos")."""
     builder = SparkSession.builder.master(master).appName("chaos")
     settings = {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": "2",
-        # An idle query asks its source every 10 ms otherwise, which others on the machine pay for.
+        # The default, 10 ms, takes processor time from the other queries on the machine.
         "spark.sql.streaming.pollingDelay": "100ms",
         "spark.driver.memory": "1g",
         "spark.driver.extraJavaOptions": JAVA_OPTIONS,
         "spark.executorEnv.PYTHONPATH": str(Path(__file__).resolve().parents[2]),
-        # A query that is told to stop while it stands still is not waited for.
+        # A query that stands still does not stop: do not wait for it for long.
         "spark.sql.streaming.stopTimeout": "10s",
         **conf,
     }
@@ -53,7 +53,7 @@ def session(master: str, conf: dict[str, str]) -> SparkSession:
 
 
 def add_worker(spark: SparkSession, host: str) -> None:
-    """One more worker of a local-cluster, under another host name: Spark runs no twin of a task on the same host."""
+    """Add a worker to a local-cluster under another host name: Spark runs no speculative task on the same host."""
     jvm, context = spark.sparkContext._jvm, spark.sparkContext._jsc.sc()
     assert jvm is not None
     backend = context.schedulerBackend()
@@ -64,28 +64,28 @@ def add_worker(spark: SparkSession, host: str) -> None:
         host, 0, 0, 1, 512, masters.get(backend), None, jvm.scala.Option.apply(2), context.conf(), none
     )
     deadline = time.monotonic() + 60
-    while context.getExecutorMemoryStatus().size() < 3:  # the driver's own is one
+    while context.getExecutorMemoryStatus().size() < 3:  # the driver is one of them
         if time.monotonic() > deadline:
-            raise TimeoutError(f"no executor came up on {host}")
+            raise TimeoutError(f"no executor started on {host} within 60 s")
         time.sleep(0.05)
 
 
 def start(spark: SparkSession, query: Query) -> StreamingQuery:
-    """Start one query when its name is free: Spark releases a name a moment after its query has become inactive."""
+    """Start a query when its name is free: Spark releases a name shortly after its query has become inactive."""
     deadline = time.monotonic() + 60
-    while query.name in {one.name for one in spark.streams.active} and time.monotonic() < deadline:
-        time.sleep(0.02)  # where it stays taken, Spark says so below
+    while query.name in {query.name for query in spark.streams.active} and time.monotonic() < deadline:
+        time.sleep(0.02)  # if it stays in use, start() below raises
     query.sign("ended").unlink(missing_ok=True)
-    given = {"url": query.url, "group": query.group, "startingOffsets": "earliest", **query.options}
+    settings = {"url": query.url, "group": query.group, "startingOffsets": "earliest", **query.options}
     fault = {"chaos": json.dumps(query.to_json())}
-    source = spark.readStream.format("rstream-chaos").schema(SCHEMA).options(**given, **fault)
+    source = spark.readStream.format("rstream-chaos").schema(SCHEMA).options(**settings, **fault)
     writer = write_to_sink(source.load(), query, fault).queryName(query.name)
     writer = writer.option("checkpointLocation", str(query.path / "checkpoint"))
     return writer.trigger(**TRIGGERS[query.trigger]).start()
 
 
 def error_of(running: StreamingQuery) -> str:
-    """Why a query ended, in one line; '' where nothing went wrong."""
+    """Return the error that ended a query in one line, or '' if there was none."""
     error = running.exception()
     return "" if error is None else find_in_text(str(error)) or str(error)
 
@@ -93,7 +93,7 @@ def error_of(running: StreamingQuery) -> str:
 def main(file: str) -> None:
     """Run the queries of the file."""
     plan = json.loads(Path(file).read_text())
-    waiting = [Query.from_json(one) for one in plan["queries"]]
+    waiting = [Query.from_json(fields) for fields in plan["queries"]]
     spark = session(plan["master"], plan["conf"])
     if plan["second_host"]:
         add_worker(spark, plan["second_host"])
@@ -104,22 +104,22 @@ def main(file: str) -> None:
                 break
             query = waiting.pop(0)
             running.append((query, start(spark, query)))
-        for query, one in list(running):
-            is_active = one.isActive  # asked once: it may end meanwhile
-            error = "" if is_active else error_of(one)
+        for query, streaming in list(running):
+            is_active = streaming.isActive  # read once: the query may end at any moment
+            error = "" if is_active else error_of(streaming)
             if _RACE in error or (TOO_SLOW in error and not query.sign("up").exists()):
                 waiting.append(query)
-                running.remove((query, one))
-            elif not is_active and not error and may_have_more(one):
-                running.remove((query, one))
-                # As one that begins: not with all others at once, and again where its process comes too late.
+                running.remove((query, streaming))
+            elif not is_active and not error and may_have_more(streaming):
+                running.remove((query, streaming))
+                # As at its first start: not together with all others, and again if its process is too slow.
                 query.sign("up").unlink(missing_ok=True)
                 waiting.append(query)
             elif not is_active:
                 query.sign("ended").write_text(error)
-                running.remove((query, one))
+                running.remove((query, streaming))
             elif query.sign("stop").exists():
-                one.stop()
+                streaming.stop()
         time.sleep(0.02)
     spark.stop()
 

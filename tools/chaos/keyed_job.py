@@ -1,6 +1,6 @@
-"""The job of tools.chaos.keyed: `python -m tools.chaos.keyed_job FILE` runs queries over shards as a user writes them.
+"""The job of tools.chaos.keyed: `python -m tools.chaos.keyed_job FILE` runs queries over shards, written as by a user.
 
-FILE is that of tools.chaos.job. A query is ordered, and goes from its streams into shards by key.
+FILE has the format of tools.chaos.job. A query is ordered, and writes from its streams into shards by key.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from tools.chaos.query import Query
 
 def start(spark: SparkSession, query: Query) -> StreamingQuery:
     """Start one query."""
-    given = {"url": query.url, "group": query.group, "startingOffsets": "earliest", **query.options}
-    rows = spark.readStream.format("rstream").schema("key STRING, n LONG").options(**given).load()
+    settings = {"url": query.url, "group": query.group, "startingOffsets": "earliest", **query.options}
+    rows = spark.readStream.format("rstream").schema("key STRING, n LONG").options(**settings).load()
     writer = rows.writeStream.format("rstream").queryName(query.name)
     writer = writer.options(url=query.url, stream=query.out, **query.out_options)
     return writer.option("checkpointLocation", str(query.path / "checkpoint")).start()
 
 
 def main(file: str) -> None:
-    """Run the queries of the file until each has ended, or is told to."""
+    """Run the queries of the file until each has ended or its file `stop` exists."""
     plan = json.loads(Path(file).read_text())
     spark = session(plan["master"], plan["conf"])
     spark_streams.register(spark)
@@ -36,12 +36,12 @@ def main(file: str) -> None:
     for query, _ in running:
         query.sign("up").touch()
     while running:
-        for query, one in list(running):
-            if query.sign("stop").exists() and one.isActive:
-                one.stop()
-            if not one.isActive:
-                query.sign("ended").write_text(error_of(one))
-                running.remove((query, one))
+        for query, streaming in list(running):
+            if query.sign("stop").exists() and streaming.isActive:
+                streaming.stop()
+            if not streaming.isActive:
+                query.sign("ended").write_text(error_of(streaming))
+                running.remove((query, streaming))
         time.sleep(0.02)
     spark.stop()
 

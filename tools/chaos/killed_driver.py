@@ -1,7 +1,7 @@
-"""The driver is killed at a named point of a micro-batch, entries come in while it is down, and it is started again.
+"""The driver is killed at a named point of a micro-batch, entries arrive while it is down, and it is started again.
 
-One round kills one Spark: all its queries, each with its own streams, group and kill point, walk to their points and
-stand still there; then the whole job gets SIGKILL. The second job finds the checkpoints and drains.
+One round kills one Spark. Its queries, each with its own streams, group and kill point, run to their points and stand
+still there; then the whole job gets SIGKILL. The second job continues from the checkpoints and drains.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tools.chaos.process import Job
 from tools.chaos.producer import Producer
 from tools.chaos.query import SINKS, Fault, Query, into_a_stream
 
-# name: (kill point, sink if it is files, startingOffsets). With `latest`, and with claims, batch 0 is killed.
+# name: (kill point, kind of files, startingOffsets). With `latest`, and with claims, the kill is in batch 0.
 POINTS = {
     "started": ("started", "parquet", "latest"),
     "looked": ("looked", "parquet", "earliest"),
@@ -41,14 +41,17 @@ POINTS = {
 }
 
 
-BESIDE = "beside"
+OTHER_GROUP = "other"
 
 
 @dataclass
 class Killed:
-    """One query's case. before: entries that were there before a query with `latest` began; claimed: what a
-    dead consumer of the group left to it; beside: what another group has acknowledged; at_kill: what was pending;
-    logged, committed: the last batch in each log when it was killed."""
+    """Case of one query.
+
+    before: entries older than the start of a query with `latest`; claimed: entries of a dead consumer of the group;
+    acknowledged_by_others: entries that another group acknowledged; at_kill: pending entries at the kill; logged,
+    committed: the last batch in each log at the kill.
+    """
 
     query: Query
     producer: Producer
@@ -58,32 +61,34 @@ class Killed:
     at_kill: list[Place] = field(default_factory=list)
     logged: int = -1
     committed: int = -1
-    beside: set[Place] = field(default_factory=set)
+    acknowledged_by_others: set[Place] = field(default_factory=set)
     history: History = field(default_factory=History)
     report: Report = field(default_factory=Report)
 
     @property
     def batch(self) -> int:
-        """The batch that the kill point is in."""
+        """Batch of the kill point."""
         return self.query.fault.batch if self.query.fault else self.committed + 1
 
 
 def run(
     folder: Path, servers: Mapping[str, str], seed: int, points: Iterable[str] = POINTS, sink: str | None = None
 ) -> dict[str, Killed]:
-    """One round. servers: kind → URL; sink: `stream`, or `attempts` for any kind of files, None: by chance; the
-    result's keys are `point, kind`."""
+    """Run one round. Return the cases by `point, kind`.
+
+    servers: kind → URL; sink: `stream`, or `attempts` for any kind of files; None: selected by the seed.
+    """
     random_, points = random.Random(seed), list(points)
     cases = {
         f"{point}, {kind}": _case(folder, point, kind, url, random_, sink or random_.choice(SINKS))
         for point in points
         for kind, url in servers.items()
     }
-    standing = sum(POINTS[point][0] in ("reading", "writing") for point in points) * len(servers)
-    with Job(folder, [case.query for case in cases.values()], f"local[{4 + standing}]") as job:
+    held_tasks = sum(POINTS[point][0] in ("reading", "writing") for point in points) * len(servers)
+    with Job(folder, [case.query for case in cases.values()], f"local[{4 + held_tasks}]") as job:
         for case in cases.values():
             if case.query.options["startingOffsets"] == "latest":
-                job.wait_for(partial(_begin_is_kept, case), f"the server to keep where {case.query.name} begins")
+                job.wait_for(partial(_start_is_stored, case), f"the server to store the start of {case.query.name}")
                 if case.query.fault and case.query.fault.stage != "started":
                     _add(case, random_)
                     case.query.sign("go").touch()
@@ -98,22 +103,22 @@ def run(
         if case.query.fault is None:
             _lose_the_last_commit(case)
         _add(case, random_)
-    # Not the streams, but who starts again after the crash decides what a batch may hold now: at least the 120 entries
-    # that may have been reserved ahead, for they are looked for in the next batch.
-    again = [
+    # The restart may use other limits. A batch must hold at least 120 entries: so many may be reserved ahead, and the
+    # test expects them in the next batch.
+    restarted = [
         replace(
             case.query, fault=None, trigger="now",
             options={**case.query.options, "maxEntriesPerTrigger": str(random_.randint(120, 800))},
         )
         for case in cases.values()
     ]  # fmt: skip
-    with Job(folder, again) as job:
+    with Job(folder, restarted) as job:
         job.finish()
     for case in cases.values():
         case.history = gather(case.query, _expected(case))
         case.history.unordered = case.claimed
         case.report = check(case.history)
-        case.report.lost += _missing_beside(case)
+        case.report.lost += _missing_for_others(case)
     return cases
 
 
@@ -136,7 +141,7 @@ def _case(folder: Path, point: str, kind: str, url: str, random_: random.Random,
     claims = point == "logged with claims"
     if claims:
         options["claimIdle"] = "1ms"
-    if stage and random_.random() < 0.6:  # a batch whose commit entry is lost would not be there any more
+    if stage and random_.random() < 0.6:  # with a lost commit entry, the entries of the batch would be trimmed
         options["onCommit"] = random_.choice(["trim", "delete"])
     batch = 0 if starting == "latest" or claims else 1 if stage == "looked" else random_.randint(1, 2)
     fault = Fault("hold", batch, stage, rows=random_.randint(1, 15)) if stage else None
@@ -146,14 +151,14 @@ def _case(folder: Path, point: str, kind: str, url: str, random_: random.Random,
         query = into_a_stream(query, random_)
     case = Killed(query, Producer(url), streams)
     for stream in streams if stage else ():
-        case.producer.client.xgroup_create(stream, BESIDE, "0", mkstream=True)
+        case.producer.client.xgroup_create(stream, OTHER_GROUP, "0", mkstream=True)
     if starting == "latest":
         for stream in streams:
             case.before |= _places(case.producer.add(stream, 5))
     else:
         _add(case, random_, at_least=200)
     if stage:
-        _read_beside(case, random_)
+        _read_by_others(case, random_)
     if claims:
         client = case.producer.client
         for stream in streams:
@@ -163,21 +168,25 @@ def _case(folder: Path, point: str, kind: str, url: str, random_: random.Random,
     return case
 
 
-def _read_beside(case: Killed, random_: random.Random) -> None:
-    """Another group gets some of what is there, and acknowledges some of that."""
+def _read_by_others(case: Killed, random_: random.Random) -> None:
+    """Read some entries in another group, and acknowledge some of them."""
     client = case.producer.client
     for stream in case.streams:
-        for _, entries in client.xreadgroup(BESIDE, "c", {stream: ">"}, count=random_.randint(1, 150)):
-            done = [entry for entry, _ in entries if random_.random() < 0.8]
-            case.beside |= {(stream, entry) for entry in done}
-            if done:
-                client.xack(stream, BESIDE, *done)
+        for _, entries in client.xreadgroup(OTHER_GROUP, "c", {stream: ">"}, count=random_.randint(1, 150)):
+            acknowledged = [entry for entry, _ in entries if random_.random() < 0.8]
+            case.acknowledged_by_others |= {(stream, entry) for entry in acknowledged}
+            if acknowledged:
+                client.xack(stream, OTHER_GROUP, *acknowledged)
 
 
-def _missing_beside(case: Killed) -> list[Value]:
-    """What the other group has not acknowledged, and is not there for it any more."""
-    there = {(stream, entry) for stream in case.streams for entry, _ in case.producer.client.xrange(stream)}
-    return [one.value for one in case.producer.added if one.place and one.place not in there | case.beside]
+def _missing_for_others(case: Killed) -> list[Value]:
+    """Return values that the other group has not acknowledged, and that its stream does not hold any more."""
+    present = {(stream, entry) for stream in case.streams for entry, _ in case.producer.client.xrange(stream)}
+    return [
+        entry.value
+        for entry in case.producer.added
+        if entry.place and entry.place not in present | case.acknowledged_by_others
+    ]
 
 
 def _add(case: Killed, random_: random.Random, at_least: int = 10) -> None:
@@ -186,11 +195,11 @@ def _add(case: Killed, random_: random.Random, at_least: int = 10) -> None:
 
 
 def _places(added: Iterable[Added]) -> set[Place]:
-    return {one.place for one in added if one.place is not None}
+    return {entry.place for entry in added if entry.place is not None}
 
 
-def _begin_is_kept(case: Killed) -> bool:
-    """By a key until the first trigger, then by the group."""
+def _start_is_stored(case: Killed) -> bool:
+    """Whether a key, or from the first trigger on the group, stores the start."""
     query, client = case.query, case.producer.client
     return all(
         client.exists(key_beside(stream, "first", query.group, "spark"))
@@ -202,7 +211,7 @@ def _begin_is_kept(case: Killed) -> bool:
 def _is_ready(case: Killed) -> bool:
     if case.query.fault is not None:
         return case.query.held()
-    # Everything is read, written and acknowledged; the query is idle.
+    # All entries are read, written and acknowledged; the query is idle.
     client = case.producer.client
     return case.query.committed() >= 0 and all(
         group["pending"] == 0 and group["last-delivered-id"] == client.xinfo_stream(stream)["last-generated-id"]
@@ -212,7 +221,7 @@ def _is_ready(case: Killed) -> bool:
 
 
 def _lose_the_last_commit(case: Killed) -> None:
-    """The file system lost the last entry of the commit log, and whatever batch came after it was not logged."""
+    """Delete the last entry of the commit log, as a file system may lose it."""
     commits = case.query.path / "checkpoint" / "commits"
     last = case.query.committed()
     for name in (str(last), f".{last}.crc"):
@@ -221,4 +230,4 @@ def _lose_the_last_commit(case: Killed) -> None:
 
 
 def _expected(case: Killed) -> list[Added]:
-    return [one for one in case.producer.added if one.place not in case.before]
+    return [entry for entry in case.producer.added if entry.place not in case.before]

@@ -1,4 +1,4 @@
-"""Moments of a query at which somebody else does something: between two of its steps, or while it is down."""
+"""Moments of a query at which another client acts: between two of its steps, or while it is down."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MODES: Mapping[str, Mapping[str, str]] = {
 
 @dataclass(frozen=True)
 class Moment:
-    """stage: a kill point, or DOWN: between two runs; batch: of the query; rows: that its task has had by then."""
+    """Moment of a query. stage: a kill point, or DOWN: between two runs; rows: that its task has processed by then."""
 
     stage: str
     batch: int = 1
@@ -29,22 +29,25 @@ class Moment:
 
     @classmethod
     def by_chance(cls, scene: Scene, *stages: str) -> Moment:
-        """One of these stages."""
+        """Return a random moment in one of these stages."""
         stage = scene.random.choice(stages)
         batch = 0 if stage == "started" else scene.random.randint(0, 1)
         return cls(stage, batch, scene.random.choice([0, 5, 20]))
 
     @property
     def fault(self) -> Fault | None:
-        """What makes a query stand still then."""
+        """The fault that makes a query stand still at this moment."""
         return None if self.stage == DOWN else Fault("pause", self.batch, self.stage, self.rows)
 
     def __str__(self) -> str:
         return f"{self.stage}, batch {self.batch}"
 
 
-def meet(scene: Scene, query: Query, moment: Moment, act: Callable[[], None]) -> StreamingQuery | None:
-    """Run the query up to the moment and act; None where it does not run on. Raises where the moment does not come."""
+def run_to_moment(scene: Scene, query: Query, moment: Moment, act: Callable[[], None]) -> StreamingQuery | None:
+    """Run the query up to the moment, and act. Return the running query, or None if it is down.
+
+    Raises AssertionError if the moment does not come.
+    """
     if moment.stage == DOWN:
         running = scene.start(query)
         scene.wait_for(lambda: query.committed() >= moment.batch, "the batches before", running)
@@ -54,5 +57,5 @@ def meet(scene: Scene, query: Query, moment: Moment, act: Callable[[], None]) ->
     running = scene.start(query)
     scene.wait_for(query.held, f"the moment ({moment})", running)
     act()
-    scene.let_go(query)
+    scene.resume(query)
     return running

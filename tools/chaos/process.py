@@ -1,4 +1,4 @@
-"""A Spark job as a process that can be killed: the Python driver, its JVM and all that they start."""
+"""A Spark job as a process that can be killed: the Python driver, its JVM and all processes below them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PATIENCE = 300.0  # seconds that anything may take on a busy machine
 
 
 class Job:
-    """Queries in a Spark of their own. As a context manager it leaves no process behind."""
+    """Queries in a separate Spark. As a context manager it leaves no process behind."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class Job:
         program: str = "tools.chaos.job",
         more: Mapping[str, object] | None = None,
     ) -> None:
-        """program: what is run; more: that its plan says besides."""
+        """Start the job. program: module to run; more: additional fields of its plan."""
         self.queries = list(queries)
         folder.mkdir(parents=True, exist_ok=True)
         plan: dict[str, object] = {"master": master, "conf": conf or {}, "in_turn": in_turn, "second_host": second_host}
@@ -46,8 +46,8 @@ class Job:
             json.dumps({**plan, "queries": [query.to_json() for query in queries]})
         )
         for query in queries:
-            for left in ("up", "held", "ended", "stop", "go"):
-                query.sign(left).unlink(missing_ok=True)
+            for sign in ("up", "held", "ended", "stop", "go"):
+                query.sign(sign).unlink(missing_ok=True)
         self._log = folder / f"log-{number}.txt"
         environment = {k: v for k, v in os.environ.items() if k not in ("SPARK_HOME", "SPARK_CONF_DIR")}
         environment |= {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
@@ -73,22 +73,22 @@ class Job:
         self.kill()
 
     def kill(self) -> None:
-        """SIGKILL the driver and its JVM at once; then whatever of the job is still there."""
+        """SIGKILL the driver and its JVM at once, then all remaining processes of the job."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
-        # Python workers have process groups of their own; they end by themselves when the JVM is gone, but not at once.
+        # Python workers have their own process groups. They end without the JVM, but not at once.
         deadline = time.monotonic() + PATIENCE
-        while left := [pid for pid, _ in self.processes()]:
-            assert time.monotonic() < deadline, f"processes {left} do not end"
-            for pid in left:
+        while remaining := [pid for pid, _ in self.processes()]:
+            assert time.monotonic() < deadline, f"processes {remaining} do not end"
+            for pid in remaining:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             time.sleep(0.02)
 
     def processes(self) -> list[tuple[int, str]]:
-        """Every living process of the job: pid and command line."""
-        found = []
+        """Return pid and command line of every living process of the job."""
+        processes = []
         for entry in Path("/proc").iterdir():
             if not entry.name.isdigit():
                 continue
@@ -96,34 +96,36 @@ class Job:
                 state, _, _, session = (entry / "stat").read_text().rpartition(")")[2].split()[:4]
                 if int(session) == self.process.pid and state not in "ZX":
                     command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
-                    found.append((int(entry.name), command))
-        return found
+                    processes.append((int(entry.name), command))
+        return processes
 
-    def wait_for(self, condition: Callable[[], bool], what: str, may_fail: Sequence[Query] = ()) -> None:
-        """Wait until it is so. Raises where the job or one of its queries ends with an error before."""
+    def wait_for(self, condition: Callable[[], bool], awaited: str, may_fail: Sequence[Query] = ()) -> None:
+        """Wait until the condition is true. Raises JobFailed if the job or one of its queries ends before."""
         deadline = time.monotonic() + PATIENCE
         while not condition():
             for query in self.queries:
                 if query.ended() and query not in may_fail:
-                    raise JobFailed(f"query {query.name} ended before {what}: {query.ended()}")
+                    raise JobFailed(f"query {query.name} ended before {awaited}: {query.ended()}")
             if self.process.poll() is not None and not condition():
-                raise JobFailed(f"the job ended with {self.process.returncode} before {what}:\n{self.log()}")
+                raise JobFailed(f"the job ended with {self.process.returncode} before {awaited}:\n{self.log()}")
             if time.monotonic() > deadline:
                 states = {q.name: (q.logged(), q.committed(), q.held(), q.ended()) for q in self.queries}
-                raise JobFailed(f"it takes too long: {what}; (logged, committed, held, ended): {states}\n{self.log()}")
+                raise JobFailed(
+                    f"waited {PATIENCE:g} s for: {awaited}; (logged, committed, held, ended): {states}\n{self.log()}"
+                )
             time.sleep(0.02)
 
     def finish(self, may_fail: Sequence[Query] = ()) -> None:
-        """Wait for all queries to end. Raises where one ends with an error that is not expected."""
+        """Wait for all queries to end. Raises JobFailed if a query ends with an unexpected error."""
         self.wait_for(lambda: all(q.ended() is not None for q in self.queries), "the end", may_fail)
         for query in self.queries:
             if query.ended() and query not in may_fail:
                 raise JobFailed(f"query {query.name}: {query.ended()}")
 
     def log(self) -> str:
-        """The end of what it has printed."""
+        """Return the end of the job's output."""
         return self._log.read_text(errors="replace")[-4000:]
 
 
-class JobFailed(Exception):  # noqa: N818 - reads better in a report
-    """A job that should have run did not."""
+class JobFailed(Exception):  # noqa: N818 - shorter in a report
+    """The job or one of its queries failed, or took too long."""

@@ -1,4 +1,4 @@
-"""A producer that numbers its entries and keeps what it knows of each XADD."""
+"""A producer that numbers its entries and records the outcome of each XADD."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from tools.chaos.history import Added, Outcome
 
 
 class Producer:
-    """Adds entries with (p, n) and anything else to streams of one server. It never sends the same number twice.
+    """Adds entries with the fields p and n to streams of one server. It never sends the same number twice.
 
-    patience: seconds to wait for a reply before its outcome is unknown.
+    patience: seconds to wait for a reply, before the outcome is unknown.
     """
 
     def __init__(self, url: str, name: str = "p", patience: float | None = None) -> None:
-        # A retry inside the client would hide an unknown outcome, and send a number twice; of several servers redis-py
-        # retries whatever it is told, and no number goes through that client.
+        # A retry inside the client would hide an unknown outcome, and send a number twice. With several servers
+        # redis-py always retries, so numbers are sent by _to_several instead.
         once = {} if is_several(url) else {"retry": Retry(NoBackoff(), 0)}
         self.client: Any = client_of(url, socket_timeout=patience, **once)
         self._sends = _to_several(url) if is_several(url) else self._send
@@ -36,7 +36,7 @@ class Producer:
         self._numbers = itertools.count()
 
     def add(self, stream: str, count: int, size: int = 0) -> list[Added]:
-        """Add so many entries in one pipeline, each with a value of `size` bytes; what became of them."""
+        """Add `count` entries with a value of `size` bytes in one pipeline. Return their outcomes."""
         numbers = [next(self._numbers) for _ in range(count)]
         replies = self._sends(stream, [{"p": self.name, "n": n} | ({"v": "x" * size} if size else {}) for n in numbers])
         new = []
@@ -47,7 +47,7 @@ class Producer:
         return new
 
     def _send(self, stream: str, entries: list[dict[str, Any]]) -> list[Any]:
-        """The replies; None where an entry was sent, or not."""
+        """Return the replies. None: the outcome of the entry is unknown."""
         pipe = self.client.pipeline(transaction=False)
         for fields in entries:
             pipe.xadd(stream, fields)
@@ -58,21 +58,23 @@ class Producer:
 
 
 def _to_several(url: str) -> Callable[[str, list[dict[str, Any]]], list[Any]]:
-    """The same over connections to several servers, which are made anew where one was lost."""
+    """Return `_send` over connections to several servers, which are opened again after a failure."""
     address = Address.parse(url)
-    known: list[Server] = []
+    connections: list[Server] = []
 
     def send(stream: str, entries: list[dict[str, Any]]) -> list[Any]:
         commands = [("XADD", stream, "*", *chain.from_iterable(fields.items())) for fields in entries]
         try:
-            if not known:
-                known.append(connect(address))
-            return [one.decode() if isinstance(one, bytes) else one for one in known[0].pipeline(commands)]
+            if not connections:
+                connections.append(connect(address))
+            return [
+                reply.decode() if isinstance(reply, bytes) else reply for reply in connections[0].pipeline(commands)
+            ]
         except RStreamError:
             invalidate_topology(address)
-            for server in known:
+            for server in connections:
                 server.close()
-            known.clear()
+            connections.clear()
             return [None] * len(entries)
 
     return send

@@ -1,5 +1,7 @@
-"""Masters of a cluster, and behind sentinels, are killed, stand still and are replaced, and slots move, under a query
-that reads and a producer that writes."""
+"""Masters of a cluster, or behind sentinels, are killed, frozen and replaced, and slots move.
+
+Meanwhile a query reads and a producer writes.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from contextlib import contextmanager, suppress
 from itertools import chain
 
 from spark_streams.model.keys import slot_of
-from tools.chaos.broken_server import under_blows
+from tools.chaos.broken_server import run_with_faults
 from tools.chaos.clients import client_of
 from tools.chaos.history import Outcome as Sent
 from tools.chaos.history import Place
@@ -18,11 +20,11 @@ from tools.servers.cluster import RedisCluster, running_cluster
 from tools.servers.sentinels import Sentinels, running_sentinels, until
 
 STREAMS = 6
-_FAILOVERS = 3  # that are asked for
-_GIVEN_UP = 15.0  # seconds after which one that has not ended never does
-STANDS_STILL = 8.0  # seconds, in which another one has become the master
+_FAILOVERS = 3  # attempts
+_GIVEN_UP = 15.0  # seconds after which sentinels have given a failover up
+STANDS_STILL = 8.0  # seconds, in which another server becomes the master
 
-Several = RedisCluster | Sentinels
+ReplicatedServers = RedisCluster | Sentinels
 
 
 # -- a cluster ----------------------------------------------------------------------------------------------------
@@ -45,11 +47,11 @@ def _stands_still(scene: Scene, cluster: RedisCluster, stream: str) -> None:
 
 
 def _slots_move(scene: Scene, cluster: RedisCluster, stream: str) -> None:
-    """Those of the stream and of others, key by key."""
+    """Move the slots of the stream and of some others, key by key."""
     names = [stream, *scene.random.choices(streams_of(scene), k=3)]
     for name in names:
-        others = [port for port in cluster.masters() if port != cluster.owner(name)]
-        cluster.move(slot_of(name.encode()), scene.random.choice(others))
+        other_masters = [port for port in cluster.masters() if port != cluster.owner(name)]
+        cluster.move(slot_of(name.encode()), scene.random.choice(other_masters))
 
 
 def _slots_move_and_a_master_is_killed(scene: Scene, cluster: RedisCluster, stream: str) -> None:
@@ -77,7 +79,7 @@ def _master_stands_still(scene: Scene, sentinels: Sentinels, stream: str) -> Non
 
 
 def _failed_over(scene: Scene, sentinels: Sentinels, stream: str) -> None:
-    """On a busy machine sentinels give a failover up that takes too long: then it is asked for again."""
+    """Request a failover. On a busy machine sentinels give up a slow failover: then request it again."""
     before = sentinels.master()
     for _ in range(_FAILOVERS - 1):
         sentinels.fail_over()
@@ -88,8 +90,8 @@ def _failed_over(scene: Scene, sentinels: Sentinels, stream: str) -> None:
     until(lambda: sentinels.master() != before, "no failover")
 
 
-# What happens to which kind of servers, by the name that the table shows.
-BLOWS: Mapping[str, Mapping[str, Callable[..., None]]] = {
+# Faults by kind of server, and by their name in the table.
+FAULTS: Mapping[str, Mapping[str, Callable[..., None]]] = {
     "cluster": {
         "cluster: master killed": _killed,
         "cluster: master stands still": _stands_still,
@@ -105,38 +107,40 @@ BLOWS: Mapping[str, Mapping[str, Callable[..., None]]] = {
 
 
 @contextmanager
-def running(kind: str) -> Iterator[Several]:
-    """Servers of this kind, on ports of the loopback address."""
-    with running_cluster() if kind == "cluster" else running_sentinels() as made:
-        yield made
+def running(kind: str) -> Iterator[ReplicatedServers]:
+    """Run servers of this kind on ports of the loopback address."""
+    with running_cluster() if kind == "cluster" else running_sentinels() as servers:
+        yield servers
 
 
 def streams_of(scene: Scene) -> list[str]:
-    """Of a cluster they are in slots of all masters."""
+    """Return the streams of the scene. In a cluster their slots belong to all masters."""
     return [f"{scene.name}-{n}" for n in range(STREAMS)]
 
 
-def struck(scene: Scene, servers: Several, blow: Callable[..., None]) -> Outcome:
-    """The query goes on through three of these blows, and no row is lost or doubled. What no replica had when a master
-    was lost is the producer's loss, and counts for nothing."""
+def run_under_faults(scene: Scene, servers: ReplicatedServers, fault: Callable[..., None]) -> Outcome:
+    """Run a query through three of these faults: no row is lost or duplicated.
+
+    Entries that no replica held when their master was killed are missing for every client, and do not count.
+    """
     streams = streams_of(scene)
 
     def strike() -> None:
         servers.healthy()
-        blow(scene, servers, scene.random.choice(streams))
+        fault(scene, servers, scene.random.choice(streams))
 
-    query = under_blows(scene, streams, strike)
+    query = run_with_faults(scene, streams, strike)
     servers.healthy()
-    outcome = scene.outcome(query, gone=_never_replicated(scene, streams))
-    # A replica may lack what its group was given. The query sets the group then, and acknowledges nothing.
+    outcome = scene.outcome(query, removed=_never_replicated(scene, streams))
+    # A replica may lack deliveries of the group. The query then sets the group's position without acknowledgements.
     outcome.report.forgive("unseen")
     return outcome
 
 
 def _never_replicated(scene: Scene, streams: list[str]) -> Iterator[Place]:
-    """Entries whose id came back, and that their stream does not have."""
+    """Return entries whose XADD was confirmed, but that are not in their stream."""
     with client_of(scene.url) as client:
-        there = set(chain.from_iterable(((name, entry) for entry, _ in client.xrange(name)) for name in streams))
-    for one in scene.producer.added:
-        if one.outcome is Sent.OK and one.place is not None and one.place not in there:
-            yield one.place
+        present = set(chain.from_iterable(((name, entry) for entry, _ in client.xrange(name)) for name in streams))
+    for entry in scene.producer.added:
+        if entry.outcome is Sent.OK and entry.place is not None and entry.place not in present:
+            yield entry.place

@@ -1,11 +1,11 @@
-"""Entries that fail and are tried again, while the driver is killed at random moments: `python -m tools.chaos.retries
-FILE` is the query, as a job that can be killed.
+"""Entries that fail and are retried, while the driver is killed at random moments.
 
-An entry is right at its first try, its second, its third, or never, by a rule of the query; or its number is none, so
-that it does not fit. In the end each that comes right is one row, each other one dead letter, and nothing waits.
+`python -m tools.chaos.retries FILE` runs the query, as a job that can be killed. A rule of the query accepts an entry
+at its first, second or third attempt, or never; the number of some entries cannot be decoded. In the end each accepted
+entry is one row, each other entry is one dead letter, and no entry waits for a retry.
 
-FILE: {"url": …, "folder": …, "delays": "50ms,100ms"}, and what chaos.process writes; the query ends when `folder` has a
-file `stop`.
+FILE: {"url": …, "folder": …, "delays": "50ms,100ms"}, and the fields that chaos.process writes. The query ends when the
+file `stop` exists in `folder`.
 """
 
 from __future__ import annotations
@@ -36,24 +36,24 @@ NEVER = 99
 
 
 def main(plan: dict[str, str]) -> None:
-    """Run the query until it is told to stop."""
+    """Run the query until its file `stop` exists."""
     url, folder, delays = plan["url"], Path(plan["folder"]), plan["delays"]
     spark = session("local[2]", {})
     spark_streams.register(spark)
-    given = {"url": url, "streams": "s", "group": "g", "startingOffsets": "earliest", "maxEntriesPerTrigger": "40"}
-    given |= {"mode": "DEADLETTER", "deadLetterStream": "dead", "retryDelay": delays}
-    rows = spark.readStream.format("rstream").schema(SCHEMA).options(**given).load().withColumn(
+    settings = {"url": url, "streams": "s", "group": "g", "startingOffsets": "earliest", "maxEntriesPerTrigger": "40"}
+    settings |= {"mode": "DEADLETTER", "deadLetterStream": "dead", "retryDelay": delays}
+    rows = spark.readStream.format("rstream").schema(SCHEMA).options(**settings).load().withColumn(
         "now", F.current_timestamp()
     )  # fmt: skip
 
     def write(batch: DataFrame, number: int) -> None:
         batch = batch.persist()
-        good, letters = route_of(batch, delays)
+        good, dead_letters = route_batch(batch, delays)
         good = good.select("p", F.col("_attempt").alias("attempt"))
-        to = {"url": url, "stream": "out", "transaction": "rows"}
-        good.write.format("rstream").mode("append").options(**to).save()
-        to = {"url": url, "stream": "dead", "streamColumn": "_to", "transaction": "letters"}
-        letters.write.format("rstream").mode("append").options(**to).save()
+        sink = {"url": url, "stream": "out", "transaction": "rows"}
+        good.write.format("rstream").mode("append").options(**sink).save()
+        sink = {"url": url, "stream": "dead", "streamColumn": "_to", "transaction": "letters"}
+        dead_letters.write.format("rstream").mode("append").options(**sink).save()
         batch.unpersist()
 
     query = rows.writeStream.foreachBatch(write).option("checkpointLocation", str(folder / "checkpoint")).start()
@@ -65,20 +65,20 @@ def main(plan: dict[str, str]) -> None:
     query.stop()
 
 
-def route_of(batch: DataFrame, delays: str) -> tuple[DataFrame, DataFrame]:
-    """Good rows, and those that are refused."""
-    at = F.col("now")
+def route_batch(batch: DataFrame, delays: str) -> tuple[DataFrame, DataFrame]:
+    """Return accepted rows, and dead letters of the others."""
+    failed_at = F.col("now")
     return spark_streams.route_dead_letters(
-        batch, "_attempt < right_at", "not yet", group="g", consumer="spark", at=at, retry_delay=delays
+        batch, "_attempt < right_at", "not yet", group="g", consumer="spark", at=failed_at, retry_delay=delays
     )
 
 
 def killed(scene: Scene) -> Outcome:
-    """A few times at any moment, with entries that come meanwhile; then it runs to its end."""
-    chance, client, folder = scene.random, scene.client, scene.folder / "tried again"
+    """Kill the driver a few times at random moments, while entries arrive; then let the query finish."""
+    chance, client, folder = scene.random, scene.client, scene.folder / "retried"
     folder.mkdir(parents=True, exist_ok=True)
     plan = {"url": scene.url, "folder": str(folder), "delays": chance.choice(["50ms,100ms", "1ms,2s", "500ms,1ms"])}
-    expected: dict[str, int] = {}  # by name, at which try it is right
+    expected: dict[str, int] = {}  # name → attempt at which it is accepted
     kills = chance.randint(2, 4)
 
     def add() -> None:
@@ -88,22 +88,22 @@ def killed(scene: Scene) -> Outcome:
             expected[name] = right_at if fits else NEVER
             client.xadd("s", {"p": name, "n": len(expected) if fits else "none", "right_at": right_at})
 
-    for turn in range(kills + 1):
+    for round_number in range(kills + 1):
         add()
         (folder / "up").unlink(missing_ok=True)
         with Job(folder, [], program="tools.chaos.retries", more=plan) as job:
             job.wait_for((folder / "up").exists, "the query")
-            if turn < kills:
+            if round_number < kills:
                 time.sleep(chance.uniform(0, 8))
                 add()
                 time.sleep(chance.uniform(0, 2))
             else:
-                job.wait_for(lambda: _is_over(scene, expected), "the end of all tries")
+                job.wait_for(lambda: _is_over(scene, expected), "the end of all retries")
                 (folder / "stop").touch()
                 deadline = time.monotonic() + PATIENCE
                 while job.process.poll() is None:
                     if time.monotonic() > deadline:
-                        raise JobFailed(f"it does not stop:\n{job.log()}")
+                        raise JobFailed(f"the query does not stop within {PATIENCE:g} s:\n{job.log()}")
                     time.sleep(0.05)
     return _judged(scene, expected, f"{kills} kills, delays {plan['delays']}")
 
@@ -119,16 +119,17 @@ def _is_over(scene: Scene, expected: dict[str, int]) -> bool:
     return bool(ended >= len(expected) and not _waiting(scene) and not client.xpending("s", "g")["pending"])
 
 
-def _judged(scene: Scene, expected: dict[str, int], chosen: str) -> Outcome:
-    outcome = Outcome(History(), Report(), chosen=f"{len(expected)} entries, {chosen}")
+def _judged(scene: Scene, expected: dict[str, int], choices: str) -> Outcome:
+    outcome = Outcome(History(), Report(), choices=f"{len(expected)} entries, {choices}")
     rows = [fields for _, fields in scene.client.xrange("out")]
-    letters = [fields for _, fields in scene.client.xrange("dead")]
-    found = Counter((row["p"], int(row["attempt"])) for row in rows)
-    outcome.expect("rows", found, Counter((name, n) for name, n in expected.items() if n <= TRIES))
-    dead = Counter(letter["p"] for letter in letters)
+    dead_letters = [fields for _, fields in scene.client.xrange("dead")]
+    attempts = Counter((row["p"], int(row["attempt"])) for row in rows)
+    outcome.expect("rows", attempts, Counter((name, n) for name, n in expected.items() if n <= TRIES))
+    dead = Counter(dead_letter["p"] for dead_letter in dead_letters)
     outcome.expect("dead letters", dead, Counter(name for name, n in expected.items() if n > TRIES))
-    outcome.expect("tries", {letter["dl.deliveries"] for letter in letters} - {str(TRIES)}, set())
-    outcome.expect("waiting", _waiting(scene), 0)
+    deliveries = {dead_letter["dl.deliveries"] for dead_letter in dead_letters}
+    outcome.expect("deliveries", deliveries - {str(TRIES)}, set())
+    outcome.expect("entries waiting for retry", _waiting(scene), 0)
     for stream in ("s", returned_stream("s", "g")):
         outcome.expect(f"pending in {stream}", scene.client.xpending(stream, "g")["pending"], 0)
     return outcome

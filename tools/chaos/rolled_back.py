@@ -1,4 +1,4 @@
-"""The checkpoint is an older one: its entries come again, or an error says what is wrong. Nothing is passed over."""
+"""A query with an older checkpoint reads its entries again, or fails with an error. It skips no entry."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tools.chaos.history import Place, id_key
 from tools.chaos.query import Query
 from tools.chaos.scene import Outcome, Scene
 
-HOW = ("older copy", "last of both logs gone", "last commits gone", "last offsets gone")
+HOW = ("older copy", "last of both logs deleted", "last commits deleted", "last offsets deleted")
 MODES: Mapping[str, Mapping[str, str]] = {
     "at-least-once": {},
     "at-most-once": {"delivery": "at-most-once"},
@@ -21,8 +21,11 @@ BATCH = 20
 
 
 def rolled_back(scene: Scene, how: str | None = None, mode: str | None = None) -> Outcome:
-    """Between two runs. Files that the sink wrote go back with an older copy, as from a backup of the whole machine;
-    what it wrote into a stream stays. In mode `shared` another consumer reads from the group, too."""
+    """Roll the checkpoint back between two runs.
+
+    Files of the sink are restored together with an older copy, as from a backup of the machine; an output stream keeps
+    its entries. In mode `shared` another consumer reads from the group, too.
+    """
     how, mode = how or scene.random.choice(HOW), mode or scene.random.choice(list(MODES))
     query = scene.query(None, maxEntriesPerTrigger=str(BATCH), entriesPerPartition="8", **MODES[mode])
     theirs = _run(scene, query, mode)
@@ -39,19 +42,19 @@ def rolled_back(scene: Scene, how: str | None = None, mode: str | None = None) -
     error, _ = scene.run(query)
     outcome = scene.outcome(query, foreign=["bob"], taken=theirs, either=given_up)
     report = outcome.report
-    report.forgive("early", "unseen", "changed")  # batches have other numbers now
+    report.forgive("early", "unseen", "changed")  # batches have other numbers after the rollback
     if mode == "at-most-once" and len(report.lost) <= BATCH:
-        report.forgive("lost")  # a crash before the offset log gives one batch up, and looks the same
+        report.forgive("lost")  # as a crash before the offset log, which gives one batch up
     if error:
         report.forgive("lost", "pending")
-        if not error.startswith("[RSTREAM_") and how != "last offsets gone":  # Spark has an error of its own for that
-            outcome.wrong.append(f"ended with {error[:300]!r}, which is no named error")
-    outcome.chosen = f"{how}, {mode}, from batch {last} to {query.committed()}: {error[:100] or 'no error'}"
+        if not error.startswith("[RSTREAM_") and how != "last offsets deleted":  # Spark reports this one
+            outcome.wrong.append(f"ended with {error[:300]!r}, which is not a named error")
+    outcome.choices = f"{how}, {mode}, from batch {last} to {query.committed()}: {error[:100] or 'no error'}"
     return outcome
 
 
 def _run(scene: Scene, query: Query, mode: str, run: bool = True) -> set[Place]:
-    """More entries, and the query reads them; what another consumer had of them."""
+    """Add entries, and let the query read them. Return the entries that another consumer received."""
     scene.producer.add(scene.name, scene.random.randint(30, 50))
     theirs = set()
     if mode == "shared" and run:
@@ -71,8 +74,8 @@ def _restore(query: Query, saved: Path) -> None:
 
 
 def _lose(query: Query, how: str, count: int) -> None:
-    """The last `count` files of a log of Spark, or of both; then the sink's files of these batches go, too."""
-    logs = {"last commits gone": ["commits"], "last offsets gone": ["offsets"]}.get(how, ["offsets", "commits"])
+    """Delete the last `count` files of one log of Spark, or of both and then the sink's files of these batches, too."""
+    logs = {"last commits deleted": ["commits"], "last offsets deleted": ["offsets"]}.get(how, ["offsets", "commits"])
     last = query.committed()
     for batch in range(max(1, last - count + 1), last + 1):
         for log in logs:
@@ -83,9 +86,9 @@ def _lose(query: Query, how: str, count: int) -> None:
 
 
 def _last_batch(scene: Scene, query: Query) -> set[Place]:
-    """The entries of a batch that is in the offset log and not in the commit log."""
+    """Return the entries of a batch that is in the offset log and not in the commit log."""
     last, stream = query.logged(), query.name
     if last <= query.committed():
         return set()
     after, upto = (id_key(query.offset(batch)["streams"][stream]) for batch in (last - 1, last))
-    return {(stream, one.id) for one in scene.producer.added if one.id and after < id_key(one.id) <= upto}
+    return {(stream, entry.id) for entry in scene.producer.added if entry.id and after < id_key(entry.id) <= upto}

@@ -1,4 +1,4 @@
-"""A place to put a query through something, inside this process's Spark: its folder, its server, its own randomness."""
+"""A scene for a query in this process's Spark: a folder, a server and a random generator."""
 
 from __future__ import annotations
 
@@ -29,45 +29,50 @@ from tools.chaos.job import TOO_SLOW, error_of, start
 from tools.chaos.producer import Producer
 from tools.chaos.query import Fault, Query, into_a_stream
 
-PATIENCE = 300.0  # seconds that anything may take on a busy machine
+PATIENCE = 300.0  # seconds that any step may take on a busy machine
 
 
 @dataclass
 class Outcome:
-    """What became of a query: the history, the judgement, what else was not as it should be, and what chance chose."""
+    """Outcome of a query. wrong: faults that are not in the report; choices: of the random generator."""
 
     history: History
     report: Report
     wrong: list[str] = field(default_factory=list)
-    chosen: str = ""
+    choices: str = ""
 
-    def expect(self, what: str, found: object, wanted: object) -> None:
-        """Note it where it is not so."""
-        if found != wanted:
-            self.wrong.append(f"{what}: {found!r}, not {wanted!r}")
+    def expect(self, name: str, actual: object, expected: object) -> None:
+        """Add a fault if both values differ."""
+        if actual != expected:
+            self.wrong.append(f"{name}: {actual!r}, expected {expected!r}")
 
-    def expect_error(self, found: str, condition: str) -> None:
-        """The query must have ended with this named error."""
-        if not found.startswith(f"[{condition}]"):
-            self.wrong.append(f"ended with {found[:300]!r}, not with [{condition}]")
+    def expect_error(self, error: str, condition: str) -> None:
+        """Add a fault if the query has not ended with this named error."""
+        if not error.startswith(f"[{condition}]"):
+            self.wrong.append(f"ended with {error[:300]!r}, expected [{condition}]")
 
     def __bool__(self) -> bool:
-        """Whether all is as it should be, and anything has happened at all."""
+        """Whether rows arrived, and nothing is wrong."""
         return bool(self.history.kept()) and not self.wrong and not self.report
 
     def __str__(self) -> str:
-        chosen = [f"({self.chosen})"] if self.chosen else []
-        return "\n".join(chosen + [*self.wrong, str(self.report)] + ([] if self.history.kept() else ["no row arrived"]))
+        choices = [f"({self.choices})"] if self.choices else []
+        return "\n".join(
+            choices + [*self.wrong, str(self.report)] + ([] if self.history.kept() else ["no row arrived"])
+        )
 
 
-# What a query and its fault say by files.
+# Signal files of a query and its fault.
 SIGNS = ("up", "held", "go", "struck", "asleep", "wake", "zombie")
 
 
 @dataclass
 class Scene:
-    """kind: `engine` or `redis`; url: of the server; name: of this scene's streams and folder; sink: of its queries;
-    out_url: the server that they write to, if it is another one."""
+    """A scene.
+
+    kind: `engine` or `redis`; url: of the server; name: of this scene's streams and folder; sink: of its queries;
+    out_url: server of the sink, if it is another one.
+    """
 
     spark: SparkSession
     folder: Path
@@ -82,27 +87,27 @@ class Scene:
         self.producer = Producer(self.url)
         self.client = self.producer.client
         self._running: list[StreamingQuery] = []
-        self._before: dict[str, list[StreamingQuery]] = {}  # by the last run: those that it went on from
+        self._before: dict[str, list[StreamingQuery]] = {}  # the last run → the runs that it continued
 
     def query(self, fault: Fault | None = None, /, suffix: str = "", **options: str) -> Query:
-        """A query of this scene, over the stream that is named after it unless the options say otherwise."""
-        given = {"group": "g", **options}
-        if "streamsPattern" not in given:
-            given.setdefault("streams", self.name)
+        """Return a query of this scene. By default it reads the stream with the scene's name."""
+        settings = {"group": "g", **options}
+        if "streamsPattern" not in settings:
+            settings.setdefault("streams", self.name)
         name = self.name + suffix
         ahead = self.random.choice([1, LIMITS.prefetch_entries])
-        query = Query(name, str(self.folder / name), self.url, given, fault=fault, ahead=ahead, out_url=self.out_url)
+        query = Query(name, str(self.folder / name), self.url, settings, fault=fault, ahead=ahead, out_url=self.out_url)
         return into_a_stream(query, self.random) if self.sink == "stream" else query
 
     def start(self, query: Query) -> StreamingQuery:
-        """Start it here, and again where its Python process came too late for Spark; it is up, or has ended."""
-        for left in SIGNS:
-            query.sign(left).unlink(missing_ok=True)
+        """Start a query, again if its Python process was too slow for Spark. It then runs, or has ended."""
+        for sign in SIGNS:
+            query.sign(sign).unlink(missing_ok=True)
         return self._start(query)
 
     def _start(self, query: Query) -> StreamingQuery:
         query.sign("up").unlink(missing_ok=True)
-        # A loss that the last trigger finds, which has no rows, is told, too.
+        # Spark must also report progress of the last trigger, which may find a loss but no rows.
         self.spark.conf.set("spark.sql.streaming.noDataProgressEventInterval", "0" if query.trigger == "now" else "100")
         running = start(self.spark, query)
         while not query.sign("up").exists():
@@ -115,7 +120,7 @@ class Scene:
         return running
 
     def run(self, query: Query, trigger: str = "now") -> tuple[str, StreamingQuery]:
-        """Run it to the end of what is there: the error that ended it, or ''."""
+        """Run a query until it has read all entries. Return the error that ended it, or '', and the query."""
         now = replace(query, trigger=trigger)
         running, before = self.start(now), list[StreamingQuery]()
         while True:
@@ -124,60 +129,61 @@ class Scene:
                 self._before[running.runId] = before
                 return error_of(running), running
             before.append(running)
-            running = self._start(now)  # goes on, and leaves the signs of its fault
+            running = self._start(now)  # continues, and keeps the signal files of its fault
 
     def drain(self, query: Query, **options: str) -> StreamingQuery:
-        """Run it to the end of what is there, without its fault. Raises where it fails."""
+        """Run a query without its fault until it has read all entries. Raises AssertionError if it fails."""
         error, running = self.run(replace(query, fault=None, options={**query.options, **options}))
         if error:
             raise AssertionError(f"{query.name} fails: {error}")
         return running
 
-    def wait_for(self, condition: Callable[[], bool], what: str, running: StreamingQuery | None = None) -> None:
-        """Wait until it is so. A server that is away is waited for. Raises if `running` ends with an error before."""
+    def wait_for(self, condition: Callable[[], bool], awaited: str, running: StreamingQuery | None = None) -> None:
+        """Wait until the condition is true, also while the server is down. Raises if `running` ends before."""
         deadline = time.monotonic() + PATIENCE
         while not _holds(condition):
             if running is not None and not running.isActive and not _holds(condition):
-                raise AssertionError(f"the query ended before {what}: {error_of(running)}")
+                raise AssertionError(f"the query ended before {awaited}: {error_of(running)}")
             if time.monotonic() > deadline:
-                raise AssertionError(f"it takes too long: {what}")
+                raise AssertionError(f"waited {PATIENCE:g} s for: {awaited}")
             time.sleep(0.02)
 
-    def told(self, running: StreamingQuery, what: str) -> Counter[str]:
-        """What was `lost` (or `claimed`, `dead`) by a run, and those it went on from, as they say themselves, per
-        stream."""
+    def reported(self, running: StreamingQuery, kind: str) -> Counter[str]:
+        """Return the counts by stream of `lost`, `claimed` or `dead` in the progress of a run and its predecessors."""
         runs = [*self._before.get(running.runId, []), running]
-        return sum((Counter(_told(one, what)) for one in runs), Counter[str]())
+        return sum((Counter(_reported(run, kind)) for run in runs), Counter[str]())
 
-    def let_go(self, query: Query) -> None:
-        """End its pause."""
+    def resume(self, query: Query) -> None:
+        """Let a paused query continue."""
         query.sign("go").touch()
 
     @contextlib.contextmanager
-    def elsewhere(self, url: str, out_url: str = "") -> Iterator[Scene]:
-        """The same scene on another server, which is left at the end."""
-        with contextlib.closing(replace(self, url=url, out_url=out_url)) as there:
-            yield there
+    def on_server(self, url: str, out_url: str = "") -> Iterator[Scene]:
+        """Return the same scene on another server, and close it at the end."""
+        with contextlib.closing(replace(self, url=url, out_url=out_url)) as other_scene:
+            yield other_scene
 
     def close(self) -> None:
-        """Stop what still runs, and leave no stream behind."""
+        """Stop running queries, and delete all streams of the scene."""
         for running in self._running:
             if running.isActive:
                 running.stop()
-        with contextlib.suppress(redis.RedisError):  # a server that is gone has no streams
-            for stream in {one.stream for one in self.producer.added} | set(self.client.scan_iter(f"out:{self.name}*")):
+        with contextlib.suppress(redis.RedisError):  # a server that is down
+            for stream in {entry.stream for entry in self.producer.added} | set(
+                self.client.scan_iter(f"out:{self.name}*")
+            ):
                 self.client.delete(stream)
         self.client.close()
 
-    def outcome(self, query: Query, foreign: Iterable[str] = (), **known: Iterable[Place]) -> Outcome:
-        """Judge the query. foreign: other consumers of its group; known: the sets of History that the scene knows."""
+    def outcome(self, query: Query, foreign: Iterable[str] = (), **expected: Iterable[Place]) -> Outcome:
+        """Judge the query. foreign: other consumers of its group; expected: sets of History that the scene knows."""
         history = gather(query, self.producer.added, foreign)
-        for name, of in known.items():
-            setattr(history, name, set(of))
+        for name, places in expected.items():
+            setattr(history, name, set(places))
         return Outcome(history, check(history))
 
     def is_settled(self, query: Query, stream: str | None = None) -> bool:
-        """Whether the group has delivered all that there is and nothing is pending."""
+        """Whether the group has delivered all entries and none is pending."""
         stream = stream or self.name
         group = next((g for g in self.client.xinfo_groups(stream) if g["name"] == query.group), None)
         last = self.client.xinfo_stream(stream)["last-generated-id"]
@@ -195,22 +201,22 @@ def _has_ended(running: StreamingQuery) -> bool:
     return not running.isActive
 
 
-def _told(running: StreamingQuery, what: str) -> Mapping[str, int]:
-    """What the last progress of one run says of it."""
+def _reported(running: StreamingQuery, kind: str) -> Mapping[str, int]:
+    """Return the counts by stream in the last progress of a run."""
     for progress in reversed(running.recentProgress):
         if not progress.sources or progress.sources[0].latestOffset in (None, "null", "None"):
             continue
         source = progress.sources[0]
         latest = _offset(source.latestOffset)
-        if not HAS_READ_LIMITS:  # it is in the offset, which another run may have made
+        if not HAS_READ_LIMITS:  # the counts are in the offset, which another run may have written
             latest = {} if source.latestOffset == source.startOffset else latest.get(REPORT, {})
         if latest:
-            found: dict[str, int] = latest.get(what, {})
-            return found
+            counts: dict[str, int] = latest.get(kind, {})
+            return counts
     return {}
 
 
 def _offset(text: str) -> dict[str, Any]:
-    """One of the source's as a progress has it: JSON, or before Spark 4.2 as Python writes it."""
-    found: dict[str, Any] = json.loads(text) if HAS_READ_LIMITS else ast.literal_eval(text)
-    return found
+    """Parse an offset of a progress: JSON, or a Python literal before Spark 4.2."""
+    offset: dict[str, Any] = json.loads(text) if HAS_READ_LIMITS else ast.literal_eval(text)
+    return offset

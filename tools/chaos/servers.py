@@ -1,4 +1,4 @@
-"""Servers that keep what they were told (fsync always), so that they can be killed: the engine and redis-server."""
+"""Servers that persist every command (fsync always), so that they can be killed: the engine and redis-server."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @dataclass
-class KeptServer:
-    """A server on a port of its own that comes up again with what it had."""
+class DurableServer:
+    """A server on its own port that starts again with its data."""
 
     kind: str
     folder: Path
@@ -33,16 +33,25 @@ class KeptServer:
 
     @property
     def url(self) -> str:
-        """Its address."""
+        """Address of the server."""
         return f"redis://127.0.0.1:{self.port}/0"
 
     def start(self) -> None:
-        """Start it, and wait until it answers."""
-        where = ["--port", str(self.port), "--dir", str(self.folder), "--appendonly", "yes", "--appendfsync", "always"]
+        """Start the server, and wait until it replies."""
+        arguments = [
+            "--port",
+            str(self.port),
+            "--dir",
+            str(self.folder),
+            "--appendonly",
+            "yes",
+            "--appendfsync",
+            "always",
+        ]
         if self.kind == "redis":
-            command = [str(redis_server_path()), "--bind", "127.0.0.1", "--save", "", *where]
+            command = [str(redis_server_path()), "--bind", "127.0.0.1", "--save", "", *arguments]
         else:
-            command = [sys.executable, "-m", "spark_streams.engine", *where]
+            command = [sys.executable, "-m", "spark_streams.engine", *arguments]
         log = (self.folder / "server.log").open("ab")
         self.process = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, "PYTHONPATH": str(ROOT)})
         deadline = time.monotonic() + 60
@@ -56,40 +65,40 @@ class KeptServer:
                 time.sleep(0.02)
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """SIGKILL the server."""
         if self.process is not None:
             self.process.kill()
             self.process.wait()
 
     def save_to(self, folder: Path) -> None:
-        """Stop, copy all that it keeps, and start again."""
+        """Kill the server, copy its files, and start it again."""
         self.kill()
         shutil.copytree(self.folder, folder)
         self.start()
 
     def restore_from(self, folder: Path) -> None:
-        """Stop, put what it kept once in the place of what it keeps now, and start again."""
+        """Kill the server, replace its files by those of `save_to`, and start it again."""
         self.kill()
         shutil.rmtree(self.folder)
         shutil.copytree(folder, self.folder)
         self.start()
 
     def signal(self, number: signal.Signals) -> None:
-        """Send it a signal."""
+        """Send a signal to the server."""
         assert self.process is not None
         self.process.send_signal(number)
 
 
 def other_database(url: str) -> str:
-    """Another database of the server at this address, which is that of database 0."""
+    """Return the address of database 1, given that of database 0."""
     return f"{url}?db=1" if url.startswith("unix:") else f"{url.removesuffix('/0')}/1"
 
 
 @contextlib.contextmanager
-def kept_server(kind: str, folder: Path) -> Iterator[KeptServer]:
-    """Such a server, running."""
+def durable_server(kind: str, folder: Path) -> Iterator[DurableServer]:
+    """Run such a server."""
     (folder / "server").mkdir(parents=True)
-    server = KeptServer(kind, folder / "server", free_port())
+    server = DurableServer(kind, folder / "server", free_port())
     server.start()
     try:
         yield server

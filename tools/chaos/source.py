@@ -1,7 +1,7 @@
-"""format("rstream-chaos"): the source and the sink as they are, with kill points around their methods.
+"""format("rstream-chaos"): the unchanged source and sink, with kill points around their methods.
 
-The planner's methods run in a Python process of their own on the driver, `read` in the tasks' (FACTS S1, S7); both get
-the fault with the reader, through the option `chaos`.
+The planner's methods run in a separate Python process on the driver, `read` in the tasks' processes (FACTS S1, S7).
+Both receive the fault with the reader, through the option `chaos`.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from spark_streams.spark.batch_starts import for_this_spark
 from spark_streams.spark.read_limits import ReadLimit, SupportsTriggerAvailableNow
 from tools.chaos import patience
 from tools.chaos.query import Query
-from tools.chaos.strike import Strike, stand_still, struck, wait_for_file
-from tools.chaos.wiretap import listen
+from tools.chaos.strike import Strike, apply_strike, stand_still, wait_for_file
+from tools.chaos.wiretap import record_acknowledgements
 from tools.chaos.writer import ChaosWriter
 
 
@@ -32,9 +32,9 @@ class ChaosDataSource(RStreamDataSource):
     """The data source under test; its option `chaos` holds the Query."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        given = dict(options)
-        self._query = given.pop("chaos")
-        super().__init__(given)
+        settings = dict(options)
+        self._query = settings.pop("chaos")
+        super().__init__(settings)
 
     @classmethod
     def name(cls) -> str:
@@ -48,12 +48,12 @@ class ChaosDataSource(RStreamDataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> ChaosWriter:  # type: ignore[override]
         query = Query.from_json(json.loads(self._query))
-        patience.limit(query.patience)  # making a writer asks the server already
+        patience.limit(query.patience)  # the constructor of a writer already connects to the server
         return ChaosWriter(super().streamWriter(schema, overwrite), query)
 
 
 class ChaosReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Hands every call on to the real reader, and stops at the query's kill point."""
+    """Passes every call to the real reader, and stops at the query's kill point."""
 
     def __init__(self, inner: StreamReader, query: Query) -> None:
         self._inner, self._query = inner, query
@@ -101,17 +101,17 @@ class ChaosReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._inner.stop()
 
     def _record(self) -> None:
-        """From now on note down every XACK that leaves this process."""
+        """Record every XACK of this process from now on."""
         if not self._recording:
             self._recording = True
             self._query.sign("up").touch()
-            listen(self._query)
+            record_acknowledgements(self._query)
 
     # -- in a task --------------------------------------------------------------------------------------------------
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        strike = Strike.of(self._query, "reading")
-        if strike is not None and strike.rows == 0:  # before the task has said a word to the server
+        strike = Strike.for_task(self._query, "reading")
+        if strike is not None and strike.rows == 0:  # before the task's first command
             strike.now()
             strike = None
-        yield from struck(self._inner.read(partition), strike)
+        yield from apply_strike(self._inner.read(partition), strike)

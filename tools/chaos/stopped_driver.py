@@ -1,7 +1,7 @@
-"""The old driver stands still (SIGSTOP), a new one takes over and goes on, and then the old one wakes up.
+"""The old driver is stopped (SIGSTOP), a new one takes over and continues, and then the old one continues, too.
 
-Whatever it goes on with: a task that writes, a batch that it has reserved, an acknowledgement. Not one row is there
-twice, none is passed over, and it takes nothing from the new one.
+The old driver may continue with a task that writes, with a reserved batch or with an acknowledgement. No row is
+duplicated or skipped, and the old driver takes no entry from the new one.
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ from tools.chaos.producer import Producer
 from tools.chaos.query import SINKS, Fault, Query, into_a_stream
 
 POINTS = ("reserved", "logged", "reading", "writing", "closing", "written", "committed", "acknowledging")
-LATER = 2  # batches of the new driver before the old one wakes
+LATER = 2  # batches of the new driver before the old one continues
 
 
 @dataclass
 class Stopped:
-    """One query's case. said: why the old driver's query ended."""
+    """Case of one query. end_error: error that ended the old driver's query."""
 
     query: Query
     producer: Producer
-    said: str = ""
+    end_error: str = ""
     history: History = field(default_factory=History)
     report: Report = field(default_factory=Report)
 
     @property
     def stream(self) -> str:
-        """What it reads."""
+        """Input stream."""
         return self.query.options["streams"]
 
 
 def run(
     folder: Path, servers: Mapping[str, str], seed: int, points: Iterable[str] = POINTS, sink: str | None = None
 ) -> dict[str, Stopped]:
-    """One round. servers: kind → URL; sink: None: by chance; the result's keys are `point, kind`."""
+    """Run one round. Return the cases by `point, kind`. servers: kind → URL; sink: None: selected by the seed."""
     random_ = random.Random(seed)
     cases = {
         f"{point}, {kind}": _case(folder, point, kind, url, random_, sink or random_.choice(SINKS))
@@ -59,7 +59,7 @@ def run(
     with contextlib.ExitStack() as stack:
         first = stack.enter_context(Job(folder, old, f"local[{4 + len(old)}]"))
         for case in cases.values():
-            first.wait_for(case.query.held, f"the point of {case.query.name}")
+            first.wait_for(case.query.held, f"the kill point of {case.query.name}")
         _signal(first, signal.SIGSTOP)
         stack.callback(_signal, first, signal.SIGCONT)
         for case in cases.values():
@@ -79,7 +79,7 @@ def run(
             replace(case.query, driver="new-").sign("stop").touch()
         second.finish()
     for case in cases.values():
-        case.said = case.query.ended() or ""
+        case.end_error = case.query.ended() or ""
         case.history = gather(case.query, case.producer.added)
         case.report = check(case.history)
     return cases
@@ -96,25 +96,25 @@ def _case(folder: Path, point: str, kind: str, url: str, random_: random.Random,
 
 
 def _signal(job: Job, number: signal.Signals) -> None:
-    """To every process of the job."""
+    """Send a signal to every process of the job."""
     for pid, _ in job.processes():
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
 
 
 def _wait_for_the_lease(case: Stopped) -> None:
-    """Until the session of the old driver has expired: it cannot renew it."""
+    """Wait until the session of the old driver has expired. A stopped driver cannot renew it."""
     client, deadline = case.producer.client, time.monotonic() + PATIENCE
     leases = client.mget(list(client.scan_iter(f"rstream:lease:*{case.stream}*", count=1000)) or ["none"])
     sessions = [json.loads(lease)["session"] for lease in leases if lease is not None]
     while sessions and client.exists(*sessions):
-        assert time.monotonic() < deadline, "the lease of a driver that stands still does not expire"
+        assert time.monotonic() < deadline, f"the lease of the stopped driver does not expire within {PATIENCE:g} s"
         time.sleep(0.1)
 
 
-def _is_past(case: Stopped, later: int) -> bool:
+def _is_past(case: Stopped, batches: int) -> bool:
     assert case.query.fault is not None
-    return case.query.committed() >= case.query.fault.batch + later
+    return case.query.committed() >= case.query.fault.batch + batches
 
 
 def _is_settled(case: Stopped) -> bool:

@@ -1,4 +1,4 @@
-"""What each fault has done so far, and the table of it."""
+"""The sums of each fault's runs, and their table."""
 
 from __future__ import annotations
 
@@ -16,27 +16,30 @@ _COLUMNS = ("lost", "duplicated", "reordered", "early", "pending")
 
 @dataclass
 class Verdict:
-    """One run: how many of each kind of wrong; wrong: what else; failed: why the run itself did not come to its end;
-    chosen: what chance chose in it."""
+    """Verdict on one run.
+
+    counts: faults by kind; wrong: other faults; failed: error that stopped the run itself; choices: of its random
+    generator.
+    """
 
     counts: dict[str, int] = field(default_factory=dict)
     wrong: list[str] = field(default_factory=list)
     failed: str = ""
     text: str = ""
-    chosen: str = ""
+    choices: str = ""
 
     @classmethod
-    def of(cls, report: Report, wrong: Sequence[str] = (), chosen: str = "") -> Verdict:
-        """Of a run that came to its end."""
-        return cls(report.faults(), list(wrong), text=str(report) if report else "", chosen=chosen)
+    def from_report(cls, report: Report, wrong: Sequence[str] = (), choices: str = "") -> Verdict:
+        """Return the verdict on a completed run."""
+        return cls(report.faults(), list(wrong), text=str(report) if report else "", choices=choices)
 
     def __bool__(self) -> bool:
         """Whether anything is wrong."""
         return bool(self.counts or self.wrong or self.failed)
 
     def __str__(self) -> str:
-        chosen = f"({self.chosen})" if self.chosen else ""
-        return "; ".join(part for part in (chosen, *self.wrong, self.text, self.failed[:500]) if part)
+        choices = f"({self.choices})" if self.choices else ""
+        return "; ".join(part for part in (choices, *self.wrong, self.text, self.failed[:500]) if part)
 
 
 class Tally:
@@ -46,7 +49,7 @@ class Tally:
         self._rows: dict[str, Counter[str]] = {fault: Counter() for fault in faults}
 
     def add(self, fault: str, verdict: Verdict) -> None:
-        """One more run."""
+        """Add a run."""
         row = self._rows[fault]
         row["runs"] += 1
         row["failed"] += bool(verdict.failed)
@@ -56,11 +59,11 @@ class Tally:
 
     @property
     def is_bad(self) -> bool:
-        """Whether any run was not as it should be."""
+        """Whether any run has a fault."""
         return any(count for row in self._rows.values() for kind, count in row.items() if kind != "runs")
 
     def show(self, title: str, console: Console) -> None:
-        """The table."""
+        """Print the table."""
         table = Table(title=title, title_justify="left", pad_edge=False)
         columns = ("runs", *_COLUMNS, "other", "failed")
         table.add_column("fault", no_wrap=True)

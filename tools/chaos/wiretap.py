@@ -1,4 +1,4 @@
-"""What the planner's process sends to the server: a record of its XACKs, and moments between two commands."""
+"""Record of the XACKs that the planner's process sends, and kill points between two of its commands."""
 
 from __future__ import annotations
 
@@ -14,37 +14,37 @@ from tools.chaos.query import Query
 from tools.chaos.strike import stand_still
 
 
-def listen(query: Query) -> None:
-    """From now on note every XACK that this process sends, with the last batch that is committed before it.
+def record_acknowledgements(query: Query) -> None:
+    """Record every XACK that this process sends from now on, with the last batch that is committed before it.
 
-    The query stands still at stage `looked` before the first XREADGROUP (noAck: before it chooses what to read) once
-    the batch before its fault's is logged, and at `acknowledging` behind the first XACK.
+    The query stands still at stage `looked` before the first XREADGROUP (noAck: before it selects new entries) when the
+    batch before the fault's is logged, and at stage `acknowledging` after the first XACK.
     """
     send, choose = Connection.send, NextRanges.new_entries
     file = query.path / "acks.jsonl"
 
     def stand_still_before_it_reserves() -> None:
         if query.fault is not None and query.logged() + 1 >= query.fault.batch:
-            # What is reserved ahead may be for a batch or two after the last one that is logged.
+            # Entries reserved ahead may belong to the first or second batch after the last logged one.
             stand_still(query, "looked", query.fault.batch)
 
-    def choosing(self: NextRanges, *given: Any) -> Any:
+    def choosing(self: NextRanges, *arguments: Any) -> Any:
         stand_still_before_it_reserves()
-        return choose(self, *given)
+        return choose(self, *arguments)
 
     def recording(self: Connection, data: bytes | memoryview) -> None:
         sent = bytes(data)
         if b"XREADGROUP" in sent:
             stand_still_before_it_reserves()
-        found = acknowledged_in(sent) if b"XACK" in sent else []
-        if found:
+        acknowledgements = acknowledged_in(sent) if b"XACK" in sent else []
+        if acknowledgements:
             committed = query.committed()
             with file.open("a") as lines:
-                for stream, group, ids in found:
+                for stream, group, ids in acknowledgements:
                     if group == query.group:
                         lines.write(json.dumps({"stream": stream, "ids": ids, "committed": committed}) + "\n")
         send(self, data)
-        if found:
+        if acknowledgements:
             stand_still(query, "acknowledging", query.committed())
 
     Connection.send = recording  # type: ignore[method-assign]
@@ -52,13 +52,13 @@ def listen(query: Query) -> None:
 
 
 def acknowledged_in(requests: bytes) -> list[tuple[str, str, list[str]]]:
-    """(stream, group, ids) of every XACK in a run of whole requests."""
-    found = []
+    """Return (stream, group, IDs) of every XACK in a sequence of complete requests."""
+    acknowledgements = []
     for words in _commands_in(requests):
         if words[0] in (b"XACK", b"XACKDEL"):
             ids = words[3:] if words[0] == b"XACK" else words[words.index(b"IDS") + 2 :]
-            found.append((words[1].decode(), words[2].decode(), [one.decode() for one in ids]))
-    return found
+            acknowledgements.append((words[1].decode(), words[2].decode(), [entry_id.decode() for entry_id in ids]))
+    return acknowledgements
 
 
 def _commands_in(requests: bytes) -> Iterator[list[bytes]]:

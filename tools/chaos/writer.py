@@ -1,4 +1,4 @@
-"""The product's streaming writer as it is, with kill points around its methods and a record of what its tasks had."""
+"""The unchanged streaming writer, with kill points around its methods and a record of its tasks' rows."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from pyspark.sql.datasource import WriterCommitMessage
 from spark_streams.sink.stream_writer import StreamWriter
 from spark_streams.spark.stream_arrow_writer import DataSourceStreamArrowWriter
 from tools.chaos import patience
-from tools.chaos.attempts import Record, new_run, recorded
+from tools.chaos.attempts import Record, new_run, record_attempt
 from tools.chaos.query import Query
-from tools.chaos.strike import Sleep, Strike, leave_a_zombie, stand_still, struck
+from tools.chaos.strike import Sleep, Strike, apply_strike, leave_a_zombie, stand_still
 
-# What the sink is given: a row's value, and the place that it was read from.
+# Columns of the sink: a row's value, and the stream and ID that it was read from.
 COLUMNS = ("p", "n", "source", "entry")
 
 
 class ChaosWriter(DataSourceStreamArrowWriter):
-    """Hands every call on. Rows are recorded before the writer has them."""
+    """Passes every call to the real writer. Rows are recorded before the writer receives them."""
 
     def __init__(self, inner: StreamWriter, query: Query) -> None:
         self._inner, self._query = inner, query
@@ -30,22 +30,22 @@ class ChaosWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         patience.limit(self._query.patience)
-        strike = Strike.of(self._query, "writing")
+        strike = Strike.for_task(self._query, "writing")
         if strike is not None and strike.fault.kind == "zombie":
             self._leave_a_zombie(list(iterator), strike.rows)
-        return self._write(struck(iterator, strike))
+        return self._write(apply_strike(iterator, strike))
 
     def _write(self, rows: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         context = TaskContext.get()
         assert context is not None
         batch = int(context.getLocalProperty("streaming.sql.batchId") or -1)
-        with recorded(self._query, batch, self._run) as record:
+        with record_attempt(self._query, batch, self._run) as record:
             return self._inner.write(_noted(rows, record))
 
     def _leave_a_zombie(self, batches: Sequence[pa.RecordBatch], rows: int) -> None:
         def write(sleep: Sleep) -> str:
-            self._write(struck(iter(batches), sleep))
-            return "it has written, or had nothing to write"
+            self._write(apply_strike(iter(batches), sleep))
+            return "the zombie has written its rows, if it had any"
 
         leave_a_zombie(self._query, rows, write)
 

@@ -74,7 +74,7 @@ def at_the_end(world: World) -> None:
         highest[one.stream] = max(highest[one.stream], one.key)
         history.added.append(Added(one.stream, ("p", one.n), Outcome.OK, one.id))
         if one.gone or one.excuses or one.settled or one.named or one.stream not in world.query.reads():
-            history.gone.add(one.place)
+            history.removed.add(one.place)
         if is_lower or one.shuffled or one.again or world.query.was_limited or not world.query.always_ordered:
             history.unordered.add(one.place)
     history.rows = world.sink.rows()
