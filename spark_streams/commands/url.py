@@ -38,7 +38,7 @@ def url(start: bool, url: str) -> None:
     printed unchanged, with its password.
 
     If the bundled engine does not run, the exit code is 1. --start starts it. A bundled engine stops ten minutes after
-    its last client has left; embedded:?idle=3600 sets another time in seconds.
+    its last client has disconnected; embedded:?idle=3600 sets another time in seconds.
 
     \b
     Examples:
