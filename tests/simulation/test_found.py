@@ -21,6 +21,8 @@ from tools.simulation.step import Step
 pytestmark = pytest.mark.chaos
 
 LENIENT = {"failOnDataLoss": "false"}
+FIVE_MORE = Step("add", much=0.6)
+BOB_READS_TWO = Step("read", much=0.2)
 
 
 @pytest.fixture
@@ -153,3 +155,39 @@ def test_a_batch_that_is_done_in_the_sink_is_not_set_aside(server: Server, clien
     """The query is killed between the sink and the commit log, as often as maxDeliveries says."""
     options = {"maxDeliveries": "1", "deadLetterStream": "dead"}
     assert not fails(server, client, "trigger", "lose_commits", sink="once", **options)
+
+
+def test_an_older_checkpoint_that_lacks_only_claimed_entries_is_documented(server: Server, client: redis.Redis) -> None:
+    """The last batch had only entries that were handed to the query, so it moved no position."""
+    steps: list[str | Step] = [
+        "trigger",
+        FIVE_MORE,
+        BOB_READS_TWO,
+        "trigger",
+        "trigger",
+        Step("give", much=0.9),
+        "trigger",
+        "trigger",
+    ]
+    assert not fails(server, client, *steps, Step("rollback", much=0.01, how=0.9), sink="recorder")
+
+
+def test_rows_that_a_kept_batch_does_not_have_are_documented(server: Server, client: redis.Redis) -> None:
+    """The checkpoint is set back. The new batch of a used number is killed, and loses entries before it runs again: the
+    sink keeps the rows of the earlier batch."""
+    steps: list[str | Step] = [
+        "trigger",
+        FIVE_MORE,
+        "trigger",
+        "trigger",
+        Step("rollback", much=0.01, how=0.9),
+        FIVE_MORE,
+    ]
+    steps += [Step("kill", 60), "trigger", Step("trim", much=0.85), "trigger"]
+    assert not fails(server, client, *steps, sink="once", **LENIENT)
+
+
+def test_entries_handed_over_while_a_batch_is_taken_are_within_it(server: Server, client: redis.Redis) -> None:
+    """At-most-once: the range of the batch is acknowledged before it is read, and they are below its end."""
+    steps: list[str | Step] = ["trigger", FIVE_MORE, BOB_READS_TWO, Step("give", 3, much=0.9), "trigger", "trigger"]
+    assert not fails(server, client, *steps, sink="recorder", delivery="at-most-once")
