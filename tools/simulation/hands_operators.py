@@ -19,9 +19,11 @@ def give(world: World, step: Step) -> None:
         world.client.xclaim(name, GROUP, CONSUMER, 0, chosen)
         given = world.model.of(name, chosen)
         world.model.give_back(given)
-        # Documented: what lies within the range of the batch in flight may be acknowledged with it.
-        mark, logged = world.committed(name), id_key(world.query.logged(name))
-        world.model.excuse([one for one in given if mark < one.key <= logged], "handed within the batch in flight")
+        # Documented: what lies within the range of the batch in flight may be acknowledged with it. A batch that is
+        # being taken ends where the group is.
+        assert seen.position is not None
+        mark, end = world.committed(name), seen.position if world.query.takes_a_batch else world.query.logged(name)
+        world.model.excuse([one for one in given if mark < one.key <= id_key(end)], "handed within the batch in flight")
         world.model.stream(name).suffers("entries given to us")
 
 
@@ -99,13 +101,15 @@ def remake(world: World, step: Step) -> None:
 def expel(world: World, step: Step) -> None:
     """XGROUP DELCONSUMER of one of the query's consumers."""
     name = pick(world.names(), step.which)
-    ours = sorted(one for one in world.see(name).consumers if is_ours(one))
+    seen = world.see(name)
+    ours = sorted(one for one in seen.consumers if is_ours(one))
     if ours:
-        pending = [one for one, owner in world.see(name).pending.items() if is_ours(owner)]
-        world.client.xgroup_delconsumer(name, GROUP, pick(ours, step.how))
+        deleted = pick(ours, step.how)
+        pending = [one for one, owner in seen.pending.items() if owner == deleted]
+        world.client.xgroup_delconsumer(name, GROUP, deleted)
         world.model.stream(name).suffers("our consumer deleted")
         # Documented: nobody can tell what others were given from what was given to us.
-        if world.query.takes_a_batch and any(not is_ours(one) for one in world.see(name).consumers):
+        if world.query.takes_a_batch and any(not is_ours(one) for one in seen.consumers):
             world.model.excuse(world.model.of(name, pending), "deleted with our consumer while the query takes a batch")
         if not any(name in offset["streams"] for offset in world.query.offsets):  # only the pending list knew of them
             world.model.excuse(world.model.of(name, pending), "deleted with our consumer before a checkpoint")

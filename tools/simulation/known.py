@@ -13,6 +13,7 @@ KNOWN: dict[str, str] = {
     r"^twice \| (deleted\+)?(passed over|vanished)(\+trimmed)? .*group (made anew|set back)": (
         "a group is moved while a batch is taken"
     ),
+    r"^twice \| trimmed \| .*group made anew amid a trigger": ("the same, and what was read twice is trimmed later"),
     r"^twice \| passed over .*checkpoint set back.*evicted sink": "the ledger is gone, the checkpoint an older copy",
     r"^twice \| passed over .*vanished \| lenient": "a batch is a range of ids, its stream made anew",
     r"^uncounted \| trimmed\+vanished \| after trimmed\+vanished \|": "a stream made anew is taken for the same one",

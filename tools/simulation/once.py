@@ -59,6 +59,14 @@ class Once:
         pickle.loads(self._writer).commit([message for message, _ in tasks.values()], number)
         self._world.tick()
 
+    def keeps_rows(self) -> None:
+        """The sink says that it keeps the rows of an earlier batch of this number. Documented, if the checkpoint was
+        set back: the other rows of this batch are not written."""
+        model = self._world.model
+        if "checkpoint set back" in model.stream(OUT).ever:
+            written = {row.value[1] for row in self.rows()}
+            model.excuse([model.entries[n] for n in self._read - written], "an earlier batch of its number stays")
+
     def committed(self, number: int) -> None:
         """The commit log has the batch."""
         self._world.model.sunk |= self._read

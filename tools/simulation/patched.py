@@ -78,12 +78,14 @@ def _ticks(patch: pytest.MonkeyPatch) -> None:
 
 
 class _Losses(logging.Handler):
-    """Hears of the entries that the product counts as lost."""
+    """Hears of the entries that the product counts as lost, and of rows that it does not write."""
 
     def emit(self, record: logging.LogRecord) -> None:
         world = world_of.get("now")
         if world is None:
             return
         world.tell(f"      log: {record.getMessage()}")
+        if "keeping the %d rows that batch" in str(record.msg):
+            world.sink.keeps_rows()
         if "Lost entries of stream" in str(record.msg) and isinstance(record.args, tuple):
             world.lost(str(record.args[1]), int(str(record.args[2])))

@@ -219,7 +219,7 @@ class World:
             return
         for one in self.model.of(stream, ids):
             one.acknowledged = True
-            if not self.model.is_due(one) or one.gone or one.named or one.settled:
+            if not self.model.is_due(one) or one.gone or one.named or one.settled or self._is_counted(one):
                 continue
             if options.get("delivery") == "at-most-once":
                 self.query.given_up.append(one)
@@ -229,6 +229,11 @@ class World:
                     f"early | after {causes} | {self.query.mode}",
                     f"entry {one.n} ({stream} {one.id}) is acknowledged and not in the sink",
                 )
+
+    def _is_counted(self, one: Entry) -> bool:
+        """Whether a lenient query has counted all entries over which the group was set forward, and this is one."""
+        stream = self.model.stream(one.stream)
+        return self.query.is_lenient and one.n in stream.skipped and stream.counted >= len(stream.skipped)
 
     def _comes_again(self, one: Entry) -> bool:
         """Whether the group has been set back, so that it delivers the entry once more."""
