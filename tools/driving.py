@@ -1,4 +1,4 @@
-"""A query's reader driven as Spark drives it, without Spark."""
+"""Drive a query's reader as Spark does, without Spark."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from tools.servers.server import Server
 
 ALL = ReadMaxRows(UNLIMITED)
 SCHEMA = pa.schema([("n", pa.int64()), ("_stream", pa.string()), ("_id", pa.string())])
-# Small steps and pages, so that a few hundred entries cross every boundary; however little is left, it is reserved
-# ahead of its batch. Each trigger asks the server, also after one that found nothing.
+# Small steps and pages, so that a few hundred entries cross every boundary. Even a single entry is reserved ahead of
+# its batch. Each trigger asks the server, also after a trigger without entries.
 SMALL = replace(
     LIMITS,
     first_page=7,
@@ -38,8 +38,8 @@ SMALL = replace(
     idle_check=0,
     sampled_entries=3,
 )
-NEVER_AHEAD = replace(SMALL, prefetch_entries=1 << 62)  # a batch is reserved when it is made
-LOOK_EACH_TIME = replace(SMALL, pattern_interval=0.0)  # streams that match a pattern are looked for at every trigger
+NEVER_AHEAD = replace(SMALL, prefetch_entries=1 << 62)  # a batch is reserved when it is planned
+LOOK_EACH_TIME = replace(SMALL, pattern_interval=0.0)  # every trigger searches for streams of the pattern
 _running: list[StreamReader] = []
 
 
@@ -53,7 +53,7 @@ def reader(
     first_at_once: bool = False,
     **options: str,
 ) -> StreamReader:
-    """A query's reader. Those before it have died: their leases are free, and what they reserved is still pending."""
+    """Return a query's reader. Earlier readers have died: their leases are free, their reservations are pending."""
     stop_all()
     return another_reader(server, schema, now, limits, batch, patience, first_at_once, **options)
 
@@ -68,81 +68,83 @@ def another_reader(
     first_at_once: bool = False,
     **options: str,
 ) -> StreamReader:
-    """One more reader beside those that run. now: seconds that only go up; batch: the one that its tasks are in."""
-    given = {"url": server.url, "streams": "s", "group": "g", "startingOffsets": "earliest", **options}
+    """Return a reader in addition to the running ones. now: monotonic seconds; batch: the batch of its tasks."""
+    settings = {"url": server.url, "streams": "s", "group": "g", "startingOffsets": "earliest", **options}
     if "streamsPattern" in options:
-        del given["streams"]
+        del settings["streams"]
     if "startingTimestamp" in options:
-        del given["startingOffsets"]
-    checked = SourceOptions.parse(given).with_patience(patience)
-    columns = Columns(schema, True, checked.mode, checked.column_name_of_corrupt_record)
-    _running.append(StreamReader(checked, columns, now, limits, batch, first_at_once))
+        del settings["startingOffsets"]
+    source_options = SourceOptions.parse(settings).with_patience(patience)
+    columns = Columns(schema, True, source_options.mode, source_options.column_name_of_corrupt_record)
+    _running.append(StreamReader(source_options, columns, now, limits, batch, first_at_once))
     return _running[-1]
 
 
-def begin(one: StreamReader) -> dict[str, Any]:
-    """Where a query begins, once its first trigger has made its groups. It has read nothing."""
-    start = one.initialOffset()
-    assert one.latestOffset(start, ReadMaxRows(0)) == start
+def begin(query: StreamReader) -> dict[str, Any]:
+    """Return the start offset of a query, after a first trigger that created its groups and read no entry."""
+    start = query.initialOffset()
+    assert query.latestOffset(start, ReadMaxRows(0)) == start
     return start
 
 
 def stop_all() -> None:
-    """End all readers."""
-    for one in _running:
-        one.stop()
+    """Stop all readers."""
+    for running in _running:
+        running.stop()
 
 
 def forget_all() -> None:
-    """End all readers, for good."""
+    """Stop all readers, and forget them."""
     stop_all()
     _running.clear()
 
 
 def add(client: redis.Redis, count: int, stream: str = "s", first: int = 0) -> list[str]:
-    """Entries n = first, first+1, …; their ids."""
+    """Add entries n = first, first+1, …. Return their IDs."""
     pipe = client.pipeline(transaction=False)
     for n in range(first, first + count):
         pipe.xadd(stream, {"n": n})
     return [str(i) for i in pipe.execute()]
 
 
-def rows(one: StreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[dict[str, Any]]:
-    """The rows of a batch as tasks see them: each task with a reader of its own, out of the pickle."""
-    found: list[dict[str, Any]] = []
-    for partition in one.partitions(start, end):
-        task, share = pickle.loads(pickle.dumps((one, partition)))
-        found += [row for batch in task.read(share) for row in batch.to_pylist()]
-    return found
+def rows(query: StreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the rows of a batch as its tasks read them. Each task has its own unpickled reader."""
+    rows_of_batch: list[dict[str, Any]] = []
+    for partition in query.partitions(start, end):
+        task, share = pickle.loads(pickle.dumps((query, partition)))
+        rows_of_batch += [row for batch in task.read(share) for row in batch.to_pylist()]
+    return rows_of_batch
 
 
-def read(one: StreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[int]:
-    """The same, only column n."""
-    return [row["n"] for row in rows(one, start, end)]
+def read(query: StreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[int]:
+    """Return column n of the rows of a batch."""
+    return [row["n"] for row in rows(query, start, end)]
 
 
-def drain(one: StreamReader, most: int | None = None, at: dict[str, Any] | None = None) -> list[list[int]]:
-    """Batch after batch until there is nothing, from `at` or the start; column n of each. As in Spark, a batch is
-    committed once the one after it is made (S3)."""
-    limit = ALL if most is None else ReadMaxRows(most)
-    at = one.initialOffset() if at is None else at
-    found: list[list[int]] = []
-    while (end := one.latestOffset(at, limit)) != at:
-        if found:
-            one.commit(at)
-        found.append(read(one, at, end))
-        at = end
-    return found
+def drain(query: StreamReader, limit: int | None = None, start: dict[str, Any] | None = None) -> list[list[int]]:
+    """Read batches until there are no entries. Return column n of each.
+
+    limit: entries of a batch; start: offset. As in Spark, a batch is committed when the next one is planned (S3).
+    """
+    read_limit = ALL if limit is None else ReadMaxRows(limit)
+    offset = query.initialOffset() if start is None else start
+    batches: list[list[int]] = []
+    while (end := query.latestOffset(offset, read_limit)) != offset:
+        if batches:
+            query.commit(offset)
+        batches.append(read(query, offset, end))
+        offset = end
+    return batches
 
 
 @contextlib.contextmanager
 def others_read_first(monkeypatch: pytest.MonkeyPatch, client: redis.Redis, count: int) -> Iterator[None]:
-    """Between the query's look at the group and its reserving, another consumer reads."""
-    honest = reserve.reserve
+    """Let another consumer read after the query has read the state of the group, and before it reserves entries."""
+    original = reserve.reserve
 
     def race(*arguments: Any) -> Any:
         client.xreadgroup("g", "bob", {"s": ">"}, count=count)
-        return honest(*arguments)
+        return original(*arguments)
 
     with monkeypatch.context() as patch:
         patch.setattr(reserve, "reserve", race)
@@ -150,5 +152,5 @@ def others_read_first(monkeypatch: pytest.MonkeyPatch, client: redis.Redis, coun
 
 
 def pending_count(client: redis.Redis, stream: str = "s", group: str = "g") -> int:
-    """Entries pending in the group, for whomever."""
+    """Return the number of pending entries of all consumers of the group."""
     return int(client.xpending(stream, group)["pending"])

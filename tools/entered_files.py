@@ -1,7 +1,8 @@
-"""Which files a healthy trigger enters, and which one entry: `python -m tools.entered_files [--names]`.
+"""Print the files that a healthy trigger enters, and those of an entry: `python -m tools.entered_files [--names]`.
 
-A query without Spark reads from a bundled engine, in a process of its own, and writes to it exactly once. Its third
-trigger is traced: what is done once a run is done by then. A file is entered if one of its functions is called.
+A query without Spark reads from a bundled engine in a separate process, and writes to it exactly once. Its fourth
+trigger is traced, because earlier ones contain the work of the start. A file is entered if one of its functions is
+called.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ PACKAGE = Path(spark_streams.__file__).parent
 
 
 class Tracer:
-    """The files of the package whose functions are called, in this thread and in all that it starts."""
+    """Records the files whose functions are called, in this thread and in the threads that it starts."""
 
     def __init__(self) -> None:
         self._into: set[str] | None = None
@@ -46,7 +47,7 @@ class Tracer:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Watch the threads of this block."""
+        """Trace the threads of this block."""
         threading.setprofile(self)
         sys.setprofile(self)
         try:
@@ -57,7 +58,7 @@ class Tracer:
 
     @contextmanager
     def tracing(self, files: set[str] | None) -> Iterator[None]:
-        """Add to these files what is called in this block; None: nothing."""
+        """Add the files that are entered in this block to `files`. None: add nothing."""
         self._into = files
         try:
             yield
@@ -72,11 +73,11 @@ def _named(files: set[str]) -> list[str]:
 
 
 def trace(url: str) -> tuple[list[str], list[str]]:
-    """(files that the driver enters in a trigger, files that an entry passes through from one stream to the next)."""
+    """Return the files that the driver enters in a trigger, and the files of an entry from one stream to the next."""
     source = SourceOptions.parse({"url": url, "streams": "in", "group": "g", "startingOffsets": "earliest"})
     sink = SinkOptions.parse({"url": url, "stream": "out"})
     schema = pa.schema([("n", pa.int64())])
-    tracer, trigger, whole = Tracer(), set[str](), set[str]()
+    tracer, trigger, passage = Tracer(), set[str](), set[str]()
     with redis.Redis.from_url(url) as client, tracer.watching():
         client.xadd("in", {"n": 0})
         reader = StreamReader(source, Columns(schema, True, source.mode, source.column_name_of_corrupt_record))
@@ -90,29 +91,29 @@ def trace(url: str) -> tuple[list[str], list[str]]:
                     reader.commit(begin)
                 parts = reader.partitions(begin, end)
                 reader.batches.worker.wait()
-            with tracer.tracing(whole if is_traced else None):
+            with tracer.tracing(passage if is_traced else None):
                 rows = [page for part in parts for page in reader.read(part)]
                 batch = writer.batch_of(MicroBatchName("q", number))
-                result = append(rows, sink, Task(batch))  # as the writer does in a task of Spark's
+                result = append(rows, sink, Task(batch))  # as the writer does in a task of Spark
                 writer.commit([Written(result.rows, batch, result.totals)])
             begin = end
             client.xadd("in", {"n": number + 1})
         reader.stop()
-    return _named(trigger), _named(whole | trigger)
+    return _named(trigger), _named(passage | trigger)
 
 
 def main() -> int:
-    """Print both counts, by folder; with --names, all names."""
+    """Print both counts by folder, and with --names all file names."""
     parser = argparse.ArgumentParser(prog="python -m tools.entered_files", description=__doc__)
-    parser.add_argument("--names", action="store_true", help="the files too, not only their numbers by folder")
-    chosen = parser.parse_args()
+    parser.add_argument("--names", action="store_true", help="print the names of the files, too")
+    arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, LocalEngine(directory=Path(folder)) as engine:
         traced = trace(engine.url)
     for title, files in zip(("A trigger, on the driver", "An entry, from stream to stream"), traced, strict=True):
         print(f"{title}: {len(files)} files")
         for top, count in Counter(name.split("/")[0] for name in files).most_common():
             print(f"  {top:20}{count:4}")
-        if chosen.names:
+        if arguments.names:
             print(*(f"    {name}" for name in files), sep="\n")
     return 0
 

@@ -1,6 +1,6 @@
-"""The oldest version that pyproject.toml declares of each package, as pip takes it: `python -m tools.oldest`.
+"""Print the oldest version that pyproject.toml declares of each package, in pip's format: `python -m tools.oldest`.
 
-`--installed` says which ones this Python has, and fails where they are others.
+`--installed` prints the versions of this Python, and fails if they differ.
 """
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ _FLOOR = re.compile(r"([A-Za-z0-9-]+)>=([0-9.]+)")
 
 
 def floors() -> dict[str, str]:
-    """By name: what the package needs, and the Spark of the extra."""
+    """Return the oldest versions of the required packages, and of Spark in the extra, by name."""
     project = tomllib.loads(PROJECT.read_text(encoding="utf-8"))["project"]
     declared = project["dependencies"] + project["optional-dependencies"]["spark"]
-    return {found[1]: found[2] for found in map(_FLOOR.match, declared) if found}
+    return {match[1]: match[2] for match in map(_FLOOR.match, declared) if match}
 
 
-def others() -> list[str]:
-    """Of which this Python has another one."""
-    found = []
+def differences() -> list[str]:
+    """Return a line for each package of which this Python has another version."""
+    lines = []
     for name, version in floors().items():
-        have = importlib.metadata.version(name)
-        if numbers(have)[: len(numbers(version))] != numbers(version):
-            found.append(f"{name} is {have}, not {version}")
-    return found
+        installed = importlib.metadata.version(name)
+        if numbers(installed)[: len(numbers(version))] != numbers(version):
+            lines.append(f"{name} is {installed}, not {version}")
+    return lines
 
 
 def main(words: list[str]) -> int:
-    """Exit code."""
+    """Print the versions. Return 1 if installed versions differ."""
     if "--installed" not in words:
         print(*[f"{name}=={version}" for name, version in floors().items()])
         return 0
     print("==", *[f"{name} {importlib.metadata.version(name)}" for name in floors()], sep="  ", flush=True)
-    print(*others(), sep="\n", file=sys.stderr)
-    return 1 if others() else 0
+    print(*differences(), sep="\n", file=sys.stderr)
+    return 1 if differences() else 0
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Print the pages of docs/reference from the code: `python -m tools.reference`.
 
 A page has blocks, each between `<!-- printed: NAME -->` and `<!-- end of NAME -->`, and text around
-them that is written by hand. Tests fail if a block is not what the code says.
+them that is written by hand. Tests fail if a block differs from the code.
 """
 
 from __future__ import annotations
@@ -61,11 +61,11 @@ def type_of(option: Option) -> str:
     if name == "one_of":
         return ", ".join(f"`{value}`" for value in inner["values"])
     if name == "per_stream":
-        return f"{_type_of_one(inner['parse_value'])}, or JSON of these by stream"
+        return f"{_type_of_value(inner['parse_value'])}, or JSON of these by stream"
     return TYPES["parse" if name == "Address" else name]
 
 
-def _type_of_one(parse: Callable[[str], object]) -> str:
+def _type_of_value(parse: Callable[[str], object]) -> str:
     words = inspect.getclosurevars(parse).nonlocals.get("positions_by_word")
     return TYPES[parse.__name__] if words is None else ", ".join([*(f"`{word}`" for word in words), "an entry ID"])
 
@@ -95,15 +95,17 @@ def _below(error: type[errors.RStreamError]) -> Iterator[type[errors.RStreamErro
 
 def _error(error: type[errors.RStreamError]) -> str:
     cause = inspect.cleandoc(error.__doc__ or "").partition("\n\n")[0].replace("\n", " ")
-    parents = " → ".join(f"`{one.__name__}`" for one in reversed(error.__mro__) if issubclass(one, errors.RStreamError))
+    parents = " → ".join(
+        f"`{parent.__name__}`" for parent in reversed(error.__mro__) if issubclass(parent, errors.RStreamError)
+    )
     return f"## {error.condition}\n\n{parents}\n\n- **Cause:** {cause}\n- **Remedy:** {error.remedy}"
 
 
 # ------------------------------------------------------------------------------------------------------------- commands
 
 
-# What every command takes that has --url.
-BESIDE_URL = ("username", "passwordFile", "credentialProvider", "replyTimeout")
+# Options of every command that has --url.
+CONNECTION_OPTIONS = ("username", "passwordFile", "credentialProvider", "replyTimeout")
 
 
 def print_commands() -> str:
@@ -112,42 +114,52 @@ def print_commands() -> str:
 
 
 def print_connection_options() -> str:
-    """Print the options beside --url once, for all commands."""
+    """Print the connection options once, for all commands."""
     options = [
-        one for one in rstream.commands["streams"].params if isinstance(one, click.Option) and _is_beside_url(one)
+        parameter
+        for parameter in rstream.commands["streams"].params
+        if isinstance(parameter, click.Option) and _is_connection_option(parameter)
     ]
     return _options(options)
 
 
-def _is_beside_url(option: click.Option) -> bool:
-    return option.name is not None and option.name.replace("_", "") in [name.lower() for name in BESIDE_URL]
+def _is_connection_option(option: click.Option) -> bool:
+    return option.name is not None and option.name.replace("_", "") in [name.lower() for name in CONNECTION_OPTIONS]
 
 
 def _command(path: str, command: click.Command, level: int) -> Iterator[str]:
     context = click.Context(command, info_name=path)
     usage = f"```text\n{path} {' '.join(command.collect_usage_pieces(context))}\n```"
     parts = [f"{'#' * min(level, 4)} {path}", usage, *_help(command.help or "")]
-    options = [one for one in command.params if isinstance(one, click.Option) and not one.hidden]
-    if options := [one for one in options if not _is_beside_url(one)]:
+    options = [
+        parameter for parameter in command.params if isinstance(parameter, click.Option) and not parameter.hidden
+    ]
+    if options := [option for option in options if not _is_connection_option(option)]:
         parts.append(_options(options))
     yield "\n\n".join(parts)
     if isinstance(command, click.Group):
-        for name, one in command.commands.items():
-            if not one.hidden:
-                yield from _command(f"{path} {name}", one, level + 1)
+        for name, subcommand in command.commands.items():
+            if not subcommand.hidden:
+                yield from _command(f"{path} {name}", subcommand, level + 1)
 
 
 def _options(options: Iterable[click.Option]) -> str:
-    return "\n".join(["| option | meaning |", "|---|---|", *(f"| {_names(one)} | {_about(one)} |" for one in options)])
+    return "\n".join(
+        ["| option | meaning |", "|---|---|", *(f"| {_names(option)} | {_about(option)} |" for option in options)]
+    )
 
 
 def _help(text: str) -> list[str]:
-    r"""Return the paragraphs of a help text; one that begins with \b has its own line breaks."""
+    r"""Return the paragraphs of a help text. A paragraph that begins with \b keeps its line breaks."""
     paragraphs = inspect.cleandoc(text).partition("\f")[0].split("\n\n")
-    return [_kept(one) if one.startswith("\b") else _escaped(one.replace("\n", " ")) for one in paragraphs if one]
+    return [
+        _preformatted(paragraph) if paragraph.startswith("\b") else _escaped(paragraph.replace("\n", " "))
+        for paragraph in paragraphs
+        if paragraph
+    ]
 
 
-def _kept(paragraph: str) -> str:
+def _preformatted(paragraph: str) -> str:
     return "```text\n" + paragraph.removeprefix("\b\n") + "\n```"
 
 
@@ -197,16 +209,16 @@ BLOCKS: dict[str, Callable[[], str]] = {
 
 
 def printed(page: str) -> str:
-    """Return the text of a page with every block as the code says now."""
-    return _BLOCK.sub(lambda found: found[1] + "\n" + BLOCKS[found[2]]() + "\n\n" + found[3], page)
+    """Return the text of a page with every block printed from the present code."""
+    return _BLOCK.sub(lambda match: match[1] + "\n" + BLOCKS[match[2]]() + "\n\n" + match[3], page)
 
 
 def blocks_in(page: str) -> list[str]:
-    return [found[2] for found in _BLOCK.finditer(page)]
+    return [match[2] for match in _BLOCK.finditer(page)]
 
 
 def main() -> int:
-    """Write the pages; say which ones have changed."""
+    """Write the pages, and print the names of those that changed."""
     for page in sorted(PAGES.rglob("*.md")):
         text = page.read_text(encoding="utf-8")
         if (now := printed(text)) != text:

@@ -1,4 +1,4 @@
-"""What happens just before the product sends a certain request: a fault at a command, on any of its connections."""
+"""Inject a fault before the library sends a certain command, on any of its connections."""
 
 from __future__ import annotations
 
@@ -14,41 +14,43 @@ Act = Callable[[Connection, bytes], object]  # the connection, the request
 
 
 class KilledError(Exception):
-    """Something outside has ended the attempt."""
+    """The simulated process is killed."""
 
 
 @contextlib.contextmanager
 def before_sending(*words: bytes, act: Act, times: int | None = None) -> Iterator[list[bytes]]:
-    """While the block runs, act(connection, request) comes before each request that holds all these words as arguments,
-    the first `times` of them. What it raises the product meets as if `send` had; what it sends leaves at once. The
-    requests that it came before are in the list."""
+    """Call `act(connection, request)` before the first `times` requests that have all these words as arguments.
+
+    An error of `act` appears to the library as an error of `send`; requests of `act` itself are sent at once. Yields
+    the list of the requests for which `act` was called.
+    """
     packed = [b"\r\n%b\r\n" % word for word in words]
-    honest = Connection.send
-    met: list[bytes] = []
+    original = Connection.send
+    requests: list[bytes] = []
     acting = False
 
     def send(self: Connection, data: bytes | memoryview) -> None:
         nonlocal acting
         request = bytes(data)
-        if not acting and len(met) != times and all(word in request for word in packed):
+        if not acting and len(requests) != times and all(word in request for word in packed):
             acting = True
-            met.append(request)
+            requests.append(request)
             try:
                 act(self, request)
             finally:
                 acting = False
-        honest(self, data)
+        original(self, data)
 
     with mock.patch.object(Connection, "send", send):
-        yield met
+        yield requests
 
 
 def in_turn(*acts: Act) -> Act:
-    """Another one each time."""
-    left = iter(acts)
+    """Return an act that calls each of these once, in turn."""
+    remaining = iter(acts)
 
     def act(server: Connection, request: bytes) -> None:
-        next(left)(server, request)
+        next(remaining)(server, request)
 
     return act
 
@@ -59,9 +61,9 @@ def lost(server: Connection, request: bytes) -> None:
 
 
 def reply_lost(server: Connection, request: bytes) -> None:
-    """The request is carried out, and the connection breaks before anybody hears of it."""
-    server.send(request + pack("ECHO", "heard"))
-    while server.replies(1)[0] != b"heard":
+    """The server executes the request, and the connection breaks before the reply is read."""
+    server.send(request + pack("ECHO", "executed"))
+    while server.replies(1)[0] != b"executed":
         pass
     raise server.lost(None)
 
@@ -72,37 +74,40 @@ def killed(server: Connection, request: bytes) -> None:
 
 
 @contextlib.contextmanager
-def dying_at(turn: int, heard: bool) -> Iterator[list[bytes]]:
-    """The process dies at its n-th request, which is carried out where it is heard. The requests so far. (Those of this
-    thread: beside it one looks at the cluster's map now and then.)"""
-    honest = Connection.send
+def dying_at(turn: int, executed: bool) -> Iterator[list[bytes]]:
+    """Kill the process at request number `turn` of this thread. The server gets that request if `executed`.
+
+    Yields the list of the requests so far. Requests of other threads, such as the refresh of a cluster's topology, do
+    not count.
+    """
+    original = Connection.send
     sent: list[bytes] = []
-    this = threading.get_ident()
+    thread = threading.get_ident()
 
     def send(self: Connection, data: bytes | memoryview) -> None:
-        if threading.get_ident() != this:
-            honest(self, data)
+        if threading.get_ident() != thread:
+            original(self, data)
             return
         sent.append(bytes(data))
         if len(sent) == turn:
-            if heard:
-                honest(self, data)
-                time.sleep(0.005)  # the server may take it in before the connection ends, or behind it
+            if executed:
+                original(self, data)
+                time.sleep(0.005)  # the server may read it before the connection ends, or after
             raise KilledError
-        honest(self, data)
+        original(self, data)
 
     with mock.patch.object(Connection, "send", send):
         yield sent
 
 
 def at_each_point(begin: Callable[[], None], act: Callable[[], object], check: Callable[[], None]) -> int:
-    """Kill `act` at each request, before and behind it; run it again, and check. How many points there were."""
+    """Kill `act` before and after each of its requests, run it again, and check. Return the number of its requests."""
     for turn in range(1, 500):
         died = False
-        for heard in (False, True):
+        for executed in (False, True):
             begin()
             try:
-                with dying_at(turn, heard):
+                with dying_at(turn, executed):
                     act()
             except KilledError:
                 died = True
@@ -110,4 +115,4 @@ def at_each_point(begin: Callable[[], None], act: Callable[[], object], check: C
             check()
         if not died:
             return turn - 1
-    raise AssertionError("it does not end")
+    raise AssertionError("`act` sends more than 499 requests")

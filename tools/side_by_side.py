@@ -1,14 +1,14 @@
-"""All tests, some folders at a time, each in a pytest of its own: `python -m tools.side_by_side`, as scripts/test does.
+"""Run all tests, several folders at a time, each in its own pytest: `python -m tools.side_by_side` (scripts/test).
 
-`--spark`: only what knows of Spark, for a Python that has another one; `--short`: some minutes of it. `--both`: the
-tests of BY_TURNS on both servers each, as with `--spark`, and not on one of them.
+`--spark`: only tests that depend on Spark, for a Python with another version of it. `--short`: a selection of these
+that takes some minutes. `--both`: run each test of BY_TURNS on both servers, as with `--spark`, instead of on one.
 
-Most of them wait, for Spark above all. A pytest has servers, a Spark and a temporary folder of its own, so that nothing
-is shared. What it says is shown whole when it has ended; the exit code is that of the first folder, in the order in
-which they began, whose tests did not all pass. PYTEST_ADDOPTS adds to the options of each.
+Most tests wait, mainly for Spark. Each pytest has its own servers, Spark and temporary folder, so that nothing is
+shared. Its output is printed when it has ended. The exit code is that of the first folder, in the order of their start,
+whose tests did not all pass. PYTEST_ADDOPTS adds to the options of each.
 
-A few tests that failed are run once more when everything else has ended: a busy machine may have been too slow for
-them. Those that pass then do not count as failed. They are listed at the end, because they are defects of the tests.
+If only a few tests failed, they run once more when all others have ended: a busy machine may have been too slow for
+them. Tests that pass then do not count as failed. They are listed at the end, because they are defects of the tests.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from types import FrameType
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
-# What takes longest begins first; a folder that is not named here is run, too.
-# A Spark waits most of the time. With too many at once its Python processes come too late for it: in ten seconds.
+# The longest folders begin first; folders that are not named here run, too.
+# A Spark waits most of the time. With too many at once, its Python processes need more than the ten seconds it allows.
 SPARK = ["tests/spark", "tests/faults", "tests/jobs", "tests/sink", "tests/notebooks", "tests/recipes", "tests/connect"]
 FIRST = [*SPARK, "tests/source", "tests/engine"]
-# Folders that would take longer than all others: each so many legs, which share its files.
+# Folders that would take longer than all others: number of legs that share their files.
 PARTS = {"tests/spark": 3}
-# Tests of how Spark goes with us, of which each costs a query or a Spark: on the engine or redis-server, by turns. How
-# a server goes with us is shown by the other folders, on both.
+# Tests of the integration with Spark, of which each costs a query or a Spark: they run on the engine or redis-server,
+# by turns. The other folders test the integration with servers, on both.
 BY_TURNS = ["tests/spark", "tests/faults", "tests/jobs", "tests/recipes", "tests/connect"]
-# Where scripts/test has set it up: a Python with what Spark Connect and the recipes need, and what runs in that.
+# A Python with the packages for Spark Connect and the recipes, if scripts/test has set it up, and the folders for it.
 OF_CONNECT = Path(sys.prefix) / "connect" / "bin" / "python"
 IN_CONNECT = SPARK[-2:]
-# What depends on Spark, or is told by it how things are; and the part of it that shows most in little time: the side
-# of the driver, a query from end to end, how one ends. (Not Spark Connect, no recipes, and no notebooks.)
+# Tests that depend on Spark, or on what Spark reports. SHORT is the most useful selection for a short run: the driver's
+# side, a query from end to end, and the end of a query. (Not Spark Connect, recipes and notebooks.)
 ON_ANOTHER_SPARK = [*SPARK[:-3], "tests/source", "tests/running", "tests/project"]
 SHORT = {
     "tests/spark": ("tests/spark/test_end_to_end.py",),
@@ -51,15 +51,15 @@ SHORT = {
 }
 CORES = min(5, os.cpu_count() or 1)
 SPARKS_AT_ONCE = CORES + 1
-AT_ONCE = CORES + 2  # beside the Sparks, which wait much, one folder that needs none
-AGAIN = 10  # so many failed tests at most are run again
-NO_TESTS = 5  # pytest's exit code where none is left after -m
+AT_ONCE = CORES + 2  # one folder without Spark, in addition to the Sparks
+MAX_REPEATS = 10  # failed tests that run again at most
+NO_TESTS = 5  # pytest's exit code if -m deselects all tests
 INTERRUPTED = 130
 _FILE_NAME = str.maketrans(" /", "--")
 
 
 class Part(NamedTuple):
-    """What one pytest runs: a folder, or some files of it. name: "tests/spark 1/2" where it is not the whole."""
+    """Tests of one pytest: a folder, or some files of it. name: "tests/spark 1/2" for a part of a folder."""
 
     name: str
     folder: str
@@ -75,21 +75,21 @@ class Leg:
     home: Path
     began: float = field(default_factory=time.monotonic)
     seconds: float = 0.0
-    again: Leg | None = None  # the tests that failed, run once more
+    repeat: Leg | None = None  # second run of the failed tests
 
     def __post_init__(self) -> None:
         (self.home / "tmp").mkdir(parents=True)
         environment = {name: value for name, value in os.environ.items() if name != "XDG_RUNTIME_DIR"}
-        own = ["-o", f"cache_dir={self.home / 'cache'}", f"--basetemp={self.home / 't'}"]
+        folders_of_leg = ["-o", f"cache_dir={self.home / 'cache'}", f"--basetemp={self.home / 't'}"]
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                [self.python, "-m", "pytest", *own, *self.part.options, *self.part.paths],
+                [self.python, "-m", "pytest", *folders_of_leg, *self.part.options, *self.part.paths],
                 cwd=ROOT,
                 env={**environment, "TMPDIR": str(self.home / "tmp")},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # it is interrupted once, by us
+                start_new_session=True,  # only this program interrupts it
             )
 
     @property
@@ -98,66 +98,66 @@ class Leg:
 
     @property
     def python(self) -> str:
-        """What runs it."""
+        """Interpreter of the pytest."""
         return str(OF_CONNECT) if self.part.folder in IN_CONNECT and OF_CONNECT.exists() else sys.executable
 
     @property
     def log(self) -> Path:
-        """What it says."""
+        """File with the output of the pytest."""
         return self.home / "log"
 
     @property
     def code(self) -> int:
-        """pytest's exit code, 0 if there is no test, or if what failed has passed when it was run again."""
-        if self.again is not None and self.again.process.returncode == 0:
+        """pytest's exit code; 0 if there is no test, or if all failed tests passed in the second run."""
+        if self.repeat is not None and self.repeat.process.returncode == 0:
             return 0
         return 0 if self.process.returncode == NO_TESTS else self.process.returncode
 
-    def said(self) -> list[str]:
+    def output(self) -> list[str]:
         return self.log.read_text(errors="replace").splitlines()
 
     def has_ended(self) -> bool:
-        """Whether it has; the first time, its seconds are noted."""
+        """Whether the pytest has ended. Sets `seconds`."""
         if self.process.poll() is None:
             return False
         self.seconds = time.monotonic() - self.began
         return True
 
     def failed(self) -> dict[str, bool]:
-        """What pytest --lf would run again."""
+        """Return the tests that pytest --lf would run again."""
         try:
-            found: dict[str, bool] = json.loads((self.home / "cache" / "v" / "cache" / "lastfailed").read_text())
+            failures: dict[str, bool] = json.loads((self.home / "cache" / "v" / "cache" / "lastfailed").read_text())
         except FileNotFoundError:
             return {}
-        return found
+        return failures
 
 
 def folders() -> list[str]:
-    """Every folder with tests, in the order in which they begin."""
-    found = sorted({f"tests/{path.relative_to(ROOT / 'tests').parts[0]}" for path in ROOT.glob("tests/*/**/test_*.py")})
-    return [name for name in FIRST if name in found] + [name for name in found if name not in FIRST]
+    """Return every folder with tests, in the order of their start."""
+    names = sorted({f"tests/{path.relative_to(ROOT / 'tests').parts[0]}" for path in ROOT.glob("tests/*/**/test_*.py")})
+    return [name for name in FIRST if name in names] + [name for name in names if name not in FIRST]
 
 
 def parts() -> list[Part]:
-    """Every folder, or its parts, in the order in which they begin."""
-    found = list[Part]()
+    """Return every folder, or its parts, in the order of their start."""
+    all_parts = list[Part]()
     for folder in folders():
         files = sorted(str(path.relative_to(ROOT)) for path in ROOT.glob(f"{folder}/**/test_*.py"))
         count = PARTS.get(folder, 1)
         if count == 1:
-            found.append(Part(folder, folder, (folder,)))
+            all_parts.append(Part(folder, folder, (folder,)))
         else:
-            found += [Part(f"{folder} {n + 1}/{count}", folder, tuple(files[n::count])) for n in range(count)]
-    return found
+            all_parts += [Part(f"{folder} {n + 1}/{count}", folder, tuple(files[n::count])) for n in range(count)]
+    return all_parts
 
 
 def short_parts() -> list[Part]:
-    """Some minutes of what knows of Spark."""
+    """Return the selection for --short."""
     return [Part(name, name.split(" ")[0], paths) for name, paths in SHORT.items()]
 
 
 def run(home: Path, waiting: list[Part]) -> Generator[Leg, None, None]:
-    """All legs, each when it has ended."""
+    """Run all parts. Yield each leg when it has ended."""
     running = list[Leg]()
     try:
         while waiting or running:
@@ -184,43 +184,43 @@ def run(home: Path, waiting: list[Part]) -> Generator[Leg, None, None]:
 
 
 def run_again(home: Path, legs: list[Leg]) -> None:
-    """Run the tests that failed once more, a folder after the other, with nothing beside them."""
+    """Run the failed tests once more, one folder after another, with nothing in parallel."""
     failed = [(leg, [*leg.failed()]) for leg in legs if leg.code and leg.failed()]
-    if sum(len(tests) for _, tests in failed) > AGAIN:
+    if sum(len(tests) for _, tests in failed) > MAX_REPEATS:
         return
     for leg, tests in failed:
         part = Part(f"{leg.name} again", leg.part.folder, tuple(tests))
-        leg.again = Leg(part, home / part.name.removeprefix("tests/").translate(_FILE_NAME))
-        leg.again.process.wait()
-        show(leg.again)
+        leg.repeat = Leg(part, home / part.name.removeprefix("tests/").translate(_FILE_NAME))
+        leg.repeat.process.wait()
+        show(leg.repeat)
 
 
 def show(leg: Leg) -> None:
-    """All that it has said."""
-    print(f"\n{f' {leg.name} ':#^120}\n", *leg.said(), sep="\n", flush=True)
+    """Print the output of a leg."""
+    print(f"\n{f' {leg.name} ':#^120}\n", *leg.output(), sep="\n", flush=True)
 
 
 def remember(legs: list[Leg]) -> None:
-    """Let `scripts/test --lf` know what has failed."""
+    """Store the failed tests for `scripts/test --lf`."""
     cache = ROOT / ".pytest_cache" / "v" / "cache" / "lastfailed"
     cache.parent.mkdir(parents=True, exist_ok=True)
     cache.write_text(json.dumps({name: True for leg in legs for name in leg.failed()}))
 
 
 def sum_up(legs: list[Leg]) -> None:
-    """A line for each leg, and what did not pass."""
+    """Print a line for each leg, and the failed tests."""
     print(f"\n{' all ':#^120}\n")
     for leg in legs:
-        print(f"{leg.name:17} {leg.seconds:5.0f} s   {leg.said()[-1].strip('= ') if leg.said() else 'said nothing'}")
+        print(f"{leg.name:17} {leg.seconds:5.0f} s   {leg.output()[-1].strip('= ') if leg.output() else 'no output'}")
     for leg in legs:
-        if leg.code or leg.again is not None:
-            print(*[line for line in leg.said() if line.startswith(("FAILED ", "ERROR "))], sep="\n")
-        if leg.again is not None:
-            print(f"run again alone: {leg.again.said()[-1].strip('= ')}")
+        if leg.code or leg.repeat is not None:
+            print(*[line for line in leg.output() if line.startswith(("FAILED ", "ERROR "))], sep="\n")
+        if leg.repeat is not None:
+            print(f"run again alone: {leg.repeat.output()[-1].strip('= ')}")
 
 
-def wanted(words: list[str]) -> list[Part]:
-    """What the command line asks for."""
+def select_parts(words: list[str]) -> list[Part]:
+    """Return the parts that the command line selects."""
     if "--short" in words:
         return short_parts()
     if "--spark" in words:
@@ -230,14 +230,14 @@ def wanted(words: list[str]) -> list[Part]:
 
 
 def main() -> int:
-    """Exit code."""
+    """Run the tests. Return the exit code."""
     signal.signal(signal.SIGTERM, _interrupt)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell ignores it
     began = time.monotonic()
-    home = Path(tempfile.mkdtemp(prefix="rs-"))  # short: a socket's path has a hundred bytes at most
+    home = Path(tempfile.mkdtemp(prefix="rs-"))  # short: a socket's path has at most about a hundred bytes
     legs: list[Leg] = []
     try:
-        with contextlib.closing(run(home, wanted(sys.argv[1:]))) as ended:
+        with contextlib.closing(run(home, select_parts(sys.argv[1:]))) as ended:
             for leg in ended:
                 show(leg)
                 legs.append(leg)
@@ -252,7 +252,7 @@ def main() -> int:
     code = next((leg.code for leg in legs if leg.code), 0)
     print(f"{'failed' if code else 'passed'} in {time.monotonic() - began:.0f} s, {AT_ONCE} at a time")
     if code:
-        print(f"what they left is in {home}")
+        print(f"their files are in {home}")
     else:
         shutil.rmtree(home, ignore_errors=True)
     return code

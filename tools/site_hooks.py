@@ -1,8 +1,7 @@
-"""What MkDocs does beyond its plugins with the pages of docs/ (mkdocs.yml, `hooks`).
+"""Hooks of MkDocs for the pages of docs/ (mkdocs.yml, `hooks`).
 
 Pages are written for GitHub, too: a link may lead to a file of the repository that is no page, and drawings are files.
-On the site the first leads to GitHub, and the second stand in the page, so that their lines have the colour of its
-text.
+On the site such a link leads to GitHub. Drawings are inlined, so that their lines have the colour of the text.
 """
 
 from __future__ import annotations
@@ -20,46 +19,46 @@ _TAG = re.compile(r"<(?:script|link|img|iframe|source|video|audio|object|embed|u
 _NO_ASSET = re.compile(r"\brel=[\"']?(?:canonical|next|prev|alternate)\b")
 _ADDRESS = re.compile(r"""\b(?:src|href|data|srcset)=["']?((?:https?:)?//[^"'\s>]+)""")
 _IN_CSS = re.compile(r"""(?:url\(|@import\s)\s*["']?((?:https?:)?//[^"')\s]+)""")
-_MARK = "<!-- inlined -->"  # in the drawings that may be
+_MARK = "<!-- inlined -->"  # in the drawings that the hook may inline
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     """Make links to files outside docs/ absolute."""
     folder = posixpath.dirname(posixpath.join("docs", page.file.src_uri))
 
-    def outside(found: re.Match[str]) -> str:
-        target = posixpath.normpath(posixpath.join(folder, found[2]))
+    def outside(link: re.Match[str]) -> str:
+        target = posixpath.normpath(posixpath.join(folder, link[2]))
         if target.startswith("docs/"):
-            return found[0]
+            return link[0]
         if not os.path.exists(target):
-            raise FileNotFoundError(f"{page.file.src_uri}: {found[2]} leads to no file of the repository")
+            raise FileNotFoundError(f"{page.file.src_uri}: {link[2]} leads to no file of the repository")
         kind = "tree" if os.path.isdir(target) else "blob"
-        return f"{found[1]}{SOURCES}/{kind}/main/{target}{found[3]}"
+        return f"{link[1]}{SOURCES}/{kind}/main/{target}{link[3]}"
 
     return _LINK.sub(outside, markdown)
 
 
 def on_page_content(html: str, page: Any, config: Any, files: Any) -> str:
-    """Put drawings that are made for it into the page."""
+    """Inline the drawings that have the mark."""
     folder = Path(config.docs_dir, page.file.src_uri).parent
 
-    def drawn(found: re.Match[str]) -> str:
-        text = (folder / found[2]).resolve().read_text(encoding="utf-8")
-        return f'<div class="diagram">{text.replace(_MARK, "")}</div>' if _MARK in text else found[0]
+    def drawn(drawing: re.Match[str]) -> str:
+        text = (folder / drawing[2]).resolve().read_text(encoding="utf-8")
+        return f'<div class="diagram">{text.replace(_MARK, "")}</div>' if _MARK in text else drawing[0]
 
     return _DRAWING.sub(drawn, html)
 
 
 def on_post_build(config: Any) -> None:
-    """Refuse a site that asks another host for anything."""
-    found = [
+    """Refuse a site that loads assets from other hosts."""
+    assets = [
         f"{file.relative_to(config.site_dir)}: {address}"
         for file in sorted(Path(config.site_dir).rglob("*"))
         if file.suffix in (".html", ".css")
         for address in external_assets(file.read_text(encoding="utf-8"))
     ]
-    if found:
-        raise ValueError("the site names assets of other hosts: " + ", ".join(found))
+    if assets:
+        raise ValueError("the site names assets of other hosts: " + ", ".join(assets))
 
 
 def external_assets(text: str) -> list[str]:

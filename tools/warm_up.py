@@ -1,6 +1,6 @@
-"""A Spark that does a bit of what queries and jobs do, so that its JVM loads their classes: `python -m tools.warm_up`.
+"""Run small queries and jobs, so that Spark's JVM loads their classes: `python -m tools.warm_up`.
 
-scripts/_setup.sh has the JVM write these classes to an archive (share_classes). The stream is in an engine of its own.
+scripts/_setup.sh lets the JVM write these classes to an archive (share_classes). The stream is in a separate engine.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def _count(rows: DataFrame, _number: int) -> None:
 
 
 def main() -> None:
-    """Tables and files, Python sources and sinks, streams with a checkpoint and with state."""
+    """Use tables and files, Python sources and sinks, and streams with a checkpoint and with state."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.master("local[2]").config("spark.sql.shuffle.partitions", "2")
     builder = builder.config("spark.ui.enabled", "false").config("spark.ui.showConsoleProgress", "false")
@@ -35,13 +35,13 @@ def main() -> None:
         entries = source.options(**options, streams="s", group="g", startingOffsets="earliest").load()
         files = entries.writeStream.format("parquet").option("path", f"{home}/entries")
         counts = entries.groupBy("key").count().writeStream.format("noop").outputMode("complete")
-        each = entries.writeStream.foreachBatch(_count)
-        for name, writer in {"files": files, "counts": counts, "each": each}.items():
-            to = writer.option("checkpointLocation", f"{home}/{name}.checkpoint")
-            to.trigger(availableNow=True).start().awaitTermination()
+        batches = entries.writeStream.foreachBatch(_count)
+        for name, writer in {"files": files, "counts": counts, "each": batches}.items():
+            query = writer.option("checkpointLocation", f"{home}/{name}.checkpoint")
+            query.trigger(availableNow=True).start().awaitTermination()
         spark.read.parquet(f"{home}/entries").write.csv(f"{home}/csv")
         spark.read.csv(f"{home}/csv").write.json(f"{home}/json")
-        print(f"{spark.read.json(str(Path(home) / 'json')).count()} rows went round")
+        print(f"{spark.read.json(str(Path(home) / 'json')).count()} rows were written and read")
         spark.stop()
 
 

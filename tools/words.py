@@ -20,7 +20,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
-CHECKED = ("spark_streams", "jobs", "examples", "docs", "conf", "README.md", "CONTRIBUTING.md")
+CHECKED = (
+    *("spark_streams", "jobs", "examples", "docs", "conf", "README.md", "CONTRIBUTING.md"),
+    *("tools/bench", "tools/chaos", "tools/servers"),
+)
 OURSELVES = "tools/words.py"
 NOUN = "the noun of what it holds"
 

@@ -139,7 +139,7 @@ def test_a_driver_that_is_killed_around_the_letter_leaves_one_letter_for_each(se
         assert (letters, pending) == ((0, 30) if when == "before" else (10, 20))
         end = ast.literal_eval(ended.stdout)  # the offset that the driver had in its log
         one = reader(server, mode="DEADLETTER", deadLetterStream=DEAD)
-        assert drain(one, at=end) == []
+        assert drain(one, start=end) == []
         assert client.xpending("s", "g")["pending"] == 0
     forget_all()
     with server.client(decode_responses=True) as client:

@@ -86,7 +86,7 @@ def test_a_group_in_which_a_query_lives_stays(server: Server, client: redis.Redi
     assert (told["streams"], told["in_use"], groups(client, "s")) == ([], 1, ["g"])
     stop_all()
     assert [one["group"] for one in said("groups", "prune", "--idle", "50ms")["streams"]] == ["g"]
-    assert drain(reader(server, limits=NEVER_AHEAD), at=end) == [[5]]
+    assert drain(reader(server, limits=NEVER_AHEAD), start=end) == [[5]]
 
 
 def test_a_group_whose_consumer_was_active_stays(client: redis.Redis, said: Said) -> None:

@@ -56,7 +56,7 @@ def test_what_was_released_is_the_next_batch_of_a_query(
     at = one.initialOffset()
     at = one.latestOffset(at, one.getDefaultReadLimit())
     twice(said, "release", "orders", *G, "--consumer", "bob")
-    assert drain(one, at=at) == [list(range(10, 25))]
+    assert drain(one, start=at) == [list(range(10, 25))]
     assert [len(held(client, name)) for name in ("ann", "bob", "spark")] == [10, 0, 0]
 
 
@@ -130,7 +130,7 @@ def test_entries_that_a_query_had_claimed_and_that_were_released_are_not_missed(
     [claim] = [one["name"] for one in client.xinfo_consumers("s", "g") if "~claim~" in one["name"]]
     told = rstream("groups", "release", "s", *G, "--consumer", claim, "--yes")
     assert told.exit_code == 0, told.stderr
-    assert drain(reader(server), at=at) == [list(range(5))]
+    assert drain(reader(server), start=at) == [list(range(5))]
 
 
 # -- claim and ack -----------------------------------------------------------------------------------------------------

@@ -13,9 +13,9 @@ import pytest
 
 from tools.servers.server import redis_server_path
 from tools.side_by_side import (
-    AGAIN,
     BY_TURNS,
     FIRST,
+    MAX_REPEATS,
     ON_ANOTHER_SPARK,
     PARTS,
     ROOT,
@@ -24,8 +24,8 @@ from tools.side_by_side import (
     folders,
     parts,
     run_again,
+    select_parts,
     short_parts,
-    wanted,
 )
 
 
@@ -48,10 +48,10 @@ def test_the_parts_of_a_folder_are_the_folder() -> None:
 
 
 def test_what_runs_on_another_spark_is_there() -> None:
-    assert {part.folder for part in wanted(["--spark"])} == set(ON_ANOTHER_SPARK)
-    assert wanted(["--both"]) == parts()
-    assert [part._replace(options=()) for part in wanted([])] == parts()
-    assert {part.folder for part in wanted([]) if part.options} == set(BY_TURNS)
+    assert {part.folder for part in select_parts(["--spark"])} == set(ON_ANOTHER_SPARK)
+    assert select_parts(["--both"]) == parts()
+    assert [part._replace(options=()) for part in select_parts([])] == parts()
+    assert {part.folder for part in select_parts([]) if part.options} == set(BY_TURNS)
     assert all((ROOT / path).exists() for part in short_parts() for path in part.paths)
     assert {part.folder for part in short_parts()} <= set(ON_ANOTHER_SPARK)
 
@@ -116,7 +116,7 @@ def test_fine():
     assert not Path(__file__).with_name("seen").exists() or True
 """
     wrong = "def test_wrong():\n    assert False\n"
-    many = f"import pytest\n@pytest.mark.parametrize('n', range({AGAIN + 1}))\ndef test_n(n):\n    assert False\n"
+    many = f"import pytest\n@pytest.mark.parametrize('n', range({MAX_REPEATS + 1}))\ndef test_n(n):\n    assert False\n"
     legs = [leg_of(beside / "late", late), leg_of(beside / "wrong", wrong)]
     assert [leg.code for leg in legs] == [1, 1]
     run_again(beside / "again", legs)
@@ -124,4 +124,4 @@ def test_fine():
     assert "1 passed" in capfd.readouterr().out
     too_many = leg_of(beside / "many", many)
     run_again(beside / "more", [too_many])
-    assert (too_many.code, too_many.again) == (1, None)
+    assert (too_many.code, too_many.repeat) == (1, None)

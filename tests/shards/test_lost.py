@@ -168,7 +168,7 @@ def test_without_fail_on_data_loss_a_query_makes_what_is_lost_again(
     assert "are lost, and are created again, empty" in caplog.text
     assert client.exists(KEY, *NAMES) == 5
     written(server, first=1000, number=1)
-    assert sorted(n for batch in drain(one, at=after) for n in batch) == list(range(1000, 1200))
+    assert sorted(n for batch in drain(one, start=after) for n in batch) == list(range(1000, 1200))
 
 
 def test_shards_of_two_numbers_without_a_key(server: Server, client: redis.Redis) -> None:

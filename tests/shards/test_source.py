@@ -80,7 +80,7 @@ def test_a_query_may_begin_before_the_sink(server: Server, client: redis.Redis) 
     assert one.latestOffset(begin, ALL) == begin
     written(server)
     assert client.hgetall(KEY) == {"shards": "4", "rule": "crc32", "by": "key", "made": "1"}
-    assert sorted(n for batch in drain(one, at=begin) for n in batch) == list(range(200))
+    assert sorted(n for batch in drain(one, start=begin) for n in batch) == list(range(200))
 
 
 def test_a_sink_after_a_query_that_waits_for_a_plain_stream_is_refused(server: Server, client: redis.Redis) -> None:
@@ -173,7 +173,7 @@ def test_a_checkpoint_whose_shards_are_all_lost_never_reads_an_empty_stream(
     assert lenient.latestOffset(end, ALL) is not None
     came_before(server, number=1)
     written(server, first=1000, number=1)
-    assert sorted(n for batch in drain(lenient, at=end) for n in batch) == list(range(1000, 1200))
+    assert sorted(n for batch in drain(lenient, start=end) for n in batch) == list(range(1000, 1200))
 
 
 def test_a_checkpoint_of_another_number_is_refused(server: Server, client: redis.Redis) -> None:

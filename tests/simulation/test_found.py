@@ -91,7 +91,7 @@ def test_at_most_once_counts_what_stopped_it(server: Server, client: redis.Redis
     with pytest.raises(DataLossError, match="1 entry above"):
         reader(server, **options).latestOffset(end, ALL)
     again = reader(server, **options, **LENIENT)
-    assert drain(again, at=end) == [[2]]
+    assert drain(again, start=end) == [[2]]
     assert lost(again) == {"s": 1}
 
 
@@ -111,7 +111,7 @@ def test_a_rolled_back_checkpoint_of_a_shared_group_counts_what_it_passes_over(
     client.xreadgroup("g", "bob", {"s": ">"})
     again = reader(server, **LENIENT)
     with caplog.at_level(logging.WARNING, "spark_streams.source"):
-        rest = [n for batch in drain(again, at=end) for n in batch]
+        rest = [n for batch in drain(again, start=end) for n in batch]
     assert rest == []
     assert lost(again) == {"s": 1}, "nobody can tell which of them the query has read"
     assert "counted: at least 1 (the server cannot tell how many)" in caplog.text

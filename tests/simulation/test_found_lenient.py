@@ -38,7 +38,7 @@ def test_a_stream_made_again_with_ids_around_the_checkpoint_is_not_the_old_one(
     client.xadd("s", {"n": 6}, id="1-0")
     client.xadd("s", {"n": 7}, id="9-0")
     again = reader(server, **options, **LENIENT)
-    assert drain(again, at=end) == [[7]]
+    assert drain(again, start=end) == [[7]]
     assert lost(again)["s"] >= 1
 
 
@@ -56,7 +56,7 @@ def test_a_stream_that_may_have_been_made_again_counts_as_a_loss(
     add(client, 4, first=3)
     client.xtrim("s", maxlen=1, approximate=False)
     again = reader(server, **options, **LENIENT)
-    assert drain(again, at=end) == [[6]]
+    assert drain(again, start=end) == [[6]]
     assert lost(again) == {"s": 1}
     assert lost(reader(server, **options, **LENIENT)) == {}
 
@@ -113,7 +113,7 @@ def test_entries_that_an_older_checkpoint_was_given_are_not_read_after_a_batch_w
     one = reader(server, limits=NEVER_AHEAD, maxEntriesPerTrigger="1")
     one.latestOffset(end, one.getDefaultReadLimit())
     assert pending_count(client) == 1
-    assert drain(reader(server), at=newest) == []
+    assert drain(reader(server), start=newest) == []
     assert pending_count(client) == 0
 
 
@@ -131,7 +131,7 @@ def test_entries_that_were_handed_over_while_a_batch_was_acknowledged_are_read(
     add(client, 1, first=3)
     client.xreadgroup("g", "bob", {"s": ">"})
     client.xclaim("s", "g", "spark", 0, [client.xpending_range("s", "g", "-", "+", 9, "bob")[0]["message_id"]])
-    assert drain(one, at=end) == [[3]]
+    assert drain(one, start=end) == [[3]]
     assert pending_count(client) == 0
 
 
@@ -145,7 +145,7 @@ def test_a_planned_batch_is_planned_again_if_entries_were_trimmed(server: Server
     end = one.latestOffset(start, limit)
     assert read(one, start, end) == [0]
     client.xtrim("s", maxlen=2, approximate=False)
-    assert drain(one, 1, at=end) == [[4], [5]]
+    assert drain(one, 1, start=end) == [[4], [5]]
     assert lost(one) == {"s": 3}
 
 
@@ -209,7 +209,7 @@ def test_what_an_older_batch_finds_missing_that_is_run_again_is_counted(
     again.initialOffset()
     assert read(again, start, end) == [1]
     last = reader(server, **options, **LENIENT)
-    assert drain(last, at=end) == [[2]]
+    assert drain(last, start=end) == [[2]]
     assert lost(last) == {"s": 1}
 
 
@@ -228,7 +228,7 @@ def test_entries_over_which_a_group_was_set_are_counted_if_the_query_began_ahead
         client.xadd("s", {"n": n}, id=entry)
     client.xgroup_setid("s", "g", to)
     again = reader(server, **options, **LENIENT)
-    drain(again, at=end)
+    drain(again, start=end)
     assert lost(again) == {"s": 2 if to == "9-1" else 3}
 
 
@@ -246,7 +246,7 @@ def test_a_stream_made_again_before_the_first_batch_is_read_from_its_start(serve
     again = reader(server, **options)
     more = again.latestOffset(end, ALL)
     client.xadd("s", {"n": 1}, id="1-0")
-    assert drain(again, at=more) == [[1]]
+    assert drain(again, start=more) == [[1]]
 
 
 def test_a_consumer_that_is_deleted_while_another_group_is_repaired_is_missed(
@@ -272,7 +272,7 @@ def test_a_consumer_that_is_deleted_while_another_group_is_repaired_is_missed(
 
     monkeypatch.setattr(reconcile.Reconciler, "_carry_out", delete_meanwhile)
     again = reader(server, **options)
-    assert drain(again, at=end) == [[2, 3]]
+    assert drain(again, start=end) == [[2, 3]]
     assert lost(again) == {}
 
 
@@ -294,7 +294,7 @@ def test_an_older_checkpoint_does_not_lower_the_mark_of_a_stream_that_is_read_no
     assert one.latestOffset(at, one.getDefaultReadLimit()) == at
     mark = client.get("rstream:committed:{s}:g:spark")
     older = reader(server, **{**options, "streams": "t"}, **LENIENT)
-    drain(older, at=ends[0])
+    drain(older, start=ends[0])
     assert client.get("rstream:committed:{s}:g:spark") == mark
 
 
@@ -316,7 +316,7 @@ def test_the_loss_of_a_stream_that_is_missing_and_had_nothing_unread_is_not_name
     strict = reader(server, **options)
     assert strict.latestOffset(end, ALL) == end
     add(client, 2, first=3)
-    assert drain(strict, at=end) == [[3, 4]]
+    assert drain(strict, start=end) == [[3, 4]]
 
 
 @pytest.mark.parametrize("trims", [True, False], ids=["trimmed", "deleted"])

@@ -70,7 +70,7 @@ def test_letters_that_appear_while_the_query_runs_are_not_read(server: Server, c
     after = one.latestOffset(end, ALL)
     assert read(one, end, after) == [10, 11]
     assert sorted(after["streams"]) == ["o:1", "o:2"]
-    assert drain(reader(server, **PATTERN), at=after) == []
+    assert drain(reader(server, **PATTERN), start=after) == []
 
 
 def test_a_stream_without_entries_is_joined_when_it_has_its_first_one(server: Server, client: redis.Redis) -> None:
@@ -87,7 +87,7 @@ def test_a_stream_without_entries_is_joined_when_it_has_its_first_one(server: Se
     fill(server, 5, into="o:dead")
     add(client, 2, "o:empty", first=10)
     add(client, 2, "o:emptied", first=20)
-    assert sorted(drain(one, at=start)[0]) == [10, 11, 20, 21]
+    assert sorted(drain(one, start=start)[0]) == [10, 11, 20, 21]
     assert [group["name"] for group in client.xinfo_groups("o:dead")] == ["somebody"]
 
 
@@ -104,7 +104,7 @@ def test_a_stream_that_is_empty_goes_on_being_read_by_a_query_that_has_read_it(
     again = reader(server, **PATTERN)
     assert again.latestOffset(end, ALL) == end
     add(client, 2, "o:1", first=3)
-    assert drain(again, at=end) == [[3, 4]]
+    assert drain(again, start=end) == [[3, 4]]
 
 
 def test_the_parking_stream_of_the_option_is_known_by_its_name(server: Server, client: redis.Redis) -> None:

@@ -97,7 +97,7 @@ def test_a_query_stops_where_ids_run_out_while_it_runs_and_goes_on_later(server:
         one.latestOffset(end, ALL)
     assert pending_count(client) == 3
     client.delete(DEAD)
-    assert drain(reader(server, **LETTERS), at=end) == []
+    assert drain(reader(server, **LETTERS), start=end) == []
     assert (pending_count(client), client.xlen(DEAD)) == (0, 1)
 
 

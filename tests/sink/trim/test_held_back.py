@@ -212,7 +212,7 @@ def test_the_batch_of_a_query_that_was_killed_is_still_there(
         if "noAck" in mode:  # at-most-once gives its batch up, but the tasks of a living one read it
             again = reader(server, streams="out", **mode)
             assert read(again, end, after) == list(range(300, 400))
-            assert drain(again, at=after) == [[400]]
+            assert drain(again, start=after) == [[400]]
         else:
             assert read(one, end, after) == list(range(300, 400))
     finally:

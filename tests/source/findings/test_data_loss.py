@@ -28,7 +28,7 @@ def test_a_destroyed_group_is_made_again_at_the_checkpoint(
     with pytest.raises(GroupMissingError, match="no longer has group 'g'"):
         reader(server).latestOffset(end, ALL)
     with caplog.at_level(logging.WARNING, "spark_streams.source"):
-        assert drain(reader(server, **LENIENT), at=end) == [list(range(8, 20))]
+        assert drain(reader(server, **LENIENT), start=end) == [list(range(8, 20))]
     assert "no longer has group 'g'. The query creates the group at the checkpoint" in caplog.text
     assert pending_count(client) == 0
 
@@ -52,7 +52,7 @@ def test_a_group_that_is_gone_amid_a_batch_is_made_by_the_command_that_the_error
     carry_out(server, str(raised.value))
     last = reader(server, **options)
     found = read(last, start, end)
-    found += [n for batch in drain(last, at=end) for n in batch]
+    found += [n for batch in drain(last, start=end) for n in batch]
     found += [int(fields["n"]) for _, fields in client.xrange("dead")]
     assert sorted(found) == list(range(20))
     assert pending_count(client) == 0
@@ -73,7 +73,7 @@ def test_a_group_that_is_gone_has_lost_what_its_stream_has_lost(server: Server, 
         client.xtrim("s", minid=ids[8 if what == "trimmed to the checkpoint" else 11], approximate=False)
     lost = {"trimmed above it": 3, "begun anew": 12}.get(what, 0)
     rest = [20, 21] if what == "begun anew" else list(range(8 + lost, 20))
-    assert drain(one, at=end) == [rest]
+    assert drain(one, start=end) == [rest]
     assert one.reportLatestOffset().get("lost", {}) == ({"s": lost} if lost else {})
     assert pending_count(client) == 0
 
@@ -92,7 +92,7 @@ def test_a_stream_that_was_flushed_and_begun_again_is_read_from_its_start(server
     assert read(reader(server, **LENIENT), end, more) == [100]  # and so after a crash
     again = reader(server, **LENIENT)
     add(client, 2, first=101)
-    assert drain(again, at=more) == [[101, 102]]
+    assert drain(again, start=more) == [[101, 102]]
 
 
 def test_what_a_stream_that_was_begun_again_has_lost_unread_is_counted(server: Server, client: redis.Redis) -> None:
@@ -145,7 +145,7 @@ def test_a_group_that_was_made_anew_ahead_of_what_it_has_yet_to_read_stops_a_str
         again.initialOffset()
         with pytest.raises(GroupMissingError, match="stream 'b' at .* no longer has group 'g'"):
             again.latestOffset(at, ALL)
-    assert drain(reader(server, **options, **LENIENT), at=at) == [[10, 11, 12]]
+    assert drain(reader(server, **options, **LENIENT), start=at) == [[10, 11, 12]]
 
 
 def test_a_stream_that_was_made_anew_with_lower_ids_and_emptied_stops_a_strict_query(
@@ -177,7 +177,7 @@ def test_a_consumer_that_read_all_there_was_and_left_is_no_group_made_anew(serve
     client.xack("s", "g", *[entry for entry, _ in entries])
     client.xgroup_delconsumer("s", "g", "bob")
     add(client, 2, first=3)
-    assert drain(reader(server), at=at) == [[3, 4]]
+    assert drain(reader(server), start=at) == [[3, 4]]
 
 
 def test_a_key_of_another_type_is_an_error_either_way(server: Server, client: redis.Redis) -> None:
@@ -197,11 +197,11 @@ def test_entries_trimmed_before_they_were_read_are_counted_once(server: Server, 
     at = one.latestOffset(start, ReadMaxRows(10))
     client.xtrim("s", maxlen=50, approximate=False)
     client.xtrim("s", maxlen=40, approximate=False)
-    found = drain(one, 15, at=at)
+    found = drain(one, 15, start=at)
     assert [n for batch in found for n in batch] == list(range(60, 100))
     assert one.reportLatestOffset()["lost"] == {"s": 50}
     client.xtrim("s", maxlen=0, approximate=False)
-    assert [n for batch in drain(one, at=at) for n in batch] == []
+    assert [n for batch in drain(one, start=at) for n in batch] == []
 
 
 def test_entries_deleted_while_pending_are_counted_when_their_batch_is_settled(
@@ -256,7 +256,7 @@ def test_a_stream_that_vanishes_at_any_round_trip_takes_only_itself(
         send(self, data)
 
     monkeypatch.setattr(Connection, "send", vanishing)
-    found = [n for batch in drain(one, 8, at=at) for n in batch]
+    found = [n for batch in drain(one, 8, start=at) for n in batch]
     assert trips >= trip
     assert [n for n in first + found if n < 100] == list(range(10))
     assert len(set(first + found)) == len(first + found)
@@ -272,7 +272,7 @@ def test_a_task_that_goes_on_after_its_batch_is_committed_counts_nothing(server:
     client.xtrim("s", maxlen=0, approximate=False)
     client.hset("rstream:notes:{s}:g:spark", f"{end['token']} lost 0-0/", 5)
     again = reader(server, **LENIENT)
-    assert drain(again, at=end) == []
+    assert drain(again, start=end) == []
     assert again.reportLatestOffset().get("lost", {}) == {}
     assert not client.exists("rstream:notes:{s}:g:spark")
 
@@ -288,7 +288,7 @@ def test_losses_of_a_batch_that_is_read_again_in_other_runs_are_counted_once(
     read(crashed, start, end)
     again = reader(server, **LENIENT)
     assert read(again, start, end) == [n for n in range(20) if n not in (3, 7, 11, 15)]
-    assert drain(again, at=end) == [[]]  # the checkpoint remembers them
+    assert drain(again, start=end) == [[]]  # the checkpoint remembers them
     assert again.reportLatestOffset()["lost"] == {"s": 4}
 
 
@@ -303,7 +303,7 @@ def test_a_stream_whose_last_entries_were_deleted_unread_does_not_end_an_availab
     add(client, 3, "b", first=10)
     one = reader(server, **options)
     one.prepareForTriggerAvailableNow()
-    assert sorted(n for batch in drain(one, most=1) for n in batch) == [0, 10, 11, 12]
+    assert sorted(n for batch in drain(one, limit=1) for n in batch) == [0, 10, 11, 12]
 
 
 def test_a_stream_that_vanished_unread_while_the_query_was_down_is_named(server: Server, client: redis.Redis) -> None:
@@ -337,7 +337,7 @@ def test_a_stream_that_was_left_out_for_a_while_goes_on_where_it_began(
     end = one.latestOffset(start, ALL)
     assert read(one, start, end) == [10]
     add(client, 1, "b", first=2)
-    assert drain(reader(server, streams="a,b", **given), at=end) == [[2]]
+    assert drain(reader(server, streams="a,b", **given), start=end) == [[2]]
 
 
 def test_a_stream_of_the_pattern_that_vanishes_with_unread_entries_is_named(

@@ -22,7 +22,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
 def begun(one: StreamReader) -> list[list[int]]:
     """The batches of a query without a checkpoint, and of two idle triggers behind them."""
     at = one.initialOffset()
-    batches = drain(one, at=at)
+    batches = drain(one, start=at)
     if not batches:
         assert [one.latestOffset(at, ALL) for _ in range(2)] == [at, at]
     return batches
@@ -108,7 +108,7 @@ def test_a_query_with_a_checkpoint_is_told_nothing(
     read(one, at, end)
     again = reader(server)
     again.initialOffset()  # Spark asks for it in every run (S2)
-    assert drain(again, at=end) == []
+    assert drain(again, start=end) == []
     assert told(warnings) == []
 
 

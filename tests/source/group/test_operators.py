@@ -360,7 +360,7 @@ def test_where_a_query_has_begun_is_not_taken_for_what_it_has_committed(
     end = one.latestOffset(one.initialOffset(), ALL)
     assert read(one, one.initialOffset(), end) == list(range(5))
     add(client, 5, "t", first=10)
-    assert drain(reader(server, streams="s,t", **begins), at=end) == [list(range(10, 15))]
+    assert drain(reader(server, streams="s,t", **begins), start=end) == [list(range(10, 15))]
 
 
 @pytest.mark.parametrize("running", [True, False])
@@ -430,7 +430,7 @@ def test_an_empty_server_counts_what_the_checkpoint_knows_to_be_unread(server: S
     with pytest.raises(DataLossError, match="stream 's' at .* is missing"):
         reader(server).latestOffset(log[2], TEN)
     lenient = reader(server, **LENIENT)
-    assert drain(lenient, at=log[2]) == [[]]  # the checkpoint remembers it
+    assert drain(lenient, start=log[2]) == [[]]  # the checkpoint remembers it
     assert lost(lenient) == 30
 
 
@@ -571,7 +571,7 @@ def test_an_older_checkpoint_whose_group_was_set_back_reads_once_more_what_lies_
     older = one.latestOffset(at, ALL)
     assert read(one, at, older) == [0, 1, 2]
     add(client, 3, first=3)
-    assert drain(one, at=older) == [[3, 4, 5]]
+    assert drain(one, start=older) == [[3, 4, 5]]
     with pytest.raises(DataLossError, match="an older copy of the checkpoint") as raised:
         reader(server).latestOffset(older, ALL)
     stop_all()
@@ -580,7 +580,7 @@ def test_an_older_checkpoint_whose_group_was_set_back_reads_once_more_what_lies_
     again = reader(server)
     end = again.latestOffset(older, ALL)
     assert read(again, older, end) == [3, 4, 5, 6]
-    assert drain(reader(server), at=end) == []
+    assert drain(reader(server), start=end) == []
     assert pending_count(client) == 0
 
 
@@ -592,7 +592,7 @@ def test_what_is_handed_to_a_query_that_has_just_begun_is_read(server: Server, c
     one = reader(server)
     at = one.initialOffset()
     client.xclaim("s", "g", "spark", 0, [entry for entry, _ in entries[:3]])
-    assert sorted(n for batch in drain(one, at=at) for n in batch) == [0, 1, 2, 5, 6, 7]
+    assert sorted(n for batch in drain(one, start=at) for n in batch) == [0, 1, 2, 5, 6, 7]
     assert pending_count(client) == 2
 
 
@@ -610,7 +610,7 @@ def test_a_stream_that_was_left_out_before_the_first_batch_is_taken_in_again(
     end = one.latestOffset(start, ALL)
     assert read(one, start, end) == [10, 11]
     add(client, 2, first=3)
-    assert drain(reader(server, streams="s,t", **latest), at=end) == [[3, 4]]
+    assert drain(reader(server, streams="s,t", **latest), start=end) == [[3, 4]]
 
 
 @pytest.mark.parametrize("then", [{}, {"noAck": "true"}], ids=str)
@@ -623,7 +623,7 @@ def test_what_an_older_copy_of_a_checkpoint_with_no_ack_has_reserved_is_not_read
     newer = batches(reader(server, limits=NEVER_AHEAD, **then), 2, log[2])
     older = reader(server, limits=NEVER_AHEAD)
     assert older.latestOffset(log[1], TEN) != log[1]
-    assert drain(reader(server), at=newer[2]) == []
+    assert drain(reader(server), start=newer[2]) == []
     assert pending_count(client) == 0
 
 
@@ -669,7 +669,7 @@ def test_claimed_entries_above_a_group_that_is_set_back_are_read_once(server: Se
     client.xgroup_delconsumer("s", "g", "bob")
     client.xgroup_setid("s", "g", ids[4])
     last = reader(server, limits=NEVER_AHEAD, **claiming)
-    assert [n for batch in drain(last, at=end) for n in batch] == [5, 6, 7, 8, 9]
+    assert [n for batch in drain(last, start=end) for n in batch] == [5, 6, 7, 8, 9]
     assert pending_count(client) == 0
 
 
@@ -706,7 +706,7 @@ def test_what_is_handed_to_a_query_that_was_killed_in_its_first_batch_is_read(
     end = one.latestOffset(start, ALL)
     assert read(one, start, end) == [5, 6, 7]
     client.xclaim("s", "g", "spark", 0, [entry for entry, _ in entries[:3]])
-    assert drain(reader(server), at=end) == [[0, 1, 2]]
+    assert drain(reader(server), start=end) == [[0, 1, 2]]
     assert pending_count(client) == 2
 
 
@@ -726,5 +726,5 @@ def test_what_a_server_that_came_back_has_lost_unread_is_counted_though_others_h
         time.sleep(0.002)  # ids go on
         add(client, 5, first=100)
         assert read(one, end, more) == []
-        assert [n for batch in drain(one, at=more) for n in batch] == list(range(100, 105))
+        assert [n for batch in drain(one, start=more) for n in batch] == list(range(100, 105))
         assert lost(one) == 30

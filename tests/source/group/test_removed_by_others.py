@@ -122,7 +122,7 @@ def test_a_query_that_is_set_back_is_told_what_is_gone(
     with pytest.raises(DataLossError, match=r"150 entries above|150 .*were trimmed or deleted before group 'g' read"):
         reader(server, **options).latestOffset(early, ALL)
     lenient = reader(server, **options, failOnDataLoss="false")
-    assert drain(lenient, at=early) == [list(range(250, 300))]
+    assert drain(lenient, start=early) == [list(range(250, 300))]
     assert lenient.batches.counters.lost == {"s": 150}
 
 

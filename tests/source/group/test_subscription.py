@@ -38,7 +38,7 @@ def test_a_stream_that_appears_while_the_query_runs_is_read_from_its_start(serve
     add(client, 3, "o:2", first=10)
     end = one.latestOffset(at, ALL)
     assert read(one, at, end) == [10, 11, 12]
-    assert drain(one, at=end) == []
+    assert drain(one, start=end) == []
     assert pending_count(client, "o:2") == 0
 
 
@@ -51,7 +51,7 @@ def test_a_stream_that_appeared_while_the_query_was_down_is_read_from_its_start(
     add(client, 2, "o:2", first=10)
     again = reader(server, streamsPattern="o:*", startingOffsets="latest")
     again.initialOffset()  # Spark asks for it in every run (S2), and does not use it
-    assert drain(again, at=at) == [[10, 11]]
+    assert drain(again, start=at) == [[10, 11]]
 
 
 def test_no_stream_at_first(server: Server, client: redis.Redis) -> None:
@@ -60,7 +60,7 @@ def test_no_stream_at_first(server: Server, client: redis.Redis) -> None:
     assert at["streams"] == {}
     assert one.latestOffset(at, ALL) == at
     add(client, 2, "o:1")
-    assert drain(one, at=at) == [[0, 1]]
+    assert drain(one, start=at) == [[0, 1]]
 
 
 def test_a_stream_that_vanishes_stops_the_query_or_is_counted(server: Server, client: redis.Redis) -> None:
@@ -79,7 +79,7 @@ def test_a_stream_that_vanishes_stops_the_query_or_is_counted(server: Server, cl
     assert lenient.latestOffset(without, ALL) == without
     add(client, 2, "o:2", first=20)
     add(client, 1, "o:1", first=30)
-    assert sorted(drain(lenient, at=without)[0]) == [20, 21, 30]
+    assert sorted(drain(lenient, start=without)[0]) == [20, 21, 30]
 
 
 def test_a_stream_that_vanishes_and_is_there_again_at_the_next_look_is_counted(
@@ -92,7 +92,7 @@ def test_a_stream_that_vanishes_and_is_there_again_at_the_next_look_is_counted(
     assert read(one, at, end) == list(range(8))
     client.delete("o:1")
     add(client, 2, "o:1", first=20)
-    assert drain(one, at=end) == [[20, 21]]
+    assert drain(one, start=end) == [[20, 21]]
     assert one.reportLatestOffset()["lost"] == {"o:1": 12}
 
 
@@ -128,7 +128,7 @@ def test_a_stream_may_vanish_at_any_step_of_a_batch(server: Server, client: redi
     assert read(one, end, after) == ([] if when == "at an idle tick" else [3])
     reached("committed")
     add(client, 1, "o:1", first=4)
-    assert drain(one, at=after) == [[4]]
+    assert drain(one, start=after) == [[4]]
     assert pending_count(client, "o:1") == 0
 
 
@@ -150,7 +150,7 @@ def test_a_stream_that_vanished_while_the_query_was_down_takes_only_its_own(
     client.delete("o:2")
     again = reader(server, **options)
     assert read(again, at, end) == [0, 1, 2]
-    assert drain(again, at=end) == [[]]  # the checkpoint remembers them
+    assert drain(again, start=end) == [[]]  # the checkpoint remembers them
     assert again.reportLatestOffset()["lost"] == {"o:2": 4}
     assert pending_count(client, "o:1") == 0
 
@@ -161,7 +161,7 @@ def test_available_now_reads_the_streams_that_were_there_when_it_began(server: S
     one.prepareForTriggerAvailableNow()
     at = one.initialOffset()
     add(client, 3, "o:2", first=10)
-    assert drain(one, at=at) == [[0, 1, 2]]
+    assert drain(one, start=at) == [[0, 1, 2]]
 
 
 def test_the_dead_letter_stream_is_not_read(server: Server, client: redis.Redis) -> None:

@@ -440,5 +440,5 @@ def test_a_run_that_gives_no_ack_up_removes_the_last_notes_of_all_streams(server
     start = one.initialOffset()
     end = one.latestOffset(start, FIFTY)
     read(one, start, end)
-    assert drain(reader(server, streams="s,t"), at=end)
+    assert drain(reader(server, streams="s,t"), start=end)
     assert client.keys("rstream:notes:*") == []

@@ -146,7 +146,7 @@ def test_what_is_committed_is_deleted(server: Server, client: redis.Redis, mode:
     assert read(one, end, after) == list(range(130, 260))
     one.commit(after)
     assert ids_of(client) == ids[260:]
-    assert sum(map(len, drain(one, at=after))) == 240
+    assert sum(map(len, drain(one, start=after))) == 240
     assert client.xlen("s") == 0
     add(client, 20, first=500)
     assert client.xinfo_stream("s")["entries-added"] == 520

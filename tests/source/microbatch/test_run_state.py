@@ -70,7 +70,7 @@ def test_whatever_goes_wrong_leaves_nothing_known(
     second = one.latestOffset(first, ALL)
     assert [run.is_known for run in given] == [True, False]
     assert read(one, first, second) == list(range(10, 20))
-    assert drain(one, at=second) == []
+    assert drain(one, start=second) == []
     assert client.xpending("s", "g")["pending"] == 0
 
 
@@ -126,5 +126,5 @@ def test_a_commit_by_a_run_that_knows_nothing_leaves_what_was_handed_over(
     client.xclaim("s", "g", "spark", 0, [entry for entry, _ in bobs])
     monkeypatch.setattr(one.batches, "_run", known(one).unknown())
     one.commit(end)
-    found += [n for batch in drain(one, at=end) for n in batch]
+    found += [n for batch in drain(one, start=end) for n in batch]
     assert sorted(found) == list(range(10))

@@ -139,7 +139,7 @@ def test_at_most_once_acknowledges_before_it_reads_and_gives_an_interrupted_batc
     assert read(one, start, end) == list(range(60))
     again = reader(server, delivery="at-most-once")
     assert read(again, start, end) == []
-    assert drain(again, at=end) == [list(range(60, 100))]
+    assert drain(again, start=end) == [list(range(60, 100))]
 
 
 def test_at_most_once_reads_its_own_share_of_a_range(
@@ -176,7 +176,7 @@ def test_what_at_most_once_reserved_before_a_crash_and_no_offset_names_is_read(
     crashed = reader(server, delivery="at-most-once")
     start = crashed.initialOffset()
     crashed.latestOffset(start, ALL)
-    assert drain(reader(server, delivery="at-most-once"), at=start) == [list(range(10))]
+    assert drain(reader(server, delivery="at-most-once"), start=start) == [list(range(10))]
 
 
 @pytest.mark.parametrize("how", [lost, reply_lost])
@@ -232,10 +232,10 @@ def test_no_ack_leaves_nothing_pending_and_the_checkpoint_protects(server: Serve
     # Killed after the offset was logged: the same batch. Killed before that: none of it is passed over.
     again = reader(server, noAck="true")
     assert read(again, start, end) == held
-    assert drain(again, 70, at=end) == [list(range(70, 140)), list(range(140, 200))]
+    assert drain(again, 70, start=end) == [list(range(70, 140)), list(range(140, 200))]
     once_more = reader(server, noAck="true")
-    assert drain(once_more, 70, at=end) == [list(range(70, 140)), list(range(140, 200))]
-    assert drain(reader(server, noAck="true"), at=Offset.from_json(end).to_json())[0][0] == 70
+    assert drain(once_more, 70, start=end) == [list(range(70, 140)), list(range(140, 200))]
+    assert drain(reader(server, noAck="true"), start=Offset.from_json(end).to_json())[0][0] == 70
 
 
 def test_no_ack_is_refused_where_others_read_from_the_group(server: Server, client: redis.Redis) -> None:
@@ -288,7 +288,7 @@ def test_no_ack_that_is_turned_off_before_its_first_checkpoint_starts_at_the_sam
     assert drain(again, 20) == [list(range(20)), list(range(20, 30))]
     assert pending_count(client) == 0
     add(client, 1, first=30)
-    assert drain(again, at=again.initialOffset()) == [[30]]
+    assert drain(again, start=again.initialOffset()) == [[30]]
     assert client.keys("rstream:start*") == []
 
 
@@ -304,7 +304,7 @@ def test_no_ack_killed_before_a_checkpoint_knows_a_new_stream_starts_it_at_the_s
     end = one.latestOffset(one.initialOffset(), ALL)
     add(client, 5, "b", first=100)
     reader(server, limits=LOOK_EACH_TIME, noAck="true", **after).latestOffset(end, ALL)
-    assert drain(reader(server, limits=LOOK_EACH_TIME, noAck="true", **after), at=end) == [list(range(100, 105))]
+    assert drain(reader(server, limits=LOOK_EACH_TIME, noAck="true", **after), start=end) == [list(range(100, 105))]
     assert client.keys("rstream:start*") == []
 
 

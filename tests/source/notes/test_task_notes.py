@@ -84,7 +84,7 @@ def test_notes_that_are_gone_end_the_query_before_anything_is_acknowledged(
     assert pending_count(client) == 20
     assert not client.exists("dead")
     lenient = reader(server, failOnDataLoss="false", **LETTERS)
-    assert drain(lenient, at=end) == [[]]  # the checkpoint remembers what is lost
+    assert drain(lenient, start=end) == [[]]  # the checkpoint remembers what is lost
     letters = client.xlen("dead")
     assert lenient.reportLatestOffset()["lost"] == {"s": 1}, "their number is not known"
     assert letters == {1: 3, 2: 0}[tasks]
@@ -140,7 +140,7 @@ def test_a_checkpoint_that_is_set_back_misses_no_notes(server: Server, client: r
     client.xgroup_setid("t", "g", "0")
     client.delete("rstream:committed:{s}:g:spark", "rstream:committed:{t}:g:spark")
     again = reader(server, streams="s,t", **LETTERS)
-    assert [n for batch in drain(again, at=first) for n in batch] == [0, 1, 2, 3, 4] * 2
+    assert [n for batch in drain(again, start=first) for n in batch] == [0, 1, 2, 3, 4] * 2
     assert client.xlen("dead") == 3
 
 
@@ -245,7 +245,7 @@ def test_a_crash_leaves_one_letter_for_each(server: Server, client: redis.Redis,
     again = reader(server, entriesPerPartition="7", **LETTERS)
     if when == "after reading":
         assert read(again, start, end) == [n for n in range(60) if n % 3]
-    assert drain(again, at=end) == []
+    assert drain(again, start=end) == []
     letters = client.xrange("dead")
     assert sorted(fields["n"] for _, fields in letters) == sorted(f"bad {n}" for n in range(0, 60, 3))
     assert pending_count(client) == 0
@@ -276,7 +276,7 @@ def test_a_crash_between_two_pages_of_letters(
         with pytest.raises(KeyboardInterrupt):
             one.latestOffset(end, ALL)
     assert 0 < client.xlen("dead") < 600
-    assert drain(reader(server, **LETTERS), at=end) == []
+    assert drain(reader(server, **LETTERS), start=end) == []
     assert sorted(int(fields["n"][70:]) for _, fields in client.xrange("dead")) == list(range(600))
     assert pending_count(client) == 0
 
@@ -309,7 +309,7 @@ def test_letters_that_cannot_be_written_stop_the_query_and_nothing_is_acknowledg
         one.latestOffset(end, ALL)
     assert pending_count(client) == 3
     client.delete("dead")
-    assert drain(reader(server, **LETTERS), at=end) == []
+    assert drain(reader(server, **LETTERS), start=end) == []
     assert client.xlen("dead") == 1
 
 
@@ -323,7 +323,7 @@ def test_what_an_earlier_run_noted_of_a_batch_is_void(server: Server, client: re
     text = pa.schema([("n", pa.string())])
     again = reader(server, text, failOnDataLoss="false")
     assert sorted(row["n"] for row in rows(again, start, end)) == ["1", "2", "4", "5", "bad 0", "bad 3"]
-    assert drain(again, at=end) == []
+    assert drain(again, start=end) == []
     assert not client.exists("dead")
     assert not notes(client)
     assert pending_count(client) == 0
@@ -339,7 +339,7 @@ def test_letters_of_a_committed_batch_are_posted_whatever_the_mode_is_now(server
         reader(server).latestOffset(end, ALL)
     assert pending_count(client) == 6
     elsewhere = reader(server, maxDeliveries="3", deadLetterStream="dead")
-    assert drain(elsewhere, at=end) == []
+    assert drain(elsewhere, start=end) == []
     assert sorted(fields["n"] for _, fields in client.xrange("dead")) == ["bad 0", "bad 3"]
     assert pending_count(client) == 0
 
@@ -354,6 +354,6 @@ def test_letters_of_a_stream_that_the_query_has_only_claimed_from(server: Server
     end = one.latestOffset(start, ALL)
     assert end["streams"] == {}
     assert read(one, start, end) == [1, 2, 4, 5]
-    assert drain(one, at=end) == []
+    assert drain(one, start=end) == []
     assert sorted(fields["n"] for _, fields in client.xrange("dead")) == ["bad 0", "bad 3"]
     assert pending_count(client) == 0

@@ -96,7 +96,7 @@ def test_a_claimed_batch_is_the_same_after_a_crash(server: Server, client: redis
     assert sorted(held) == list(range(10))
     again = reader(server, claimIdle=IDLE)
     assert read(again, start, end) == held
-    assert drain(again, at=end) == [list(range(10, 20))]
+    assert drain(again, start=end) == [list(range(10, 20))]
     assert consumers(client) == {"bob": 0, "spark": 0}
 
 
@@ -111,7 +111,7 @@ def test_a_claim_that_was_not_logged_is_the_next_batch_of_this_query(
     again = reader(server)  # even if it does not claim any more
     end = again.latestOffset(start, ALL)
     assert read(again, start, end) == list(range(5))
-    assert drain(again, at=end) == []
+    assert drain(again, start=end) == []
     assert consumers(client) == {"bob": 0, "spark": 0}
 
 
@@ -225,7 +225,7 @@ def test_a_claim_is_settled_before_the_next_batch_is_logged(
     again = reader(server, claimIdle=IDLE)
     if not committed:
         assert read(again, first, second) == [2, 3]
-    assert drain(again, at=second) == []
+    assert drain(again, start=second) == []
     assert consumers(client) == {"bob": 0, "spark": 0}
 
 
@@ -269,7 +269,7 @@ def test_entries_that_were_deleted_before_they_could_be_claimed_are_an_error_onc
     at = strict.initialOffset()
     with pytest.raises(DataLossError, match="1 entry that other consumers of group 'g' had left"):
         strict.latestOffset(at, ALL)
-    assert drain(reader(server, claimIdle=IDLE), at=at) == [[9, 10, 11]]
+    assert drain(reader(server, claimIdle=IDLE), start=at) == [[9, 10, 11]]
     assert consumers(client) == {"bob": 0, "spark": 0}
 
 
@@ -279,7 +279,7 @@ def test_at_most_once_begins_with_what_a_claim_has_left(server: Server, client: 
     crashed = reader(server, claimIdle=IDLE)
     start = crashed.initialOffset()
     crashed.latestOffset(start, ALL)
-    assert drain(reader(server, delivery="at-most-once"), at=start) == [[0, 1, 2, 3, 4]]
+    assert drain(reader(server, delivery="at-most-once"), start=start) == [[0, 1, 2, 3, 4]]
     assert consumers(client) == {"bob": 0, "spark": 0}
 
 

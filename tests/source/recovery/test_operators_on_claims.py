@@ -82,7 +82,7 @@ def test_on_a_claim_that_is_in_no_offset_yet(server: Server, client: redis.Redis
     one.latestOffset(start, ALL)
     gone = lay_hand_on(client, hand, "~claim~")
     again = reader(server, **SOON)
-    found = [n for batch in drain(again, at=start) for n in batch]
+    found = [n for batch in drain(again, start=start) for n in batch]
     assert sorted(found) == list(range(gone, 12))
     assert lost(again) == 0
     assert consumers(client) == {"spark": 0, "bob": 0} | ({"ops": 2} if "CLAIM" in hand else {})
@@ -165,7 +165,7 @@ def test_what_another_query_takes_over_of_a_claim_is_not_missed(server: Server, 
     let_idle(client)
     other = reader(server, **IDLE, consumer="other")
     assert sorted(n for batch in drain(other) for n in batch) == list(range(12))
-    assert drain(reader(server, **IDLE), at=start) == []
+    assert drain(reader(server, **IDLE), start=start) == []
 
 
 # -- pieces ---------------------------------------------------------------------------------------------------------
@@ -195,7 +195,7 @@ def test_on_a_piece_that_waits(
             ):
                 one.latestOffset(offsets[-1], ALL)
     lenient = reader(server, **LETTERS, **LENIENT)
-    assert [n for batch in drain(lenient, at=offsets[-1]) for n in batch] == list(range(8 + gone, 64))
+    assert [n for batch in drain(lenient, start=offsets[-1]) for n in batch] == list(range(8 + gone, 64))
     assert lost(lenient) == gone
     assert consumers(client) == {"spark": 0} | ({"ops": 2} if "CLAIM" in hand else {})
 
@@ -220,7 +220,7 @@ def test_on_a_piece_that_is_the_batch(
             read(one, *offsets[-2:])
         one = reader(server, **LETTERS, **LENIENT)
     rows = read(one, *offsets[-2:])
-    rows += [n for batch in drain(one, at=offsets[-1]) for n in batch]
+    rows += [n for batch in drain(one, start=offsets[-1]) for n in batch]
     assert sorted(rows) == list(range(gone, 64))
     assert lost(one) == gone
     assert consumers(client) == {"spark": 0} | ({"ops": 2} if "CLAIM" in hand else {})
@@ -233,7 +233,7 @@ def test_on_a_piece_that_is_read(server: Server, client: redis.Redis, hand: str)
     offsets.append(one.latestOffset(offsets[-1], ALL))
     rows = read(one, *offsets[-2:])
     lay_hand_on(client, hand, "~held~")
-    rows += [n for batch in drain(one, at=offsets[-1]) for n in batch]
+    rows += [n for batch in drain(one, start=offsets[-1]) for n in batch]
     assert rows == list(range(64))
     assert consumers(client) == {"spark": 0} | ({"ops": 2} if "CLAIM" in hand else {})
 
@@ -253,7 +253,7 @@ def test_what_another_query_takes_over_of_pieces_is_reported(server: Server, cli
     with pytest.raises(DataLossError, match=r"64 entries of a batch that killed the query are no longer pending"):
         reader(server, **LETTERS).latestOffset(offsets[-1], ALL)
     lenient = reader(server, **LETTERS, **LENIENT)
-    assert drain(lenient, at=offsets[-1]) == [[64, 65, 66]]
+    assert drain(lenient, start=offsets[-1]) == [[64, 65, 66]]
     assert lost(lenient) == 64
 
 
@@ -264,5 +264,5 @@ def test_what_is_handed_to_pieces_and_claims_is_read(server: Server, client: red
     piece = max(name for name in consumers(client) if "~held~" in name)
     client.xclaim("s", "g", piece, 0, [entry for entry, _ in entries[:2]])
     client.xclaim("s", "g", "spark~claim~0123456789ab", 0, [entry for entry, _ in entries[2:]])
-    assert [n for batch in drain(reader(server, **LETTERS), at=offsets[-1]) for n in batch] == list(range(68))
+    assert [n for batch in drain(reader(server, **LETTERS), start=offsets[-1]) for n in batch] == list(range(68))
     assert consumers(client) == {"spark": 0, "ops": 0}

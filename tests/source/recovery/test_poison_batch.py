@@ -208,7 +208,7 @@ def test_a_committed_piece_whose_settling_a_crash_cut_off_is_not_read_again(
     offsets.append(one.latestOffset(offsets[-1], ALL))
     again = reader(server, **LETTERS)
     assert read(again, *offsets[-2:]) == [2, 3]
-    assert [n for batch in drain(again, at=offsets[-1]) for n in batch] == list(range(4, 32))
+    assert [n for batch in drain(again, start=offsets[-1]) for n in batch] == list(range(4, 32))
 
 
 @pytest.mark.parametrize("options", [{}, {"delivery": "at-most-once"}], ids=str)
@@ -219,7 +219,7 @@ def test_the_pieces_of_a_cut_batch_are_read_without_a_limit_too(
     again = reader(server, **options)
     assert read(again, *offsets) == []
     add(client, 3, first=32)
-    assert drain(again, at=offsets[-1]) == [[n, n + 1] for n in range(0, 32, 2)] + [[32, 33, 34]]
+    assert drain(again, start=offsets[-1]) == [[n, n + 1] for n in range(0, 32, 2)] + [[32, 33, 34]]
     assert consumers(client) == {"spark": 0}
 
 
@@ -232,7 +232,7 @@ def test_a_piece_that_died_is_read_without_a_limit_too(server: Server, client: r
     one = reader(server, **LETTERS)
     assert read(one, *offsets[-2:]) == []  # cut once more
     add(client, 3, first=32)
-    assert sorted(n for batch in drain(reader(server), at=offsets[-1]) for n in batch) == list(range(35))
+    assert sorted(n for batch in drain(reader(server), start=offsets[-1]) for n in batch) == list(range(35))
     assert consumers(client) == {"spark": 0}
 
 
@@ -257,7 +257,7 @@ def test_entries_that_were_deleted_before_their_batch_is_cut_are_counted_once(
     read(reader(server, **lenient), start, end)
     again = reader(server, **lenient)
     assert read(again, start, end) == []
-    assert [n for batch in drain(again, at=end) for n in batch] == [n for n in range(1, 32) if n not in (10, 11, 12)]
+    assert [n for batch in drain(again, start=end) for n in batch] == [n for n in range(1, 32) if n not in (10, 11, 12)]
     assert again.reportLatestOffset()["lost"] == {"s": 4}
 
 
@@ -277,7 +277,7 @@ def test_entries_that_were_deleted_before_their_batch_is_cut_are_an_error_once(
         reader(server, **LETTERS).partitions(start, end)
     again = reader(server, **LETTERS)
     assert read(again, start, end) == []
-    assert [n for batch in drain(again, at=end) for n in batch] == [n for n in range(32) if n not in (10, 11, 12)]
+    assert [n for batch in drain(again, start=end) for n in batch] == [n for n in range(32) if n not in (10, 11, 12)]
 
 
 @pytest.mark.parametrize("is_allowed", [False, True], ids=["strict", "lenient"])

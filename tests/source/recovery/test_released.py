@@ -92,7 +92,7 @@ def test_a_batch_with_released_entries_is_the_same_after_a_crash(
     assert sorted(held) == list(range(7))
     again = reader(server)
     assert read(again, start, end) == held
-    assert drain(again, at=end) == [[7, 8, 9]]
+    assert drain(again, start=end) == [[7, 8, 9]]
     assert consumers(client) == {"bob": 0, "spark": 0}
 
 
@@ -101,7 +101,7 @@ def test_what_was_taken_and_not_logged_is_the_next_batch(server: Server, client:
     crashed = reader(server)
     start = begin(crashed)
     crashed.latestOffset(start, ReadMaxRows(4))
-    assert drain(reader(server), at=start) == [[*range(10)]]
+    assert drain(reader(server), start=start) == [[*range(10)]]
     assert pending_count(client) == 0
 
 
@@ -191,7 +191,7 @@ def test_a_fatal_entry_without_a_dead_letter_stream_stays_pending_and_is_named_o
     assert len(said) == 2  # one for each page
     assert "no deadLetterStream. They stay pending" in said[0]
     assert pending_count(client) == 3
-    assert drain(reader(server, **LETTERS), at=at) == []
+    assert drain(reader(server, **LETTERS), start=at) == []
     assert client.xlen("dead") == 2
 
 
@@ -237,7 +237,7 @@ def test_released_entries_that_were_deleted_are_an_error_once_or_counted(
     at = begin(strict)
     with pytest.raises(DataLossError, match="1 entry that other consumers of group 'g' had left pending or released"):
         strict.latestOffset(at, ALL)
-    assert drain(reader(server), at=at) == [[1, 2, 3, *range(4, 10)]]
+    assert drain(reader(server), start=at) == [[1, 2, 3, *range(4, 10)]]
     release_again = add(client, 2, first=10)
     client.xreadgroup("g", "bob", {"s": ">"})
     release(client, *release_again)
