@@ -23,7 +23,7 @@ UNREADABLE = 1_000  # every such one
 LETTERS = {"mode": "DEADLETTER", "deadLetterStream": "s:dead"}
 
 
-def test_by_py_files_everything_is_carried_once_and_letters_come_back(
+def test_by_py_files_each_entry_is_carried_once_and_dead_letters_return(
     cluster: Cluster, pythons: Pythons, both_servers: list[Server], tmp_path: Path
 ) -> None:
     """Executors have pyarrow, numpy, redis and hiredis. On both servers in one application."""
@@ -36,14 +36,14 @@ def test_by_py_files_everything_is_carried_once_and_letters_come_back(
     assert all(package.endswith("spark_streams.zip/spark_streams") for _, package in tasks)
     for server in both_servers:
         assert carried(server) == [number for number in range(MANY) if number % UNREADABLE]
-        send_letters_back(server, tmp_path)
+        redrive_dead_letters(server, tmp_path)
     Carrying(cluster, tmp_path, both_servers, pythons.bare, by_zip, batch=20_000, options=LETTERS).finish()
     for server in both_servers:
         assert carried(server) == list(range(MANY))
         assert pending(server) == 0
 
 
-def send_letters_back(server: Server, folder: Path) -> None:
+def redrive_dead_letters(server: Server, folder: Path) -> None:
     words = [sys.executable, str(ROOT / "jobs" / "reprocess_dead_letters.py"), "--summary", str(folder / "sent.json")]
     for setting in (f"url={server.url}", "letters.stream=s:dead", "redrive.transform=tests.cluster.repairs:mended"):
         words += ["--set", setting]

@@ -26,7 +26,7 @@ def dead(server: Server, *arguments: str, given: str | None = None, apart: bool 
     )
 
 
-def test_list_knows_which_streams_hold_letters_and_counts_them_by_kind(server: Server) -> None:
+def test_list_knows_which_streams_hold_dead_letters_and_counts_them_by_kind(server: Server) -> None:
     assert dead(server, "list").output == "none\n"
     ids = fill(server, 90)
     with server.client() as client:
@@ -44,7 +44,7 @@ def test_list_knows_which_streams_hold_letters_and_counts_them_by_kind(server: S
     assert shown.splitlines()[1].split()[:4] == ["decode", "read", "s", "1"]
 
 
-def test_list_names_only_streams_that_hold_letters(server: Server) -> None:
+def test_list_names_only_streams_that_hold_dead_letters(server: Server) -> None:
     """A letter at either end; a field that is called like one of the envelope makes none."""
     fill(server, 2, into="letters first")
     with server.client() as client:
@@ -61,7 +61,7 @@ def test_list_names_only_streams_that_hold_letters(server: Server) -> None:
     assert [one["stream"] for one in listed] == ["letters behind", "letters first", "of another writer"]
 
 
-def test_show_and_export_tell_everything_of_a_letter(server: Server, tmp_path: Path) -> None:
+def test_show_and_export_tell_everything_of_a_dead_letter(server: Server, tmp_path: Path) -> None:
     with server.client() as client:
         entry = [b"n", b"1", b"n", b"\xff\x00", b"\xfe", "é\x1b[31m".encode()]
         told = {"stream": "s", "id": "1-0", "reason": "b\udcffd"}
@@ -124,7 +124,7 @@ def test_only_the_most_frequent_of_many_values_are_named(server: Server) -> None
     assert told.endswith("r9\\x1b (4) and 3 more\n")
 
 
-def test_a_stream_without_dead_letters_is_said_to_have_none(server: Server) -> None:
+def test_a_stream_without_dead_letters_is_reported(server: Server) -> None:
     with server.client() as client:
         client.xadd("s", {"n": 1})
     for asked in (["list", "s"], ["show", "s"], ["redrive", "s"]):
@@ -163,7 +163,7 @@ def test_redrive_says_what_it_would_do_and_what_it_did(server: Server) -> None:
     assert len(numbers(server, f"{DEAD}:parked")) == 40
 
 
-def test_redrive_says_which_letters_stay_because_they_name_no_stream_to_go_to(server: Server) -> None:
+def test_redrive_says_which_dead_letters_stay_because_they_name_no_stream_to_go_to(server: Server) -> None:
     fill(server, 3, stream="")
     fill(server, 2, stream=DEAD)
     stay = "5 stay: they name no target stream, or this one; name a target with --to"
@@ -175,7 +175,7 @@ def test_redrive_says_which_letters_stay_because_they_name_no_stream_to_go_to(se
     assert "stay" not in dead(server, "redrive", DEAD, "--to", "s").stdout
 
 
-def test_purge_asks_and_deletes_what_is_meant(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_purge_asks_and_deletes_the_selected_dead_letters(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(server, 90)
     with server.client() as client:
         client.xadd(DEAD, {"no": "letter"})

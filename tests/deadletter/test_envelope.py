@@ -19,7 +19,7 @@ from spark_streams.deadletter.envelope import (
 TOLD = {"stream": "s", "id": "1-0", "group": "g", "reason": "decode", "first-failed": "t1", "last-failed": "t1"}
 
 
-def test_a_letter_is_the_entry_and_every_name_of_the_envelope_in_order() -> None:
+def test_a_dead_letter_is_the_entry_and_every_name_of_the_envelope_in_order() -> None:
     words = dead_letter_fields([b"n", b"\xff\r\n", b"", b""], TOLD)
     assert words[:4] == [b"n", b"\xff\r\n", b"", b""]
     assert tuple(words[4::2]) == FIELDS
@@ -28,9 +28,7 @@ def test_a_letter_is_the_entry_and_every_name_of_the_envelope_in_order() -> None
     assert envelope == {**dict.fromkeys(NAMES, ""), **TOLD, "redrives": "0"}
 
 
-def test_an_entry_that_was_sent_back_and_dies_again_remembers_when_it_failed_first_how_often_and_as_which_letter() -> (
-    None
-):
+def test_a_redriven_entry_that_dies_again_keeps_its_first_failure_its_deliveries_and_its_dead_letter_id() -> None:
     mark = Mark(2, "t0", "dead letters/5-1")
     words = dead_letter_fields([b"n", b"1", MARK, bytes(mark)], {**TOLD, "redrives": "0"})
     fields, envelope = open_envelope(words)
@@ -47,14 +45,14 @@ def test_a_field_that_only_looks_like_a_mark_is_the_users_own() -> None:
     assert open_envelope(dead_letter_fields(before, TOLD))[0] == before
 
 
-def test_a_letter_of_a_letter_is_opened_one_at_a_time() -> None:
+def test_a_dead_letter_of_a_dead_letter_is_opened_one_at_a_time() -> None:
     inner = dead_letter_fields([b"n", b"1"], TOLD)
     outer = dead_letter_fields(inner, {**TOLD, "stream": "dead"})
     fields, envelope = open_envelope(outer)
     assert (fields, envelope["stream"]) == (inner, "dead")
 
 
-def test_a_letter_that_becomes_a_letter_keeps_its_past() -> None:
+def test_a_dead_letter_that_becomes_a_dead_letter_keeps_its_past() -> None:
     """Somebody reads dead letters: how often they were sent back must not begin anew, or they go round for ever."""
     inner = dead_letter_fields([b"n", b"1", MARK, bytes(Mark(2, "t0", "dead/5-1"))], TOLD)
     outer = dead_letter_fields(inner, {**TOLD, "stream": "dead", "first-failed": "t2", "last-failed": "t2"})
@@ -85,11 +83,11 @@ def test_a_letter_that_becomes_a_letter_keeps_its_past() -> None:
         ([], False),
     ],
 )
-def test_a_letter_is_what_has_the_whole_envelope_behind_it(fields: list[bytes], is_one: bool) -> None:
+def test_a_dead_letter_is_what_has_the_whole_envelope_behind_it(fields: list[bytes], is_one: bool) -> None:
     assert is_dead_letter(fields) is is_one
 
 
-def test_an_envelope_of_another_writer_may_lack_names_and_what_is_no_letter_has_none() -> None:
+def test_an_envelope_of_another_writer_may_lack_names_and_what_is_no_dead_letter_has_none() -> None:
     assert open_envelope([b"n", b"1", b"dl.stream", b"s", b"dl.id", b"1-0"]) == (
         [b"n", b"1"],
         {"stream": "s", "id": "1-0"},
@@ -107,7 +105,7 @@ _names = st.one_of(st.sampled_from([*FIELDS, MARK, b"n", b""]), st.binary(max_si
 
 
 @given(st.lists(st.tuples(_names, st.binary(max_size=5)), max_size=6), st.binary(max_size=8))
-def test_whatever_the_fields_are_they_come_back(pairs: list[tuple[bytes, bytes]], where: bytes) -> None:
+def test_any_fields_are_restored(pairs: list[tuple[bytes, bytes]], where: bytes) -> None:
     words = [word for pair in pairs for word in pair]
     mark = Mark(1, "t", f"{where.decode('utf-8', 'surrogateescape')}/1-0")
     assert Mark.parse(bytes(mark)) == mark

@@ -44,7 +44,7 @@ def wait_for_entries(server: Server, count: int) -> None:
             time.sleep(0.002)
 
 
-def test_a_redrive_that_is_killed_and_run_again_moves_each_letter_once_under_the_first_ones_bound(
+def test_a_redrive_that_is_killed_and_run_again_moves_each_dead_letter_once_under_the_first_ones_bound(
     server: Server,
 ) -> None:
     ids = fill(server, LETTERS)
@@ -69,7 +69,7 @@ def test_a_redrive_that_is_killed_and_run_again_moves_each_letter_once_under_the
     assert numbers(server, DEAD) == list(range(LETTERS, LETTERS + 50))
 
 
-def test_two_redrives_at_once_move_each_letter_once(server: Server) -> None:
+def test_two_redrives_at_once_move_each_dead_letter_once(server: Server) -> None:
     """One is refused in one line, or finds nothing left."""
     fill(server, LETTERS)
     both = [start(server, "--rate", "4000") for _ in range(2)]
@@ -126,7 +126,9 @@ one.latestOffset(end, ALL)
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_driver_that_is_killed_around_the_letter_leaves_one_letter_for_each(server: Server, when: str) -> None:
+def test_a_driver_that_is_killed_around_the_dead_letter_leaves_one_dead_letter_for_each(
+    server: Server, when: str
+) -> None:
     """FailedEntry and XACK are one transaction: before it the entry is pending, after it it is dead."""
     with server.client() as client:
         for n in range(30):
@@ -170,7 +172,7 @@ def noted(server: Server, count: int) -> None:
 
 
 @pytest.mark.parametrize("direction", ["up", "down", "late"])
-def test_killed_at_any_command_of_posting_an_entry_is_acknowledged_where_its_letter_exists(
+def test_killed_at_any_command_of_posting_an_entry_is_acknowledged_where_its_dead_letter_exists(
     server: Server, direction: str
 ) -> None:
     """The connection ends before, within and behind each command, and nothing comes after it; then all starts again."""

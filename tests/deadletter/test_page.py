@@ -29,7 +29,7 @@ def page_of(entries: list[list[bytes]]) -> DeadLetterPage:
 
 
 @given(st.lists(st.one_of(_entry, _letter), max_size=12), st.integers(0, 400))
-def test_columns_and_single_letters_agree(entries: list[list[bytes]], more: int) -> None:
+def test_columns_and_single_dead_letters_agree(entries: list[list[bytes]], more: int) -> None:
     entries = entries + [dead_letter_fields([b"n", b"%d" % n], {"stream": "t", "id": "2-0"}) for n in range(more)]
     page = page_of(entries)
     assert page.count == len(entries)

@@ -16,7 +16,7 @@ from tools.servers.server import Server
 
 
 @pytest.mark.random
-def test_each_letter_exists_once_whatever_breaks_and_an_entry_is_acknowledged_where_it_does(
+def test_each_dead_letter_exists_once_whatever_breaks_and_an_entry_is_acknowledged_where_it_does(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for seed in seeds(25):

@@ -53,7 +53,7 @@ def test_a_good_cluster_is_ok_in_everything_and_says_it_once() -> None:
     ]  # fmt: skip
 
 
-def test_memory_is_checked_on_every_node_and_said_once_with_their_names() -> None:
+def test_memory_is_checked_on_every_node_and_reported_once_with_their_names() -> None:
     odd = node(("b", 1), maxmemory_policy="allkeys-lru")
     full = node(("a", 2), ("c", 1), used_memory=20 * MB)
     found = [one for one in judge(cluster(odd, full)) if one.about == "memory"]

@@ -168,7 +168,7 @@ def test_limits(config: dict[str, str], told: dict[str, Any], level: Level, word
     check(limits.check(facts(config, **told)), level, words)
 
 
-def test_what_may_not_be_asked_is_said_and_nothing_is_made_up() -> None:
+def test_missing_rights_are_reported_and_no_finding_is_invented() -> None:
     """A user without INFO and CONFIG: HELLO tells what the server is."""
     hello = {"server": "valkey", "version": "9.1.2", "mode": "standalone", "role": "replica"}
     found = judge(ServerFacts("redis://h", hello=hello, client={"user": "billing"}, refused=("INFO", "CONFIG")))

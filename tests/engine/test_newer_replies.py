@@ -353,7 +353,7 @@ def test_a_woken_reader_gets_all_there_is(engine_server: Server) -> None:
         ("SET s x", str(WRONGTYPE)),
     ],
 )
-def test_what_a_blocked_group_reader_is_told(engine_server: Server, ending: str, error: str) -> None:
+def test_errors_for_a_blocked_group_reader(engine_server: Server, ending: str, error: str) -> None:
     """From 7.2 on the command is tried again, and fails as it would have failed at once."""
     with wire(engine_server) as client, wire(engine_server) as reader:
         client.call("FLUSHALL")

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.spark
         changed_streams.flushed,
     ],
 )
-def test_what_is_gone_is_named_or_counted(scene: Scene, seed: int, change: Callable[[Scene], Outcome]) -> None:
+def test_lost_entries_are_named_or_counted(scene: Scene, seed: int, change: Callable[[Scene], Outcome]) -> None:
     """A strict query stops with a named error; a lenient one reads the rest, and its progress says how many went."""
     outcome = change(scene)
     assert outcome, f"RSTREAM_SEED={seed}\n{outcome}"

@@ -200,7 +200,7 @@ def test_the_entries_of_a_stream_are_rows_of_the_batch_that_had_them() -> None:
     assert rows_of_entries("out", [{**entries[0], "entry": "9-0"}], tried)[0].batch == -1
 
 
-def test_what_somebody_else_has_in_hand_may_come_or_not_but_not_twice() -> None:
+def test_entries_pending_for_others_may_arrive_or_not_but_not_twice() -> None:
     history = good()
     history.either = {history.rows[5].place}
     assert not check(history)
@@ -210,7 +210,7 @@ def test_what_somebody_else_has_in_hand_may_come_or_not_but_not_twice() -> None:
     assert not check(history)
 
 
-def test_a_good_entry_that_became_a_letter_is_buried() -> None:
+def test_a_good_entry_that_became_a_dead_letter_is_buried() -> None:
     history = good()
     place = history.rows.pop().place
     history.dead_letters = [place]
@@ -240,7 +240,7 @@ def test_a_loss_that_nobody_says_is_lost() -> None:
     assert outcome.report.lost == [("p", 4), ("p", 5)]
 
 
-def test_a_loss_that_is_said_is_to_be_counted_too() -> None:
+def test_a_reported_loss_must_be_counted_too() -> None:
     for strict, errors in ((True, ["[RSTREAM_DATA_LOSS] two"]), (False, [])):
         for counted, wrong in ((2, []), (1, ["lost entries in the progress: 1, expected 2"])):
             outcome, intervention = taken()

@@ -98,7 +98,7 @@ def test_claim_hands_over_without_counting_a_delivery(client: redis.Redis, order
     assert (rest["streams"][0]["entries"], len(held(client, "bob"))) == (2, 3)
 
 
-def test_claim_says_what_is_gone(client: redis.Redis, orders: list[str], said: Said) -> None:
+def test_claim_reports_deleted_entries(client: redis.Redis, orders: list[str], said: Said) -> None:
     if not counts_entries(client):
         # XCLAIM of Redis 6.2 does not tell deleted entries apart, so the command has nothing to report there.
         pytest.skip("Redis before 7.0 hands over what is gone, too")
@@ -150,7 +150,7 @@ def test_delete_of_a_group(client: redis.Redis, orders: list[str], said: Said) -
     assert sorted(client.keys("rstream:*")) == sorted(left)
 
 
-def test_what_is_left_of_a_group_that_is_gone_is_deleted(
+def test_keys_of_a_destroyed_group_are_deleted(
     client: redis.Redis, orders: list[str], said: Said, rstream: Rstream
 ) -> None:
     client.xgroup_destroy("orders", "g")
@@ -183,7 +183,7 @@ def test_keys_of_a_group_are_not_searched_for(
     assert client.keys("rstream:*") == []
 
 
-def test_entries_that_wait_for_another_try_stay_when_their_group_is_deleted(
+def test_entries_waiting_for_retry_stay_when_their_group_is_deleted(
     client: redis.Redis, orders: list[str], said: Said, rstream: Rstream
 ) -> None:
     first, second, other = (retry_stream("orders", group, n) for group, n in (("g", 1), ("g", 2), ("h", 1)))

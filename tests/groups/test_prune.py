@@ -63,7 +63,7 @@ def test_a_dry_run_for_people(client: redis.Redis, rstream: Rstream) -> None:
     assert groups(client) == ["nb-1"]
 
 
-def test_entries_that_wait_for_another_try_stay_and_are_named(client: redis.Redis, rstream: Rstream) -> None:
+def test_entries_waiting_for_retry_stay_and_are_named(client: redis.Redis, rstream: Rstream) -> None:
     abandoned(client)
     waiting = retry_stream("orders", "nb-1", 1)
     client.xadd(waiting, {"n": 1})

@@ -76,7 +76,7 @@ def test_a_source_a_sink_and_a_command(secured: tuple[Server, str], trusted: str
         ("?ssl_ca_certs={keys}/nowhere.pem", "No such file or directory; check that the files of ssl_ca_certs"),
     ],
 )
-def test_who_trusts_nobody_or_is_not_trusted_is_told_why(
+def test_a_failed_certificate_check_is_an_error_with_its_cause(
     secured: tuple[Server, str], keys: Path, parameters: str, said: str
 ) -> None:
     address = server_of({"url": secured[1] + parameters.format(keys=keys)}, "source")

@@ -85,7 +85,7 @@ def test_the_package_is_all_that_py_files_has_to_bring(
         assert client.xlen("flights:dead") == len(sample()) - departed
 
 
-def test_a_driver_without_what_the_jobs_need_is_told_in_one_line(tmp_path: Path) -> None:
+def test_a_driver_without_the_jobs_packages_fails_with_one_line(tmp_path: Path) -> None:
     """Spark's own Python comes with spark-submit, the package with --py-files."""
     python = bare_python(tmp_path / "env", (*NEEDED, "pyspark", "py4j"))
     environment = {**os.environ, "PYTHONPATH": str(package(tmp_path / "spark_streams.zip"))}

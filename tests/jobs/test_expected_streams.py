@@ -38,7 +38,7 @@ def test_each_stream_is_named_and_nothing_is_made(server: Server, client: redis.
     assert sorted(client.keys()) == ["orders", "retruns", "returns"]
 
 
-def test_nothing_is_said_of_streams_that_have_entries(server: Server, client: redis.Redis) -> None:
+def test_streams_with_entries_are_not_reported(server: Server, client: redis.Redis) -> None:
     client.xadd("orders", {"a": 1})
     assert note(server, streams=["orders"]) is None
     assert note(server, streamsPattern="ord*") is None

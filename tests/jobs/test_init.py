@@ -151,7 +151,7 @@ def test_a_job_that_there_is_not(command: str) -> None:
     assert "the names are load, etl" in rstream(command, "x").output
 
 
-def test_what_is_wrong_is_said_before_spark_starts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_errors_are_reported_before_spark_starts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("pyspark.sql.SparkSession.builder", None)
     (tmp_path / "etl.toml").write_text(sample_config("etl"))
     for words, message in (
@@ -165,7 +165,7 @@ def test_what_is_wrong_is_said_before_spark_starts(monkeypatch: pytest.MonkeyPat
         assert ended.output.startswith(message)
 
 
-def test_a_machine_without_java_is_told_so_by_both_ways(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_machine_without_java_is_reported_in_both_ways(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "etl.toml").write_text(sample_config("etl"))
     monkeypatch.setattr("spark_streams.jobs.command.has_java", lambda: False)
     ended = rstream("run", "etl", "--config", "etl.toml", "--submit")

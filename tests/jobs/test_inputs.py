@@ -11,7 +11,7 @@ from tests.deadletter.making import fill
 from tools.servers.server import Server
 
 
-def test_letters_do_not_wait_to_be_read(server: Server) -> None:
+def test_dead_letters_do_not_count_as_lag(server: Server) -> None:
     with server.client() as client:
         for n in range(7):
             client.xadd("flights:1", {"n": n})

@@ -165,7 +165,7 @@ def test_a_killed_load_goes_on_where_it_was(history: History) -> None:
     assert [key(row) for row in loaded] == [key(row) for row in flights]
 
 
-def test_a_killed_etl_leaves_each_row_and_each_letter_once(history: History) -> None:
+def test_a_killed_etl_leaves_each_row_and_each_dead_letter_once(history: History) -> None:
     flights = sample()
     departed = [row for row in flights if row["dep_time"] != "NA"]
     cancelled = [row for row in flights if row["dep_time"] == "NA"]
@@ -212,7 +212,7 @@ def test_a_killed_archive_has_each_entry_once_and_trims_nothing_else(history: Hi
 
 
 @pytest.mark.parametrize("job", ["etl", "aggregate", "archive", "load"])
-def test_a_job_that_is_told_to_stop_finishes_its_batch(history: History, job: str) -> None:
+def test_a_job_that_is_asked_to_stop_finishes_its_batch(history: History, job: str) -> None:
     """SIGTERM to spark-submit, SIGINT to all: exit code 0 (the history saw it), within the documented time, not cut."""
     seconds, told = history.stops[job]
     assert told["stopped"] is True

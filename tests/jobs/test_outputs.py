@@ -32,7 +32,7 @@ def outputs(text: str) -> list[Output]:
         (SINK + 'delivery = "at-least-once"\n', "stream 'late' at redis://127.0.0.1:6379; at least once"),
     ],
 )
-def test_what_is_promised_is_said(text: str, plan: str) -> None:
+def test_the_delivery_guarantee_is_reported(text: str, plan: str) -> None:
     (output,) = outputs(text)
     assert output.to.plan == plan
 

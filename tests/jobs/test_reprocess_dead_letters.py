@@ -38,7 +38,7 @@ def summary(folder: Path) -> dict[str, object]:
     return found
 
 
-def test_a_dry_run_counts_and_a_run_moves_what_is_meant(
+def test_a_dry_run_counts_and_a_run_moves_the_selected_dead_letters(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fill(server, 90, into=DEAD)
@@ -54,7 +54,7 @@ def test_a_dry_run_counts_and_a_run_moves_what_is_meant(
     assert numbers(server, "retry") == [61]
 
 
-def test_letters_that_name_no_stream_to_go_to_are_told(engine_server: Server, tmp_path: Path) -> None:
+def test_dead_letters_that_name_no_target_stream_are_reported(engine_server: Server, tmp_path: Path) -> None:
     with engine_server.client() as client:
         client.flushall()
     fill(engine_server, 3, into=DEAD, stream="")
@@ -98,7 +98,7 @@ def test_what_is_wrong_is_one_line(
     assert said.startswith(f"reprocess_dead_letters: {message.format(conf=ROOT / 'conf')}")
 
 
-def test_forged_letters_go_nowhere_and_are_printed_as_text(
+def test_forged_dead_letters_are_not_moved_and_are_printed_as_text(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Reason and stream are another writer's: neither markup nor control characters, and no stream of another group."""

@@ -23,7 +23,7 @@ VALUES = {
 
 
 @pytest.mark.parametrize("value", list(VALUES))
-def test_a_mark_is_written_as_it_is_read(value: str) -> None:
+def test_a_mark_that_was_read_is_written_unchanged(value: str) -> None:
     assert Mark.parse(value.encode()) == VALUES[value]
     assert str(VALUES[value]) == value
     assert VALUES[value].holds == ("holds" in value)

@@ -142,7 +142,7 @@ def test_a_long_name_keeps_both_ends() -> None:
     ]  # fmt: skip
 
 
-def test_a_server_that_is_away_is_said_within_the_screen_and_that_the_numbers_are_old() -> None:
+def test_an_outage_is_shown_within_the_screen_and_that_the_numbers_are_old() -> None:
     history = History()
     groups = tuple(GroupLag(f"s{at}", "g", 9, False, at, 1, 0, "1-0", 0, ()) for at in range(50))
     history.add(Survey(0, (), groups))
@@ -153,7 +153,7 @@ def test_a_server_that_is_away_is_said_within_the_screen_and_that_the_numbers_ar
     assert "more groups" in text
 
 
-def test_groups_that_somebody_reads_from_stand_first_on_the_board() -> None:
+def test_groups_with_active_consumers_are_first_on_the_board() -> None:
     day = 86_400_000
     groups = [
         GroupLag(
@@ -180,7 +180,7 @@ def test_groups_that_somebody_reads_from_stand_first_on_the_board() -> None:
     assert any(line.startswith("furthest behind: read of s") for line in lines)
 
 
-def test_without_groups_it_is_said_what_there_is() -> None:
+def test_without_groups_the_board_shows_the_streams() -> None:
     history = History()
     history.add(Survey(0, (), ()))
     assert "the server holds no streams" in shown(Board(Title("redis://h", "Redis 7", 1000), history), 80)
@@ -228,7 +228,7 @@ def test_one_board_and_lines_of_json_change_nothing(
     assert "no consumer group" in rstream(server, "top", "--every", "20ms", "--group", "nobody").output
 
 
-def test_a_server_that_goes_away_is_said_and_comes_back(server: Server, client: redis.Redis) -> None:
+def test_an_outage_is_shown_and_its_end(server: Server, client: redis.Redis) -> None:
     client.xadd("s", {"n": 1})
     client.xgroup_create("s", "g", id="0")
     watch = ServerWatch(server.url, (), None, 1000)

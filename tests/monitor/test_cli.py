@@ -54,7 +54,7 @@ def test_lag_for_people_and_for_programs(server: Server, orders: list[str]) -> N
     assert 0 <= billing["lag_ms"] < 60_000
 
 
-def test_groups_that_somebody_reads_from_stand_first(server: Server, orders: list[str]) -> None:
+def test_groups_with_active_consumers_are_first(server: Server, orders: list[str]) -> None:
     """Nobody has ever read from audit, which is further behind."""
     lines = rstream(server, "lag").output.splitlines()
     assert [line.split()[1] for line in lines[1:3]] == ["billing", "audit"]
@@ -165,7 +165,7 @@ def test_looking_starts_no_engine_and_makes_no_folder(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_where_streams_are_on_disk_it_is_said_how_to_start_their_engine(nobody: Path, tmp_path: Path) -> None:
+def test_for_streams_on_disk_the_command_that_starts_the_engine_is_printed(nobody: Path, tmp_path: Path) -> None:
     url = f"embedded://{tmp_path}/kept"
     assert embedded("add", "s", "a=1", url=url).exit_code == 0
     assert json.loads(embedded("streams", "--json", url=url).output)[0]["stream"] == "s"
@@ -186,7 +186,7 @@ def test_other_clients_find_the_bundled_engine(nobody: Path) -> None:
     assert "s" in embedded("streams").output
 
 
-def test_the_url_of_another_server_is_printed_as_it_was_given(server: Server) -> None:
+def test_the_url_of_another_server_is_printed_unchanged(server: Server) -> None:
     assert rstream(server, "url").output == server.url + "\n"
     refused = rstream(server, "url", "--start")
     assert (refused.exit_code, "is another server; leave it out" in refused.output) == (2, True)
@@ -238,7 +238,7 @@ def test_show_escapes_what_is_no_text_and_cuts_what_is_long(server: Server) -> N
         (["show", "orders", "3-1", "--last", "2"], 2, "ID, --first and --last exclude each other"),
     ],
 )
-def test_what_cannot_be_shown_is_said_with_what_is_near(
+def test_an_unknown_name_is_an_error_with_the_nearest_names(
     server: Server, client: redis.Redis, words: list[str], code: int, said: str
 ) -> None:
     client.xadd("orders", {"n": 1}, id="3-1")
@@ -284,7 +284,7 @@ def test_a_bad_line_is_named_and_what_came_before_it_is_there(server: Server, cl
     assert client.xlen("s") == 1
 
 
-def test_what_is_not_there_is_said(server: Server, orders: list[str]) -> None:
+def test_a_missing_stream_or_group_is_an_error(server: Server, orders: list[str]) -> None:
     for words in (("groups", "nowhere"), ("lag", "nowhere"), ("pending", "nowhere"), ("lag", "--group", "nobody")):
         said = rstream(server, *words)
         assert said.exit_code == 1

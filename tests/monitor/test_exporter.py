@@ -258,7 +258,7 @@ def test_more_streams_than_it_may_show_are_counted(server: Server, client: redis
     exporter.snapshots.close()
 
 
-def test_a_key_that_is_no_stream_is_said_and_the_others_are_shown(server: Server, client: redis.Redis) -> None:
+def test_a_key_that_is_no_stream_is_reported_and_the_others_are_shown(server: Server, client: redis.Redis) -> None:
     client.set("text", "x")
     client.xadd("orders", {"n": 1})
     exporter = Exporter(server.url, "text", "orders")
@@ -280,7 +280,7 @@ def test_a_look_that_takes_too_long_ends(server: Server, client: redis.Redis) ->
     exporter.snapshots.close()
 
 
-def test_a_server_that_is_killed_and_comes_back() -> None:
+def test_a_server_that_is_killed_and_started_again() -> None:
     """As a redis-server does that keeps nothing: its streams are others then."""
     skip_without_redis()
     with running_redis() as first:
@@ -305,7 +305,7 @@ def test_a_server_that_is_killed_and_comes_back() -> None:
     exporter.snapshots.close()
 
 
-def test_a_server_that_is_silent_costs_one_patience_and_comes_back() -> None:
+def test_a_silent_server_costs_one_patience_and_is_read_again_afterwards() -> None:
     """So the page is there before Prometheus has given up, and says which of the two is down."""
     with serving() as server:
         exporter = Exporter(server.url, reply=1.2)
@@ -419,7 +419,7 @@ def test_streams_that_the_user_may_not_use_are_named_and_left_out(
     assert "~payments" in ran.stderr
 
 
-def test_who_may_not_look_for_streams_is_told_so_and_may_name_them(
+def test_a_user_who_may_not_search_for_streams_gets_an_error_and_may_name_them(
     redis_server: Server, user: Callable[..., str]
 ) -> None:
     with redis_server.client() as client:
@@ -431,7 +431,7 @@ def test_who_may_not_look_for_streams_is_told_so_and_may_name_them(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_the_process_serves_until_it_is_told_to_end(engine_server: Server, number: int) -> None:
+def test_the_process_serves_until_it_is_stopped(engine_server: Server, number: int) -> None:
     command = [sys.executable, "-m", "spark_streams.cli", "exporter", "--port", "0", "--url", engine_server.url]
     root = str(Path(__file__).parents[2])
     process = subprocess.Popen(
@@ -451,7 +451,7 @@ def test_the_process_serves_until_it_is_told_to_end(engine_server: Server, numbe
         process.kill()
 
 
-def test_a_port_that_is_taken_is_said(engine_server: Server) -> None:
+def test_a_port_that_is_in_use_is_an_error(engine_server: Server) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
@@ -460,7 +460,7 @@ def test_a_port_that_is_taken_is_said(engine_server: Server) -> None:
     assert (ran.exit_code, "metrics cannot be served at 127.0.0.1:" in ran.output) == (1, True)
 
 
-def test_what_waits_for_another_try_is_no_dead_letter_yet(
+def test_an_entry_waiting_for_retry_is_no_dead_letter_yet(
     server: Server, client: redis.Redis, exporter: Exporter
 ) -> None:
     fill(server, 3)
@@ -475,7 +475,7 @@ def test_what_waits_for_another_try_is_no_dead_letter_yet(
 
 
 @pytest.mark.parametrize("names", [(), ("s",)], ids=["all", "named"])
-def test_what_has_come_back_for_another_try_and_is_not_acknowledged_is_told(
+def test_returned_entries_that_are_not_acknowledged_are_reported(
     server: Server, client: redis.Redis, names: tuple[str, ...]
 ) -> None:
     """Also if only the stream that it comes from is named, and if no query has retryDelay any more."""

@@ -43,7 +43,7 @@ def test_what_a_batch_took_and_what_the_run_has_counted() -> None:
     assert [one.bad for one in source.streams] == [{}, {"n": 6}]
 
 
-def test_a_stream_of_which_a_batch_has_only_claimed_entries_is_told() -> None:
+def test_a_stream_of_which_a_batch_has_only_claimed_entries_is_reported() -> None:
     """No offset has a position there."""
     back = "rstream:returned:{s}:g"
     end = offset(claimed={back: [{"consumer": "c~1", "count": 2}]})
@@ -125,7 +125,7 @@ def test_offsets_are_found_in_the_text_of_an_exception() -> None:
     assert list(offsets_in(said)) == [first, second]
 
 
-def test_what_waits_for_another_try_is_told_where_anything_does() -> None:
+def test_entries_waiting_for_retry_are_reported_if_there_are_any() -> None:
     seen = progress(retried={"s": 5}, waiting={"s": {"entries": 2, "due": 1_700_000_000_000}})
     first, second = progress_line("now", seen, {})["groups"]
     assert (first["retried"], first["waiting"], first["due"]) == (5, 2, 1_700_000_000_000)

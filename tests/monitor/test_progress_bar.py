@@ -54,7 +54,7 @@ def test_lines_say_the_same(log: Console) -> None:
     assert lines[1].endswith("/s · moved 3")
 
 
-def test_what_is_told_is_shown_as_it_is(terminal: Console) -> None:
+def test_reported_text_is_shown_unchanged(terminal: Console) -> None:
     with showing_progress(terminal, "list") as tell:
         tell(5, 10)
         tell(15, 10)

@@ -65,7 +65,7 @@ def test_a_connection_that_was_cut_is_made_again(server: Server, client: redis.R
     lags.close()
 
 
-def test_a_server_that_is_away_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_outage_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
     lags = LagCache(Address.parse(f"redis://user:secret@127.0.0.1:{free_port()}/0"))
     for _ in range(3):
         lags.forget()
@@ -77,9 +77,7 @@ def test_a_server_that_is_away_is_said_once(caplog: pytest.LogCaptureFixture) ->
     assert "secret" not in caplog.text
 
 
-def test_what_waits_for_another_try_is_asked_for_when_somebody_wants_to_know(
-    server: Server, client: redis.Redis
-) -> None:
+def test_entries_waiting_for_retry_are_fetched_on_request(server: Server, client: redis.Redis) -> None:
     lags = LagCache(Address.parse(server.url))
     watched = [("s", "g"), ("t", "g"), (returned_stream("s", "g"), "g")]
     assert lags.waiting(watched) == []

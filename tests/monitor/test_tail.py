@@ -151,7 +151,7 @@ def test_following_until_ctrl_c(server: Server, client: redis.Redis) -> None:
     assert client.xinfo_groups("s:1")[0]["pending"] == 1
 
 
-def test_whoever_reads_it_may_leave(engine_server: Server) -> None:
+def test_the_reader_of_the_output_may_end(engine_server: Server) -> None:
     client = engine_server.client()
     client.flushall()
     client.xadd("s", {"n": 1})

@@ -19,7 +19,7 @@ URL = "redis://localhost:6379/0"
         ({"transaction": "t", "transactionBatch": "0", "transactionQuery": "billing"}, "must be the ID of a query"),
     ],
 )
-def test_a_named_write_is_told_its_query_and_batch_together(given: dict[str, str], message: str) -> None:
+def test_a_named_write_needs_query_and_batch_together(given: dict[str, str], message: str) -> None:
     with pytest.raises(InvalidOptionError, match=message):
         SinkOptions.parse({"stream": "s", "url": URL, **given})
 

@@ -76,7 +76,7 @@ def test_a_pytest_that_uses_none_of_it_loads_none_of_it(pytester: pytest.Pyteste
     pytester.runpytest_subprocess("-q", "-p", "no:hypothesispytest").assert_outcomes(passed=1)
 
 
-def test_the_fixtures_are_told_by_pytest(pytester: pytest.Pytester) -> None:
+def test_pytest_lists_the_fixtures(pytester: pytest.Pytester) -> None:
     told = pytester.runpytest_subprocess("--fixtures").stdout.str()
     for name in ("rstream_engine", "rstream_url", "rstream_client"):
         assert f"{name} -- " in told

@@ -135,7 +135,7 @@ def test_the_url_for_other_clients_is_a_node_s(filled: RedisCluster) -> None:
         assert redis_cli(server) == f"redis-cli -c -u redis://***@127.0.0.1:{filled.ports[0]}"
 
 
-def test_hands_on_groups(filled: RedisCluster) -> None:
+def test_managing_groups(filled: RedisCluster) -> None:
     """Each stream in its own slot; several at once, or a pattern."""
     group = ("--group", "g", "--even-active")
     planned = said(filled, "groups", "seek", "orders-?", *group, "--to", "2-1")

@@ -120,7 +120,7 @@ def test_rights_are_each_node_s_own(cluster: RedisCluster, limited: Limited) -> 
     assert not doctor(limited.url, "--for", "writing").output.count("+xclaim")
 
 
-def test_who_may_not_ask_for_the_slots_is_told_so_and_not_refused(cluster: RedisCluster, limited: Limited) -> None:
+def test_a_missing_right_to_read_the_slots_is_reported_and_no_error(cluster: RedisCluster, limited: Limited) -> None:
     allow(cluster, f"{RIGHTS} {WHO}")
     told = found(limited.url, "--for", "looking", "--stream", "s0")
     assert told["cluster"]["slots_covered"] is None

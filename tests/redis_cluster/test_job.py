@@ -61,7 +61,7 @@ def departure(n: int) -> str | None:
     return None if n % 10 == 3 else "noon" if n % 10 == 7 else str(n % 2400)
 
 
-def is_letter(n: int) -> bool:
+def is_dead_letter(n: int) -> bool:
     return not (departure(n) or "noon").isdigit()
 
 
@@ -113,7 +113,7 @@ def kill_amid_a_batch(process: subprocess.Popen[bytes], folder: Path) -> int:
     return batch
 
 
-def test_each_row_and_each_letter_is_there_once(secured: RedisCluster, tmp_path: Path) -> None:
+def test_each_row_and_each_dead_letter_is_there_once(secured: RedisCluster, tmp_path: Path) -> None:
     filled(secured)
     url = secured.secured(f"etl:{PASSWORD}")
     text = CONFIG.format(streams=",".join(STREAMS), folder=tmp_path, late=LATE, dead=DEAD)
@@ -132,7 +132,7 @@ def test_each_row_and_each_letter_is_there_once(secured: RedisCluster, tmp_path:
         if again.poll() is None:
             os.killpg(again.pid, signal.SIGKILL)
 
-    good = [n for n in range(ENTRIES) if not is_letter(n)]
+    good = [n for n in range(ENTRIES) if not is_dead_letter(n)]
     table = pyarrow.dataset.dataset(tmp_path / "flights", partitioning="hive").to_table()
     assert Counter(table["n"].to_pylist()) == Counter(good)
     rows = rows_of(secured, LATE)
@@ -140,7 +140,7 @@ def test_each_row_and_each_letter_is_there_once(secured: RedisCluster, tmp_path:
     assert Counter(int(row["n"]) for row in rows) == Counter(list(late))
     assert {int(row["n"]): int(row["late"]) for row in rows} == late
     letters = rows_of(secured, DEAD)
-    assert Counter(int(letter["n"]) for letter in letters) == Counter(n for n in range(ENTRIES) if is_letter(n))
+    assert Counter(int(letter["n"]) for letter in letters) == Counter(n for n in range(ENTRIES) if is_dead_letter(n))
     assert Counter(letter["dl.reason"] for letter in letters)["no departure time"] == ENTRIES // 10
     for name in STREAMS:
         assert secured.command(secured.owner(name), "XPENDING", name, "etl")["pending"] == 0

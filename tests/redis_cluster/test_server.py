@@ -111,7 +111,7 @@ def test_a_slot_that_has_moved_is_followed(cluster: RedisCluster, server: Server
     assert topology_of(server.address).node_of(slot_of(b"s"))[1] == cluster.owner("s")
 
 
-def test_who_repeats_what_it_does_is_told_that_a_slot_has_moved(
+def test_a_repeated_request_reports_that_a_slot_has_moved(
     cluster: RedisCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it knows of the old node may not be so on the new one."""

@@ -69,7 +69,7 @@ def test_an_error_that_spark_carries_is_ours_again() -> None:
     assert (type(found), str(found)) == (ServerUnreachableError, "[RSTREAM_SERVER_UNREACHABLE] nobody there")
 
 
-def test_others_are_told_as_the_query_s() -> None:
+def test_other_errors_are_reported_as_those_of_the_query() -> None:
     found = to_rstream_error(Exception("[RSTREAM_OF_LATER] a condition that this version does not know"))
     assert (type(found), found.condition) == (QueryError, "RSTREAM_QUERY")
     assert str(to_rstream_error(ValueError("odd"))) == "[RSTREAM_QUERY] ValueError: odd"

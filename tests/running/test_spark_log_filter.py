@@ -37,7 +37,7 @@ vars(logging).update(taken)
 """
 
 
-def test_nothing_is_said_when_python_takes_itself_apart() -> None:
+def test_nothing_is_logged_during_interpreter_shutdown() -> None:
     """py4j's connections are closed that late, and log it: where logging has forgotten its levels, that fails."""
     for calls in (
         "[give_back() for give_back in spark_log_filter._disable_python_loggers()]",

@@ -136,7 +136,7 @@ def listens(sentinel: redis.Redis, user: str) -> bool:
     return any(one["user"] == user and one["sub"] == "3" for one in sentinel.client_list())
 
 
-def test_a_sentinel_that_lets_nobody_listen_is_told_of_once(
+def test_a_sentinel_that_refuses_subscriptions_is_reported_once(
     sentinels: Sentinels, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What it costs is seen only when a master is replaced."""

@@ -56,7 +56,7 @@ def test_the_logical_name_stands_for_all_shards(server: Server) -> None:
     assert one["fields"]["key"].startswith("k")
 
 
-def test_hands_on_groups_and_tail_take_the_logical_name(server: Server) -> None:
+def test_group_commands_and_tail_take_the_logical_name(server: Server) -> None:
     made = rstream(server, "groups", "create", "orders", "--group", "g", "--start", "earliest", "--yes", "--json")
     assert [one["stream"] for one in json.loads(made.output)["streams"]] == list(NAMES)
     moved = json.loads(
@@ -108,7 +108,7 @@ def test_shards_are_deleted_when_all_groups_have_read_them(server: Server) -> No
     sharded(server.url, count=2)
 
 
-def test_whoever_insists_deletes_them_unread(server: Server) -> None:
+def test_force_deletes_shards_unread(server: Server) -> None:
     assert rstream(server, "shards", "orders", "--delete", "--force").exit_code == 0
     assert json.loads(rstream(server, "shards", "--json").output) == []
 
@@ -118,7 +118,7 @@ def test_the_page_names_what_there_is() -> None:
     assert "rstream shards orders --delete" in page
 
 
-def test_shards_are_not_deleted_while_entries_wait_for_another_try(server: Server) -> None:
+def test_shards_are_not_deleted_while_entries_wait_for_retry(server: Server) -> None:
     """They wait beside the shards, and would never be read again."""
     shard = NAMES[1]
     with server.client() as client:

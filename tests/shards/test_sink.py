@@ -39,7 +39,7 @@ def test_at_least_once_goes_to_the_same_shards(server: Server) -> None:
     assert by_key(shards_there(server)) == IN_ORDER
 
 
-def test_a_key_of_any_type_goes_by_its_text(server: Server) -> None:
+def test_a_key_of_any_type_is_sharded_by_its_text(server: Server) -> None:
     """As it is written into the field; null as an empty key."""
     columns = {
         "number": (pa.array([7, -3], pa.int32()), ["7", "-3"]),

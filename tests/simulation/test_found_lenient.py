@@ -61,7 +61,7 @@ def test_a_stream_that_may_have_been_made_again_counts_as_a_loss(
     assert lost(reader(server, **options, **LENIENT)) == {}
 
 
-def test_a_server_that_comes_back_before_an_acknowledgement_leaves_nothing_pending(
+def test_a_server_restored_before_an_acknowledgement_leaves_nothing_pending(
     server: Server, client: redis.Redis
 ) -> None:
     add(client, 2)
@@ -170,7 +170,7 @@ def test_a_group_that_was_set_forward_is_counted_once_beside_pending_entries(
     assert reader(server).latestOffset(last, ALL) == last
 
 
-def test_a_server_that_comes_back_under_a_run_that_has_set_its_group_makes_it_read_nothing_again(
+def test_a_server_restored_under_a_run_that_has_set_its_group_makes_it_read_nothing_again(
     server: Server, client: redis.Redis
 ) -> None:
     """What the run knows to be committed is above what the server knows: it would look as if others had handed it."""

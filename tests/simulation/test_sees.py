@@ -105,7 +105,7 @@ def _hardly_asks(
     return *found, replace(run, acknowledged=acknowledged, account=account)
 
 
-def writes_each_run_anew(patch: pytest.MonkeyPatch) -> None:
+def writes_each_run_again(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(LedgerView, "is_untouched", property(lambda self: not self.done))
     patch.setattr(LedgerJoin, "_read_earlier", lambda *given: None)
     patch.setattr(LedgerView, "learn_marks", lambda *given: None)
@@ -121,7 +121,7 @@ def writes_each_run_anew(patch: pytest.MonkeyPatch) -> None:
         (sees_losses_that_are_none, ANYTHING, {"false alarm"}),
         (forgets_what_a_crash_left, killed_anywhere(), {"lost", "pending"}),
         (does_not_hold_groups_against_the_checkpoint, MADE_ANEW, {"silent"}),
-        (writes_each_run_anew, killed_anywhere(sink="once"), {"twice"}),
+        (writes_each_run_again, killed_anywhere(sink="once"), {"twice"}),
     ],
 )
 def test_a_broken_product_is_found(

@@ -91,7 +91,7 @@ def test_a_batch_that_is_done_may_have_fewer_rows(
     assert f"stream 'out': keeping the 100 rows that batch 0 wrote; it has {len(left)} rows now" in caplog.text
 
 
-def test_what_is_told_of_another_batch_does_not_count(server: Server, client: redis.Redis) -> None:
+def test_a_report_of_another_batch_does_not_count(server: Server, client: redis.Redis) -> None:
     came_before(server, 1)
     checked = options(server.url, chunkSize="20")
     with pytest.raises(KilledError):
@@ -117,7 +117,7 @@ def test_another_batch_of_the_number_is_not_lossy(server: Server, client: redis.
 
 
 @pytest.mark.parametrize("told", ["5:before", "5", "5:any"])
-def test_a_piece_is_told_in_each_run_of_the_query(server: Server, client: redis.Redis, told: str) -> None:
+def test_a_piece_is_reported_in_each_run_of_the_query(server: Server, client: redis.Redis, told: str) -> None:
     """The checkpoint was set back after a batch was cut: the one that is made anew under its number is no piece."""
     checked = options(server.url, chunkSize="20")
     came_before(server, 5)
@@ -177,7 +177,7 @@ def told(server: Server, client: redis.Redis, trim: int, **given: str) -> str | 
 
 
 @pytest.mark.parametrize("given", [{}, {"noAck": "true"}])
-def test_a_replay_says_that_entries_are_gone(server: Server, client: redis.Redis, given: dict[str, str]) -> None:
+def test_a_replay_reports_missing_entries(server: Server, client: redis.Redis, given: dict[str, str]) -> None:
     assert told(server, client, 0, **given) is None
     client.flushall()
     assert told(server, client, 10, **given) == "7:run"

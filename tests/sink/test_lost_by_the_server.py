@@ -144,7 +144,7 @@ def test_a_query_that_never_had_a_ledger_gets_none(server: Server) -> None:
     assert ledger_keys(server) == set()
 
 
-def test_what_the_version_before_has_left_is_gone_on_with(server: Server) -> None:
+def test_batches_of_the_previous_version_are_continued(server: Server) -> None:
     """It did not say which batch is closed."""
     with server.client() as client:
         client.hset("rstream:sink:q", mapping={"out": 4, "other": 4, "open": 5})

@@ -231,7 +231,7 @@ def test_a_missing_stream_is_named(server: Server, client: redis.Redis) -> None:
     assert sorted(client.keys()) == ["orders", "s"]
 
 
-def test_a_stream_that_has_never_had_an_entry_is_said(
+def test_a_stream_that_has_never_had_an_entry_is_reported(
     server: Server, client: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A query that waited for a misspelt name has made it."""

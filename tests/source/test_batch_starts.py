@@ -92,7 +92,7 @@ def test_a_batch_that_was_committed_is_acknowledged_by_the_next_run(server: Serv
     assert pending(client) == 0
 
 
-def test_an_end_that_is_not_planned_yet_is_told_again(server: Server, client: redis.Redis) -> None:
+def test_an_end_that_is_not_planned_yet_is_returned_again(server: Server, client: redis.Redis) -> None:
     add(client, 4)
     one = StartingReader(reader(server))
     end = one.latestOffset()

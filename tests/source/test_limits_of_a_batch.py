@@ -363,7 +363,7 @@ def test_in_a_group_that_others_read_from_bytes_are_those_of_our_entries(server:
         assert [row["n"] for row in rows(one, at, end)] == list(range(105, 115))
 
 
-def test_deleted_entries_weigh_nothing_and_are_told(server: Server) -> None:
+def test_deleted_entries_weigh_nothing_and_are_reported(server: Server) -> None:
     with server.client() as client:
         wide(client, [1_000] * 20)
         for entry, _ in client.xrange("s", count=20):

@@ -16,7 +16,7 @@ def at(ms: int) -> StreamId:
     return StreamId(ms, 0)
 
 
-def test_an_offset_comes_back_from_the_log() -> None:
+def test_an_offset_is_read_from_the_log() -> None:
     offset = Offset(
         "g",
         "c",

@@ -125,7 +125,7 @@ def test_a_share_by_weight_serves_everybody(limit: int, backlog: dict[str, int],
     assert {stream for shares in turns for stream in shares} == set(backlog)
 
 
-def test_a_share_goes_by_weight() -> None:
+def test_a_share_follows_the_weight() -> None:
     heavy = {"vip": 3}
     assert share(100, {"vip": 900, "a": 900, "b": 900}, 0, lambda stream: heavy.get(stream, 1)) == {
         "vip": 60,

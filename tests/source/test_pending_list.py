@@ -129,14 +129,14 @@ def test_the_pending_list_of_another_consumer_is_asked_and_settled_by_its_name(
     assert len(pending_ids(client, "s")) == 8
 
 
-def test_a_group_that_is_gone_is_named(client: redis.Redis, connection: Counting) -> None:
+def test_a_missing_group_is_a_named_error(client: redis.Redis, connection: Counting) -> None:
     deliver(client, "s", 3)
     for ask in (acknowledge, lambda *given: pending_ranges(*given, 10)):
         with pytest.raises(GroupMissingError, match="XPENDING t g at .*: the stream or its consumer group is missing"):
             ask(connection, MEMBER, [PendingRange("s", MAX_ID), PendingRange("t", MAX_ID)])
 
 
-def test_a_user_who_may_not_acknowledge_is_told_so(redis_server: Server) -> None:
+def test_a_user_who_may_not_acknowledge_gets_a_named_error(redis_server: Server) -> None:
     """(The bundled engine has no ACLs.)"""
     with redis_server.client(decode_responses=True) as admin:
         admin.flushall()

@@ -120,7 +120,7 @@ def test_an_entry_that_never_fits_is_tried_after_each_delay_and_is_then_one_dead
     assert client.xlen(BACK) == client.xlen(FIRST) == client.xlen(SECOND) == 0
 
 
-def test_what_comes_back_is_the_row_that_it_was_and_knows_which_try_it_is_at(
+def test_a_returned_entry_is_the_same_row_and_has_the_number_of_its_attempt(
     server: Server, client: redis.Redis
 ) -> None:
     [bad] = some(client, bad=1, good=1)
@@ -141,7 +141,7 @@ def test_what_comes_back_is_the_row_that_it_was_and_knows_which_try_it_is_at(
     assert client.xlen("dead") == client.xlen(BACK) == pending_count(client, BACK) == 0
 
 
-def test_an_entry_comes_back_no_sooner_than_its_time_and_a_trigger_without_it_is_idle(
+def test_an_entry_returns_no_sooner_than_it_is_due_and_a_trigger_without_it_is_idle(
     server: Server, client: redis.Redis
 ) -> None:
     some(client, bad=1, good=0)
@@ -202,7 +202,7 @@ def test_fewer_delays_strand_nothing(server: Server, client: redis.Redis) -> Non
     assert (found, [one["dl.deliveries"] for one in dead(client)]) == ([], ["3"])
 
 
-def test_without_the_option_what_waits_stays_and_is_told_and_what_has_come_back_is_read(
+def test_without_the_option_waiting_entries_stay_and_are_reported_and_returned_entries_are_read(
     server: Server, client: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     some(client, bad=2, good=0)
@@ -299,7 +299,7 @@ def test_a_pattern_tries_again_too(server: Server, client: redis.Redis) -> None:
     ]  # fmt: skip
 
 
-def test_what_waits_beside_a_stream_that_is_gone_comes_back_all_the_same(server: Server, client: redis.Redis) -> None:
+def test_waiting_entries_of_a_deleted_stream_return_all_the_same(server: Server, client: redis.Redis) -> None:
     """A pattern's streams come and go; what failed once has a place of its own."""
     client.xadd("o:1", {"n": "bad"})
     client.xadd("o:2", {"n": "1"})
@@ -349,7 +349,7 @@ def test_an_available_now_run_takes_what_is_due_when_it_starts(server: Server, c
     assert len(dead(client)) == 1
 
 
-def test_what_a_redrive_has_sent_back_begins_anew_and_keeps_its_past(server: Server, client: redis.Redis) -> None:
+def test_a_redriven_entry_starts_at_its_first_attempt_and_keeps_its_past(server: Server, client: redis.Redis) -> None:
     mark = b"2 2020-01-01T00:00:00.000000Z dead/5-5"
     client.xadd("s", {"n": "bad", MARK: mark})
     one = reader(server, TOLD, **TWICE)
@@ -365,7 +365,7 @@ def test_what_a_redrive_has_sent_back_begins_anew_and_keeps_its_past(server: Ser
     assert MARK.decode() not in letter
 
 
-def test_an_entry_that_is_a_dead_letter_itself_is_tried_again_as_it_is(server: Server, client: redis.Redis) -> None:
+def test_an_entry_that_is_a_dead_letter_itself_is_retried_unchanged(server: Server, client: redis.Redis) -> None:
     some(client, bad=1, good=0)
     run(reader(server, **LETTERS), client)
     [(_, letter)] = client.xrange("dead")
@@ -379,7 +379,7 @@ def test_an_entry_that_is_a_dead_letter_itself_is_tried_again_as_it_is(server: S
 
 
 @pytest.mark.parametrize("where", [FIRST, BACK])
-def test_an_entry_of_another_writer_among_those_that_come_back_is_read_as_it_stands(
+def test_an_entry_of_another_writer_among_returned_entries_is_read_unchanged(
     server: Server, client: redis.Redis, caplog: pytest.LogCaptureFixture, where: str
 ) -> None:
     """It ends no query, and is tried again as any other one; also if it stood there before the group did."""
@@ -400,7 +400,7 @@ def test_an_entry_of_another_writer_among_those_that_come_back_is_read_as_it_sta
     assert pending_count(client) == pending_count(client, BACK) == 0
 
 
-def test_a_key_of_another_type_where_entries_come_back_ends_no_query(
+def test_a_key_of_another_type_in_place_of_returned_entries_ends_no_query(
     server: Server, client: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     client.xadd("s", {"n": 1})
@@ -461,7 +461,7 @@ def test_killed_before_or_after_any_command_each_entry_is_tried_once_a_time_and_
         assert (pending_count(client), pending_count(client, BACK)) == (0, 0), (word, place)
 
 
-def test_a_query_with_a_new_checkpoint_goes_on_with_what_waits_and_what_has_come_back(
+def test_a_query_with_a_new_checkpoint_continues_with_waiting_and_returned_entries(
     server: Server, client: redis.Redis
 ) -> None:
     some(client, bad=4, good=0)
@@ -476,7 +476,7 @@ def test_a_query_with_a_new_checkpoint_goes_on_with_what_waits_and_what_has_come
     assert pending_count(client) == pending_count(client, BACK) == 0
 
 
-def test_what_has_come_back_and_is_gone_is_named(server: Server, client: redis.Redis) -> None:
+def test_missing_returned_entries_are_named(server: Server, client: redis.Redis) -> None:
     some(client, bad=2, good=0)
     one = reader(server, **TWICE)
     end = first_batch(one)
@@ -611,7 +611,7 @@ def test_an_envelope_that_waits_can_be_read_by_versions_that_know_no_tries(serve
     assert len(envelope) == 15
 
 
-def test_what_is_due_comes_back_over_several_triggers_where_it_is_much(server: Server, client: redis.Redis) -> None:
+def test_many_due_entries_return_over_several_triggers(server: Server, client: redis.Redis) -> None:
     some(client, bad=90, good=0)
     found, _ = run(
         reader(server, **{**LETTERS, "retryDelay": "1ms"}, limits=replace(SMALL, returned_entries=10)), client
@@ -619,7 +619,7 @@ def test_what_is_due_comes_back_over_several_triggers_where_it_is_much(server: S
     assert (found, len(dead(client)), {one["dl.deliveries"] for one in dead(client)}) == ([], 90, {"2"})
 
 
-def test_limits_by_stream_hold_for_what_comes_back(server: Server, client: redis.Redis) -> None:
+def test_limits_by_stream_hold_for_returned_entries(server: Server, client: redis.Redis) -> None:
     some(client, bad=5, good=0)
     one = reader(server, **TWICE)
     end = first_batch(one)
@@ -638,7 +638,7 @@ def test_what_waits_does_so_while_committed_entries_are_removed(server: Server, 
     assert client.xlen("s") == client.xlen(BACK) == 0
 
 
-def test_what_another_query_of_the_group_lets_wait_longer_comes_back_in_one_that_has_fewer_delays(
+def test_entries_with_more_delays_of_another_query_return_in_a_query_with_fewer_delays(
     server: Server, client: redis.Redis
 ) -> None:
     """Also in levels that came to hold something after the query had looked for the first time."""
@@ -672,7 +672,7 @@ def handed_on(server: Server, client: redis.Redis, how: str) -> None:
 
 @pytest.mark.parametrize("how", ["left", "released", "handed over"])
 @pytest.mark.parametrize("crash", ["none", "before the sweep", "before the sweep, with the next batch logged"])
-def test_what_has_come_back_and_is_read_by_a_claim_is_removed_with_its_batch(
+def test_returned_entries_that_are_read_by_a_claim_are_removed_with_their_batch(
     server: Server, client: redis.Redis, how: str, crash: str
 ) -> None:
     """Also if the query has read nothing else of the returned stream: then no offset has a position there."""

@@ -37,7 +37,7 @@ def entries(url: str, **options: str) -> DataFrame:
     return spark.readStream.format("rstream").schema("a INT").options(**given).load()
 
 
-def to_nowhere(rows: DataFrame) -> DataStreamWriter:
+def to_noop(rows: DataFrame) -> DataStreamWriter:
     return rows.writeStream.format("noop")
 
 
@@ -54,12 +54,12 @@ def errors() -> None:
                 client.xadd("orders", {"a": value})
         # Two tasks at a time: those beside the one that fails are stopped.
         unfit = {"mode": "FAILFAST", "entriesPerPartition": "1"}
-        attempt("option", to_nowhere(entries(url, grup="x")))
-        attempt("server", to_nowhere(entries("redis://127.0.0.1:1/0")))
-        attempt("value", to_nowhere(entries(url, group="started", **unfit)).start())
+        attempt("option", to_noop(entries(url, grup="x")))
+        attempt("server", to_noop(entries("redis://127.0.0.1:1/0")))
+        attempt("value", to_noop(entries(url, group="started", **unfit)).start())
         attempt("function", entries(url, group="function").writeStream.foreachBatch(failing))
     say("begins: in the end")
-    spark_streams.run(to_nowhere(entries(url, group="end", **unfit)))
+    spark_streams.run(to_noop(entries(url, group="end", **unfit)))
 
 
 def attempt(name: str, query: object) -> None:

@@ -79,7 +79,7 @@ def test_rules_and_types_send_entries_to_wait_and_each_is_processed_once_or_dead
 
 
 @pytest.mark.parametrize("stream", ["orders", "a{b}c"])
-def test_letters_that_wait_go_where_the_source_looks(
+def test_waiting_dead_letters_go_to_the_streams_that_the_source_reads(
     spark: SparkSession, server: Server, tmp_path: Path, stream: str
 ) -> None:
     rows = spark.createDataFrame(
@@ -140,7 +140,7 @@ def test_the_etl_job_tries_again_what_its_rules_refuse(spark: SparkSession, serv
     assert (letter["n"], letter["dl.deliveries"], letter["dl.reason"]) == ("none", "2", "decode: n is no INT")
 
 
-def test_letters_that_are_trimmed_cannot_wait(server: Server, tmp_path: Path) -> None:
+def test_dead_letters_that_are_trimmed_cannot_wait(server: Server, tmp_path: Path) -> None:
     text = CONFIG.format(url=server.url, folder=tmp_path)
     text = text.replace('dead_letters.stream = "orders:dead"', 'dead_letters = {stream = "orders:dead", maxlen = 7}')
     with pytest.raises(ConfigError, match="dead_letters.maxlen would also trim rows that wait for a retry"):

@@ -31,7 +31,7 @@ def fill(server: Server) -> list[bytes]:
     return [raw.xadd("s", entry) for entry in entries]  # type: ignore[arg-type]
 
 
-def letters_in(server: Server, stream: str = "dead") -> list[tuple[dict[bytes, bytes], dict[str, str]]]:
+def dead_letters_in(server: Server, stream: str = "dead") -> list[tuple[dict[bytes, bytes], dict[str, str]]]:
     found = []
     with Connection(Address.parse(server.url)) as connection:  # redis-py's replies have no name twice
         replies = connection.execute("XRANGE", stream, "-", "+")
@@ -42,7 +42,7 @@ def letters_in(server: Server, stream: str = "dead") -> list[tuple[dict[bytes, b
 
 
 def check(server: Server, ids: list[bytes], query: str) -> None:
-    letters = letters_in(server)
+    letters = dead_letters_in(server)
     assert [envelope["id"].encode() for _, envelope in letters] == [ids[n] for n in (1, 3, 5, 7)]
     assert [fields.get(b"n") for fields, _ in letters] == [b"1", b"3", b"5", b"7"]
     assert letters[2][0] == {b"n": b"5", b"other": b"x\r\ny", b"\xff": b"\x00\xfe"}
@@ -63,7 +63,9 @@ def route(df: DataFrame) -> tuple[DataFrame, DataFrame]:
     return route_dead_letters(df, "n % 2 = 1", reason, stage="mine", group="g", consumer="spark")
 
 
-def test_letters_of_a_streaming_query_go_through_the_sink(spark: SparkSession, server: Server, tmp_path: Path) -> None:
+def test_dead_letters_of_a_streaming_query_go_through_the_sink(
+    spark: SparkSession, server: Server, tmp_path: Path
+) -> None:
     """All original fields byte for byte, the envelope complete, the past of an entry that was sent back kept."""
     ids = fill(server)
     good, letters = route(read_stream(spark, server, SCHEMA, streams="s"))
@@ -76,7 +78,9 @@ def test_letters_of_a_streaming_query_go_through_the_sink(spark: SparkSession, s
     check(server, ids, str(query.id))
 
 
-def test_a_letter_that_becomes_a_letter_keeps_its_past(spark: SparkSession, server: Server, tmp_path: Path) -> None:
+def test_a_dead_letter_that_becomes_a_dead_letter_keeps_its_past(
+    spark: SparkSession, server: Server, tmp_path: Path
+) -> None:
     """A query over a dead-letter stream."""
     told = {"stream": "s", "id": "5-0", "first-failed": "t1", "last-failed": "t1"}
     sent_back = dead_letter_fields([b"n", b"3", MARK, bytes(Mark(2, "2026-01-01T00:00:00.000000Z", "old/7-0"))], told)
@@ -89,7 +93,7 @@ def test_a_letter_that_becomes_a_letter_keeps_its_past(spark: SparkSession, serv
         .option("checkpointLocation", str(tmp_path / "letters")).trigger(availableNow=True)
     )  # fmt: skip
     query = run_to_the_end(query.start)[0]
-    again, first, own = letters_in(server)
+    again, first, own = dead_letters_in(server)
     assert (again[0][b"dl.id"], again[0][b"dl.stream"], again[1]["stream"]) == (b"5-0", b"s", "letters")
     assert (again[1]["redrives"], again[1]["previous"]) == ("2", "old/7-0")
     assert again[1]["first-failed"] == "2026-01-01T00:00:00.000000Z" < again[1]["last-failed"]
@@ -97,7 +101,7 @@ def test_a_letter_that_becomes_a_letter_keeps_its_past(spark: SparkSession, serv
     assert (own[1]["redrives"], own[1]["previous"]) == ("0", "")
 
 
-def test_within_foreach_batch_rows_are_either_good_or_letters(
+def test_within_foreach_batch_rows_are_either_good_or_dead_letters(
     spark: SparkSession, server: Server, tmp_path: Path
 ) -> None:
     ids = fill(server)
@@ -125,7 +129,7 @@ def test_without_the_metadata_columns_it_says_what_to_declare(spark: SparkSessio
         route_dead_letters(frame, "true", "x")
 
 
-def test_letters_of_a_replayed_batch_are_written_once_where_the_write_has_a_name(
+def test_dead_letters_of_a_replayed_batch_are_written_once_where_the_write_has_a_name(
     spark: SparkSession, server: Server, tmp_path: Path
 ) -> None:
     """The function fails after its writes, and the batch is replayed by another run of the query."""
@@ -150,10 +154,10 @@ def test_letters_of_a_replayed_batch_are_written_once_where_the_write_has_a_name
 
     with pytest.raises(Exception, match="fails after its writes"):
         run()
-    first = letters_in(server, "letters")
+    first = dead_letters_in(server, "letters")
     assert [envelope["id"].encode() for _, envelope in first] == [ids[n] for n in (1, 3, 5, 7)]
     failing[0] = False
     run()
     with server.client() as client:
         assert client.xlen("good") == 6
-    assert letters_in(server, "letters") == first
+    assert dead_letters_in(server, "letters") == first

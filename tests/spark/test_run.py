@@ -133,7 +133,7 @@ def test_an_error_is_one_line(servers: list[Server], tmp_path: Path, request: py
     assert lines[0].startswith("own_program.py: [RSTREAM_DECODE] entry ")
 
 
-def test_a_query_that_is_told_to_stop_finishes_its_batch(
+def test_a_query_that_is_asked_to_stop_finishes_its_batch(
     servers: list[Server], tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     """Ctrl-C (that comes twice at once, too), SIGTERM; a batch that takes too long is cut; a second Ctrl-C, a second
@@ -192,7 +192,7 @@ def levels(spark: SparkSession) -> dict[str, Any]:
     return {**of_java, "py4j": logging.getLogger("py4j.clientserver").disabled, "root": logging.getLogger().filters}
 
 
-def test_a_query_that_ends_is_given_back_and_nothing_has_changed(
+def test_a_query_that_ends_is_returned_and_nothing_has_changed(
     spark: SparkSession, server: Server, writer: Callable[..., DataStreamWriter]
 ) -> None:
     before = levels(spark), signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM), sys.excepthook
@@ -260,7 +260,7 @@ def test_what_spark_refuses_is_one_line(
         spark_streams.run(writer().format("nothing"))
 
 
-def test_an_error_of_the_function_that_makes_the_query_is_told_the_same(
+def test_an_error_of_the_function_that_creates_the_query_is_reported_the_same(
     spark: SparkSession, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """load() looks at options where no schema is declared."""

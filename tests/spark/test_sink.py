@@ -107,7 +107,9 @@ def _numbers(server: Server, stream: str) -> Counter[int]:
         return Counter(int(fields[b"n"]) for _, fields in client.xrange(stream))
 
 
-def test_a_batch_whose_commit_entry_is_gone_is_there_once(spark: SparkSession, server: Server, tmp_path: Path) -> None:
+def test_a_batch_whose_commit_entry_is_missing_is_there_once(
+    spark: SparkSession, server: Server, tmp_path: Path
+) -> None:
     """As after a kill between sink and commit log; the replay has another number of partitions."""
     with server.client() as client:
         for n in range(500):

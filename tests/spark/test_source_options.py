@@ -122,7 +122,7 @@ def test_another_client_of_the_group_reads_at_the_same_time(
     assert sorted(ours + theirs) == list(range(total))
 
 
-def test_entries_that_do_not_fit_become_letters_of_their_query_and_batch(
+def test_entries_that_do_not_fit_become_dead_letters_of_their_query_and_batch(
     spark: SparkSession, server: Server, client: redis.Redis, tmp_path: Path
 ) -> None:
     frame = numbers(spark, 0, 100)

@@ -71,7 +71,7 @@ def test_insert_into_a_view(sql: Callable[[str], list[Row]], options: str, serve
         assert sorted(fields["n"] for _, fields in client.xrange("large")) == ["1", "2"]
 
 
-def test_a_table_of_the_catalog_is_told_where_it_is_used(
+def test_options_of_a_catalog_table_are_accepted_where_it_is_used(
     sql: Callable[[str], list[Row]], options: str, server: Server
 ) -> None:
     sql(f"CREATE TABLE t (n INT) USING rstream OPTIONS ({options})")
@@ -80,7 +80,7 @@ def test_a_table_of_the_catalog_is_told_where_it_is_used(
     assert numbers(sql(f"SELECT * FROM t WITH ({options})")) == [0, 1, 2, 3]
 
 
-def test_a_table_of_the_catalog_is_told_in_python(
+def test_options_of_a_catalog_table_are_accepted_in_python(
     spark: SparkSession, sql: Callable[[str], list[Row]], options: str, server: Server
 ) -> None:
     sql("CREATE TABLE t (n INT) USING rstream")
@@ -94,7 +94,7 @@ def test_a_table_of_the_catalog_is_told_in_python(
 
 
 @pytest.mark.parametrize("text", ["SELECT * FROM t", "INSERT INTO t VALUES (9)", "INSERT OVERWRITE t VALUES (9)"])
-def test_a_table_that_is_told_nothing_is_refused(
+def test_a_table_without_options_is_refused(
     sql: Callable[[str], list[Row]], options: str, server: Server, text: str
 ) -> None:
     """It would be read from, or written to, another server: Spark keeps the table's OPTIONS from us."""

@@ -184,7 +184,7 @@ def test_a_server_that_is_away_stops_nothing(
     assert metrics((tmp_path / "metrics").read_text())["rstream_server_up",] == 0
 
 
-def test_lines_go_to_a_logger_or_nowhere(
+def test_lines_go_to_a_logger_or_are_dropped(
     spark: SparkSession,
     engine_server: Server,
     watching: Callable[..., Watch],

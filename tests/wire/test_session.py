@@ -52,7 +52,7 @@ def test_an_answer_that_would_be_the_same_again_is_raised(session: Session) -> N
         connections_of(session, [ReplyError("ERR syntax error")])
 
 
-def test_parts_that_succeed_do_not_begin_the_limit_anew(session: Session) -> None:
+def test_parts_that_succeed_do_not_reset_the_limit(session: Session) -> None:
     """Otherwise two parts, of which the second always fails, would be tried for ever."""
 
     def never_done() -> None:

@@ -47,7 +47,7 @@ def batch(server: Server, **options: str) -> list[int]:
     return [row["n"] for part in one.partitions() for some in one.read(part) for row in some.to_pylist()]
 
 
-def test_letters_are_never_read_under_a_pattern_whoever_wrote_them(server: Server, client: redis.Redis) -> None:
+def test_dead_letters_of_any_writer_are_never_read_under_a_pattern(server: Server, client: redis.Redis) -> None:
     """The query's options do not name them: they are another query's, or a job's."""
     add(client, 3, "o:1")
     fill(server, 5, first=100, into="o:dead")
@@ -60,7 +60,7 @@ def test_letters_are_never_read_under_a_pattern_whoever_wrote_them(server: Serve
     assert sorted(batch(server, streams="o:dead,o:1")) == [0, 1, 2, 100, 101, 102, 103, 104]
 
 
-def test_letters_that_appear_while_the_query_runs_are_not_read(server: Server, client: redis.Redis) -> None:
+def test_dead_letters_that_appear_while_the_query_runs_are_not_read(server: Server, client: redis.Redis) -> None:
     add(client, 3, "o:1")
     one = reader(server, **PATTERN)
     start = one.initialOffset()
@@ -115,7 +115,7 @@ def test_the_parking_stream_of_the_option_is_known_by_its_name(server: Server, c
     assert drain(reader(server, **LETTERS)) == [[0, 1]]
 
 
-def test_letters_of_two_queries_do_not_go_round(server: Server, client: redis.Redis) -> None:
+def test_dead_letters_of_two_queries_do_not_go_round(server: Server, client: redis.Redis) -> None:
     """Each one's letters match the pattern of both."""
     client.xadd("o:1", {"n": "bad"})
     queries = [{**LETTERS, "group": name, "deadLetterStream": f"o:{name}"} for name in ("a", "b")]
@@ -202,7 +202,7 @@ def test_many_streams_with_large_entries_are_looked_at_a_few_megabytes_at_a_time
     assert asked == [20, *[4] * 10]
 
 
-def test_a_schema_is_not_inferred_from_letters(server: Server, client: redis.Redis) -> None:
+def test_a_schema_is_not_inferred_from_dead_letters(server: Server, client: redis.Redis) -> None:
     add(client, 3, "o:1")
     fill(server, 5, into="o:dead")
     checked = BatchSourceOptions.parse({"url": server.url, "inferSchema": "true", **PATTERN})

@@ -127,7 +127,7 @@ def test_counting_goes_on_where_the_last_look_left_it_off() -> None:
 
 
 @pytest.mark.parametrize("entries", [3, 40])
-def test_another_stream_of_that_name_is_counted_anew(entries: int) -> None:
+def test_another_stream_of_that_name_is_counted_from_its_start(entries: int) -> None:
     stream, counts = Stream(), ReasonCounts(stretch=10)
     stream.add(*["a"] * 30)
     stream.look(counts)
@@ -169,7 +169,7 @@ def test_reasons_beyond_a_few_are_one() -> None:
     assert known(counts)["(others)"] == 200 - REASONS
 
 
-def test_the_newest_of_a_reason_is_told() -> None:
+def test_the_newest_dead_letter_of_a_reason_is_reported() -> None:
     stream, counts = Stream(), ReasonCounts(stretch=3)
     stream.add("a", "b", "a", "b", "b")
     stream.look(counts, size=2)

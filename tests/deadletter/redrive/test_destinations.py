@@ -79,7 +79,7 @@ def test_named_streams_are_the_only_ones(server: Server) -> None:
         redrive(server, allow=("s",), to="s")
 
 
-def test_what_waits_for_another_try_goes_back_to_its_own_stream_alone(server: Server) -> None:
+def test_entries_waiting_for_retry_are_redriven_to_their_own_stream_only(server: Server) -> None:
     waiting = retry_stream("s", "g", 1)
     with server.client() as client:
         client.xgroup_create("payments", "g", id="0", mkstream=True)

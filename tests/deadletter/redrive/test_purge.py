@@ -37,7 +37,7 @@ def test_a_limit_holds_where_the_connection_breaks_in_the_midst_of_it(
     assert sorted(set(range(100)) - set(numbers(server, DEAD))) == odd[:30]
 
 
-def test_letters_that_somebody_else_deletes_meanwhile_are_not_counted(
+def test_dead_letters_that_another_client_deletes_meanwhile_are_not_counted(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids = fill(server, 100)

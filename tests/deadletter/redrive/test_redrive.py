@@ -38,7 +38,7 @@ from tools.sending import before_sending, in_turn, lost, reply_lost
 from tools.servers.server import Server
 
 
-def test_letters_become_the_entries_that_they_were_with_a_mark_and_are_gone(server: Server) -> None:
+def test_dead_letters_become_their_original_entries_with_a_mark_and_are_deleted(server: Server) -> None:
     ids = fill(server, 130)
     report = redrive(server)
     assert (report.moved, report.parked, report.left, report.looked_at) == (130, 0, 0, 130)
@@ -95,7 +95,7 @@ def test_an_entry_that_dies_again_tells_its_past_and_is_parked_when_it_was_sent_
         (Criteria(newer=3_600_000), lambda n: True),
     ],
 )
-def test_only_letters_that_meet_all_criteria_go(server: Server, criteria: Criteria, meant: object) -> None:
+def test_only_dead_letters_that_meet_all_criteria_go(server: Server, criteria: Criteria, meant: object) -> None:
     fill(server, 100)
     expected = [n for n in range(100) if meant(n)]  # type: ignore[operator]
     looked = redrive(server, dry_run=True, criteria=criteria)
@@ -132,14 +132,14 @@ def test_a_dry_run_changes_nothing_and_counts_by_reason_and_destination(server: 
     assert report.looked_at == 101
 
 
-def test_each_stream_gets_its_own_letters_back(server: Server) -> None:
+def test_each_stream_gets_its_own_dead_letters_back(server: Server) -> None:
     for n in range(60):
         fill(server, 1, first=n, stream=f"s{n % 3}")
     redrive(server)
     assert [numbers(server, f"s{at}") for at in range(3)] == [list(range(at, 60, 3)) for at in range(3)]
 
 
-def test_letters_that_come_after_the_start_stay(server: Server) -> None:
+def test_dead_letters_that_come_after_the_start_stay(server: Server) -> None:
     """The upper id is frozen: a letter that dies again at once is not moved in circles."""
     fill(server, 100)
 
@@ -166,7 +166,7 @@ def test_it_keeps_to_the_rate(server: Server) -> None:
     assert max(slept) <= 0.11
 
 
-def test_a_transform_repairs_letters_or_leaves_them(
+def test_a_transform_repairs_dead_letters_or_leaves_them(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "repairs.py").write_text(
@@ -203,7 +203,7 @@ def test_a_transform_repairs_letters_or_leaves_them(
     assert Mark.parse(marks(server)[0]) == Mark(1, "2026-01-01T00:00:00.000000Z", f"dead/{ids[1]}")
 
 
-def test_what_cannot_be_done_is_said_and_nothing_is_moved(server: Server) -> None:
+def test_an_impossible_redrive_is_an_error_and_moves_nothing(server: Server) -> None:
     with pytest.raises(ServerReplyError, match="there is no stream 'dead' at .*To list .*: rstream dead list"):
         redrive(server)
     fill(server, 5)
@@ -223,7 +223,9 @@ def test_what_cannot_be_done_is_said_and_nothing_is_moved(server: Server) -> Non
 
 @pytest.mark.parametrize("options", [{}, {"max_redrives": 0, "parking": "s"}], ids=["move", "park"])
 @pytest.mark.parametrize("left", [0, 3])
-def test_where_a_destination_has_no_ids_left_letters_stay(server: Server, options: dict[str, Any], left: int) -> None:
+def test_where_a_destination_has_no_ids_left_dead_letters_stay(
+    server: Server, options: dict[str, Any], left: int
+) -> None:
     fill(server, 20)
     last = StreamId(MAX_ID.ms, MAX_ID.seq - left)
     with server.client() as client:
@@ -237,7 +239,7 @@ def test_where_a_destination_has_no_ids_left_letters_stay(server: Server, option
     assert redrive(server, to="s").moved == 20
 
 
-def test_letters_leave_a_stream_that_has_no_ids_left(server: Server) -> None:
+def test_dead_letters_leave_a_stream_that_has_no_ids_left(server: Server) -> None:
     fill(server, 20)
     with server.client() as client:
         client.xadd(DEAD, {"no": "letter"}, id=str(MAX_ID))
@@ -245,7 +247,7 @@ def test_letters_leave_a_stream_that_has_no_ids_left(server: Server) -> None:
     assert numbers(server) == list(range(20))
 
 
-def test_letters_that_name_no_stream_to_go_to_or_one_of_letters_stay_and_are_counted(server: Server) -> None:
+def test_dead_letters_that_name_no_stream_to_go_to_or_one_of_dead_letters_stay_and_are_counted(server: Server) -> None:
     fill(server, 9)
     at = 9
     for stream in ("", DEAD, "parking"):
@@ -302,7 +304,7 @@ def destination_turns_to_text(client: redis.Redis) -> Iterator[None]:
     assert tries == WATCHED_TRIES + 1
 
 
-def test_letters_whose_entry_is_refused_within_the_transaction_are_put_back(server: Server) -> None:
+def test_dead_letters_whose_entry_is_refused_within_the_transaction_are_put_back(server: Server) -> None:
     """A command that fails inside EXEC does not hold up the others: the letter would be lost."""
     fill(server, 3)
     with server.client() as client:
@@ -328,7 +330,7 @@ def test_a_stream_that_is_written_to_all_the_time_is_redriven_all_the_same(serve
     assert set(numbers(server, DEAD)) == {-1}
 
 
-def test_letters_that_somebody_deletes_meanwhile_are_not_moved(server: Server) -> None:
+def test_dead_letters_that_another_client_deletes_meanwhile_are_not_moved(server: Server) -> None:
     ids = fill(server, 20)
     with server.client() as client:
         doomed = iter([ids[2], ids[15]])
@@ -402,7 +404,7 @@ def test_a_run_that_is_begun_late_is_not_begun(server: Server, monkeypatch: pyte
     assert numbers(server) == list(range(40))
 
 
-def test_letters_that_are_put_back_are_put_back_once_however_often_the_connection_breaks(server: Server) -> None:
+def test_dead_letters_that_are_put_back_are_put_back_once_however_often_the_connection_breaks(server: Server) -> None:
     fill(server, 3)
     with server.client() as client:
         before = [fields for _, fields in words(client, DEAD)]
@@ -418,7 +420,7 @@ def test_letters_that_are_put_back_are_put_back_once_however_often_the_connectio
 
 
 @pytest.mark.parametrize("change", ["becomes a text", "runs out of ids"])
-def test_letters_that_cannot_be_put_back_are_reported_and_logged(
+def test_dead_letters_that_cannot_be_put_back_are_reported_and_logged(
     server: Server, change: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """An XADD that is refused within the transaction which puts back has put nothing back."""
@@ -475,7 +477,7 @@ def test_a_second_redrive_is_refused_while_the_first_one_runs(server: Server) ->
     assert numbers(server) == list(range(60))
 
 
-def test_two_that_run_at_once_in_spite_of_the_lease_move_each_letter_once(server: Server) -> None:
+def test_two_redrives_at_once_in_spite_of_the_lease_move_each_dead_letter_once(server: Server) -> None:
     """The one that stood still while its lease expired finds the state changed, and moves nothing any more."""
     fill(server, 100)
 
@@ -540,7 +542,7 @@ def test_a_state_that_cannot_be_read_is_refused_and_nothing_is_moved(server: Ser
     assert (numbers(server), numbers(server, DEAD)) == ([], list(range(5)))
 
 
-def test_what_a_lost_reply_moved_is_told_by_kind(server: Server) -> None:
+def test_entries_moved_by_a_lost_reply_are_reported_by_kind(server: Server) -> None:
     fill(server, 30)
     with before_sending(b"XDEL", act=reply_lost, times=2):
         report = redrive(server)
@@ -551,7 +553,7 @@ def test_what_a_lost_reply_moved_is_told_by_kind(server: Server) -> None:
     assert (report.moved, report.looked_at) == (30, 30)
 
 
-def test_letters_as_other_writers_leave_them(server: Server) -> None:
+def test_dead_letters_as_other_writers_leave_them(server: Server) -> None:
     """Only dl.stream and dl.id are needed; a letter within a letter is unwrapped by one."""
     with server.client() as client:
         inner = dead_letter_fields([b"n", b"1"], {"stream": "s", "id": "1-0"})

@@ -45,7 +45,7 @@ def numbers(client: redis.Redis, stream: str) -> list[int]:
     return [int(fields[b"n"]) for _, fields in client.xrange(stream)]
 
 
-def test_what_is_due_comes_back_once_and_in_order_wherever_the_process_dies(server: Server) -> None:
+def test_due_entries_return_once_and_in_order_wherever_the_process_dies(server: Server) -> None:
     with server.client() as client:
 
         def begin() -> None:
@@ -64,7 +64,7 @@ def test_what_is_due_comes_back_once_and_in_order_wherever_the_process_dies(serv
         assert at_each_point(begin, act, check) > 3
 
 
-def test_no_more_come_back_at_once_than_are_wanted_and_those_wait_no_longer_next_time(server: Server) -> None:
+def test_at_most_the_limit_returns_at_once_and_the_rest_returns_next_time(server: Server) -> None:
     with server.client() as client, Connection(Address.parse(server.url)) as connection:
         fill(client, 60)
         some = return_due_entries(connection, WAITING, BACK, "g", MAX_ID, 10, SMALL)
@@ -123,7 +123,7 @@ def test_list_says_what_waits_until_when_and_for_which_try(server: Server) -> No
     assert "no query has retryDelay" in shown[4]
 
 
-def test_list_says_what_has_come_back_and_is_not_acknowledged(server: Server) -> None:
+def test_list_shows_returned_entries_that_are_not_acknowledged(server: Server) -> None:
     """Pending for some consumer, or not read yet: it stands in the returned stream until it is acknowledged."""
     with server.client() as client:
         client.xgroup_create(BACK, "g", "0", mkstream=True)
@@ -166,7 +166,7 @@ def test_a_redrive_never_moves_what_a_query_brings_back_meanwhile(server: Server
 
 
 @pytest.mark.parametrize("command", [("redrive",), ("redrive", "--dry-run"), ("purge", "--yes")])
-def test_what_has_come_back_is_left_to_the_query(server: Server, command: tuple[str, ...]) -> None:
+def test_returned_entries_are_left_to_the_query(server: Server, command: tuple[str, ...]) -> None:
     with server.client() as client, Connection(Address.parse(server.url)) as connection:
         fill(client, 2)
         return_due_entries(connection, WAITING, BACK, "g", MAX_ID)

@@ -126,7 +126,7 @@ def test_a_full_memory_is_waited_for(server: Server, client: redis.Redis) -> Non
     assert (pending_count(client), client.xlen(DEAD)) == (0, 1)
 
 
-def test_letters_are_posted_a_few_megabytes_at_a_time(
+def test_dead_letters_are_posted_a_few_megabytes_at_a_time(
     server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A transaction with everything would be more than a server takes from one client."""
@@ -154,7 +154,7 @@ def test_letters_are_posted_a_few_megabytes_at_a_time(
     assert (pending_count(client), left) == (0, [["batch"]])  # which batch the notes were opened for
 
 
-def test_a_letter_that_is_larger_than_the_server_takes_is_named_at_once_and_nothing_is_acknowledged(
+def test_a_dead_letter_that_is_larger_than_the_server_takes_is_named_at_once_and_nothing_is_acknowledged(
     server: Server, client: redis.Redis
 ) -> None:
     """Redis closes the connection in the midst of the request."""
@@ -282,7 +282,7 @@ def test_where_ids_run_out_within_the_transaction_the_entries_are_pending_again(
 
 
 @pytest.mark.parametrize("found_by", ["note", "claim"])
-def test_a_transaction_that_is_carried_out_late_and_one_that_stands_for_it_post_one_letter_each(
+def test_a_transaction_that_is_carried_out_late_and_one_that_stands_for_it_post_one_dead_letter_each(
     server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch, found_by: str
 ) -> None:
     """Its connection broke, the server had not come to it yet; meanwhile what is due was looked at again."""
@@ -303,7 +303,7 @@ def test_a_transaction_that_is_carried_out_late_and_one_that_stands_for_it_post_
     assert (pending_count(client), numbers(server, DEAD)) == (0, list(range(5)))
 
 
-def test_two_queries_that_give_up_the_same_entries_post_one_letter_each(
+def test_two_queries_that_give_up_the_same_entries_post_one_dead_letter_each(
     server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both have seen what a dead consumer of their group has left before either has posted it."""
@@ -325,7 +325,7 @@ def test_two_queries_that_give_up_the_same_entries_post_one_letter_each(
     assert (one.reportLatestOffset().get("dead"), two.reportLatestOffset().get("dead")) == (None, {"s": 6})
 
 
-def test_letters_that_others_append_meanwhile_are_no_matter(
+def test_dead_letters_that_others_append_meanwhile_are_no_matter(
     server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The dead-letter stream changes between WATCH and EXEC; the transaction is tried again."""
@@ -338,7 +338,7 @@ def test_letters_that_others_append_meanwhile_are_no_matter(
     assert (pending_count(client), len([e for e in envelopes(server) if e])) == (0, 4)
 
 
-def test_released_entries_whose_letters_are_refused_are_released_again(
+def test_released_entries_whose_dead_letters_are_refused_are_released_again(
     server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """XNACK: pending for nobody, as often delivered as before; one that somebody has taken since is not due."""

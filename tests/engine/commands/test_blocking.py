@@ -101,7 +101,7 @@ def test_an_entry_deleted_at_once_wakes_nobody(engine_server: Server) -> None:
         assert reader.reply()[0][1][0][0] == b"2-1"
 
 
-def test_a_blocked_group_reader_learns_that_its_group_is_gone(server: Server) -> None:
+def test_a_blocked_group_reader_learns_that_its_group_is_deleted(server: Server) -> None:
     """XGROUP DESTROY and DEL unblock with an error (its text differs between Redis 7.0 and 7.2)."""
     for ending in ("XGROUP DESTROY s g", "DEL s", "SET s x", "FLUSHALL"):
         with wire(server) as reader, wire(server) as client:

@@ -129,7 +129,7 @@ def blocking_keys(client: Wire) -> tuple[int, int]:
     return int(fields["total_blocking_keys"]), int(fields["total_blocking_keys_on_nokey"])
 
 
-def test_keys_that_somebody_waits_for(server: Server) -> None:
+def test_keys_that_a_client_waits_for(server: Server) -> None:
     """As BLPOP and XREADGROUP come to one key and go."""
     with wire(server) as client, wire(server) as group:
         newer_than(server, client, (7, 2))

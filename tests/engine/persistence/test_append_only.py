@@ -119,7 +119,7 @@ def test_a_transaction_is_kept_together(tmp_path: Path) -> None:
     assert texts(written(tmp_path)) == ["MULTI", "SELECT 0", "SET a 1", "SET b 2", "EXEC", "SET a 3"]
 
 
-def test_expired_keys_are_gone_for_good(tmp_path: Path) -> None:
+def test_expired_keys_stay_deleted(tmp_path: Path) -> None:
     """A key that expires leaves a DEL; while a file is read back nothing expires before its DEL."""
     now = 1000
     inside = Inside(tmp_path, clock=lambda: now)
@@ -169,7 +169,7 @@ others = st.one_of(
 
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(st.one_of(commands, commands, commands, others), min_size=5, max_size=60), st.sampled_from([0, 2, 100]))
-def test_everything_comes_back(
+def test_all_data_is_restored(
     tmp_path_factory: pytest.TempPathFactory, redis_server: Server, program: list[Command], node: int
 ) -> None:
     """Whatever was done: from the file, from the rewritten file, and in a real Redis from either."""
@@ -206,7 +206,7 @@ newer = st.one_of(adds(), adds(), idempotent, group_reads, claims, trimming, ack
 
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(newer.filter(lambda one: "BLOCK" not in one), min_size=5, max_size=50), st.sampled_from([0, 2, 100]))
-def test_what_newer_commands_do_comes_back(
+def test_effects_of_newer_commands_are_restored(
     tmp_path_factory: pytest.TempPathFactory, program: list[Command], node: int
 ) -> None:
     """Reference policies, released entries, remembered messages: from the file, the rewritten file and a reload."""

@@ -45,7 +45,7 @@ strings = st.one_of(
 
 
 @given(st.lists(strings, max_size=20))
-def test_a_listpack_gives_back_what_was_put_in(elements: list[bytes]) -> None:
+def test_a_listpack_returns_its_elements(elements: list[bytes]) -> None:
     """Strings of all sizes, and numbers."""
     assert unpack(pack(elements)) == elements
 

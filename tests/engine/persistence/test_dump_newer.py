@@ -93,7 +93,7 @@ def test_what_is_dumped_is_what_redis_would_dump(payload: bytes, ms: int) -> Non
 
 
 @SAMPLES
-def test_what_has_run_out_does_not_come_back(payload: bytes, ms: int) -> None:
+def test_expired_producers_are_not_restored(payload: bytes, ms: int) -> None:
     """Sixty seconds after the time in its entry's id: not when it is restored then, nor when it is dumped then."""
     stream = restored(payload, ms + 59_999)
     assert stream.idempotence.tracked() == 5

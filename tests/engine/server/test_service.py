@@ -209,7 +209,7 @@ def refused(*arguments: str, file: str | None = None, folder: Path | None = None
     return ended.stderr
 
 
-def test_wrong_options_are_told_with_a_way_out(tmp_path: Path) -> None:
+def test_wrong_options_are_errors_with_a_remedy(tmp_path: Path) -> None:
     """On the command line and in a file, with the line; nothing is ignored."""
     assert "did you mean --maxmemory?" in refused("--maxmemry", "5mb")
     assert "--maxmemory 5xb: argument must be a memory value" in refused("--maxmemory", "5xb")

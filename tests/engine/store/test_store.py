@@ -77,7 +77,7 @@ def test_approximate_trimming_drops_whole_nodes_only() -> None:
     assert (stream.length, stream.first_id, stream.last_id >> 64) == (0, 0, 95)
 
 
-def test_the_newest_node_takes_entries_again_after_the_one_above_it_is_gone() -> None:
+def test_the_newest_node_takes_entries_again_after_the_node_above_it_is_deleted() -> None:
     """Deleting all of the newest node opens the one before."""
     stream = make(15)
     for number in range(11, 16):

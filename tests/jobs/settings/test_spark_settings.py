@@ -58,9 +58,7 @@ def test_other_keys_are_refused(spark: dict[str, Any], message: str) -> None:
         settings_of({"spark": spark})
 
 
-def test_settings_that_somebody_has_made_for_his_spark_are_left_alone(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_settings_that_the_user_made_for_spark_are_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "conf").mkdir()
     (tmp_path / "conf" / "spark-defaults.conf").write_text("spark.master spark://host:7077\n")
     monkeypatch.setenv("SPARK_HOME", str(tmp_path))

@@ -54,7 +54,7 @@ def test_null_empty_order_and_place_count() -> None:
     assert len(set(hashes(some))) == len(some)
 
 
-def test_long_values_are_told_apart() -> None:
+def test_long_values_are_distinguished() -> None:
     """On both sides of the length from which on another way is taken."""
     for size in (255, 256, 257, 1000):
         assert len(set(hashes([(b"x" * (size - 1) + bytes([n]), b"y") for n in range(50)]))) == 50

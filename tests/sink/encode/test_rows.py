@@ -350,7 +350,7 @@ def test_a_server_that_stands_still_is_waited_for(kind: str, delivery: str) -> N
 
 
 @pytest.mark.parametrize("kind", ["engine", "redis"])
-def test_a_server_that_is_killed_and_started_again_is_gone_on_with(kind: str, tmp_path: Path) -> None:
+def test_the_sink_continues_after_the_server_is_killed_and_started_again(kind: str, tmp_path: Path) -> None:
     """SIGKILL between transactions, fsync always: rows and marks come back together; LOADING is waited out."""
     if kind == "redis":
         skip_without_redis()

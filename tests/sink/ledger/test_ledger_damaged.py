@@ -90,7 +90,7 @@ def test_a_list_of_marks_that_is_deleted_is_named(server: Server, client: redis.
     assert numbers(server) == before
 
 
-def test_a_job_whose_record_is_gone_is_over(server: Server, client: redis.Redis) -> None:
+def test_a_job_whose_record_is_missing_has_ended(server: Server, client: redis.Redis) -> None:
     checked = options(server.url, chunkSize="10")
     batch = begin_job(checked.address)
     client.delete(batch.record)

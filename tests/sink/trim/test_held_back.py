@@ -94,7 +94,7 @@ def test_the_lowest_of_several_counts_on_each_stream_for_itself(client: redis.Re
 
 
 @pytest.mark.parametrize("how", ["DEL", "DELCONSUMER", "DESTROY"])
-def test_a_query_that_is_gone_for_good_can_be_let_go(client: redis.Redis, trimmer: AckedTrimmer, how: str) -> None:
+def test_a_query_that_was_removed_can_be_released(client: redis.Redis, trimmer: AckedTrimmer, how: str) -> None:
     stream_of(client, 100)
     stream_of_others = client.xgroup_create("s", "other", "100-0")
     assert stream_of_others

@@ -120,7 +120,7 @@ def test_sizes_have_the_units_of_redis_conf(text: str, size: int) -> None:
 
 
 @pytest.mark.parametrize("exactly_once", [True, False])
-def test_a_stream_that_gets_nothing_for_so_long_is_gone(
+def test_a_stream_without_new_entries_for_its_ttl_is_deleted(
     server: Server, client: redis.Redis, exactly_once: bool
 ) -> None:
     """Each chunk begins the time anew; and what is written once goes on being written once when it is gone."""

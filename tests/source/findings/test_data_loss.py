@@ -33,7 +33,7 @@ def test_a_destroyed_group_is_made_again_at_the_checkpoint(
     assert pending_count(client) == 0
 
 
-def test_a_group_that_is_gone_amid_a_batch_is_made_by_the_command_that_the_error_names(
+def test_a_group_that_is_destroyed_during_a_batch_is_created_by_the_command_in_the_error(
     server: Server, client: redis.Redis
 ) -> None:
     """The query must ask the group what has killed the batch."""
@@ -59,7 +59,7 @@ def test_a_group_that_is_gone_amid_a_batch_is_made_by_the_command_that_the_error
 
 
 @pytest.mark.parametrize("what", ["stands", "trimmed to the checkpoint", "trimmed above it", "begun anew"])
-def test_a_group_that_is_gone_has_lost_what_its_stream_has_lost(server: Server, client: redis.Redis, what: str) -> None:
+def test_a_missing_group_has_lost_what_its_stream_has_lost(server: Server, client: redis.Redis, what: str) -> None:
     """Not what the stream still holds above the checkpoint."""
     ids = add(client, 20)
     one = reader(server, **LENIENT)
@@ -111,7 +111,7 @@ def test_what_a_stream_that_was_begun_again_has_lost_unread_is_counted(server: S
     assert more["losses"] == {"s": 2}
 
 
-def test_a_stream_that_is_gone_stops_a_strict_query(server: Server, client: redis.Redis) -> None:
+def test_a_missing_stream_stops_a_strict_query(server: Server, client: redis.Redis) -> None:
     add(client, 20)
     one = reader(server)
     start = one.initialOffset()
@@ -125,7 +125,7 @@ def test_a_stream_that_is_gone_stops_a_strict_query(server: Server, client: redi
 
 
 @pytest.mark.parametrize("read_before", [True, False])
-def test_a_group_that_was_made_anew_ahead_of_what_it_has_yet_to_read_stops_a_strict_query(
+def test_a_group_that_was_created_again_ahead_of_unread_entries_stops_a_strict_query(
     server: Server, client: redis.Redis, read_before: bool
 ) -> None:
     """It was destroyed while the query was down, and its stream had nothing in the last batch. A query that begins
@@ -148,7 +148,7 @@ def test_a_group_that_was_made_anew_ahead_of_what_it_has_yet_to_read_stops_a_str
     assert drain(reader(server, **options, **LENIENT), start=at) == [[10, 11, 12]]
 
 
-def test_a_stream_that_was_made_anew_with_lower_ids_and_emptied_stops_a_strict_query(
+def test_a_stream_that_was_created_again_with_lower_ids_and_emptied_stops_a_strict_query(
     server: Server, client: redis.Redis
 ) -> None:
     """It has had more entries than the query has read, and none of those that the query has read."""
@@ -166,7 +166,9 @@ def test_a_stream_that_was_made_anew_with_lower_ids_and_emptied_stops_a_strict_q
             again.latestOffset(end, ALL)
 
 
-def test_a_consumer_that_read_all_there_was_and_left_is_no_group_made_anew(server: Server, client: redis.Redis) -> None:
+def test_a_consumer_that_read_all_entries_and_left_is_no_group_created_again(
+    server: Server, client: redis.Redis
+) -> None:
     """Nothing of the stream has come to the query yet."""
     client.xgroup_create("s", "g", id="0", mkstream=True)
     one = reader(server)

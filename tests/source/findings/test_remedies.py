@@ -17,7 +17,7 @@ from tools.servers.server import Server, skip_where_nothing_is_counted
 Hand = Callable[[redis.Redis, list[str]], object]
 
 
-def made_anew(client: redis.Redis, ids: list[str]) -> None:
+def created_again(client: redis.Redis, ids: list[str]) -> None:
     client.xgroup_destroy("s", "g")
     client.xgroup_create("s", "g", ids[34])
 
@@ -36,7 +36,7 @@ HANDS: dict[str, tuple[Hand, str]] = {
     ),
     "set back": (lambda client, ids: client.xgroup_setid("s", "g", ids[4]), "set the group to the checkpoint"),
     "destroyed": (lambda client, ids: client.xgroup_destroy("s", "g"), "Create it at the checkpoint"),
-    "made anew ahead": (made_anew, "no longer has consumer 'spark'.*Set the group back"),
+    "made anew ahead": (created_again, "no longer has consumer 'spark'.*Set the group back"),
     "consumer deleted": (deleted_with_pending, "no longer has consumer 'spark'.*Set the group back"),
 }
 

@@ -21,7 +21,7 @@ def streams_of(client: redis.Redis) -> list[str]:
     return sorted(client.scan_iter(_type="stream"))
 
 
-def test_a_stream_that_does_not_exist_is_said_once_with_the_nearest_name(
+def test_a_stream_that_does_not_exist_is_reported_once_with_the_nearest_name(
     server: Server, client: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     add(client, 3, "orders")
@@ -34,7 +34,7 @@ def test_a_stream_that_does_not_exist_is_said_once_with_the_nearest_name(
     ]
 
 
-def test_one_that_an_earlier_run_made_and_nobody_wrote_to_is_said_again(
+def test_a_stream_that_an_earlier_run_created_and_that_is_still_empty_is_reported_again(
     server: Server, client: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     add(client, 3, "orders")

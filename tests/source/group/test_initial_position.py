@@ -32,7 +32,7 @@ def told(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [message for message in caplog.messages if "is not used" in message]
 
 
-def test_a_new_checkpoint_in_a_group_that_exists_is_told_where_it_begins(
+def test_the_start_of_a_new_checkpoint_in_an_existing_group_is_reported(
     server: Server, client: redis.Redis, warnings: pytest.LogCaptureFixture
 ) -> None:
     """A notebook cell that is run again, with a temporary checkpoint."""
@@ -75,7 +75,7 @@ def test_a_line_is_logged_once_for_all_streams(
         ({"startingOffsets": "1-0"}, True),
     ],
 )
-def test_what_was_given_and_is_not_used_is_told(
+def test_an_unused_starting_option_is_reported(
     server: Server, client: redis.Redis, warnings: pytest.LogCaptureFixture, options: dict[str, str], is_told: bool
 ) -> None:
     ids = add(client, 9)
@@ -86,7 +86,7 @@ def test_what_was_given_and_is_not_used_is_told(
     assert len(told(warnings)) == is_told
 
 
-def test_nothing_is_told_where_the_group_stands_as_the_option_says(
+def test_nothing_is_reported_if_the_group_is_at_the_position_of_the_option(
     server: Server, client: redis.Redis, warnings: pytest.LogCaptureFixture
 ) -> None:
     ids = add(client, 9)
@@ -98,7 +98,7 @@ def test_nothing_is_told_where_the_group_stands_as_the_option_says(
     assert told(warnings) == []
 
 
-def test_a_query_with_a_checkpoint_is_told_nothing(
+def test_nothing_is_reported_to_a_query_with_a_checkpoint(
     server: Server, client: redis.Redis, warnings: pytest.LogCaptureFixture
 ) -> None:
     add(client, 5)
@@ -112,7 +112,7 @@ def test_a_query_with_a_checkpoint_is_told_nothing(
     assert told(warnings) == []
 
 
-def test_streams_of_a_pattern_whose_group_exists_are_told(
+def test_streams_of_a_pattern_whose_group_exists_are_reported(
     server: Server, client: redis.Redis, warnings: pytest.LogCaptureFixture
 ) -> None:
     add(client, 3, "o:1")

@@ -311,7 +311,7 @@ def test_what_an_at_most_once_query_has_acknowledged_and_no_offset_names_is_no_l
     assert pending_count(client) == 0
 
 
-def test_a_stream_that_was_made_anew_is_told_from_one_whose_group_is_gone_by_what_it_has_lost(
+def test_a_stream_created_again_and_one_whose_group_is_missing_differ_in_what_they_lost(
     server: Server, client: redis.Redis
 ) -> None:
     """It has had more entries than the one before, and some of them are deleted: fewer than were read."""
@@ -397,7 +397,7 @@ def restore(client: redis.Redis, dump: bytes) -> None:
 
 
 @pytest.mark.parametrize("then", ["nothing", "new entries"])
-def test_a_server_that_comes_back_without_its_last_entries_is_named_or_counted(server: Server, then: str) -> None:
+def test_entries_lost_by_a_restarted_server_are_named_or_counted(server: Server, then: str) -> None:
     """Those of batches that are committed, too."""
     with server.client() as raw, server.client(decode_responses=True) as client:
         add(client, 20)
@@ -437,7 +437,7 @@ def test_an_empty_server_counts_what_the_checkpoint_knows_to_be_unread(server: S
 # -- streams that are others ----------------------------------------------------------------------------------------
 
 
-def test_an_idle_streams_group_that_was_made_anew_and_read_by_others_is_noticed(
+def test_an_idle_streams_group_that_was_created_again_and_read_by_others_is_noticed(
     server: Server, client: redis.Redis
 ) -> None:
     """In the last batch it had nothing, and another client has been there before the query comes back."""
@@ -710,7 +710,7 @@ def test_what_is_handed_to_a_query_that_was_killed_in_its_first_batch_is_read(
     assert pending_count(client) == 2
 
 
-def test_what_a_server_that_came_back_has_lost_unread_is_counted_though_others_have_come_since(server: Server) -> None:
+def test_unread_entries_lost_by_a_restored_server_are_counted_although_others_have_come_since(server: Server) -> None:
     with server.client() as raw, server.client(decode_responses=True) as client:
         add(client, 20)
         one = reader(server, limits=NEVER_AHEAD, **LENIENT)

@@ -103,7 +103,7 @@ def test_a_group_that_is_made_later_reads_what_is_left(server: Server, client: r
 
 
 @pytest.mark.parametrize("mode", [{}, {"noAck": "true"}, {"delivery": "at-most-once"}])
-def test_a_query_that_is_set_back_is_told_what_is_gone(
+def test_missing_entries_are_reported_to_a_query_that_is_set_back(
     server: Server, client: redis.Redis, mode: dict[str, str]
 ) -> None:
     """Group and checkpoint as they were earlier, to read it once more."""

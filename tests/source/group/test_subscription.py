@@ -196,7 +196,7 @@ def test_where_no_stream_matched_at_the_start_those_that_come_are_read_from_thei
 @pytest.mark.parametrize("available_now", [False, True])
 @pytest.mark.parametrize("killed", [False, True])
 @pytest.mark.parametrize("options", [{}, {"noAck": "true"}], ids=str)
-def test_where_all_streams_are_gone_those_that_come_are_read_from_their_first_entry(
+def test_after_all_streams_are_deleted_new_streams_are_read_from_their_first_entry(
     server: Server, client: redis.Redis, available_now: bool, killed: bool, options: dict[str, str]
 ) -> None:
     """The query that comes back is asked where it would begin before it is told where it stands (S2)."""

@@ -95,7 +95,7 @@ def test_a_query_that_is_killed_goes_on_wherever_that_was(server: Server, client
 
 
 @pytest.mark.parametrize("most", [50, None])
-def test_what_is_trimmed_before_a_task_reads_it_is_told_once_the_batch_is_committed(
+def test_entries_trimmed_before_a_task_reads_them_are_reported_when_the_batch_is_committed(
     server: Server, client: redis.Redis, most: int | None
 ) -> None:
     """The end of the batch is an estimate, or it is cut by estimates: no task knows what it should have found."""
@@ -138,7 +138,7 @@ def test_a_batch_that_is_read_again_tells_the_sink_that_entries_may_be_gone(
     assert lossy() == {True}
 
 
-def test_what_is_deleted_amid_a_batch_is_told_too(server: Server, client: redis.Redis) -> None:
+def test_entries_deleted_during_a_batch_are_reported_too(server: Server, client: redis.Redis) -> None:
     ids = spread(client, 300)
     one = estimating(server)
     end = one.latestOffset(at := one.initialOffset(), ALL)
@@ -296,9 +296,7 @@ def test_a_server_that_has_lost_what_was_read_is_noticed_though_the_group_is_a_b
 
 
 @pytest.mark.parametrize("takes", ["xtrim", "xdel"])
-def test_a_server_that_came_back_before_the_group_was_set_is_noticed_when_more_is_lost(
-    server: Server, takes: str
-) -> None:
+def test_a_server_restored_before_the_group_was_set_is_noticed_when_more_is_lost(server: Server, takes: str) -> None:
     """The group stands at the checkpoint, and the server has fewer entries up to there than the query has read."""
     with server.client() as raw, server.client(decode_responses=True) as client:
         add(client, 40)

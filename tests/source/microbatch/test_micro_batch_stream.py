@@ -332,7 +332,7 @@ def test_a_checkpoint_of_another_consumer_or_group_is_refused(server: Server, cl
             reader(server, **other).latestOffset(end, ALL)
 
 
-def test_a_group_made_anew_at_the_end_is_not_taken_for_the_old_one(server: Server, client: redis.Redis) -> None:
+def test_a_group_created_again_at_the_end_is_not_taken_for_the_old_one(server: Server, client: redis.Redis) -> None:
     add(client, 5)
     one = reader(server)
     start = one.initialOffset()
@@ -411,7 +411,7 @@ def test_more_streams_than_the_limit_take_turns(server: Server, client: redis.Re
     assert read_from_big == 5
 
 
-def test_a_user_who_may_not_read_the_group_is_told_so(redis_server: Server) -> None:
+def test_a_user_who_may_not_read_the_group_gets_a_named_error(redis_server: Server) -> None:
     """The reply of XREADGROUP is suppressed, its error is not. (The bundled engine has no ACLs.)"""
     with redis_server.client(decode_responses=True) as admin:
         skip_where_nothing_is_counted(admin)
@@ -484,7 +484,7 @@ def test_what_others_claim_from_us_meanwhile_hides_nothing(
     assert pending_count(client) == taken  # bob's
 
 
-def test_a_commit_acknowledges_nothing_of_a_stream_that_was_made_anew_with_lower_ids(
+def test_a_commit_acknowledges_nothing_of_a_stream_that_was_created_again_with_lower_ids(
     server: Server, client: redis.Redis
 ) -> None:
     """Spark commits a batch when the next one is logged: that one may hold entries below the first one's end."""

@@ -268,7 +268,7 @@ def test_a_batch_read_has_no_commit(server: Server) -> None:
 
 
 @pytest.mark.parametrize(("how", "seed"), [("trim", 0), ("delete", 1), ("delete", 2)])
-def test_every_group_gets_every_entry_once_whoever_dies_when(
+def test_every_group_gets_every_entry_once_whichever_query_dies_when(
     server: Server, client: redis.Redis, how: str, seed: int
 ) -> None:
     """Queries of three modes, two that share a group, and a client that is none, each at its pace."""

@@ -253,7 +253,7 @@ def test_no_ack_is_refused_where_others_read_from_the_group(server: Server, clie
         one.latestOffset(start, ALL)
 
 
-def test_no_ack_counts_entries_that_are_gone(server: Server, client: redis.Redis) -> None:
+def test_no_ack_counts_missing_entries(server: Server, client: redis.Redis) -> None:
     ids = add(client, 50)
     one = reader(server, noAck="true")
     start = one.initialOffset()
@@ -308,7 +308,7 @@ def test_no_ack_killed_before_a_checkpoint_knows_a_new_stream_starts_it_at_the_s
     assert client.keys("rstream:start*") == []
 
 
-def test_no_ack_sets_a_group_back_that_somebody_has_moved_on(server: Server, client: redis.Redis) -> None:
+def test_no_ack_sets_a_group_back_that_another_client_has_moved_on(server: Server, client: redis.Redis) -> None:
     """By hand, or as a query that has lost its lease and has yet to notice."""
     ids = add(client, 40)
     one = reader(server, limits=NEVER_AHEAD, noAck="true")

@@ -51,7 +51,7 @@ def run_batch(one: StreamReader, start: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("options", [{}, {"mode": "DROPMALFORMED"}, LETTERS, {"noAck": "true"}, AT_MOST_ONCE])
-def test_bad_values_are_counted_batch_by_batch_and_said_once(
+def test_bad_values_are_counted_batch_by_batch_and_reported_once(
     server: Server, client: redis.Redis, caplog: pytest.LogCaptureFixture, options: dict[str, str]
 ) -> None:
     ids = some_bad(client, 30, other="x")
@@ -112,7 +112,7 @@ def test_nothing_is_written_where_there_is_nothing_to_tell(server: Server, clien
     assert not client.keys("rstream:notes*")
 
 
-def test_a_batch_that_its_run_did_not_live_to_tell_of_is_told_by_the_next(
+def test_a_batch_that_a_killed_run_did_not_report_is_reported_by_the_next(
     server: Server, client: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Whatever mode that one reads in."""
@@ -139,7 +139,7 @@ def test_what_was_noted_of_a_batch_that_is_read_again_does_not_count(server: Ser
 # -- columns without a field -------------------------------------------------------------------------------------------
 
 
-def test_a_column_that_is_a_field_of_no_entry_is_told_with_the_nearest(
+def test_a_column_that_is_a_field_of_no_entry_is_reported_with_the_nearest(
     server: Server, client: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     add(client, 40)

@@ -21,7 +21,7 @@ def said(caplog: pytest.LogCaptureFixture, *reports: ColumnReport, modes: tuple[
     return [record.getMessage() for record in caplog.records]
 
 
-def test_values_that_do_not_fit_are_told_with_the_first_and_with_what_to_do(caplog: pytest.LogCaptureFixture) -> None:
+def test_values_that_do_not_fit_are_reported_with_the_first_and_a_remedy(caplog: pytest.LogCaptureFixture) -> None:
     assert said(caplog, unfit()) == [
         "stream 'orders', column 'amount': 667 of 1,000 entries of this batch have a value that does not fit INT, "
         "which is null instead (mode PERMISSIVE). The first is b'x' in entry 1-0. Declare the column STRING, or set "
@@ -39,7 +39,7 @@ def test_values_that_do_not_fit_are_told_with_the_first_and_with_what_to_do(capl
     assert "and become dead letters (mode DEADLETTER)" in text
 
 
-def test_each_column_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_each_column_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
     other = ColumnReport("PERMISSIVE", 10, {"n": unfit().bad["amount"]}, ("b",), ("a",))
     assert len(said(caplog, unfit(), unfit(count=3), other, other)) == 3
 
@@ -53,7 +53,7 @@ def test_each_column_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
         ("total", tuple("abcdefghijkl"), ". They have: a, b, c, d, e, f, g, h, i, j and 2 more"),
     ],
 )
-def test_a_column_without_a_field_is_told_with_the_nearest(
+def test_a_column_without_a_field_is_reported_with_the_nearest(
     caplog: pytest.LogCaptureFixture, column: str, names: tuple[str, ...], ends: str
 ) -> None:
     [text] = said(caplog, ColumnReport("FAILFAST", 700, {}, (column,), names))

@@ -61,7 +61,7 @@ def notes(client: redis.Redis) -> list[str]:
 
 
 @pytest.mark.parametrize("tasks", [1, 2])
-def test_notes_that_are_gone_end_the_query_before_anything_is_acknowledged(
+def test_missing_notes_end_the_query_before_anything_is_acknowledged(
     server: Server, client: redis.Redis, tasks: int
 ) -> None:
     """Evicted, or deleted by somebody, when one of two tasks had left its notes, or both. Entries that did not fit
@@ -202,7 +202,7 @@ def test_a_driver_that_dies_while_it_takes_notes_misses_none_afterwards(
     assert not notes(client)
 
 
-def test_an_entry_that_does_not_fit_becomes_one_letter_with_its_fields_untouched(
+def test_an_entry_that_does_not_fit_becomes_one_dead_letter_with_its_fields_untouched(
     server: Server, client: redis.Redis
 ) -> None:
     raw = server.client()
@@ -236,7 +236,7 @@ def test_an_entry_that_does_not_fit_becomes_one_letter_with_its_fields_untouched
 
 
 @pytest.mark.parametrize("when", ["after reading", "after the commit"])
-def test_a_crash_leaves_one_letter_for_each(server: Server, client: redis.Redis, when: str) -> None:
+def test_a_crash_leaves_one_dead_letter_for_each(server: Server, client: redis.Redis, when: str) -> None:
     some_bad(client, 60)
     crashed = reader(server, **LETTERS)
     start = crashed.initialOffset()
@@ -295,7 +295,7 @@ def test_notes_of_a_batch_that_no_checkpoint_knows_are_void(server: Server, clie
     assert pending_count(client) == 0
 
 
-def test_letters_that_cannot_be_written_stop_the_query_and_nothing_is_acknowledged(
+def test_dead_letters_that_cannot_be_written_stop_the_query_and_nothing_is_acknowledged(
     server: Server, client: redis.Redis
 ) -> None:
     client.set("dead", "text")
@@ -329,7 +329,9 @@ def test_what_an_earlier_run_noted_of_a_batch_is_void(server: Server, client: re
     assert pending_count(client) == 0
 
 
-def test_letters_of_a_committed_batch_are_posted_whatever_the_mode_is_now(server: Server, client: redis.Redis) -> None:
+def test_dead_letters_of_a_committed_batch_are_posted_whatever_the_mode_is_now(
+    server: Server, client: redis.Redis
+) -> None:
     some_bad(client, 6)
     crashed = reader(server, **LETTERS)
     start = crashed.initialOffset()
@@ -344,7 +346,7 @@ def test_letters_of_a_committed_batch_are_posted_whatever_the_mode_is_now(server
     assert pending_count(client) == 0
 
 
-def test_letters_of_a_stream_that_the_query_has_only_claimed_from(server: Server, client: redis.Redis) -> None:
+def test_dead_letters_of_a_stream_that_the_query_has_only_claimed_from(server: Server, client: redis.Redis) -> None:
     one = reader(server, streamsPattern="s*", claimIdle="1ms", **LETTERS)
     start = one.initialOffset()
     some_bad(client, 6)

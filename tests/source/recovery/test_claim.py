@@ -146,7 +146,7 @@ def test_what_a_dead_query_had_claimed_is_claimed_again(server: Server, client: 
     assert [(row["n"], row["_deliveries"]) for row in rows(one, start, end)] == [(n, 2) for n in range(4)]
 
 
-def test_an_entry_that_was_delivered_too_often_becomes_one_letter(
+def test_an_entry_that_was_delivered_too_often_becomes_one_dead_letter(
     server: Server, client: redis.Redis, group: str
 ) -> None:
     add(client, 4)
@@ -172,7 +172,7 @@ def test_an_entry_that_was_delivered_too_often_becomes_one_letter(
     assert pending_count(client) == 0
 
 
-def test_queries_that_die_one_after_the_other_make_no_letter_of_what_they_pass_on(
+def test_queries_that_die_one_after_the_other_make_no_dead_letter_of_what_they_pass_on(
     server: Server, client: redis.Redis
 ) -> None:
     """What they die of may have nothing to do with it."""
@@ -338,9 +338,7 @@ def test_claimed_entries_come_first_and_the_others_of_a_batch_in_stream_order(
         assert pending_count(client) == 0
 
 
-def test_entries_that_are_gone_from_several_claims_are_all_counted(
-    server: Server, client: redis.Redis, group: str
-) -> None:
+def test_missing_entries_of_several_claims_are_all_counted(server: Server, client: redis.Redis, group: str) -> None:
     """When they are claimed, and when they are read: of two dead consumers, and of two claims on one stream."""
     ids = add(client, 30)
     for consumer in ("bob", "carl"):

@@ -157,7 +157,7 @@ def test_claimed_entries_are_narrowed_too(server: Server, client: redis.Redis) -
     assert pending_count(client) == 0
 
 
-def test_the_reason_is_told_where_somebody_knew_it(server: Server, client: redis.Redis) -> None:
+def test_the_reason_is_reported_if_it_is_known(server: Server, client: redis.Redis) -> None:
     """Of this entry's deaths, and not of another one's that came later."""
     add(client, 60)
     query = Supervised(server, {20, 40})

@@ -21,7 +21,7 @@ from tools.servers.server import Server
 
 
 @pytest.mark.parametrize("needs_entries", [False, True], ids=["whatever is read", "only for entries"])
-def test_no_entry_becomes_a_letter_because_something_else_was_away(
+def test_no_entry_becomes_a_dead_letter_because_a_server_was_down(
     server: Server, client: redis.Redis, needs_entries: bool
 ) -> None:
     add(client, 64)

@@ -26,7 +26,9 @@ def reply(entries: list[tuple[int, dict[bytes, bytes]]]) -> bytes:
 
 
 @given(st.lists(st.lists(st.tuples(st.integers(0, 10**6), PAIRS), max_size=5), min_size=1, max_size=4))
-def test_a_page_of_what_came_back_is_what_it_was(parts: list[list[tuple[int, dict[bytes, bytes]]]]) -> None:
+def test_a_page_of_returned_entries_has_their_original_fields(
+    parts: list[list[tuple[int, dict[bytes, bytes]]]],
+) -> None:
     raw, counts = decode_replies(b"".join(map(reply, parts)), len(parts))
     page = ReturnedPage(raw, "rstream:returned:{orders}:g")
     entries = [one for part in parts for one in part]

@@ -221,7 +221,7 @@ def test_delivery_counts_are_right_where_deleted_entries_are_pending(server: Ser
 
 
 @pytest.mark.parametrize("kind", [owned, shared])
-def test_what_is_gone_is_an_error_or_counted_for_each_run(server: Server, client: redis.Redis, kind: Any) -> None:
+def test_missing_entries_are_an_error_or_counted_for_each_run(server: Server, client: redis.Redis, kind: Any) -> None:
     group(client, "s", "t")
     ids, others = add(client, "s", *range(1, 101)), add(client, "t", *range(1, 11))
     deliver(client, "s", 100)
@@ -235,7 +235,7 @@ def test_what_is_gone_is_an_error_or_counted_for_each_run(server: Server, client
     assert reading.lost == [(run, 70)]
 
 
-def test_a_whole_run_that_is_gone_ends_nothing_early(server: Server, client: redis.Redis) -> None:
+def test_a_run_without_any_entry_ends_nothing_early(server: Server, client: redis.Redis) -> None:
     group(client, "s", "t")
     ids, others = add(client, "s", *range(1, 101)), add(client, "t", *range(1, 11))
     deliver(client, "s", 100)
@@ -306,7 +306,7 @@ def test_large_entries_after_small_ones_do_not_come_all_at_once(
     assert theirs
 
 
-def test_a_group_that_is_gone_is_named(server: Server, client: redis.Redis) -> None:
+def test_a_missing_group_is_a_named_error(server: Server, client: redis.Redis) -> None:
     ids = add(client, "s", *range(1, 11))
     with pytest.raises(GroupMissingError, match="XPENDING s g at .*: the stream or its consumer group is missing"):
         Reading(server, shared("s", ids))

@@ -126,7 +126,7 @@ def test_each_output_has_its_rows_once(
         ("schema", {"ddl": "n INT, who ARRAY<STRING>"}, "schema.ddl: who is ARRAY<STRING>. Such a field is JSON"),
     ],
 )
-def test_what_spark_alone_can_see_is_said_before_anything_starts(
+def test_errors_that_only_spark_detects_are_reported_before_anything_starts(
     spark: SparkSession, engine_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     key: str, value: Any, message: str,
 ) -> None:  # fmt: skip

@@ -113,7 +113,9 @@ class DeltaWriter(DataSourceArrowWriter):
             self._path.write_text(json.dumps(told))
 
 
-def test_delta_is_told_which_batch_it_is(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_delta_receives_the_number_of_the_batch(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     spark.dataSource.register(Delta)
     monkeypatch.setattr("spark_streams.jobs.output.table.DELTA", "delta_like")
     path = tmp_path / "table"

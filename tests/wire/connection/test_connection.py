@@ -50,7 +50,7 @@ def stubborn() -> Iterator[socket.socket]:
     theirs.close()
 
 
-def test_a_pipeline_larger_than_all_buffers_comes_back_whole(connection: Connection) -> None:
+def test_replies_to_a_pipeline_larger_than_all_buffers_are_complete(connection: Connection) -> None:
     """40 MB of commands and as much of replies: who sends all before reading waits for ever, and so does the server."""
     values = [b"%d" % n + b"x" * 2000 for n in range(20_000)]
     assert connection.pipeline([("ECHO", value) for value in values]) == values
@@ -58,7 +58,7 @@ def test_a_pipeline_larger_than_all_buffers_comes_back_whole(connection: Connect
     assert connection.execute("PING") == b"PONG"
 
 
-def test_a_request_larger_than_all_buffers_comes_back_whole(connection: Connection) -> None:
+def test_the_reply_to_a_request_larger_than_all_buffers_is_complete(connection: Connection) -> None:
     value = b"x" * 5000
     connection.request(*[pack("ECHO", value)] * 8000)
     assert bytes(connection.receive()) == (b"$5000\r\n%b\r\n" % value) * 8000
@@ -158,7 +158,7 @@ def test_a_server_that_falls_silent_is_given_up(server: Server) -> None:
             duplex.receive()
 
 
-def test_what_cannot_be_reached_is_said_once(server: Server) -> None:
+def test_an_unreachable_server_is_reported_once(server: Server) -> None:
     """redis-py's own errors, and what caused those, repeat it: they are in the message, and in no traceback."""
     with pytest.raises(ServerUnreachableError, match="Connection refused") as refused:
         Connection(Address.parse(f"redis://127.0.0.1:{free_port()}/0"))

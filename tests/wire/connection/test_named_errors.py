@@ -59,7 +59,7 @@ def test_a_server_that_wants_a_password_says_where_to_write_it(locked: Server, d
 
 
 @pytest.mark.parametrize("login", [f":not-{SECRET}", f"nobody:{SECRET}", f"default:{SECRET}x", "default"])
-def test_a_wrong_login_is_told_from_a_missing_one(locked: Server, login: str) -> None:
+def test_a_wrong_login_is_distinguished_from_a_missing_one(locked: Server, login: str) -> None:
     said = refused(locked.url.replace("://", f"://{login}@"))
     assert "refuses the user and password of the url (invalid username-password pair or user is disabled)" in said
     assert "%40" in said

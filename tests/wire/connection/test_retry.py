@@ -58,7 +58,7 @@ def test_pauses_grow_to_a_bound_and_the_limit_ends_them() -> None:
     assert 30 <= clock.now <= 33
 
 
-def test_success_starts_anew() -> None:
+def test_success_resets_the_backoff() -> None:
     clock = Clock()
     backoff = Backoff(1, Patience(sleep=clock.sleep), lambda: clock.now)
     for _ in range(50):
@@ -116,7 +116,7 @@ def test_a_server_that_comes_and_goes_is_one_line_a_minute_too(caplog: pytest.Lo
     assert "the stream server at redis://h is back after" in caplog.messages[1]
 
 
-def test_a_server_that_cannot_serve_is_not_back_because_somebody_was_connected(
+def test_a_server_that_cannot_serve_is_not_available_because_a_client_was_connected(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     waiting = Waiting()

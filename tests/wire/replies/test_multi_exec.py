@@ -36,7 +36,7 @@ def test_where_no_command_may_fail_the_first_error_within_it_is_raised(connectio
     assert transact(connection, [("GET", "k")]) == [b"v"]
 
 
-def test_one_that_somebody_was_faster_than_has_no_results(connection: Connection, server: Server) -> None:
+def test_a_transaction_that_another_client_has_overtaken_has_no_results(connection: Connection, server: Server) -> None:
     connection.execute("WATCH", "k")
     with server.client() as client:
         client.set("k", "theirs")
