@@ -12,8 +12,8 @@ import redis
 from spark_streams.wire.address.address import Address
 from spark_streams.wire.session import Session
 from tests.proxy import Proxy
-from tools.servers.sentinels import until
 from tools.servers.server import Server, running_redis
+from tools.waiting import until
 
 FAST = ["--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.lagging import cut_off, join_again
 from tools.servers.cluster import RedisCluster
-from tools.servers.sentinels import until
+from tools.waiting import until
 
 
 class OfCluster:

@@ -20,7 +20,7 @@ from spark_streams.wire.connect import connect
 from tests.deadletter.making import DEAD, fill
 from tools.driving import ALL, NEVER_AHEAD, another_reader, rows, stop_all
 from tools.servers.cluster import RedisCluster
-from tools.servers.sentinels import until
+from tools.waiting import until
 
 NAMES = [f"orders-{n}" for n in range(6)]  # on all three masters
 

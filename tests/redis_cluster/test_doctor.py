@@ -19,7 +19,7 @@ from tests.redis_cluster.piping import Piping
 from tests.redis_cluster.test_rights import IN_A_CLUSTER, RIGHTS, Limited, allow
 from tests.source.limited_user import read_in_all_ways
 from tools.servers.cluster import RedisCluster
-from tools.servers.sentinels import until
+from tools.waiting import until
 
 WHO = "+client|info"  # for the user's name in what is found
 

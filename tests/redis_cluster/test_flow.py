@@ -10,7 +10,7 @@ import pytest
 from spark_streams.model.keys import slot_of
 from tests.redis_cluster.piping import OUTS, STREAMS, Piping
 from tools.servers.cluster import RedisCluster
-from tools.servers.sentinels import until
+from tools.waiting import until
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from spark_streams.model.keys import slot_of
 from tests.redis_cluster.piping import OUTS, STREAMS, Piping
 from tests.seeds import first_seed
 from tools.servers.cluster import RedisCluster
-from tools.servers.sentinels import until
+from tools.waiting import until
 
 pytestmark = pytest.mark.long
 

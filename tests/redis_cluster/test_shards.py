@@ -18,7 +18,7 @@ from tests.shards.making import Row, by_key, frame, sequence, sharded
 from tests.sink.writing import batch_of, close, options, write
 from tools.driving import ALL, reader, rows
 from tools.servers.cluster import RedisCluster
-from tools.servers.sentinels import until
+from tools.waiting import until
 
 KEYS = 100
 NAMES = shards_of("orders", 8)

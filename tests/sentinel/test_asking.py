@@ -21,8 +21,9 @@ from spark_streams.wire.session import Session
 from tests.identity.documented_rights import rights
 from tests.sentinel.stub import stub
 from tools.driving import add, drain, forget_all, reader
-from tools.servers.sentinels import NAME, Sentinels, until
+from tools.servers.sentinels import NAME, Sentinels
 from tools.servers.server import Server, free_port
+from tools.waiting import until
 
 
 def url_of(*ports: int, name: str = NAME, login: str = "") -> str:

@@ -11,8 +11,9 @@ from spark_streams.cli import main
 from spark_streams.wire.address.address import Address
 from spark_streams.wire.connect import connect
 from tests.deadletter.making import DEAD, fill
-from tools.servers.sentinels import Sentinels, until
+from tools.servers.sentinels import Sentinels
 from tools.servers.server import Server
+from tools.waiting import until
 
 
 def rstream(sentinels: Sentinels, *words: str) -> Result:

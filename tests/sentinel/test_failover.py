@@ -6,7 +6,8 @@ from __future__ import annotations
 import time
 
 from tests.piping import Piping
-from tools.servers.sentinels import DOWN_AFTER, Sentinels, until
+from tools.servers.sentinels import DOWN_AFTER, Sentinels
+from tools.waiting import until
 
 
 def test_a_master_that_is_killed(sentinels: Sentinels) -> None:

@@ -20,7 +20,8 @@ import spark_streams
 from spark_streams.wire.address.address import Address
 from spark_streams.wire.session import Session
 from tools.driving import pending_count
-from tools.servers.sentinels import Sentinels, until
+from tools.servers.sentinels import Sentinels
+from tools.waiting import until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.spark]
 MINUTES = float(os.environ.get("RSTREAM_SENTINEL_MINUTES", "2"))

@@ -17,6 +17,7 @@ from spark_streams.cli import main
 from spark_streams.spark.read_limits import HAS_READ_LIMITS
 from tests.spark.streams import read_stream, run_to_the_end, start, written
 from tools.servers.server import Server
+from tools.waiting import until
 
 pytestmark = pytest.mark.spark
 
@@ -80,6 +81,7 @@ def test_a_stopped_query_replays_a_part_with_its_checkpoint(
     add(client, "s", 0, 20)
     run(frame, tmp_path)
     tenth = client.xrange("s", count=11)[-1][0]
+    until(lambda: not client.keys("rstream:lease:*"), "the stopped query has released its lease")
     words = ["replay", "s", "--group", "g", "--from", tenth, "--yes", "--url", server.url]
     ran = CliRunner().invoke(main, words)
     assert ran.exit_code == 0, ran.output

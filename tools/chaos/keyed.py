@@ -31,8 +31,8 @@ from tools.chaos.process import PATIENCE, Job
 from tools.chaos.query import Query
 from tools.chaos.replaced_masters import running
 from tools.servers.cluster import RedisCluster
-from tools.servers.sentinels import until
 from tools.servers.server import running_engine, running_redis
+from tools.waiting import until
 
 SHARDS, KEYS = 8, 1_000
 NAME = "shards: writers and readers killed"

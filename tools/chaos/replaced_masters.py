@@ -17,7 +17,8 @@ from tools.chaos.history import Outcome as Sent
 from tools.chaos.history import Place
 from tools.chaos.scene import Outcome, Scene
 from tools.servers.cluster import RedisCluster, running_cluster
-from tools.servers.sentinels import Sentinels, running_sentinels, until
+from tools.servers.sentinels import Sentinels, running_sentinels
+from tools.waiting import until
 
 STREAMS = 6
 _FAILOVERS = 3  # attempts

@@ -15,8 +15,9 @@ from typing import Any
 import redis
 
 from spark_streams.model.keys import SLOTS, slot_of
-from tools.servers.sentinels import let_replicas_catch_up, until
+from tools.servers.sentinels import let_replicas_catch_up
 from tools.servers.server import Server, free_port, redis_server_path
+from tools.waiting import until
 
 NODE_TIMEOUT = 1_000  # milliseconds of silence, then a node may be failing
 MASTERS = REPLICAS = 3

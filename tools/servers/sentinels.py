@@ -7,30 +7,18 @@ import os
 import signal
 import subprocess
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import redis
 
 from tools.servers.server import Server, free_port, redis_server_path
+from tools.waiting import until
 
 NAME = "main"
 DOWN_AFTER = 1.0  # seconds of silence, then a master counts as down
 _HELD = 5_000  # milliseconds: the longest time that writers wait for replicas
-_WITHIN = 30.0  # seconds: enough for every condition, on a busy machine, too
-
-
-def until(condition: Callable[[], object], message: str, within: float = _WITHIN) -> None:
-    """Wait until the condition is true; a Redis error counts as false. AssertionError after `within` seconds."""
-    deadline = time.monotonic() + within
-    while True:
-        with contextlib.suppress(redis.RedisError):
-            if condition():
-                return
-        assert time.monotonic() < deadline, message
-        time.sleep(0.02)
 
 
 def let_replicas_catch_up(client: redis.Redis) -> None:
