@@ -25,8 +25,8 @@ class Entry:
     gone: what took it out of its stream, "" while it is there; excuses: why it may be missing in the sink; again: why
     it may be there twice; named: an error has spoken of its loss; settled: its loss was counted, or given up;
     shuffled: it may come out of order; theirs: another consumer of the group has it; acknowledged: the query has sent
-    its XACK; gone_unacknowledged: it went before that. One execution of a task may have read it then, and another one
-    of the same task may have found it missing.
+    its XACK; gone_unacknowledged: it went before that; looked_for: a task of its batch has run since. One execution of
+    the task may have read it before it went, and this one may have found it missing.
     """
 
     n: int
@@ -41,6 +41,7 @@ class Entry:
     theirs: str = ""
     acknowledged: bool = False
     gone_unacknowledged: bool = False
+    looked_for: bool = False
 
     @property
     def place(self) -> Place:

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from spark_streams.errors import RStreamError
 from spark_streams.source.stream_reader import StreamReader
-from tools.chaos.history import Row
+from tools.chaos.history import Row, id_key
 from tools.simulation.actor import Actor
 from tools.simulation.model import Entry
 from tools.simulation.place import TaskPlace
@@ -143,10 +143,15 @@ class Tasks:
         attempt = self._attempt
         task, share = pickle.loads(copy)
         place = TaskPlace(self._query.id, number, f"run{self._query.runs}", partition)
+        end = self._query.offsets[number]
 
         def work() -> None:
-            with place:
-                self._world.sink.write(_batches(task, share), number, partition, attempt)
+            try:
+                with place:
+                    self._world.sink.write(_batches(task, share), number, partition, attempt)
+            finally:
+                for one in self._world.model.entries.values():
+                    one.looked_for |= one.gone_unacknowledged and _covers(end, one)
 
         return work
 
@@ -188,6 +193,13 @@ class Tasks:
         The trigger after it finds what is gone."""
         counts = self._query.offsets[-1].get("counts", {})
         return bool(one.gone) and bool(counts.get(one.stream, {}).get("before"))
+
+
+def _covers(end: Any, one: Entry) -> bool:
+    """Whether the batch that ends at this offset may have an entry."""
+    held, position = end["batch"].get(one.stream), end["streams"].get(one.stream)
+    is_new = held is not None and id_key(held.get("after") or "0-0") < one.key <= id_key(position)
+    return is_new or one.stream in end["claimed"]
 
 
 def _batches(task: StreamReader, share: Any) -> Iterator[pa.RecordBatch]:

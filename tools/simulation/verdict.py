@@ -38,7 +38,7 @@ def at_peace(world: World) -> None:
     for one in missing:
         one.settled = True
     for one in model.entries.values():
-        one.settled |= one.gone_unacknowledged and one.n in model.sunk
+        one.settled |= one.looked_for and one.n in model.sunk
     for name in streams:
         if name in model.streams:
             if query.is_lenient:
@@ -123,7 +123,7 @@ def _may_be_counted(world: World, one: Entry) -> bool:
     """Whether the query may count an entry that it need not have read: it had not looked at the stream yet, or a run
     with at-most-once has given the entry up, and a later run without it reads its batch again. Or it is in the sink:
     documented, another execution of its task may have found it missing."""
-    was_found_missing = one.gone_unacknowledged and one.n in world.model.sunk
+    was_found_missing = one.looked_for and one.n in world.model.sunk
     return (bool(one.excuses & {EARLY, GIVEN_UP}) or was_found_missing) and not one.settled
 
 
