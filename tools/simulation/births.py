@@ -61,9 +61,13 @@ class Births:
             self._world.model.excuse(some, "its group was moved before a checkpoint named the stream")
 
     def dropped(self, name: str) -> None:
-        """The checkpoint names the stream no more, and the query does not read it: it would begin on it anew."""
-        self._world.model.forget([name])
-        self._world.model.stream(name).born = self._world.see(name).position is not None
+        """The checkpoint names the stream no more, and the query does not read it: it would begin on it anew, as the
+        options say if it has no group."""
+        model = self._world.model
+        model.forget([name])
+        model.stream(name).born = self._world.see(name).position is not None
+        for one in [] if model.stream(name).born else model.of(name):
+            one.again.add("its group was gone when the checkpoint dropped it")
 
     def anew(self) -> None:
         """A new checkpoint: groups that are there stay as they are, the others are made as options say. What a group
