@@ -24,6 +24,8 @@ def give(world: World, step: Step) -> None:
         assert seen.position is not None
         mark, end = world.committed(name), seen.position if world.query.takes_a_batch else world.query.logged(name)
         world.model.excuse([one for one in given if mark < one.key <= id_key(end)], "handed within the batch in flight")
+        for one in given:
+            one.handed = True
         world.model.stream(name).suffers("entries given to us")
 
 
@@ -77,8 +79,10 @@ def setid(world: World, step: Step) -> None:
 def destroy(world: World, step: Step) -> None:
     """XGROUP DESTROY."""
     name = pick(world.names(), step.which)
-    if world.see(name).position is not None:
+    seen = world.see(name)
+    if seen.position is not None:
         world.client.xgroup_destroy(name, GROUP)
+        world.model.lose_handed(world.model.of(name, seen.of_consumer(CONSUMER)))
         world.model.stream(name).suffers("group destroyed")
         world.births.changed(name, by_hand=True)
 
@@ -90,6 +94,7 @@ def remake(world: World, step: Step) -> None:
     if seen.position is None:
         return
     world.client.xgroup_destroy(name, GROUP)
+    world.model.lose_handed(world.model.of(name, seen.of_consumer(CONSUMER)))
     to = "$" if step.how < 0.4 else "0" if step.how < 0.7 else pick(["0-0", *seen.ids], step.much)
     world.client.xgroup_create(name, GROUP, id=to)
     world.model.stream(name).suffers("group made anew")
@@ -105,9 +110,11 @@ def expel(world: World, step: Step) -> None:
     ours = sorted(one for one in seen.consumers if is_ours(one))
     if ours:
         deleted = pick(ours, step.how)
-        pending = [one for one, owner in seen.pending.items() if owner == deleted]
+        pending = seen.of_consumer(deleted)
         world.client.xgroup_delconsumer(name, GROUP, deleted)
         world.model.stream(name).suffers("our consumer deleted")
+        if deleted == CONSUMER:
+            world.model.lose_handed(world.model.of(name, pending))
         # Documented: nobody can tell what others were given from what was given to us.
         if world.query.takes_a_batch and any(not is_ours(one) for one in seen.consumers):
             world.model.excuse(world.model.of(name, pending), "deleted with our consumer while the query takes a batch")

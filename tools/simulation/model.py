@@ -24,9 +24,10 @@ class Entry:
 
     gone: what took it out of its stream, "" while it is there; excuses: why it may be missing in the sink; again: why
     it may be there twice; named: an error has spoken of its loss; settled: its loss was counted, or given up;
-    shuffled: it may come out of order; theirs: another consumer of the group has it; acknowledged: the query has sent
-    its XACK; gone_unacknowledged: it went before that; looked_for: a task of its batch has run since. One execution of
-    the task may have read it before it went, and this one may have found it missing.
+    shuffled: it may come out of order; theirs: another consumer of the group has it; handed: another client has claimed
+    it for the query's consumer; acknowledged: the query has sent its XACK; gone_unacknowledged: it went before that;
+    looked_for: a task of its batch has run since. One execution of the task may have read it before it went, and this
+    one may have found it missing.
     """
 
     n: int
@@ -39,6 +40,7 @@ class Entry:
     settled: bool = False
     shuffled: bool = False
     theirs: str = ""
+    handed: bool = False
     acknowledged: bool = False
     gone_unacknowledged: bool = False
     looked_for: bool = False
@@ -173,6 +175,11 @@ class Model:
         stream = self.stream(name)
         self.excuse([self.entries[n] for n in stream.skipped], "skipped, and nobody can tell")
         stream.skipped.clear()
+
+    def lose_handed(self, pending: Iterable[Entry]) -> None:
+        """What was pending for the query's consumer is pending no more. Documented: the query does not know of entries
+        that another client has handed to it, until it looks; then it gives them to a consumer of another name."""
+        self.excuse([one for one in pending if one.handed], "handed over, and deleted before the query looked")
 
     def give_back(self, some: Iterable[Entry]) -> None:
         """These are ours again."""

@@ -51,6 +51,10 @@ class Seen:
         """Ids that are pending for the query's consumers."""
         return [one for one, consumer in self.pending.items() if is_ours(consumer)]
 
+    def of_consumer(self, name: str) -> list[str]:
+        """Ids that are pending for this consumer."""
+        return [one for one, consumer in self.pending.items() if consumer == name]
+
 
 def is_ours(consumer: str) -> bool:
     """Whether a consumer is the query's own, or one of its claims or pieces."""
