@@ -29,7 +29,7 @@ def batch_done(lagging: Lagging, number: int, rows: list[int], query: str = "q",
     close(checked, batch, write([frame(rows)] if rows else [], checked, batch))
 
 
-def there(lagging: Lagging, *streams: str) -> Counter[int]:
+def rows_in(lagging: Lagging, *streams: str) -> Counter[int]:
     """What is in the streams."""
     found: Counter[int] = Counter()
     for entries in ask(lagging, *[("XRANGE", stream, "-", "+") for stream in streams or ("out",)]):
@@ -64,7 +64,7 @@ class LossesOfRows:
             close(checked, batch, first, second)
         batch_done(lagging, 1, ROWS)
         batch_done(lagging, 2, [7, 8])
-        assert there(lagging) == ALL_ROWS
+        assert rows_in(lagging) == ALL_ROWS
 
     @pytest.mark.parametrize("first", [True, False], ids=["the stream's first batch", "a later batch"])
     @pytest.mark.parametrize("then", ["out", "{out}2"])
@@ -83,7 +83,7 @@ class LossesOfRows:
         obey(lagging, error)
         batch_done(lagging, 2, [7, 8], query, stream=then)
         batch_done(lagging, 3, [9], query, stream=then)
-        assert there(lagging, "{out}0", "out", "{out}2") == Counter([1, 2, 3, 7, 8, 9])
+        assert rows_in(lagging, "{out}0", "out", "{out}2") == Counter([1, 2, 3, 7, 8, 9])
 
     def test_a_closed_batch_that_is_run_again_says_what_is_lost_and_writes_it(self, lagging: Lagging) -> None:
         """Its driver died before Spark's commit log had it."""
@@ -98,7 +98,7 @@ class LossesOfRows:
             obey(lagging, error)
         batch_done(lagging, 1, ROWS, query)
         batch_done(lagging, 2, [7, 8], query)
-        assert there(lagging) == ALL_ROWS
+        assert rows_in(lagging) == ALL_ROWS
 
     def test_a_lost_closing_alone_is_no_lost_row(self, lagging: Lagging) -> None:
         query = self.query(lagging)
@@ -109,7 +109,7 @@ class LossesOfRows:
         lagging.promote()
         batch_done(lagging, 3, [], query)
         batch_done(lagging, 4, [4], query)
-        assert there(lagging) == Counter([0, 1, 2, 4])
+        assert rows_in(lagging) == Counter([0, 1, 2, 4])
 
     def test_wait_replicas_ends_neither_task_nor_batch_that_no_replica_has(self, lagging: Lagging) -> None:
         batch_done(lagging, 0, [1, 2, 3], waitReplicas="1")
@@ -123,7 +123,7 @@ class LossesOfRows:
         lagging.promote()
         batch_done(lagging, 1, ROWS)
         batch_done(lagging, 2, [7, 8])
-        assert there(lagging) == ALL_ROWS
+        assert rows_in(lagging) == ALL_ROWS
 
 
 class RowsThatAreRefused:
@@ -138,4 +138,4 @@ class RowsThatAreRefused:
         lagging.promote()
         batch_done(lagging, 1, ROWS)
         batch_done(lagging, 2, [7, 8])
-        assert there(lagging) == ALL_ROWS
+        assert rows_in(lagging) == ALL_ROWS

@@ -4,6 +4,10 @@ A name of a value is the noun of what it holds (a batch, a stream, an entry ID),
 which every reader has to look up. A phrase of PHRASES has a plain one beside it. Code is read by Python's own parser:
 names are checked where they are bound. Phrases are looked for in docstrings, comments, messages and pages.
 
+Under tests/, the names that a reader meets outside of one function are checked: those of files, of classes and of
+functions, fixtures included. The name of a test is a sentence, so phrases are looked for in it. Local variables,
+parameters and texts of tests are not checked.
+
 Exit code 1 if a word is there; each is printed with its place and what to write instead.
 """
 
@@ -22,9 +26,10 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[1]
 CHECKED = (
     *("spark_streams", "jobs", "examples", "docs", "conf", "README.md", "CONTRIBUTING.md"),
-    *("tools/bench", "tools/chaos", "tools/servers"),
+    *("tools/bench", "tools/chaos", "tools/servers", "tests"),
 )
 OURSELVES = "tools/words.py"
+TESTS = "tests/"
 NOUN = "the noun of what it holds"
 
 # Names that say nothing of a value, whatever it is.
@@ -135,6 +140,20 @@ def words_of_code(name: str, source: str) -> Iterator[Word]:
             yield from words_of_text(name, token.string, token.start[0])
 
 
+def words_of_test_code(name: str, source: str) -> Iterator[Word]:
+    """Names of a file of tests, of its classes and of its functions, and phrases in these names."""
+    definitions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    named = [(1, Path(name).stem)]
+    named += [(node.lineno, node.name) for node in ast.walk(ast.parse(source)) if isinstance(node, definitions)]
+    for line, identifier in named:
+        if identifier.lstrip("_") in EMPTY_NAMES:
+            yield Word(f"{name}:{line}", identifier, "a name that says what it does or holds")
+        elif identifier in RENAMED:
+            yield Word(f"{name}:{line}", identifier, RENAMED[identifier])
+        else:
+            yield from words_of_text(name, identifier.replace("_", " "), line)
+
+
 def _bound(node: ast.AST) -> list[str]:
     match node:
         case ast.Name(id=identifier, ctx=ast.Store()) | ast.arg(arg=identifier):
@@ -164,7 +183,10 @@ def words_of(file: Path) -> list[Word]:
     """All words of a file, in the order of its lines."""
     name = str(file.relative_to(ROOT))
     text = file.read_text(encoding="utf-8", errors="replace")
-    words = words_of_code(name, text) if file.suffix == ".py" else words_of_text(name, text)
+    if file.suffix != ".py":
+        words = [] if name.startswith(TESTS) else words_of_text(name, text)
+    else:
+        words = words_of_test_code(name, text) if name.startswith(TESTS) else words_of_code(name, text)
     public = PUBLIC.get(name, ())
     checked = [word for word in words if word.word not in public]
     return sorted(checked, key=lambda word: int(word.place.rpartition(":")[2]))

@@ -94,7 +94,7 @@ class Carrying:
                 env=submit_environment(None if self.python is None else str(self.python), **self.environment),
             )  # fmt: skip
 
-    def said(self) -> str:
+    def output(self) -> str:
         return self.log.read_text(errors="replace")
 
     def in_the_middle(self, server: Server, batches: int = 2, alive: bool = True) -> None:
@@ -102,7 +102,7 @@ class Carrying:
         with server.client() as client:
 
             def is_there() -> bool:
-                assert not alive or self.process.poll() is None, self.said()
+                assert not alive or self.process.poll() is None, self.output()
                 written = int(client.xlen("out"))
                 return written > batches * self.batch and written % self.batch != 0
 
@@ -118,5 +118,5 @@ class Carrying:
 
     def finish(self) -> list[tuple[str, str]]:
         """It ends well: what its tasks ran with, which is the Python and the package's folder."""
-        assert self.ended() == 0, f"{self.said()}\n{self.cluster.said()}"
+        assert self.ended() == 0, f"{self.output()}\n{self.cluster.output()}"
         return [(python, package) for python, package in json.loads((self.folder / "done").read_text())]

@@ -134,7 +134,7 @@ class Cluster:
                         found.append(Executor(number, int(folder.name), place))
         return sorted(found, key=lambda one: int(one.number))
 
-    def said(self) -> str:
+    def output(self) -> str:
         """The ends of all logs, executors' too."""
         logs = [*self.folder.glob("*/log"), *self.folder.rglob("stderr")]
         ends = {log.relative_to(self.folder): log.read_text(errors="replace")[-2000:] for log in logs}

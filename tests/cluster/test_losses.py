@@ -91,7 +91,7 @@ def test_executors_come_and_go(cluster: Cluster, pythons: Pythons, real: Server,
             wait_until(lambda: client.xlen("out") >= MANY and not pending(real), "all is written and acknowledged")
     finally:
         run.process.send_signal(signal.SIGTERM)
-    assert run.ended() == 0, run.said()
+    assert run.ended() == 0, run.output()
     assert carried(real) == list(range(MANY))
 
 
@@ -104,7 +104,7 @@ def test_a_driver_on_the_cluster_is_killed(cluster: Cluster, pythons: Pythons, r
         "--class", "org.apache.spark.deploy.PythonRunner", f"file:{core}",
     )  # fmt: skip
     run = Carrying(cluster, tmp_path, [real], pythons.whole, submit, options=SMALL_TASKS, path=("",))
-    assert run.ended() == 0, run.said()  # it is handed over
+    assert run.ended() == 0, run.output()  # it is handed over
     run.in_the_middle(real, alive=False)
     before = drivers(tmp_path)
     for pid in before:

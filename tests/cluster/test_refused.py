@@ -21,8 +21,8 @@ pytestmark = [pytest.mark.cluster, pytest.mark.spark]
 
 
 def last_line(run: Carrying) -> str:
-    assert run.ended() == 1, run.said()
-    return run.said().strip().splitlines()[-1]
+    assert run.ended() == 1, run.output()
+    return run.output().strip().splitlines()[-1]
 
 
 def test_executors_with_another_version(cluster: Cluster, pythons: Pythons, real: Server, tmp_path: Path) -> None:

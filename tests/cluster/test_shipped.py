@@ -76,7 +76,7 @@ def test_a_job_by_spark_submit(cluster: Cluster, pythons: Pythons, real: Server,
         assert job.poll() is None, (tmp_path / "said").read_text()
         cluster.workers[cluster.executors()[0].worker].end()
     code = job.wait(PATIENCE)
-    assert code == 0, f"{(tmp_path / 'said').read_text()}\n{cluster.said()}"
+    assert code == 0, f"{(tmp_path / 'said').read_text()}\n{cluster.output()}"
     departed = sum(row["dep_time"] != "NA" for row in rows)
     told = json.loads((tmp_path / "etl.json").read_text())
     assert (told["parquet"], told["dead"]) == (departed, len(rows) - departed)

@@ -84,7 +84,7 @@ class Lives:
         for _ in range(steps):
             self._deliver()
             act = self.chance.choices(acts, [3, 3, 4, 1])[0]
-            before = self.look()
+            before = self.places()
             with Faults(self, act.__name__) as faults:
                 self.told.append(f"{act.__name__}: {faults.told}")
                 try:
@@ -99,11 +99,11 @@ class Lives:
         self.told.append("the end")
         self._deliver()
         self._collect_noted()
-        before = self.look()
+        before = self.places()
         report = Redrive(self.address, RedriveOptions(DEAD, max_redrives=1 << 30), limits=FEW).run()
         assert report.moved == before.dead.total()
         self._check(before)
-        assert not self.look().dead
+        assert not self.places().dead
         assert self.direct.execute("KEYS", "rstream:*") == []
 
     # -- what is done -----------------------------------------------------------------------------------------------
@@ -161,9 +161,9 @@ class Lives:
                 DEAD, self._criteria(), to, limit, max_redrives=self.chance.choice([1, 2, 5])
             )
         self.told[-1] += f" {self._options}"
-        before = self.look()
+        before = self.places()
         report = Redrive(self.address, self._options, limits=FEW).run(dry_run=self.chance.random() < 0.1)
-        after = self.look()
+        after = self.places()
         limit, self._options = self._options.limit, None
         if not report.dry_run:
             gone = (before.dead - after.dead).total() - self.by_hand.total()
@@ -176,12 +176,12 @@ class Lives:
         criteria, limit = self._criteria(), self.chance.choice([None, self.chance.randint(1, 10)])
         reasons = criteria.reasons or REASONS
         self.told[-1] += f" {reasons} {limit}"
-        before = self.look()
+        before = self.places()
         try:
             done = purge(self.address, DEAD, criteria, limit, limits=FEW)
         finally:
             self.proxy.wait_for_late()
-            after = self.look()
+            after = self.places()
             gone = before.dead - after.dead - self.by_hand
             self.deleted += gone
             assert all(before.letters[n]["reason"] in reasons for n in gone)
@@ -194,7 +194,7 @@ class Lives:
 
     # -- what is there ----------------------------------------------------------------------------------------------
 
-    def look(self) -> Places:
+    def places(self) -> Places:
         """Where everything is."""
         found = Places()
         [group] = [pairs(one) for one in self.direct.execute("XINFO", "GROUPS", "s")]
@@ -241,7 +241,7 @@ class Lives:
 
     def _check(self, before: Places) -> None:
         """Every entry is in one place, and its past is known."""
-        now = self.look()
+        now = self.places()
         self.deleted += self.by_hand
         self.by_hand.clear()
         for n in self.fields:

@@ -36,7 +36,7 @@ def doctor(url: str, *words: str) -> Result:
     return ran
 
 
-def found(url: str, *words: str) -> dict[str, Any]:
+def doctor_json(url: str, *words: str) -> dict[str, Any]:
     ran = doctor(url, "--json", *words)
     assert ran.exit_code in (0, 3), ran.output
     told: dict[str, Any] = json.loads(ran.output)
@@ -80,7 +80,7 @@ def test_a_master_as_it_should_be_is_well(master: Server, replica: Server) -> No
     assert (ran.exit_code, "danger" in ran.output, "warning" in ran.output) == (0, False, False), ran.output
     assert ran.output.endswith("nothing worse than a note\n")
     assert max(map(len, ran.output.splitlines())) <= 80
-    told = found(master.url)
+    told = doctor_json(master.url)
     assert (told["worst"], levels(told)) == ("ok", [])
     assert (told["server"]["role"], told["server"]["mode"], told["server"]["database"]) == ("master", "standalone", 0)
     assert (told["server"]["user"], abs(told["server"]["clock_ahead_ms"]) < 1000) == ("default", True)
@@ -91,7 +91,7 @@ def test_a_replica_is_no_server_to_write_to(master: Server, replica: Server) -> 
     assert ran.exit_code == 3
     port = urlsplit(master.url).port
     assert f"a replica of 127.0.0.1:{port}" in ran.output
-    assert ("danger", "replication") in levels(found(replica.url))
+    assert ("danger", "replication") in levels(doctor_json(replica.url))
 
 
 @pytest.mark.usefixtures("not_refused")
@@ -101,7 +101,7 @@ def test_a_server_whose_settings_endanger_streams(redis_server: Server) -> None:
            "--client-output-buffer-limit", "normal 1mb 1mb 10", "--min-replicas-to-write", "2")  # fmt: skip
     with running_redis(*bad) as server:
         ran = doctor(server.url.replace("://", f"://:{PASSWORD}@"))
-        told = found(server.url.replace("://", f"://:{PASSWORD}@"))
+        told = doctor_json(server.url.replace("://", f"://:{PASSWORD}@"))
         locked = doctor(server.url)
     assert ran.exit_code == 3
     assert levels(told) == [
@@ -126,11 +126,11 @@ def test_a_server_from_which_queries_do_not_read_is_a_danger(redis_server: Serve
     """Which one this is, scripts/test --servers chooses."""
     with redis_server.client() as client:
         is_refused = not counts_entries(client)
-    assert (("danger", "version") in levels(found(redis_server.url))) == is_refused
+    assert (("danger", "version") in levels(doctor_json(redis_server.url))) == is_refused
 
 
 def test_the_bundled_engine(server: Server) -> None:
-    told = found(server.url)
+    told = doctor_json(server.url)
     assert ("warning" if server.kind == "engine" else "danger", "persistence") in levels(told)
     assert (told["server"]["kind"] == "the bundled engine") == (server.kind == "engine")
 
@@ -150,9 +150,9 @@ def test_a_user_of_few_rights(redis_server: Server) -> None:
         admin.execute_command("ACL", "SETUSER", "reader", "reset", "on", f">{PASSWORD}", "~orders", "~rstream:*",
                               *rights.split())  # fmt: skip
         try:
-            told = found(url, "--stream", "orders", "--stream", "audit")
+            told = doctor_json(url, "--stream", "orders", "--stream", "audit")
             one = doctor(url, "--stream", "orders", "--for", "reading")
-            nowhere = found(url, "--stream", "orders", "--for", "writing")
+            nowhere = doctor_json(url, "--stream", "orders", "--for", "writing")
         finally:
             admin.acl_deluser("reader")
     said = [finding["said"] for finding in told["findings"] if finding["about"] == "rights"]

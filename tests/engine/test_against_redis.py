@@ -207,13 +207,13 @@ class Streams(RuleBasedStateMachine):
         for number in range(1, entries + 1):
             self.pair.call("XADD", "s", f"{number}-1", "a", number)
 
-    def both(self, command: Command) -> None:
+    def run_on_both(self, command: Command) -> None:
         judge = self.pair.judge
         engine, redis = self.pair.engine[self.resp], self.pair.redis[self.resp]
         if not judge.knows(command) or not judge.takes(command, engine):
             return
         for first in judge.before(command):
-            self.both(first)
+            self.run_on_both(first)
         self.done.append(command)
         ours, theirs = (judge.masked(command, client.call(*command)) for client in (engine, redis))
         assert ours == theirs, self.done
@@ -221,44 +221,44 @@ class Streams(RuleBasedStateMachine):
     @rule(command=adds(), more=st.lists(adds(), max_size=4))
     def add(self, command: Command, more: list[Command]) -> None:
         for one in [command, *more]:
-            self.both(one)
+            self.run_on_both(one)
 
     @rule(command=reads)
     def read(self, command: Command) -> None:
-        self.both(command)
+        self.run_on_both(command)
 
     @rule(command=group_reads)
     def read_as_group(self, command: Command) -> None:
-        self.both(command)
+        self.run_on_both(command)
 
     @rule(command=group_reads)
     def read_as_group_again(self, command: Command) -> None:
-        self.both(command)
+        self.run_on_both(command)
 
     @rule(command=claims)
     def claim(self, command: Command) -> None:
-        self.both(command)
+        self.run_on_both(command)
 
     @rule(command=removals)
     def remove(self, command: Command) -> None:
-        self.both(command)
+        self.run_on_both(command)
 
     @rule(command=trimming)
     def trim(self, command: Command) -> None:
-        self.both(command)
+        self.run_on_both(command)
 
     @rule(command=acknowledging)
     def acknowledge(self, command: Command) -> None:
-        self.both(command)
+        self.run_on_both(command)
 
     @rule(command=st.one_of(idempotent, idempotent, others))
     def rarely(self, command: Command) -> None:
-        self.both(command)
+        self.run_on_both(command)
 
     def teardown(self) -> None:
         if hasattr(self, "done"):
             for command in (("XINFO", "STREAM", "s", "FULL", "COUNT", "0"), ("XINFO", "GROUPS", "s")):
-                self.both(command)
+                self.run_on_both(command)
 
 
 def test_random_commands_have_the_same_replies(pair: Pair) -> None:

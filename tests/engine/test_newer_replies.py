@@ -387,20 +387,20 @@ def test_newer_state_survives_a_restart_and_a_rewrite(tmp_path: Path) -> None:
     ):  # fmt: skip
         inside.call(*text.split())
 
-    def told(call: Any) -> Any:
+    def replies(call: Any) -> Any:
         pending = call("XPENDING", "s", "g", "-", "+", "9")
         info = [call("XINFO", "STREAM", key)[14:22] for key in ("s", "t")]
         nacked = call("XINFO", "STREAM", "s", "FULL")[-1][0][8:12]
         return call("XRANGE", "s", "-", "+"), pending, info, nacked
 
-    before = told(inside.call)
+    before = replies(inside.call)
     assert before[1] == [[b"9999999999999-1", b"", -1, 0]]
     for rewritten in (False, True):
         if rewritten:
             rewrite(inside)
         inside.stop()
         inside = Inside(tmp_path)
-        assert told(inside.call) == before
+        assert replies(inside.call) == before
         assert inside.call("XADD", "s", "IDMP", "p", "2", "*", "a", "2") == b"9999999999999-2"
     inside.stop()
 

@@ -20,7 +20,7 @@ __all__ = ["client", "no_reader_is_left"]
 APART = {"mix_stderr": False} if "mix_stderr" in inspect.signature(CliRunner).parameters else {}
 
 Rstream = Callable[..., Result]
-Said = Callable[..., Any]
+RstreamJson = Callable[..., Any]
 
 
 @pytest.fixture
@@ -34,8 +34,8 @@ def rstream(server: Server) -> Rstream:
 
 
 @pytest.fixture
-def said(rstream: Rstream) -> Said:
-    """The same for programs: what it prints; code: its exit code."""
+def rstream_json(rstream: Rstream) -> RstreamJson:
+    """Run `rstream … --json`, and return the parsed output. code: expected exit code."""
 
     def run(*words: str, code: int = 0) -> Any:
         ran = rstream(*words, "--json")

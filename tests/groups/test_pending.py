@@ -12,7 +12,7 @@ from spark_streams.errors import ServerUnreachableError
 from spark_streams.groups import guard
 from spark_streams.model.keys import delays_key, retry_stream, returned_stream
 from spark_streams.wire.connection.connection import Connection
-from tests.groups.conftest import Rstream, Said
+from tests.groups.conftest import Rstream, RstreamJson
 from tools.servers.server import counts_entries
 
 G = ("--group", "g", "--even-active")
@@ -33,10 +33,10 @@ def held(client: redis.Redis, consumer: str, stream: str = "orders") -> list[str
     return [one["message_id"] for one in client.xpending_range(stream, "g", "-", "+", 10_000, consumer)]
 
 
-def twice(said: Said, *words: str, code: int = 0) -> Any:
+def twice(rstream_json: RstreamJson, *words: str, code: int = 0) -> Any:
     """The dry run, then the real one: what both say of each stream."""
-    planned = said("groups", *words, code=code)
-    done = said("groups", *words, "--yes")
+    planned = rstream_json("groups", *words, code=code)
+    done = rstream_json("groups", *words, "--yes")
     assert (planned["dry_run"], done["dry_run"], planned["streams"]) == (True, False, done["streams"])
     return done["streams"]
 
@@ -56,28 +56,32 @@ def twice(said: Said, *words: str, code: int = 0) -> Any:
         (["--idle", "1h"], 0, 0),
     ],
 )
-def test_ack(client: redis.Redis, orders: list[str], said: Said, words: list[str], ann: int, bob: int) -> None:
-    [one] = twice(said, "ack", "orders", *G, *words)
+def test_ack(
+    client: redis.Redis, orders: list[str], rstream_json: RstreamJson, words: list[str], ann: int, bob: int
+) -> None:
+    [one] = twice(rstream_json, "ack", "orders", *G, *words)
     assert one["entries"] == ann + bob
     assert one["consumers"] == {name: count for name, count in (("ann", ann), ("bob", bob)) if count}
     assert (len(held(client, "ann")), len(held(client, "bob"))) == (10 - ann, 15 - bob)
 
 
-def test_ack_of_what_has_been_pending_for_a_while(client: redis.Redis, orders: list[str], said: Said) -> None:
+def test_ack_of_what_has_been_pending_for_a_while(
+    client: redis.Redis, orders: list[str], rstream_json: RstreamJson
+) -> None:
     time.sleep(0.15)
     client.xreadgroup("g", "ann", {"orders": ">"}, count=2)
-    [one] = twice(said, "ack", "orders", *G, "--consumer", "ann", "--idle", "100ms")
+    [one] = twice(rstream_json, "ack", "orders", *G, "--consumer", "ann", "--idle", "100ms")
     assert (one["entries"], held(client, "ann")) == (10, orders[25:27])
 
 
-def test_ack_of_more_than_a_page(client: redis.Redis, said: Said) -> None:
+def test_ack_of_more_than_a_page(client: redis.Redis, rstream_json: RstreamJson) -> None:
     pipe = client.pipeline(transaction=False)
     for n in range(2_500):
         pipe.xadd("s", {"n": n}, id=f"{n + 1}-0")
     pipe.execute()
     client.xgroup_create("s", "g", id="0")
     client.xreadgroup("g", "bob", {"s": ">"})
-    [one] = twice(said, "ack", "s", *G, "--last-id", "2400-0")
+    [one] = twice(rstream_json, "ack", "s", *G, "--last-id", "2400-0")
     assert (one["entries"], len(held(client, "bob", "s"))) == (2_400, 100)
 
 
@@ -89,22 +93,24 @@ def test_ack_must_be_told_which(orders: list[str], rstream: Rstream) -> None:
 # -- claim -------------------------------------------------------------------------------------------------------------
 
 
-def test_claim_hands_over_without_counting_a_delivery(client: redis.Redis, orders: list[str], said: Said) -> None:
-    [one] = twice(said, "claim", "orders", *G, "--from", "bob", "--to", "eve", "--last-id", "1019-1")
+def test_claim_hands_over_without_counting_a_delivery(
+    client: redis.Redis, orders: list[str], rstream_json: RstreamJson
+) -> None:
+    [one] = twice(rstream_json, "claim", "orders", *G, "--from", "bob", "--to", "eve", "--last-id", "1019-1")
     assert (one["entries"], one["gone"], one["above"]) == (10, 0, 0)
     assert held(client, "eve") == orders[10:20]
     assert {one["times_delivered"] for one in client.xpending_range("orders", "g", "-", "+", 100)} == {1}
-    rest = said("groups", "claim", "orders", *G, "--from", "bob", "--to", "eve", "--limit", "2", "--yes")
+    rest = rstream_json("groups", "claim", "orders", *G, "--from", "bob", "--to", "eve", "--limit", "2", "--yes")
     assert (rest["streams"][0]["entries"], len(held(client, "bob"))) == (2, 3)
 
 
-def test_claim_reports_deleted_entries(client: redis.Redis, orders: list[str], said: Said) -> None:
+def test_claim_reports_deleted_entries(client: redis.Redis, orders: list[str], rstream_json: RstreamJson) -> None:
     if not counts_entries(client):
         # XCLAIM of Redis 6.2 does not tell deleted entries apart, so the command has nothing to report there.
         pytest.skip("Redis before 7.0 hands over what is gone, too")
     client.xtrim("orders", minid="1012-1", approximate=False)
     client.xdel("orders", "1020-1")
-    [one] = twice(said, "claim", "orders", *G, "--from", "bob", "--to", "eve")
+    [one] = twice(rstream_json, "claim", "orders", *G, "--from", "bob", "--to", "eve")
     assert (one["entries"], one["gone"]) == (12, 3)
     assert (len(held(client, "eve")), held(client, "bob")) == (12, [])
 
@@ -129,7 +135,7 @@ def test_claim_again_is_refused_with_what_replaces_it(rstream: Rstream) -> None:
 # -- delete ------------------------------------------------------------------------------------------------------------
 
 
-def test_delete_of_a_group(client: redis.Redis, orders: list[str], said: Said) -> None:
+def test_delete_of_a_group(client: redis.Redis, orders: list[str], rstream_json: RstreamJson) -> None:
     client.set("rstream:committed:{orders}:g:spark", "1003-1")
     client.set("rstream:attempts:{orders}:g:ann", "{}")
     client.set("rstream:attempts:{orders}:g:gone", "{}")
@@ -139,26 +145,26 @@ def test_delete_of_a_group(client: redis.Redis, orders: list[str], said: Said) -
     for key in stay:
         client.set(key, "1-1")
     client.set("rstream:sink:{orders}:q", "1")
-    [one] = twice(said, "delete", "orders", "--group", "g", "--even-active")
+    [one] = twice(rstream_json, "delete", "orders", "--group", "g", "--even-active")
     assert (one["pending"], one["consumers"]) == (25, {"ann": 10, "bob": 15})
     assert len(one["keys"]) == 4
     assert client.xinfo_groups("orders") == []
     left = [*stay, "rstream:sink:{orders}:q"]
     assert sorted(client.keys("rstream:*")) == sorted([*left, "rstream:attempts:{orders}:g:gone"])
-    [one] = twice(said, "delete", "orders", "--group", "g", "--consumer", "gone")
+    [one] = twice(rstream_json, "delete", "orders", "--group", "g", "--consumer", "gone")
     assert one["keys"] == ["rstream:attempts:{orders}:g:gone"]
     assert sorted(client.keys("rstream:*")) == sorted(left)
 
 
 def test_keys_of_a_destroyed_group_are_deleted(
-    client: redis.Redis, orders: list[str], said: Said, rstream: Rstream
+    client: redis.Redis, orders: list[str], rstream_json: RstreamJson, rstream: Rstream
 ) -> None:
     client.xgroup_destroy("orders", "g")
     client.set("rstream:committed:{orders}:g:spark", "1003-1")
     client.set("rstream:committed:{orders}:g:a%20b", "1003-1")
-    [one] = twice(said, "delete", "orders", "--group", "g")
+    [one] = twice(rstream_json, "delete", "orders", "--group", "g")
     assert (one["pending"], one["keys"]) == (0, ["rstream:committed:{orders}:g:spark"])
-    [one] = twice(said, "delete", "orders", "--group", "g", "--consumer", "a b")
+    [one] = twice(rstream_json, "delete", "orders", "--group", "g", "--consumer", "a b")
     assert (one["pending"], one["keys"]) == (0, ["rstream:committed:{orders}:g:a%20b"])
     assert client.keys("rstream:*") == []
     for words in ([], ["--consumer", "a b"]):
@@ -184,7 +190,7 @@ def test_keys_of_a_group_are_not_searched_for(
 
 
 def test_entries_waiting_for_retry_stay_when_their_group_is_deleted(
-    client: redis.Redis, orders: list[str], said: Said, rstream: Rstream
+    client: redis.Redis, orders: list[str], rstream_json: RstreamJson, rstream: Rstream
 ) -> None:
     first, second, other = (retry_stream("orders", group, n) for group, n in (("g", 1), ("g", 2), ("h", 1)))
     client.set(delays_key("orders", "g"), "60000 600000")
@@ -199,37 +205,39 @@ def test_entries_waiting_for_retry_stay_when_their_group_is_deleted(
 
 
 def test_begun_stays_while_other_streams_of_its_pattern_need_it(
-    client: redis.Redis, orders: list[str], said: Said
+    client: redis.Redis, orders: list[str], rstream_json: RstreamJson
 ) -> None:
     client.set("rstream:begun:g:spark", "*")
     client.xadd("other", {"n": 1})
     client.set("rstream:first:{other}:g:spark", "1-1")
     client.set("rstream:first:{orders}:g:spark", "1-1")
-    said("groups", "delete", "orders", *G, "--yes")
+    rstream_json("groups", "delete", "orders", *G, "--yes")
     assert sorted(client.keys("rstream:*")) == ["rstream:begun:g:spark", "rstream:first:{other}:g:spark"]
 
 
-def test_delete_of_a_consumer(client: redis.Redis, orders: list[str], said: Said, rstream: Rstream) -> None:
+def test_delete_of_a_consumer(
+    client: redis.Redis, orders: list[str], rstream_json: RstreamJson, rstream: Rstream
+) -> None:
     words = ("groups", "delete", "orders", *G, "--consumer", "bob")
-    planned = said(*words, code=3)
+    planned = rstream_json(*words, code=3)
     assert (planned["streams"][0]["pending"], "hand them over" in planned["refused"][0]) == (15, True)
     refused = rstream(*words, "--yes")
     assert (refused.exit_code, "15 entries of stream 'orders' are pending" in refused.stderr) == (1, True)
     client.xgroup_createconsumer("orders", "g", "bob~claim~x")
     client.xclaim("orders", "g", "bob~claim~x", 0, orders[10:13])
     client.set("rstream:committed:{orders}:g:bob", "1003-1")
-    [one] = twice(said, *words[1:], "--forget-pending")
+    [one] = twice(rstream_json, *words[1:], "--forget-pending")
     assert one["consumers"] == {"bob": 12, "bob~claim~x": 3}
     assert one["keys"] == ["rstream:committed:{orders}:g:bob"]
     assert [one["name"] for one in client.xinfo_consumers("orders", "g")] == ["ann"]
     assert client.keys("rstream:*") == []
 
 
-def test_consumers_whose_names_are_no_text(client: redis.Redis, orders: list[str], said: Said) -> None:
+def test_consumers_whose_names_are_no_text(client: redis.Redis, orders: list[str], rstream_json: RstreamJson) -> None:
     client.execute_command("XREADGROUP", "GROUP", "g", b"\xff", "COUNT", 3, "STREAMS", "orders", ">")
-    assert said("groups", "ack", "orders", *G, "--first-id", "1025", "--yes")["streams"][0]["entries"] == 3
-    assert said("groups", "seek", "orders", *G, "--to", "earliest", "--yes")["streams"][0]["read_again"] == 28
-    assert said("groups", "delete", "orders", *G, "--yes")["streams"][0]["pending"] == 25
+    assert rstream_json("groups", "ack", "orders", *G, "--first-id", "1025", "--yes")["streams"][0]["entries"] == 3
+    assert rstream_json("groups", "seek", "orders", *G, "--to", "earliest", "--yes")["streams"][0]["read_again"] == 28
+    assert rstream_json("groups", "delete", "orders", *G, "--yes")["streams"][0]["pending"] == 25
 
 
 # -- killed in the midst -----------------------------------------------------------------------------------------------
@@ -238,7 +246,12 @@ def test_consumers_whose_names_are_no_text(client: redis.Redis, orders: list[str
 @pytest.mark.parametrize("at", [0, 3, 5])
 @pytest.mark.parametrize("hand", [["ack", "--all"], ["claim", "--from", "bob", "--to", "eve"], ["delete"]], ids=str)
 def test_a_hand_that_is_cut_off_is_laid_on_again(
-    client: redis.Redis, rstream: Rstream, said: Said, monkeypatch: pytest.MonkeyPatch, hand: list[str], at: int
+    client: redis.Redis,
+    rstream: Rstream,
+    rstream_json: RstreamJson,
+    monkeypatch: pytest.MonkeyPatch,
+    hand: list[str],
+    at: int,
 ) -> None:
     """Its connection breaks before a transaction of it, or behind one; the next run does what is left."""
     for stream in ("s", "t"):
@@ -271,6 +284,6 @@ def test_a_hand_that_is_cut_off_is_laid_on_again(
             rstream("groups", "delete", stream, *G, "--yes")  # where nothing was left, it says so
         assert (client.xinfo_groups("s"), client.xinfo_groups("t"), client.keys("rstream:*")) == ([], [], [])
         return
-    said("groups", hand[0], "s", "t", *G, *hand[1:], "--yes")
+    rstream_json("groups", hand[0], "s", "t", *G, *hand[1:], "--yes")
     assert [len(held(client, "bob", stream)) for stream in "st"] == [0, 0]
     assert [len(held(client, "eve", stream)) for stream in "st"] == ([1_200] * 2 if hand[0] == "claim" else [0] * 2)

@@ -9,7 +9,7 @@ import redis
 
 from spark_streams.groups import prune
 from spark_streams.model.keys import retry_stream
-from tests.groups.conftest import Rstream, Said
+from tests.groups.conftest import Rstream, RstreamJson
 from tools.driving import ALL, NEVER_AHEAD, drain, read, reader, stop_all
 from tools.servers.server import Server
 
@@ -36,15 +36,15 @@ def groups(client: redis.Redis, stream: str = "orders") -> list[str]:
 
 
 def test_an_abandoned_group_is_deleted_with_what_is_kept_for_it(
-    client: redis.Redis, said: Said, rstream: Rstream
+    client: redis.Redis, rstream_json: RstreamJson, rstream: Rstream
 ) -> None:
     abandoned(client)
     client.set("rstream:committed:{orders}:nb-1:spark", f"{OLD}-0")
     client.set("rstream:committed:{orders}:other:spark", f"{OLD}-0")
     time.sleep(0.06)
-    planned = said("groups", "prune", "--idle", "50ms")
+    planned = rstream_json("groups", "prune", "--idle", "50ms")
     assert groups(client) == ["nb-1"]
-    done = said("groups", "prune", "--idle", "50ms", "--yes")
+    done = rstream_json("groups", "prune", "--idle", "50ms", "--yes")
     [one] = done["streams"]
     assert planned["streams"][0] | {"idle_ms": 0} == one | {"idle_ms": 0}
     assert (one["stream"], one["group"], one["pending"], one["consumers"]) == ("orders", "nb-1", 2, {"spark": 2})
@@ -52,7 +52,7 @@ def test_an_abandoned_group_is_deleted_with_what_is_kept_for_it(
     assert one["committed"] == {"spark": f"{OLD}-0"}
     assert groups(client) == []
     assert client.keys("rstream:*") == ["rstream:committed:{orders}:other:spark"]
-    assert said("groups", "prune", "--idle", "50ms")["streams"] == []
+    assert rstream_json("groups", "prune", "--idle", "50ms")["streams"] == []
 
 
 def test_a_dry_run_for_people(client: redis.Redis, rstream: Rstream) -> None:
@@ -73,7 +73,7 @@ def test_entries_waiting_for_retry_stay_and_are_named(client: redis.Redis, rstre
     assert (groups(client), client.xlen(waiting)) == ([], 1)
 
 
-def test_a_group_in_which_a_query_lives_stays(server: Server, client: redis.Redis, said: Said) -> None:
+def test_a_group_in_which_a_query_lives_stays(server: Server, client: redis.Redis, rstream_json: RstreamJson) -> None:
     for n in range(5):
         client.xadd("s", {"n": n}, id=f"{OLD + n}-0")
     one = reader(server, limits=NEVER_AHEAD)
@@ -82,20 +82,20 @@ def test_a_group_in_which_a_query_lives_stays(server: Server, client: redis.Redi
     read(one, at, end)
     client.xadd("s", {"n": 5}, id=f"{OLD + 9}-0")
     time.sleep(0.06)
-    told = said("groups", "prune", "--idle", "50ms", "--yes")
+    told = rstream_json("groups", "prune", "--idle", "50ms", "--yes")
     assert (told["streams"], told["in_use"], groups(client, "s")) == ([], 1, ["g"])
     stop_all()
-    assert [one["group"] for one in said("groups", "prune", "--idle", "50ms")["streams"]] == ["g"]
+    assert [one["group"] for one in rstream_json("groups", "prune", "--idle", "50ms")["streams"]] == ["g"]
     assert drain(reader(server, limits=NEVER_AHEAD), start=end) == [[5]]
 
 
-def test_a_group_whose_consumer_was_active_stays(client: redis.Redis, said: Said) -> None:
+def test_a_group_whose_consumer_was_active_stays(client: redis.Redis, rstream_json: RstreamJson) -> None:
     abandoned(client)
-    assert said("groups", "prune", "--idle", "1h", "--yes")["in_use"] == 1
+    assert rstream_json("groups", "prune", "--idle", "1h", "--yes")["in_use"] == 1
     client.xgroup_createconsumer("orders", "nb-1", "old")
     time.sleep(0.1)
     client.xreadgroup("nb-1", "live", {"orders": ">"}, count=1)
-    assert said("groups", "prune", "--idle", "90ms", "--yes")["in_use"] == 1
+    assert rstream_json("groups", "prune", "--idle", "90ms", "--yes")["in_use"] == 1
     assert groups(client) == ["nb-1"]
 
 
@@ -109,7 +109,7 @@ def test_a_group_whose_consumer_was_active_stays(client: redis.Redis, said: Said
     ],
 )
 def test_a_group_whose_idle_time_nobody_can_tell_stays_and_is_named(
-    client: redis.Redis, said: Said, rstream: Rstream, case: str, why: str
+    client: redis.Redis, rstream_json: RstreamJson, rstream: Rstream, case: str, why: str
 ) -> None:
     if case == "ids are no times":
         for n in range(5):
@@ -128,7 +128,7 @@ def test_a_group_whose_idle_time_nobody_can_tell_stays_and_is_named(
         client.xgroup_setid("orders", "nb-1", "0")
     time.sleep(0.06)
     idle = "2s" if case == "unread entries are young" else "50ms"
-    told = said("groups", "prune", "--idle", idle, "--yes")
+    told = rstream_json("groups", "prune", "--idle", idle, "--yes")
     assert told["streams"] == []
     [kept] = told["kept"]
     assert (kept["stream"], kept["group"], why in kept["why"]) == ("orders", "nb-1", True), kept
@@ -136,16 +136,16 @@ def test_a_group_whose_idle_time_nobody_can_tell_stays_and_is_named(
     assert "kept: group 'nb-1' of stream 'orders'" in rstream("groups", "prune", "--idle", idle).stdout
 
 
-def test_streams_and_groups_are_chosen_by_pattern(client: redis.Redis, said: Said) -> None:
+def test_streams_and_groups_are_chosen_by_pattern(client: redis.Redis, rstream_json: RstreamJson) -> None:
     for stream in ("orders:1", "orders:2", "audit"):
         abandoned(client, stream)
         client.xgroup_create(stream, "etl", id="0")
         client.xreadgroup("etl", "spark", {stream: ">"}, count=1)
     time.sleep(0.06)
-    found = said("groups", "prune", "--idle", "50ms", "--group", "nb-*", "orders:*")["streams"]
+    found = rstream_json("groups", "prune", "--idle", "50ms", "--group", "nb-*", "orders:*")["streams"]
     assert [(one["stream"], one["group"]) for one in found] == [("orders:1", "nb-1"), ("orders:2", "nb-1")]
-    assert len(said("groups", "prune", "--idle", "50ms", "audit")["streams"]) == 2
-    done = said("groups", "prune", "--idle", "50ms", "--yes")["streams"]
+    assert len(rstream_json("groups", "prune", "--idle", "50ms", "audit")["streams"]) == 2
+    done = rstream_json("groups", "prune", "--idle", "50ms", "--yes")["streams"]
     assert len(done) == 6
     assert groups(client, "audit") == []
 

@@ -16,7 +16,7 @@ from spark_streams.groups import guard
 from spark_streams.source.group.consumer_lease import lease_key
 from spark_streams.source.stream_reader import StreamReader
 from spark_streams.spark.read_limits import ReadMaxRows
-from tests.groups.conftest import Rstream, Said
+from tests.groups.conftest import Rstream, RstreamJson
 from tests.remedies import carry_out
 from tools.driving import NEVER_AHEAD, add, begin, drain, pending_count, read, reader, stop_all
 from tools.servers.server import Server, skip_where_nothing_is_counted
@@ -37,14 +37,14 @@ class Query:
     ids: list[str]
     third: dict[str, Any] | None = None
 
-    def again(self, **options: str) -> list[int]:
+    def resume(self, **options: str) -> list[int]:
         """What it reads when it is started with its checkpoint: as Spark does, the logged batch first."""
         one, at, found = reader(self.server, limits=NEVER_AHEAD, **options), self.log[-1], []
         if self.third is not None:
             found, at = read(one, at, self.third), self.third
         return found + self.rest(one, at)
 
-    def anew(self, **options: str) -> list[int]:
+    def start_over(self, **options: str) -> list[int]:
         """What it reads with a new checkpoint."""
         return self.rest(reader(self.server, limits=NEVER_AHEAD, **options), None)
 
@@ -56,10 +56,10 @@ class Query:
 @pytest.fixture(params=["stopped", "reserved", "logged"])
 def query(request: pytest.FixtureRequest, server: Server, client: redis.Redis) -> Query:
     """Stopped in good order; or killed with ten entries in hand that no batch had yet, or that were a logged batch."""
-    return made(server, client, request.param)
+    return make_query(server, client, request.param)
 
 
-def made(server: Server, client: redis.Redis, how: str, **options: str) -> Query:
+def make_query(server: Server, client: redis.Redis, how: str, **options: str) -> Query:
     skip_where_nothing_is_counted(client)
     ids = add(client, 50)
     one = reader(server, limits=NEVER_AHEAD, **options)
@@ -89,7 +89,7 @@ HANDS = {
 
 @pytest.mark.parametrize("hand", list(HANDS))
 def test_a_query_that_lives_is_left_alone(
-    server: Server, client: redis.Redis, rstream: Rstream, said: Said, hand: str
+    server: Server, client: redis.Redis, rstream: Rstream, rstream_json: RstreamJson, hand: str
 ) -> None:
     skip_where_nothing_is_counted(client)
     add(client, 20)
@@ -105,7 +105,7 @@ def test_a_query_that_lives_is_left_alone(
         assert "RSTREAM_GROUP_IN_USE" in ran.stderr
         assert "a query is running as consumer 'spark' of group 'g' of stream 's' (process " in ran.stderr
     if hand != "create":
-        assert "a query is running" in said("groups", *HANDS[hand], code=3)["refused"][0]
+        assert "a query is running" in rstream_json("groups", *HANDS[hand], code=3)["refused"][0]
     assert client.xinfo_stream("s", full=True)["groups"] == before["groups"]
     if hand != "create":
         assert read(one, at, end) == list(range(10))
@@ -116,7 +116,7 @@ def test_a_query_that_starts_meanwhile_is_not_cut_under_its_feet(
     server: Server, client: redis.Redis, rstream: Rstream, monkeypatch: pytest.MonkeyPatch, hand: str
 ) -> None:
     """Between the look at its lease and the change."""
-    query = made(server, client, "reserved")
+    query = make_query(server, client, "reserved")
     if hand == "create":
         client.xgroup_destroy("s", "g")
     options = LENIENT if hand == "create" else {}
@@ -138,14 +138,14 @@ def test_a_query_that_starts_meanwhile_is_not_cut_under_its_feet(
 
 
 def test_the_lease_of_a_process_that_is_dead_hinders_nobody(
-    server: Server, client: redis.Redis, said: Said, rstream: Rstream
+    server: Server, client: redis.Redis, rstream_json: RstreamJson, rstream: Rstream
 ) -> None:
-    made(server, client, "reserved")
+    make_query(server, client, "reserved")
     key = lease_key("s", "g", "spark")
     from spark_streams.wire.lease import Processes
 
     client.set(key, json.dumps({**Processes().this(), "pid": 999_999_999, "born": "1"}))
-    assert said("groups", "seek", *G, "--to", "-5")["refused"] == []
+    assert rstream_json("groups", "seek", *G, "--to", "-5")["refused"] == []
     client.set(key, json.dumps({**Processes().this(), "space": "another machine", "host": "there"}))
     ran = rstream("groups", "seek", *G, "--to", "-5", "--yes")
     assert (ran.exit_code, "on there)" in ran.stderr) == (1, True)
@@ -154,51 +154,53 @@ def test_the_lease_of_a_process_that_is_dead_hinders_nobody(
 # -- seek --------------------------------------------------------------------------------------------------------------
 
 
-def test_after_a_seek_back(query: Query, client: redis.Redis, said: Said) -> None:
-    told = said("groups", "seek", *G, "--to", query.ids[4], "--yes")
+def test_after_a_seek_back(query: Query, client: redis.Redis, rstream_json: RstreamJson) -> None:
+    told = rstream_json("groups", "seek", *G, "--to", query.ids[4], "--yes")
     assert told["then"][0].startswith("query 'spark' has a checkpoint; docs/reference/group-changes.md")
     with pytest.raises(StreamStateError, match="below the checkpoint's"):
-        query.again()
-    assert query.again(**LENIENT) == list(range(20, 50))
+        query.resume()
+    assert query.resume(**LENIENT) == list(range(20, 50))
     assert pending_count(client) == 0
 
 
-def test_after_a_seek_back_a_new_checkpoint_begins_there(query: Query, client: redis.Redis, said: Said) -> None:
-    said("groups", "seek", *G, "--to", query.ids[4], "--yes")
-    assert query.anew() == list(range(5, 50))
+def test_after_a_seek_back_a_new_checkpoint_begins_there(
+    query: Query, client: redis.Redis, rstream_json: RstreamJson
+) -> None:
+    rstream_json("groups", "seek", *G, "--to", query.ids[4], "--yes")
+    assert query.start_over() == list(range(5, 50))
     assert pending_count(client) == 0
 
 
 @pytest.mark.parametrize("options", [{}, LENIENT], ids=["strict", "lenient"])
 def test_after_a_seek_forward_the_query_goes_on_behind_it(
-    query: Query, client: redis.Redis, said: Said, options: dict[str, str]
+    query: Query, client: redis.Redis, rstream_json: RstreamJson, options: dict[str, str]
 ) -> None:
-    told = said("groups", "seek", *G, "--to", query.ids[39], "--yes")
+    told = rstream_json("groups", "seek", *G, "--to", query.ids[39], "--yes")
     assert told["then"][0].startswith("query 'spark' has a checkpoint; docs/reference/group-changes.md")
     held = list(range(20, 30)) if query.third is not None or pending_count(client) else []
-    assert query.again(**options) == [*held, *range(40, 50)]
+    assert query.resume(**options) == [*held, *range(40, 50)]
     assert query.lost().get("lost", {}) == {}
     assert pending_count(client) == 0
 
 
-def test_seek_under_an_at_most_once_query(server: Server, client: redis.Redis, said: Said) -> None:
-    query = made(server, client, "stopped", delivery="at-most-once")
-    said("groups", "seek", *G, "--to", query.ids[39], "--yes")
-    assert query.again(delivery="at-most-once") == list(range(40, 50))
+def test_seek_under_an_at_most_once_query(server: Server, client: redis.Redis, rstream_json: RstreamJson) -> None:
+    query = make_query(server, client, "stopped", delivery="at-most-once")
+    rstream_json("groups", "seek", *G, "--to", query.ids[39], "--yes")
+    assert query.resume(delivery="at-most-once") == list(range(40, 50))
     stop_all()
-    said("groups", "seek", *G, "--to", query.ids[4], "--yes")
+    rstream_json("groups", "seek", *G, "--to", query.ids[4], "--yes")
     with pytest.raises(StreamStateError, match="below the checkpoint's"):
-        query.again(delivery="at-most-once")
+        query.resume(delivery="at-most-once")
 
 
 def test_seek_without_a_pending_list_counts_for_a_new_checkpoint_only(
-    server: Server, client: redis.Redis, said: Said
+    server: Server, client: redis.Redis, rstream_json: RstreamJson
 ) -> None:
-    query = made(server, client, "stopped", noAck="true")
+    query = make_query(server, client, "stopped", noAck="true")
     for to in (query.ids[4], query.ids[39]):
-        told = said("groups", "seek", *G, "--to", to, "--yes")
+        told = rstream_json("groups", "seek", *G, "--to", to, "--yes")
         assert told["then"][0].startswith("query 'spark' has a checkpoint; docs/reference/group-changes.md")
-        assert query.again(noAck="true") == list(range(20, 50))
+        assert query.resume(noAck="true") == list(range(20, 50))
         stop_all()
         client.xgroup_setid("s", "g", query.ids[19])
 
@@ -207,9 +209,9 @@ def test_seek_without_a_pending_list_counts_for_a_new_checkpoint_only(
 
 
 def test_nothing_is_handed_to_a_query_with_no_ack_until_it_runs_without(
-    server: Server, client: redis.Redis, rstream: Rstream, said: Said
+    server: Server, client: redis.Redis, rstream: Rstream, rstream_json: RstreamJson
 ) -> None:
-    query = made(server, client, "stopped", noAck="true")
+    query = make_query(server, client, "stopped", noAck="true")
     client.xclaim("s", "g", "bob", 0, query.ids[:5], force=True)
     words = ["claim", *G, "--to", "spark", "--from", "bob", "--even-active"]
     for yes in ([], ["--yes"]):
@@ -219,7 +221,7 @@ def test_nothing_is_handed_to_a_query_with_no_ack_until_it_runs_without(
     # As the message says.
     one, at = reader(server, limits=NEVER_AHEAD), query.log[-1]
     found = read(one, at, end := one.latestOffset(at, TEN))
-    said("groups", *words, "--yes")
+    rstream_json("groups", *words, "--yes")
     while (end := one.latestOffset(at := end, TEN)) != at:
         found += read(one, at, end)
     assert sorted(found) == [*range(5), *range(20, 50)]
@@ -233,44 +235,46 @@ def test_nothing_is_handed_to_a_query_with_no_ack_until_it_runs_without(
 
 
 def test_a_consumer_with_pending_entries_beside_a_query_with_no_ack_keeps_them_whatever_the_error_advises(
-    server: Server, client: redis.Redis, rstream: Rstream, said: Said
+    server: Server, client: redis.Redis, rstream: Rstream, rstream_json: RstreamJson
 ) -> None:
     """Another consumer has joined the group and read; each remedy of the errors is followed."""
-    query = made(server, client, "reserved", noAck="true")  # the group stands at 30 entries, the checkpoint at 20
+    query = make_query(server, client, "reserved", noAck="true")  # the group stands at 30 entries, the checkpoint at 20
     client.xreadgroup("g", "bob", {"s": ">"}, count=5)
     with pytest.raises(GroupSharedError, match="with 5 pending entries.*; run the query without noAck; or, if 'bob'"):
-        query.again(noAck="true")
+        query.resume(noAck="true")
     ran = rstream("groups", "delete", *G, "--consumer", "bob", "--even-active", "--yes")
     assert (ran.exit_code, "5 entries of stream 's' are pending for consumer 'bob'" in ran.stderr) == (1, True)
     with pytest.raises(GroupSharedError, match=f"rstream groups seek s --group g --to {query.ids[19]}"):
-        query.again()
+        query.resume()
     assert pending_count(client) == 5
     stop_all()
-    said("groups", "seek", *G, "--to", query.ids[19], "--even-active", "--yes")
-    assert query.again() == list(range(20, 50))
+    rstream_json("groups", "seek", *G, "--to", query.ids[19], "--even-active", "--yes")
+    assert query.resume() == list(range(20, 50))
     client.xack("s", "g", *query.ids[30:35])  # bob has finished
-    said("groups", "delete", *G, "--consumer", "bob", "--even-active", "--yes")
+    rstream_json("groups", "delete", *G, "--consumer", "bob", "--even-active", "--yes")
 
 
 # -- entries again -----------------------------------------------------------------------------------------------------
 
 
 def test_a_query_reads_a_part_of_its_stream_again_with_the_checkpoint_that_it_has(
-    query: Query, client: redis.Redis, said: Said
+    query: Query, client: redis.Redis, rstream_json: RstreamJson
 ) -> None:
     committed = str(client.get("rstream:committed:{s}:g:spark")).partition(" ")[0]
     words = ["replay", *G, "--from", query.ids[5], "--to", committed]
-    planned = said(*words)
-    told = said(*words, "--yes")
+    planned = rstream_json(*words)
+    told = rstream_json(*words, "--yes")
     assert told["streams"] == planned["streams"]
     assert "reads these entries again with its next batches" in told["then"][0]
     handed = told["streams"][0]["entries"]
     assert handed in (5, 15)  # up to what it has committed for certain
-    assert sorted(query.again()) == sorted([*range(5, 5 + handed), *range(20, 50)])
+    assert sorted(query.resume()) == sorted([*range(5, 5 + handed), *range(20, 50)])
     assert pending_count(client) == 0
 
 
-def test_a_query_that_lives_reads_what_it_is_handed(server: Server, client: redis.Redis, said: Said) -> None:
+def test_a_query_that_lives_reads_what_it_is_handed(
+    server: Server, client: redis.Redis, rstream_json: RstreamJson
+) -> None:
     skip_where_nothing_is_counted(client)
     add(client, 50)
     client.xgroup_create("s", "g", id="0")
@@ -282,7 +286,7 @@ def test_a_query_that_lives_reads_what_it_is_handed(server: Server, client: redi
         end = one.latestOffset(at, TEN)
         found += read(one, at, end)
         at = end
-    told = said("groups", "claim", *G, "--from", "bob", "--to", "spark", "--even-active", "--yes")
+    told = rstream_json("groups", "claim", *G, "--from", "bob", "--to", "spark", "--even-active", "--yes")
     assert (told["streams"][0]["entries"], told["streams"][0]["above"]) == (5, 0)
     found += [n for batch in drain(one, 10, at) for n in batch]
     assert sorted(found) == list(range(50))
@@ -290,7 +294,7 @@ def test_a_query_that_lives_reads_what_it_is_handed(server: Server, client: redi
 
 
 def test_nothing_is_handed_to_a_query_above_what_it_has_committed(
-    server: Server, client: redis.Redis, said: Said, rstream: Rstream
+    server: Server, client: redis.Redis, rstream_json: RstreamJson, rstream: Rstream
 ) -> None:
     skip_where_nothing_is_counted(client)
     add(client, 50)
@@ -299,7 +303,7 @@ def test_nothing_is_handed_to_a_query_above_what_it_has_committed(
     one.latestOffset(at, TEN)
     client.xreadgroup("g", "bob", {"s": ">"}, count=5)
     hand_over = ("groups", "claim", *G, "--from", "bob", "--to", "spark", "--even-active", "--yes")
-    told = said(*hand_over)  # the mark says where the query begins
+    told = rstream_json(*hand_over)  # the mark says where the query begins
     assert (told["streams"][0]["entries"], told["streams"][0]["above"]) == (0, 5)
     client.delete("rstream:committed:{s}:g:spark")
     ran = rstream(*hand_over)
@@ -310,18 +314,20 @@ def test_nothing_is_handed_to_a_query_above_what_it_has_committed(
 
 
 @pytest.mark.parametrize("hand", [["ack", *G, "--all"], ["claim", *G, "--from", "spark", "--to", "bob"]])
-def test_after_entries_of_a_query_were_taken(query: Query, client: redis.Redis, said: Said, hand: list[str]) -> None:
+def test_after_entries_of_a_query_were_taken(
+    query: Query, client: redis.Redis, rstream_json: RstreamJson, hand: list[str]
+) -> None:
     held = pending_count(client)
-    told = said("groups", *hand, "--yes")
+    told = rstream_json("groups", *hand, "--yes")
     assert sum(one["entries"] for one in told["streams"]) == held
     if held:
         assert told["then"][0].startswith("query 'spark' has a checkpoint; docs/reference/group-changes.md")
-    reads = query.again()
+    reads = query.resume()
     assert reads == list(range(20 if query.third is not None or not held else 30, 50))
 
 
 def test_after_entries_were_taken_of_a_batch_whose_range_others_shared(
-    server: Server, client: redis.Redis, said: Said
+    server: Server, client: redis.Redis, rstream_json: RstreamJson
 ) -> None:
     skip_where_nothing_is_counted(client)
     add(client, 50)
@@ -344,7 +350,7 @@ def test_after_entries_were_taken_of_a_batch_whose_range_others_shared(
         patch.setattr(reserve, "reserve", race)
         end = one.latestOffset(log[1], TEN)
     stop_all()
-    said("groups", "ack", *G, "--consumer", "spark", "--limit", "4", "--yes")
+    rstream_json("groups", "ack", *G, "--consumer", "spark", "--limit", "4", "--yes")
     with pytest.raises(DataLossError, match="4 entries of a batch of 10"):
         read(reader(server, limits=NEVER_AHEAD), log[1], end)
     assert len(read(reader(server, limits=NEVER_AHEAD, **LENIENT), log[1], end)) == 6
@@ -353,50 +359,52 @@ def test_after_entries_were_taken_of_a_batch_whose_range_others_shared(
 # -- what is deleted ---------------------------------------------------------------------------------------------------
 
 
-def test_after_its_consumer_was_deleted(query: Query, client: redis.Redis, said: Said) -> None:
+def test_after_its_consumer_was_deleted(query: Query, client: redis.Redis, rstream_json: RstreamJson) -> None:
     held = pending_count(client)
-    told = said("groups", "delete", *G, "--consumer", "spark", "--forget-pending", "--yes")
+    told = rstream_json("groups", "delete", *G, "--consumer", "spark", "--forget-pending", "--yes")
     assert told["streams"][0]["pending"] == held
     assert client.keys("rstream:*") == []
     if held and query.third is None:
         assert told["then"][0].startswith("query 'spark' has a checkpoint; docs/reference/group-changes.md")
         with pytest.raises(DataLossError, match="no longer has consumer 'spark'"):
-            query.again()
-        assert query.again(**LENIENT) == list(range(20, 50))
+            query.resume()
+        assert query.resume(**LENIENT) == list(range(20, 50))
     else:
-        assert query.again() == list(range(20, 50))
+        assert query.resume() == list(range(20, 50))
     assert pending_count(client) == 0
 
 
-def test_after_its_group_was_deleted(query: Query, client: redis.Redis, said: Said, rstream: Rstream) -> None:
-    told = said("groups", "delete", *G, "--yes")
+def test_after_its_group_was_deleted(
+    query: Query, client: redis.Redis, rstream_json: RstreamJson, rstream: Rstream
+) -> None:
+    told = rstream_json("groups", "delete", *G, "--yes")
     assert client.keys("rstream:*") == []
     with pytest.raises(GroupMissingError):
-        query.again()
+        query.resume()
     # As it is printed.
     stop_all()
     [line] = told["then"]
     command = line.partition("create the group again: rstream ")[2].split(" ")
     assert rstream(*command).exit_code == 0
-    assert query.again() == list(range(20, 50))
+    assert query.resume() == list(range(20, 50))
     assert pending_count(client) == 0
 
 
 def test_after_its_group_was_deleted_a_lenient_query_makes_it_again(
-    query: Query, client: redis.Redis, said: Said
+    query: Query, client: redis.Redis, rstream_json: RstreamJson
 ) -> None:
-    said("groups", "delete", *G, "--yes")
-    assert query.again(**LENIENT) == list(range(20, 50))
+    rstream_json("groups", "delete", *G, "--yes")
+    assert query.resume(**LENIENT) == list(range(20, 50))
     assert pending_count(client) == 0
 
 
 def test_a_new_checkpoint_after_a_seek_back_is_not_taken_for_an_old_one(
-    server: Server, client: redis.Redis, said: Said
+    server: Server, client: redis.Redis, rstream_json: RstreamJson
 ) -> None:
     """The query dies in its first batch with the next one reserved: what it had committed before the seek lies above
     its new checkpoint."""
-    query = made(server, client, "stopped")
-    said("groups", "seek", *G, "--to", "earliest", "--yes")
+    query = make_query(server, client, "stopped")
+    rstream_json("groups", "seek", *G, "--to", "earliest", "--yes")
     one = reader(server)
     at = one.initialOffset()
     end = one.latestOffset(at, ReadMaxRows(5))

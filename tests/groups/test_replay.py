@@ -11,7 +11,7 @@ from spark_streams.errors import StreamStateError
 from spark_streams.groups import guard
 from spark_streams.source.stream_reader import StreamReader
 from spark_streams.spark.read_limits import ReadMaxRows
-from tests.groups.conftest import Rstream, Said
+from tests.groups.conftest import Rstream, RstreamJson
 from tests.remedies import carry_out
 from tools.driving import ALL, NEVER_AHEAD, add, drain, pending_count, read, reader, stop_all
 from tools.servers.server import Server, skip_where_nothing_is_counted
@@ -36,7 +36,7 @@ class Stopped:
     def start(self) -> StreamReader:
         return reader(self.server, limits=NEVER_AHEAD, **self.options)
 
-    def again(self) -> list[int]:
+    def resume(self) -> list[int]:
         """What it reads with its checkpoint."""
         return [n for batch in drain(self.start(), 10, self.checkpoint) for n in batch]
 
@@ -60,19 +60,19 @@ def query(server: Server, client: redis.Redis) -> Stopped:
     ],
 )
 def test_the_query_reads_the_part_again_and_then_what_is_new(
-    query: Stopped, client: redis.Redis, said: Said, words: list[str], expected: range
+    query: Stopped, client: redis.Redis, rstream_json: RstreamJson, words: list[str], expected: range
 ) -> None:
     words = [query.ids[int(word[2:])] if word.startswith("ID") else word for word in words]
     position = client.xinfo_groups("s")[0]["last-delivered-id"]
-    planned = said("replay", "s", *G, *words)
-    done = said("replay", "s", *G, *words, "--yes")
+    planned = rstream_json("replay", "s", *G, *words)
+    done = rstream_json("replay", "s", *G, *words, "--yes")
     assert (planned["dry_run"], done["dry_run"]) == (True, False)
     counts = [[one["entries"], one["held"], one["last"]] for told in (planned, done) for one in told["streams"]]
     assert counts[0] == counts[1]
     assert (done["streams"][0]["entries"], done["streams"][0]["held"]) == (len(expected), 0)
     assert client.xinfo_groups("s")[0]["last-delivered-id"] == position
     add(client, 5, first=30)
-    assert sorted(query.again()) == [*expected, *range(30, 35)]
+    assert sorted(query.resume()) == [*expected, *range(30, 35)]
     assert pending_count(client) == 0
 
 
@@ -82,28 +82,32 @@ def test_what_it_prints(query: Stopped, rstream: Rstream) -> None:
     assert "a plain table or stream has them twice" in ran.stdout
     assert f"rstream groups seek s --group g --to {query.ids[9]} --yes" in ran.stdout
     assert "dry run, nothing was changed; with --yes: returned 20 entries to the query" in ran.stdout
-    assert query.again() == []
+    assert query.resume() == []
 
 
 def test_the_other_way_that_it_prints_reads_all_from_there_with_a_new_checkpoint(
-    query: Stopped, rstream: Rstream, said: Said
+    query: Stopped, rstream: Rstream, rstream_json: RstreamJson
 ) -> None:
-    [line] = [line for line in said("replay", "s", *G, "--from", query.ids[10])["then"] if "alternative" in line]
+    [line] = [
+        line for line in rstream_json("replay", "s", *G, "--from", query.ids[10])["then"] if "alternative" in line
+    ]
     command = line.partition("(rstream ")[2].partition(",")[0]
     assert rstream(*command.split(" ")).exit_code == 0
     assert [n for batch in drain(query.start(), 10) for n in batch] == list(range(10, 30))
 
 
-def test_a_second_replay_hands_nothing_over_twice(query: Stopped, said: Said, client: redis.Redis) -> None:
-    said("replay", "s", *G, "--from", query.ids[20], "--yes")
-    [one] = said("replay", "s", *G, "--from", query.ids[15], "--yes")["streams"]
+def test_a_second_replay_hands_nothing_over_twice(
+    query: Stopped, rstream_json: RstreamJson, client: redis.Redis
+) -> None:
+    rstream_json("replay", "s", *G, "--from", query.ids[20], "--yes")
+    [one] = rstream_json("replay", "s", *G, "--from", query.ids[15], "--yes")["streams"]
     assert (one["entries"], one["held"]) == (5, 10)
-    assert sorted(query.again()) == list(range(15, 30))
+    assert sorted(query.resume()) == list(range(15, 30))
     assert pending_count(client) == 0
 
 
-def test_a_replay_that_was_killed_amid_its_batch_is_read_again_whole(query: Stopped, said: Said) -> None:
-    said("replay", "s", *G, "--from", query.ids[20], "--yes")
+def test_a_replay_that_was_killed_amid_its_batch_is_read_again_whole(query: Stopped, rstream_json: RstreamJson) -> None:
+    rstream_json("replay", "s", *G, "--from", query.ids[20], "--yes")
     one = query.start()
     end = one.latestOffset(query.checkpoint, ALL)
     assert sorted(read(one, query.checkpoint, end)) == list(range(20, 30))
@@ -113,22 +117,27 @@ def test_a_replay_that_was_killed_amid_its_batch_is_read_again_whole(query: Stop
 
 
 def test_the_error_about_a_group_that_was_set_back_leads_to_a_replay(
-    query: Stopped, said: Said, rstream: Rstream, server: Server
+    query: Stopped, rstream_json: RstreamJson, rstream: Rstream, server: Server
 ) -> None:
-    said("groups", "seek", "s", *G, "--to", query.ids[9], "--yes")
+    rstream_json("groups", "seek", "s", *G, "--to", query.ids[9], "--yes")
     with pytest.raises(StreamStateError, match="below the checkpoint's") as raised:
-        query.again()
+        query.resume()
     stop_all()
     carry_out(server, str(raised.value))
     command = str(raised.value).rpartition(": rstream ")[2]
     assert rstream(*command.split(" "), "--yes").exit_code == 0
-    assert sorted(query.again()) == list(range(10, 30))
+    assert sorted(query.resume()) == list(range(10, 30))
 
 
-def test_a_query_that_lives_is_refused(query: Stopped, said: Said, rstream: Rstream, client: redis.Redis) -> None:
+def test_a_query_that_lives_is_refused(
+    query: Stopped, rstream_json: RstreamJson, rstream: Rstream, client: redis.Redis
+) -> None:
     one = query.start()
     assert one.latestOffset(query.checkpoint, ALL) == query.checkpoint
-    assert "a query is running as consumer 'spark'" in said("replay", "s", *G, "--from", "1h", code=3)["refused"][0]
+    assert (
+        "a query is running as consumer 'spark'"
+        in rstream_json("replay", "s", *G, "--from", "1h", code=3)["refused"][0]
+    )
     ran = rstream("replay", "s", *G, "--from", "1h", "--yes")
     assert (ran.exit_code, "RSTREAM_GROUP_IN_USE" in ran.stderr, pending_count(client)) == (1, True, 0)
 
@@ -151,7 +160,7 @@ def test_a_query_that_starts_meanwhile_is_handed_nothing(
 
 
 def test_what_may_be_of_a_batch_that_spark_runs_again_is_refused_and_the_rest_is_named(
-    server: Server, client: redis.Redis, rstream: Rstream, said: Said
+    server: Server, client: redis.Redis, rstream: Rstream, rstream_json: RstreamJson
 ) -> None:
     """The query was killed in its third batch."""
     skip_where_nothing_is_counted(client)
@@ -170,7 +179,7 @@ def test_what_may_be_of_a_batch_that_spark_runs_again_is_refused_and_the_rest_is
     )
     committed = ran.stderr.rpartition("--to ")[2].partition(")")[0]
     assert committed in ids[:30]
-    handed = said("replay", "s", *G, "--from", ids[5], "--to", committed, "--yes")["streams"][0]["entries"]
+    handed = rstream_json("replay", "s", *G, "--from", ids[5], "--to", committed, "--yes")["streams"][0]["entries"]
     again = reader(server, limits=NEVER_AHEAD)
     found = read(again, log[-2], log[-1]) + [n for batch in drain(again, 10, log[-1]) for n in batch]
     assert sorted(found) == sorted([*range(5, 5 + handed), *range(30, 50)])
@@ -188,7 +197,7 @@ def test_a_query_that_reads_nothing_it_is_handed_is_refused(
 
 
 def test_a_group_without_a_query_or_with_several(
-    query: Stopped, client: redis.Redis, rstream: Rstream, said: Said
+    query: Stopped, client: redis.Redis, rstream: Rstream, rstream_json: RstreamJson
 ) -> None:
     client.xgroup_create("s", "h", id="0")
     ran = rstream("replay", "s", "--group", "h", "--from", "1h")
@@ -197,4 +206,4 @@ def test_a_group_without_a_query_or_with_several(
     client.set("rstream:committed:{s}:g:other", query.ids[-1])
     ran = rstream("replay", "s", *G, "--from", "1h")
     assert (ran.exit_code, "Name one: --consumer 'other'" in ran.stderr) == (1, True)
-    assert said("replay", "s", *G, "--from", "1h", "--consumer", "spark")["streams"][0]["query"] == "spark"
+    assert rstream_json("replay", "s", *G, "--from", "1h", "--consumer", "spark")["streams"][0]["query"] == "spark"

@@ -10,7 +10,7 @@ import redis
 from click.testing import CliRunner
 
 from spark_streams.cli import main
-from tests.groups.conftest import Rstream, Said
+from tests.groups.conftest import Rstream, RstreamJson
 from tools.servers.server import counts_entries
 
 
@@ -29,7 +29,7 @@ def group(client: redis.Redis, stream: str = "orders") -> dict[str, Any]:
     return dict(found)
 
 
-def left(client: redis.Redis) -> list[str]:
+def next_ids(client: redis.Redis) -> list[str]:
     """The ids that the group is given next."""
     found = client.xreadgroup("g", "reader", {"orders": ">"})
     return [entry for entry, _ in found[0][1]] if found else []
@@ -52,30 +52,32 @@ def left(client: redis.Redis) -> list[str]:
     ],
 )
 def test_seek_says_what_it_would_do_and_does_it(
-    client: redis.Redis, orders: list[str], said: Said,
+    client: redis.Redis, orders: list[str], rstream_json: RstreamJson,
     to: str, again: int, pending: int, skipped: int, first: int | None,
 ) -> None:  # fmt: skip
     words = ("groups", "seek", "orders", "--group", "g", f"--to={to}", "--even-active")
-    planned = said(*words)
+    planned = rstream_json(*words)
     assert group(client)["last-delivered-id"] == orders[9]
-    done = said(*words, "--yes")
+    done = rstream_json(*words, "--yes")
     assert (planned["dry_run"], done["dry_run"], planned["streams"]) == (True, False, done["streams"])
     [one] = done["streams"]
     assert (one["read_again"], one["pending_again"], one["skipped"]) == (again, pending, skipped)
     expected = [] if first is None else orders[first:]
     if counts_entries(client):
         assert group(client)["lag"] == one["lag"] == len(expected)
-    assert left(client) == expected
+    assert next_ids(client) == expected
 
 
 def test_a_lag_stays_right_behind_entries_that_were_trimmed_or_deleted(
-    client: redis.Redis, orders: list[str], said: Said
+    client: redis.Redis, orders: list[str], rstream_json: RstreamJson
 ) -> None:
     client.xtrim("orders", minid="1003-1", approximate=False)
     client.xdel("orders", "1008-1", "1015-1")
-    [one] = said("groups", "seek", "orders", "--group", "g", "--to", "1005-1", "--yes", "--even-active")["streams"]
+    [one] = rstream_json("groups", "seek", "orders", "--group", "g", "--to", "1005-1", "--yes", "--even-active")[
+        "streams"
+    ]
     assert (one["read_again"], one["pending_again"]) == (3, 4)  # a deleted one is pending still
-    assert left(client) == [*orders[6:8], *orders[9:15], *orders[16:]]
+    assert next_ids(client) == [*orders[6:8], *orders[9:15], *orders[16:]]
     if counts_entries(client):
         assert one["lag"] == 12
 
@@ -95,23 +97,26 @@ def test_what_is_no_position_is_wrong_usage(orders: list[str], rstream: Rstream,
     assert ran.exit_code == 2, ran.output
 
 
-def test_a_time_ago_is_by_the_server_s_clock(client: redis.Redis, said: Said) -> None:
+def test_a_time_ago_is_by_the_server_s_clock(client: redis.Redis, rstream_json: RstreamJson) -> None:
     now = int(client.time()[0]) * 1000
     ids = [str(client.xadd("orders", {"n": n}, id=f"{now - (10 - n) * 60_000}-0")) for n in range(10)]
     client.xgroup_create("orders", "g", id="$")
-    [one] = said("groups", "seek", "orders", "--group", "g", "--to", "270s", "--yes")["streams"]
+    [one] = rstream_json("groups", "seek", "orders", "--group", "g", "--to", "270s", "--yes")["streams"]
     assert one["read_again"] == 4
-    assert left(client) == ids[6:]
+    assert next_ids(client) == ids[6:]
     when = datetime.datetime.fromtimestamp((now - 240_000) / 1000, datetime.UTC).isoformat()
-    assert said("groups", "seek", "orders", "--group", "g", "--to", when, code=3)["streams"][0]["position"] < ids[6]
+    assert (
+        rstream_json("groups", "seek", "orders", "--group", "g", "--to", when, code=3)["streams"][0]["position"]
+        < ids[6]
+    )
 
 
-def test_several_streams_and_patterns_at_once(client: redis.Redis, said: Said, rstream: Rstream) -> None:
+def test_several_streams_and_patterns_at_once(client: redis.Redis, rstream_json: RstreamJson, rstream: Rstream) -> None:
     for name in ("a:1", "a:2", "a:3", "b"):
         client.xadd(name, {"n": 1}, id="1-1")
     for name in ("a:1", "a:2", "b"):
         client.xgroup_create(name, "g", id="0")
-    told = said("groups", "seek", "a:*", "b", "--group", "g", "--to", "latest", "--yes")["streams"]
+    told = rstream_json("groups", "seek", "a:*", "b", "--group", "g", "--to", "latest", "--yes")["streams"]
     assert [(one["stream"], one["skipped"]) for one in told] == [("a:1", 1), ("a:2", 1), ("b", 1)]
     missing = rstream("groups", "seek", "a:1", "a:3", "--group", "g", "--to", "earliest", "--yes")
     assert (missing.exit_code, "no group 'g' of stream 'a:3'" in missing.stderr) == (1, True), missing.stderr
@@ -131,11 +136,11 @@ def test_the_table_for_people(orders: list[str], rstream: Rstream) -> None:
     assert (refused.exit_code, "RSTREAM_GROUP_IN_USE" in refused.stderr) == (1, True)
 
 
-def test_create(client: redis.Redis, orders: list[str], said: Said, rstream: Rstream) -> None:
+def test_create(client: redis.Redis, orders: list[str], rstream_json: RstreamJson, rstream: Rstream) -> None:
     words = ("groups", "create", "orders", "--group", "new")
-    planned = said(*words, "--start", "1004-1")
+    planned = rstream_json(*words, "--start", "1004-1")
     assert [one["name"] for one in client.xinfo_groups("orders")] == ["g"]
-    made = said(*words, "--start", "1004-1", "--yes")
+    made = rstream_json(*words, "--start", "1004-1", "--yes")
     assert (planned["streams"], made["dry_run"]) == (made["streams"], False)
     new = next(one for one in client.xinfo_groups("orders") if one["name"] == "new")
     if counts_entries(client):
@@ -144,7 +149,7 @@ def test_create(client: redis.Redis, orders: list[str], said: Said, rstream: Rst
     assert (again.exit_code, "has a group 'new' already" in again.stderr) == (1, True)
     absent = rstream("groups", "create", "order", "--group", "new", "--yes")
     assert (absent.exit_code, "did you mean 'orders'" in absent.stderr) == (1, True), absent.stderr
-    [other] = said("groups", "create", "other", "--group", "new", "--mkstream", "--yes")["streams"]
+    [other] = rstream_json("groups", "create", "other", "--group", "new", "--mkstream", "--yes")["streams"]
     assert (other["makes_stream"], client.xlen("other")) == (True, 0)
     assert rstream("groups", "create", "orders", "--group", "x", "--start", "+3").exit_code == 2
 

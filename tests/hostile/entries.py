@@ -131,7 +131,7 @@ class Soak:
         for query in self._queries:
             if self._chance.random() < 0.2:
                 self._survives(query.name, query.start)
-            self._survives(query.name, lambda query=query: self._look(query))
+            self._survives(query.name, lambda query=query: self._record_rows(query))
         if self._chance.random() < _SHARE_OF_READERS:
             for name, read in READERS.items():
                 self._survives(name, lambda read=read: read(self._server))
@@ -142,7 +142,7 @@ class Soak:
         self._written.add(number)
         self.tally.appended += 1
 
-    def _look(self, query: Query) -> None:
+    def _record_rows(self, query: Query) -> None:
         for row in query.read():
             number = dict(row["_fields"]).get(GOOD.encode())
             if number is not None:

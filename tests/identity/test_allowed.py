@@ -37,13 +37,13 @@ def nothing_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RSTREAM_URL", raising=False)
 
 
-def given(kind: type[AccessOptions] = AccessOptions, **options: str) -> None:
+def parse(kind: type[AccessOptions] = AccessOptions, **options: str) -> None:
     kind.parse({**NEEDED[kind], **options})
 
 
 def refused(variable: str, kind: type[AccessOptions] = AccessOptions, **options: str) -> str:
     with pytest.raises(NotAllowedError) as caught:
-        given(kind, **options)
+        parse(kind, **options)
     assert isinstance(caught.value, OptionError)
     assert str(caught.value).startswith("[RSTREAM_NOT_ALLOWED] ")
     assert f"RSTREAM_ALLOW_{variable}" in str(caught.value)
@@ -70,7 +70,7 @@ HOSTS = "streams.internal, cache:6380,*.trusted.example,[::1],unix:///run/stream
 )
 def test_a_listed_host_is_accepted(kind: type[AccessOptions], url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RSTREAM_ALLOW_HOSTS", HOSTS)
-    given(kind, url=url)
+    parse(kind, url=url)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -102,7 +102,7 @@ def test_any_other_host_is_refused(
     monkeypatch.setenv("RSTREAM_ALLOW_HOSTS", HOSTS)
     if not host:  # the URL itself is refused
         with pytest.raises(OptionError):
-            given(kind, url=url)
+            parse(kind, url=url)
         return
     assert host in refused("HOSTS", kind, url=url)
 
@@ -115,7 +115,7 @@ def test_an_empty_list_accepts_nothing_and_an_unset_one_everything(monkeypatch: 
         "EMBEDDED": {"url": "embedded:"},
     }
     for options in everything.values():
-        given(**options)
+        parse(**options)
     for name, options in everything.items():
         monkeypatch.setenv(f"RSTREAM_ALLOW_{name}", "")
         refused(name, **options)
@@ -143,8 +143,8 @@ TLS = ("ssl_keyfile", "ssl_certfile", "ssl_ca_certs", "ssl_ca_path")
 @pytest.mark.parametrize("kind", KINDS)
 def test_files_are_those_of_the_list_and_below_its_folders(kind: type[AccessOptions], folder: Path) -> None:
     for path in ("allowed/password", "alias/password", "allowed/../allowed/password", "allowed/not-yet"):
-        given(kind, url="redis://h", passwordFile=str(folder / path))
-    given(kind, url="redis://h", passwordFile="/etc/streams/ca.pem")
+        parse(kind, url="redis://h", passwordFile=str(folder / path))
+    parse(kind, url="redis://h", passwordFile="/etc/streams/ca.pem")
     for path in ("secret", "allowed/link", "allowed/../secret", "allowed/out/secret", "alias/link", "allowedly"):
         assert str(folder / path) in refused("FILES", kind, url="redis://h", passwordFile=str(folder / path))
     around = str(Path("/proc/self", "root", "etc/passwd"))  # the link by which a process sees the whole file system
@@ -155,24 +155,24 @@ def test_files_are_those_of_the_list_and_below_its_folders(kind: type[AccessOpti
 @pytest.mark.parametrize("scheme", ["rediss://h", "rediss+cluster://h,i", "rediss+sentinel://h/name"])
 @pytest.mark.parametrize("name", TLS)
 def test_files_of_the_url_too(scheme: str, name: str, folder: Path) -> None:
-    given(url=f"{scheme}?{name}={folder}/allowed/password")
+    parse(url=f"{scheme}?{name}={folder}/allowed/password")
     for path in (f"{folder}/secret", f"{folder}/allowed/%2e%2e/secret", f"{folder}/allowed/link", "%00", "x%ff"):
         assert name in refused("FILES", url=f"{scheme}?{name}={path}")
     with pytest.raises(OptionError, match=f"parameter '{name}' is given twice; give it once"):
-        given(url=f"{scheme}?{name}={folder}/secret&{name}={folder}/allowed/password")
+        parse(url=f"{scheme}?{name}={folder}/secret&{name}={folder}/allowed/password")
 
 
 def test_a_provider_is_called_only_if_it_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RSTREAM_ALLOW_PROVIDERS", "aws_login:provider, tests.identity.tokens:provider")
-    given(url="redis://h", credentialProvider="tests.identity.tokens:provider")
+    parse(url="redis://h", credentialProvider="tests.identity.tokens:provider")
     for name in ("tests.identity.tokens:failing", "os:getcwd", "aws_login:other", "x.aws_login:provider"):
         assert name in refused("PROVIDERS", url="redis://h", credentialProvider=name)
 
 
 def test_the_bundled_engine_runs_in_listed_folders_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RSTREAM_ALLOW_EMBEDDED", str(tmp_path / "engines"))
-    given(url=f"embedded://{tmp_path}/engines")
-    given(url=f"embedded://{tmp_path}/engines/mine?idle=5")
+    parse(url=f"embedded://{tmp_path}/engines")
+    parse(url=f"embedded://{tmp_path}/engines/mine?idle=5")
     for url in (
         "embedded:",
         "embedded:?idle=5",
@@ -183,8 +183,8 @@ def test_the_bundled_engine_runs_in_listed_folders_only(tmp_path: Path, monkeypa
     refused("EMBEDDED")  # what is used if nothing is given
     assert not list(tmp_path.iterdir()), "nothing is made before the list is asked"
     monkeypatch.setenv("RSTREAM_ALLOW_EMBEDDED", "embedded:")
-    given(url="embedded:")
-    given(url="embedded:?idle=5")
+    parse(url="embedded:")
+    parse(url="embedded:?idle=5")
     refused("EMBEDDED", url=f"embedded://{tmp_path}/engines")
 
 
@@ -196,8 +196,8 @@ def test_the_operators_own_server_and_login_are_accepted(tmp_path: Path, monkeyp
     own = "rediss://streams.internal/0?ssl_ca_certs=/etc/streams/ca.pem"
     monkeypatch.setenv("RSTREAM_URL", own)
     monkeypatch.setenv("RSTREAM_PASSWORD_FILE", str(tmp_path / "password"))
-    given()
-    given(url=own)
+    parse()
+    parse(url=own)
     refused("HOSTS", url=own.replace("/0", "/1"))
     refused("FILES", url=own, passwordFile=str(tmp_path / "password"))
     refused("PROVIDERS", credentialProvider="os:getcwd")

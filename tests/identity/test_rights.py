@@ -41,7 +41,7 @@ def empty(redis_server: Server) -> Iterator[Server]:
 
 
 @pytest.fixture
-def letters(empty: Server) -> Server:
+def filled(empty: Server) -> Server:
     """A stream, a group that has read some of it, and dead letters."""
     with empty.client(decode_responses=True) as admin:
         add(admin, 20)
@@ -129,15 +129,15 @@ def test_a_writer(empty: Server) -> None:
         write([frame(range(3))], elsewhere, batch_of(0))
 
 
-def test_the_way_back(letters: Server) -> None:
-    limited = as_user(letters, *rights("redrive"))
+def test_the_way_back(filled: Server) -> None:
+    limited = as_user(filled, *rights("redrive"))
     ran = rstream(limited, "dead redrive dead --limit 2")
     assert ran.exit_code == 0, ran.output
     ran = rstream(limited, "dead purge dead --yes")
     assert ran.exit_code == 0, ran.output
-    with letters.client() as admin:
+    with filled.client() as admin:
         assert (admin.xlen("s"), admin.xlen("dead")) == (30, 0)
-    assert refusals(letters) == []
+    assert refusals(filled) == []
 
 
 LOOKS = (
@@ -147,35 +147,35 @@ LOOKS = (
 
 
 @pytest.mark.parametrize("line", LOOKS)
-def test_a_looker(letters: Server, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_looker(filled: Server, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)  # a report is a file
-    ran = rstream(as_user(letters, *rights("looker")), line)
+    ran = rstream(as_user(filled, *rights("looker")), line)
     assert ran.exit_code == 0, ran.output
     assert "no right" not in ran.output
-    assert refusals(letters) == []
+    assert refusals(filled) == []
 
 
-def test_who_may_only_look_adds_and_moves_nothing(letters: Server) -> None:
-    limited = as_user(letters, *rights("looker"))
+def test_who_may_only_look_adds_and_moves_nothing(filled: Server) -> None:
+    limited = as_user(filled, *rights("looker"))
     for line in ("add s n=1", "dead redrive dead", "dead purge dead --yes", "groups delete s g --yes"):
         assert rstream(limited, line).exit_code != 0
-    with letters.client() as admin:
+    with filled.client() as admin:
         assert (admin.xlen("s"), admin.xlen("dead")) == (28, 3)
 
 
-def test_the_exporter(letters: Server) -> None:
-    ran = rstream(as_user(letters, *rights("exporter")), "exporter --once")
+def test_the_exporter(filled: Server) -> None:
+    ran = rstream(as_user(filled, *rights("exporter")), "exporter --once")
     assert ran.exit_code == 0, ran.output
     assert 'group="g"' in ran.output
     assert "rstream_missing_right{" not in ran.output
-    assert refusals(letters) == []
+    assert refusals(filled) == []
 
 
-def test_an_operator_of_groups(letters: Server) -> None:
-    limited = as_user(letters, *rights("operator"))
+def test_an_operator_of_groups(filled: Server) -> None:
+    limited = as_user(filled, *rights("operator"))
     ran = rstream(limited, "replay s --group g --from earliest --yes")
     assert ran.exit_code == 0, ran.output
-    with letters.client(decode_responses=True) as admin:
+    with filled.client(decode_responses=True) as admin:
         assert admin.xpending("s", "g")["pending"] == 23
     for line in (
         "groups create s --group new --start earliest --yes",
@@ -187,65 +187,65 @@ def test_an_operator_of_groups(letters: Server) -> None:
     ):
         ran = rstream(limited, line)
         assert ran.exit_code == 0, (line, ran.output)
-    with letters.client(decode_responses=True) as admin:
+    with filled.client(decode_responses=True) as admin:
         assert [group["name"] for group in admin.xinfo_groups("s")] == ["g"]
         assert admin.xpending("s", "g")["pending"] == 0
-    assert refusals(letters) == []
+    assert refusals(filled) == []
 
 
-def test_an_operator_takes_entries_that_a_query_has_claimed(letters: Server) -> None:
+def test_an_operator_takes_entries_that_a_query_has_claimed(filled: Server) -> None:
     consumer = "spark~claim~1"
-    with letters.client(decode_responses=True) as admin:
+    with filled.client(decode_responses=True) as admin:
         admin.xreadgroup("g", consumer, {"s": ">"})
-    limited = as_user(letters, *rights("operator"))
+    limited = as_user(filled, *rights("operator"))
     for line in (
         f"groups ack s --group g --consumer {consumer} --limit 2 --even-active --yes",
         f"groups claim s --group g --from {consumer} --to another --even-active --yes",
     ):
         ran = rstream(limited, line)
         assert ran.exit_code == 0, (line, ran.output)
-    with letters.client(decode_responses=True) as admin:
+    with filled.client(decode_responses=True) as admin:
         assert not admin.xpending_range("s", "g", "-", "+", 1, consumername=consumer)
-    assert refusals(letters) == []
+    assert refusals(filled) == []
 
 
 @pytest.mark.parametrize("line", ["groups prune s --idle 50ms --yes", "groups delete s --group g --yes"])
 def test_an_operator_deletes_a_group_with_what_queries_keep_for_it(
-    letters: Server, line: str, monkeypatch: pytest.MonkeyPatch
+    filled: Server, line: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(prune, "SHORTEST_MS", 1)
     monkeypatch.setattr(group_snapshot, "ACTIVE_MS", 1)
-    with letters.client(decode_responses=True) as admin:
+    with filled.client(decode_responses=True) as admin:
         admin.xadd(retry_stream("s", "g", 1), {"n": 1})  # waits for another try, and stays
         assert admin.exists(committed_key("s", "g", "spark"))
     time.sleep(0.06)
-    ran = rstream(as_user(letters, *rights("operator")), line)
+    ran = rstream(as_user(filled, *rights("operator")), line)
     assert ran.exit_code == 0, ran.output
-    with letters.client(decode_responses=True) as admin:
+    with filled.client(decode_responses=True) as admin:
         assert admin.xinfo_groups("s") == []
         assert admin.keys("rstream:*") == [retry_stream("s", "g", 1)]
-    assert refusals(letters) == []
+    assert refusals(filled) == []
 
 
-def test_an_operator_releases_entries(letters: Server) -> None:
+def test_an_operator_releases_entries(filled: Server) -> None:
     """XNACK came with Redis 8.8: an older server has no right of that name, and the command is refused by name."""
     line = "groups release s --group g --consumer spark --mode silent --even-active --yes"
-    with letters.client(decode_responses=True) as admin:
+    with filled.client(decode_responses=True) as admin:
         there = bool(admin.execute_command("COMMAND INFO", "xnack")[0])
         admin.xreadgroup("g", "spark", {"s": ">"})
     added = besides("`operator`, for `rstream groups release`").split() if there else []
-    ran = rstream(as_user(letters, *rights("operator"), *added), line)
+    ran = rstream(as_user(filled, *rights("operator"), *added), line)
     if there:
         assert ran.exit_code == 0, ran.output
     else:
         assert "RSTREAM_UNSUPPORTED" in ran.output, ran.output
-    assert refusals(letters) == []
+    assert refusals(filled) == []
 
 
 @pytest.mark.parametrize(("role", "use"), [("reader", "reading"), ("redrive", "redrive"), ("looker", "looking")])
-def test_the_doctor_finds_nothing_missing(letters: Server, role: str, use: str) -> None:
-    limited = as_user(letters, *rights(role), *besides("`rstream doctor`").split())
+def test_the_doctor_finds_nothing_missing(filled: Server, role: str, use: str) -> None:
+    limited = as_user(filled, *rights(role), *besides("`rstream doctor`").split())
     ran = rstream(limited, f"doctor --stream s --for {use} --json")
     [found] = [one for one in json.loads(ran.output)["findings"] if one["about"] == "rights"]
     assert found["level"] == "ok", found
-    assert set(refusals(letters)) <= {("command", "discard")}  # asked for, to see whether others can be
+    assert set(refusals(filled)) <= {("command", "discard")}  # asked for, to see whether others can be

@@ -62,7 +62,7 @@ def _live(work: Work, seed: int) -> History:
         """Somewhere after this batch, and before the job has ended."""
         run.wait_until(lambda: work.committed(job, batch))
         time.sleep(chance.random() / 2)
-        assert not run.ended(run.jobs - 1), run.said.read_text()[-3000:]
+        assert not run.ended(run.jobs - 1), run.output_file.read_text()[-3000:]
         run.kill()
 
     run = work.start(work.arguments("load", "sink.rowsPerSecond=200"))

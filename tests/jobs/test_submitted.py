@@ -39,10 +39,10 @@ class Submitted:
     keys_before: list[bytes]
 
     @property
-    def said(self) -> str:
-        return self.run.said.read_text()
+    def output(self) -> str:
+        return self.run.output_file.read_text()
 
-    def of(self, job: str, check: bool) -> list[str]:
+    def endings_of(self, job: str, check: bool) -> list[str]:
         """What the runs of a job ended with."""
         plan = enumerate(self.run.plan)
         return [self.run.ended(at) for at, words in plan if words[0] == job and ("--check" in words) is check]
@@ -109,21 +109,23 @@ def checks_of(work: Work) -> list[list[str]]:
 
 @pytest.fixture(params=["engine", "redis"])
 def work(request: pytest.FixtureRequest, submitted: Submitted) -> Work:
-    assert (submitted.of("etl", False), submitted.of("aggregate", False)) == (["0", "0"], ["0", "0"]), submitted.said
+    assert (submitted.endings_of("etl", False), submitted.endings_of("aggregate", False)) == (["0", "0"], ["0", "0"]), (
+        submitted.output
+    )
     return submitted.works[request.param]
 
 
 def test_dead_letters_go_back(submitted: Submitted) -> None:
-    assert submitted.of("reprocess_dead_letters", False) == ["0"], submitted.said
+    assert submitted.endings_of("reprocess_dead_letters", False) == ["0"], submitted.output
     moved = submitted.redriven.summary("reprocess_dead_letters")["moved"]
     assert (moved, numbers(submitted.redriven.server)) == (LETTERS, list(range(LETTERS)))
 
 
 def test_check_looks_at_everything_and_starts_nothing(submitted: Submitted) -> None:
-    ended = {job: submitted.of(job, True) for job in JOBS}
+    ended = {job: submitted.endings_of(job, True) for job in JOBS}
     wrong = {job: ["0", "2"] for job in ("etl", "aggregate")}
-    assert ended == {job: ["0"] for job in JOBS} | wrong, submitted.said
-    said = " ".join(submitted.said.split())
+    assert ended == {job: ["0"] for job in JOBS} | wrong, submitted.output
+    said = " ".join(submitted.output.split())
     for told in (
         *[f"{job} would:" for job in JOBS],
         "waiting 7 entries",

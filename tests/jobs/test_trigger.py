@@ -12,7 +12,7 @@ from spark_streams.errors import ConfigError
 from spark_streams.jobs.micro_batches import trigger_of
 
 
-def of(text: str | None) -> Mapping[str, Any]:
+def trigger_from(text: str | None) -> Mapping[str, Any]:
     job: Any = SimpleNamespace(get=lambda key, default=None: default if text is None else text)
     return trigger_of(job)
 
@@ -30,10 +30,10 @@ def of(text: str | None) -> Mapping[str, Any]:
     ],
 )
 def test_a_trigger_is_a_word_or_a_length_of_time(text: str | None, trigger: dict[str, Any]) -> None:
-    assert of(text) == trigger
+    assert trigger_from(text) == trigger
 
 
 @pytest.mark.parametrize("text", ["often", "5", "0s", "-5s", "5 fortnights"])
 def test_anything_else_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match='must be "available-now", "once" or an interval such as "10s", not '):
-        of(text)
+        trigger_from(text)

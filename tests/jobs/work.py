@@ -58,11 +58,11 @@ class Running:
         return len(self.plan)
 
     @property
-    def said(self) -> Path:
+    def output_file(self) -> Path:
         return self.folder / "said"
 
     def wait_until(self, condition: Callable[[], object]) -> None:
-        wait_for(condition, self.process, self.said)
+        wait_for(condition, self.process, self.output_file)
 
     def kill(self) -> None:
         """SIGKILL for the driver, its JVM and all Python workers at once."""
@@ -90,7 +90,7 @@ class Running:
             if self.process.poll() is None:
                 self.kill()
         codes = [self.ended(number) for number in range(self.jobs)]
-        assert codes == ["0"] * self.jobs, self.said.read_text()[-3000:]
+        assert codes == ["0"] * self.jobs, self.output_file.read_text()[-3000:]
 
 
 @dataclass

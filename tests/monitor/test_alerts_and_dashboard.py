@@ -48,7 +48,7 @@ def of_queries(server: Server) -> dict[str, str]:
     return metrics(page)
 
 
-def asked() -> set[str]:
+def named_metrics() -> set[str]:
     """The metrics that rules and panels name."""
     return {
         name
@@ -59,8 +59,8 @@ def asked() -> set[str]:
 
 def test_only_metrics_that_there_are_are_asked_for(server: Server, snapshots: SnapshotCache) -> None:
     there = metrics(Exposition(Collector(snapshots)).text()).keys() | of_queries(server).keys()
-    assert asked() <= there
-    assert len(asked()) > 20
+    assert named_metrics() <= there
+    assert len(named_metrics()) > 20
 
 
 def test_what_both_pages_say_they_say_in_the_same_words(server: Server, snapshots: SnapshotCache) -> None:

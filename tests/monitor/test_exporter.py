@@ -46,7 +46,7 @@ def read(text: str) -> Page:
     return {name: float(value) for name, value in lines}
 
 
-def of(page: Page, name: str) -> Page:
+def samples_of(page: Page, name: str) -> Page:
     """The samples of one metric, by its labels."""
     return {key[len(name) :]: value for key, value in page.items() if re.fullmatch(rf"{name}(\{{.*\}})?", key)}
 
@@ -93,27 +93,27 @@ def test_the_page_is_what_a_client_did(server: Server, client: redis.Redis) -> N
     page = read(ran.stdout)
     billing, audit = '{group="billing",stream="orders"}', '{group="audit",stream="orders"}'
     assert page["rstream_server_up"] == 1
-    assert of(page, "rstream_lag_entries") == {audit: 10, billing: 4}
-    assert of(page, "rstream_pending_entries") == {audit: 0, billing: 6}
-    assert of(page, "rstream_consumers") == {audit: 0, billing: 2}
+    assert samples_of(page, "rstream_lag_entries") == {audit: 10, billing: 4}
+    assert samples_of(page, "rstream_pending_entries") == {audit: 0, billing: 6}
+    assert samples_of(page, "rstream_consumers") == {audit: 0, billing: 2}
     assert 0.03 <= page[f"rstream_oldest_pending_seconds{billing}"] < 60
     assert 0.03 <= page[f"rstream_lag_seconds{billing}"] < 60
-    assert list(of(page, "rstream_group_idle_seconds")) == [billing]
+    assert list(samples_of(page, "rstream_group_idle_seconds")) == [billing]
     assert page[f"rstream_group_idle_seconds{billing}"] < page[f"rstream_oldest_pending_seconds{billing}"]
-    assert of(page, "rstream_stream_entries") == {'{stream="dead"}': 6, '{stream="orders"}': 10}
-    sizes = of(page, "rstream_stream_memory_bytes")
+    assert samples_of(page, "rstream_stream_entries") == {'{stream="dead"}': 6, '{stream="orders"}': 10}
+    sizes = samples_of(page, "rstream_stream_memory_bytes")
     assert sizes == {'{stream="dead"}': client.memory_usage("dead"), '{stream="orders"}': client.memory_usage("orders")}
     if counts_entries(client):
-        assert of(page, "rstream_added_entries_total") == {'{stream="dead"}': 6, '{stream="orders"}': 10}
-        assert of(page, "rstream_delivered_entries_total")[billing] == 6
-    assert of(page, "rstream_dead_letters_waiting") == {
+        assert samples_of(page, "rstream_added_entries_total") == {'{stream="dead"}': 6, '{stream="orders"}': 10}
+        assert samples_of(page, "rstream_delivered_entries_total")[billing] == 6
+    assert samples_of(page, "rstream_dead_letters_waiting") == {
         '{reason="decode",stream="dead"}': 2, '{reason="odd",stream="dead"}': 4
     }  # fmt: skip
     newest = page['rstream_dead_letters_newest_timestamp_seconds{reason="odd",stream="dead"}']
     assert abs(newest - time.time()) < 60
-    assert of(page, "rstream_dead_letters_uncounted") == {'{stream="dead"}': 0}
-    assert [value > 0 for value in of(page, "rstream_server_memory_bytes").values()] == [True]
-    assert of(page, "rstream_server_memory_limit_bytes") == {}
+    assert samples_of(page, "rstream_dead_letters_uncounted") == {'{stream="dead"}': 0}
+    assert [value > 0 for value in samples_of(page, "rstream_server_memory_bytes").values()] == [True]
+    assert samples_of(page, "rstream_server_memory_limit_bytes") == {}
     assert (page["rstream_streams"], page["rstream_streams_left_out"]) == (2, 0)
     assert 0 < page["rstream_scrape_seconds"] < 30
 
@@ -140,7 +140,7 @@ def test_dead_letters_are_right_whatever_way_they_go(
     fill(server, 300)
 
     def waiting(name: str = DEAD) -> dict[str, int]:
-        found = of(exporter.page(), "rstream_dead_letters_waiting")
+        found = samples_of(exporter.page(), "rstream_dead_letters_waiting")
         return {re.findall('reason="(.*?)"', key)[0]: int(n) for key, n in found.items() if f'stream="{name}"' in key}
 
     def rstream(*words: str) -> None:
@@ -189,22 +189,22 @@ def test_many_dead_letters_are_counted_over_several_looks(server: Server, export
     fill(server, 4 * DEAD_LETTER_LIMITS.first_page)
     letters = exporter.snapshots._dead_letters
     letters._now = (n / 2 for n in range(10_000)).__next__
-    left = [of(exporter.page(), "rstream_dead_letters_uncounted")['{stream="dead"}'] for _ in range(3)]
+    left = [samples_of(exporter.page(), "rstream_dead_letters_uncounted")['{stream="dead"}'] for _ in range(3)]
     assert left == [600, 0, 0]
-    assert sum(of(exporter.page(), "rstream_dead_letters_waiting").values()) == 800
+    assert sum(samples_of(exporter.page(), "rstream_dead_letters_waiting").values()) == 800
 
 
 def test_dead_letters_too_large_for_a_page_are_read_in_smaller_ones(server: Server, exporter: Exporter) -> None:
     fill(server, 20, message="x" * 200_000)
     exporter.snapshots._dead_letters._limits = replace(DEAD_LETTER_LIMITS, max_bytes=1_000_000, page_bytes=1_000_000)
     assert exporter.page()["rstream_server_up"] == 0, "this connection was given up"
-    assert sum(of(exporter.page(), "rstream_dead_letters_waiting").values()) == 20
+    assert sum(samples_of(exporter.page(), "rstream_dead_letters_waiting").values()) == 20
     assert len(exporter.told) == 2
 
 
 def test_a_reason_that_is_no_utf_8_or_very_long_is_shown(server: Server, exporter: Exporter) -> None:
     fill(server, 1, reason="\udcff\n" + "x" * 1000)
-    [labels] = of(exporter.page(), "rstream_dead_letters_waiting")
+    [labels] = samples_of(exporter.page(), "rstream_dead_letters_waiting")
     assert '"\\\\xff\\nxxx' in labels
     assert len(labels) < 150
 
@@ -233,7 +233,7 @@ def test_names_and_patterns_choose_and_new_streams_are_found(server: Server, cli
     exporter = Exporter(server.url, "orders-*", "payments", "refunds")
 
     def shown(later: float) -> list[str]:
-        return re.findall('stream="(.*?)"', " ".join(of(exporter.page(later), "rstream_stream_entries")))
+        return re.findall('stream="(.*?)"', " ".join(samples_of(exporter.page(later), "rstream_stream_entries")))
 
     assert shown(0) == ["orders-1", "payments"]
     assert exporter.told == [f"stream 'refunds' does not exist yet at {server.url}"]
@@ -252,7 +252,7 @@ def test_more_streams_than_it_may_show_are_counted(server: Server, client: redis
         client.xadd(f"s{n}", {"n": 1})
     exporter = Exporter(server.url, most=3)
     page = exporter.page()
-    assert list(of(page, "rstream_stream_entries")) == [f'{{stream="s{n}"}}' for n in range(3)]
+    assert list(samples_of(page, "rstream_stream_entries")) == [f'{{stream="s{n}"}}' for n in range(3)]
     assert page["rstream_streams_left_out"] == 2
     assert exporter.told == [f"2 more streams at {server.url} are left out; use --max-streams"]
     exporter.snapshots.close()
@@ -262,7 +262,7 @@ def test_a_key_that_is_no_stream_is_reported_and_the_others_are_shown(server: Se
     client.set("text", "x")
     client.xadd("orders", {"n": 1})
     exporter = Exporter(server.url, "text", "orders")
-    assert list(of(exporter.page(), "rstream_stream_entries")) == ['{stream="orders"}']
+    assert list(samples_of(exporter.page(), "rstream_stream_entries")) == ['{stream="orders"}']
     assert "[RSTREAM_WRONG_KEY_TYPE] key 'text'" in exporter.told[0]
     exporter.snapshots.close()
 
@@ -298,8 +298,8 @@ def test_a_server_that_is_killed_and_started_again() -> None:
     with serving("--port", port):
         fill(Server("engine", first.url), 3)
         after = exporter.page()
-        assert sum(of(before, "rstream_dead_letters_waiting").values()) == 30
-        assert sum(of(after, "rstream_dead_letters_waiting").values()) == 3
+        assert sum(samples_of(before, "rstream_dead_letters_waiting").values()) == 30
+        assert sum(samples_of(after, "rstream_dead_letters_waiting").values()) == 3
         assert after["rstream_server_up"] == 1
     assert exporter.told[1:] == [f"{first.url} answers again"]
     exporter.snapshots.close()
@@ -325,7 +325,7 @@ def test_streams_with_large_entries_are_looked_at_a_few_at_a_time(
     for n in range(30):
         client.xadd(f"s{n:02}", {"x": "y" * 500_000})
     before = calls(client, "time")
-    assert len(of(exporter.page(), "rstream_stream_entries")) == 30
+    assert len(samples_of(exporter.page(), "rstream_stream_entries")) == 30
     assert calls(client, "time") == before + 4, "20 at first, then 4 MB of their ends at a time"
 
 
@@ -371,8 +371,12 @@ def test_the_documented_rights_are_enough(redis_server: Server, user: Callable[.
     ran = once(user(keys, *NEEDED))
     assert (ran.exit_code, ran.stderr) == (0, ""), ran.output
     page = read(ran.stdout)
-    assert of(page, "rstream_missing_right") == {}
-    assert len(of(page, "rstream_stream_memory_bytes")) == len(of(page, "rstream_server_memory_bytes")) == 1
+    assert samples_of(page, "rstream_missing_right") == {}
+    assert (
+        len(samples_of(page, "rstream_stream_memory_bytes"))
+        == len(samples_of(page, "rstream_server_memory_bytes"))
+        == 1
+    )
 
 
 @pytest.mark.parametrize(
@@ -394,7 +398,7 @@ def test_a_right_that_is_missing_is_named_and_costs_what_takes_it(
     ran = once(user("~*", *NEEDED, without))
     page = read(ran.stdout)
     assert page["rstream_server_up"] == 1
-    [labels] = of(page, "rstream_missing_right")
+    [labels] = samples_of(page, "rstream_missing_right")
     assert labels.startswith(f'{{right="{right}')  # of a subcommand, where the server says which
     assert ran.stderr.count("\n") == 1
     assert f"ACL SETUSER user {right}" in ran.stderr
@@ -414,8 +418,8 @@ def test_streams_that_the_user_may_not_use_are_named_and_left_out(
             client.xadd(name, {"n": 1})
     ran = once(user("~orders", *NEEDED))
     page = read(ran.stdout)
-    assert of(page, "rstream_stream_entries") == {'{stream="orders"}': 1}
-    assert of(page, "rstream_missing_right") == {'{right="~payments"}': 1}
+    assert samples_of(page, "rstream_stream_entries") == {'{stream="orders"}': 1}
+    assert samples_of(page, "rstream_missing_right") == {'{right="~payments"}': 1}
     assert "~payments" in ran.stderr
 
 
@@ -427,7 +431,7 @@ def test_a_user_who_may_not_search_for_streams_gets_an_error_and_may_name_them(
     url = user("~*", *NEEDED, "-scan")
     refused = once(url)
     assert (refused.exit_code, "ACL SETUSER user +scan" in refused.stderr) == (1, True)
-    assert of(read(once(url, "orders").stdout), "rstream_stream_entries") == {'{stream="orders"}': 1}
+    assert samples_of(read(once(url, "orders").stdout), "rstream_stream_entries") == {'{stream="orders"}': 1}
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -467,11 +471,11 @@ def test_an_entry_waiting_for_retry_is_no_dead_letter_yet(
     fill(server, 5, into=retry_stream("s", "g", 1))
     client.set(delays_key("s", "g"), "3600000")
     page = exporter.page()
-    assert sum(of(page, "rstream_dead_letters_waiting").values()) == 3
-    [(labels, waiting)] = of(page, "rstream_waiting_entries").items()
+    assert sum(samples_of(page, "rstream_dead_letters_waiting").values()) == 3
+    [(labels, waiting)] = samples_of(page, "rstream_waiting_entries").items()
     assert (labels, waiting) == ('{attempt="2",group="g",stream="s"}', 5)
-    assert 3_500 < of(page, "rstream_waiting_seconds")[labels] <= 3_600
-    assert not any("rstream:retry" in labels for labels in of(exporter.page(), "rstream_dead_letters_waiting"))
+    assert 3_500 < samples_of(page, "rstream_waiting_seconds")[labels] <= 3_600
+    assert not any("rstream:retry" in labels for labels in samples_of(exporter.page(), "rstream_dead_letters_waiting"))
 
 
 @pytest.mark.parametrize("names", [(), ("s",)], ids=["all", "named"])
@@ -486,5 +490,5 @@ def test_returned_entries_that_are_not_acknowledged_are_reported(
     exporter = Exporter(server.url, *names)
     page = exporter.page()
     exporter.snapshots.close()
-    assert of(page, "rstream_waiting_entries") == {'{attempt="returned",group="g",stream="s"}': 5}
-    assert of(page, "rstream_waiting_seconds") == {}
+    assert samples_of(page, "rstream_waiting_entries") == {'{attempt="returned",group="g",stream="s"}': 5}
+    assert samples_of(page, "rstream_waiting_seconds") == {}

@@ -19,14 +19,16 @@ from tests.monitor.test_progress import offset, progress
 from tools.servers.server import Server
 
 
-def standing(stream: str, lag: int = 0, **more: Any) -> GroupLag:
+def group_lag(stream: str, lag: int = 0, **more: Any) -> GroupLag:
     """A group g of this stream."""
     plain: dict[str, Any] = {"at_least": False, "lag_ms": 1500, "pending": 2, "oldest_idle_ms": None}
     return GroupLag(stream, "g", lag, last_delivered="1-0", delivered=1, **(plain | more))
 
 
 def test_lag_as_text_and_as_html() -> None:
-    table = lag_table([standing("s", 12_345, oldest_idle_ms=70_000), standing("a", 10_000, at_least=True, lag_ms=None)])
+    table = lag_table(
+        [group_lag("s", 12_345, oldest_idle_ms=70_000), group_lag("a", 10_000, at_least=True, lag_ms=None)]
+    )
     assert repr(table).splitlines() == [
         "Lag",
         "stream  group      lag  behind  pending  oldest pending",
@@ -40,7 +42,7 @@ def test_lag_as_text_and_as_html() -> None:
 
 def test_names_of_others_are_escaped() -> None:
     """A stream's name is written by any client: it runs no script and changes no text around it."""
-    shown = lag_table([standing('<script>alert("x")</script>\x1b[31m\u202e&')])._repr_html_()
+    shown = lag_table([group_lag('<script>alert("x")</script>\x1b[31m\u202e&')])._repr_html_()
     assert "&lt;script&gt;alert(&quot;x&quot;)&lt;/script&gt;" in shown
     assert "&amp;" in shown
     assert not {"\x1b", "\u202e"} & set(shown)

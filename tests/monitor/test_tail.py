@@ -124,7 +124,7 @@ def following(*words: str, out: int | IO[bytes] = subprocess.PIPE) -> Iterator[s
             process.kill()
 
 
-def told(process: subprocess.Popen[bytes], count: int) -> list[str]:
+def read_values(process: subprocess.Popen[bytes], count: int) -> list[str]:
     """The values of so many lines."""
     assert process.stdout is not None
     return [json.loads(process.stdout.readline())["fields"]["n"] for _ in range(count)]
@@ -139,12 +139,12 @@ def test_following_until_ctrl_c(server: Server, client: redis.Redis) -> None:
         following("s:*", "-n", "1", "--url", server.url) as one,
         following("s:1", "--group", "g", "--url", server.url) as other,
     ):
-        assert told(one, 1) == ["2"]
-        assert told(other, 2) == ["1", "2"]
+        assert read_values(one, 1) == ["2"]
+        assert read_values(other, 2) == ["1", "2"]
         client.xadd("s:1", {"n": 3})
-        assert told(one, 1) == told(other, 1) == ["3"]
+        assert read_values(one, 1) == read_values(other, 1) == ["3"]
         client.xadd("s:2", {"n": 4})  # it is new, and matches
-        assert told(one, 1) == ["4"]
+        assert read_values(one, 1) == ["4"]
         for process in (one, other):
             process.send_signal(signal.SIGINT)
             assert (process.wait(30), process.stderr.read() if process.stderr else b"") == (0, b"")
@@ -156,7 +156,7 @@ def test_the_reader_of_the_output_may_end(engine_server: Server) -> None:
     client.flushall()
     client.xadd("s", {"n": 1})
     with client, following("s", "--url", engine_server.url) as process:
-        assert told(process, 1) == ["1"]
+        assert read_values(process, 1) == ["1"]
         assert process.stdout is not None
         process.stdout.close()
         deadline = time.monotonic() + 30
@@ -177,15 +177,15 @@ def test_a_server_that_is_away_is_waited_for(tmp_path: Path) -> None:
         with serving(*words) as server:
             client.xadd("s", {"n": 0})
             process = stack.enter_context(following("s", "--url", url))
-            assert told(process, 1) == ["0"]
+            assert read_values(process, 1) == ["0"]
             pipe = client.pipeline(transaction=False)
             for n in range(1, 500):
                 pipe.xadd("s", {"n": n})
             pipe.execute()
-            assert told(process, 200) == [str(n) for n in range(1, 201)]
+            assert read_values(process, 200) == [str(n) for n in range(1, 201)]
             server.process.kill()
         client.close()
         stack.enter_context(serving(*words))
         for n in range(500, 510):
             client.xadd("s", {"n": n})
-        assert told(process, 309) == [str(n) for n in range(201, 510)]
+        assert read_values(process, 309) == [str(n) for n in range(201, 510)]

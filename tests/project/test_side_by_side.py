@@ -95,7 +95,7 @@ def leg_of(home: Path, body: str) -> Leg:
 
 
 @pytest.fixture
-def beside() -> Iterator[Path]:
+def project_folder() -> Iterator[Path]:
     """A folder of the project: names of tests are those that pytest takes."""
     cache = ROOT / ".pytest_cache"
     cache.mkdir(exist_ok=True)
@@ -103,7 +103,7 @@ def beside() -> Iterator[Path]:
         yield Path(folder)
 
 
-def test_what_fails_is_run_again_alone(beside: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_what_fails_is_run_again_alone(project_folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Only what fails again counts."""
     late = """
 from pathlib import Path
@@ -117,11 +117,11 @@ def test_fine():
 """
     wrong = "def test_wrong():\n    assert False\n"
     many = f"import pytest\n@pytest.mark.parametrize('n', range({MAX_REPEATS + 1}))\ndef test_n(n):\n    assert False\n"
-    legs = [leg_of(beside / "late", late), leg_of(beside / "wrong", wrong)]
+    legs = [leg_of(project_folder / "late", late), leg_of(project_folder / "wrong", wrong)]
     assert [leg.code for leg in legs] == [1, 1]
-    run_again(beside / "again", legs)
+    run_again(project_folder / "again", legs)
     assert [leg.code for leg in legs] == [0, 1]
     assert "1 passed" in capfd.readouterr().out
-    too_many = leg_of(beside / "many", many)
-    run_again(beside / "more", [too_many])
+    too_many = leg_of(project_folder / "many", many)
+    run_again(project_folder / "more", [too_many])
     assert (too_many.code, too_many.repeat) == (1, None)

@@ -44,7 +44,7 @@ def rstream(cluster: RedisCluster, *words: str, given: str | None = None) -> Res
     return CliRunner().invoke(main, words, env=environment, input=given)
 
 
-def said(cluster: RedisCluster, *words: str, given: str | None = None) -> Any:
+def rstream_json(cluster: RedisCluster, *words: str, given: str | None = None) -> Any:
     """What it prints for programs."""
     ran = rstream(cluster, *words, "--json", given=given)
     assert ran.exit_code == 0, ran.output
@@ -52,15 +52,18 @@ def said(cluster: RedisCluster, *words: str, given: str | None = None) -> Any:
 
 
 def test_looking(filled: RedisCluster) -> None:
-    assert {one["stream"]: one["length"] for one in said(filled, "streams")} == {**dict.fromkeys(NAMES, 20), DEAD: 30}
-    groups = said(filled, "lag")
+    assert {one["stream"]: one["length"] for one in rstream_json(filled, "streams")} == {
+        **dict.fromkeys(NAMES, 20),
+        DEAD: 30,
+    }
+    groups = rstream_json(filled, "lag")
     assert [(one["stream"], one["lag"], one["pending"]) for one in groups] == [(name, 15, 5) for name in NAMES]
     behind = rstream(filled, "lag", "--max", "2")
     assert (behind.exit_code, "(5 more of 6 groups)" in behind.output) == (3, True)
-    assert [one["stream"] for one in said(filled, "groups", "orders-1", "orders-2")] == ["orders-1", "orders-2"]
-    [bob] = said(filled, "pending", "orders-3")
+    assert [one["stream"] for one in rstream_json(filled, "groups", "orders-1", "orders-2")] == ["orders-1", "orders-2"]
+    [bob] = rstream_json(filled, "pending", "orders-3")
     assert (bob["consumer"], bob["pending"]) == ("bob", 5)
-    assert said(filled, "show", "orders-4", "--last", "1") == [{"id": "20-1", "fields": {"n": "20"}}]
+    assert rstream_json(filled, "show", "orders-4", "--last", "1") == [{"id": "20-1", "fields": {"n": "20"}}]
     near = rstream(filled, "lag", "orders-9")
     assert (near.exit_code, "did you mean 'orders-" in near.output) == (1, True)
 
@@ -90,22 +93,25 @@ def test_exporter(filled: RedisCluster) -> None:
 def test_adding(cluster: RedisCluster) -> None:
     assert rstream(cluster, "add", "orders", "customer=ann", "--id", "5-1").output == "5-1\n"
     lines = "".join(f'{{"n": {n}}}\n' for n in range(1, 1501))
-    assert said(cluster, "add", "other", "-", given=lines)["added"] == 1500
+    assert rstream_json(cluster, "add", "other", "-", given=lines)["added"] == 1500
     refused = rstream(cluster, "add", "nowhere", "a=1", "--no-create")
     assert (refused.exit_code, "does not exist; leave out --no-create" in refused.output) == (1, True)
-    assert {one["stream"]: one["length"] for one in said(cluster, "streams")} == {"orders": 1, "other": 1500}
+    assert {one["stream"]: one["length"] for one in rstream_json(cluster, "streams")} == {"orders": 1, "other": 1500}
 
 
 def test_dead_letters(filled: RedisCluster) -> None:
-    assert [(one["stream"], one["letters"]) for one in said(filled, "dead", "list")] == [(DEAD, 30)]
-    assert {one["reason"]: one["letters"] for one in said(filled, "dead", "list", DEAD)} == {"decode": 10, "odd": 20}
-    [shown] = said(filled, "dead", "show", DEAD, "--limit", "1")
+    assert [(one["stream"], one["letters"]) for one in rstream_json(filled, "dead", "list")] == [(DEAD, 30)]
+    assert {one["reason"]: one["letters"] for one in rstream_json(filled, "dead", "list", DEAD)} == {
+        "decode": 10,
+        "odd": 20,
+    }
+    [shown] = rstream_json(filled, "dead", "show", DEAD, "--limit", "1")
     assert shown["envelope"]["stream"] == "orders-1"
-    assert said(filled, "dead", "redrive", DEAD, "--dry-run")["moved"] == 30
-    assert said(filled, "dead", "redrive", DEAD, "--reason", "decode")["moved"] == 10
-    assert said(filled, "dead", "redrive", DEAD, "--to", "orders-2", "--limit", "5")["moved"] == 5
-    assert said(filled, "dead", "purge", DEAD, "--yes")["deleted"] == 15
-    lengths = {one["stream"]: one["length"] for one in said(filled, "streams")}
+    assert rstream_json(filled, "dead", "redrive", DEAD, "--dry-run")["moved"] == 30
+    assert rstream_json(filled, "dead", "redrive", DEAD, "--reason", "decode")["moved"] == 10
+    assert rstream_json(filled, "dead", "redrive", DEAD, "--to", "orders-2", "--limit", "5")["moved"] == 5
+    assert rstream_json(filled, "dead", "purge", DEAD, "--yes")["deleted"] == 15
+    lengths = {one["stream"]: one["length"] for one in rstream_json(filled, "streams")}
     assert (lengths["orders-1"], lengths["orders-2"], lengths.get(DEAD, 0)) == (30, 25, 0)
 
 
@@ -138,23 +144,25 @@ def test_the_url_for_other_clients_is_a_node_s(filled: RedisCluster) -> None:
 def test_managing_groups(filled: RedisCluster) -> None:
     """Each stream in its own slot; several at once, or a pattern."""
     group = ("--group", "g", "--even-active")
-    planned = said(filled, "groups", "seek", "orders-?", *group, "--to", "2-1")
-    done = said(filled, "groups", "seek", "orders-?", *group, "--to", "2-1", "--yes")
+    planned = rstream_json(filled, "groups", "seek", "orders-?", *group, "--to", "2-1")
+    done = rstream_json(filled, "groups", "seek", "orders-?", *group, "--to", "2-1", "--yes")
     assert planned["streams"] == done["streams"]
     assert [(one["stream"], one["read_again"], one["lag"]) for one in done["streams"]] == [(n, 3, 18) for n in NAMES]
-    claimed = said(filled, "groups", "claim", *NAMES, *group, "--from", "bob", "--to", "eve", "--last-id", "3", "--yes")
+    claimed = rstream_json(
+        filled, "groups", "claim", *NAMES, *group, "--from", "bob", "--to", "eve", "--last-id", "3", "--yes"
+    )
     assert [one["entries"] for one in claimed["streams"]] == [3] * 6
-    acked = said(filled, "groups", "ack", "orders-*", *group, "--limit", "14", "--yes")
+    acked = rstream_json(filled, "groups", "ack", "orders-*", *group, "--limit", "14", "--yes")
     assert [one["entries"] for one in acked["streams"]] == [5, 5, 4, 0, 0, 0]
     with connect(Address.parse(filled.url)) as server:
         server.execute("SET", "rstream:committed:{orders-3}:g:spark", "1-1")
         server.execute("SET", "rstream:begun:g:spark", "*")
-    deleted = said(filled, "groups", "delete", "orders-*", *group, "--yes")["streams"]
+    deleted = rstream_json(filled, "groups", "delete", "orders-*", *group, "--yes")["streams"]
     assert (sum(one["pending"] for one in deleted), sum(len(one["keys"]) for one in deleted)) == (16, 2)
     assert [
-        one["stream"] for one in said(filled, "groups", "create", "orders-[12]", "--group", "g")["streams"]
+        one["stream"] for one in rstream_json(filled, "groups", "create", "orders-[12]", "--group", "g")["streams"]
     ] == NAMES[1:3]
-    assert said(filled, "groups") == []
+    assert rstream_json(filled, "groups") == []
     with connect(Address.parse(filled.url)) as server:
         assert [node.execute("KEYS", "rstream:*") for node in server.nodes()] == [[], [], []]
 
@@ -172,7 +180,7 @@ def test_a_stopped_query_replays_a_part_of_streams_on_every_node(filled: RedisCl
     assert one.latestOffset(end, ALL) == end
     stop_all()
     words = ("replay", "orders-?", "--group", "replayed", "--from", "15-1")
-    planned, done = said(filled, *words), said(filled, *words, "--yes")
+    planned, done = rstream_json(filled, *words), rstream_json(filled, *words, "--yes")
     assert planned["streams"] == done["streams"]
     assert [(told["stream"], told["entries"]) for told in done["streams"]] == [(name, 6) for name in NAMES]
     again = reader()
@@ -180,7 +188,7 @@ def test_a_stopped_query_replays_a_part_of_streams_on_every_node(filled: RedisCl
     assert sorted(row["n"] for row in rows(again, end, newer)) == sorted([*range(15, 21)] * 6)
     assert again.latestOffset(newer, ALL) == newer
     stop_all()
-    assert sum(one["pending"] for one in said(filled, "groups") if one["group"] == "replayed") == 0
+    assert sum(one["pending"] for one in rstream_json(filled, "groups") if one["group"] == "replayed") == 0
 
 
 def test_abandoned_groups_are_pruned_on_every_node(filled: RedisCluster, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,11 +202,11 @@ def test_abandoned_groups_are_pruned_on_every_node(filled: RedisCluster, monkeyp
             server.execute("SET", f"rstream:committed:{{{name}}}:nb:spark", "1-1")
     time.sleep(0.06)
     words = ("groups", "prune", "--idle", "50ms")
-    planned, done = said(filled, *words), said(filled, *words, "--yes")
+    planned, done = rstream_json(filled, *words), rstream_json(filled, *words, "--yes")
     for told in (planned, done):
         assert [(one["stream"], len(one["keys"])) for one in told["streams"]] == [(f"old-{n}", 1) for n in range(6)]
     assert {one["stream"] for one in done["kept"]} == set(NAMES)  # their IDs are no times
-    assert {one["group"] for one in said(filled, "groups")} == {"g"}
+    assert {one["group"] for one in rstream_json(filled, "groups")} == {"g"}
 
 
 def test_tail(filled: RedisCluster) -> None:

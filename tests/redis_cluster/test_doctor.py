@@ -31,7 +31,7 @@ def doctor(url: str, *words: str) -> Result:
     return ran
 
 
-def found(url: str, *words: str) -> dict[str, Any]:
+def doctor_json(url: str, *words: str) -> dict[str, Any]:
     ran = doctor(url, "--json", *words)
     assert ran.exit_code in (0, 3), ran.output
     told: dict[str, Any] = json.loads(ran.output)
@@ -52,7 +52,7 @@ def of_level(told: dict[str, Any], level: str) -> list[tuple[str, int]]:
 
 def test_a_cluster_is_looked_at_as_a_whole(cluster: RedisCluster) -> None:
     """As the tests start it: nothing is kept, and a master that is cut off goes on."""
-    told = found(cluster.url)
+    told = doctor_json(cluster.url)
     assert (of_level(told, "danger"), of_level(told, "warning")) == ([("persistence", 6)], [("replication", 3)])
     assert told["cluster"]["slots_covered"] == 16384
     nodes = {one["address"]: one for one in told["cluster"]["nodes"]}
@@ -77,7 +77,7 @@ def test_a_dead_replica_and_a_node_that_drops_keys(cluster: RedisCluster) -> Non
         cluster.command(bad, "CONFIG", "SET", "maxmemory", "100mb", "maxmemory-policy", "allkeys-lru")
         cluster.kill(replica)
         until(lambda: len(replicas_of(cluster, other)) == 0, "the dead replica is listed")
-        told = found(cluster.url)
+        told = doctor_json(cluster.url)
     finally:
         cluster.command(bad, "CONFIG", "SET", "maxmemory", "0", "maxmemory-policy", "noeviction")
     by = {(one["level"], one["about"]): one["nodes"] for one in told["findings"]}
@@ -92,7 +92,7 @@ def replicas_of(cluster: RedisCluster, master: int) -> list[int]:
 
 
 def test_the_url_of_one_node_says_which_one_to_use(cluster: RedisCluster) -> None:
-    told = found(cluster.url.split(",", maxsplit=1)[0].replace("+cluster", ""))
+    told = doctor_json(cluster.url.split(",", maxsplit=1)[0].replace("+cluster", ""))
     [mode] = [one for one in told["findings"] if one["about"] == "mode"]
     assert (mode["level"], "one node of a cluster" in mode["said"]) == ("danger", True)
     assert mode["remedy"].endswith(f": redis+cluster://127.0.0.1:{cluster.ports[0]}")
@@ -108,10 +108,10 @@ def limited(cluster: RedisCluster) -> Any:
 
 def test_rights_are_each_node_s_own(cluster: RedisCluster, limited: Limited) -> None:
     odd, away = cluster.ports[0], cluster.ports[-1]
-    assert of_level(found(limited.url, "--stream", "s0"), "warning") == []
+    assert of_level(doctor_json(limited.url, "--stream", "s0"), "warning") == []
     cluster.command(odd, "ACL", "SETUSER", "app", "-xclaim")
     cluster.command(away, "ACL", "DELUSER", "app")
-    told = found(limited.url, "--stream", "s0")
+    told = doctor_json(limited.url, "--stream", "s0")
     lacking = [one for one in told["findings"] if one["level"] in ("warning", "danger")]
     [shut_out] = [one for one in lacking if one["about"] == "nodes"]
     assert (shut_out["nodes"], "refuses this user" in shut_out["said"]) == ([f"127.0.0.1:{away}"], True)
@@ -122,7 +122,7 @@ def test_rights_are_each_node_s_own(cluster: RedisCluster, limited: Limited) -> 
 
 def test_a_missing_right_to_read_the_slots_is_reported_and_no_error(cluster: RedisCluster, limited: Limited) -> None:
     allow(cluster, f"{RIGHTS} {WHO}")
-    told = found(limited.url, "--for", "looking", "--stream", "s0")
+    told = doctor_json(limited.url, "--for", "looking", "--stream", "s0")
     assert told["cluster"]["slots_covered"] is None
     [rights] = [one for one in told["findings"] if one["about"] == "rights"]
     assert rights["said"] == "user app lacks rights for looking: +cluster|info +cluster|slots"

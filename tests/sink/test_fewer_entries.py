@@ -162,7 +162,7 @@ def test_a_key_that_version_0_1_was_told_by_is_refused_with_the_one_that_counts(
 # -- what the source says -------------------------------------------------------------------------------------------
 
 
-def told(server: Server, client: redis.Redis, trim: int, **given: str) -> str | None:
+def replay_error(server: Server, client: redis.Redis, trim: int, **given: str) -> str | None:
     """What the tasks of a replay say when so many entries are gone."""
     add(client, 50)
     first = reader(server, batch=SEVENTH, failOnDataLoss="false", **given)
@@ -178,14 +178,14 @@ def told(server: Server, client: redis.Redis, trim: int, **given: str) -> str | 
 
 @pytest.mark.parametrize("given", [{}, {"noAck": "true"}])
 def test_a_replay_reports_missing_entries(server: Server, client: redis.Redis, given: dict[str, str]) -> None:
-    assert told(server, client, 0, **given) is None
+    assert replay_error(server, client, 0, **given) is None
     client.flushall()
-    assert told(server, client, 10, **given) == "7:run"
+    assert replay_error(server, client, 10, **given) == "7:run"
 
 
 def test_a_replay_that_has_nothing_left_says_so_in_a_task_of_its_own(server: Server, client: redis.Redis) -> None:
     """Without a task nobody would say it, and nobody would close the batch."""
-    assert told(server, client, 50) == "7:run"
+    assert replay_error(server, client, 50) == "7:run"
 
 
 def test_a_replay_says_that_others_have_acknowledged_entries(server: Server, client: redis.Redis) -> None:

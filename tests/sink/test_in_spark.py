@@ -24,7 +24,7 @@ _PATIENCE = 240.0  # seconds for a Spark job
 
 
 @pytest.fixture(scope="module")
-def both(engine_server: Server, redis_server: Server) -> list[Server]:
+def both_servers(engine_server: Server, redis_server: Server) -> list[Server]:
     """The bundled engine and a real redis-server, emptied."""
     servers = [engine_server, redis_server]
     for server in servers:
@@ -62,12 +62,12 @@ def kill(process: subprocess.Popen[bytes]) -> None:
 
 
 @pytest.fixture(scope="module")
-def after_tasks(both: list[Server], tmp_path_factory: pytest.TempPathFactory) -> list[Server]:
+def after_tasks(both_servers: list[Server], tmp_path_factory: pytest.TempPathFactory) -> list[Server]:
     """One cluster of two executors for all of these faults."""
     folder = tmp_path_factory.mktemp("tasks")
-    finished(job(folder, "tasks", str(folder), *[server.url for server in both]), folder)
+    finished(job(folder, "tasks", str(folder), *[server.url for server in both_servers]), folder)
     assert len(list(folder.glob("*/*"))) == 10, "not every fault has happened, or a slow task had no twin"
-    return both
+    return both_servers
 
 
 @pytest.mark.parametrize("kind", ["engine", "redis"])
@@ -79,12 +79,12 @@ def test_what_a_second_attempt_writes_is_not_written_twice(after_tasks: list[Ser
 
 
 @pytest.fixture(scope="module")
-def after_kill(both: list[Server], tmp_path_factory: pytest.TempPathFactory) -> list[Counter[int]]:
+def after_kill(both_servers: list[Server], tmp_path_factory: pytest.TempPathFactory) -> list[Counter[int]]:
     """One Spark whose queries all stand still at their faults is killed, another one drains; what was there between."""
     folder = tmp_path_factory.mktemp("killed")
-    for server in both:
+    for server in both_servers:
         append([frame(list(range(IN)))], options(server.url, stream="in"), None)
-    urls = [server.url for server in both]
+    urls = [server.url for server in both_servers]
     first = job(folder, "query", str(folder), "2", *urls)
     try:
         deadline = time.monotonic() + _PATIENCE
@@ -94,7 +94,7 @@ def after_kill(both: list[Server], tmp_path_factory: pytest.TempPathFactory) -> 
             time.sleep(0.05)
     finally:
         kill(first)
-    between = [numbers(server, fault) for server in both for fault in KILLED]
+    between = [numbers(server, fault) for server in both_servers for fault in KILLED]
     finished(job(folder, "query", str(folder), "3", *urls), folder)
     return between
 
@@ -102,11 +102,11 @@ def after_kill(both: list[Server], tmp_path_factory: pytest.TempPathFactory) -> 
 @pytest.mark.parametrize("kind", ["engine", "redis"])
 @pytest.mark.parametrize("fault", KILLED)
 def test_a_killed_driver_leaves_nothing_twice(
-    after_kill: list[Counter[int]], both: list[Server], kind: str, fault: str
+    after_kill: list[Counter[int]], both_servers: list[Server], kind: str, fault: str
 ) -> None:
     """SIGKILL when some chunks are written, and when all are but Spark's commit log knows nothing; the next run has
     another number of partitions behind its shuffle."""
     assert all(0 < len(some) < IN for some in after_kill)
-    server = next(server for server in both if server.kind == kind)
+    server = next(server for server in both_servers if server.kind == kind)
     assert numbers(server, fault) == Counter(range(IN))
     assert not [key for key in ledger_keys(server) if ":claims" in key or ":written" in key]

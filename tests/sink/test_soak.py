@@ -22,7 +22,7 @@ from spark_streams.wire.address.address import Address
 from tests.proxy import Proxy
 from tests.seeds import seeds
 from tests.sink.keeping import Copy
-from tests.sink.standing import Standing, watched
+from tests.sink.paused_task import PausedTask, watched
 from tests.sink.writing import KilledError, close, dying, frame, ledger_keys, numbers, options, write
 from tools.servers.server import KINDS, Server
 
@@ -37,7 +37,7 @@ class Driver:
     def __init__(self, server: Server, proxy: Proxy, seed: int) -> None:
         self.server, self.proxy = server, proxy
         self.chance = random.Random(seed)
-        self.zombies: list[Standing] = []
+        self.zombies: list[PausedTask] = []
         self.wrong: list[BaseException] = []
 
     def run(self) -> Counter[Row]:
@@ -134,7 +134,7 @@ class Driver:
     # -- who stands still ---------------------------------------------------------------------------------------
 
     def _stand_still(self, work: Callable[[], object], requests: int) -> None:
-        zombie = Standing(work, self.chance.randrange(requests))
+        zombie = PausedTask(work, self.chance.randrange(requests))
         zombie.start()
         zombie.until_it_stands()
         self.zombies.append(zombie)

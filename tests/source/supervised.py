@@ -92,7 +92,7 @@ class Supervised:
         self.committed = len(self.log)
 
 
-def letters(client: redis.Redis) -> list[int]:
+def dead_letters(client: redis.Redis) -> list[int]:
     """Column n of the dead letters, in order."""
     return [int(fields["n"]) for _, fields in client.xrange("dead")]
 

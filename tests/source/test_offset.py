@@ -12,7 +12,7 @@ from spark_streams.source.offset import Claimed, Offset, Share
 from spark_streams.spark.batch_starts import REPORT
 
 
-def at(ms: int) -> StreamId:
+def stream_id(ms: int) -> StreamId:
     return StreamId(ms, 0)
 
 
@@ -20,8 +20,8 @@ def test_an_offset_is_read_from_the_log() -> None:
     offset = Offset(
         "g",
         "c",
-        {"b": at(5), "a": StreamId(2**64 - 1, 0)},
-        {"b": Share(7, True, at(3))},
+        {"b": stream_id(5), "a": StreamId(2**64 - 1, 0)},
+        {"b": Share(7, True, stream_id(3))},
         {"a": (Claimed("c~claim~1", 2),)},
         "1f",
     )
@@ -34,24 +34,29 @@ def test_a_stream_that_is_not_named_stands_at_the_start() -> None:
 
 
 def test_the_end_of_a_batch_says_what_it_held() -> None:
-    start = Offset("g", "c", {"a": at(1), "b": at(2)}, {"a": Share(99, True, MIN_ID)})
-    end = start.after([EntryRange("a", at(1), at(4), 3, True), EntryRange("a", at(4), at(9), 5, True)])
-    assert end.positions == {"a": at(9), "b": at(2)}
-    assert end.shares == {"a": Share(8, True, at(1))}
+    start = Offset("g", "c", {"a": stream_id(1), "b": stream_id(2)}, {"a": Share(99, True, MIN_ID)})
+    end = start.after(
+        [EntryRange("a", stream_id(1), stream_id(4), 3, True), EntryRange("a", stream_id(4), stream_id(9), 5, True)]
+    )
+    assert end.positions == {"a": stream_id(9), "b": stream_id(2)}
+    assert end.shares == {"a": Share(8, True, stream_id(1))}
 
 
 @pytest.mark.parametrize(
     "runs",
     [
         [
-            EntryRange("a", at(1), at(4), 3, True),
-            EntryRange("a", at(5), at(9), 5, True),
+            EntryRange("a", stream_id(1), stream_id(4), 3, True),
+            EntryRange("a", stream_id(5), stream_id(9), 5, True),
         ],  # something lies between two runs
-        [EntryRange("a", at(1), at(4), 3, True), EntryRange("a", at(4), at(9), 5, False)],  # others read there
+        [
+            EntryRange("a", stream_id(1), stream_id(4), 3, True),
+            EntryRange("a", stream_id(4), stream_id(9), 5, False),
+        ],  # others read there
     ],
 )
 def test_a_batch_with_gaps_or_others_entries_is_not_owned(runs: list[EntryRange]) -> None:
-    assert not Offset("g", "c", {"a": at(1)}).after(runs).shares["a"].owned
+    assert not Offset("g", "c", {"a": stream_id(1)}).after(runs).shares["a"].owned
 
 
 def test_the_written_form_of_version_1_is_refused_with_what_to_do() -> None:
@@ -108,8 +113,8 @@ def test_an_offset_of_a_newer_version_is_refused_with_what_to_do(change: dict[st
 
 
 def test_what_is_counted_as_lost_goes_on_with_each_batch() -> None:
-    begun = Offset("g", "c", {"a": at(1)}, lost={"a": 2})
-    end = begun.after([EntryRange("a", at(1), at(4), 3, True)], "t").with_lost({"a": 1, "b": 4})
+    begun = Offset("g", "c", {"a": stream_id(1)}, lost={"a": 2})
+    end = begun.after([EntryRange("a", stream_id(1), stream_id(4), 3, True)], "t").with_lost({"a": 1, "b": 4})
     assert end.lost == {"a": 3, "b": 4}
     assert end.without(["a"]).lost == {"a": 3, "b": 4}  # a stream that is gone has lost what it has lost
 
@@ -131,8 +136,8 @@ def test_the_written_form_of_version_2_is_read_for_ever() -> None:
 
 
 def test_a_batch_that_leaves_others_entries_behind_begins_above_them() -> None:
-    end = Offset("g", "c", {"a": at(1)}).after([EntryRange("a", at(3), at(4), 3, True)], "t")
-    assert end.shares["a"] == Share(3, True, at(3), begun=at(1))
+    end = Offset("g", "c", {"a": stream_id(1)}).after([EntryRange("a", stream_id(3), stream_id(4), 3, True)], "t")
+    assert end.shares["a"] == Share(3, True, stream_id(3), begun=stream_id(1))
     assert end.token == "t"
 
 

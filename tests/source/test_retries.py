@@ -93,7 +93,7 @@ def dead(client: redis.Redis) -> list[dict[str, str]]:
     return [fields for _, fields in client.xrange("dead")]
 
 
-def some(client: redis.Redis, bad: int = 3, good: int = 4) -> list[str]:
+def add_good_and_bad(client: redis.Redis, bad: int = 3, good: int = 4) -> list[str]:
     ids = [str(client.xadd("s", {"n": f"bad {n}", "other": "x\r\ny"})) for n in range(bad)]
     add(client, good)
     return ids
@@ -102,7 +102,7 @@ def some(client: redis.Redis, bad: int = 3, good: int = 4) -> list[str]:
 def test_an_entry_that_never_fits_is_tried_after_each_delay_and_is_then_one_dead_letter(
     server: Server, client: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
-    ids = some(client)
+    ids = add_good_and_bad(client)
     found, _ = run(reader(server, **TWICE), client)
     assert "and are retried before they become dead letters (mode DEADLETTER)" in caplog.text
     assert sorted(row["n"] for row in found) == [0, 1, 2, 3]
@@ -123,7 +123,7 @@ def test_an_entry_that_never_fits_is_tried_after_each_delay_and_is_then_one_dead
 def test_a_returned_entry_is_the_same_row_and_has_the_number_of_its_attempt(
     server: Server, client: redis.Redis
 ) -> None:
-    [bad] = some(client, bad=1, good=1)
+    [bad] = add_good_and_bad(client, bad=1, good=1)
     before = datetime.datetime.now(datetime.UTC) - datetime.timedelta(seconds=1)
     one = reader(server, TOLD, **TWICE)
     start = one.initialOffset()
@@ -144,7 +144,7 @@ def test_a_returned_entry_is_the_same_row_and_has_the_number_of_its_attempt(
 def test_an_entry_returns_no_sooner_than_it_is_due_and_a_trigger_without_it_is_idle(
     server: Server, client: redis.Redis
 ) -> None:
-    some(client, bad=1, good=0)
+    add_good_and_bad(client, bad=1, good=0)
     one = reader(server, TEXTS.set(0, SCHEMA.field("n")), **{**LETTERS, "retryDelay": "1h"})
     start = one.initialOffset()
     end = one.latestOffset(start, ALL)
@@ -187,7 +187,7 @@ def test_as_long_as_nothing_fails_one_command_looks_for_all_retry_streams_of_a_s
 
 
 def test_fewer_delays_strand_nothing(server: Server, client: redis.Redis) -> None:
-    some(client, bad=1, good=0)
+    add_good_and_bad(client, bad=1, good=0)
     one = reader(server, **{**LETTERS, "retryDelay": "1ms,1h"})
     at = one.initialOffset()
     deadline = time.monotonic() + 20
@@ -205,7 +205,7 @@ def test_fewer_delays_strand_nothing(server: Server, client: redis.Redis) -> Non
 def test_without_the_option_waiting_entries_stay_and_are_reported_and_returned_entries_are_read(
     server: Server, client: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
-    some(client, bad=2, good=0)
+    add_good_and_bad(client, bad=2, good=0)
     one = reader(server, **TWICE)
     end = first_batch(one)
     time.sleep(0.05)  # they are due
@@ -223,7 +223,7 @@ def test_without_the_option_waiting_entries_stay_and_are_reported_and_returned_e
 def test_a_query_without_a_pending_list_says_what_it_leaves(
     server: Server, client: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
-    some(client, bad=2, good=0)
+    add_good_and_bad(client, bad=2, good=0)
     one = reader(server, **TWICE)
     end = first_batch(one)
     time.sleep(0.05)
@@ -237,7 +237,7 @@ def test_a_query_without_a_pending_list_says_what_it_leaves(
 
 
 def test_two_queries_of_a_group_try_each_entry_once_a_time(server: Server, client: redis.Redis) -> None:
-    some(client, bad=20, good=20)
+    add_good_and_bad(client, bad=20, good=20)
     both = [another_reader(server, consumer=name, **TWICE) for name in ("a", "b")]
     try:
         at = [one.initialOffset() for one in both]
@@ -260,7 +260,7 @@ def test_two_queries_of_a_group_try_each_entry_once_a_time(server: Server, clien
 
 
 def test_other_groups_do_not_see_it_and_a_pattern_does_not_find_it(server: Server, client: redis.Redis) -> None:
-    some(client)
+    add_good_and_bad(client)
     run(reader(server, TEXTS, group="h"), client)
     one = reader(server, **TWICE)
     first_batch(one)
@@ -275,7 +275,7 @@ def test_a_stream_in_place_of_a_key_of_the_product_is_not_read_under_a_pattern(
     server: Server, client: redis.Redis
 ) -> None:
     """The query replaces it: its entries are nobody's input."""
-    some(client)
+    add_good_and_bad(client)
     client.xadd("rstream:delays:{s}:g", {"n": "7"})
     one = reader(server, streamsPattern="*", **TWICE)
     begin = one.initialOffset()
@@ -326,7 +326,7 @@ def test_waiting_entries_of_a_deleted_stream_return_all_the_same(server: Server,
 
 
 def test_an_available_now_run_takes_what_is_due_when_it_starts(server: Server, client: redis.Redis) -> None:
-    some(client, bad=1, good=1)
+    add_good_and_bad(client, bad=1, good=1)
 
     def one_run(at: dict[str, Any] | None) -> tuple[list[Any], dict[str, Any]]:
         one = reader(server, TOLD, **TWICE)
@@ -366,7 +366,7 @@ def test_a_redriven_entry_starts_at_its_first_attempt_and_keeps_its_past(server:
 
 
 def test_an_entry_that_is_a_dead_letter_itself_is_retried_unchanged(server: Server, client: redis.Redis) -> None:
-    some(client, bad=1, good=0)
+    add_good_and_bad(client, bad=1, good=0)
     run(reader(server, **LETTERS), client)
     [(_, letter)] = client.xrange("dead")
     given = {"streams": "dead", "mode": "DEADLETTER", "deadLetterStream": "dead2", "retryDelay": "1ms"}
@@ -428,7 +428,7 @@ def test_killed_before_or_after_any_command_each_entry_is_tried_once_a_time_and_
     """Every one of the first places is the one where it goes wrong, in a run of its own."""
     for place in range(4 if fault is killed else 2):
         client.flushall()
-        some(client, bad=2, good=2)
+        add_good_and_bad(client, bad=2, good=2)
         # What fails at the first try only: the second run can read it.
         log: dict[str, Any] = {"rows": set()}
         one = reader(server, TOLD, **AT_ONCE)
@@ -464,7 +464,7 @@ def test_killed_before_or_after_any_command_each_entry_is_tried_once_a_time_and_
 def test_a_query_with_a_new_checkpoint_continues_with_waiting_and_returned_entries(
     server: Server, client: redis.Redis
 ) -> None:
-    some(client, bad=4, good=0)
+    add_good_and_bad(client, bad=4, good=0)
     one = reader(server, **{**TWICE, "maxEntriesPerTrigger": "2"})
     end = first_batch(one, ReadMaxRows(2))
     time.sleep(0.05)
@@ -477,7 +477,7 @@ def test_a_query_with_a_new_checkpoint_continues_with_waiting_and_returned_entri
 
 
 def test_missing_returned_entries_are_named(server: Server, client: redis.Redis) -> None:
-    some(client, bad=2, good=0)
+    add_good_and_bad(client, bad=2, good=0)
     one = reader(server, **TWICE)
     end = first_batch(one)
     time.sleep(0.05)
@@ -490,7 +490,7 @@ def test_missing_returned_entries_are_named(server: Server, client: redis.Redis)
 
 
 def test_an_entry_that_kills_at_its_second_try_is_a_dead_letter_at_once(server: Server, client: redis.Redis) -> None:
-    [bad] = some(client, bad=1, good=0)
+    [bad] = add_good_and_bad(client, bad=1, good=0)
     given = {**TWICE, "maxDeliveries": "1", "claimIdle": "1ms"}
     one = reader(server, **given)
     end = first_batch(one)
@@ -515,7 +515,7 @@ def test_killed_at_each_request_each_entry_is_tried_once_a_time(server: Server, 
     def begin() -> None:
         forget_all()
         client.flushall()
-        some(client, bad=2, good=1)
+        add_good_and_bad(client, bad=2, good=1)
         log.clear()
         log["rows"] = set()
 
@@ -555,7 +555,7 @@ def test_killed_at_each_request_each_entry_is_tried_once_a_time(server: Server, 
 
 
 def test_killed_while_good_at_the_second_try_each_is_read_in_one_batch(server: Server, client: redis.Redis) -> None:
-    ids = some(client, bad=3, good=0)
+    ids = add_good_and_bad(client, bad=3, good=0)
     one = reader(server, TOLD, **TWICE)
     end = first_batch(one)
     time.sleep(0.05)
@@ -598,7 +598,7 @@ def test_names_say_what_they_hold(stream: str) -> None:
 
 
 def test_an_envelope_that_waits_can_be_read_by_versions_that_know_no_tries(server: Server, client: redis.Redis) -> None:
-    some(client, bad=1, good=0)
+    add_good_and_bad(client, bad=1, good=0)
     one = reader(server, **TWICE)
     start = one.initialOffset()
     rows(one, start, end := one.latestOffset(start, ALL))
@@ -612,7 +612,7 @@ def test_an_envelope_that_waits_can_be_read_by_versions_that_know_no_tries(serve
 
 
 def test_many_due_entries_return_over_several_triggers(server: Server, client: redis.Redis) -> None:
-    some(client, bad=90, good=0)
+    add_good_and_bad(client, bad=90, good=0)
     found, _ = run(
         reader(server, **{**LETTERS, "retryDelay": "1ms"}, limits=replace(SMALL, returned_entries=10)), client
     )
@@ -620,7 +620,7 @@ def test_many_due_entries_return_over_several_triggers(server: Server, client: r
 
 
 def test_limits_by_stream_hold_for_returned_entries(server: Server, client: redis.Redis) -> None:
-    some(client, bad=5, good=0)
+    add_good_and_bad(client, bad=5, good=0)
     one = reader(server, **TWICE)
     end = first_batch(one)
     time.sleep(0.05)
@@ -631,7 +631,7 @@ def test_limits_by_stream_hold_for_returned_entries(server: Server, client: redi
 
 def test_what_waits_does_so_while_committed_entries_are_removed(server: Server, client: redis.Redis) -> None:
     """onCommit=delete takes the entry itself, which is acknowledged: what waits is a copy."""
-    ids = some(client, bad=2, good=3)
+    ids = add_good_and_bad(client, bad=2, good=3)
     found, _ = run(reader(server, onCommit="delete", **TWICE), client)
     assert sorted(row["n"] for row in found) == [0, 1, 2]
     assert [one["dl.id"] for one in dead(client)] == ids
@@ -642,7 +642,7 @@ def test_entries_with_more_delays_of_another_query_return_in_a_query_with_fewer_
     server: Server, client: redis.Redis
 ) -> None:
     """Also in levels that came to hold something after the query had looked for the first time."""
-    some(client, bad=0, good=1)
+    add_good_and_bad(client, bad=0, good=1)
     one = another_reader(server, TEXTS, **{**LETTERS, "retryDelay": "1ms"})
     at = first_batch(one)
     told = {"stream": "s", "id": "5-5", "deliveries": "3", "first-failed": "2020-01-01T00:00:00.000000Z"}
@@ -655,7 +655,7 @@ def test_entries_with_more_delays_of_another_query_return_in_a_query_with_fewer_
 
 def handed_on(server: Server, client: redis.Redis, how: str) -> None:
     """Query a has died with an entry that had come back; query b is to read it by a claim."""
-    some(client, bad=1, good=0)
+    add_good_and_bad(client, bad=1, good=0)
     one = reader(server, consumer="a", **TWICE)
     end = first_batch(one)
     time.sleep(0.05)

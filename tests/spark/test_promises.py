@@ -38,7 +38,7 @@ def ns(spark: SparkSession, folder: Path) -> list[int]:
     return sorted(row.n for row in written(spark, folder).collect())
 
 
-def again(spark: SparkSession, frame: DataFrame, folder: Path) -> list[int]:
+def read_again(spark: SparkSession, frame: DataFrame, folder: Path) -> list[int]:
     """The same of one more run that goes on with the checkpoint."""
     out: list[int] = []
     writer = frame.writeStream.foreachBatch(lambda rows, _: out.extend(row.n for row in rows.collect()))
@@ -110,13 +110,13 @@ def test_a_checkpoint_that_was_rolled_back_reads_again_or_says_so(
         ):
             run(frame, tmp_path)
         lenient = read_stream(spark, server, "n INT", streams="s", failOnDataLoss="false")
-        assert again(spark, lenient, tmp_path) == list(range(10, 30))
+        assert read_again(spark, lenient, tmp_path) == list(range(10, 30))
     else:
         for file in checkpoint.glob("commits/*2*"):
             file.unlink()
         for file in checkpoint.glob("commits/.2*"):
             file.unlink()
-        assert again(spark, frame, tmp_path) == list(range(20, 30))
+        assert read_again(spark, frame, tmp_path) == list(range(20, 30))
     assert client.xpending("s", "g")["pending"] == 0
 
 

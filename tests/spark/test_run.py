@@ -53,13 +53,13 @@ class Program:
             self.process = subprocess.Popen(words, stdout=said, stderr=said, env=environment, start_new_session=True)
 
     @property
-    def said(self) -> str:
+    def output(self) -> str:
         return (self.folder / "said").read_text()
 
     @property
     def sections(self) -> list[tuple[str, list[str]]]:
         """What it was doing, and the lines on its standard error meanwhile, but for what Spark says of every query."""
-        _, *parts = CUT_AT_ONCE.sub("", self.said).split("# begins: ")
+        _, *parts = CUT_AT_ONCE.sub("", self.output).split("# begins: ")
         told = [part.splitlines() for part in parts]
         skipped = (OF_ALL, GROUP_EXISTS)
         return [(lines[0], [line for line in lines[1:] if not any(one in line for one in skipped)]) for lines in told]
@@ -67,8 +67,8 @@ class Program:
     def wait_for(self, condition: Callable[[], bool]) -> None:
         deadline = time.monotonic() + PATIENCE
         while not condition():
-            assert self.process.poll() is None, self.said[-3000:]
-            assert time.monotonic() < deadline, self.said[-3000:]
+            assert self.process.poll() is None, self.output[-3000:]
+            assert time.monotonic() < deadline, self.output[-3000:]
             time.sleep(0.02)
 
     def has(self, name: str) -> Callable[[], bool]:
@@ -116,7 +116,7 @@ def test_an_error_is_one_line(servers: list[Server], tmp_path: Path, request: py
     """An option, a server that does not answer, a value of an entry (of a query that was started before), a function of
     foreachBatch; and in the end an error that the program does not catch."""
     program = started("errors", tmp_path, servers, request)
-    assert program.process.wait(PATIENCE) == 1, program.said[-3000:]
+    assert program.process.wait(PATIENCE) == 1, program.output[-3000:]
     *caught, (last, lines) = program.sections
     expected = {
         "option": "# UnknownOptionError [RSTREAM_UNKNOWN_OPTION] format rstream has no option 'grup'; did you mean",
@@ -154,7 +154,7 @@ def test_a_query_that_is_asked_to_stop_finishes_its_batch(
     program.wait_for(program.says("stopping"))
     time.sleep(1.2)  # two within a second are one request
     program.interrupt()
-    assert program.process.wait(PATIENCE) == -signal.SIGINT, program.said[-3000:]
+    assert program.process.wait(PATIENCE) == -signal.SIGINT, program.output[-3000:]
     finished = [stopping.format("10m"), "# batch of 1 finished", "# pending 0"]
     was_cut = "own_program.py: the batch in flight took longer than 500ms: it is cut, and the next run repeats it"
     cut = [stopping.format("500ms"), was_cut, "# pending 1"]
@@ -175,11 +175,11 @@ def writer(spark: SparkSession, server: Server, tmp_path: Path) -> Callable[...,
         for value in ("1", "2", "three"):
             client.xadd("s", {"a": value})
 
-    def of(**options: str) -> DataStreamWriter:
+    def writer_of(**options: str) -> DataStreamWriter:
         rows = read_stream(spark, server, "a INT", streams="s", **options)
         return rows.writeStream.format("noop").option("checkpointLocation", str(tmp_path)).trigger(availableNow=True)
 
-    return of
+    return writer_of
 
 
 def levels(spark: SparkSession) -> dict[str, Any]:

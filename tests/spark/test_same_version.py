@@ -26,17 +26,17 @@ def no_server_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batch_writer, "connect_once", lambda address, is_known, ready: None)
 
 
-def given(names: set[str]) -> RStreamDataSource:
+def source_of(names: set[str]) -> RStreamDataSource:
     source = RStreamDataSource({name: text for name, text in GIVEN.items() if name in names})
     source.schema()
     return source
 
 
 MADE = {
-    "streamReader": lambda: given(READ).streamReader(SCHEMA),
-    "reader": lambda: given(READ - {"group"}).reader(SCHEMA),
-    "writer": lambda: given(WRITE).writer(SCHEMA, False),
-    "streamWriter": lambda: given(WRITE).streamWriter(SCHEMA, False),
+    "streamReader": lambda: source_of(READ).streamReader(SCHEMA),
+    "reader": lambda: source_of(READ - {"group"}).reader(SCHEMA),
+    "writer": lambda: source_of(WRITE).writer(SCHEMA, False),
+    "streamWriter": lambda: source_of(WRITE).streamWriter(SCHEMA, False),
 }
 
 

@@ -180,11 +180,11 @@ def test_every_write_of_a_foreach_batch_is_written(spark: SparkSession, server: 
         for n in range(20):
             client.xadd("in", {"n": n})
 
-    def both(frame: DataFrame, _number: int) -> None:
+    def append_twice(frame: DataFrame, _number: int) -> None:
         append(frame, server, "out")
         append(frame, server, "out")
 
-    query = read_stream(spark, server, "n INT", streams="in").writeStream.foreachBatch(both)
+    query = read_stream(spark, server, "n INT", streams="in").writeStream.foreachBatch(append_twice)
     run_to_the_end(query.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start)
     assert _numbers(server, "out") == Counter(dict.fromkeys(range(20), 2))
 

@@ -54,25 +54,25 @@ class Job:
     """`rstream run etl` under one Python's Spark."""
 
     def __init__(self, python: Path, folder: Path, url: str) -> None:
-        self.said = folder / "said"
+        self.output_file = folder / "said"
         environment = {**os.environ, "RSTREAM_URL": url, "PYSPARK_PYTHON": str(python), "SPARK_LOCAL_IP": "127.0.0.1"}
         for name in ("PYSPARK_DRIVER_PYTHON", "SPARK_HOME", "SPARK_SUBMIT_OPTS"):
             environment.pop(name, None)
         command = [str(python), "-m", "spark_streams.cli", "run", "etl", "--config", str(folder / "etl.toml")]
-        with self.said.open("ab") as said:
+        with self.output_file.open("ab") as said:
             self.process = subprocess.Popen(command, stderr=said, stdout=said, env=environment, start_new_session=True)
 
     def kill_when(self, condition: Callable[[], bool]) -> None:
         deadline = time.monotonic() + PATIENCE
         while not condition():
-            assert self.process.poll() is None, self.said.read_text()[-3000:]
-            assert time.monotonic() < deadline, self.said.read_text()[-3000:]
+            assert self.process.poll() is None, self.output_file.read_text()[-3000:]
+            assert time.monotonic() < deadline, self.output_file.read_text()[-3000:]
             time.sleep(0.005)
         os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
     def finish(self) -> None:
-        assert self.process.wait(PATIENCE) == 0, self.said.read_text()[-3000:]
+        assert self.process.wait(PATIENCE) == 0, self.output_file.read_text()[-3000:]
 
 
 def version(python: Path) -> str:

@@ -33,7 +33,7 @@ def bin_of(name: str) -> Path:
 def version_of(name: str) -> str | None:
     """What its program says; None where there is none that runs."""
     try:
-        return _asked(bin_of(name) / "redis-server")
+        return _read_version(bin_of(name) / "redis-server")
     except (OSError, NotToBeHadError):
         return None
 
@@ -75,7 +75,7 @@ def start_on_own_libraries(home: Path, called: str, program: Path) -> None:
 def checked(name: str, version: str) -> str:
     """The version of what is there now. Raises NotToBeHadError where it does not run, or is another one."""
     try:
-        found = _asked(bin_of(name) / "redis-server")
+        found = _read_version(bin_of(name) / "redis-server")
     except OSError as error:
         raise NotToBeHadError(f"its program does not run: {error}") from error
     if not found.startswith(version):
@@ -83,7 +83,7 @@ def checked(name: str, version: str) -> str:
     return found
 
 
-def _asked(program: Path) -> str:
+def _read_version(program: Path) -> str:
     ran = subprocess.run([program, "--version"], capture_output=True, text=True, check=False)
     found = _VERSION.search(ran.stdout)
     if found is None:

@@ -57,7 +57,7 @@ class Stream:
         counts.read(found[-1] if len(found) == size else wanted[1], len(found), letters)
         return True
 
-    def look(self, counts: ReasonCounts, size: int = 10) -> int:
+    def count_all(self, counts: ReasonCounts, size: int = 10) -> int:
         """Until all is known; the number of entries that were read for it."""
         self.tell(counts)
         before = self.read
@@ -70,50 +70,50 @@ class Stream:
         return dict(Counter(reason for reason in self.entries.values() if reason))
 
 
-def known(counts: ReasonCounts) -> dict[str, int]:
+def counts_by_reason(counts: ReasonCounts) -> dict[str, int]:
     return {reason: count.letters for (reason,), count in counts.counts}
 
 
 def test_what_came_is_read_once_and_nothing_where_nothing_came() -> None:
     stream, counts = Stream(), ReasonCounts(stretch=10)
     stream.add(*["a"] * 25, *["b"] * 8, "")
-    assert stream.look(counts) == 34
-    assert known(counts) == {"a": 25, "b": 8}
-    assert stream.look(counts) == 0
+    assert stream.count_all(counts) == 34
+    assert counts_by_reason(counts) == {"a": 25, "b": 8}
+    assert stream.count_all(counts) == 0
     stream.add("c")
-    assert stream.look(counts) == 1
-    assert known(counts) == {"a": 25, "b": 8, "c": 1}
+    assert stream.count_all(counts) == 1
+    assert counts_by_reason(counts) == {"a": 25, "b": 8, "c": 1}
     assert counts.uncounted == 0
 
 
 def test_what_a_trim_cuts_off_in_front_costs_one_stretch() -> None:
     stream, counts = Stream(), ReasonCounts(stretch=10)
     stream.add(*["a"] * 50, *["b"] * 50)
-    stream.look(counts)
+    stream.count_all(counts)
     stream.remove(*stream.ids[:55])
-    assert stream.look(counts) <= 10
-    assert known(counts) == {"b": 45}
+    assert stream.count_all(counts) <= 10
+    assert counts_by_reason(counts) == {"b": 45}
 
 
 def test_a_trim_with_each_entry_that_comes_costs_a_stretch_at_most() -> None:
     stream, counts = Stream(), ReasonCounts(stretch=10)
     stream.add(*["a"] * 100)
-    stream.look(counts)
+    stream.count_all(counts)
     for _ in range(100):
         stream.add("b")
         stream.remove(stream.ids[0])
-        assert stream.look(counts) <= 11
-        assert known(counts) == stream.truth
+        assert stream.count_all(counts) <= 11
+        assert counts_by_reason(counts) == stream.truth
 
 
 def test_what_goes_from_the_middle_is_found_by_reading_again() -> None:
     stream, counts = Stream(), ReasonCounts(stretch=10)
     stream.add(*["a", "b"] * 50)
-    stream.look(counts)
+    stream.count_all(counts)
     stream.remove(*[one for one, reason in stream.entries.items() if reason == "a"])
     stream.add("c")
-    assert stream.look(counts) <= 101
-    assert known(counts) == {"b": 50, "c": 1}
+    assert stream.count_all(counts) <= 101
+    assert counts_by_reason(counts) == {"b": 50, "c": 1}
 
 
 def test_counting_goes_on_where_the_last_look_left_it_off() -> None:
@@ -123,56 +123,56 @@ def test_counting_goes_on_where_the_last_look_left_it_off() -> None:
         stream.tell(counts)
         assert stream.page(counts, 10)
         assert counts.uncounted == left
-    assert known(counts) == {"a": 30}
+    assert counts_by_reason(counts) == {"a": 30}
 
 
 @pytest.mark.parametrize("entries", [3, 40])
 def test_another_stream_of_that_name_is_counted_from_its_start(entries: int) -> None:
     stream, counts = Stream(), ReasonCounts(stretch=10)
     stream.add(*["a"] * 30)
-    stream.look(counts)
+    stream.count_all(counts)
     other = Stream()
     other.last = StreamId(5, 5) if entries < 30 else stream.last
     other.add(*["b"] * entries)
-    other.look(counts)
-    assert known(counts) == {"b": entries}
+    other.count_all(counts)
+    assert counts_by_reason(counts) == {"b": entries}
 
 
 def test_a_stream_that_is_emptied_has_none_and_is_filled_again() -> None:
     stream, counts = Stream(), ReasonCounts(stretch=10)
     stream.add(*["a"] * 30)
-    stream.look(counts)
+    stream.count_all(counts)
     stream.remove(*stream.ids)
-    assert stream.look(counts) == 0
-    assert known(counts) == {}
+    assert stream.count_all(counts) == 0
+    assert counts_by_reason(counts) == {}
     stream.add("b")
-    stream.look(counts)
-    assert known(counts) == {"b": 1}
+    stream.count_all(counts)
+    assert counts_by_reason(counts) == {"b": 1}
 
 
 def test_many_stretches_become_fewer_and_longer_ones() -> None:
     stream, counts = Stream(), ReasonCounts(stretch=10, stretches=8)
     stream.add(*["a", "b", "c"] * 400)
-    stream.look(counts)
-    assert known(counts) == {"a": 400, "b": 400, "c": 400}
+    stream.count_all(counts)
+    assert counts_by_reason(counts) == {"a": 400, "b": 400, "c": 400}
     assert len(counts._stretches) <= 8
     stream.remove(*stream.ids[:3])
-    assert stream.look(counts) <= 400
-    assert known(counts) == {"a": 399, "b": 399, "c": 399}
+    assert stream.count_all(counts) <= 400
+    assert counts_by_reason(counts) == {"a": 399, "b": 399, "c": 399}
 
 
 def test_reasons_beyond_a_few_are_one() -> None:
     stream, counts = Stream(), ReasonCounts()
     stream.add(*[f"bad value {n}" for n in range(200)])
-    stream.look(counts, size=50)
-    assert len(known(counts)) == REASONS + 1
-    assert known(counts)["(others)"] == 200 - REASONS
+    stream.count_all(counts, size=50)
+    assert len(counts_by_reason(counts)) == REASONS + 1
+    assert counts_by_reason(counts)["(others)"] == 200 - REASONS
 
 
 def test_the_newest_dead_letter_of_a_reason_is_reported() -> None:
     stream, counts = Stream(), ReasonCounts(stretch=3)
     stream.add("a", "b", "a", "b", "b")
-    stream.look(counts, size=2)
+    stream.count_all(counts, size=2)
     assert {reason: count.last for (reason,), count in counts.counts} == {"a": "3-0", "b": "5-0"}
 
 
@@ -202,6 +202,6 @@ def test_whatever_comes_and_goes_between_looks_and_while_they_read(seed: int) ->
             if chance.random() < 0.3:
                 happens()
     for _ in range(3):  # what went while a look was reading, the next ones find
-        stream.look(counts)
-    assert known(counts) == stream.truth
+        stream.count_all(counts)
+    assert counts_by_reason(counts) == stream.truth
     assert counts.uncounted == 0

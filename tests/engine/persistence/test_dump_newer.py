@@ -160,15 +160,15 @@ def test_a_reload_and_the_file_keep_all_of_it(tmp_path: Path) -> None:
     ids = [one[0] for one in inside.call("XREADGROUP", "GROUP", "g", "ann", "STREAMS", "s", ">")[0][1]]
     assert inside.call("XNACK", "s", "g", "FAIL", "IDS", 2, *ids[:2]) == 2
 
-    def told() -> list[Any]:
+    def states() -> list[Any]:
         consumers = [one[-1] == -1 for one in inside.call("XINFO", "CONSUMERS", "s", "g")]
         nacked = inside.call("XINFO", "STREAM", "s", "FULL")[-1][0][8:12]
         return [state(inside.call), inside.call("XINFO", "STREAM", "s")[14:26], consumers, nacked]
 
-    before = told()
+    before = states()
     assert before[2] == [False, True]
     assert inside.call("DEBUG", "RELOAD") == b"OK"
-    assert told() == before
+    assert states() == before
     for number in range(1, 4):
         assert inside.call("XADD", "s", "IDMP", "p", f"m{number}", "*", "a", 2) == ids[number - 1]
     assert inside.call("DEBUG", "LOADAOF") == b"OK"

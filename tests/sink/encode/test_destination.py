@@ -36,7 +36,7 @@ def no_server_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batch_writer, "connect_once", lambda address, is_known, ready: None)
 
 
-def whole(rows: pa.RecordBatch, to: Destination) -> Chunk:
+def single_chunk(rows: pa.RecordBatch, to: Destination) -> Chunk:
     (chunk,) = encode_chunks([rows], to, "omit", 100, fingerprints=True)
     return chunk
 
@@ -161,7 +161,7 @@ def test_any_name_will_do() -> None:
 
 
 def test_named_columns_say_where_a_row_goes_and_are_no_fields() -> None:
-    chunk = whole(ROWS, Destination("out", "_stream", "_id"))
+    chunk = single_chunk(ROWS, Destination("out", "_stream", "_id"))
     assert commands(chunk) == [
         [b"XADD", b"b", b"5-1", b"k", b"v", b"n", b"1", b"text", b"x"],
         [b"XADD", b"a", b"*", b"n", b"2"],
@@ -174,8 +174,8 @@ def test_a_column_that_is_not_named_is_a_field() -> None:
     """Also beside one that is: only names in options count."""
     rows = pa.RecordBatch.from_pydict({"n": [1], "stream": ["b"], "id": ["5-1"], "target": ["c"]})
     here = [b"n", b"1", b"stream", b"b", b"id", b"5-1"]
-    assert commands(whole(rows, Destination("out"))) == [[b"XADD", b"out", b"*", *here, b"target", b"c"]]
-    assert commands(whole(rows, Destination("out", "target"))) == [[b"XADD", b"c", b"*", *here]]
+    assert commands(single_chunk(rows, Destination("out"))) == [[b"XADD", b"out", b"*", *here, b"target", b"c"]]
+    assert commands(single_chunk(rows, Destination("out", "target"))) == [[b"XADD", b"c", b"*", *here]]
 
 
 @pytest.mark.parametrize("names", [("_stream", "_id"), ("target", "key")])
@@ -183,7 +183,7 @@ def test_a_row_has_the_fingerprint_that_version_0_1_gave_it(names: tuple[str, st
     """By that a batch which it has written is recognised when it is replayed under the option's name."""
     stream, entry = names
     rows = ROWS.rename_columns({"_stream": stream, "_id": entry})
-    hashes = whole(rows, Destination("out", stream, entry)).hashes
+    hashes = single_chunk(rows, Destination("out", stream, entry)).hashes
     assert hashes is not None
     assert hashes.tolist() == FINGERPRINTS
 
@@ -191,9 +191,9 @@ def test_a_row_has_the_fingerprint_that_version_0_1_gave_it(names: tuple[str, st
 def test_a_string_called_fields_can_name_the_stream() -> None:
     rows = pa.RecordBatch.from_pydict({"n": [1], "_fields": ["s"]})
     assert text_columns(rows, "omit", ("_fields",)).first is None
-    assert commands(whole(rows, Destination(None, "_fields"))) == [[b"XADD", b"s", b"*", b"n", b"1"]]
+    assert commands(single_chunk(rows, Destination(None, "_fields"))) == [[b"XADD", b"s", b"*", b"n", b"1"]]
 
 
 def test_a_row_that_names_no_stream_is_an_error_without_option_stream() -> None:
     with pytest.raises(SchemaError, match="row 2 of this task names no stream in column '_stream'. Fill the column"):
-        whole(ROWS, Destination(None, "_stream", "_id"))
+        single_chunk(ROWS, Destination(None, "_stream", "_id"))

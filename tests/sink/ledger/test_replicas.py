@@ -38,19 +38,19 @@ def with_a_replica() -> Iterator[Server]:
 
 
 @pytest.fixture(scope="module")
-def both() -> Iterator[tuple[Server, Server]]:
+def master_and_replica() -> Iterator[tuple[Server, Server]]:
     skip_without_redis()
     with with_a_replica() as one, with_a_replica() as other:
         yield one, other
 
 
 @pytest.fixture
-def masters(both: tuple[Server, Server]) -> tuple[Server, Server]:
+def masters(master_and_replica: tuple[Server, Server]) -> tuple[Server, Server]:
     """The master that is lost, and the one that takes over; both empty."""
-    for server in both:
+    for server in master_and_replica:
         with server.client() as client:
             client.flushall()
-    return both
+    return master_and_replica
 
 
 def copy(old: Server, new: Server) -> None:

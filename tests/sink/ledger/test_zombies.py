@@ -12,7 +12,7 @@ from spark_streams.sink.ledger.batch import Batch
 from spark_streams.sink.ledger.batch_commit import void_batch
 from spark_streams.sink.ledger.runs import begin_job
 from tests.proxy import Proxy
-from tests.sink.standing import standing
+from tests.sink.paused_task import paused_task
 from tests.sink.writing import batch_of, came_before, close, frame, ledger_keys, numbers, options, write
 from tools.servers.server import Server
 
@@ -50,7 +50,7 @@ def test_wherever_a_task_stands_still_its_twin_has_written_the_rows(server: Serv
     """Before any of its requests: what it has seen of the ledger before counts no more."""
     came_before(server, 3)
     batch = batch_of(3)
-    with standing(lambda: sleepily(server.url, batch), at) as zombie:
+    with paused_task(lambda: sleepily(server.url, batch), at) as zombie:
         assert zombie.stood
         batch_done(server.url, batch, ROWS)
         for number in range(4, 4 + between):
@@ -65,7 +65,7 @@ def test_wherever_a_task_of_a_killed_run_stands_still_the_next_run_has_written_t
 ) -> None:
     came_before(server, 3)
     old = batch_of(3)
-    with standing(lambda: sleepily(server.url, old), at) as zombie:
+    with paused_task(lambda: sleepily(server.url, old), at) as zombie:
         assert zombie.stood
         batch_done(server.url, batch_of(3), ROWS[::-1])
         for number in range(4, 4 + between):
@@ -82,7 +82,7 @@ def test_wherever_a_task_stands_still_a_batch_that_was_closed_without_its_rows_g
     """The next run had no entries to read (delivery=at-most-once), or wrote them at least once."""
     came_before(server, 2)
     batch_done(server.url, batch_of(2), [])
-    with standing(lambda: sleepily(server.url, batch_of(3)), at) as zombie:
+    with paused_task(lambda: sleepily(server.url, batch_of(3)), at) as zombie:
         assert zombie.stood
         if how == "lossy":
             with server.client() as client:
@@ -108,7 +108,7 @@ def test_a_driver_that_stands_still_while_it_closes_a_batch_undoes_nothing(
     came_before(server, 3)
     checked, old = options(server.url, chunkSize="20"), batch_of(3)
     result = write([frame(ROWS)], checked, old)
-    with standing(lambda: close(checked, old, result), at) as zombie:
+    with paused_task(lambda: close(checked, old, result), at) as zombie:
         batch_done(server.url, batch_of(3), ROWS[::-1])
         for number in range(4, 4 + between):
             batch_done(server.url, batch_of(number), [100 * number])
@@ -126,7 +126,7 @@ def test_a_driver_that_stands_still_while_it_closes_a_batch_undoes_nothing(
 def test_a_job_that_is_done_is_not_written_again_and_leaves_no_key(server: Server, at: int) -> None:
     """However long its task stands still: the job's record is gone then."""
     batch = begin_job(options(server.url).address)
-    with standing(lambda: sleepily(server.url, batch), at) as zombie:
+    with paused_task(lambda: sleepily(server.url, batch), at) as zombie:
         assert zombie.stood
         batch_done(server.url, batch, ROWS)
         assert ledger_keys(server) == set()

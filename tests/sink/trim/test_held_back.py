@@ -48,7 +48,7 @@ def mark(client: redis.Redis, value: str, stream: str = "s", group: str = "g", c
     client.set(key_beside(stream, "committed", group, consumer).decode(), value)
 
 
-def first_of(client: redis.Redis, stream: str = "s") -> str | None:
+def first_id(client: redis.Redis, stream: str = "s") -> str | None:
     entries = client.xrange(stream, count=1)
     return str(entries[0][0]) if entries else None
 
@@ -56,13 +56,13 @@ def first_of(client: redis.Redis, stream: str = "s") -> str | None:
 def test_entries_above_what_it_has_committed_stay(client: redis.Redis, trimmer: AckedTrimmer) -> None:
     stream_of(client, 100)
     mark(client, "30-0 holds")
-    assert (trimmer.trim([b"s"], 0), first_of(client)) == (30, "31-0")
+    assert (trimmer.trim([b"s"], 0), first_id(client)) == (30, "31-0")
     mark(client, "30-5 holds")
-    assert (trimmer.trim([b"s"], 0), first_of(client)) == (0, "31-0")
+    assert (trimmer.trim([b"s"], 0), first_id(client)) == (0, "31-0")
     mark(client, "0-0 holds")
     assert trimmer.trim([b"s"], 0) == 0
     mark(client, "90-0 holds")
-    assert (trimmer.trim([b"s"], 0), first_of(client)) == (60, "91-0")
+    assert (trimmer.trim([b"s"], 0), first_id(client)) == (60, "91-0")
     mark(client, "18446744073709551615-18446744073709551615 holds")
     assert trimmer.trim([b"s"], 0) == 10
 
@@ -84,13 +84,13 @@ def test_the_lowest_of_several_counts_on_each_stream_for_itself(client: redis.Re
     mark(client, "90-0 holds")
     mark(client, "10-0 holds", "{t}:{x", "a:b c")
     assert trimmer.trim([b"s", b"{t}:{x", b"nothing"], 0) == 70
-    assert (first_of(client), first_of(client, "{t}:{x")) == ("61-0", "11-0")
+    assert (first_id(client), first_id(client, "{t}:{x")) == ("61-0", "11-0")
     client.xreadgroup("slow", "two: 2", {"s": ">"}, noack=True)
     mark(client, "40-0 holds", group="slow", consumer="two: 2")
     assert trimmer.trim([b"s", b"{t}:{x"], 0) == 0
     mark(client, "80-0 holds", group="slow", consumer="two: 2")
     client.xack("s", "slow", *[f"{n + 1}-0" for n in range(70)])
-    assert (trimmer.trim([b"s", b"{t}:{x"], 0), first_of(client)) == (20, "81-0")
+    assert (trimmer.trim([b"s", b"{t}:{x"], 0), first_id(client)) == (20, "81-0")
 
 
 @pytest.mark.parametrize("how", ["DEL", "DELCONSUMER", "DESTROY"])
@@ -185,7 +185,7 @@ def test_a_query_that_begins_while_others_are_looked_at_loses_nothing(
         return found
 
     monkeypatch.setattr(Readers, "fetch", then_begins)
-    assert (trimmer.trim([b"s"], 0), first_of(client)) == (40, "41-0")
+    assert (trimmer.trim([b"s"], 0), first_id(client)) == (40, "41-0")
 
 
 @pytest.mark.parametrize("mode", [{"noAck": "true"}, {"delivery": "at-most-once"}])

@@ -28,7 +28,7 @@ def begun(one: StreamReader) -> list[list[int]]:
     return batches
 
 
-def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+def unused_messages(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [message for message in caplog.messages if "is not used" in message]
 
 
@@ -38,10 +38,10 @@ def test_the_start_of_a_new_checkpoint_in_an_existing_group_is_reported(
     """A notebook cell that is run again, with a temporary checkpoint."""
     ids = add(client, 5)
     assert begun(reader(server)) == [list(range(5))]
-    assert told(warnings) == []
+    assert unused_messages(warnings) == []
     one = reader(server)
     assert begun(one) == []
-    [line] = told(warnings)
+    [line] = unused_messages(warnings)
     assert line.startswith(
         f"group 'g' already exists on stream 's'. The query begins after entry {ids[-1]}, where the group stands. "
         "startingOffsets is not used"
@@ -60,7 +60,7 @@ def test_a_line_is_logged_once_for_all_streams(
         add(client, 3, stream)
     assert sum(map(len, begun(reader(server, streams=",".join(streams))))) == 21
     assert begun(reader(server, streams=",".join(streams))) == []
-    [line] = told(warnings)
+    [line] = unused_messages(warnings)
     assert "group 'g' already exists on stream 's0' and 6 more streams." in line
 
 
@@ -83,7 +83,7 @@ def test_an_unused_starting_option_is_reported(
     one = reader(server, **options)
     at = one.initialOffset()
     assert len(read(one, at, one.latestOffset(at, ALL))) == 5
-    assert len(told(warnings)) == is_told
+    assert len(unused_messages(warnings)) == is_told
 
 
 def test_nothing_is_reported_if_the_group_is_at_the_position_of_the_option(
@@ -95,7 +95,7 @@ def test_nothing_is_reported_if_the_group_is_at_the_position_of_the_option(
     assert begun(reader(server)) == [list(range(4, 9))]
     client.xgroup_create("s", "h", id=ids[-1])
     assert begun(reader(server, group="h", startingOffsets="latest")) == []
-    assert told(warnings) == []
+    assert unused_messages(warnings) == []
 
 
 def test_nothing_is_reported_to_a_query_with_a_checkpoint(
@@ -109,7 +109,7 @@ def test_nothing_is_reported_to_a_query_with_a_checkpoint(
     again = reader(server)
     again.initialOffset()  # Spark asks for it in every run (S2)
     assert drain(again, start=end) == []
-    assert told(warnings) == []
+    assert unused_messages(warnings) == []
 
 
 def test_streams_of_a_pattern_whose_group_exists_are_reported(
@@ -120,5 +120,5 @@ def test_streams_of_a_pattern_whose_group_exists_are_reported(
     assert sum(map(len, begun(reader(server, streamsPattern="o:*")))) == 6
     add(client, 2, "o:3", first=10)
     assert begun(reader(server, streamsPattern="o:*")) == [[10, 11]]
-    [line] = told(warnings)
+    [line] = unused_messages(warnings)
     assert " and 1 more stream." in line

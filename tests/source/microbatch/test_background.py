@@ -40,7 +40,7 @@ def client(server: Server) -> redis.Redis:
 
 
 @pytest.fixture
-def beside(server: Server) -> Iterator[BackgroundWorker]:
+def worker(server: Server) -> Iterator[BackgroundWorker]:
     one = BackgroundWorker(Address.parse(server.url))
     yield one
     one.close()
@@ -56,46 +56,46 @@ def settling(*ranges: PendingRange, then: Callable[[], None] = lambda: None) -> 
     return job
 
 
-def left(client: redis.Redis, stream: str) -> int:
+def pending_entries(client: redis.Redis, stream: str) -> int:
     return int(client.xpending(stream, "g")["pending"])
 
 
-def test_what_is_submitted_is_done_in_order(client: redis.Redis, beside: BackgroundWorker) -> None:
-    beside.wait()
-    beside.submit(settling(PendingRange("s", StreamId(40, 0)), PendingRange("t", StreamId(10, 0))))
+def test_what_is_submitted_is_done_in_order(client: redis.Redis, worker: BackgroundWorker) -> None:
+    worker.wait()
+    worker.submit(settling(PendingRange("s", StreamId(40, 0)), PendingRange("t", StreamId(10, 0))))
     seen: list[int] = []
-    beside.submit(settling(PendingRange("s", StreamId(60, 0)), then=lambda: seen.append(left(client, "s"))))
-    beside.wait()
+    worker.submit(settling(PendingRange("s", StreamId(60, 0)), then=lambda: seen.append(pending_entries(client, "s"))))
+    worker.wait()
     assert seen == [60]
-    assert (left(client, "s"), left(client, "t")) == (40, 90)
+    assert (pending_entries(client, "s"), pending_entries(client, "t")) == (40, 90)
 
 
-def test_submitting_does_not_wait_for_the_server(client: redis.Redis, beside: BackgroundWorker) -> None:
+def test_submitting_does_not_wait_for_the_server(client: redis.Redis, worker: BackgroundWorker) -> None:
     may_go, began = threading.Event(), threading.Event()
 
     def slowly() -> None:
         began.set()
         assert may_go.wait(60)
 
-    beside.submit(settling(PendingRange("s", MAX_ID), then=slowly))
+    worker.submit(settling(PendingRange("s", MAX_ID), then=slowly))
     assert began.wait(60)
-    assert left(client, "s") == 100
+    assert pending_entries(client, "s") == 100
     may_go.set()
-    beside.wait()
-    assert left(client, "s") == 0
+    worker.wait()
+    assert pending_entries(client, "s") == 0
 
 
 def test_an_error_comes_out_where_it_is_waited_for_and_the_next_try_works(
-    client: redis.Redis, beside: BackgroundWorker
+    client: redis.Redis, worker: BackgroundWorker
 ) -> None:
-    beside.submit(settling(PendingRange("u", MAX_ID)))
-    beside.submit(settling(PendingRange("s", MAX_ID)))
+    worker.submit(settling(PendingRange("u", MAX_ID)))
+    worker.submit(settling(PendingRange("s", MAX_ID)))
     with pytest.raises(GroupMissingError, match="XPENDING u g"):
-        beside.wait()
-    assert left(client, "s") == 0, "what else was submitted is settled"
-    beside.submit(settling(PendingRange("t", MAX_ID)))
-    beside.wait()
-    assert left(client, "t") == 0
+        worker.wait()
+    assert pending_entries(client, "s") == 0, "what else was submitted is settled"
+    worker.submit(settling(PendingRange("t", MAX_ID)))
+    worker.wait()
+    assert pending_entries(client, "t") == 0
 
 
 def test_a_server_that_is_not_there_is_an_error_when_it_is_waited_for() -> None:
@@ -106,23 +106,23 @@ def test_a_server_that_is_not_there_is_an_error_when_it_is_waited_for() -> None:
     beside.close()
 
 
-def test_closing_finishes_what_was_submitted(client: redis.Redis, beside: BackgroundWorker) -> None:
-    beside.submit(settling(PendingRange("s", MAX_ID)))
-    beside.close()
-    beside.close()
-    assert left(client, "s") == 0
+def test_closing_finishes_what_was_submitted(client: redis.Redis, worker: BackgroundWorker) -> None:
+    worker.submit(settling(PendingRange("s", MAX_ID)))
+    worker.close()
+    worker.close()
+    assert pending_entries(client, "s") == 0
 
 
-def test_a_copy_in_another_process_has_a_thread_of_its_own(client: redis.Redis, beside: BackgroundWorker) -> None:
-    beside.submit(settling(PendingRange("s", StreamId(50, 0))))
-    copy = pickle.loads(pickle.dumps(beside))
+def test_a_copy_in_another_process_has_a_thread_of_its_own(client: redis.Redis, worker: BackgroundWorker) -> None:
+    worker.submit(settling(PendingRange("s", StreamId(50, 0))))
+    copy = pickle.loads(pickle.dumps(worker))
     copy.wait()
     copy.submit(settling(PendingRange("t", MAX_ID)))
     copy.wait()
-    assert left(client, "t") == 0
+    assert pending_entries(client, "t") == 0
     copy.close()
-    beside.wait()
-    assert left(client, "s") == 50
+    worker.wait()
+    assert pending_entries(client, "s") == 50
 
 
 def test_a_process_ends_without_waiting_for_it() -> None:

@@ -31,7 +31,7 @@ def estimating(server: Server, **options: str) -> StreamReader:
     return reader(server, limits=ESTIMATED, **NO_ACK, **options)
 
 
-def standing(client: redis.Redis) -> tuple[str, int | None, int | None]:
+def group_state(client: redis.Redis) -> tuple[str, int | None, int | None]:
     """Where the group stands, how many entries it has read, and its lag."""
     [group] = client.xinfo_groups("s")
     return group["last-delivered-id"], group["entries-read"], group["lag"]
@@ -64,7 +64,7 @@ def test_batches_have_about_the_limit_and_the_group_tells_exactly_what_is_read(
     while (end := one.latestOffset(at, FIFTY)) != at:
         number = sum(map(len, found))
         last = ids[number - 1] if number else "0-0"
-        assert standing(client) == (last, number, 600 - number), "the batch before is committed, and counted"
+        assert group_state(client) == (last, number, 600 - number), "the batch before is committed, and counted"
         tasks.append(len(one.partitions(at, end)))
         found.append(read(one, at, end))
         at = end
@@ -72,7 +72,7 @@ def test_batches_have_about_the_limit_and_the_group_tells_exactly_what_is_read(
     assert max(map(len, found)) <= 100
     assert len(found) >= 8
     assert min(tasks[:-1]) > 1
-    assert standing(client) == (ids[-1], 600, 0)
+    assert group_state(client) == (ids[-1], 600, 0)
 
 
 def test_a_query_that_is_killed_goes_on_wherever_that_was(server: Server, client: redis.Redis) -> None:
@@ -90,7 +90,7 @@ def test_a_query_that_is_killed_goes_on_wherever_that_was(server: Server, client
         found += once
         at = end
     assert found == list(range(300))
-    assert standing(client)[1:] == (300, 0)
+    assert group_state(client)[1:] == (300, 0)
     assert lost(one) == 0
 
 
@@ -159,10 +159,10 @@ def test_rows_that_nobody_wants_are_no_loss(server: Server, client: redis.Redis)
     rows.close()
     after = one.latestOffset(end, FIFTY)
     read_up_to = ids.index(end["streams"]["s"]) + 1
-    assert standing(client)[0] == end["streams"]["s"]
+    assert group_state(client)[0] == end["streams"]["s"]
     assert read(one, end, after)[0] == read_up_to
     assert [n for batch in drain(one, 50, after) for n in batch][-1] == 299
-    assert (lost(one), standing(client)[1:]) == (0, (300, 0))
+    assert (lost(one), group_state(client)[1:]) == (0, (300, 0))
 
 
 def test_a_group_that_an_older_version_has_left_above_the_checkpoint_is_set_back(
@@ -192,7 +192,7 @@ def test_a_group_that_an_older_version_has_left_above_the_checkpoint_is_set_back
         assert read(one, logged, end) == list(range(40, 50))
         stop_all()
     assert [n for batch in drain(reader(server, **NO_ACK), 30, logged) for n in batch] == list(range(40, 100))
-    assert standing(client) == (ids[-1], 100, 0)
+    assert group_state(client) == (ids[-1], 100, 0)
     assert client.get("rstream:committed:{s}:g:spark") == f"{ids[-1]} noAck"
 
 
@@ -219,7 +219,7 @@ def test_positions_that_an_older_version_kept_are_where_the_query_goes_on(
     found = [n for batch in drain(again, 10, at) for n in batch]
     assert found == list(range(20 if has_checkpoint else 0, 50))
     assert client.keys("rstream:start:*") == []
-    assert standing(client)[1:] == (50, 0)
+    assert group_state(client)[1:] == (50, 0)
 
 
 def test_an_older_copy_of_the_checkpoint_that_does_not_know_a_stream_is_refused(

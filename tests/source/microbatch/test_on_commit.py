@@ -338,7 +338,7 @@ def test_killed_at_every_request(
         client.xreadgroup("other", "c", {"s": ">"}, count=45)
         client.xack("s", "other", *ids[:20], *ids[30:45])
         query = Reading(server, 25, **mode)
-        with before_sending(act=_at(requests, how)) as met:
+        with before_sending(act=_at_call(requests, how)) as met:
             while True:
                 try:
                     query.drain()
@@ -374,7 +374,7 @@ def test_the_memory_of_a_stream_stays_flat(server: Server) -> None:
     assert max(late) < 1.2 * max(point.used for point in curve[: len(curve) // 2])
 
 
-def _at(number: int, how: Any) -> Any:
+def _at_call(number: int, how: Any) -> Any:
     left = number
 
     def act(*arguments: Any) -> None:

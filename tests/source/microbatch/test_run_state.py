@@ -28,7 +28,7 @@ def options(mode: str) -> SourceOptions:
     return SourceOptions.parse(given)
 
 
-def known(one: StreamReader) -> RunState:
+def run_state(one: StreamReader) -> RunState:
     return one.batches._run
 
 
@@ -36,10 +36,10 @@ def test_nothing_is_known_before_the_first_trigger_and_the_groups_after_it(serve
     ids = add(client, 10)
     one = reader(server, limits=NEVER_AHEAD)
     start = one.initialOffset()
-    assert not known(one).is_known
+    assert not run_state(one).is_known
     one.latestOffset(start, ALL)
-    assert known(one).is_known
-    assert known(one).stands == {"s": StreamId.parse(ids[-1])}
+    assert run_state(one).is_known
+    assert run_state(one).stands == {"s": StreamId.parse(ids[-1])}
 
 
 @pytest.mark.parametrize("error", [ServerUnreachableError("it closed the connection"), RuntimeError("anything else")])
@@ -66,7 +66,7 @@ def test_whatever_goes_wrong_leaves_nothing_known(
     if isinstance(error, RuntimeError):
         with pytest.raises(RuntimeError):
             one.latestOffset(first, ALL)
-        assert known(one) == known(one).unknown()
+        assert run_state(one) == run_state(one).unknown()
     second = one.latestOffset(first, ALL)
     assert [run.is_known for run in given] == [True, False]
     assert read(one, first, second) == list(range(10, 20))
@@ -124,7 +124,7 @@ def test_a_commit_by_a_run_that_knows_nothing_leaves_what_was_handed_over(
     at, end = end, one.latestOffset(end, ALL)
     found += read(one, at, end)
     client.xclaim("s", "g", "spark", 0, [entry for entry, _ in bobs])
-    monkeypatch.setattr(one.batches, "_run", known(one).unknown())
+    monkeypatch.setattr(one.batches, "_run", run_state(one).unknown())
     one.commit(end)
     found += [n for batch in drain(one, start=end) for n in batch]
     assert sorted(found) == list(range(10))

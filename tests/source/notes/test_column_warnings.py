@@ -12,7 +12,9 @@ def unfit(mode: str = "PERMISSIVE", count: int = 667, **others: int) -> ColumnRe
     return ColumnReport(mode, 700, {"amount": BadValues("INT", {"orders": count, **others}, "orders", "1-0", "b'x'")})
 
 
-def said(caplog: pytest.LogCaptureFixture, *reports: ColumnReport, modes: tuple[str, ...] = STREAM_MODES) -> list[str]:
+def warnings_of(
+    caplog: pytest.LogCaptureFixture, *reports: ColumnReport, modes: tuple[str, ...] = STREAM_MODES
+) -> list[str]:
     """What one run says of these batches of 1,000 entries."""
     caplog.clear()
     warnings = ColumnWarnings(modes)
@@ -22,17 +24,17 @@ def said(caplog: pytest.LogCaptureFixture, *reports: ColumnReport, modes: tuple[
 
 
 def test_values_that_do_not_fit_are_reported_with_the_first_and_a_remedy(caplog: pytest.LogCaptureFixture) -> None:
-    assert said(caplog, unfit()) == [
+    assert warnings_of(caplog, unfit()) == [
         "stream 'orders', column 'amount': 667 of 1,000 entries of this batch have a value that does not fit INT, "
         "which is null instead (mode PERMISSIVE). The first is b'x' in entry 1-0. Declare the column STRING, or set "
         "mode to FAILFAST or DEADLETTER"
     ]
-    assert said(caplog, unfit("DROPMALFORMED", 1), modes=READ_MODES) == [
+    assert warnings_of(caplog, unfit("DROPMALFORMED", 1), modes=READ_MODES) == [
         "stream 'orders', column 'amount': 1 of 1,000 entries of this batch has a value that does not fit INT, and "
         "is left out (mode DROPMALFORMED). The first is b'x' in entry 1-0. Declare the column STRING, or set mode to "
         "PERMISSIVE or FAILFAST"
     ]
-    [text] = said(caplog, unfit("DEADLETTER", 2, refunds=3, returns=1))
+    [text] = warnings_of(caplog, unfit("DEADLETTER", 2, refunds=3, returns=1))
     assert text.startswith(
         "stream 'orders' and 2 more, column 'amount': 6 of 1,000 entries of this batch have a value "
     )
@@ -41,7 +43,7 @@ def test_values_that_do_not_fit_are_reported_with_the_first_and_a_remedy(caplog:
 
 def test_each_column_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
     other = ColumnReport("PERMISSIVE", 10, {"n": unfit().bad["amount"]}, ("b",), ("a",))
-    assert len(said(caplog, unfit(), unfit(count=3), other, other)) == 3
+    assert len(warnings_of(caplog, unfit(), unfit(count=3), other, other)) == 3
 
 
 @pytest.mark.parametrize(
@@ -56,5 +58,5 @@ def test_each_column_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
 def test_a_column_without_a_field_is_reported_with_the_nearest(
     caplog: pytest.LogCaptureFixture, column: str, names: tuple[str, ...], ends: str
 ) -> None:
-    [text] = said(caplog, ColumnReport("FAILFAST", 700, {}, (column,), names))
+    [text] = warnings_of(caplog, ColumnReport("FAILFAST", 700, {}, (column,), names))
     assert text == f"column {column!r} is null: none of 700 entries of this batch has a field of that name" + ends

@@ -22,7 +22,7 @@ from spark_streams.source.recovery.poison_record import (
 )
 from spark_streams.wire.address.address import Address
 from spark_streams.wire.connection.connection import Connection
-from tests.source.supervised import LETTERS, Supervised, consumers, letters
+from tests.source.supervised import LETTERS, Supervised, consumers, dead_letters
 from tools.driving import ALL, SCHEMA, add, drain, pending_count, read, reader, rows
 from tools.servers.server import Server
 
@@ -74,7 +74,7 @@ def test_committed_entries_leave_while_pieces_of_a_batch_are_held(
     query = Supervised(server, {5, 137}, onCommit=how)
     query.run()
     assert sorted(query.rows) == [n for n in range(300) if n not in (5, 137)]
-    assert letters(client) == [5, 137]
+    assert dead_letters(client) == [5, 137]
     assert query.lost == 0
     assert {*ids[50:60]} <= {entry for entry, _ in client.xrange("s")}
     client.xack("s", "other", *ids[50:60])
@@ -99,11 +99,11 @@ def test_until_something_else_is_read_the_query_keeps_failing(server: Server, cl
     for _ in range(30):
         assert not query.start()
     assert sorted(query.rows) == list(range(99))
-    assert letters(client) == []
+    assert dead_letters(client) == []
     add(client, 30, first=100)
     query.run(7)
     assert sorted(query.rows) == [*range(99), *range(100, 130)]
-    assert letters(client) == [99]
+    assert dead_letters(client) == [99]
     assert consumers(client) == {"spark": 0}
 
 
@@ -111,7 +111,7 @@ def test_an_entry_that_comes_alone_is_found_by_those_that_follow_it(server: Serv
     add(client, 1)
     query = Supervised(server, {0})
     starts = 0
-    while not letters(client):
+    while not dead_letters(client):
         query.start()
         add(client, 3, first=1 + 3 * starts)
         starts += 1
@@ -128,7 +128,7 @@ def test_new_entries_and_many_streams(server: Server, client: redis.Redis) -> No
     add(client, 20, "a", first=100)
     query.run()
     assert sorted(query.rows) == [n for n in [*range(120), *range(1000, 1100)] if n not in (40, 1063)]
-    assert sorted(letters(client)) == [40, 1063]
+    assert sorted(dead_letters(client)) == [40, 1063]
     assert pending_count(client, "a") == pending_count(client, "b") == 0
 
 
@@ -142,7 +142,7 @@ def test_a_piece_has_entries_of_many_streams(server: Server, client: redis.Redis
     query.starts = query.busy = 0
     query.run()
     assert sorted(query.rows) == [n for n in range(64) if n != 10]
-    assert letters(client) == [10]
+    assert dead_letters(client) == [10]
     assert query.starts <= 9
 
 
@@ -153,7 +153,7 @@ def test_claimed_entries_are_narrowed_too(server: Server, client: redis.Redis) -
     query = Supervised(server, {7}, claimIdle="1ms", maxDeliveries="9")
     query.run()
     assert sorted(query.rows) == [n for n in range(90) if n != 7]
-    assert letters(client) == [7]
+    assert dead_letters(client) == [7]
     assert pending_count(client) == 0
 
 
@@ -162,7 +162,7 @@ def test_the_reason_is_reported_if_it_is_known(server: Server, client: redis.Red
     add(client, 60)
     query = Supervised(server, {20, 40})
     with Connection(Address.parse(server.url)) as connection:
-        while len(letters(client)) < 2:
+        while len(dead_letters(client)) < 2:
             if not query.start() and 20 in query.died_of:
                 note_failure(connection, Offset.from_json(query.log[0]), Failure("ZeroDivisionError", "by 20"))
             add(client, 10, first=60 + 10 * query.starts)
@@ -296,7 +296,7 @@ def test_entries_that_were_deleted_while_a_piece_waits_are_an_error_once_or_coun
     query.run()
     assert sorted(query.rows) == [n for n in range(64) if n not in (1, 6)]
     assert query.lost == int(is_allowed)
-    assert letters(client) == [1]
+    assert dead_letters(client) == [1]
 
 
 def test_a_record_of_a_version_before_0_1_is_refused_with_what_to_do(server: Server, client: redis.Redis) -> None:

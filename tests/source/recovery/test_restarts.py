@@ -15,7 +15,7 @@ import redis
 from spark_streams.spark.read_limits import ReadMaxRows
 from spark_streams.wire.connection.connection import Connection
 from tests.seeds import seeds
-from tests.source.supervised import DiedError, Supervised, consumers, letters
+from tests.source.supervised import DiedError, Supervised, consumers, dead_letters
 from tools.driving import ALL, add, pending_count
 from tools.servers.server import Server
 
@@ -34,7 +34,7 @@ def test_no_entry_becomes_a_dead_letter_because_a_server_was_down(
     query.away = lambda: False
     query.run(3)
     assert sorted(query.rows) == list(range(64))
-    assert letters(client) == []
+    assert dead_letters(client) == []
     assert pending_count(client) == 0
     assert consumers(client) == {"spark": 0}
 
@@ -50,7 +50,7 @@ def test_what_is_held_is_bounded_while_entries_keep_coming(server: Server, clien
     query.away = lambda: False
     query.run(1)
     assert sorted(query.rows) == list(range(40 * 150))
-    assert letters(client) == []
+    assert dead_letters(client) == []
     assert consumers(client) == {"spark": 0}
 
 
@@ -152,11 +152,11 @@ def run(server: Server, client: redis.Redis, seed: int, monkeypatch: pytest.Monk
     weather.clear_up()
     producer.goes_good()
     starts = query.starts
-    while not query.start() or len(letters(client)) < len(producer.poison):
+    while not query.start() or len(dead_letters(client)) < len(producer.poison):
         producer.add(8)
         assert query.starts - starts <= 20 + 30 * len(producer.poison), "it does not come to an end"
     assert Counter(query.rows) == Counter(set(range(producer.added)) - producer.poison)
-    assert sorted(letters(client)) == sorted(producer.poison)
+    assert sorted(dead_letters(client)) == sorted(producer.poison)
     for stream in producer.streams:
         assert pending_count(client, stream) == 0
         assert {name: held for name, held in consumers(client, stream).items() if name != "rogue"} == {"spark": 0}

@@ -61,7 +61,7 @@ class Reading:
         self.pages = 0
         member = Membership(tuple({run.stream for run in runs}), "g", "c")
         with Session(Address.parse(server.url), "reading") as connection:
-            callbacks = TaskCallbacks(self._lost, self._counted, self._unreadable, self._found)
+            callbacks = TaskCallbacks(self._lost, self._counted, self._unreadable, self._record_report)
             for batch in read_task(
                 connection, member, Task(runs), Columns(schema, True, mode), callbacks, fail, limits
             ):
@@ -69,7 +69,7 @@ class Reading:
                 self.rows += [tuple(row.values()) for row in batch.to_pylist()]
                 self.pages += 1
 
-    def _found(self, report: ColumnReport, whole: bool) -> None:
+    def _record_report(self, report: ColumnReport, whole: bool) -> None:
         self.found = report, whole
 
     def _lost(self, run: EntryRange, count: int) -> None:

@@ -138,11 +138,11 @@ def test_a_user_who_may_not_even_begin(redis_server: Server, may_not: str) -> No
 
 
 def test_newer_servers_name_the_user_and_mean_the_same() -> None:
-    def said(text: str, *words: str) -> str:
+    def error_text(text: str, *words: str) -> str:
         return str(error_behind(Address.parse("redis://h:1/2?client_name=x"), ReplyError(text).code, text, words))
 
-    assert "+xadd " in said("NOPERM User half has no permissions to run the 'xadd' command", "EXEC")
+    assert "+xadd " in error_text("NOPERM User half has no permissions to run the 'xadd' command", "EXEC")
     no_key = "NOPERM No permissions to access a key"
-    assert "~s " in said(no_key, "XREADGROUP", "GROUP", "g", "c", "STREAMS", "s", ">")
-    assert "a key of this transaction" in said(no_key, "EXEC", "(the ledger)")
-    assert "redis://user:password@h:1/2," in said("NOAUTH Authentication required.", "PING")
+    assert "~s " in error_text(no_key, "XREADGROUP", "GROUP", "g", "c", "STREAMS", "s", ">")
+    assert "a key of this transaction" in error_text(no_key, "EXEC", "(the ledger)")
+    assert "redis://user:password@h:1/2," in error_text("NOAUTH Authentication required.", "PING")

@@ -13,7 +13,7 @@ from spark_streams.wire.connection.connection import Connection
 from spark_streams.wire.connection.pipe import Pipe
 
 
-class Standing(threading.Thread):
+class PausedTask(threading.Thread):
     """Does `work`, and stands still before its request number `at` (from 0), until `go_on`. It may end before that."""
 
     def __init__(self, work: Callable[[], object], at: int) -> None:
@@ -58,7 +58,7 @@ def watched() -> Iterator[None]:
     def stopping(honest: Callable[..., Any]) -> Callable[..., Any]:
         def send(self: Any, *data: Any) -> Any:
             current = threading.current_thread()
-            if isinstance(current, Standing):
+            if isinstance(current, PausedTask):
                 current.sends()
             return honest(self, *data)
 
@@ -72,10 +72,10 @@ def watched() -> Iterator[None]:
 
 
 @contextmanager
-def standing(work: Callable[[], object], at: int) -> Iterator[Standing]:
+def paused_task(work: Callable[[], object], at: int) -> Iterator[PausedTask]:
     """A task that has come to its request number `at`, and goes on at the end of the block at the latest."""
     with watched():
-        task = Standing(work, at)
+        task = PausedTask(work, at)
         task.start()
         task.until_it_stands()
         try:
