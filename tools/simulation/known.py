@@ -34,6 +34,9 @@ KNOWN: dict[str, str] = {
     r"^uncounted \| passed over .*group made anew .*once noAck": "a group is made anew while noAck is given up",
     r"^silent \| trimmed \| .*entries taken from us.*trimmed": "a shared group is set by hand, its stream trimmed",
     r"^silent \| trimmed \| .*checkpoint set back.*trimmed.* noAck$": "an older copy lacks how much its last batch had",
+    r"^(silent|uncounted) \| passed over \| after checkpoint set back\+server set back \|": (
+        "an older copy of the checkpoint, and a server from before the commit mark of an acknowledged batch"
+    ),
     r"^(silent|uncounted) \| passed over \| after .*checkpoint set back.*evicted committed.*others read": (
         "an older copy of the checkpoint of a shared group, and the commit mark is gone"
     ),
