@@ -241,15 +241,29 @@ make_venv() {
 
 # The tests start dozens of JVMs and hundreds of Python processes. The JVMs map Spark's classes from an archive that a first Spark
 # writes, compile little and collect garbage with one thread: options of the JVM. Nothing in PySpark's installation changes, and
-# without the archive tests only take longer.
+# without the archive tests only take longer. Queries of tests are short, too: cheap_queries.
 share_classes() {
   local archive quiet='-Xlog:disable -Xlog:all=error:stderr' # Java would print at each start why an archive does not fit
   import_compiled
-  archive=$VIRTUAL_ENV/cache/classes-$({ echo "$JAVA_HOME" && python -c 'import pyspark; print(pyspark.__file__, pyspark.__version__)'; } | cksum | cut -d' ' -f1).jsa
+  cheap_queries
+  archive=$VIRTUAL_ENV/cache/classes-$({ echo "$JAVA_HOME $SPARK_SUBMIT_OPTS" && python -c 'import pyspark; print(pyspark.__file__, pyspark.__version__)'; } | cksum | cut -d' ' -f1).jsa
   # Spark's scripts split these options at blanks.
   case $archive in *' '*) return 0 ;; esac
   [ -f "$archive" ] || step "writing Spark's classes to an archive for the tests" write_archive "$archive" "$quiet" || return 0
   export SPARK_SUBMIT_OPTS="${SPARK_SUBMIT_OPTS-} -XX:SharedArchiveFile=$archive $quiet -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+}
+
+# Settings that every JVM of the tests begins with (system properties), so that a query costs a third less processor time. What a
+# program or spark-submit sets itself comes first. Spark's own defaults are tested by `--cluster` and `--spark 4.0 --short`.
+# - Spark interprets its plans: compiling them costs more than a few rows give back.
+# - Checkpoint files are renamed by Java. By default Hadoop starts eight `readlink` for each of them.
+# - The processes that Hadoop starts for the rest (`chmod`) do not begin as a helper program (VFORK).
+cheap_queries() {
+  local streaming=org.apache.spark.sql.execution.streaming
+  case $(python -c 'import pyspark; print(pyspark.__version__)') in 4.0.*) ;; *) streaming=$streaming.checkpointing ;; esac
+  export SPARK_SUBMIT_OPTS="${SPARK_SUBMIT_OPTS-} -Dspark.sql.codegen.wholeStage=false -Dspark.sql.codegen.factoryMode=NO_CODEGEN"
+  SPARK_SUBMIT_OPTS+=" -Dspark.sql.streaming.checkpointFileManagerClass=$streaming.FileSystemBasedCheckpointFileManager"
+  SPARK_SUBMIT_OPTS+=" -Djdk.lang.Process.launchMechanism=VFORK"
 }
 
 # write_archive FILE OPTIONS: the JVM writes it as it ends, after Python; `cat` ends with the JVM.
