@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import PurePosixPath
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -36,8 +37,11 @@ _TURN = pytest.StashKey[int]()
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--by-turns",
-        action="store_true",
-        help="run each test of both servers on one of them, chosen by the test's name and the commit (or RSTREAM_SEED)",
+        action="append",
+        default=[],
+        metavar="PATH",
+        help="of this folder or file (from the root of the clone; can be given several times) run each test of both "
+        "servers on one of them, chosen by the test's name and the commit (or RSTREAM_SEED)",
     )
 
 
@@ -50,9 +54,11 @@ def turn_of(config: pytest.Config) -> int:
     return config.stash[_TURN]
 
 
-def by_turns(config: pytest.Config) -> bool:
-    """Whether a test of both servers runs on one of them."""
-    return bool(config.getoption("--by-turns")) and redis_server_path() is not None
+def by_turns(item: pytest.Item) -> bool:
+    """Whether this test runs on one of both servers."""
+    file = PurePosixPath(item.nodeid.partition("::")[0])
+    asked = any(file.is_relative_to(path) for path in item.config.getoption("--by-turns"))
+    return asked and redis_server_path() is not None
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
@@ -63,9 +69,7 @@ def pytest_report_header(config: pytest.Config) -> str | None:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """--by-turns, where this machine has both."""
-    if not by_turns(config):
-        return
-    has_turn = {item: _has_turn(item, config.stash[_TURN]) for item in items}
+    has_turn = {item: not by_turns(item) or _has_turn(item, config.stash[_TURN]) for item in items}
     config.hook.pytest_deselected(items=[item for item in items if not has_turn[item]])
     items[:] = [item for item in items if has_turn[item]]
 

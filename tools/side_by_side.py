@@ -35,9 +35,31 @@ SPARK = ["tests/spark", "tests/faults", "tests/jobs", "tests/sink", "tests/noteb
 FIRST = [*SPARK, "tests/source", "tests/engine"]
 # Folders that would take longer than all others: number of legs that share their files.
 PARTS = {"tests/spark": 3}
-# Tests of the integration with Spark, of which each costs a query or a Spark: they run on the engine or redis-server,
-# by turns. The other folders test the integration with servers, on both.
-BY_TURNS = ["tests/spark", "tests/faults", "tests/jobs", "tests/recipes", "tests/connect"]
+# Folders and files with tests of the integration with Spark, or of queries that start hundreds of times. Each costs
+# much, and runs on the engine or redis-server, by turns. The other folders test the integration with servers, on both.
+BY_TURNS = [
+    "tests/spark",
+    "tests/faults",
+    "tests/jobs",
+    "tests/recipes",
+    "tests/connect",
+    "tests/sink/test_in_spark.py",
+    "tests/source/recovery/test_restarts.py",
+]
+# Folders whose tests take seconds: one pytest runs all of them, and imports once what they share.
+TOGETHER = [
+    "tests/cluster",
+    "tests/doctor",
+    "tests/extras",
+    "tests/groups",
+    "tests/identity",
+    "tests/model",
+    "tests/options",
+    "tests/shards",
+    "tests/simulation",
+    "tests/upgrade",
+    "tests/wire",
+]
 # A Python with the packages for Spark Connect and the recipes, if scripts/test has set it up, and the folders for it.
 OF_CONNECT = Path(sys.prefix) / "connect" / "bin" / "python"
 IN_CONNECT = SPARK[-2:]
@@ -59,7 +81,10 @@ _FILE_NAME = str.maketrans(" /", "--")
 
 
 class Part(NamedTuple):
-    """Tests of one pytest: a folder, or some files of it. name: "tests/spark 1/2" for a part of a folder."""
+    """Tests of one pytest: a folder, some files of it, or some folders.
+
+    name: "tests/spark 1/2" for a part of a folder.
+    """
 
     name: str
     folder: str
@@ -141,14 +166,14 @@ def folders() -> list[str]:
 def parts() -> list[Part]:
     """Return every folder, or its parts, in the order of their start."""
     all_parts = list[Part]()
-    for folder in folders():
+    for folder in [folder for folder in folders() if folder not in TOGETHER]:
         files = sorted(str(path.relative_to(ROOT)) for path in ROOT.glob(f"{folder}/**/test_*.py"))
         count = PARTS.get(folder, 1)
         if count == 1:
             all_parts.append(Part(folder, folder, (folder,)))
         else:
             all_parts += [Part(f"{folder} {n + 1}/{count}", folder, tuple(files[n::count])) for n in range(count)]
-    return all_parts
+    return [*all_parts, Part(f"{len(TOGETHER)} folders", "tests", tuple(TOGETHER))]
 
 
 def short_parts() -> list[Part]:
@@ -225,8 +250,8 @@ def select_parts(words: list[str]) -> list[Part]:
         return short_parts()
     if "--spark" in words:
         return [part for part in parts() if part.folder in ON_ANOTHER_SPARK]
-    turns = () if "--both" in words else BY_TURNS
-    return [part._replace(options=("--by-turns",)) if part.folder in turns else part for part in parts()]
+    turns = [] if "--both" in words else BY_TURNS
+    return [part._replace(options=tuple(f"--by-turns={path}" for path in turns)) for part in parts()]
 
 
 def main() -> int:

@@ -19,6 +19,7 @@ from tools.side_by_side import (
     ON_ANOTHER_SPARK,
     PARTS,
     ROOT,
+    TOGETHER,
     Leg,
     Part,
     folders,
@@ -42,18 +43,22 @@ def test_the_parts_of_a_folder_are_the_folder() -> None:
         files = [path for share in shares for path in share]
         assert sorted(files) == sorted(str(path.relative_to(ROOT)) for path in ROOT.glob(f"{folder}/**/test_*.py"))
         assert (len(shares), len(set(files))) == (count, len(files))
-    assert [part.folder for part in parts() if part.folder not in PARTS] == [
-        one for one in folders() if one not in PARTS
-    ]
+    alone = [one for one in folders() if one not in PARTS and one not in TOGETHER]
+    assert [part.paths for part in parts() if part.folder not in PARTS] == [*[(one,) for one in alone], tuple(TOGETHER)]
+    assert set(TOGETHER) <= {*folders()} - {*ON_ANOTHER_SPARK, *PARTS}
 
 
 def test_what_runs_on_another_spark_is_there() -> None:
     assert {part.folder for part in select_parts(["--spark"])} == set(ON_ANOTHER_SPARK)
     assert select_parts(["--both"]) == parts()
     assert [part._replace(options=()) for part in select_parts([])] == parts()
-    assert {part.folder for part in select_parts([]) if part.options} == set(BY_TURNS)
     assert all((ROOT / path).exists() for part in short_parts() for path in part.paths)
     assert {part.folder for part in short_parts()} <= set(ON_ANOTHER_SPARK)
+
+
+def test_what_runs_by_turns_is_there() -> None:
+    assert {part.options for part in select_parts([])} == {tuple(f"--by-turns={path}" for path in BY_TURNS)}
+    assert all((ROOT / path).exists() for path in BY_TURNS)
 
 
 def test_two_turns_run_every_test_and_no_test_of_a_server_twice() -> None:
@@ -64,7 +69,7 @@ def test_two_turns_run_every_test_and_no_test_of_a_server_twice() -> None:
             "-q",
             "-p",
             "no:cacheprovider",
-            *(["--by-turns"] if turn else []),
+            *(["--by-turns=tests"] if turn else []),
             "tests/deadletter",
             "tests/faults/test_killed_driver.py",
         ]

@@ -15,7 +15,7 @@ import pytest
 from spark_streams.sink.send.write import append
 from tests.sink.spark_job import KILLED, ROWS
 from tests.sink.writing import frame, ledger_keys, numbers, options
-from tools.servers.server import Server
+from tools.servers.server import KINDS, Server, skip_without_redis
 
 pytestmark = pytest.mark.spark
 ROOT = Path(__file__).resolve().parents[2]
@@ -24,13 +24,19 @@ _PATIENCE = 240.0  # seconds for a Spark job
 
 
 @pytest.fixture(scope="module")
-def both_servers(engine_server: Server, redis_server: Server) -> list[Server]:
-    """The bundled engine and a real redis-server, emptied."""
-    servers = [engine_server, redis_server]
-    for server in servers:
+def servers(servers_of_kinds: dict[str, Server]) -> dict[str, Server]:
+    """Kind → emptied server; one Spark writes to all of them."""
+    for server in servers_of_kinds.values():
         with server.client() as client:
             client.flushall()
-    return servers
+    return servers_of_kinds
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    if request.param == "redis":
+        skip_without_redis()
+    return str(request.param)
 
 
 def job(folder: Path, *words: str) -> subprocess.Popen[bytes]:
@@ -62,29 +68,28 @@ def kill(process: subprocess.Popen[bytes]) -> None:
 
 
 @pytest.fixture(scope="module")
-def after_tasks(both_servers: list[Server], tmp_path_factory: pytest.TempPathFactory) -> list[Server]:
+def after_tasks(servers: dict[str, Server], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Server]:
     """One cluster of two executors for all of these faults."""
     folder = tmp_path_factory.mktemp("tasks")
-    finished(job(folder, "tasks", str(folder), *[server.url for server in both_servers]), folder)
-    assert len(list(folder.glob("*/*"))) == 10, "not every fault has happened, or a slow task had no twin"
-    return both_servers
+    finished(job(folder, "tasks", str(folder), *[server.url for server in servers.values()]), folder)
+    happened = len(list(folder.glob("*/*")))
+    assert happened == 5 * len(servers), "not every fault has happened, or a slow task had no twin"
+    return servers
 
 
-@pytest.mark.parametrize("kind", ["engine", "redis"])
 @pytest.mark.parametrize("fault", ["raise", "exit", "slow", "executor"])
-def test_what_a_second_attempt_writes_is_not_written_twice(after_tasks: list[Server], kind: str, fault: str) -> None:
+def test_a_second_attempt_of_a_task_writes_no_row_twice(after_tasks: dict[str, Server], kind: str, fault: str) -> None:
     """A failed task, a killed Python worker or executor, a speculative twin: behind a shuffle, every row once."""
-    server = next(server for server in after_tasks if server.kind == kind)
-    assert numbers(server, fault) == Counter(range(ROWS))
+    assert numbers(after_tasks[kind], fault) == Counter(range(ROWS))
 
 
 @pytest.fixture(scope="module")
-def after_kill(both_servers: list[Server], tmp_path_factory: pytest.TempPathFactory) -> list[Counter[int]]:
+def after_kill(servers: dict[str, Server], tmp_path_factory: pytest.TempPathFactory) -> list[Counter[int]]:
     """One Spark whose queries all stand still at their faults is killed, another one drains; what was there between."""
     folder = tmp_path_factory.mktemp("killed")
-    for server in both_servers:
+    for server in servers.values():
         append([frame(list(range(IN)))], options(server.url, stream="in"), None)
-    urls = [server.url for server in both_servers]
+    urls = [server.url for server in servers.values()]
     first = job(folder, "query", str(folder), "2", *urls)
     try:
         deadline = time.monotonic() + _PATIENCE
@@ -94,19 +99,18 @@ def after_kill(both_servers: list[Server], tmp_path_factory: pytest.TempPathFact
             time.sleep(0.05)
     finally:
         kill(first)
-    between = [numbers(server, fault) for server in both_servers for fault in KILLED]
+    between = [numbers(server, fault) for server in servers.values() for fault in KILLED]
     finished(job(folder, "query", str(folder), "3", *urls), folder)
     return between
 
 
-@pytest.mark.parametrize("kind", ["engine", "redis"])
 @pytest.mark.parametrize("fault", KILLED)
-def test_a_killed_driver_leaves_nothing_twice(
-    after_kill: list[Counter[int]], both_servers: list[Server], kind: str, fault: str
+def test_a_killed_driver_leaves_no_row_twice(
+    after_kill: list[Counter[int]], servers: dict[str, Server], kind: str, fault: str
 ) -> None:
     """SIGKILL when some chunks are written, and when all are but Spark's commit log knows nothing; the next run has
     another number of partitions behind its shuffle."""
     assert all(0 < len(some) < IN for some in after_kill)
-    server = next(server for server in both_servers if server.kind == kind)
+    server = servers[kind]
     assert numbers(server, fault) == Counter(range(IN))
     assert not [key for key in ledger_keys(server) if ":claims" in key or ":written" in key]

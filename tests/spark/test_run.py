@@ -92,7 +92,7 @@ class Program:
 @pytest.fixture
 def servers(request: pytest.FixtureRequest) -> list[Server]:
     """Empty servers, which one program takes one after the other: both, or one by turns."""
-    kinds = [kind_of_turn(request.node.nodeid, turn_of(request.config))] if by_turns(request.config) else KINDS
+    kinds = [kind_of_turn(request.node.nodeid, turn_of(request.config))] if by_turns(request.node) else KINDS
     servers: list[Server] = [request.getfixturevalue(f"{kind}_server") for kind in kinds]
     for server in servers:
         with server.client() as client:
