@@ -116,7 +116,7 @@ def by_chance(chance: random.Random, often: float, longest: int) -> Callable[[],
 @pytest.mark.parametrize("longest", [1, 20])
 @pytest.mark.parametrize("often", [0.03, 0.1, 0.2, 0.3, 0.5, 0.8])
 def test_no_good_entry_is_given_up_whatever_else_comes_and_goes(entries: int, longest: int, often: float) -> None:
-    for seed in seeds(15):
+    for seed in seeds(4):
         chance = random.Random(seed)
         query = Query(entries, set(), by_chance(chance, often, longest), chance.choice([1, 3]), entries + 200)
         query.run(10_000)
@@ -153,7 +153,7 @@ def test_while_nothing_is_committed_no_entry_is_condemned_and_little_is_held(ent
     if not strikes_all:
         query.poison = set(range(1 << 20))
         query.away = lambda: False
-    query.run(2_000)
+    query.run(800)  # what is held has its full size after 700
     assert query.letters == query.rows == []
     assert len(query.held) <= 256 + PIECES
 
