@@ -1,10 +1,10 @@
-"""The query and its surroundings without Spark: seeded random interleavings of everything that may happen to them.
+"""The query and its surroundings without Spark: seeded random interleavings of all events that may affect them.
 
-A *plan* is a list of *steps*, made from a seed (plan.py). The *world* carries them out (world.py): some are Spark's
-(spark.py), most are *powers* (hands_*.py): what producers, other consumers, operators and accidents do. Every step may
-carry a delay in *ticks*: a tick is a moment before or after bytes leave the product, or between two things that Spark
-does (ticks.py). The *model* knows of every entry whether it must reach the sink, and why it may not (model.py); the
-*verdict* holds the sink, the errors and the counted losses against it (verdict.py).
+A *plan* is a list of *steps* that a seed generates (plan.py). The *world* executes them (world.py): some are Spark's
+(spark.py), most are *powers* (powers_*.py), the actions of producers, other consumers, operators and accidents. A step
+may have a delay in *ticks*: a tick is a moment before or after the library sends bytes, or between two actions of Spark
+(ticks.py). The *model* knows for every entry whether it must reach the sink, and why it may be missing (model.py). The
+*verdict* compares the sink, the errors and the counted losses with the model (verdict.py).
 
     python -m tools.simulation --runs 20000 --server redis --seed 1
     RSTREAM_SEED=17 python -m pytest tests/simulation -s

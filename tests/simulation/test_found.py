@@ -21,8 +21,8 @@ from tools.simulation.step import Step
 pytestmark = pytest.mark.chaos
 
 LENIENT = {"failOnDataLoss": "false"}
-FIVE_MORE = Step("add", much=0.6)
-BOB_READS_TWO = Step("read", much=0.2)
+FIVE_MORE = Step("add", amount=0.6)
+BOB_READS_TWO = Step("read", amount=0.2)
 
 
 @pytest.fixture
@@ -165,11 +165,11 @@ def test_an_older_checkpoint_that_lacks_only_claimed_entries_is_documented(serve
         BOB_READS_TWO,
         "trigger",
         "trigger",
-        Step("give", much=0.9),
+        Step("give", amount=0.9),
         "trigger",
         "trigger",
     ]
-    assert not fails(server, client, *steps, Step("rollback", much=0.01, how=0.9), sink="recorder")
+    assert not fails(server, client, *steps, Step("rollback", amount=0.01, how=0.9), sink="recorder")
 
 
 def test_rows_that_a_kept_batch_does_not_have_are_documented(server: Server, client: redis.Redis) -> None:
@@ -180,14 +180,14 @@ def test_rows_that_a_kept_batch_does_not_have_are_documented(server: Server, cli
         FIVE_MORE,
         "trigger",
         "trigger",
-        Step("rollback", much=0.01, how=0.9),
+        Step("rollback", amount=0.01, how=0.9),
         FIVE_MORE,
     ]
-    steps += [Step("kill", 60), "trigger", Step("trim", much=0.85), "trigger"]
+    steps += [Step("kill", 60), "trigger", Step("trim", amount=0.85), "trigger"]
     assert not fails(server, client, *steps, sink="once", **LENIENT)
 
 
 def test_entries_handed_over_while_a_batch_is_taken_are_within_it(server: Server, client: redis.Redis) -> None:
     """At-most-once: the range of the batch is acknowledged before it is read, and they are below its end."""
-    steps: list[str | Step] = ["trigger", FIVE_MORE, BOB_READS_TWO, Step("give", 3, much=0.9), "trigger", "trigger"]
+    steps: list[str | Step] = ["trigger", FIVE_MORE, BOB_READS_TWO, Step("give", 3, amount=0.9), "trigger", "trigger"]
     assert not fails(server, client, *steps, sink="recorder", delivery="at-most-once")

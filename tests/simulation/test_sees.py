@@ -45,7 +45,7 @@ def plan(*steps: Step | str, sink: str = "recorder", **options: str) -> Plan:
 
 def more(count: int) -> Step:
     """So many entries."""
-    return Step("add", much=(count - 0.5) / 8)
+    return Step("add", amount=(count - 0.5) / 8)
 
 
 def killed_anywhere(sink: str = "recorder", **options: str) -> list[Plan]:
@@ -54,7 +54,7 @@ def killed_anywhere(sink: str = "recorder", **options: str) -> list[Plan]:
 
 
 ANYTHING = [plan("trigger", more(3), "trigger")]
-TRIMMED = [plan("trigger", more(3), Step("trim", much=0.8), "trigger", **given) for given in ({}, LENIENT)]
+TRIMMED = [plan("trigger", more(3), Step("trim", amount=0.8), "trigger", **given) for given in ({}, LENIENT)]
 MADE_ANEW = [plan("trigger", more(3), Step("remake", how=0.0), "trigger")]
 
 

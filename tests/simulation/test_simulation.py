@@ -8,7 +8,7 @@ import pytest
 
 from tests.seeds import TIMES
 from tools.servers.server import Server
-from tools.simulation import known
+from tools.simulation import documented
 from tools.simulation.patched import product
 from tools.simulation.plan import make
 from tools.simulation.run import run
@@ -25,7 +25,7 @@ def test_nothing_is_lost_doubled_or_passed_over_in_silence(server: Server, block
     """The same seeds each time, or those from RSTREAM_SEED on."""
     for tally in soak(server, range(FIRST + block * RUNS, FIRST + (block + 1) * RUNS)):
         for kind, (seed, *_) in tally.seeds.items():
-            if known.why(kind) is None:
+            if documented.reason_of(kind) is None:
                 pytest.fail(f"seed {seed}\n{_story(server, seed)}", pytrace=False)
 
 
@@ -35,5 +35,5 @@ def _story(server: Server, seed: int) -> str:
     with product(), server.client(decode_responses=True) as client:
         plan = shrunk(server, client, make(seed))
         outcome = run(server, client, plan, lines.append)
-    failures = [f"{one.kind}\n    {one.told}" for one in outcome.failures]
+    failures = [f"{one.kind}\n    {one.details}" for one in outcome.failures]
     return "\n".join([*lines, "", str(plan), "", *failures])

@@ -1,7 +1,7 @@
 """python -m tools.simulation --runs 20000 --server redis --jobs 1 --seed 1
 
-Progress on standard error; at the end the failures by kind, with seeds. `--shrink` prints the shortest plan of each
-kind; `--story SEED` tells one run step by step.
+Prints the progress on standard error, and at the end the failures by kind, with seeds. `--shrink` prints the shortest
+plan of each kind; `--story SEED` prints one run step by step.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from tools.simulation.run import run
 from tools.simulation.soak import Tally, in_parallel, serving, shrunk
 
 
-def story(kind: str, seed: int, whole: bool) -> int:
-    """One run, told as it goes; the shortest one that fails alike unless it is to be the `whole` one."""
+def story(kind: str, seed: int, complete: bool) -> int:
+    """Print one run step by step. Unless `complete`, its plan is shrunk as far as it fails alike."""
     with serving(kind) as server, product(), server.client(decode_responses=True) as client:
         plan = make(seed)
-        if not whole:
+        if not complete:
             plan = shrunk(server, client, plan)
         outcome = run(server, client, plan, print)
         print(plan)
         for failure in outcome.failures:
-            print(f"{failure.kind}\n    {failure.told}")
+            print(f"{failure.kind}\n    {failure.details}")
         return bool(outcome.failures)
 
 
@@ -34,30 +34,34 @@ def main() -> int:
     parser.add_argument("--server", choices=["redis", "engine"], default="redis")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="end after so many")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="maximum of seconds")
     parser.add_argument(
-        "--shrink", type=int, default=0, metavar="N", help="print the shortest plans of N unknown kinds"
+        "--shrink", type=int, default=0, metavar="N", help="print the shortest plans of N undocumented kinds"
     )
-    parser.add_argument("--story", type=int, metavar="SEED", help="tell one run, made as short as it fails alike")
-    parser.add_argument("--whole", action="store_true", help="with --story: as it is")
-    given = parser.parse_args()
-    if given.story is not None:
-        return story(given.server, given.story, given.whole)
+    parser.add_argument("--story", type=int, metavar="SEED", help="print one run, shrunk as far as it fails alike")
+    parser.add_argument("--whole", action="store_true", help="with --story: do not shrink")
+    arguments = parser.parse_args()
+    if arguments.story is not None:
+        return story(arguments.server, arguments.story, arguments.whole)
     tally = Tally()
-    for done, tally in in_parallel(given.server, given.runs, given.jobs, given.seed, given.seconds):
+    for done, tally in in_parallel(arguments.server, arguments.runs, arguments.jobs, arguments.seed, arguments.seconds):
         if not done:
             print(
-                str(tally).partition("\n")[0] + f", {len(tally.unknown())} unknown kinds", file=sys.stderr, flush=True
+                str(tally).partition("\n")[0] + f", {len(tally.unknown())} undocumented kinds",
+                file=sys.stderr,
+                flush=True,
             )
     print(tally)
     unknown = tally.unknown()
-    if given.shrink and unknown:
-        with serving(given.server) as server, product(), server.client(decode_responses=True) as client:
-            for kind, seeds in sorted(unknown.items(), key=lambda one: -len(one[1]))[: given.shrink]:
+    if arguments.shrink and unknown:
+        with serving(arguments.server) as server, product(), server.client(decode_responses=True) as client:
+            for kind, seeds in sorted(unknown.items(), key=lambda kind_and_seeds: -len(kind_and_seeds[1]))[
+                : arguments.shrink
+            ]:
                 plan = shrunk(server, client, make(min(seeds)))
-                print(f"\n{kind}\n    {tally.told[kind]}\n{plan}")
+                print(f"\n{kind}\n    {tally.details[kind]}\n{plan}")
                 for failure in run(server, client, plan).failures[:1]:
-                    print(f"    {failure.kind}\n    {failure.told}")
+                    print(f"    {failure.kind}\n    {failure.details}")
     return bool(unknown)
 
 

@@ -1,4 +1,4 @@
-"""Work that is done a few ticks at a time, while everybody else stands still: twins, zombies, the driver's thread."""
+"""Work that runs a few ticks at a time, while all other threads wait: twins, zombies, the driver's thread."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 
 from tools.simulation.ticks import Killed
 
-_here = threading.local()
+_current = threading.local()
 
 
 class Actor:
-    """Has a thread, but never runs beside anybody: who resumes it waits until it pauses or ends. So a run is the same
-    each time.
+    """A thread that never runs concurrently: the caller of `resume` waits until it pauses or ends.
 
-    work: what it does; counts: whether its ticks are the world's, too (the product's own thread), or only pauses of it.
+    So a run is the same each time. counts: whether its ticks are the world's, too (a thread of the library), or only
+    its own pauses.
     """
 
     def __init__(self, work: Callable[[], Any], counts: bool = False) -> None:
@@ -23,7 +23,7 @@ class Actor:
         self.counts = counts
         self._go, self._back = threading.Semaphore(0), threading.Semaphore(0)
         self._thread: threading.Thread | None = None
-        self._left: int | None = None
+        self._remaining: int | None = None
         self._condemned = False
         self.done = False
         self.result: Any = None
@@ -31,14 +31,14 @@ class Actor:
 
     @staticmethod
     def current() -> Actor | None:
-        """The one whose thread this is; None in the main thread."""
-        return getattr(_here, "actor", None)
+        """Return the actor of this thread; None in the main thread."""
+        return getattr(_current, "actor", None)
 
     def resume(self, ticks: int | None = None) -> None:
-        """Let it work for so many ticks, or to its end; what it raises there is in `error`."""
+        """Let the actor work for this number of ticks, or to its end. `error` holds the error that it raises."""
         if self.done:
             return
-        self._left = ticks
+        self._remaining = ticks
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, daemon=True)
             self._thread.start()
@@ -49,18 +49,18 @@ class Actor:
             self._thread.join()
 
     def end(self) -> None:
-        """Its process is gone: where it stands, Killed is raised."""
+        """Kill the process of the actor: raise Killed at its current position."""
         if not self.done and self._thread is not None:
             self._condemned = True
             self.resume()
         self.done = True
 
     def tick(self) -> None:
-        """Called in its own thread: pause where it was to work only so far."""
-        if self._condemned or self._left is None:
+        """Pause if the ticks of `resume` are over. Called in the actor's thread."""
+        if self._condemned or self._remaining is None:
             return
-        if self._left > 0:
-            self._left -= 1
+        if self._remaining > 0:
+            self._remaining -= 1
             return
         self._back.release()
         self._go.acquire()
@@ -68,10 +68,10 @@ class Actor:
             raise Killed
 
     def _run(self) -> None:
-        _here.actor = self
+        _current.actor = self
         try:
             self.result = self._work()
-        except BaseException as error:  # noqa: BLE001 - whoever resumed it looks at it
+        except BaseException as error:  # noqa: BLE001 - the caller of resume reads it
             self.error = error
         self.done = True
         self._back.release()

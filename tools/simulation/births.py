@@ -1,4 +1,4 @@
-"""When the query's group first comes to a stream: what was there before that is not the query's to read."""
+"""The first appearance of the query's group on each stream: the query need not read the entries before it."""
 
 from __future__ import annotations
 
@@ -6,23 +6,25 @@ from tools.simulation.world import World
 
 
 class Births:
-    """begun: the query, under this checkpoint, has a group somewhere: streams that come now are read from their first
-    entry where it reads by a pattern."""
+    """First appearance of the query's group on each stream, under this checkpoint.
+
+    When a group exists on any stream, a query with a pattern reads new streams from their first entry.
+    """
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._begun = False
-        self.passed: set[int] = set()  # numbers of entries that a late group may have begun behind
-        self._first: set[str] = set()  # streams that were there when the query was told where it starts
-        self._at_id: set[str] = set()  # streams that are read from an id on, which may lie ahead of them
+        self.passed: set[int] = set()  # numbers of entries before which a late group may have started
+        self._first: set[str] = set()  # streams that existed when the query received its start offset
+        self._at_id: set[str] = set()  # streams that are read from an ID on, which may lie ahead of them
 
-    def look(self, begun: bool = False) -> None:
-        """Look for new groups. begun: the query has been told where it starts."""
+    def update(self, begun: bool = False) -> None:
+        """Search for new groups. begun: the query has received its start offset."""
         model, options = self._world.model, self._world.query.options
         late = self._begun and "streamsPattern" in options
         start = options["startingOffsets"]
         for name in self._at_id if start not in ("earliest", "latest") else ():
-            model.excuse([one for one in model.of(name) if one.key <= _key(start)], "before the start")
+            model.excuse([entry for entry in model.entries_of(name) if entry.key <= _key(start)], "before the start")
         for name in self._world.names():
             if name in model.streams and model.streams[name].born:
                 continue
@@ -30,48 +32,59 @@ class Births:
             if seen.position is None:
                 continue
             model.stream(name).born = self._begun = True
-            before = [one for one in model.of(name) if one.key <= _key(seen.position)]
+            before = [entry for entry in model.entries_of(name) if entry.key <= _key(seen.position)]
             if not late or name in self._first:
                 model.excuse(before, "before the start")
                 self._at_id.add(name)
             elif options["startingOffsets"] == "latest":
-                self.passed |= {one.n for one in before}
+                self.passed |= {entry.n for entry in before}
         if begun and not self._begun:
             self._first = {name for name in self._world.names() if self._world.see(name).ids}
         self._begun |= begun
 
-    def changed(self, name: str, by_hand: bool = False) -> None:
-        """Something has happened to the group of a stream. Before there is a checkpoint the group alone knows where the
-        query begins: a new one begins as the options say. And so where the query has been told to read it no more."""
+    def changed(self, name: str, by_operator: bool = False) -> None:
+        """Record that the group of a stream has changed.
+
+        Without a checkpoint only the group stores the start of the query: a new group starts as the options say. The
+        same applies to a stream that is no longer in the query's list.
+        """
         if name not in self._world.query.reads():
             self._world.model.stream(name).born = self._world.see(name).position is not None
-            self._world.model.excuse(self._world.model.of(name), "its group changed while it was not read")
-            for one in self._world.model.of(name):
-                one.again.add("its group changed while it was not read")
+            self._world.model.excuse(self._world.model.entries_of(name), "its group changed while it was not read")
+            for entry in self._world.model.entries_of(name):
+                entry.repeat_reasons.add("its group changed while it was not read")
         elif not self._world.query.offsets:
             self._world.model.stream(name).born = False
-            self._world.model.stream(name).moved_at_first |= by_hand
-            for one in self._world.model.of(name):
-                one.again.add("the group changed before there was a checkpoint")
-            self._begun = any(one.born for one in self._world.model.streams.values())
-            self.look()
-        if by_hand and not any(name in offset["streams"] for offset in self._world.query.offsets):
+            self._world.model.stream(name).moved_at_first |= by_operator
+            for entry in self._world.model.entries_of(name):
+                entry.repeat_reasons.add("the group changed before there was a checkpoint")
+            self._begun = any(stream.born for stream in self._world.model.streams.values())
+            self.update()
+        if by_operator and not any(name in offset["streams"] for offset in self._world.query.offsets):
             position = self._world.see(name).position
-            some = [one for one in self._world.model.of(name) if position is not None and one.key <= _key(position)]
-            self._world.model.excuse(some, "its group was moved before a checkpoint named the stream")
+            moved = [
+                entry
+                for entry in self._world.model.entries_of(name)
+                if position is not None and entry.key <= _key(position)
+            ]
+            self._world.model.excuse(moved, "its group was moved before a checkpoint named the stream")
 
     def dropped(self, name: str) -> None:
-        """The checkpoint names the stream no more, and the query does not read it: it would begin on it anew, as the
-        options say if it has no group."""
+        """Record that the checkpoint no longer names a stream that the query does not read.
+
+        The query would start on it again, as the options say if it has no group.
+        """
         model = self._world.model
         model.forget([name])
         model.stream(name).born = self._world.see(name).position is not None
-        for one in [] if model.stream(name).born else model.of(name):
-            one.again.add("its group was gone when the checkpoint dropped it")
+        for entry in [] if model.stream(name).born else model.entries_of(name):
+            entry.repeat_reasons.add("its group was missing when the checkpoint dropped it")
 
-    def anew(self) -> None:
-        """A new checkpoint: groups that are there stay as they are, the others are made as options say. What a group
-        that was moved has read is not known from then on (a row under Limits)."""
+    def restart(self) -> None:
+        """Start a new checkpoint: existing groups stay, missing groups are created as the options say.
+
+        From then on it is unknown what a moved group has read (a row under Limits).
+        """
         self._begun = False
         for name in self._world.names():
             if name in self._world.model.streams:

@@ -2,9 +2,9 @@
 
     python -m tools.simulation.core --states 5000000 --seed 1
 
-Hands do to a small world what producers, operators, other consumers and failing servers do. The world keeps count of
-each entry: whether the query has committed it, and whether others were given it. So it knows what must come of each
-state: every entry that is there and was not committed is delivered, or a finding says so; none is delivered twice.
+Actions change a small world as producers, operators, other consumers and failing servers do. For each entry the world
+knows whether the query has committed it, and whether it was delivered to others. So it knows the correct result of each
+state: every existing entry that was not committed is delivered, or a finding reports it; none is delivered twice.
 """
 
 from __future__ import annotations
@@ -32,23 +32,26 @@ from spark_streams.source.offset import Count, Offset, Share
 from spark_streams.wire.replies.xinfo import StreamState
 
 MEMBER = Membership(("s",), "g", "spark")
-FIRST = 1_000_000  # ids of a stream that is made anew are lower, or go on
-Entry = tuple[int, int]  # which stream of this name, and the entry's id
+FIRST = 1_000_000  # IDs of a stream that is created again are lower, or continue
+Entry = tuple[int, int]  # number of the stream among those of this name, and the entry's ID
 
 
-def at(number: int) -> StreamId:
-    """The id of this number; 0: before the first entry."""
+def id_of(number: int) -> StreamId:
+    """Return the ID of this number; 0: before the first entry."""
     return MIN_ID if number == 0 else StreamId(number, 0)
 
 
 @dataclass
 class Group:
-    """read: entries-read; None: the server does not know. pending, theirs: entries that we, and others, were given and
-    have not acknowledged."""
+    """State of the group.
+
+    read: entries-read; None: unknown to the server. has_consumer: our consumer exists. pending, theirs: entries that
+    are pending for us, and for others. others: other consumers exist.
+    """
 
     position: int
     read: int | None
-    known: bool = False
+    has_consumer: bool = False
     pending: set[Entry] = field(default_factory=set)
     theirs: set[Entry] = field(default_factory=set)
     others: bool = False
@@ -56,14 +59,17 @@ class Group:
 
 @dataclass
 class Server:
-    """life: goes up when the stream is made anew. removed: entries that were trimmed or deleted. deleted: ids of the
-    latter. mark: the commit mark."""
+    """State of the server.
+
+    life: number of the stream among those of its name. removed: trimmed and deleted entries. deleted: IDs of deleted
+    entries. mark: the commit mark.
+    """
 
     life: int = 1
     exists: bool = True
     last: int = FIRST
     added: int = 0
-    there: list[int] = field(default_factory=list)
+    entries: list[int] = field(default_factory=list)
     removed: set[Entry] = field(default_factory=set)
     deleted: set[int] = field(default_factory=set)
     group: Group | None = None
@@ -72,7 +78,7 @@ class Server:
 
 @dataclass
 class Checkpoint:
-    """done: what its batches have committed."""
+    """State of the checkpoint. done: entries that its batches have committed."""
 
     logged: int
     begun: bool = False
@@ -81,87 +87,90 @@ class Checkpoint:
 
 
 class World:
-    """One query of one stream. given: entries that other consumers were given at any time. ever_removed: a server that
-    comes back may have them again. hands: what has happened."""
+    """One query of one stream.
+
+    delivered_to_others: entries that other consumers received at any time. ever_removed: removed entries, which a
+    restored server may have again. actions: names of the actions so far.
+    """
 
     def __init__(self, chance: random.Random, bookmark: bool) -> None:
         self.chance = chance
         self.bookmark = bookmark
         self.server = Server()
         self.checkpoint = Checkpoint(0)
-        self.given: set[Entry] = set()
+        self.delivered_to_others: set[Entry] = set()
         self.ever_removed: set[Entry] = set()
-        self.hands: list[str] = []
+        self.actions: list[str] = []
         self.lives = 1
         self.newest = FIRST
-        self.server.group = Group(0, 0, known=True)
+        self.server.group = Group(0, 0, has_consumer=True)
         self.add()
         self.commit()
         self.saved = deepcopy(self.server), deepcopy(self.checkpoint)
 
-    # -- what happens every day ----------------------------------------------------------------------------------
+    # -- daily actions -------------------------------------------------------------------------------------------
 
     def add(self) -> None:
-        """A producer."""
+        """A producer adds entries."""
         server = self.server
         if not server.exists:
             self._make_stream()
         server = self.server
         for _ in range(self.chance.randint(1, 4)):
-            if server.last >= FIRST:  # made of the time: a server that comes back does not set it back
+            if server.last >= FIRST:  # derived from the time, which a restored server does not set back
                 server.last = self.newest = max(self.newest, server.last)
             server.last += 1
             server.added += 1
-            server.there.append(server.last)
+            server.entries.append(server.last)
             self.newest = max(self.newest, server.last)
 
     def reserve(self) -> None:
-        """The query is given entries, and dies before its offset is logged."""
+        """The query reserves entries, and dies before its offset is logged."""
         server, group = self.server, self.server.group
-        if group is None or not group.known or self.bookmark or self.is_above():
+        if group is None or not group.has_consumer or self.bookmark or self.is_above():
             return
-        new = [one for one in server.there if one > group.position][: self.chance.randint(1, 4)]
+        new = [number for number in server.entries if number > group.position][: self.chance.randint(1, 4)]
         if new:
-            group.pending |= {(server.life, one) for one in new}
+            group.pending |= {(server.life, number) for number in new}
             self._advance(group, new[-1])
 
     def commit(self) -> None:
-        """A batch of what is pending and new, through to the commit log. Only if nothing is wrong."""
+        """Run a batch of pending and new entries through to the commit log. Only if nothing is wrong."""
         server, group = self.server, self.server.group
-        if group is None or not group.known or self.is_above():
+        if group is None or not group.has_consumer or self.is_above():
             return
         self.reserve()
         if self.bookmark:
-            new = [one for one in server.there if one > self.checkpoint.logged][: self.chance.randint(1, 4)]
-            batch = {(server.life, one) for one in new}
+            new = [number for number in server.entries if number > self.checkpoint.logged][: self.chance.randint(1, 4)]
+            batch = {(server.life, number) for number in new}
             position = max(new, default=group.position)
             group.read = len(self._up_to(position))
         else:
             batch, position = group.pending, group.position
         group.pending, group.position = set(), position
         server.mark = position
-        one = self.checkpoint
+        checkpoint = self.checkpoint
         read = len(self._up_to(position))
         missed = 0 if group.read is None else read - group.read
         count = Count(read, server.added, missed, shared=group.others)
-        self.checkpoint = Checkpoint(position, True, count, one.done | batch)
+        self.checkpoint = Checkpoint(position, True, count, checkpoint.done | batch)
 
     def is_above(self) -> bool:
-        """Whether the group and the checkpoint do not go together: a query would not go on without a diagnosis."""
-        return any(one in _ODD for one in self.hands)
+        """Whether group and checkpoint do not match: a query would not continue without a diagnosis."""
+        return any(action in _ODD for action in self.actions)
 
     def _advance(self, group: Group, to: int) -> None:
-        """As Redis 7.0 counts: what was trimmed is not read, and a deleted entry ahead makes it forget."""
-        if any(one > group.position for one in self.server.deleted):
+        """Move the group and count as Redis 7.0: trimmed entries do not count, a deleted one ahead resets the count."""
+        if any(number > group.position for number in self.server.deleted):
             group.read = None
         if group.read is not None:
-            group.read += sum(group.position < one <= to for one in self.server.there)
+            group.read += sum(group.position < number <= to for number in self.server.entries)
         group.position = to
 
     def _up_to(self, position: int) -> list[int]:
-        """The ids that the stream has ever had up to a position."""
-        gone = [one for life, one in self.server.removed if life == self.server.life]
-        return [one for one in [*gone, *self.server.there] if one <= position]
+        """Return all IDs that the stream ever had up to a position."""
+        removed = [number for life, number in self.server.removed if life == self.server.life]
+        return [number for number in [*removed, *self.server.entries] if number <= position]
 
     def _make_stream(self) -> None:
         server = self.server
@@ -169,34 +178,34 @@ class World:
         last = self.chance.choice([FIRST - 1000 * self.lives, server.last])
         self.server = Server(life=self.lives, last=last, mark=server.mark)
 
-    # -- others, operators, accidents ----------------------------------------------------------------------------
+    # -- actions of others, operators and accidents --------------------------------------------------------------
 
     def trim(self) -> None:
-        """The oldest entries leave the stream."""
-        self._remove(self.server.there[: self.chance.randint(1, 5)])
+        """Trim the oldest entries."""
+        self._remove(self.server.entries[: self.chance.randint(1, 5)])
 
     def delete(self) -> None:
-        """One entry is deleted."""
-        if self.server.there:
-            one = self.chance.choice(self.server.there)
-            self.server.deleted.add(one)
-            self._remove([one])
+        """Delete one entry."""
+        if self.server.entries:
+            number = self.chance.choice(self.server.entries)
+            self.server.deleted.add(number)
+            self._remove([number])
 
-    def _remove(self, some: list[int]) -> None:
-        self.ever_removed |= {(self.server.life, one) for one in some}
-        self.server.removed |= {(self.server.life, one) for one in some}
-        self.server.there = [one for one in self.server.there if one not in some]
+    def _remove(self, numbers: list[int]) -> None:
+        self.ever_removed |= {(self.server.life, number) for number in numbers}
+        self.server.removed |= {(self.server.life, number) for number in numbers}
+        self.server.entries = [number for number in self.server.entries if number not in numbers]
 
     def save(self) -> None:
-        """A backup of the server, and a copy of the checkpoint."""
+        """Save a backup of the server, and a copy of the checkpoint."""
         self.saved = deepcopy(self.server), deepcopy(self.checkpoint)
 
     def restore_server(self) -> None:
-        """The server comes back from an older state."""
+        """Restore the server from an older state."""
         self.server = deepcopy(self.saved[0])
 
     def restore_checkpoint(self) -> None:
-        """An older copy of the checkpoint is used."""
+        """Use an older copy of the checkpoint."""
         self.checkpoint = deepcopy(self.saved[1])
 
     def drop_stream(self) -> None:
@@ -205,7 +214,7 @@ class World:
         self.server.exists = False
 
     def replace_stream(self) -> None:
-        """DEL, and a producer goes on."""
+        """DEL, after which a producer continues."""
         self._make_stream()
         self.add()
 
@@ -214,7 +223,7 @@ class World:
         self.server.group = None
 
     def create_group(self) -> None:
-        """XGROUP CREATE at an id, without ENTRIESREAD."""
+        """XGROUP CREATE at an ID, without ENTRIESREAD."""
         if self.server.group is None and self.server.exists:
             self.server.group = Group(self._anywhere(), None)
 
@@ -226,76 +235,80 @@ class World:
     def delete_consumer(self) -> None:
         """XGROUP DELCONSUMER."""
         if self.server.group is not None:
-            self.server.group.known, self.server.group.pending = False, set()
+            self.server.group.has_consumer, self.server.group.pending = False, set()
 
     def lose_mark(self) -> None:
-        """The commit mark is deleted."""
+        """Delete the commit mark."""
         self.server.mark = None
 
     def others_read(self) -> None:
-        """Another consumer is given entries of the group."""
+        """Deliver entries to another consumer of the group."""
         group = self.server.group
-        new = [] if group is None else [one for one in self.server.there if one > group.position]
+        new = [] if group is None else [number for number in self.server.entries if number > group.position]
         if group is None or not new:
             return
         new = new[: self.chance.randint(1, 3)]
-        group.theirs |= {(self.server.life, one) for one in new}
-        self.given |= {(self.server.life, one) for one in new}
+        group.theirs |= {(self.server.life, number) for number in new}
+        self.delivered_to_others |= {(self.server.life, number) for number in new}
         group.others = True
         self._advance(group, new[-1])
 
     def others_leave(self) -> None:
-        """They have acknowledged all, and are deleted."""
+        """Acknowledge all entries of the other consumers, and delete them."""
         if self.server.group is not None:
             self.server.group.others, self.server.group.theirs = False, set()
 
     def _anywhere(self) -> int:
-        return self.chance.choice([0, self.checkpoint.logged, *self.server.there, self.server.last])
+        return self.chance.choice([0, self.checkpoint.logged, *self.server.entries, self.server.last])
 
-    # -- what the driver sees ------------------------------------------------------------------------------------
+    # -- what the driver reads -----------------------------------------------------------------------------------
 
     def snapshot(self) -> Snapshot:
-        """As `fetch_state` and `Marks` give it."""
+        """Return the state as `fetch_state` and `Marks` read it."""
         server, group = self.server, self.server.group
-        first = at(server.there[0]) if server.there else None
-        head = StreamState(at(server.last), len(server.there), server.added, first, server.exists)
+        first = id_of(server.entries[0]) if server.entries else None
+        head = StreamState(id_of(server.last), len(server.entries), server.added, first, server.exists)
         if not server.exists:
             head = StreamState(MIN_ID, 0, 0, None, exists=False)
-        marks = {} if server.mark is None else {"s": Mark(at(server.mark), no_ack=self.bookmark)}
+        marks = {} if server.mark is None else {"s": Mark(id_of(server.mark), no_ack=self.bookmark)}
         return Snapshot({"s": head}, {"s": None if group is None else self._state(group)}, marks)
 
     def _state(self, group: Group) -> GroupState:
         others = (OtherConsumer("bob", len(group.theirs)),) if group.others else ()
         return GroupState(
-            at(group.position),
+            id_of(group.position),
             group.read,
             None,
             len(group.pending),
-            group.known,
+            group.has_consumer,
             others,
             counted=group.read is not None,
         )
 
     def offset(self) -> Offset:
-        """The checkpoint as Spark has it."""
-        one = self.checkpoint
-        if not one.begun:
+        """Return the checkpoint's offset."""
+        checkpoint = self.checkpoint
+        if not checkpoint.begun:
             return Offset("g", "spark", {"s": MIN_ID})
-        counts = {} if one.count is None else {"s": one.count}
-        return Offset("g", "spark", {"s": at(one.logged)}, {"s": Share(1, True, MIN_ID)}, token="t", counts=counts)
+        counts = {} if checkpoint.count is None else {"s": checkpoint.count}
+        return Offset(
+            "g", "spark", {"s": id_of(checkpoint.logged)}, {"s": Share(1, True, MIN_ID)}, token="t", counts=counts
+        )
 
     def answer(self, question: Question, evidence: Evidence) -> Evidence:
-        """Add the server's answer to what was answered before. The server can count what is there."""
+        """Add the server's answer to the earlier evidence. The server can count existing entries."""
         group = self.server.group
         if question.ask is Ask.PENDING:
-            some = set() if group is None else group.pending | group.theirs
-            return evidence._replace(pending=len(some), last_pending=at(max((one for _, one in some), default=0)))
-        above = sum(at(one) > question.position for one in self.server.there)
-        has = any(at(one) == question.position for one in self.server.there)
+            pending = set() if group is None else group.pending | group.theirs
+            return evidence._replace(
+                pending=len(pending), last_pending=id_of(max((number for _, number in pending), default=0))
+            )
+        above = sum(id_of(number) > question.position for number in self.server.entries)
+        has = any(id_of(number) == question.position for number in self.server.entries)
         return evidence._replace(has_entry=has, up_to=self.server.added - above)
 
 
-# After these, a query does not simply go on.
+# After these actions, a query does not continue without a diagnosis.
 _ODD = {
     *("restore_server", "restore_checkpoint", "drop_stream", "replace_stream", "destroy_group", "create_group"),
     *("seek", "delete_consumer", "others_read"),
@@ -306,35 +319,35 @@ _RARE = (*sorted(_ODD), "lose_mark")
 
 
 def world_of(seed: int) -> World:
-    """The world of a seed, after some hands."""
+    """Return the world of a seed, after some actions."""
     chance = random.Random(seed)
     world = World(chance, bookmark=chance.random() < 0.25)
     for _ in range(chance.randint(1, 9)):
-        hand = chance.choice(_DAILY if chance.random() < 0.6 else _RARE)
-        if hand == "others_read" and world.bookmark:
+        action = chance.choice(_DAILY if chance.random() < 0.6 else _RARE)
+        if action == "others_read" and world.bookmark:
             continue
-        world.hands.append(hand)
-        getattr(world, hand)()
+        world.actions.append(action)
+        getattr(world, action)()
     return world
 
 
 @dataclass
 class Outcome:
-    """delivers: what the query is given from now on. stops: the error's finding."""
+    """Outcome of a diagnosis. delivers: entries that the query will receive. stops: finding of the error."""
 
     findings: list[Finding]
     stops: Finding | None
     delivers: set[Entry]
-    told: bool
+    reported: bool
     begin: Offset
 
 
 def outcome_of(world: World, lenient: bool) -> Outcome:
-    """What the core makes of a world."""
+    """Run the diagnosis on a world, and apply its repair."""
     snapshot, begin = world.snapshot(), world.offset()
     count = world.checkpoint.count
     run = Run(MEMBER, {} if count is None else {"s": count}, bookmarks={} if world.bookmark else None)
-    findings = list(_asked(world, diagnose, snapshot, begin, run))
+    findings = list(_findings(world, diagnose, snapshot, begin, run))
     stops = _stops(findings, lenient)
     if stops is not None:
         return Outcome(findings, stops, set(), True, begin)
@@ -350,20 +363,20 @@ def outcome_of(world: World, lenient: bool) -> Outcome:
         server.mark = None
     begin = repair.begin
     if server.group is not None and not world.bookmark:
-        more = list(_asked(world, explain, world.snapshot(), begin, run))
+        more = list(_findings(world, explain, world.snapshot(), begin, run))
         findings += more
         stops = _stops(more, lenient)
     group = server.group
     position = 0 if group is None else group.position
     if world.bookmark:
         position = _number(begin["s"])
-    pending = set() if group is None else {one for one in group.pending if one[1] > _number(begin["s"])}
-    delivers = {(server.life, one) for one in server.there if one > position} | pending
-    told = any(_is_counted(one, lenient) for one in findings)
-    return Outcome(findings, stops, delivers, told or stops is not None, begin)
+    pending = set() if group is None else {entry for entry in group.pending if entry[1] > _number(begin["s"])}
+    delivers = {(server.life, number) for number in server.entries if number > position} | pending
+    reported = any(_is_counted(finding, lenient) for finding in findings)
+    return Outcome(findings, stops, delivers, reported or stops is not None, begin)
 
 
-def _asked(
+def _findings(
     world: World, examine: Callable[..., Diagnosis], snapshot: Snapshot, begin: Offset, run: Run
 ) -> tuple[Finding, ...]:
     """Return the findings of `diagnose` or `explain`, with an answer to each of its questions."""
@@ -375,11 +388,11 @@ def _asked(
 
 
 def _stops(findings: list[Finding], lenient: bool) -> Finding | None:
-    return next((one for one in findings if remedy_of(one, lenient).error is not None), None)
+    return next((finding for finding in findings if remedy_of(finding, lenient).error is not None), None)
 
 
 def _miscounted(world: World, outcome: Outcome) -> Iterator[str]:
-    """What the account of a world does wrong in which nothing else was found."""
+    """Yield the errors of the account in a world without other findings."""
     server, group = world.server, world.server.group
     assert group is not None
     snapshot = world.snapshot()
@@ -388,13 +401,13 @@ def _miscounted(world: World, outcome: Outcome) -> Iterator[str]:
     if world.bookmark:
         state = state.as_bookmark(outcome.begin["s"])
     is_shared = state.is_shared(MEMBER)
-    # What is pending above a group that was set back is acknowledged: it will be delivered again.
-    pending = {one for one in group.pending if one[1] <= _number(state.last_delivered)}
+    # Entries pending above a group that was set back are acknowledged: the group will deliver them again.
+    pending = {entry for entry in group.pending if entry[1] <= _number(state.last_delivered)}
     count, reserved = world.checkpoint.count, len(pending)
     books = Books(
         head,
         state,
-        lambda position: server.added - sum(at(one) > position for one in server.there),
+        lambda position: server.added - sum(id_of(number) > position for number in server.entries),
         Known(count),
         count,
         outcome.begin["s"],
@@ -402,23 +415,30 @@ def _miscounted(world: World, outcome: Outcome) -> Iterator[str]:
         has_token=world.checkpoint.begun,
         is_shared=is_shared,
     )
-    found = balance(books)
+    account = balance(books)
     if _is_beyond_counting(world):
         return
     logged = _number(outcome.begin["s"])
-    gone = {one for one in server.removed if one[0] == server.life and one[1] > logged} - world.given - pending
-    expected = 0 if books.held is None else len(gone)
-    is_unknown = is_shared and found.count is None
-    if found.lost != expected and not (is_unknown and found.lost == 0):
-        yield f"{found.lost} lost of {expected}"
+    removed = (
+        {entry for entry in server.removed if entry[0] == server.life and entry[1] > logged}
+        - world.delivered_to_others
+        - pending
+    )
+    expected = 0 if books.held is None else len(removed)
+    is_unknown = is_shared and account.count is None
+    if account.lost != expected and not (is_unknown and account.lost == 0):
+        yield f"{account.lost} lost of {expected}"
 
 
 def _is_beyond_counting(world: World) -> bool:
-    """Documented: a group that was made anew by hand, or moved while others read from it; and what is done to stream
-    and group after the server came back. The model does not know what others were given before that."""
-    hands = set(world.hands)
-    is_hidden = "restore_server" in hands and bool(_HIDE & hands)
-    return "create_group" in hands or {"seek", "others_read"} <= hands or is_hidden
+    """Whether a documented limit applies.
+
+    These are a group that was created again by hand, or moved while others read from it, and changes of stream and
+    group after a restore. The model does not know what others received before that.
+    """
+    actions = set(world.actions)
+    is_hidden = "restore_server" in actions and bool(_HIDE & actions)
+    return "create_group" in actions or {"seek", "others_read"} <= actions or is_hidden
 
 
 def _is_counted(finding: Finding, lenient: bool) -> bool:
@@ -431,47 +451,50 @@ def _number(position: StreamId) -> int:
 
 
 def faults(seed: int) -> Iterator[str]:
-    """What the core does wrong in the world of a seed, strict or lenient."""
+    """Yield the faults of the core in the world of a seed, strict and lenient."""
     for lenient in (False, True):
         world = world_of(seed)
-        healthy = not _ODD & set(world.hands)
+        healthy = not _ODD & set(world.actions)
         outcome = outcome_of(world, lenient)
-        kinds = "+".join(one.kind.name for one in outcome.findings) or "nothing"
-        shown = f"{'lenient' if lenient else 'strict'}: {kinds} after {' '.join(world.hands)}"
+        kinds = "+".join(finding.kind.name for finding in outcome.findings) or "nothing"
+        shown = f"{'lenient' if lenient else 'strict'}: {kinds} after {' '.join(world.actions)}"
         if healthy and outcome.findings:
             yield f"false alarm: {shown}"
         if outcome.stops is not None:
             continue
-        done, here = world.checkpoint.done, {(world.server.life, one) for one in world.server.there}
-        silent = here - done - world.given - world.ever_removed - outcome.delivers
-        # Documented: a lenient query begins where the group of a new stream stands. It takes a server from before its
-        # own group was made for a new stream, too, and reads that again.
-        begun_anew = any(one.kind is Kind.STREAM_REPLACED for one in outcome.findings)
-        if silent and not outcome.told and not _others_may_have_read(world) and not begun_anew:
+        done, present = world.checkpoint.done, {(world.server.life, number) for number in world.server.entries}
+        silent = present - done - world.delivered_to_others - world.ever_removed - outcome.delivers
+        # Documented: a lenient query starts at the group's position on a new stream. It takes a server from before its
+        # own group existed for a new stream, too, and reads that again.
+        is_created_again = any(finding.kind is Kind.STREAM_REPLACED for finding in outcome.findings)
+        if silent and not outcome.reported and not _others_may_have_read(world) and not is_created_again:
             yield f"silent: {shown}"
-        twice = outcome.delivers & here & done
-        if twice and not begun_anew:
+        twice = outcome.delivers & present & done
+        if twice and not is_created_again:
             yield f"twice: {shown}"
         if not outcome.findings:
             yield from (f"{fault}: {shown}" for fault in _miscounted(world, outcome))
-        vanished = {one for one in done if one[0] == world.server.life} - here - world.server.removed
-        # Documented: what is done to stream and group after the server came back may hide what it has lost.
-        moved_since = _HIDE & set(world.hands[::-1][: _since(world.hands, "restore_server")])
-        if vanished and not outcome.told and not moved_since and not begun_anew:
+        vanished = {entry for entry in done if entry[0] == world.server.life} - present - world.server.removed
+        # Documented: changes of stream and group after a restore may hide the losses of the restore.
+        moved_since = _HIDE & set(world.actions[::-1][: _since(world.actions, "restore_server")])
+        if vanished and not outcome.reported and not moved_since and not is_created_again:
             yield f"vanished in silence: {shown}"
 
 
-def _since(hands: list[str], what: str) -> int:
-    """How many hands came after the last one of these."""
-    return hands[::-1].index(what) if what in hands else 0
+def _since(actions: list[str], action: str) -> int:
+    """Return the number of actions after the last one of this name."""
+    return actions[::-1].index(action) if action in actions else 0
 
 
 def _others_may_have_read(world: World) -> bool:
-    """Documented: a group that others read from and that was moved by hand looks like one that they have read. So does
-    one above an older copy of the checkpoint, if the commit mark is lost, too."""
-    hands = set(world.hands)
-    return "others_read" in hands and (
-        bool({"seek", "create_group"} & hands) or {"restore_checkpoint", "lose_mark"} <= hands
+    """Whether others may have read the entries, as far as the query can know (documented).
+
+    A group that others read from and that was moved by hand looks like a group that they have read. So does one above
+    an older copy of the checkpoint, if the commit mark is lost, too.
+    """
+    actions = set(world.actions)
+    return "others_read" in actions and (
+        bool({"seek", "create_group"} & actions) or {"restore_checkpoint", "lose_mark"} <= actions
     )
 
 
@@ -480,18 +503,19 @@ def main() -> int:
     parser = argparse.ArgumentParser("python -m tools.simulation.core", description=__doc__)
     parser.add_argument("--states", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=1)
-    given = parser.parse_args()
-    begun, found, first = time.monotonic(), Counter[str](), dict[str, tuple[int, str]]()
-    for seed in range(given.seed, given.seed + given.states):
+    arguments = parser.parse_args()
+    begun, counts, first = time.monotonic(), Counter[str](), dict[str, tuple[int, str]]()
+    for seed in range(arguments.seed, arguments.seed + arguments.states):
         for fault in faults(seed):
             kind = fault.split(" after ")[0]
-            found[kind] += 1
+            counts[kind] += 1
             first.setdefault(kind, (seed, fault))
     seconds = time.monotonic() - begun
-    print(f"{given.states} states, {sum(found.values())} faults in {seconds:.0f} s ({given.states / seconds:,.0f}/s)")
-    for kind, count in found.most_common():
+    rate = arguments.states / seconds
+    print(f"{arguments.states} states, {sum(counts.values())} faults in {seconds:.0f} s ({rate:,.0f}/s)")
+    for kind, count in counts.most_common():
         print(f"{count:6} {kind}: seed {first[kind][0]}: {first[kind][1]}")
-    return bool(found)
+    return bool(counts)
 
 
 if __name__ == "__main__":

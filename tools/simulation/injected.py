@@ -1,25 +1,25 @@
-"""What the product is given in a world: pauses that pass at once, and processes that are the world's."""
+"""Replacements for the library in a world: pauses that take no time, and the world's processes."""
 
 from __future__ import annotations
 
 from spark_streams.errors import RetriesExhaustedError
 from spark_streams.wire.address.patience import Patience
 from spark_streams.wire.lease import Processes, Terms
-from tools.simulation.beside import world_of
+from tools.simulation.background import world_of
 
-_MOST_PAUSES = 40  # tries of one thing, then it is given up
+_MAX_PAUSES = 40  # attempts of one operation, before it is given up
 
 
 def _pause(seconds: float) -> None:
     world = world_of["now"]
     world.pauses += 1
     world.tick()
-    if world.pauses > _MOST_PAUSES:
-        raise RetriesExhaustedError("the server was tried without success; mend it")
+    if world.pauses > _MAX_PAUSES:
+        raise RetriesExhaustedError("the server did not answer; repair it")
 
 
 class _WorldProcesses(Processes):
-    """The driver of a world is a process of its own, which can die."""
+    """The driver of a world is a simulated process, which can die."""
 
     @property
     def pid(self) -> int:

@@ -1,4 +1,4 @@
-"""The exactly-once sink itself, into stream `out` of the same server, driven as Spark drives it (FACTS S10)."""
+"""The exactly-once sink, which writes to stream `out` of the same server, called as Spark calls it (FACTS S10)."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ _SCHEMA = StructType([StructField(name, LongType() if name == "n" else StringTyp
 
 
 class Once:
-    """delivery: the sink's option, which an operator may change."""
+    """The exactly-once sink. delivery: its option, which an operator may change."""
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._writer = b""
-        self._tasks: dict[int, tuple[object, set[int]]] = {}  # by partition: what the task tells, what it read
+        self._tasks: dict[int, tuple[object, set[int]]] = {}  # partition → the task's message, the numbers that it read
         self._read: set[int] = set()
         self.delivery = "exactly-once"
 
     def begin(self, epoch: int) -> None:
-        """A run of a batch begins: Spark makes a writer. The ledger does not depend on the checkpoint (epoch)."""
-        given = {"url": self._world.server.url, "stream": OUT, "delivery": self.delivery}
+        """Start a run of a batch with a new writer. The ledger does not depend on the checkpoint (epoch)."""
+        settings = {"url": self._world.server.url, "stream": OUT, "delivery": self.delivery}
         if self.delivery == "exactly-once":
-            given["chunkSize"] = str(self._world.setup.chunk)
+            settings["chunkSize"] = str(self._world.setup.chunk)
         self._tasks = {}
         out = self._world.model.stream(OUT)
         out.at_batch = out.happened
-        checked = SinkOptions.parse(given).with_patience(PATIENCE)
+        checked = SinkOptions.parse(settings).with_patience(PATIENCE)
         self._writer = pickle.dumps(StreamWriter(checked, _SCHEMA, False))
 
     def write(self, batches: Iterator[pa.RecordBatch], number: int, partition: int, attempt: int) -> None:
-        """One execution of a task; where it ends well, what it tells the driver counts."""
+        """Execute a task. If it succeeds, its message goes to the driver."""
         tasks, writer = self._tasks, pickle.loads(self._writer)
         read: set[int] = set()
         message = writer.write(_renamed(batches, read))
@@ -49,43 +49,45 @@ class Once:
             tasks[partition] = (message, read)
 
     def read(self, number: int) -> set[int]:
-        """The numbers that the tasks of this run have read."""
+        """Return the numbers that the tasks of this run have read."""
         return {n for _, read in self._tasks.values() for n in read}
 
     def close(self, number: int) -> None:
-        """All tasks have ended well."""
+        """Commit the batch after all tasks have succeeded."""
         tasks, self._tasks = self._tasks, {}
         self._read = {n for _, read in tasks.values() for n in read}
         pickle.loads(self._writer).commit([message for message, _ in tasks.values()], number)
         self._world.tick()
 
     def keeps_rows(self) -> None:
-        """The sink says that it keeps the rows of an earlier batch of this number. Documented, if the checkpoint was
-        set back: the other rows of this batch are not written."""
+        """Excuse rows if the sink reports that it keeps the rows of an earlier batch of this number.
+
+        Documented for a checkpoint that was set back: the other rows of this batch are not written.
+        """
         model = self._world.model
         if "checkpoint set back" in model.stream(OUT).ever:
             written = {row.value[1] for row in self.rows()}
             model.excuse([model.entries[n] for n in self._read - written], "an earlier batch of its number stays")
 
     def committed(self, number: int) -> None:
-        """The commit log has the batch."""
+        """Record that the batch is in the commit log."""
         self._world.model.sunk |= self._read
         out = self._world.model.stream(OUT)
         out.seen = out.at_batch
 
     @property
     def may_repeat(self) -> bool:
-        """Whether an operator has chosen to have rows twice."""
+        """Whether an operator has allowed duplicate rows."""
         return self.delivery != "exactly-once"
 
     def forget_after(self, epoch: int, number: int) -> None:
-        """The checkpoint is set back; the stream is not."""
+        """Do nothing: the stream is not set back with the checkpoint."""
 
     def rows(self) -> list[Row]:
-        """All that the stream holds, in its order."""
+        """Return all rows of the stream in their order."""
         return [
-            Row((fields["source"], fields["entry"]), ("p", int(fields["n"])), 0, 0, 0, at)
-            for at, (_, fields) in enumerate(self._world.client.xrange(OUT))
+            Row((fields["source"], fields["entry"]), ("p", int(fields["n"])), 0, 0, 0, position)
+            for position, (_, fields) in enumerate(self._world.client.xrange(OUT))
         ]
 
 

@@ -1,4 +1,4 @@
-"""The product with the world's hands in it: every send is a tick, every process may be killed, nothing sleeps."""
+"""The library, patched for the simulation: every send is a tick, every process may be killed, nothing sleeps."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from spark_streams.wire.address.address import Address
 from spark_streams.wire.connection.connection import Connection
 from tools.chaos.wiretap import acknowledged_in
 from tools.simulation.actor import Actor
-from tools.simulation.beside import SimulatedBeside, world_of
+from tools.simulation.background import SimulatedWorker, world_of
 from tools.simulation.place import TaskPlace
 from tools.simulation.world import World
 
 
 @contextlib.contextmanager
 def product() -> Iterator[None]:
-    """The product patched, for any number of worlds one after the other."""
+    """Patch the library for any number of consecutive worlds."""
     with pytest.MonkeyPatch.context() as patch:
         _ticks(patch)
-        patch.setattr(micro_batch_stream, "BackgroundWorker", SimulatedBeside)
+        patch.setattr(micro_batch_stream, "BackgroundWorker", SimulatedWorker)
         patch.setattr(task_context, "TaskContext", TaskPlace)
         # No stream of a plan is in shards: the search by 32,896 names for lost shards would take a third of a run.
         patch.setattr(names, "_endings", lambda: ())
@@ -43,7 +43,7 @@ def product() -> Iterator[None]:
 
 @contextlib.contextmanager
 def in_world(world: World) -> Iterator[None]:
-    """The product is in this world now."""
+    """Run the library in this world."""
     world_of["now"] = world
     try:
         yield
@@ -52,14 +52,14 @@ def in_world(world: World) -> Iterator[None]:
 
 
 def _ticks(patch: pytest.MonkeyPatch) -> None:
-    honest_init, honest_send = Connection.__init__, Connection.send
+    original_init, original_send = Connection.__init__, Connection.send
 
     def init(self: Connection, address: Address) -> None:
         world = world_of["now"]
         if world.unreachable > 0:
             world.unreachable -= 1
-            raise ServerUnreachableError(f"no stream server answers at {address}: it is away")
-        honest_init(self, address)
+            raise ServerUnreachableError(f"no stream server answers at {address}: simulated outage")
+        original_init(self, address)
         world.connections.append((self, Actor.current()))
 
     def send(self: Connection, data: bytes | memoryview) -> None:
@@ -68,9 +68,9 @@ def _ticks(patch: pytest.MonkeyPatch) -> None:
         if b"XACK" in bytes(data):
             for stream, group, ids in acknowledged_in(bytes(data)):
                 world.acknowledged(stream, group, ids)
-        if b"XREADGROUP" in bytes(data):  # from here on a group does not stand any more where it was made
-            world.births.look()
-        honest_send(self, data)
+        if b"XREADGROUP" in bytes(data):  # before the group leaves the position at which it was created
+            world.births.update()
+        original_send(self, data)
         world.tick(self)
 
     patch.setattr(Connection, "__init__", init)
@@ -78,7 +78,7 @@ def _ticks(patch: pytest.MonkeyPatch) -> None:
 
 
 class _Losses(logging.Handler):
-    """Hears of the entries that the product counts as lost, and of rows that it does not write."""
+    """Reads from the log which entries the library counts as lost, and which rows it does not write."""
 
     def emit(self, record: logging.LogRecord) -> None:
         world = world_of.get("now")

@@ -1,4 +1,4 @@
-"""pyspark.TaskContext for the simulation: which task of which micro-batch a thread is executing.
+"""TaskContext of PySpark for the simulation: the task and the micro-batch that a thread executes.
 
 See docs/internals/facts.md, S8.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 
-_here = threading.local()
+_current = threading.local()
 
 
 class TaskPlace:
@@ -22,15 +22,15 @@ class TaskPlace:
         self._partition = partition
 
     def __enter__(self) -> None:
-        _here.place = self
+        _current.place = self
 
     def __exit__(self, *_: object) -> None:
-        _here.place = None
+        _current.place = None
 
     @staticmethod
     def get() -> TaskPlace | None:
-        """That of this thread; None on the driver."""
-        return getattr(_here, "place", None)
+        """Return the task of this thread; None on the driver."""
+        return getattr(_current, "place", None)
 
     def getLocalProperty(self, name: str) -> str | None:
         return self._properties.get(name)

@@ -1,6 +1,6 @@
-"""Plans: what a run is about and its steps, all from one seed. Pure.
+"""Plans: the setup of a run and its steps, generated from one seed. Pure.
 
-A run has only a few kinds of powers, often one, sometimes all: so single causes are seen alone, and together.
+A run uses a few groups of powers, often one, sometimes all: so causes occur alone and together.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ DEAD = "dead"
 CLAIM_IDLE = "30m"
 NEVER_AHEAD = 1 << 62
 
-# How often each kind is chosen, beside the adding and the triggers; by group, since those make sense together.
+# Weight of each kind of step among additions and triggers. Steps of a group belong together.
 POWERS: Mapping[str, Mapping[str, int]] = {
     "kills": {"kill": 6},
     "restarts": {"restart": 4},
@@ -26,7 +26,7 @@ POWERS: Mapping[str, Mapping[str, int]] = {
     "deletes": {"delete": 4},
     "others": {"read": 6, "acknowledge": 2, "die": 2, "leave": 1},
     "tasks": {"fail": 3, "twin": 3},
-    "hands": {"give": 3, "grab": 3, "settle": 2},
+    "claims": {"give": 3, "grab": 3, "settle": 2},
     "group": {"setid": 3, "destroy": 1, "remake": 2, "expel": 2},
     "vanish": {"vanish": 3},
     "server": {"backup": 3, "restore": 3, "flush": 1},
@@ -42,11 +42,11 @@ AT_ONCE = ("trigger", "drain", "twin", "rollback", "lose_commits")
 
 @dataclass(frozen=True)
 class Setup:
-    """What stays the same in a run.
+    """Parameters of a run.
 
-    sink: `recorder` or `once`; ahead: from how many entries on the next batch is reserved ahead; pace: how many
-    ticks the driver's thread works at each of the world's, 0: only when it is waited for, -1: all at once; options: of
-    the first start; before: entries that are there before it.
+    sink: `recorder` or `once`; ahead: minimum of entries for which the next batch is reserved ahead; pace: ticks of the
+    driver's thread for each tick of the world, 0: only while the driver waits for it, -1: all at once; options: of the
+    first start; before: entries that exist before it.
     """
 
     seed: int
@@ -68,16 +68,16 @@ class Plan:
     steps: tuple[Step, ...]
 
     def without(self, places: range) -> Plan:
-        """The same without these steps."""
-        return replace(self, steps=tuple(one for at, one in enumerate(self.steps) if at not in places))
+        """Return the plan without the steps at these indexes."""
+        return replace(self, steps=tuple(step for index, step in enumerate(self.steps) if index not in places))
 
     def __str__(self) -> str:
-        lines = [str(self.setup), *[f"  {at:>3}  {one}" for at, one in enumerate(self.steps)]]
+        lines = [str(self.setup), *[f"  {index:>3}  {step}" for index, step in enumerate(self.steps)]]
         return "\n".join(lines)
 
 
 def make(seed: int) -> Plan:
-    """The plan of this seed."""
+    """Return the plan of this seed."""
     chance = random.Random(seed)
     powers = _powers(chance)
     count = chance.choice([1, 1, 1, 2, 2, 3, 4])
@@ -93,66 +93,65 @@ def make(seed: int) -> Plan:
         chunk=chance.choice([1, 2, 3, 7]),
     )
     if "checkpoint" not in powers:
-        # A query that is set back is told of what it has removed. By another chance, so that seeds stay what they were.
+        # A query that is set back would report its own removals. A separate generator keeps the plans of older seeds.
         removes = random.Random(f"{seed} onCommit").choice(["keep", "keep", "trim", "delete"])
         setup = replace(setup, options={**setup.options, "onCommit": removes})
     return Plan(setup, tuple(_steps(chance, setup, powers)))
 
 
 def options(chance: random.Random, streams: int, powers: Collection[str]) -> dict[str, str]:
-    """Options of a query over so many streams. powers: the groups of powers of the run: others may read from its
-    group, its batches may be cut."""
+    """Return random options of a query over this number of streams. powers: groups of powers of the run."""
     shared = "others" in powers
-    given = {"startingOffsets": chance.choice(["earliest", "earliest", "latest", "id"])}
+    settings = {"startingOffsets": chance.choice(["earliest", "earliest", "latest", "id"])}
     if chance.random() < 0.4:
-        given["streamsPattern"] = PATTERN
-        if given["startingOffsets"] == "id":
-            given["startingOffsets"] = "earliest"
+        settings["streamsPattern"] = PATTERN
+        if settings["startingOffsets"] == "id":
+            settings["startingOffsets"] = "earliest"
     else:
-        given["streams"] = ",".join(STREAMS[:streams])
+        settings["streams"] = ",".join(STREAMS[:streams])
     if chance.random() < 0.7:
-        given["maxEntriesPerTrigger"] = chance.choice(["1", "2", "4", "7", "15"])
+        settings["maxEntriesPerTrigger"] = chance.choice(["1", "2", "4", "7", "15"])
     mode = chance.choice(["plain", "plain", "plain", "claim", "noAck", "at-most-once"])
     if mode == "claim" and shared:
-        given["claimIdle"] = CLAIM_IDLE
+        settings["claimIdle"] = CLAIM_IDLE
     elif mode == "noAck" and not shared:
-        given["noAck"] = "true"
+        settings["noAck"] = "true"
     elif mode == "at-most-once":
-        given["delivery"] = "at-most-once"
+        settings["delivery"] = "at-most-once"
     if chance.random() < 0.25:
-        given["ordered"] = "true"
+        settings["ordered"] = "true"
     elif chance.random() < 0.6:
-        given["entriesPerPartition"] = chance.choice(["1", "2", "5", "9"])
+        settings["entriesPerPartition"] = chance.choice(["1", "2", "5", "9"])
     if "limits" in powers and mode in ("plain", "claim"):
-        given |= {"maxDeliveries": chance.choice(["1", "2", "3"]), "deadLetterStream": DEAD}
+        settings |= {"maxDeliveries": chance.choice(["1", "2", "3"]), "deadLetterStream": DEAD}
     if chance.random() < 0.4:
-        given["failOnDataLoss"] = "false"
-    return given | _other_limits(given)
+        settings["failOnDataLoss"] = "false"
+    return settings | _other_limits(settings)
 
 
-def _other_limits(given: Mapping[str, str]) -> dict[str, str]:
-    """Limits of bytes and by stream, now and then. Drawn apart, so that a seed's other choices are what they were."""
-    chance = random.Random(repr(given))
-    most = given.get("maxEntriesPerTrigger")
-    found: dict[str, str] = {}
+def _other_limits(settings: Mapping[str, str]) -> dict[str, str]:
+    """Return limits of bytes and by stream for some plans. A separate generator keeps the plans of older seeds."""
+    chance = random.Random(repr(settings))
+    limit = settings.get("maxEntriesPerTrigger")
+    limits: dict[str, str] = {}
     if chance.random() < 0.2:
-        found["maxBytesPerTrigger"] = chance.choice(["1", "20", "60", "300"])
-    if most is not None and chance.random() < 0.2:
-        found["maxEntriesPerTrigger"] = json.dumps({"*": int(most)})
-    elif (most or found) and chance.random() < 0.3:
-        found["streamWeights"] = json.dumps({"*": chance.choice([1, 3, 100])})
-    return found
+        limits["maxBytesPerTrigger"] = chance.choice(["1", "20", "60", "300"])
+    if limit is not None and chance.random() < 0.2:
+        limits["maxEntriesPerTrigger"] = json.dumps({"*": int(limit)})
+    elif (limit or limits) and chance.random() < 0.3:
+        limits["streamWeights"] = json.dumps({"*": chance.choice([1, 3, 100])})
+    return limits
 
 
 def _powers(chance: random.Random) -> dict[str, Mapping[str, int]]:
     names = list(POWERS)
     count = chance.choice([1, 1, 2, 2, 3, 4, len(names)])
-    chosen = set(chance.sample(names, min(count, len(names))))
-    if "hands" in chosen:
-        chosen.add("others")
-    if "limits" in chosen:
-        chosen.add("kills")
-    return {name: POWERS[name] for name in names if name in chosen}
+    groups = set(chance.sample(names, min(count, len(names))))
+    if "claims" in groups:
+        groups.add("others")
+    if "limits" in groups:
+        groups.add("kills")
+    return {name: POWERS[name] for name in names if name in groups}
 
 
 def _steps(chance: random.Random, setup: Setup, powers: Mapping[str, Mapping[str, int]]) -> list[Step]:
@@ -163,17 +162,17 @@ def _steps(chance: random.Random, setup: Setup, powers: Mapping[str, Mapping[str
     for kind in chance.choices(list(kinds), list(kinds.values()), k=chance.randint(8, 36)):
         delay = 0
         if kind not in AT_ONCE:
-            # A trigger of a small query is some 30 ticks long.
+            # A trigger of a small query takes about 30 ticks.
             delay = chance.choice([0, chance.randint(1, 12), chance.randint(1, 60)])
-        given = options(chance, setup.streams, powers) if kind == "restart" else {}
-        if given:
-            given = _keeping(given, setup.options)
+        settings = options(chance, setup.streams, powers) if kind == "restart" else {}
+        if settings:
+            settings = _keeping(settings, setup.options)
         numbers = [round(0.999 * chance.random(), 3) for _ in range(3)]
-        steps.append(Step(kind, delay, *numbers, options=tuple(given.items())))
+        steps.append(Step(kind, delay, *numbers, options=tuple(settings.items())))
     return steps
 
 
-def _keeping(given: Mapping[str, str], first: Mapping[str, str]) -> dict[str, str]:
-    """Changed options, but for what a query keeps: its streams and where new groups start."""
+def _keeping(changed: Mapping[str, str], first: Mapping[str, str]) -> dict[str, str]:
+    """Return changed options that keep the streams of a query and the start of its new groups."""
     kept = ("streams", "streamsPattern", "startingOffsets", "onCommit")
-    return {**{k: v for k, v in given.items() if k not in kept}, **{k: first[k] for k in kept if k in first}}
+    return {**{k: v for k, v in changed.items() if k not in kept}, **{k: first[k] for k in kept if k in first}}

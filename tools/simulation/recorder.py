@@ -13,24 +13,24 @@ from tools.simulation.world import World
 
 
 class Recorder:
-    """kept: the rows of each batch, by checkpoint and number; may_repeat: rows may come twice."""
+    """Sink in memory. kept: rows of each batch, by checkpoint and number; may_repeat: rows may be duplicated."""
 
     may_repeat = False
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._epoch = 0
-        self._tasks: dict[int, tuple[int, list[Row]]] = {}  # by partition: attempt, rows
+        self._tasks: dict[int, tuple[int, list[Row]]] = {}  # partition → attempt, rows
         self._late: list[Row] = []
         self.kept: dict[tuple[int, int], list[Row]] = {}
 
     def begin(self, epoch: int) -> None:
-        """A run of a batch begins. epoch: of the checkpoint."""
+        """Start a run of a batch. epoch: of the checkpoint."""
         self._epoch = epoch
         self._tasks = {}
 
     def write(self, batches: Iterator[pa.RecordBatch], number: int, partition: int, attempt: int) -> None:
-        """One execution of a task; where it ends well, the last one counts."""
+        """Execute a task. The last successful execution counts."""
         tasks, rows = self._tasks, list[Row]()
         for batch in batches:
             rows += rows_of(batch, number, partition, attempt, len(rows))
@@ -38,25 +38,25 @@ class Recorder:
             tasks[partition] = (attempt, rows)
 
     def read(self, number: int) -> set[int]:
-        """The numbers that the tasks of this run have read."""
+        """Return the numbers that the tasks of this run have read."""
         return {row.value[1] for _, rows in self._tasks.values() for row in rows}
 
     def close(self, number: int) -> None:
-        """All tasks have ended well."""
+        """Keep the rows of the batch after all tasks have succeeded."""
         self.kept[self._epoch, number] = [row for _, rows in self._tasks.values() for row in rows]
         self._tasks = {}
         self._world.tick()
 
     def committed(self, number: int) -> None:
-        """The commit log has the batch."""
+        """Record that the batch is in the commit log."""
         self._world.model.sunk = {row.value[1] for rows in self.kept.values() for row in rows}
 
     def forget_after(self, epoch: int, number: int) -> None:
-        """The sink is set back with the checkpoint."""
+        """Set the sink back with the checkpoint."""
         self.kept = {key: rows for key, rows in self.kept.items() if key[0] != epoch or key[1] <= number}
         self.committed(number)
 
     def rows(self) -> list[Row]:
-        """All that it holds, batches numbered in their order."""
+        """Return all rows. Batches are numbered in their order."""
         numbered = enumerate(sorted(self.kept))
-        return [replace(row, batch=at) for at, key in numbered for row in self.kept[key]]
+        return [replace(row, batch=number) for number, key in numbered for row in self.kept[key]]

@@ -1,4 +1,4 @@
-"""One run: a plan carried out in a world, then a drain, and the verdict."""
+"""One run: execute a plan in a world, drain, and judge."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import redis
 
 from tools.servers.server import Server
 from tools.simulation import (
-    hands_accidents,
-    hands_network,
-    hands_operators,
-    hands_others,
-    hands_producers,
-    hands_spark,
+    powers_accidents,
+    powers_network,
+    powers_operators,
+    powers_others,
+    powers_producers,
+    powers_spark,
     verdict,
 )
 from tools.simulation.births import Births
@@ -28,19 +28,19 @@ from tools.simulation.step import Step
 from tools.simulation.ticks import Killed
 from tools.simulation.world import Failure, World
 
-_HANDS = (hands_producers, hands_others, hands_operators, hands_accidents, hands_network, hands_spark)
+_MODULES = (powers_producers, powers_others, powers_operators, powers_accidents, powers_network, powers_spark)
 POWERS: dict[str, Callable[[World, Step], None]] = {
     name: power
-    for hand in _HANDS
-    for name, power in vars(hand).items()
-    if getattr(power, "__module__", "") == hand.__name__ and not name.startswith("_")
+    for module in _MODULES
+    for name, power in vars(module).items()
+    if getattr(power, "__module__", "") == module.__name__ and not name.startswith("_")
 }
-_MOST_RUNS = 12  # of the last drain
+_MAX_RUNS = 12  # of the last drain
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a run."""
+    """Outcome of a run."""
 
     plan: Plan
     failures: list[Failure]
@@ -49,7 +49,7 @@ class Outcome:
 
 
 def run(server: Server, client: redis.Redis, plan: Plan, tell: Callable[[str], None] | None = None) -> Outcome:
-    """Carry a plan out on an empty server, with the product patched. tell: takes the run's story, line by line."""
+    """Execute a plan on an empty server with the patched library. tell: receives the story, line by line."""
     client.flushall()
     world = World(server, client, plan, tell)
     world.powers = POWERS
@@ -63,7 +63,7 @@ def run(server: Server, client: redis.Redis, plan: Plan, tell: Callable[[str], N
     with in_world(world):
         try:
             for step in plan.steps:
-                _carry_out(world, step)
+                _execute(world, step)
                 if world.failures:
                     break
             else:
@@ -75,7 +75,7 @@ def run(server: Server, client: redis.Redis, plan: Plan, tell: Callable[[str], N
     return Outcome(plan, world.failures, len(world.query.offsets), world.ticks.count)
 
 
-def _carry_out(world: World, step: Step) -> None:
+def _execute(world: World, step: Step) -> None:
     if step.kind == "trigger":
         world.tell("trigger")
         _trigger(world)
@@ -96,11 +96,11 @@ def _trigger(world: World, available_now: bool = False) -> str:
     happened = world.model.happened
     result = world.query.advance(available_now)
     turns = 0
-    while result == "idle" and not available_now and turns < len(world.names()) and verdict.something_unread(world):
+    while result == "idle" and not available_now and turns < len(world.names()) and verdict.has_unread_entries(world):
         result, turns = world.query.advance(), turns + 1
-    # What is added while an AvailableNow run is on is left to the next one.
-    whole = world.query.until in (None, len(world.model.entries))
-    if result == "idle" and world.model.happened == happened and whole:
+    # Entries that are added during an AvailableNow run are left to the next run.
+    is_complete = world.query.until in (None, len(world.model.entries))
+    if result == "idle" and world.model.happened == happened and is_complete:
         verdict.at_peace(world)
         if world.query.lenient and world.query.strict_again:
             world.tell("   operator: strict again")
@@ -110,7 +110,7 @@ def _trigger(world: World, available_now: bool = False) -> str:
 
 
 def _drain(world: World, runs: int) -> bool:
-    """AvailableNow, so many times where a run ends before it is done; whether one came to its end."""
+    """Run with AvailableNow, at most `runs` times. Return whether a run read all entries."""
     for _ in range(runs):
         world.query.die()
         while (result := _trigger(world, available_now=True)) == "batch":
@@ -122,15 +122,15 @@ def _drain(world: World, runs: int) -> bool:
 
 
 def _finish(world: World) -> None:
-    """Nothing more happens: all that is there is read."""
+    """Read all entries without further events, and judge."""
     world.tell("the end")
     world.ticks.disarm()
     world.unreachable = 0
     world.query.tasks.wake_all()
     world.query.read_all()
     for _ in range(2):
-        if not _drain(world, _MOST_RUNS) and not world.failures:
-            world.fail(f"never drained | {world.query.mode}", "the last drain has not come to its end")
+        if not _drain(world, _MAX_RUNS) and not world.failures:
+            world.fail(f"never drained | {world.query.mode}", f"the last drain did not complete in {_MAX_RUNS} runs")
         world.query.tasks.wake_all()
         if world.failures:
             return

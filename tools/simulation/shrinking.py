@@ -1,4 +1,4 @@
-"""The shortest plan that still fails alike, found greedily: steps are left out, delays and options made plainer."""
+"""Find a short plan that fails alike, greedily: leave out steps, simplify delays and options."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from dataclasses import replace
 
 from tools.simulation.plan import NEVER_AHEAD, Plan
 
-_MOST_RUNS = 400
-_MOST_SECONDS = 15.0
+_MAX_RUNS = 400
+_MAX_SECONDS = 15.0
 
 
 def shrink(plan: Plan, fails: Callable[[Plan], bool]) -> Plan:
-    """fails: whether a plan fails like this one. It does not take long."""
-    left, deadline = _MOST_RUNS, time.monotonic() + _MOST_SECONDS
+    """Return the shortest plan that was found within a limit of runs and seconds. fails: whether a plan fails alike."""
+    remaining_runs, deadline = _MAX_RUNS, time.monotonic() + _MAX_SECONDS
     smaller = True
     while smaller:
         smaller = False
-        for candidate in _plainer(plan):
-            left -= 1
-            if left < 0 or time.monotonic() > deadline:
+        for candidate in _simpler(plan):
+            remaining_runs -= 1
+            if remaining_runs < 0 or time.monotonic() > deadline:
                 return plan
             if fails(candidate):
                 plan, smaller = candidate, True
@@ -28,8 +28,8 @@ def shrink(plan: Plan, fails: Callable[[Plan], bool]) -> Plan:
     return plan
 
 
-def _plainer(plan: Plan) -> Iterator[Plan]:
-    """Plans that are a little plainer, the boldest first."""
+def _simpler(plan: Plan) -> Iterator[Plan]:
+    """Yield simpler plans, those with the largest difference first."""
     count = len(plan.steps)
     size = count // 2
     while size:
@@ -52,19 +52,19 @@ def _plainer(plan: Plan) -> Iterator[Plan]:
         yield replace(plan, setup=replace(setup, pace=0))
     if setup.ahead != NEVER_AHEAD:
         yield replace(plan, setup=replace(setup, ahead=NEVER_AHEAD))
-    for at, step in enumerate(plan.steps):
+    for index, step in enumerate(plan.steps):
         for delay in sorted({0, step.delay // 2, step.delay - 1} - {step.delay}):
             if 0 <= delay < step.delay:
-                yield _with(plan, at, delay=delay)
-        if step.much > 0.2:
-            yield _with(plan, at, much=round(step.much / 2, 3))
+                yield _with(plan, index, delay=delay)
+        if step.amount > 0.2:
+            yield _with(plan, index, amount=round(step.amount / 2, 3))
         if len(step.options) > 2:
-            for gone in range(len(step.options)):
-                if step.options[gone][0] not in ("streams", "streamsPattern", "startingOffsets"):
-                    yield _with(plan, at, options=step.options[:gone] + step.options[gone + 1 :])
+            for removed in range(len(step.options)):
+                if step.options[removed][0] not in ("streams", "streamsPattern", "startingOffsets"):
+                    yield _with(plan, index, options=step.options[:removed] + step.options[removed + 1 :])
 
 
-def _with(plan: Plan, at: int, **changes: object) -> Plan:
+def _with(plan: Plan, index: int, **changes: object) -> Plan:
     steps = list(plan.steps)
-    steps[at] = replace(steps[at], **changes)  # type: ignore[arg-type]
+    steps[index] = replace(steps[index], **changes)  # type: ignore[arg-type]
     return replace(plan, steps=tuple(steps))

@@ -1,4 +1,4 @@
-"""Many runs on one server, one seed after the other; what fails is counted by kind."""
+"""Many runs on one server, one seed after another. Failures are counted by kind."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import redis
 
 from tools.servers.server import Server, running_engine, running_redis
-from tools.simulation import known
+from tools.simulation import documented
 from tools.simulation.patched import product
 from tools.simulation.plan import Plan, make
 from tools.simulation.run import run
@@ -22,48 +22,51 @@ from tools.simulation.shrinking import shrink
 
 @dataclass
 class Tally:
-    """What came of many runs. seeds: by kind of failure; told: of each kind the first one's words."""
+    """Sum of many runs. seeds: by kind of failure; details: of the first failure of each kind."""
 
     runs: int = 0
     batches: int = 0
     ticks: int = 0
     seconds: float = 0.0
     seeds: dict[str, list[int]] = field(default_factory=dict)
-    told: dict[str, str] = field(default_factory=dict)
+    details: dict[str, str] = field(default_factory=dict)
 
     def add(self, other: Tally) -> None:
-        """Together with another one."""
+        """Add another tally."""
         self.runs += other.runs
         self.batches += other.batches
         self.ticks += other.ticks
         self.seconds = max(self.seconds, other.seconds)
         for kind, seeds in other.seeds.items():
             self.seeds.setdefault(kind, []).extend(seeds)
-            self.told.setdefault(kind, other.told[kind])
+            self.details.setdefault(kind, other.details[kind])
 
     def unknown(self) -> dict[str, list[int]]:
-        """The failures that nobody has told of yet."""
-        return {kind: seeds for kind, seeds in self.seeds.items() if known.why(kind) is None}
+        """Return the failures that are not documented."""
+        return {kind: seeds for kind, seeds in self.seeds.items() if documented.reason_of(kind) is None}
 
     def __str__(self) -> str:
         rate = self.runs / self.seconds if self.seconds else 0.0
         lines = [f"{self.runs} runs, {self.batches} batches, {self.ticks} ticks, {rate:.1f} runs/s"]
-        for kind, seeds in sorted(self.seeds.items(), key=lambda one: (known.why(one[0]) is not None, -len(one[1]))):
-            why = known.why(kind)
-            some = " ".join(str(seed) for seed in sorted(seeds)[:5])
-            lines.append(f"{len(seeds):>6}  {kind}  [{some}]" + (f"  (known: {why})" if why else ""))
+        for kind, seeds in sorted(
+            self.seeds.items(),
+            key=lambda kind_and_seeds: (documented.reason_of(kind_and_seeds[0]) is not None, -len(kind_and_seeds[1])),
+        ):
+            why = documented.reason_of(kind)
+            examples = " ".join(str(seed) for seed in sorted(seeds)[:5])
+            lines.append(f"{len(seeds):>6}  {kind}  [{examples}]" + (f"  (known: {why})" if why else ""))
         return "\n".join(lines)
 
 
 @contextlib.contextmanager
 def serving(kind: str) -> Iterator[Server]:
-    """A server of this kind for one process."""
+    """Run a server of this kind for one process."""
     with running_redis() if kind == "redis" else running_engine() as server:
         yield server
 
 
 def soak(server: Server, seeds: range, tally: Tally | None = None) -> Iterator[Tally]:
-    """Run these seeds; the tally so far after each."""
+    """Run these seeds. Yield the tally so far after each."""
     tally = Tally() if tally is None else tally
     with product(), server.client(decode_responses=True) as client:
         began = time.perf_counter()
@@ -75,22 +78,22 @@ def soak(server: Server, seeds: range, tally: Tally | None = None) -> Iterator[T
             tally.seconds = time.perf_counter() - began
             for failure in outcome.failures[:1]:
                 tally.seeds.setdefault(failure.kind, []).append(seed)
-                tally.told.setdefault(failure.kind, failure.told)
+                tally.details.setdefault(failure.kind, failure.details)
             yield tally
 
 
 def shrunk(server: Server, client: redis.Redis, plan: Plan) -> Plan:
-    """The shortest plan that fails in the same way."""
+    """Return the shortest plan that fails alike."""
 
-    def ways(one: Plan) -> set[tuple[str, ...]]:
-        return {tuple(failure.kind.split(" | ")[:2]) for failure in run(server, client, one).failures[:1]}
+    def failure_kinds(candidate: Plan) -> set[tuple[str, ...]]:
+        return {tuple(failure.kind.split(" | ")[:2]) for failure in run(server, client, candidate).failures[:1]}
 
-    way = ways(plan)
-    return shrink(plan, lambda one: ways(one) == way) if way else plan
+    kinds = failure_kinds(plan)
+    return shrink(plan, lambda candidate: failure_kinds(candidate) == kinds) if kinds else plan
 
 
 def job(kind: str, seeds: range, seconds: float, results: Any) -> None:
-    """One process of a soak: a server of its own; sends its tally now and then, and at the end."""
+    """Run one process of a soak with its own server. It sends its tally at intervals, and at the end."""
     with serving(kind) as server:
         tally, sent = Tally(), time.perf_counter()
         deadline = sent + seconds
@@ -104,11 +107,11 @@ def job(kind: str, seeds: range, seconds: float, results: Any) -> None:
 
 
 def in_parallel(kind: str, runs: int, jobs: int, seed: int, seconds: float) -> Iterator[tuple[bool, Tally]]:
-    """(whether it is done, the tally so far), now and then."""
+    """Run in several processes. Yield (whether all are done, the tally so far) at intervals."""
     context = multiprocessing.get_context("spawn")
     results = context.Queue()
     share = -(-runs // jobs)
-    parts = [range(seed + at, min(seed + at + share, seed + runs)) for at in range(0, runs, share)]
+    parts = [range(seed + start, min(seed + start + share, seed + runs)) for start in range(0, runs, share)]
     processes = [context.Process(target=job, args=(kind, part, seconds, results), daemon=True) for part in parts]
     for process in processes:
         process.start()
@@ -116,17 +119,17 @@ def in_parallel(kind: str, runs: int, jobs: int, seed: int, seconds: float) -> I
     running = len(processes)
     while running:
         try:
-            which, done, tally = results.get(timeout=5)
+            first_seed, done, tally = results.get(timeout=5)
         except queue.Empty:
             dead = [process for process in processes if process.exitcode]
             if dead:
-                raise RuntimeError(f"{len(dead)} of the soak's processes died: their errors stand above") from None
+                raise RuntimeError(f"{len(dead)} of the soak's processes died: see their errors above") from None
             continue
-        tallies[which] = tally
+        tallies[first_seed] = tally
         running -= done
-        together = Tally()
-        for one in tallies.values():
-            together.add(one)
-        yield not running, together
+        total = Tally()
+        for tally_of_process in tallies.values():
+            total.add(tally_of_process)
+        yield not running, total
     for process in processes:
         process.join()

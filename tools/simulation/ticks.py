@@ -1,4 +1,4 @@
-"""Moments at which something may happen, counted; and the steps that wait for theirs."""
+"""Count the moments at which an event may happen, and run the steps that wait for them."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from tools.simulation.step import Step
 
 
 class Killed(BaseException):
-    """The process is gone (SIGKILL)."""
+    """The process is killed (SIGKILL)."""
 
 
 class TaskFailed(BaseException):
-    """This execution of a task is over, and Spark begins another one."""
+    """This execution of a task failed, and Spark starts another one."""
 
 
 @dataclass
 class _Armed:
     step: Step
-    left: int
+    remaining: int
 
 
 class Ticks:
-    """happen: carries a step out; it may raise Killed or TaskFailed."""
+    """Clock of a run. happen: executes a step; it may raise Killed or TaskFailed."""
 
     def __init__(self, happen: Callable[[Step], None]) -> None:
         self._happen = happen
@@ -32,37 +32,37 @@ class Ticks:
         self.count = 0
 
     def arm(self, step: Step) -> None:
-        """It happens `step.delay` ticks from now."""
+        """Execute the step after `step.delay` ticks."""
         self._armed.append(_Armed(step, step.delay))
 
     def disarm(self) -> None:
-        """What has not happened yet does not happen."""
+        """Drop all waiting steps."""
         self._armed.clear()
 
     @property
     def waiting(self) -> bool:
-        """Whether something is still to happen."""
+        """Whether steps are waiting."""
         return bool(self._armed)
 
     def tick(self) -> None:
-        """A moment: what is due happens. What ends the process comes last."""
+        """Execute the due steps. A step that ends the process takes effect after the others."""
         if self._busy:
             return
         self.count += 1
         due = []
-        for one in self._armed:
-            one.left -= 1
-            if one.left <= 0:
-                due.append(one)
+        for armed in self._armed:
+            armed.remaining -= 1
+            if armed.remaining <= 0:
+                due.append(armed)
         if not due:
             return
-        self._armed = [one for one in self._armed if one not in due]
+        self._armed = [armed for armed in self._armed if armed not in due]
         self._busy = True
         end: BaseException | None = None
         try:
-            for one in due:
+            for armed in due:
                 try:
-                    self._happen(one.step)
+                    self._happen(armed.step)
                 except (Killed, TaskFailed) as error:
                     end = error
         finally:

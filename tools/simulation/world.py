@@ -1,4 +1,4 @@
-"""Everything of one run: the server, the query, the model, and what has been found wrong."""
+"""State of one run: the server, the query, the model, and the failures."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from spark_streams.model.commit_mark import committed_key
 from spark_streams.wire.connection.connection import Connection
 from tools.chaos.history import id_key
 from tools.servers.server import Server
-from tools.simulation import faces
+from tools.simulation import request_text
 from tools.simulation.actor import Actor
 from tools.simulation.model import Entry, Model
 from tools.simulation.plan import STREAMS, Plan
@@ -24,21 +24,24 @@ from tools.simulation.step import Step
 from tools.simulation.ticks import Ticks
 
 GROUP, CONSUMER = "g", "spark"
-_EPOCH_MS = 1_700_000_000_000  # where the producers' clock begins
+_EPOCH_MS = 1_700_000_000_000  # start of the producers' clock
 
 
 @dataclass(frozen=True)
 class Failure:
-    """Something is wrong. kind: what, without numbers and names, so that failures can be counted; told: all of it."""
+    """A failure. kind: without numbers and names, so that failures can be counted; details: all of it."""
 
     kind: str
-    told: str
+    details: str
 
 
 @dataclass(frozen=True)
 class Seen:
-    """One stream as the server has it. position: the group's, None where there is no group; pending: consumer by id;
-    is_counted: the server knows how many entries the group has read."""
+    """State of one stream on the server.
+
+    position: the group's, None without a group; pending: consumer by ID; is_counted: the server knows how many entries
+    the group has read.
+    """
 
     exists: bool = False
     ids: tuple[str, ...] = ()
@@ -48,21 +51,21 @@ class Seen:
     is_counted: bool = False
 
     def ours(self) -> list[str]:
-        """Ids that are pending for the query's consumers."""
-        return [one for one, consumer in self.pending.items() if is_ours(consumer)]
+        """Return the IDs that are pending for the query's consumers."""
+        return [entry_id for entry_id, consumer in self.pending.items() if is_ours(consumer)]
 
     def of_consumer(self, name: str) -> list[str]:
-        """Ids that are pending for this consumer."""
-        return [one for one, consumer in self.pending.items() if consumer == name]
+        """Return the IDs that are pending for this consumer."""
+        return [entry_id for entry_id, consumer in self.pending.items() if consumer == name]
 
 
 def is_ours(consumer: str) -> bool:
-    """Whether a consumer is the query's own, or one of its claims or pieces."""
+    """Whether a consumer is the query's, or that of its claims or pieces."""
     return consumer == CONSUMER or consumer.startswith(f"{CONSUMER}~")
 
 
 class World:
-    """plan: what is to happen; tell: where steps are told as they happen, None: nowhere."""
+    """State of one run. tell: receives a line for each event; None: no story."""
 
     def __init__(self, server: Server, client: redis.Redis, plan: Plan, tell: Callable[[str], None] | None) -> None:
         self.server, self.client, self.plan, self._tell = server, client, plan, tell
@@ -72,67 +75,67 @@ class World:
         self.ticks = Ticks(self.happen)
         self.failures: list[Failure] = []
         self.connections: list[tuple[Connection, Actor | None]] = []
-        self.process = 0  # the driver's, as its lease has it
+        self.process = 0  # number of the driver's process, as in its lease
         self.helpers: list[Actor] = []  # threads of the driver
         self.dying = False
-        self.unreachable = 0  # how many tries to connect are refused
+        self.unreachable = 0  # attempts to connect that will be refused
         self.away = False  # whether connections have been cut or refused since the query was last at peace
         self.pauses = 0
-        self.at: Connection | None = None  # the one that this tick is about
+        self.connection: Connection | None = None  # the connection of this tick
         self.ms, self._used = _EPOCH_MS, set[tuple[int, int]]()  # the producers' clock
         self.raw = server.client()
         self.backup: Any = None
         self.powers: dict[str, Callable[[World, Step], None]] = {}
-        # Made by run.py: they know the world, too.
+        # run.py sets these, because they need the world.
         self.query: Any = None
         self.sink: Any = None
         self.births: Any = None
         self.operator: Any = None
 
-    # -- what is told --------------------------------------------------------------------------------------------
+    # -- story and failures --------------------------------------------------------------------------------------
 
     def tell(self, text: str) -> None:
-        """A line of the run's story."""
+        """Add a line to the run's story."""
         if self._tell is not None:
             self._tell(text)
 
     @property
     def verbose(self) -> bool:
-        """Whether anybody listens."""
+        """Whether there is a story."""
         return self._tell is not None
 
-    def fail(self, kind: str, told: str) -> None:
-        """Something is wrong."""
-        self.tell(f"!!! {kind}: {told}")
-        self.failures.append(Failure(kind, told))
+    def fail(self, kind: str, details: str) -> None:
+        """Record a failure."""
+        self.tell(f"!!! {kind}: {details}")
+        self.failures.append(Failure(kind, details))
 
-    # -- what happens --------------------------------------------------------------------------------------------
+    # -- events --------------------------------------------------------------------------------------------------
 
     def happen(self, step: Step) -> None:
-        """A power is used."""
+        """Execute a power."""
         self.tell(f"      {step}")
         self.model.happened += 1
-        self.births.look()
+        self.births.update()
         self.powers[step.kind](self, step)
 
     def tick(self, connection: Connection | None = None, data: bytes | memoryview | None = None) -> None:
-        """A moment of the product's: before (with data) or after bytes leave by a connection, or between two things."""
+        """Pass a moment of the library: before (with data) or after it sends bytes, or between two actions."""
         if self.dying:
             return
         actor = Actor.current()
         if self.verbose and data is not None:
-            self.tell(f"        {'' if actor is None else '(beside) '}{faces.of(data)}")
+            self.tell(f"        {'' if actor is None else '(background) '}{request_text.describe(data)}")
         if actor is not None:
             actor.tick()
         if actor is None or actor.counts:
-            self.at = connection
+            self.connection = connection
             self.ticks.tick()
         if actor is None and self.setup.pace > 0:
             for helper in list(self.helpers):
                 self.let_work(helper, self.setup.pace - 1)
 
     def let_work(self, helper: Actor, ticks: int | None = None) -> None:
-        """A thread of the driver goes on; where it is killed, the process is."""
+        """Let a thread of the driver work. If the thread is killed, the process is."""
         helper.resume(ticks)
         if helper.done:
             if helper in self.helpers:
@@ -143,14 +146,16 @@ class World:
 
     def cut(self, connections: Iterable[Connection]) -> None:
         """Close connections from outside."""
-        for one in connections:
-            one.close()
+        for connection in connections:
+            connection.close()
 
     def bury_process(self) -> None:
-        """The driver is dead: its connections are closed, its threads gone, and its lease is anybody's."""
+        """Kill the driver: close its connections, end its threads, and free its lease."""
         self.dying = True
-        zombies = [(one, owner) for one, owner in self.connections if owner is not None and not owner.counts]
-        self.cut(one for one, owner in self.connections if owner is None or owner.counts)
+        zombies = [
+            (connection, owner) for connection, owner in self.connections if owner is not None and not owner.counts
+        ]
+        self.cut(connection for connection, owner in self.connections if owner is None or owner.counts)
         self.connections = zombies
         for helper in self.helpers:
             helper.end()
@@ -161,12 +166,12 @@ class World:
     # -- the server ----------------------------------------------------------------------------------------------
 
     def next_id(self, stream: str) -> str:
-        """An id for a new entry, above all that the stream has had, and never given before."""
+        """Return an ID for a new entry, above all that the stream ever had, and never used before."""
         self.ms += self.chance.choice([0, 1, 1, 40])
         ms, seq = self.ms, 0
         try:
             top = str(self.client.xinfo_stream(stream)["last-generated-id"])
-            last_ms, last_seq = (int(one) for one in top.split("-"))
+            last_ms, last_seq = (int(part) for part in top.split("-"))
             if (last_ms, last_seq) >= (ms, seq):
                 ms, seq = last_ms, last_seq + 1
         except redis.ResponseError:
@@ -177,33 +182,40 @@ class World:
         return f"{ms}-{seq}"
 
     def add(self, stream: str, count: int) -> list[Entry]:
-        """A producer adds so many entries."""
-        made = []
+        """Add entries as a producer."""
+        entries = []
         for _ in range(count):
             entry = self.model.add(stream, self.next_id(stream))
             self.client.xadd(stream, {"n": entry.n}, id=entry.id)
-            made.append(entry)
-        return made
+            entries.append(entry)
+        return entries
 
     def see(self, stream: str) -> Seen:
-        """One stream as the server has it."""
+        """Return the state of one stream on the server."""
         entries = self.client.xrange(stream)
         try:
             groups = self.client.xinfo_groups(stream)
         except redis.ResponseError:
             return Seen()
-        group = next((one for one in groups if one["name"] == GROUP), None)
-        ids = tuple(str(one) for one, _ in entries)
+        group = next((candidate for candidate in groups if candidate["name"] == GROUP), None)
+        ids = tuple(str(entry_id) for entry_id, _ in entries)
         if group is None:
             return Seen(True, ids)
         pending = self.client.xpending_range(stream, GROUP, "-", "+", 10_000) if group["pending"] else []
-        consumers = frozenset(str(one["name"]) for one in self.client.xinfo_consumers(stream, GROUP))
+        consumers = frozenset(str(consumer["name"]) for consumer in self.client.xinfo_consumers(stream, GROUP))
         position = str(group["last-delivered-id"])
         is_counted = group["entries-read"] is not None
-        return Seen(True, ids, position, {one["message_id"]: one["consumer"] for one in pending}, consumers, is_counted)
+        return Seen(
+            True,
+            ids,
+            position,
+            {pending_entry["message_id"]: pending_entry["consumer"] for pending_entry in pending},
+            consumers,
+            is_counted,
+        )
 
     def committed(self, stream: str) -> tuple[int, int]:
-        """Up to where the query has marked the stream as committed; the start of its last batch where it has not."""
+        """Return the position of the commit mark, or of the start of the last batch if there is no mark."""
         mark = self.client.get(committed_key(stream, GROUP, CONSUMER))
         if mark is None:
             held = self.query.offsets[-1]["batch"].get(stream, {}) if self.query.offsets else {}
@@ -211,51 +223,57 @@ class World:
         return id_key(str(mark).split(" ", 1)[0])
 
     def names(self) -> list[str]:
-        """The streams that this run may have."""
+        """Return the streams that may exist in this run."""
         return list(STREAMS[: self.setup.streams])
 
-    # -- what the model learns of the product --------------------------------------------------------------------
+    # -- events of the library -----------------------------------------------------------------------------------
 
     def acknowledged(self, stream: str, group: str, ids: Collection[str]) -> None:
-        """The product sends XACK."""
+        """Record an XACK of the library, and check that it is not early."""
         options = self.query.options
         if group != GROUP:
             return
-        for one in self.model.of(stream, ids):
-            one.acknowledged = True
-            if not self.model.is_due(one) or one.gone or one.named or one.settled or self._is_counted(one):
+        for entry in self.model.entries_of(stream, ids):
+            entry.acknowledged = True
+            if (
+                not self.model.is_due(entry)
+                or entry.removed_by
+                or entry.named
+                or entry.settled
+                or self._is_counted(entry)
+            ):
                 continue
             if options.get("delivery") == "at-most-once":
-                self.query.given_up.append(one)
-            elif not self.query.was_limited and not self._comes_again(one):
+                self.query.given_up.append(entry)
+            elif not self.query.was_limited and not self._comes_again(entry):
                 causes = "+".join(sorted(self.model.stream(stream).ever)) or "nothing"
                 self.fail(
                     f"early | after {causes} | {self.query.mode}",
-                    f"entry {one.n} ({stream} {one.id}) is acknowledged and not in the sink",
+                    f"entry {entry.n} ({stream} {entry.id}) is acknowledged and not in the sink",
                 )
 
-    def _is_counted(self, one: Entry) -> bool:
-        """Whether a lenient query has counted all entries over which the group was set forward, and this is one."""
-        stream = self.model.stream(one.stream)
-        return self.query.is_lenient and one.n in stream.skipped and stream.counted >= len(stream.skipped)
+    def _is_counted(self, entry: Entry) -> bool:
+        """Whether the group was set forward over this entry, and a lenient query has counted all such entries."""
+        stream = self.model.stream(entry.stream)
+        return self.query.is_lenient and entry.n in stream.skipped and stream.counted >= len(stream.skipped)
 
-    def _comes_again(self, one: Entry) -> bool:
-        """Whether the group has been set back, so that it delivers the entry once more."""
-        position = self.see(one.stream).position
-        return position is not None and id_key(position) < one.key
+    def _comes_again(self, entry: Entry) -> bool:
+        """Whether the group was set back, so that it delivers the entry again."""
+        position = self.see(entry.stream).position
+        return position is not None and id_key(position) < entry.key
 
     def lost(self, stream: str, count: int) -> None:
-        """The product counts entries as lost."""
+        """Record that the library counts entries as lost."""
         if stream in self.model.streams:
             self.model.stream(stream).counted += count
 
 
 def shape(error: RStreamError) -> str:
-    """An error without its numbers and names."""
+    """Return the text of an error without numbers and names."""
     text = re.sub(r"'[^']*'", "_", error.message)
     return f"{type(error).__name__}: {re.sub(r'[0-9]+(-[0-9]+)?', '#', text)[:90]}"
 
 
 def counted(numbers: Iterable[int]) -> str:
-    """Numbers for a message."""
+    """Return numbers as text for a message."""
     return ", ".join(f"{n}×{times}" if times > 1 else str(n) for n, times in sorted(Counter(numbers).items()))

@@ -1,4 +1,4 @@
-"""source.microbatch.background.BackgroundWorker for the simulation: the driver's thread, a few ticks at a time."""
+"""BackgroundWorker (source.microbatch.background) for the simulation: the driver's thread, a few ticks at a time."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from spark_streams.wire.connection.connection import Connection
 from tools.simulation.actor import Actor
 from tools.simulation.world import World
 
-world_of: dict[str, World] = {}  # the one that runs, under "now"
+world_of: dict[str, World] = {}  # the running world, under "now"
 
 
-class SimulatedBeside:
-    """Does what BackgroundWorker does; when, says the world's `pace`."""
+class SimulatedWorker:
+    """Does the work of BackgroundWorker, at the times that the world's `pace` sets."""
 
     def __init__(self, address: Address) -> None:
         self._address = address
@@ -26,10 +26,10 @@ class SimulatedBeside:
         self._server: Connection | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return SimulatedBeside, (self._address,)
+        return SimulatedWorker, (self._address,)
 
     def submit(self, job: Callable[[Connection], object]) -> Future[object]:
-        """Run this after what was submitted before."""
+        """Run this job after the jobs that were submitted before."""
         world, result = world_of["now"], Future[object]()
         self._jobs.append((job, result))
         if self._actor is None or self._actor.done:
@@ -40,7 +40,7 @@ class SimulatedBeside:
         return result
 
     def wait(self) -> None:
-        """Until all that was submitted has run. Raises the first error."""
+        """Wait until all submitted jobs have run. Raises the first error."""
         if self._actor is not None and not self._actor.done:
             world_of["now"].let_work(self._actor)
         errors, self._errors = self._errors, []
@@ -48,7 +48,7 @@ class SimulatedBeside:
             raise errors[0]
 
     def close(self) -> None:
-        """Finish what was submitted."""
+        """Finish the submitted jobs."""
         if self._actor is not None and not self._actor.done:
             world_of["now"].let_work(self._actor)
         if self._server is not None:
@@ -62,7 +62,7 @@ class SimulatedBeside:
                 if self._server is None:
                     self._server = Connection(self._address)
                 result.set_result(job(self._server))
-            except Exception as error:  # noqa: BLE001 - whoever waits gets it
+            except Exception as error:  # noqa: BLE001 - wait() raises it
                 self._errors.append(error)
                 result.set_exception(error)
                 if self._server is not None:

@@ -1,4 +1,4 @@
-"""Powers over Spark's processes: the driver is killed, the query started again otherwise, tasks fail or run twice."""
+"""Events of Spark's processes: the driver is killed, the query restarts with other options, tasks fail or run twice."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from tools.simulation.world import World
 
 
 def kill(world: World, step: Step) -> None:
-    """SIGKILL of the driver."""
+    """SIGKILL the driver."""
     if world.query.running:
         raise Killed
 
 
 def restart(world: World, step: Step) -> None:
-    """The query is stopped, and started with other options at the next trigger."""
+    """Stop the query. The next trigger starts it with other options."""
     world.query.change(dict(step.options))
     if world.query.running:
         raise Killed
 
 
 def relist(world: World, step: Step) -> None:
-    """The query is stopped, and started with a stream more or less."""
+    """Stop the query, and start it with one stream more or less."""
     query = world.query
     if "streams" not in query.options:
         return
-    listed, name = set(query.reads()), pick(world.names(), step.which)
+    listed, name = set(query.reads()), pick(world.names(), step.choice)
     listed ^= {name}
     query.change({**query.options, "streams": ",".join(sorted(listed or {name}))})
     if query.running:
@@ -35,12 +35,12 @@ def relist(world: World, step: Step) -> None:
 
 
 def fail(world: World, step: Step) -> None:
-    """A task fails; nothing where none runs."""
+    """Let the running task fail, if there is one."""
     if world.query.tasks.in_task and Actor.current() is None:
         raise TaskFailed
 
 
 def twin(world: World, step: Step) -> None:
-    """A task of the next batch runs twice: the other one stands still meanwhile."""
+    """Run a task of the next batch twice: the second execution stands still for a while."""
     later = pick([0, 0, 0, 1, 2, -1], step.how)
-    world.query.tasks.twins.append(Twin(step.which, int(step.much * 20), later))
+    world.query.tasks.twins.append(Twin(step.choice, int(step.amount * 20), later))

@@ -1,0 +1,56 @@
+"""Failures that are documented: the soak counts them, and continues.
+
+Each is a row under Limits in docs/reference/guarantees.md."""
+
+from __future__ import annotations
+
+import re
+
+# Pattern of the failure's kind → summary of the row.
+KNOWN: dict[str, str] = {
+    r"before its late group": "the stored start of a pattern's streams was deleted before the first checkpoint",
+    r"^twice .*server set back": "a lenient query takes a server from before its group existed for a new one",
+    r"^twice \| (deleted\+)?(passed over|vanished)(\+trimmed)? .*group (created again|set back)": (
+        "a group is moved while a batch is taken"
+    ),
+    r"^twice \| trimmed \| .*group created again amid a trigger": (
+        "the same, and the entries that were read twice are trimmed later"
+    ),
+    r"^twice \| passed over .*checkpoint set back.*evicted sink": "the ledger is missing, the checkpoint is older",
+    r"^twice \| passed over .*vanished \| lenient": "a batch is a range of IDs, its stream was created again",
+    r"^uncounted \| trimmed\+vanished \| after trimmed\+vanished \|": "a new stream is taken for the same one",
+    r"^uncounted \| passed over \| after others read\+vanished \|": "created again before the first checkpoint",
+    r"^(silent|uncounted) \| (deleted\+)?passed over .*group (set forward|created again).*others read": (
+        "others read from a group that was moved"
+    ),
+    r"^(silent|uncounted) \| trimmed \| .*others read.*trimmed": "a shared group is trimmed while a batch is taken",
+    r"^uncounted \| (deleted|trimmed|deleted\+trimmed) \| .*(evicted notes|checkpoint set back.*server set back)": (
+        "the notes of tasks are missing"
+    ),
+    r"^uncounted \| (deleted|trimmed) \| .*group created again.*vanished \|": (
+        "a group is created again while the query starts on a stream that was created again"
+    ),
+    r"^uncounted \| (deleted|trimmed) \| .*group created again amid a trigger.*\| lenient": (
+        "a group is created again while a batch is taken"
+    ),
+    r"^uncounted \| passed over .*group created again .*once noAck": "a group is created again while noAck is removed",
+    r"^silent \| trimmed \| .*entries taken from us.*trimmed": "a shared group is set by hand, its stream trimmed",
+    r"^silent \| trimmed \| .*checkpoint set back.*trimmed.* noAck$": "an older copy lacks the size of its last batch",
+    r"^(silent|uncounted) \| passed over \| after checkpoint set back\+server set back \|": (
+        "an older copy of the checkpoint, and a server from before the commit mark of an acknowledged batch"
+    ),
+    r"^(silent|uncounted) \| passed over \| after .*checkpoint set back.*evicted committed.*others read": (
+        "an older copy of the checkpoint of a shared group, and the commit mark is missing"
+    ),
+    r"^(early|silent) .*entries given to us.*evicted committed": "entries are handed over, the commit mark is missing",
+    r"^early \| after entries given to us\+others read \| strict plain$": (
+        "entries are handed over within the range of a batch of a shared group that is not acknowledged yet"
+    ),
+    r"^reordered .*entries taken from us": "entries are claimed while the query takes a batch: it reads others later",
+    r"^reordered .*(checkpoint set back|server set back)": "batches are planned again after a set-back",
+}
+
+
+def reason_of(kind: str) -> str | None:
+    """Return the documented reason of this kind of failure, or None."""
+    return next((wrong for pattern, wrong in KNOWN.items() if re.search(pattern, kind)), None)

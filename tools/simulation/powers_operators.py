@@ -1,0 +1,126 @@
+"""Actions of an operator on the group: move and acknowledge entries; set, destroy and create the group."""
+
+from __future__ import annotations
+
+from tools.chaos.history import id_key
+from tools.simulation.powers_others import NAMES
+from tools.simulation.step import Step, part, pick
+from tools.simulation.world import CONSUMER, GROUP, World, is_ours
+
+
+def give(world: World, step: Step) -> None:
+    """XCLAIM another consumer's entries for the query's consumer, at any position of the checkpoint."""
+    name = pick(world.names(), step.choice)
+    seen = world.see(name)
+    theirs = [entry_id for entry_id, owner in seen.pending.items() if not is_ours(owner) and entry_id in seen.ids]
+    if theirs:
+        first = int(step.how * len(theirs))
+        ids = theirs[first : first + part(len(theirs), step.amount)]
+        world.client.xclaim(name, GROUP, CONSUMER, 0, ids)
+        entries = world.model.entries_of(name, ids)
+        world.model.give_back(entries)
+        # Documented: entries within the range of the batch in flight may be acknowledged with it. A batch that is
+        # being taken ends at the group's position.
+        assert seen.position is not None
+        mark, end = world.committed(name), seen.position if world.query.takes_a_batch else world.query.logged(name)
+        world.model.excuse(
+            [entry for entry in entries if mark < entry.key <= id_key(end)], "handed within the batch in flight"
+        )
+        for entry in entries:
+            entry.claimed_for_query = True
+        world.model.stream(name).suffers("entries given to us")
+
+
+def grab(world: World, step: Step) -> None:
+    """XCLAIM the query's entries for another consumer."""
+    name, consumer = pick(world.names(), step.choice), pick(NAMES, step.how)
+    seen = world.see(name)
+    ours = [entry_id for entry_id in seen.ours() if entry_id in seen.ids]
+    if ours:
+        ids = ours[: part(len(ours), step.amount)]
+        world.client.xclaim(name, GROUP, consumer, 0, ids)
+        world.model.deliver_to_other(world.model.entries_of(name, ids), consumer)
+        world.model.is_shared(name)
+        world.model.stream(name).suffers("entries taken from us")
+
+
+def settle(world: World, step: Step) -> None:
+    """XACK the query's entries."""
+    name = pick(world.names(), step.choice)
+    ours = world.see(name).ours()
+    if ours:
+        first = int(step.how * len(ours))
+        ids = ours[first : first + part(len(ours), step.amount)]
+        world.client.xack(name, GROUP, *ids)
+        world.model.excuse(world.model.entries_of(name, ids), "an operator has acknowledged it")
+        world.model.stream(name).suffers("our entries acknowledged")
+
+
+def setid(world: World, step: Step) -> None:
+    """XGROUP SETID, back or forward."""
+    name = pick(world.names(), step.choice)
+    seen = world.see(name)
+    if seen.position is None:
+        return
+    target = pick(["0-0", *seen.ids, "$"], step.how)
+    was = seen.position
+    world.client.xgroup_setid(name, GROUP, id=target)
+    now = world.see(name).position
+    assert now is not None
+    if now != was:
+        forward = id_key(now) > id_key(was)
+        world.model.stream(name).suffers("group set forward" if forward else "group set back")
+        if forward:
+            passed = [entry for entry in world.model.alive(name) if id_key(was) < entry.key <= id_key(now)]
+            world.model.stream(name).skipped |= {entry.n for entry in passed}
+            if any(not is_ours(consumer) for consumer in seen.consumers):
+                world.model.is_shared(name)
+        world.births.changed(name, by_operator=True)
+
+
+def destroy(world: World, step: Step) -> None:
+    """XGROUP DESTROY."""
+    name = pick(world.names(), step.choice)
+    seen = world.see(name)
+    if seen.position is not None:
+        world.client.xgroup_destroy(name, GROUP)
+        world.model.excuse_claimed(world.model.entries_of(name, seen.of_consumer(CONSUMER)))
+        world.model.stream(name).suffers("group destroyed")
+        world.births.changed(name, by_operator=True)
+
+
+def remake(world: World, step: Step) -> None:
+    """XGROUP DESTROY, then CREATE at the end, at the start, or in between."""
+    name = pick(world.names(), step.choice)
+    seen = world.see(name)
+    if seen.position is None:
+        return
+    world.client.xgroup_destroy(name, GROUP)
+    world.model.excuse_claimed(world.model.entries_of(name, seen.of_consumer(CONSUMER)))
+    target = "$" if step.how < 0.4 else "0" if step.how < 0.7 else pick(["0-0", *seen.ids], step.amount)
+    world.client.xgroup_create(name, GROUP, id=target)
+    world.model.stream(name).suffers("group created again")
+    if world.query.takes_a_batch:
+        world.model.stream(name).ever.add("group created again amid a trigger")
+    world.births.changed(name, by_operator=True)
+
+
+def expel(world: World, step: Step) -> None:
+    """XGROUP DELCONSUMER one of the query's consumers."""
+    name = pick(world.names(), step.choice)
+    seen = world.see(name)
+    ours = sorted(consumer for consumer in seen.consumers if is_ours(consumer))
+    if ours:
+        deleted = pick(ours, step.how)
+        pending = seen.of_consumer(deleted)
+        world.client.xgroup_delconsumer(name, GROUP, deleted)
+        world.model.stream(name).suffers("our consumer deleted")
+        if deleted == CONSUMER:
+            world.model.excuse_claimed(world.model.entries_of(name, pending))
+        # Documented: deliveries to others cannot be distinguished from deliveries to us.
+        if world.query.takes_a_batch and any(not is_ours(consumer) for consumer in seen.consumers):
+            world.model.excuse(
+                world.model.entries_of(name, pending), "deleted with our consumer while the query takes a batch"
+            )
+        if not any(name in offset["streams"] for offset in world.query.offsets):  # only the pending list held them
+            world.model.excuse(world.model.entries_of(name, pending), "deleted with our consumer before a checkpoint")

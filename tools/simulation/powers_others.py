@@ -1,0 +1,55 @@
+"""Actions of the other consumers of the group: read, acknowledge, die, leave."""
+
+from __future__ import annotations
+
+from tools.simulation.step import Step, part, pick
+from tools.simulation.world import GROUP, Seen, World, is_ours
+
+NAMES = ["bob", "eve"]
+_LONG_AGO = 100_000_000  # milliseconds, more than plan.CLAIM_IDLE
+
+
+def read(world: World, step: Step) -> None:
+    """XREADGROUP > for one to six entries."""
+    name, consumer = pick(world.names(), step.choice), pick(NAMES, step.how)
+    if world.see(name).position is None:
+        return
+    replies = world.client.xreadgroup(GROUP, consumer, {name: ">"}, count=1 + int(step.amount * 6))
+    world.model.stream(name).suffers("others read")
+    world.model.is_shared(name)
+    for _, entries in replies:
+        world.model.deliver_to_other(world.model.entries_of(name, [str(entry_id) for entry_id, _ in entries]), consumer)
+
+
+def acknowledge(world: World, step: Step) -> None:
+    """XACK some entries of another consumer."""
+    name, consumer = pick(world.names(), step.choice), pick(NAMES, step.how)
+    mine = _held(world.see(name), consumer)
+    if mine:
+        ids = mine[: part(len(mine), step.amount)]
+        world.client.xack(name, GROUP, *ids)
+        world.model.excuse(world.model.entries_of(name, ids), "others have acknowledged it")
+
+
+def die(world: World, step: Step) -> None:
+    """Make all entries of another consumer idle, as if it had died long ago."""
+    consumer = pick(NAMES, step.how)
+    for name in world.names():
+        seen = world.see(name)
+        mine = [entry_id for entry_id in _held(seen, consumer) if entry_id in seen.ids]
+        if mine:
+            world.client.xclaim(name, GROUP, consumer, 0, mine, idle=_LONG_AGO, justid=True)
+
+
+def leave(world: World, step: Step) -> None:
+    """XGROUP DELCONSUMER: its pending entries are dropped."""
+    name, consumer = pick(world.names(), step.choice), pick(NAMES, step.how)
+    seen = world.see(name)
+    if consumer in seen.consumers:
+        world.client.xgroup_delconsumer(name, GROUP, consumer)
+        world.model.excuse(world.model.entries_of(name, _held(seen, consumer)), "others have left with it")
+
+
+def _held(seen: Seen, consumer: str) -> list[str]:
+    assert not is_ours(consumer)
+    return [entry_id for entry_id, owner in seen.pending.items() if owner == consumer]
