@@ -33,9 +33,9 @@ def add(
 ) -> None:
     """Append an entry to STREAM. With `-`, append one entry for each line of standard input; a line is a JSON object.
 
-    In JSON lines a string is written unchanged, a number with its original digits, true and false as these words, and
-    lists and objects as JSON. A field whose value is null is left out. The command prints the entry's ID; with `-` the
-    number of added entries.
+    Values of a JSON line: a string is written unchanged, and a number with its original digits. Other values are
+    written as JSON. A field whose value is null is left out. The command prints the entry's ID; with `-` the number of
+    added entries.
 
     \b
     Examples:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, cast
 from urllib.parse import urlsplit
 
@@ -133,6 +134,16 @@ def test_the_bundled_engine(server: Server) -> None:
     told = doctor_json(server.url)
     assert ("warning" if server.kind == "engine" else "danger", "persistence") in levels(told)
     assert (told["server"]["kind"] == "the bundled engine") == (server.kind == "engine")
+
+
+def test_the_documented_sample_is_what_the_command_prints() -> None:
+    """Only the address and the time since the start differ."""
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "doctor.md").read_text()
+    sample = page.partition("```text\n")[2].partition("```")[0]
+    with LocalEngine() as engine:
+        ran = CliRunner().invoke(main, ["doctor", engine.url], env={"COLUMNS": "100"})
+    printed = [line.rstrip() for line in ran.output.splitlines()]
+    assert printed[2:] == sample.splitlines()[2:]
 
 
 def test_an_engine_that_keeps_its_streams_is_well(tmp_path: Any) -> None:

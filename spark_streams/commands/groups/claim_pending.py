@@ -41,8 +41,9 @@ def claim(
 ) -> None:
     """Hand pending entries of one consumer to another consumer of the group (XCLAIM). Delivery counts do not change.
 
-    Without --yes this is a dry run. --from must not be a running query. --to may be one: its next batch reads
-    the claimed entries up to its committed position, with its existing checkpoint. Later ones stay with their consumer.
+    Without --yes this is a dry run. --from must not be a running query. --to may be one: with its next batch it reads
+    the claimed entries up to its committed position. Its checkpoint stays in use. Later entries stay with their
+    consumer.
 
     \b
     deleted  entries that were deleted from the stream; Redis 7 and later also remove them from the pending list

@@ -53,8 +53,10 @@ def groups() -> None:
 def list_(names: tuple[str, ...], url: str, as_json: bool) -> None:
     """List the consumer groups of streams (default: all streams): lag, pending entries, position.
 
-    lag: entries not yet delivered to the group, as the server counts them; ? if it cannot (rstream lag counts then);
-    pending: entries delivered and not acknowledged.
+    \b
+    lag       entries not yet delivered to the group, as the server counts them;
+              ? if the server cannot count them (rstream lag does)
+    pending   entries delivered and not acknowledged
 
     \b
     Examples:

@@ -46,9 +46,9 @@ def report(
 ) -> None:
     """Write an HTML page: the lag of each group, pending entries per consumer, dead letters by reason.
 
-    By default the page shows the state of the server now. --for adds lag and throughput over that time. --log shows the
-    progress of queries from lines that spark_streams.watch wrote. The page is a single file and needs no network.
-    Nothing on the server changes.
+    By default the page shows the state of the server now. --for adds lag and throughput over that time. --log reads
+    lines that spark_streams.watch wrote, and shows the progress of the queries. The page is a single file and needs no
+    network. Nothing on the server changes.
 
     \b
     Examples:

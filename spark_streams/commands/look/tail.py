@@ -51,9 +51,9 @@ def tail(names: tuple[str, ...], follow: bool, count: int, group: str | None, ur
     """Show the last N entries of the streams together (default: all streams), in the order of their IDs. With -f also
     print new entries. STREAM may be a pattern (`orders:*`); -f also follows streams that match it later.
 
-    With --group the command shows for each stream the N oldest pending entries with their consumers, and the next N
-    entries that are not delivered to the group yet. With -f it shows all undelivered entries, and new ones. Nothing is
-    delivered, and the group's position stays unchanged.
+    With --group the command previews a group. For each stream it shows the N oldest pending entries with their
+    consumers, and the next N entries that are not delivered yet. With -f it shows all undelivered entries, and new
+    ones. Nothing is delivered, and the group's position stays unchanged.
 
     Long values are cut, and bytes that are not UTF-8 are shown as \\xff; --json prints complete entries, one per line.
     If the server does not answer, -f waits for it: no entry is skipped or printed twice. Ctrl-C ends the command with
