@@ -39,8 +39,9 @@ def prune(names: tuple[str, ...], idle: int, pattern: str, yes: bool, url: str, 
     """Delete groups of STREAM (a name or a pattern; default: all streams) that were not read from for --idle.
 
     Without --yes this is a dry run. A group stays if a running query uses it, or if a consumer was active within
-    the time. It also stays if its oldest undelivered entry is younger than the time. A group whose idle time is unknown
-    stays, and the command names it; rstream groups delete can delete it.
+    the time. It also stays if all entries were delivered to it, or if its oldest undelivered entry is younger than the
+    time. A group whose idle time is unknown stays, too. The command names these groups; rstream groups delete can
+    delete them.
 
     As with rstream groups delete, the group's pending entries, consumers and keys are deleted with it. Entries that
     wait for a retry stay, and the command prints where.
