@@ -62,9 +62,9 @@ class Operator:
         """
         query = self._world.query
         if query.was_limited and "it holds entries that an earlier run of this query has yet to read" in text:
-            return query.had_a_list  # a poison batch was cut: its pieces wait for a run without noAck
-        had_a_list = query.had_a_list and "or a run without noAck left them" in text
-        return had_a_list and not any(self._world.model.stream(name).in_checkpoint for name in streams)
+            return query.had_pending_list  # a poison batch was cut: its pieces wait for a run without noAck
+        had_pending_list = query.had_pending_list and "or a run without noAck left them" in text
+        return had_pending_list and not any(self._world.model.stream(name).in_checkpoint for name in streams)
 
     def at_peace(self) -> None:
         """Forget earlier errors."""
