@@ -92,7 +92,7 @@ ACCESS: tuple[Option, ...] = (
         None,
         "none",
         "`module:function`, which returns a `redis.CredentialProvider`, on the driver and on each executor. It is "
-        "called for each new connection, so tokens may expire ([identity](../guide/security.md)).",
+        "called for each new connection, so tokens may expire ([logins](logins.md)).",
     ),
     Option(
         "replyTimeout",
@@ -411,7 +411,7 @@ SINK: tuple[Option, ...] = (
         one_of("exactly-once", "at-least-once"),
         "exactly-once",
         "`exactly-once`",
-        "`exactly-once`: a ledger recognises rows that retried tasks, speculative twins and replayed batches send "
+        "`exactly-once`: a ledger recognises rows that retried tasks, speculative copies and replayed batches send "
         "again. `at-least-once`: they are written again.",
     ),
     Option(
