@@ -54,20 +54,22 @@ class BatchContents:
 
 
 @dataclass(frozen=True)
-class Wish:
+class BatchRequest:
     """token: name of the batch; quota: what it may still take; turn: counts triggers, and decides which streams are
-    first if the quota does not suffice for all; now: a monotonic clock, in seconds."""
+    first if the quota does not suffice for all; now: a monotonic clock, in seconds; is_second_look: the trigger has
+    looked at the groups again, because the first look was out of date."""
 
     token: str
     quota: BatchQuota
     turn: int
     now: float
+    is_second_look: bool = False
 
 
 class Source(Protocol):
     """One of the sources above."""
 
-    def take(self, server: Server, contents: BatchContents, wish: Wish) -> tuple[BatchContents, BatchQuota]:
+    def take(self, server: Server, contents: BatchContents, request: BatchRequest) -> tuple[BatchContents, BatchQuota]:
         """Return the batch with the entries that the quota admits, and the remaining quota. contents: the batch of
         the previous sources. If the batch takes nothing after this source, it `is_closed`.
 
@@ -76,32 +78,32 @@ class Source(Protocol):
 
 
 @dataclass(frozen=True)
-class Pieces:
+class PoisonPiece:
     """A piece of a batch that killed its query."""
 
     poison: PoisonBatch
     state: QueryState
 
-    def take(self, server: Server, contents: BatchContents, wish: Wish) -> tuple[BatchContents, BatchQuota]:
+    def take(self, server: Server, contents: BatchContents, request: BatchRequest) -> tuple[BatchContents, BatchQuota]:
         state, run = self.state, contents.run
         piece, cache = self.poison.next_piece(server, state.groups, state.logged, run.poison)
         contents = replace(contents, run=replace(run, poison=cache))
-        return replace(contents, claimed=piece, is_closed=True) if piece else contents, wish.quota
+        return replace(contents, claimed=piece, is_closed=True) if piece else contents, request.quota
 
 
 @dataclass(frozen=True)
-class Others:
+class EntriesOfOthers:
     """Entries that other clients have left, released or handed over."""
 
     claims: Claims
     state: QueryState
     consumer: str
 
-    def take(self, server: Server, contents: BatchContents, wish: Wish) -> tuple[BatchContents, BatchQuota]:
+    def take(self, server: Server, contents: BatchContents, request: BatchRequest) -> tuple[BatchContents, BatchQuota]:
         # If entries were reserved ahead, released ones wait for the next trigger, which has none reserved.
         state, released = self.state, self.state.run.ahead is None
-        to = claim_consumer(self.consumer, wish.token)
-        claimed, quota = self.claims.take(server, state.groups, state.begin, to, wish.quota, released)
+        to = claim_consumer(self.consumer, request.token)
+        claimed, quota = self.claims.take(server, state.groups, state.begin, to, request.quota, released)
         return replace(contents, claimed=claimed), quota
 
 
@@ -111,8 +113,8 @@ class ReservedAhead:
 
     ahead: Ahead
 
-    def take(self, server: Server, contents: BatchContents, wish: Wish) -> tuple[BatchContents, BatchQuota]:
-        quota = replace(wish.quota, size=self.ahead.quota.size).without(self.ahead.pending())
+    def take(self, server: Server, contents: BatchContents, request: BatchRequest) -> tuple[BatchContents, BatchQuota]:
+        quota = replace(request.quota, size=self.ahead.quota.size).without(self.ahead.pending())
         return replace(contents, ranges=self.ahead.ranges), quota
 
 
@@ -125,9 +127,9 @@ class ReservedNotLogged:
     counts: Mapping[str, int]
     begin: Offset
 
-    def take(self, server: Server, contents: BatchContents, wish: Wish) -> tuple[BatchContents, BatchQuota]:
-        if wish.quota.is_full:
-            return replace(contents, is_closed=True), wish.quota
+    def take(self, server: Server, contents: BatchContents, request: BatchRequest) -> tuple[BatchContents, BatchQuota]:
+        if request.quota.is_full:
+            return replace(contents, is_closed=True), request.quota
         how = self.how
 
         def take(allowed: Mapping[str, int], after: Mapping[str, StreamId]) -> list[EntryRange]:
@@ -136,13 +138,15 @@ class ReservedNotLogged:
             return pending_ranges(server, how.member, pending, size, limits=how.limits)
 
         after = {stream: self.begin[stream] for stream in self.counts}
-        ranges, quota = take_in_parts(server, wish.quota, self.counts, after, wish.turn, take, how.limits)
-        # There are none if other clients have claimed them since.
-        return (replace(contents, ranges=ranges, is_closed=True), quota) if ranges else (contents, wish.quota)
+        ranges, quota = take_in_parts(server, request.quota, self.counts, after, request.turn, take, how.limits)
+        if not ranges and request.is_second_look:
+            return contents, request.quota
+        # If there are none, another client has taken them since the trigger's look: it looks again.
+        return replace(contents, ranges=ranges, is_closed=True), quota
 
 
 @dataclass(frozen=True)
-class New:
+class NewEntries:
     """New entries, reserved now. part_of: returns how many entries the batch may have while pieces wait, from the
     number of waiting entries and the quota; None: all."""
 
@@ -152,15 +156,15 @@ class New:
     options: SourceOptions
     part_of: Callable[[int, int | None], int] | None
 
-    def take(self, server: Server, contents: BatchContents, wish: Wish) -> tuple[BatchContents, BatchQuota]:
+    def take(self, server: Server, contents: BatchContents, request: BatchRequest) -> tuple[BatchContents, BatchQuota]:
         """It does not wait for more to come if there is a batch anyway, or pieces wait."""
-        state, quota, admission = self.state, wish.quota, self.how.admission
+        state, quota, admission = self.state, request.quota, self.how.admission
         backlog = admission.backlog(state.heads, state.groups)
         waiting = sum(backlog.values())
         if not backlog or quota.is_full:
             return contents, quota
         if not contents and self.part_of is None:
-            is_held_back, admission = admission.held_back(waiting, wish.now)
+            is_held_back, admission = admission.held_back(waiting, request.now)
             contents = replace(contents, run=replace(contents.run, admission=admission))
             if is_held_back:
                 return contents, quota
@@ -172,7 +176,7 @@ class New:
         new: list[EntryRange] = []
         account, lost = contents.run.account, list[Finding]()
         while backlog:
-            reserved, _ = how.new_entries(server, state.heads, state.groups, backlog, quota, wish.turn)
+            reserved, _ = how.new_entries(server, state.heads, state.groups, backlog, quota, request.turn)
             account, findings = account.after_reservation(state.heads, state.groups, reserved, self.how.member)
             lost += findings
             new = reserved.ranges
@@ -206,15 +210,15 @@ class ContentsChooser:
         self._member = member
         self._limits = limits
 
-    def choose(self, server: Server, state: QueryState, wish: Wish) -> BatchContents:
+    def choose(self, server: Server, state: QueryState, request: BatchRequest) -> BatchContents:
         """Return the entries that the quota admits; empty if there is nothing to read. Raises as the sources do."""
         contents = BatchContents({}, run=state.run)
         for source in self._present(state):
-            contents, quota = source.take(server, contents, wish)
-            wish = replace(wish, quota=quota)
+            contents, quota = source.take(server, contents, request)
+            request = replace(request, quota=quota)
             if contents.is_closed:
                 return contents
-        contents, _ = self._new(state, contents.run).take(server, contents, wish)
+        contents, _ = self._new(state, contents.run).take(server, contents, request)
         poison_cache = contents.run.poison
         return (
             contents
@@ -227,20 +231,20 @@ class ContentsChooser:
         sources: list[Source] = []
         has_others = state.has_others
         if has_others or state.run.poison.may_hold:
-            sources.append(Pieces(self._poison, state))
+            sources.append(PoisonPiece(self._poison, state))
         if has_others:
-            sources.append(Others(self._claims, state, self._member.consumer))
+            sources.append(EntriesOfOthers(self._claims, state, self._member.consumer))
         if state.run.ahead is not None:
             sources.append(ReservedAhead(state.run.ahead))
         elif reserved := _reserved_not_logged(state):
             sources.append(ReservedNotLogged(self._how(state), reserved, state.begin))
         return sources
 
-    def _new(self, state: QueryState, run: RunState) -> New:
+    def _new(self, state: QueryState, run: RunState) -> NewEntries:
         """Return the source of new entries. While pieces wait for other batches, a batch takes only a part of them."""
         holds_pieces = run.poison.may_hold and run.poison.holds_pieces
         part_of = self._poison.share_of if holds_pieces else None
-        return New(self._how(state), self._losses, state, self._options, part_of)
+        return NewEntries(self._how(state), self._losses, state, self._options, part_of)
 
     def _how(self, state: QueryState) -> Reserving:
         return Reserving(self._member, state.run.admission, self._limits)
@@ -250,9 +254,9 @@ class ContentsChooser:
         size = contents.run.admission.size([claim.count for claims in contents.claimed.values() for claim in claims])
         return self._claims.ranges(server, contents.claimed, size)
 
-    def ahead(self, state: QueryState, contents: BatchContents, wish: Wish) -> Prefetch | None:
+    def ahead(self, state: QueryState, contents: BatchContents, request: BatchRequest) -> Prefetch | None:
         """What follows the batch, if that is much (Limits.prefetch_entries). Not if others are in the groups: they
-        could read it meanwhile. Not if entries were released: the next batch begins with them. wish: for the next
+        could read it meanwhile. Not if entries were released: the next batch begins with them. request: for the next
         batch."""
         options, how = self._options, self._how(state)
         if options.no_ack or options.delivery == "at-most-once" or options.claim_idle is not None:
@@ -263,9 +267,9 @@ class ContentsChooser:
             return None
         remaining = Counter(how.admission.backlog(state.heads, state.groups))
         remaining.subtract(entries_per_stream(contents.new))
-        if not how.is_worth_it(remaining, wish.quota):
+        if not how.is_worth_it(remaining, request.quota):
             return None
-        return Prefetch(how, list(state.groups), wish.quota, wish.turn, state.heads)
+        return Prefetch(how, list(state.groups), request.quota, request.turn, state.heads)
 
 
 def _reserved_not_logged(state: QueryState) -> dict[str, int]:
