@@ -100,8 +100,8 @@ class Raw:
         ids: list[bytes] = []
         while len(ids) < _PEER:
             start = b"(" + ids[-1] if ids else b"-"
-            entries: Any = client.xrange("s", start, count=_STEP)
-            ids += [entry_id for entry_id, _ in entries]
+            page: Any = client.xrange("s", start, count=_STEP)
+            ids += [entry_id for entry_id, _ in page]
         client.close()
         ping = request("PING")
         edges = [b"0-0", *ids[_PAGE - 1 :: _PAGE]]

@@ -109,16 +109,16 @@ def run_on_executors(
         "spark.speculation.quantile": "0.1",
         "spark.speculation.multiplier": "1.5",
     }
-    queries = [case.query for case in cases.values()]
+    queries = [failed.query for failed in cases.values()]
     with Job(folder, queries, "local-cluster[1,1,512]", conf, in_turn=True, second_host="127.0.0.2") as job:
-        for case in cases.values():
-            fault = case.query.fault
+        for failed in cases.values():
+            fault = failed.query.fault
             if fault is not None and fault.kind == "hold":
-                job.wait_for(case.query.held, f"the kill point of {case.query.name}")
-                _kill_executor_of(job, int(case.query.sign("held").read_text()))
+                job.wait_for(failed.query.held, f"the kill point of {failed.query.name}")
+                _kill_executor_of(job, int(failed.query.sign("held").read_text()))
         job.finish()
-    for case in cases.values():
-        judge(case)
+    for failed in cases.values():
+        judge(failed)
     return cases
 
 
