@@ -142,8 +142,9 @@ def test_where_the_package_is_installed_a_job_needs_no_clone(engine_server: Serv
         wheel.extractall(packages)
     folder = tmp_path / "my project"
     folder.mkdir()
+    unset = ("PYSPARK", "SPARK", "PYTHON")  # but for the options of every JVM of the tests
     environment = {
-        name: value for name, value in os.environ.items() if not name.startswith(("PYSPARK", "SPARK", "PYTHON"))
+        name: value for name, value in os.environ.items() if name == "SPARK_SUBMIT_OPTS" or not name.startswith(unset)
     }
     environment |= {"RSTREAM_URL": engine_server.url, "SPARK_LOCAL_IP": "127.0.0.1"}
     rstream = [str(python), "-m", "spark_streams.cli"]

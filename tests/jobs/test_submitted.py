@@ -15,7 +15,7 @@ import pytest
 
 from tests.deadletter.making import fill, numbers
 from tests.jobs.work import NEW_SESSION, PATIENCE, Running, Work
-from tools.servers.server import Server, running_engine
+from tools.servers.server import KINDS, Server, running_engine, skip_without_redis
 
 pytestmark = pytest.mark.spark
 
@@ -50,10 +50,11 @@ class Submitted:
 
 @pytest.fixture(scope="module")
 def submitted(
-    engine_server: Server, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+    engine_server: Server, servers_of_kinds: dict[str, Server], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Submitted]:
-    servers = (engine_server, request.getfixturevalue("redis_server"))
-    works = {server.kind: Work(tmp_path_factory.mktemp(server.kind), server) for server in servers}
+    with engine_server.client() as client:
+        client.flushall()
+    works = {kind: Work(tmp_path_factory.mktemp(kind), server) for kind, server in servers_of_kinds.items()}
     variants = []
     for work in works.values():
         fill_flights(work.server)
@@ -107,12 +108,19 @@ def checks_of(work: Work) -> list[list[str]]:
     return [[*words, "--check"] for words in (*[work.arguments(job, url) for job in JOBS], *wrong)]
 
 
-@pytest.fixture(params=["engine", "redis"])
-def work(request: pytest.FixtureRequest, submitted: Submitted) -> Work:
-    assert (submitted.endings_of("etl", False), submitted.endings_of("aggregate", False)) == (["0", "0"], ["0", "0"]), (
-        submitted.output
-    )
-    return submitted.works[request.param]
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    if request.param == "redis":
+        skip_without_redis()
+    return str(request.param)
+
+
+@pytest.fixture
+def work(kind: str, submitted: Submitted) -> Work:
+    succeeded = ["0"] * len(submitted.works)
+    assert submitted.endings_of("etl", False) == succeeded, submitted.output
+    assert submitted.endings_of("aggregate", False) == succeeded, submitted.output
+    return submitted.works[kind]
 
 
 def test_dead_letters_go_back(submitted: Submitted) -> None:
