@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -140,6 +141,8 @@ def test_where_the_package_is_installed_a_job_needs_no_clone(engine_server: Serv
     (packages,) = (tmp_path / "venv").glob("lib/python3*/site-packages")
     with zipfile.ZipFile(package(tmp_path / "wheel.zip")) as wheel:
         wheel.extractall(packages)
+    for path in Path(pyarrow.__file__).parents[1].glob("installed_pyspark.pth"):  # scripts/_setup.sh: quicker imports
+        shutil.copy(path, packages)
     folder = tmp_path / "my project"
     folder.mkdir()
     unset = ("PYSPARK", "SPARK", "PYTHON")  # but for the options of every JVM of the tests
