@@ -25,7 +25,7 @@ _CHUNK = 1_000  # entries that are sent together
 @click.argument("fields", metavar="FIELD=VALUE... | -", nargs=-1, required=True)
 @click.option("--id", "entry", default="*", help="ID of the entry; * lets the server generate it.")
 @click.option("--maxlen", type=click.IntRange(1), help="Trim the stream to about this many entries (MAXLEN ~).")
-@click.option("--no-create", is_flag=True, help="Fail if the stream does not exist (NOMKSTREAM, Redis 6.2).")
+@click.option("--no-create", is_flag=True, help="Fail if the stream does not exist (NOMKSTREAM).")
 @url_option
 @json_option
 def add(
@@ -40,7 +40,7 @@ def add(
     \b
     Examples:
       rstream add orders customer=ann amount=12.50
-      rstream add orders --id 1700000000000-0 customer=ann
+      rstream add old-orders --id 1700000000000-0 customer=ann     above the last ID of the stream
       cat orders.jsonl | rstream add orders - --maxlen 1000000
     """
     head: list[Argument] = ["XADD", stream]

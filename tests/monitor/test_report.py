@@ -92,6 +92,8 @@ def test_the_page_of_a_server_says_what_is_there_and_changes_nothing(
     assert said.output.startswith(f"{file}: 2 groups, ")
     assert state(client) == before
     text = file.read_text()
+    said = rstream(server, "report", "--group", "audit", "-o", str(file))
+    assert said.output.startswith(f"{file}: 1 group, ")
     words = Words(text).words
     for word in (
         "audit of orders",

@@ -27,7 +27,7 @@ from spark_streams.errors import StreamStateError
     "--idle",
     metavar="TIME",
     callback=milliseconds,
-    help="With --entries: only entries pending for at least this time (30s, 5m; Redis 6.2).",
+    help="With --entries: only entries pending for at least this time (30s, 5m).",
 )
 @url_option
 @json_option

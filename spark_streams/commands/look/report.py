@@ -57,6 +57,7 @@ def report(
       rstream report --log /var/log/billing.jsonl
     """
     from spark_streams.monitor.report.html import page
+    from spark_streams.monitor.terminal.units import counted
 
     if log is not None and lasts is not None:
         raise click.UsageError("--for observes a server, and --log reads a file; use only one of them")
@@ -69,7 +70,7 @@ def report(
         Path(output).write_text(text, encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"the report cannot be written to {output}: {error}") from error
-    click.echo(f"{output}: {len(report.groups):,} groups, {len(text) / 1024:,.0f} kB")
+    click.echo(f"{output}: {counted(len(report.groups), 'group')}, {len(text) / 1024:,.0f} kB")
 
 
 def _of_log(path: str, names: tuple[str, ...], group: str | None) -> Report:
