@@ -65,14 +65,14 @@ def run(
 ) -> StreamingQuery:
     """Run a query until it ends. An error is one line; Ctrl-C and SIGTERM stop the query after the current batch.
 
-    Call it in the main thread, which alone receives Ctrl-C. A program that does not catch the error ends with its line
-    and exit code 1.
+    Call it in the main thread, because no other thread receives Ctrl-C. If the program does not catch the error, it
+    prints the line and ends with exit code 1.
 
     Args:
-        query: `df.writeStream…` before its `start()`, which `run` calls. Or a started query. Or a function that returns
-            one of them: then errors in it (`load()`, names that Spark does not find) are one line, too.
+        query: A `df.writeStream…` without `start()`, which `run` then calls; or a started query; or a function that
+            returns one of them. Errors in the function (`load()`, names that Spark does not find) are one line, too.
         stop_within: After Ctrl-C or SIGTERM, how long the current batch may take to finish. Then it is cancelled, and
-            the next run reads it again. A second Ctrl-C, a second later or more, ends the program at once.
+            the next run reads it again. A second Ctrl-C, at least a second later, ends the program at once.
         traceback: `True` keeps the traceback and Spark's error. Default: whether `$RSTREAM_TRACEBACK` is set.
 
     Returns:

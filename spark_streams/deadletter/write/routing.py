@@ -51,18 +51,17 @@ def route_dead_letters(
 ) -> Routed:
     """Split rows of `format("rstream")`: rows for which `condition` holds become dead letters.
 
-    Write `letters` with `format("rstream")` to the dead-letter stream: as a streaming query of its own, or within
-    `foreachBatch`, there with option `transaction` and an `at` that a replay repeats (a column `current_timestamp()` of
-    the streaming frame). A dead letter has all original fields, byte for byte, in `_fields`, and the columns of the
-    envelope.
+    Write `letters` with `format("rstream")` to the dead-letter stream, by another streaming query or within
+    `foreachBatch`. Within `foreachBatch`, set option `transaction`, and an `at` that a replay repeats: a column
+    `current_timestamp()` of the streaming frame. A dead letter has all original fields, byte for byte, in `_fields`,
+    and the columns of the envelope.
 
-    With `retry_delay` the dead letters also have a column `_to`, for option `streamColumn` together with option
-    `stream`, without an option that trims. It names the stream in which the entry waits for its next retry. It is null
-    if no retry is left.
+    With `retry_delay` the dead letters also have a column `_to`. It names the stream in which the entry waits for its
+    next retry. It is null if no retry is left. Set options `streamColumn="_to"` and `stream`, and no option that trims.
 
     Args:
         df: Streaming or batch frame with the metadata columns `_stream STRING`, `_id STRING` and
-            `_fields MAP<BINARY, BINARY>`; also `_deliveries` if dead letters shall contain it. With `retry_delay` also
+            `_fields MAP<BINARY, BINARY>`; also `_deliveries` to keep it in dead letters. With `retry_delay` also
             `_attempt INT` and `_first_failed TIMESTAMP`.
         condition: Column or SQL. A row for which it is null is good.
         reason: Text, or a column with a text for each row.
