@@ -12,18 +12,25 @@ PATIENCE = 30.0  # seconds: enough for every condition, on a busy machine, too
 
 
 def until(
-    condition: Callable[[], object], message: str, within: float = PATIENCE, alive: Callable[[], bool] | None = None
+    condition: Callable[[], object],
+    message: str,
+    within: float = PATIENCE,
+    alive: Callable[[], bool] | None = None,
+    log: Callable[[], str] | None = None,
+    every: float = 0.02,
 ) -> None:
-    """Wait until the condition is true; a Redis error counts as false.
+    """Wait until the condition is true, and check it each `every` seconds. A Redis error counts as false.
 
     Raises AssertionError after `within` seconds, or when `alive` returns False: the process that the condition needs
-    has ended.
+    has ended. The error is the message and the last 3000 characters of `log`.
     """
     deadline = time.monotonic() + within
     while True:
         with contextlib.suppress(redis.RedisError):
             if condition():
                 return
-        assert alive is None or alive(), f"the process has ended: {message}"
-        assert time.monotonic() < deadline, message
-        time.sleep(0.02)
+        ended = alive is not None and not alive()
+        if ended or time.monotonic() > deadline:
+            text = f"the process has ended: {message}" if ended else message
+            raise AssertionError(text if log is None else f"{text}\n{log()[-3000:]}")
+        time.sleep(every)

@@ -9,7 +9,6 @@ import random
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import hiredis
@@ -24,6 +23,7 @@ from tests.deadletter.making import DEAD, fill, marks, numbers
 from tests.proxy import Proxy
 from tools.driving import drain, forget_all, reader
 from tools.servers.server import Server
+from tools.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
 LETTERS = 3_000
@@ -37,11 +37,8 @@ def start(server: Server, *options: str) -> subprocess.Popen[str]:
 
 
 def wait_for_entries(server: Server, count: int) -> None:
-    deadline = time.monotonic() + 60
     with server.client() as client:
-        while client.xlen("s") < count:
-            assert time.monotonic() < deadline, "nothing moves"
-            time.sleep(0.002)
+        until(lambda: client.xlen("s") >= count, f"stream s has fewer than {count} entries", every=0.002)
 
 
 def test_a_redrive_that_is_killed_and_run_again_moves_each_dead_letter_once_under_the_first_ones_bound(

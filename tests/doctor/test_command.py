@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -26,6 +25,7 @@ from tools.servers.server import (
     skip_where_nothing_is_counted,
     skip_without_redis,
 )
+from tools.waiting import until
 
 PASSWORD = "s3cr3t-word"
 
@@ -68,10 +68,7 @@ def master() -> Iterator[Server]:
 def replica(master: Server) -> Iterator[Server]:
     with running_redis("--replicaof", "127.0.0.1", str(urlsplit(master.url).port)) as server:
         with master.client() as client:
-            deadline = time.monotonic() + 30
-            while client.info("replication")["min_slaves_good_slaves"] < 1:
-                assert time.monotonic() < deadline
-                time.sleep(0.02)
+            until(lambda: client.info("replication")["min_slaves_good_slaves"], "the master counts no good replica")
         yield server
 
 

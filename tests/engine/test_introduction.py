@@ -9,11 +9,11 @@ import re
 import shlex
 import shutil
 import subprocess
-import time
 
 import pytest
 
 from tools.servers.server import Server
+from tools.waiting import until
 
 pytestmark = pytest.mark.skipif(shutil.which("redis-cli") is None, reason="redis-cli is not installed")
 
@@ -113,10 +113,7 @@ def _play(server: Server) -> list[tuple[str, str]]:
         for line in SCRIPT.strip().split("\n"):
             if line.endswith(" &"):
                 waiting = line, _cli(server, line.removesuffix(" &"))
-                deadline = time.monotonic() + 5
-                while not client.info("clients")["blocked_clients"]:
-                    assert time.monotonic() < deadline
-                    time.sleep(0.01)
+                until(lambda: client.info("clients")["blocked_clients"], "the client does not block")
                 continue
             printed.append((line, _cli(server, line).communicate(timeout=20)[0]))
             if waiting is not None:

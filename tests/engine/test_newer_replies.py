@@ -14,10 +14,9 @@ from typing import Any
 
 import pytest
 
-from tests.engine.commands.test_blocking import wait_blocked
 from tests.engine.persistence.test_append_only import rewrite
 from tests.engine.state import Inside
-from tests.engine.wire import Failed, Wire, wire
+from tests.engine.wire import Failed, Wire, wait_blocked, wire
 from tools.servers.server import Server
 
 BAD_ID = Failed("ERR Invalid stream ID specified as stream command argument")

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 import hiredis
 
 from tools.servers.server import Server
+from tools.waiting import until
 
 
 class Failed(str):
@@ -93,3 +94,9 @@ def wire(server: Server, resp: int = 2) -> Iterator[Wire]:
         yield opened
     finally:
         opened.close()
+
+
+def wait_blocked(client: Wire, count: int) -> None:
+    """Wait until the server counts so many blocked clients."""
+    line = f"blocked_clients:{count}\r\n".encode()
+    until(lambda: line in client.call("INFO", "clients"), f"not {count} clients are blocked", every=0.005)

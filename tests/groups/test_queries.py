@@ -4,7 +4,6 @@ docs/reference/group-changes.md says."""
 from __future__ import annotations
 
 import json
-import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +19,7 @@ from tests.groups.conftest import Rstream, RstreamJson
 from tests.remedies import carry_out
 from tools.driving import NEVER_AHEAD, add, begin, drain, pending_count, read, reader, stop_all
 from tools.servers.server import Server, skip_where_nothing_is_counted
+from tools.waiting import until
 
 TEN = ReadMaxRows(10)
 LENIENT = {"failOnDataLoss": "false"}
@@ -415,8 +415,5 @@ def test_a_new_checkpoint_after_a_seek_back_is_not_taken_for_an_old_one(
 
 
 def until_reserved(client: redis.Redis, entry: str) -> None:
-    """Until the group was given this entry."""
-    deadline = time.monotonic() + 30
-    while client.xpending_range("s", "g", entry, entry, 1) == []:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    """Wait until the group has been given this entry."""
+    until(lambda: client.xpending_range("s", "g", entry, entry, 1), f"entry {entry} is not pending")

@@ -7,7 +7,6 @@ import contextlib
 import json
 import shutil
 import subprocess
-import time
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from typing import Any
 import pytest
 
 from tools.servers.server import free_port
+from tools.waiting import until
 
 needs_prometheus = pytest.mark.skipif(
     shutil.which("prometheus") is None or shutil.which("promtool") is None,
@@ -88,12 +88,12 @@ def running_prometheus(folder: Path, target: str, rules: Path, every: str = "1s"
 
 
 def until_it_answers(prometheus: Prometheus, process: subprocess.Popen[bytes], log: Path) -> None:
-    """Wait for it."""
-    deadline = time.monotonic() + 60
-    while True:
+    """Wait until Prometheus is ready."""
+
+    def is_ready() -> bool:
         with contextlib.suppress(OSError):
             urllib.request.urlopen(f"{prometheus.url}/-/ready", timeout=5).close()
-            return
-        assert process.poll() is None, log.read_text()
-        assert time.monotonic() < deadline, log.read_text()
-        time.sleep(0.02)
+            return True
+        return False
+
+    until(is_ready, "Prometheus is not ready", 60, alive=lambda: process.poll() is None, log=log.read_text)

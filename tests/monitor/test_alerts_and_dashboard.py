@@ -22,6 +22,7 @@ from tests.deadletter.making import fill
 from tests.monitor.dashboard import CONF, board, panels
 from tests.monitor.prometheus import Prometheus, needs_prometheus, promtool, running_prometheus
 from tools.servers.server import Server, counts_entries
+from tools.waiting import until
 
 ALERTS = CONF / "alerts.yml"
 METRICS = CONF.parent / "docs" / "reference" / "metrics.md"
@@ -126,11 +127,12 @@ def test_every_panel_has_data_in_a_prometheus_that_scrapes(
     try:
         with running_prometheus(tmp_path, f"127.0.0.1:{page.port}", ALERTS) as prometheus:
             left = {(one.title, query) for one in panels("10s") for query, _ in one.queries}
-            deadline = time.monotonic() + 30
-            while left and time.monotonic() < deadline:
-                time.sleep(0.25)
-                left = {(title, query) for title, query in left if not prometheus.series(query)}
-            assert not left, "these panels stay empty"
+
+            def all_filled() -> bool:
+                left.difference_update([one for one in left if prometheus.series(one[1])])
+                return not left
+
+            until(all_filled, "a panel is empty", log=lambda: f"empty panels and their queries: {left}", every=0.25)
             labels = [one["metric"]["group"] for one in prometheus.series("rstream_lag_entries")]
             assert labels == ["g", "g"]
             rules = [rule for group in prometheus.ask("rules")["groups"] for rule in group["rules"]]

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from spark_streams.sink.send.write import append
 from tests.sink.spark_job import KILLED, ROWS
 from tests.sink.writing import frame, ledger_keys, numbers, options
 from tools.servers.server import KINDS, Server, skip_without_redis
+from tools.waiting import until
 
 pytestmark = pytest.mark.spark
 ROOT = Path(__file__).resolve().parents[2]
@@ -92,11 +92,13 @@ def after_kill(servers: dict[str, Server], tmp_path_factory: pytest.TempPathFact
     urls = [server.url for server in servers.values()]
     first = job(folder, "query", str(folder), "2", *urls)
     try:
-        deadline = time.monotonic() + _PATIENCE
-        while len(list(folder.glob("*/*/hold-*"))) < len(KILLED) * len(urls):
-            assert first.poll() is None, (folder / "log").read_text()[-3000:]
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        until(
+            lambda: len(list(folder.glob("*/*/hold-*"))) >= len(KILLED) * len(urls),
+            "a query has not reached the place where it is killed",
+            _PATIENCE,
+            alive=lambda: first.poll() is None,
+            log=(folder / "log").read_text,
+        )
     finally:
         kill(first)
     between = [numbers(server, fault) for server in servers.values() for fault in KILLED]

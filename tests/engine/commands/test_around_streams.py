@@ -7,7 +7,7 @@ import time
 import pytest
 
 from spark_streams.doctor.rights import USES, commands_of
-from tests.engine.wire import wire
+from tests.engine.wire import wait_blocked, wire
 from tools.servers.server import Server
 
 # Sent in this order to both servers, which must answer with the same bytes.
@@ -88,13 +88,13 @@ def test_readers_of_lists_and_streams_wait_in_one_queue(server: Server) -> None:
     """First come, first served, whatever they wait for; a key of the other type wakes nobody."""
     with wire(server) as writer, wire(server) as one, wire(server) as two, wire(server) as stream, wire(server) as last:
         one.send("BLPOP", "k", "0")
-        _wait_for_blocked(writer, 1)
+        wait_blocked(writer, 1)
         stream.send("XREAD", "BLOCK", "0", "STREAMS", "k", "0")
-        _wait_for_blocked(writer, 2)
+        wait_blocked(writer, 2)
         two.send("BLPOP", "other", "k", "0")
-        _wait_for_blocked(writer, 3)
+        wait_blocked(writer, 3)
         last.send("BLPOP", "k", "0")
-        _wait_for_blocked(writer, 4)
+        wait_blocked(writer, 4)
         writer.call("XADD", "k", "1-1", "a", "1")
         assert stream.reply()[0][0] == b"k"
         writer.call("DEL", "k")
@@ -112,13 +112,6 @@ def test_a_blocked_pop_times_out(server: Server) -> None:
         begun = time.monotonic()
         assert client.call("BLPOP", "none", "0.2") is None
         assert 0.19 < time.monotonic() - begun < 2
-
-
-def _wait_for_blocked(client, count: int) -> None:  # type: ignore[no-untyped-def]
-    deadline = time.monotonic() + 5
-    while b"blocked_clients:%d\r\n" % count not in client.call("INFO", "clients"):
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def test_kill_by_filters(server: Server) -> None:

@@ -5,16 +5,8 @@ from __future__ import annotations
 import time
 from contextlib import ExitStack
 
-from tests.engine.wire import Failed, Wire, command, wire
+from tests.engine.wire import Failed, command, wait_blocked, wire
 from tools.servers.server import Server
-
-
-def wait_blocked(client: Wire, count: int) -> None:
-    """Until the server counts so many blocked clients."""
-    deadline = time.monotonic() + 5
-    while f"blocked_clients:{count}\r\n".encode() not in client.call("INFO", "clients"):
-        assert time.monotonic() < deadline, "clients did not block in time"
-        time.sleep(0.005)
 
 
 def test_an_entry_reaches_every_reader(server: Server) -> None:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 
 import pytest
 
 from tests.engine.judge import Judge
-from tests.engine.wire import Failed, Wire, wire
+from tests.engine.wire import Failed, Wire, wait_blocked, wire
 from tools.servers.server import Server, running_engine
 
 Rows = list[tuple[str, int]]
@@ -103,19 +102,6 @@ def test_what_expires_is_no_change(server: Server) -> None:
         assert changes(client) == before
 
 
-def wait_for(condition: Callable[[], bool]) -> None:
-    """Until it holds."""
-    deadline = time.monotonic() + 5
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
-def blocked(client: Wire, count: int) -> None:
-    """Wait until so many clients are blocked."""
-    wait_for(lambda: info(client, "clients")["blocked_clients"] == str(count))
-
-
 def newer_than(server: Server, client: Wire, version: tuple[int, int]) -> None:
     """Skip where the server is an older one."""
     if server.kind == "redis" and Judge(client).version < version:
@@ -135,17 +121,17 @@ def test_keys_that_a_client_waits_for(server: Server) -> None:
         newer_than(server, client, (7, 2))
         with wire(server) as pop:
             pop.send("BLPOP", "s", 0)
-            blocked(client, 1)
+            wait_blocked(client, 1)
             assert blocking_keys(client) == (1, 0)
             client.call("XADD", "s", "1-1", "a", 1)
             client.call("XGROUP", "CREATE", "s", "g", "$")
             group.send("XREADGROUP", "GROUP", "g", "ann", "BLOCK", 0, "STREAMS", "s", ">")
-            blocked(client, 2)
+            wait_blocked(client, 2)
             assert blocking_keys(client) == (1, 1)
             client.call("DEL", "s")
             assert str(group.reply()).startswith("NOGROUP")
             assert blocking_keys(client) == (1, 0)
-        blocked(client, 0)
+        wait_blocked(client, 0)
         assert blocking_keys(client) == (0, 0)
 
 
@@ -155,7 +141,7 @@ def test_others_of_clients(server: Server) -> None:
         newer_than(server, client, (7, 4))
         client.call("WATCH", "a", "b")
         other.send("BLPOP", "l", 100)
-        blocked(client, 1)
+        wait_blocked(client, 1)
         fields = info(client, "clients")
         names = ("watching_clients", "total_watched_keys", "clients_in_timeout_table")
         assert [fields[name] for name in names] == ["1", "2", "1"]
@@ -190,7 +176,7 @@ def test_a_command_that_waits_counts_when_it_has_its_reply(
         identity = reader.call("CLIENT", "ID")
         client.call("CONFIG", "RESETSTAT")
         reader.send("XREADGROUP", "GROUP", "g", "ann", "BLOCK", 0, "STREAMS", "s", ">")
-        blocked(client, 1)
+        wait_blocked(client, 1)
         assert stats(client, "xreadgroup") == {}
         client.call(*ending.format(id=identity).split())
         got = reader.reply()
@@ -207,8 +193,8 @@ def test_who_hangs_up_was_never_answered(server: Server) -> None:
         client.call("CONFIG", "RESETSTAT")
         with wire(server) as reader:
             reader.send("BLPOP", "l", 0)
-            blocked(client, 1)
-        blocked(client, 0)
+            wait_blocked(client, 1)
+        wait_blocked(client, 0)
         assert stats(client, "blpop") == {}
         assert client.call("BLPOP", "l", "0.01") is None
         assert stats(client, "blpop") == {"calls": 1, "rejected_calls": 0, "failed_calls": 0}

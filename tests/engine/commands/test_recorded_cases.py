@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
-from tests.engine.commands.test_blocking import wait_blocked
-from tests.engine.wire import Failed, Wire, wire
+from tests.engine.wire import Failed, Wire, wait_blocked, wire
 from tools.servers.server import Server
 
 

@@ -20,6 +20,7 @@ from spark_streams.engine.store.id_ranges import IdRuns
 from spark_streams.engine.store.stream import Stream
 from spark_streams.model.ids import U64_MAX
 from tests.engine.wire import command
+from tools.waiting import until
 
 EXAMPLES = int(os.environ.get("RSTREAM_FUZZ", "60"))
 PREFIX = command("XADD", "s", "*", "f", "v").replace(command("f", "v")[4:], b"")
@@ -237,7 +238,4 @@ def test_shapes_are_made_aside() -> None:
     """One at a time, and soon."""
     shapes = Shapes(make=BackgroundShapeMaker())
     data = command("XADD", "s", "*", "f", "x" * 3000) * 2
-    deadline = time.monotonic() + 10
-    while shapes.learn(data) is None:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    until(lambda: shapes.learn(data) is not None, "the shape is not made")

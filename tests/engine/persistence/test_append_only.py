@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import time
 from pathlib import Path
 
 import pytest
@@ -27,6 +26,7 @@ from tests.engine.test_against_redis import (
 )
 from tests.engine.wire import Wire, wire
 from tools.servers.server import Server
+from tools.waiting import until
 
 EVERYTHING = (0, 3)
 
@@ -51,14 +51,16 @@ def reopened(inside: Inside, directory: Path) -> Inside:
 
 
 def rewrite(inside: Inside) -> None:
-    """BGREWRITEAOF, waited for."""
+    """Rewrite the append-only file (BGREWRITEAOF), and wait until it is rewritten."""
+    persistence = inside.engine.persistence
+
+    def is_done() -> bool:
+        persistence.cron()
+        return not persistence.rewriter.busy
+
     assert inside.call("BGREWRITEAOF") == b"Background append only file rewriting started"
-    deadline = time.monotonic() + 10
-    while inside.engine.persistence.rewriter.busy:
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
-        inside.engine.persistence.cron()
-    assert inside.engine.persistence.rewriter.ok
+    until(is_done, "the append-only file is not rewritten", every=0.002)
+    assert persistence.rewriter.ok
 
 
 def pipe(redis: Wire, data: bytes) -> None:

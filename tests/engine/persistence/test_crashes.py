@@ -23,6 +23,7 @@ from tests.engine.state import Inside, state
 from tests.engine.test_against_redis import EXAMPLES
 from tests.engine.wire import Wire, wire
 from tools.servers.server import Server
+from tools.waiting import until
 
 FILE = "appendonly.aof"
 BEFORE = Path(__file__).parents[2] / "data" / "version_0.1"
@@ -252,10 +253,7 @@ def test_what_was_answered_survives(tmp_path: Path, fsync: str, ending: str) -> 
         client.xgroup_create("s", "g", "0", mkstream=True)
     for turn in range(2):
         with LocalEngine(directory=tmp_path, fsync=fsync) as engine, Load(Server("engine", engine.url)) as load:
-            deadline = time.monotonic() + 30
-            while len(load.added) <= 100 or not load.acked:
-                assert time.monotonic() < deadline, "the clients got nothing done"
-                time.sleep(0.02)
+            until(lambda: len(load.added) > 100 and load.acked, "the clients got nothing done")
             if turn:
                 with redis.Redis.from_url(engine.url) as client:
                     client.bgrewriteaof()
@@ -293,10 +291,7 @@ def test_the_file_is_rewritten_when_it_has_grown(tmp_path: Path) -> None:
         client.config_set("auto-aof-rewrite-min-size", "20kb")
         for number in range(1000):
             client.set("k", number)
-        deadline = time.monotonic() + 10
-        while (tmp_path / FILE).stat().st_size > 1000:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        until(lambda: (tmp_path / FILE).stat().st_size <= 1000, "the file is not rewritten")
         assert client.get("k") == b"999"
 
 

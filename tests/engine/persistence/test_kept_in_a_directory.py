@@ -16,7 +16,8 @@ import redis
 
 from spark_streams.engine import EngineStartError, LocalEngine
 from spark_streams.engine.launch.embedded import find, locate, stored_bytes
-from tests.engine.server.test_processes import ENVIRONMENT, alive, pid_of, shut_down, wait_for
+from tests.engine.server.test_processes import ENVIRONMENT, alive, pid_of, shut_down
+from tools.waiting import until
 
 
 @pytest.fixture
@@ -80,13 +81,13 @@ def test_it_is_started_again_from_its_file(folder: Path) -> None:
         client.xadd("s", {"a": 1})
     first = pid_of(url)
     os.kill(first, signal.SIGKILL)
-    wait_for(lambda: not alive(first) or os.waitpid(first, os.WNOHANG)[0] == first)
+    until(lambda: not alive(first) or os.waitpid(first, os.WNOHANG)[0] == first, "the killed engine is alive")
     assert locate(folder, idle=0.3) == url
     second = pid_of(url)
     with redis.Redis.from_url(url) as client:
         assert client.xlen("s") == 1
         client.xadd("s", {"a": 2})
-    wait_for(lambda: not alive(second))
+    until(lambda: not alive(second), "the idle engine does not end")
     assert not (folder / "engine.sock").exists()
     with redis.Redis.from_url(locate(folder, idle=30)) as client:
         assert client.xlen("s") == 2
@@ -137,7 +138,7 @@ def test_finding_one_starts_and_makes_nothing(folder: Path, tmp_path: Path) -> N
         assert find(directory) == url
         pid = pid_of(url)
         shut_down(Path(url.removeprefix("unix://")))
-        wait_for(lambda pid=pid: not alive(pid))  # type: ignore[misc]
+        until(lambda pid=pid: not alive(pid), "the engine does not shut down")  # type: ignore[misc]
         assert find(directory) is None
     assert stored_bytes(folder) == (folder / "appendonly.aof").stat().st_size
     assert stored_bytes(tmp_path / "nowhere") == 0

@@ -20,9 +20,10 @@ from spark_streams.engine.launch.assembly import new_engine
 from spark_streams.engine.launch.embedded import locate
 from spark_streams.engine.persistence.aof_loader import LoadingStoppedError
 from tests.engine.judge import Judge
-from tests.engine.server.test_processes import ENVIRONMENT, wait_for
+from tests.engine.server.test_processes import ENVIRONMENT
 from tests.engine.wire import Failed, command, wire
 from tools.servers.server import Server, free_port
+from tools.waiting import until
 
 LOADING = "LOADING Redis is loading the dataset in memory"
 
@@ -225,13 +226,13 @@ def test_clients_are_let_in_at_once(tmp_path: Path) -> None:
                 return True
             return False
 
-        wait_for(is_there, 20)
+        until(is_there, "the engine does not answer")
         with wire(server) as early, wire(server) as other:
             assert early.call("PING") == Failed(LOADING)
             assert "loading:1\r\n" in other.call("INFO", "persistence").decode()
             with pytest.raises(redis.exceptions.BusyLoadingError):
                 client.xlen("s")
-            wait_for(lambda: early.call("PING") == b"PONG", 60)
+            until(lambda: early.call("PING") == b"PONG", "the engine does not finish loading", 60)
             assert early.call("XLEN", "s") == count
         client.close()
 
@@ -244,7 +245,7 @@ def test_it_is_stopped_while_it_loads(tmp_path: Path, ending: signal.Signals | s
     size = (tmp_path / "appendonly.aof").stat().st_size
     with process(tmp_path, "--port", "0", "--unixsocket", str(path)) as started:
         server = Server("engine", f"unix://{path}")
-        wait_for(path.exists, 20)
+        until(path.exists, "the engine has no socket")
         with wire(server) as client:
             assert client.call("PING") == Failed(LOADING)
             if isinstance(ending, str):
@@ -271,7 +272,7 @@ def test_who_comes_while_it_loads_waits_for_it(tmp_path: Path, monkeypatch: pyte
     path = folder / "engine.sock"
     folder.chmod(0o700)
     with process(folder, "--port", "0", "--unixsocket", str(path)) as started:
-        wait_for(path.exists, 20)
+        until(path.exists, "the engine has no socket")
         url = locate(folder)
         with redis.Redis.from_url(url) as client:
             assert client.info("server")["process_id"] == started.pid

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,17 +19,10 @@ from spark_streams.engine import EngineStartError, LocalEngine
 from spark_streams.engine.launch.embedded import locate
 from tests.engine.wire import wire
 from tools.servers.server import Server, free_port
+from tools.waiting import until
 
 ROOT = Path(__file__).parents[3]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
-
-
-def wait_for(condition: Callable[[], bool], seconds: float = 10.0) -> None:
-    """Until it holds."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "did not happen in time"
-        time.sleep(0.01)
 
 
 def alive(pid: int) -> bool:
@@ -97,7 +90,7 @@ def test_a_local_engine_dies_with_its_parent() -> None:
     killed = subprocess.run(
         [sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, text=True, check=False, timeout=30
     )
-    wait_for(lambda: not alive(int(killed.stdout)))
+    until(lambda: not alive(int(killed.stdout)), "the engine outlives its owner")
 
 
 def test_a_port_in_use_is_one_clear_line(tmp_path: Path) -> None:
@@ -125,9 +118,9 @@ def test_serving_on_a_port_and_stopping(ending: signal.Signals | str, tmp_path: 
         [sys.executable, "-m", "spark_streams.engine", *arguments], env=ENVIRONMENT, stderr=subprocess.DEVNULL
     )
     try:
-        wait_for(path.exists)
+        until(path.exists, "the engine has no socket")
         with redis.Redis(port=port) as client, redis.Redis(unix_socket_path=str(path)) as other:
-            wait_for(lambda: _answers(client))
+            until(lambda: _answers(client), "the engine does not answer")
             client.xadd("s", {"a": 1})
             assert other.xlen("s") == 1
             if isinstance(ending, str):
@@ -180,7 +173,7 @@ def test_the_shared_engine_is_started_again_when_it_was_killed(meeting_place: Pa
     url = locate(idle=30)
     first = pid_of(url)
     os.kill(first, signal.SIGKILL)
-    wait_for(lambda: not alive(first) or os.waitpid(first, os.WNOHANG)[0] == first)
+    until(lambda: not alive(first) or os.waitpid(first, os.WNOHANG)[0] == first, "the killed engine is alive")
     assert (meeting_place / "engine.sock").exists()
     assert locate(idle=30) == url
     assert pid_of(url) != first
@@ -194,7 +187,7 @@ def test_the_shared_engine_goes_when_nobody_needs_it(meeting_place: Path) -> Non
         client.ping()
         time.sleep(1)
         assert client.ping()
-    wait_for(lambda: not alive(pid))
+    until(lambda: not alive(pid), "the idle engine does not end")
     assert not (meeting_place / "engine.sock").exists()
 
 

@@ -41,6 +41,7 @@ from tests.proxy import Proxy
 from tests.sink.writing import batch_of, close, frame, ledger_keys, numbers, options, write
 from tools.sending import before_sending, killed, reply_lost
 from tools.servers.server import Server, counts_entries, free_port, running_redis, skip_without_redis
+from tools.waiting import until
 
 
 def started(kind: str, arguments: list[str]) -> subprocess.Popen[bytes]:
@@ -51,15 +52,8 @@ def started(kind: str, arguments: list[str]) -> subprocess.Popen[bytes]:
 
 
 def wait_for(url: str) -> None:
-    deadline = time.monotonic() + 60
     with redis.Redis.from_url(url) as client:
-        while True:
-            try:
-                client.ping()
-                return
-            except redis.RedisError:
-                assert time.monotonic() < deadline, "the server has not started"
-                time.sleep(0.02)
+        until(client.ping, "the server has not started", 60)
 
 
 @contextlib.contextmanager

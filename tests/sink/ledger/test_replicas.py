@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -18,6 +17,7 @@ from tests.proxy import Proxy
 from tests.sink.writing import batch_of, close, frame, numbers, options, write
 from tools.sending import before_sending, reply_lost
 from tools.servers.server import Server, running_redis, skip_without_redis
+from tools.waiting import until
 
 ROWS = list(range(60))
 ONCE = Counter(ROWS)
@@ -29,11 +29,8 @@ def with_a_replica() -> Iterator[Server]:
     with contextlib.ExitStack() as stack:
         master = stack.enter_context(running_redis("--repl-diskless-sync-delay", "0"))
         replica = stack.enter_context(running_redis("--replicaof", "127.0.0.1", str(urlsplit(master.url).port)))
-        deadline = time.monotonic() + 60
         with replica.client() as client:
-            while client.info("replication")["master_link_status"] != "up":
-                assert time.monotonic() < deadline
-                time.sleep(0.02)
+            until(lambda: client.info("replication")["master_link_status"] == "up", "the replica does not connect")
         yield master
 
 

@@ -21,6 +21,7 @@ from spark_streams.wire.address.address import Address
 from spark_streams.wire.connection.connection import Connection, pack
 from tests.sink.writing import KilledError, batch_of, close, dying, frame, numbers, options, write
 from tools.servers.server import Server
+from tools.waiting import until
 
 ROWS = list(range(100))
 ONCE = Counter(ROWS)
@@ -162,9 +163,7 @@ def test_a_right_that_is_taken_away_within_the_transaction_that_closes_a_batch_i
                 honest(self, data)
                 return
             honest(self, request.removesuffix(end))
-            deadline = time.monotonic() + 30
-            while not any(int(one["multi"]) > 0 for one in admin.client_list()):
-                assert time.monotonic() < deadline
+            until(lambda: any(int(one["multi"]) > 0 for one in admin.client_list()), "no client is in a transaction")
             admin.execute_command("ACL", "SETUSER", "plain", "-hset")
             honest(self, end)
 

@@ -7,7 +7,6 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -23,6 +22,7 @@ from spark_streams.wire.lease import Processes, Terms
 from tools.driving import ALL, LOOK_EACH_TIME, SMALL, add, another_reader, drain, reader
 from tools.sending import before_sending, reply_lost
 from tools.servers.server import Server
+from tools.waiting import until
 
 KEY = lease_key("s", "g", "spark")
 
@@ -43,13 +43,6 @@ def server_connection(server: Server) -> Connection:
     return Connection(Address.parse(server.url))
 
 
-def wait_for(holds: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < deadline, "it did not come about in 60 s"
-        time.sleep(0.01)
-
-
 def session_of(client: redis.Redis, key: bytes) -> str:
     """The session of the process that holds a lease."""
     return str(json.loads(str(client.get(key)))["session"])
@@ -58,7 +51,7 @@ def session_of(client: redis.Redis, key: bytes) -> str:
 def wait_for_renewal(client: redis.Redis, key: bytes, ttl: int) -> None:
     session = session_of(client, key)
     client.persist(session)
-    wait_for(lambda: 0 < client.pttl(session) <= ttl)
+    until(lambda: 0 < client.pttl(session) <= ttl, "the lease is not renewed")
 
 
 def left_behind(client: redis.Redis, ttl: int, **other: Any) -> None:
@@ -101,7 +94,7 @@ def test_the_lease_of_a_process_that_died_on_this_machine_is_taken_over_at_once(
     with pytest.raises(ConsumerTakenError, match=f"process {child.pid} on"):
         reader(server).initialOffset()
     child.kill()
-    wait_for(lambda: not PROCESSES.born(child.pid))  # from here on it is a zombie
+    until(lambda: not PROCESSES.born(child.pid), "the child is not dead")  # from here on it is a zombie
     reader(server).initialOffset()
     child.wait()
     assert json.loads(str(client.get(KEY)))["pid"] != child.pid
@@ -147,7 +140,7 @@ def test_it_is_renewed_while_the_query_runs_and_found_lost(server: Server, clien
         wait_for_renewal(client, KEY, 300)
         assert client.get(KEY) == before
         client.delete(KEY)  # a FLUSHALL, say: nobody else has it, so it is taken again
-        wait_for(lambda: client.get(KEY) == before)
+        until(lambda: client.get(KEY) == before, "the deleted lease is not taken again")
         left_behind(client, 60_000)
 
         def lost() -> bool:
@@ -157,7 +150,7 @@ def test_it_is_renewed_while_the_query_runs_and_found_lost(server: Server, clien
                 return True
             return False
 
-        wait_for(lost)
+        until(lost, "the query does not find that its lease is lost")
         held.release()
         assert "someone" in str(client.get(KEY))  # not ours any more: left alone
         assert not client.exists(lease_key("t", "g", "spark"))
@@ -172,7 +165,7 @@ def test_streams_that_are_not_read_any_more_are_let_go(server: Server, client: r
         held.hold(connection, ["s", "t", "u"])
         held.keep_only(["s"])
         held.hold(connection, ["s", "u"])
-        wait_for(lambda: not client.exists(keys[1]))
+        until(lambda: not client.exists(keys[1]), "the lease of a stream that is not read any more is kept")
         client.set(keys[1], "another query's")
         wait_for_renewal(client, keys[0], 600)
         held.hold(connection, ["s", "u"])
@@ -198,7 +191,7 @@ def test_the_lease_of_a_stream_that_vanished_is_not_renewed(server: Server, clie
         start = one.latestOffset(start, ALL)
         return not client.exists(gone)
 
-    wait_for(is_let_go)
+    until(is_let_go, "the lease of the deleted stream is kept")
     wait_for_renewal(client, kept, 600)
     assert not client.exists(gone)
     assert client.exists(kept)
