@@ -6,8 +6,8 @@
 #   set_up dev java redis  the same with the test tools; redis-server where it can be had (prometheus: likewise)
 #   set_up dev             for the checks alone
 #
-# Root on Debian or Ubuntu gets from apt what is missing; anyone else is told in one line what to install. Everything else stays
-# inside .venv. What is done is said on stderr, one line each, with the seconds it took.
+# Root on Debian or Ubuntu gets missing system packages from apt. For other users one line names what to install. Everything else stays
+# inside .venv. Each step prints one line on stderr, with the seconds it took.
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
 venv=$root/.venv
@@ -255,7 +255,7 @@ share_classes() {
 
 # Settings that every JVM of the tests begins with (system properties), so that a query costs a third less processor time. What a
 # program or spark-submit sets itself comes first. Spark's own defaults are tested by `--cluster` and `--spark 4.0 --short`.
-# - Spark interprets its plans: compiling them costs more than a few rows give back.
+# - Spark interprets its plans: compiling them takes longer than interpreting a few rows.
 # - Checkpoint files are renamed by Java. By default Hadoop starts eight `readlink` for each of them.
 # - The processes that Hadoop starts for the rest (`chmod`) do not begin as a helper program (VFORK).
 cheap_queries() {

@@ -24,7 +24,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
-CHECKED = ("spark_streams", "jobs", "examples", "tools", "tests", "docs", "conf", "README.md", "CONTRIBUTING.md")
+CHECKED = (
+    *("spark_streams", "jobs", "examples", "tools", "tests", "scripts"),
+    *("docs", "conf", "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"),
+)
 OURSELVES = "tools/words.py"
 TESTS = "tests/"
 NOUN = "the noun of what it holds"
