@@ -11,10 +11,12 @@ from unittest import mock
 
 import pytest
 
+from spark_streams.deadletter.redrive.other_slots import WATCHED_TRIES
 from spark_streams.deadletter.redrive.redrive_lock import RedriveState, redrive_key
 from spark_streams.deadletter.redrive.redrive_plan import RedriveOptions
 from spark_streams.deadletter.write.failed_entry import FailedEntry
 from spark_streams.deadletter.write.post import post
+from spark_streams.errors import WrongKeyTypeError
 from spark_streams.model.ids import StreamId
 from spark_streams.model.keys import retry_stream, returned_stream, slot_of
 from spark_streams.source.membership import Membership
@@ -24,7 +26,7 @@ from spark_streams.wire.connect import connect
 from spark_streams.wire.connection.connection import pack
 from tests.deadletter.making import DEAD, envelopes, fill, marks, numbers, redrive
 from tools.driving import ALL, drain, forget_all, reader, rows
-from tools.sending import KilledError, at_each_point, before_sending, dying_at, killed, lost
+from tools.sending import KilledError, at_each_point, before_sending, dying_at, in_turn, killed, lost
 from tools.servers.cluster import RedisCluster
 
 MEMBER = Membership(("s",), "g", "spark")
@@ -222,17 +224,53 @@ def test_a_page_that_another_slot_refused_within_its_transaction_stays_if_the_pr
     """The note that is written in the same transaction does not prove that the entries were appended."""
     fill(cluster.server, COUNT)
     with cluster.server.client() as client, mock.patch("spark_streams.wire.lease.Lease._take"):
-        becomes_text = before_sending(b"MULTI", b"HSET", act=lambda *_: client.set("s", "text"), times=1)
+        busy = [lambda *_: client.xadd("s", {"n": -1})] * WATCHED_TRIES
+        acts = in_turn(*busy, lambda *_: client.set("s", "text"))
+        becomes_text = before_sending(b"MULTI", b"HSET", act=acts, times=WATCHED_TRIES + 1)
         dies = before_sending(b"HDEL", act=killed)
         with contextlib.suppress(KilledError), becomes_text as changed, dies as died:
             redrive(cluster.server)
-        assert (len(changed), len(died)) == (1, 1)
+        assert (len(changed), len(died)) == (WATCHED_TRIES + 1, 1)
         assert redrive(cluster.server).refused == COUNT  # the group of the dead letters is gone with its stream
         assert sorted(numbers(cluster.server, DEAD)) == list(range(COUNT))
         client.delete("s")
         client.xgroup_create("s", "g", id="0", mkstream=True)
         assert redrive(cluster.server).moved == COUNT
     assert numbers(cluster.server) == list(range(COUNT))
+
+
+@pytest.mark.parametrize("created_again", [False, True])
+def test_entries_are_not_moved_again_if_their_stream_is_deleted_after_the_process_died(
+    cluster: RedisCluster, created_again: bool
+) -> None:
+    """A reader may have read them before the stream was deleted."""
+    fill(cluster.server, COUNT)
+    with cluster.server.client() as client, mock.patch("spark_streams.wire.lease.Lease._take"):
+        with contextlib.suppress(KilledError), before_sending(b"XDEL", act=killed):
+            redrive(cluster.server, to="s")
+        assert numbers(cluster.server) == list(range(7))
+        client.delete("s")
+        if created_again:
+            client.xgroup_create("s", "g", id="0", mkstream=True)
+        assert redrive(cluster.server, to="s").moved == COUNT
+    assert numbers(cluster.server) == list(range(7, COUNT))
+    assert numbers(cluster.server, DEAD) == []
+
+
+def test_dead_letters_are_kept_if_their_stream_is_replaced_while_they_are_moved(cluster: RedisCluster) -> None:
+    """The stream becomes a string just before the transaction, the process dies, and the stream is created again."""
+    fill(cluster.server, COUNT)
+    with cluster.server.client() as client, mock.patch("spark_streams.wire.lease.Lease._take"):
+        becomes_text = before_sending(b"MULTI", b"HSET", act=lambda *_: client.set("s", "text"), times=1)
+        dies = before_sending(b"HDEL", act=killed)
+        with contextlib.suppress(KilledError, WrongKeyTypeError), becomes_text as changed, dies:
+            redrive(cluster.server)
+        assert len(changed) == 1
+        client.delete("s")
+        client.xgroup_create("s", "g", id="0", mkstream=True)
+        assert redrive(cluster.server).moved == COUNT
+    assert numbers(cluster.server) == list(range(COUNT))
+    assert numbers(cluster.server, DEAD) == []
 
 
 def test_a_limit_counts_what_a_lost_connection_left_on_its_way(cluster: RedisCluster) -> None:

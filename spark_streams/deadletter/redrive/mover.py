@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from spark_streams.deadletter.ids_left import watch_and_check_ids, watch_destinations
-from spark_streams.deadletter.redrive.other_slots import append, finish, forget, in_other_slots
+from spark_streams.deadletter.redrive.other_slots import WATCHED_TRIES, append, finish, forget, in_other_slots
 from spark_streams.deadletter.redrive.page_plan import PagePlan, Part
 from spark_streams.deadletter.redrive.redrive_lock import RedriveRun
 from spark_streams.errors import IdsExhaustedError, ServerReplyError, WrongKeyTypeError
@@ -36,8 +36,6 @@ from spark_streams.model.keys import read_retry_stream
 from spark_streams.wire.connection.connection import Argument, Reply, ReplyError
 from spark_streams.wire.replies.multi_exec import execute_packed, transact_each
 from spark_streams.wire.replies.replies import find_errors
-
-WATCHED_TRIES = 3  # of a page with all its keys watched
 
 Command = Sequence[Argument]
 

@@ -4,7 +4,7 @@
     rstream:redriven:{to}:<stream>    the dead letters of that page that `to` has an entry of
 
     append     → MULTI   SET state with `to`   EXEC
-               → WATCH redriven   XINFO to   GET state   MULTI   XADD to …   HSET redriven ids   EXEC      for each `to`
+               → WATCH redriven to   XINFO to   GET state   MULTI   XADD to …   HSET redriven ids   EXEC   for each `to`
                (mover.py deletes the dead letters)
     forget     → WATCH redriven   GET state   MULTI   DEL redriven   EXEC
                → MULTI   SET state without `to`   EXEC
@@ -12,9 +12,10 @@
 `finish` handles a state with `to` that an earlier process or connection has written. It writes into `redriven` before
 it reads: a transaction of a process that stood still has been executed by then, or fails by its WATCH.
 
-An XADD that fails within EXEC does not stop the HSET (FACTS R14). `append` then removes the IDs that were refused. If
-the process dies before that, `finish` trusts `redriven` only if `to` holds a stream. Otherwise no entry of the page is
-in `to`, and its dead letters stay.
+While `to` is watched, no XADD within EXEC is refused: the note proves that the entries were appended, also if `to` is
+deleted later. If `to` is written to all the time, the last try does not watch it. An XADD that fails within EXEC does
+not stop the HSET (FACTS R14). `append` then removes the IDs that were refused. If the process dies before that,
+`finish` trusts the note of such a try only if `to` holds a stream. Otherwise the dead letters stay.
 """
 
 from __future__ import annotations
@@ -31,7 +32,10 @@ from spark_streams.model.keys import key_beside
 from spark_streams.wire.replies.multi_exec import execute_packed, transact
 from spark_streams.wire.replies.replies import find_errors
 
+WATCHED_TRIES = 3  # of a transaction with its destination streams watched
+
 _FENCE = b"by"  # a field of `redriven` that is not an ID
+_WATCHED = b"watched"  # value of an ID: its entry was appended. Otherwise empty: it may have been refused
 
 
 def redriven_key(to: str, stream: str) -> bytes:
@@ -57,10 +61,14 @@ def append(run: RedriveRun, plan: PagePlan, streams: Sequence[bytes]) -> tuple[l
     errors: list[RStreamError] = []
     for to in streams:
         node, key, part = run.session.connection_for(to), redriven_key(text(to), run.stream), plan.part([to])
-        watch_destinations(node, run.stream, [key], [to], len(part.ids))
-        run.watch()  # behind the WATCH of `redriven`
-        noted = [word for entry in part.ids for word in (entry, b"")]
-        results = execute_packed(node, part.requests, len(part.ids), ("HSET", key, *noted))
+        results = None
+        for how in [*[_WATCHED] * WATCHED_TRIES, b""]:
+            watch_destinations(node, run.stream, [key, to] if how else [key], [to], len(part.ids))
+            run.watch()  # behind the WATCH of `redriven`
+            noted = [word for entry in part.ids for word in (entry, how)]
+            results = execute_packed(node, part.requests, len(part.ids), ("HSET", key, *noted))
+            if results is not None:
+                break
         refused = dict(find_errors(require_unchanged(run, results)[:-1]))
         if refused:
             node.execute("HDEL", key, *[part.ids[place] for place in refused])
@@ -76,8 +84,8 @@ def finish(run: RedriveRun) -> None:
     for to in run.state.to:
         node, key = run.session.connection_for(raw(to)), redriven_key(to, run.stream)
         _, flat, kind = node.execute_all([("HSET", key, _FENCE, run.state.run), ("HGETALL", key), ("TYPE", to)])
-        if kind == b"stream":
-            ids += [entry for entry in flat[0::2] if entry != _FENCE]
+        noted = zip(flat[0::2], flat[1::2], strict=True)
+        ids += [entry for entry, how in noted if entry != _FENCE and (how == _WATCHED or kind == b"stream")]
     _watch_alone(run)
     replies = run.home.execute_all([("XRANGE", run.stream, entry, entry) for entry in ids])
     remaining = [entry for entry, entries in zip(ids, replies, strict=True) if entries]
