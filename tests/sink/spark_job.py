@@ -26,6 +26,7 @@ def session(master: str, **settings: str) -> SparkSession:
         "spark.sql.shuffle.partitions": "2",
         # An idle query asks its source every 10 ms otherwise, which others on the machine pay for.
         "spark.sql.streaming.pollingDelay": "100ms",
+        "spark.python.daemon.module": "tools.python_daemon",
         "spark.driver.extraJavaOptions": JAVA_OPTIONS,
         "spark.executor.extraJavaOptions": JAVA_OPTIONS,
         "spark.executor.memory": "512m",

@@ -29,6 +29,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         # An idle query asks its source every 10 ms otherwise, which others on the machine pay for.
         .config("spark.sql.streaming.pollingDelay", "100ms")
         .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
+        .config("spark.python.daemon.module", "tools.python_daemon")
         .config("spark.driver.extraJavaOptions", JAVA_OPTIONS)
         .getOrCreate()
     )

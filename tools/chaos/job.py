@@ -38,6 +38,7 @@ def session(master: str, conf: dict[str, str]) -> SparkSession:
         "spark.sql.shuffle.partitions": "2",
         # The default, 10 ms, takes processor time from the other queries on the machine.
         "spark.sql.streaming.pollingDelay": "100ms",
+        "spark.python.daemon.module": "tools.python_daemon",
         "spark.driver.memory": "1g",
         "spark.driver.extraJavaOptions": JAVA_OPTIONS,
         "spark.executorEnv.PYTHONPATH": str(Path(__file__).resolve().parents[2]),
