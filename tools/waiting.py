@@ -17,9 +17,9 @@ def until(
     within: float = PATIENCE,
     alive: Callable[[], bool] | None = None,
     log: Callable[[], str] | None = None,
-    every: float = 0.02,
+    interval: float = 0.02,
 ) -> None:
-    """Wait until the condition is true, and check it each `every` seconds. A Redis error counts as false.
+    """Wait until the condition is true, and check it each `interval` seconds. A Redis error counts as false.
 
     Raises AssertionError after `within` seconds, or when `alive` returns False: the process that the condition needs
     has ended. The error is the message and the last 3000 characters of `log`.
@@ -33,4 +33,4 @@ def until(
         if ended or time.monotonic() > deadline:
             text = f"the process has ended: {message}" if ended else message
             raise AssertionError(text if log is None else f"{text}\n{log()[-3000:]}")
-        time.sleep(every)
+        time.sleep(interval)

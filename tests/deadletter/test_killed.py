@@ -38,7 +38,7 @@ def start(server: Server, *options: str) -> subprocess.Popen[str]:
 
 def wait_for_entries(server: Server, count: int) -> None:
     with server.client() as client:
-        until(lambda: client.xlen("s") >= count, f"stream s has fewer than {count} entries", every=0.002)
+        until(lambda: client.xlen("s") >= count, f"stream s has fewer than {count} entries", interval=0.002)
 
 
 def test_a_redrive_that_is_killed_and_run_again_moves_each_dead_letter_once_under_the_first_ones_bound(

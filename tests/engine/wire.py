@@ -99,4 +99,4 @@ def wire(server: Server, resp: int = 2) -> Iterator[Wire]:
 def wait_blocked(client: Wire, count: int) -> None:
     """Wait until the server counts so many blocked clients."""
     line = f"blocked_clients:{count}\r\n".encode()
-    until(lambda: line in client.call("INFO", "clients"), f"not {count} clients are blocked", every=0.005)
+    until(lambda: line in client.call("INFO", "clients"), f"not {count} clients are blocked", interval=0.005)

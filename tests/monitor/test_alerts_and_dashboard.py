@@ -132,7 +132,7 @@ def test_every_panel_has_data_in_a_prometheus_that_scrapes(
                 left.difference_update([one for one in left if prometheus.series(one[1])])
                 return not left
 
-            until(all_filled, "a panel is empty", log=lambda: f"empty panels and their queries: {left}", every=0.25)
+            until(all_filled, "a panel is empty", log=lambda: f"empty panels and their queries: {left}", interval=0.25)
             labels = [one["metric"]["group"] for one in prometheus.series("rstream_lag_entries")]
             assert labels == ["g", "g"]
             rules = [rule for group in prometheus.ask("rules")["groups"] for rule in group["rules"]]

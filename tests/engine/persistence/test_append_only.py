@@ -59,7 +59,7 @@ def rewrite(inside: Inside) -> None:
         return not persistence.rewriter.busy
 
     assert inside.call("BGREWRITEAOF") == b"Background append only file rewriting started"
-    until(is_done, "the append-only file is not rewritten", every=0.002)
+    until(is_done, "the append-only file is not rewritten", interval=0.002)
     assert persistence.rewriter.ok
 
 
