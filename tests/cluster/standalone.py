@@ -12,7 +12,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +21,7 @@ from typing import Any
 import pyspark
 
 from tools.servers.server import free_port
+from tools.waiting import until
 
 SPARK_HOME = Path(pyspark.__file__).parent
 PATIENCE = 240.0  # seconds, for anything that must come about
@@ -178,11 +178,12 @@ def standalone(folder: Path, workers: int = 2) -> Iterator[Cluster]:
 
 
 def wait_until(condition: Callable[[], object], what: str, alive: Daemon | None = None) -> None:
-    """Until it holds. alive: what must live meanwhile."""
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        ended = alive is not None and alive.process.poll() is not None
-        if ended or time.monotonic() > deadline:
-            said = alive.log.read_text(errors="replace")[-3000:] if alive is not None else ""
-            raise AssertionError(f"waited in vain until {what}{'; it has ended' if ended else ''}\n{said}")
-        time.sleep(0.05)
+    """Wait until the condition is true. alive: the process that the condition needs."""
+    until(
+        condition,
+        f"waited in vain until {what}",
+        PATIENCE,
+        alive=None if alive is None else lambda: alive.process.poll() is None,
+        log=None if alive is None else lambda: alive.log.read_text(errors="replace"),
+        every=0.05,
+    )

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -16,6 +16,7 @@ import pyspark
 
 from tests.spark.conftest import JAVA_OPTIONS
 from tools.servers.server import free_port
+from tools.waiting import until
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
@@ -84,16 +85,18 @@ class ConnectServer:
         self._wait()
 
     def _wait(self) -> None:
-        assert self._process is not None
-        deadline = time.monotonic() + PATIENCE
-        while True:
-            assert self._process.poll() is None, self.log[-3000:]
-            assert time.monotonic() < deadline, self.log[-3000:]
-            try:
+        process = self._process
+        assert process is not None
+
+        def listens() -> bool:
+            with contextlib.suppress(OSError):
                 socket.create_connection(("127.0.0.1", self.port), 1).close()
-                return
-            except OSError:
-                time.sleep(0.05)
+                return True
+            return False
+
+        until(
+            listens, "the server does not listen", PATIENCE, alive=lambda: process.poll() is None, log=lambda: self.log
+        )
 
     def kill(self) -> None:
         """The JVM and the Python processes that it has started, all at once, as when a machine goes down."""

@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ import pytest
 
 from tests.connect.connect_server import PATIENCE, ROOT, ConnectServer
 from tools.servers.server import Server
+from tools.waiting import until
 
 pytestmark = pytest.mark.spark
 
@@ -29,12 +28,11 @@ def started(connect: ConnectServer, folder: Path, urls: list[str], request: pyte
     return process
 
 
-def wait_for(condition: Callable[[], bool], process: Any) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert process.poll() is None, process.stderr.read()
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+def wait_for_batch(begun: Path, process: Any) -> None:
+    def log() -> str:
+        return str(process.stderr.read()) if process.poll() is not None else ""  # of a living process, it has no end
+
+    until(begun.exists, "the batch has not begun", PATIENCE, alive=lambda: process.poll() is None, log=log)
 
 
 def numbers(server: Server, stream: str) -> Counter[int]:
@@ -56,7 +54,7 @@ def test_named_writes_are_written_once(
     urls = [redis_server.url, *[server.url for server in both]]
 
     first = started(connect, tmp_path, urls, request)
-    wait_for((tmp_path / "begun0").exists, first)
+    wait_for_batch(tmp_path / "begun0", first)
     (tmp_path / "begun0").unlink()
     connect.kill()
     _, said = first.communicate(timeout=PATIENCE)
@@ -67,11 +65,11 @@ def test_named_writes_are_written_once(
 
     connect.start()
     second = started(connect, tmp_path, urls, request)
-    wait_for((tmp_path / "begun0").exists, second)
+    wait_for_batch(tmp_path / "begun0", second)
     (tmp_path / "go0").touch()
     with redis_server.client() as client:
         client.xadd("in", {"n": 20})
-    wait_for((tmp_path / "begun1").exists, second)
+    wait_for_batch(tmp_path / "begun1", second)
     second.terminate()
     assert (second.stderr.readline(), second.stderr.readline()) == ("ready\n", f"{STOPPING}\n")
     (tmp_path / "go1").touch()

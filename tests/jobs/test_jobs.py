@@ -17,6 +17,7 @@ import pytest
 from tests.jobs.work import KEY, Running, Work, sample
 from tests.seeds import first_seed
 from tools.servers.server import KINDS, Server, skip_without_redis
+from tools.waiting import until
 
 pytestmark = pytest.mark.spark
 
@@ -60,17 +61,16 @@ def _live(work: Work, seed: int) -> History:
 
     def kill_after(run: Running, job: str, batch: int) -> None:
         """Somewhere after this batch, and before the job has ended."""
-        run.wait_until(lambda: work.committed(job, batch))
+        run.wait_until(lambda: work.committed(job, batch), f"job {job} has not committed batch {batch}")
         time.sleep(chance.random() / 2)
         assert not run.ended(run.jobs - 1), run.output_file.read_text()[-3000:]
         run.kill()
 
     run = work.start(work.arguments("load", "sink.rowsPerSecond=200"))
-    run.wait_until(lambda: client.xlen("flights") >= 100)
+    run.wait_until(lambda: client.xlen("flights") >= 100, "the job has not written 100 entries")
     run.kill()
     # What the job had sent may still be in the server's input: a server sees the end of a connection after that.
-    while len(client.client_list()) > 1:
-        time.sleep(0.02)
+    until(lambda: len(client.client_list()) == 1, "the server still has connections of the killed job")
     history.loaded_when_killed = history.ids("flights")
 
     run = work.start(work.arguments("load"), work.arguments("etl", *SMALL))
@@ -104,7 +104,7 @@ def _live(work: Work, seed: int) -> History:
     ]
     run = work.start(*last)
     for number, job in enumerate(stopped, start=1):
-        run.wait_until(lambda number=number: run.ended(number - 1))
+        run.wait_until(lambda number=number: run.ended(number - 1), f"the job before {job} has not ended")
         if job == "etl":
             history.summaries["archive"] = work.summary("archive")
         # Something to do, and the middle of it.
@@ -112,15 +112,20 @@ def _live(work: Work, seed: int) -> History:
         before = work.folder / "checkpoints" / job / "offsets"
         batches = len(list(before.glob("[0-9]*"))) if before.exists() else 0
         if job == "load":
-            run.wait_until(lambda: client.xlen("again") > 3)
+            run.wait_until(lambda: client.xlen("again") > 3, "job load has written no more than 3 entries")
         else:
-            run.wait_until(lambda before=before, batches=batches: len(list(before.glob("[0-9]*"))) > batches)
+            run.wait_until(
+                lambda before=before, batches=batches: len(list(before.glob("[0-9]*"))) > batches,
+                f"job {job} starts no batch",
+            )
         began = time.monotonic()
         if job == "aggregate":
             run.interrupt()
         else:
             run.stop()
-        run.wait_until(lambda number=number: run.ended(number) or run.process.poll() is not None)
+        run.wait_until(
+            lambda number=number: run.ended(number) or run.process.poll() is not None, f"job {job} does not stop"
+        )
         history.stops[job] = (time.monotonic() - began, work.summary(job))
     run.finish()
     client.close()

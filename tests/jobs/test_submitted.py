@@ -71,7 +71,7 @@ def submitted(
             keys = sorted(client.keys())
         with redriven:
             run = redriven.start(redrive, *checks_of(checked), NEW_SESSION, *variants)
-            run.wait_until(lambda: run.ended(run.jobs - 1))
+            run.wait_until(lambda: run.ended(run.jobs - 1), "the last job has not ended")
             run.process.wait(PATIENCE)
             yield Submitted(run, works, redriven, checked, keys)
 

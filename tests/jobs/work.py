@@ -9,7 +9,6 @@ import runpy
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +19,7 @@ import pyspark
 import pytest
 
 from tools.servers.server import Server
+from tools.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLE = ROOT / "tests" / "data" / "flights_sample.csv"
@@ -34,15 +34,6 @@ SUBMIT = (
     "--conf", "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC "
     f"-Dlog4j2.configurationFile={LOG4J}",
 )  # fmt: skip
-
-
-def wait_for(condition: Callable[[], object], alive: subprocess.Popen[bytes], said: Path) -> None:
-    """Until it holds; the process must live."""
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert alive.poll() is None, said.read_text()[-3000:]
-        assert time.monotonic() < deadline, said.read_text()[-3000:]
-        time.sleep(0.02)
 
 
 @dataclass
@@ -61,8 +52,8 @@ class Running:
     def output_file(self) -> Path:
         return self.folder / "said"
 
-    def wait_until(self, condition: Callable[[], object]) -> None:
-        wait_for(condition, self.process, self.output_file)
+    def wait_until(self, condition: Callable[[], object], message: str) -> None:
+        until(condition, message, PATIENCE, alive=lambda: self.process.poll() is None, log=self.output_file.read_text)
 
     def kill(self) -> None:
         """SIGKILL for the driver, its JVM and all Python workers at once."""

@@ -26,6 +26,7 @@ from tests.jobs.work import PATIENCE, ROOT, SUBMIT
 from tests.redis_cluster.test_rights import IN_A_CLUSTER, RIGHTS
 from tools.servers.cluster import RedisCluster, running_cluster
 from tools.servers.server import skip_without_redis
+from tools.waiting import until
 
 pytestmark = [
     pytest.mark.long,
@@ -100,12 +101,15 @@ def started(folder: Path, url: str) -> subprocess.Popen[bytes]:
 def kill_amid_a_batch(process: subprocess.Popen[bytes], folder: Path) -> int:
     """SIGKILL to the driver, its JVM and all Python workers, somewhere in a batch; which one."""
     offsets, commits = folder / "checkpoint" / "offsets", folder / "checkpoint" / "commits"
-    deadline = time.monotonic() + PATIENCE
     batch = 3
-    while not (offsets / str(batch)).exists():
-        assert process.poll() is None, (folder / "said").read_text()[-3000:]
-        assert time.monotonic() < deadline, (folder / "said").read_text()[-3000:]
-        time.sleep(0.005)
+    until(
+        (offsets / str(batch)).exists,
+        f"batch {batch} has not started",
+        PATIENCE,
+        alive=lambda: process.poll() is None,
+        log=(folder / "said").read_text,
+        every=0.005,
+    )
     time.sleep(random.random() / 10)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import time
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from spark_streams.model.keys import retry_stream
 from spark_streams.spark.read_limits import HAS_READ_LIMITS
 from tests.spark.streams import append, read_stream
 from tools.servers.server import Server
+from tools.waiting import until
 
 pytestmark = pytest.mark.spark
 
@@ -32,12 +32,18 @@ DELAYS = "100ms,200ms"
 
 
 def wait_until_nothing_waits(server: Server, dead: int, stream: str = "dead") -> None:
-    """Until so many are dead, and nothing is on its way."""
+    """Wait until there are so many dead letters, and no entry waits for its retry."""
     with server.client() as client:
-        deadline = time.monotonic() + 60
-        while client.xlen(stream) < dead or any(client.xlen(name) for name in client.scan_iter("rstream:ret*")):
-            assert time.monotonic() < deadline, {name: client.xlen(name) for name in client.scan_iter("rstream:ret*")}
-            time.sleep(0.02)
+
+        def waiting() -> dict[bytes, int]:
+            return {name: count for name in client.scan_iter("rstream:ret*") if (count := client.xlen(name))}
+
+        until(
+            lambda: client.xlen(stream) >= dead and not waiting(),
+            f"there are no {dead} dead letters, or entries wait for a retry",
+            60,
+            log=lambda: f"entries by retry stream: {waiting()}",
+        )
 
 
 def test_rules_and_types_send_entries_to_wait_and_each_is_processed_once_or_dead(

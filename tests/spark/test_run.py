@@ -26,6 +26,7 @@ from spark_streams.spark.read_limits import HAS_READ_LIMITS
 from tests.conftest import by_turns, turn_of
 from tests.spark.streams import read_stream
 from tools.servers.server import KINDS, Server, kind_of_turn
+from tools.waiting import until
 
 pytestmark = pytest.mark.spark
 
@@ -64,15 +65,11 @@ class Program:
         skipped = (OF_ALL, GROUP_EXISTS)
         return [(lines[0], [line for line in lines[1:] if not any(one in line for one in skipped)]) for lines in told]
 
-    def wait_for(self, condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + PATIENCE
-        while not condition():
-            assert self.process.poll() is None, self.output[-3000:]
-            assert time.monotonic() < deadline, self.output[-3000:]
-            time.sleep(0.02)
+    def wait_for(self, condition: Callable[[], bool], message: str) -> None:
+        until(condition, message, PATIENCE, alive=lambda: self.process.poll() is None, log=lambda: self.output)
 
-    def has(self, name: str) -> Callable[[], bool]:
-        return (self.folder / name).exists
+    def wait_for_file(self, name: str) -> None:
+        self.wait_for((self.folder / name).exists, f"the program has not written file {name}")
 
     def says(self, line: str) -> Callable[[], bool]:
         """Whether it has said this in what it is doing now."""
@@ -143,15 +140,15 @@ def test_a_query_that_is_asked_to_stop_finishes_its_batch(
     stopping = "own_program.py: stopping after the batch in flight (at most {}); press Ctrl-C again to stop at once"
     for at in range(len(servers)):
         for name, ask in (("INT", program.interrupt_as_timeout_does), ("TERM", program.process.terminate)):
-            program.wait_for(program.has(f"{name}{at}.begun"))
+            program.wait_for_file(f"{name}{at}.begun")
             ask()
-            program.wait_for(program.says("stopping"))
+            program.wait_for(program.says("stopping"), "the program does not report that it stops")
             (tmp_path / f"{name}{at}.go").touch()
-        program.wait_for(program.has(f"cut{at}.begun"))
+        program.wait_for_file(f"cut{at}.begun")
         program.interrupt()
-    program.wait_for(program.has("twice.begun"))
+    program.wait_for_file("twice.begun")
     program.interrupt()
-    program.wait_for(program.says("stopping"))
+    program.wait_for(program.says("stopping"), "the program does not report that it stops")
     time.sleep(1.2)  # two within a second are one request
     program.interrupt()
     assert program.process.wait(PATIENCE) == -signal.SIGINT, program.output[-3000:]
@@ -214,10 +211,7 @@ def test_an_error_has_its_class_and_spark_s_words_only_on_request(
     with pytest.raises(DecodeError) as caught:
         spark_streams.run(writer(mode="FAILFAST"))
     assert (caught.value.__suppress_context__, caught.value.__cause__) == (True, None)
-    deadline = time.monotonic() + PATIENCE
-    while levels(spark) != before and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert levels(spark) == before, "given back a little later"
+    until(lambda: levels(spark) == before, "the log levels are not restored", PATIENCE)
     with pytest.raises(DecodeError) as caught:
         spark_streams.run(writer(mode="FAILFAST"), traceback=True)
     assert "Traceback" in str(caught.value.__cause__)
@@ -246,10 +240,7 @@ def test_what_spark_logs_late_of_a_stop_is_not_shown(
     query = spark_streams.run(started_and_stopped)
     assert not query.isActive
     assert {levels(spark)[name] for name in spark_log_filter.REPEATING} == {"OFF"}
-    deadline = time.monotonic() + PATIENCE
-    while levels(spark) != before and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert levels(spark) == before, "given back a little later"
+    until(lambda: levels(spark) == before, "the log levels are not restored", PATIENCE)
 
 
 def test_what_spark_refuses_is_one_line(

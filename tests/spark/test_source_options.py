@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,7 @@ from pyspark.sql import functions as F
 from spark_streams.monitor.watch.progress import read_progress
 from tests.spark.streams import append, drain, read_stream, run_to_the_end, start, written
 from tools.servers.server import Server
+from tools.waiting import until
 
 pytestmark = pytest.mark.spark
 
@@ -36,13 +36,6 @@ def numbers(spark: SparkSession, first: int, last: int) -> DataFrame:
         F.format_string("row %d\r\n", "id").alias("name"),
         F.timestamp_millis(F.lit(1_700_000_000_123) + F.col("id")).alias("at"),
     )
-
-
-def wait_for(holds: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < deadline, f"{what} did not come about in 60 s"
-        time.sleep(0.05)
 
 
 def pending(client: redis.Redis, stream: str = "s") -> int:
@@ -102,7 +95,7 @@ def test_another_client_of_the_group_reads_at_the_same_time(
     threads = [threading.Thread(target=produce), threading.Thread(target=consume)]
     frame = read_stream(spark, server, "n INT", streams="s", maxEntriesPerTrigger="700")
     query = start(frame, tmp_path, once=False)
-    wait_for(lambda: query.lastProgress is not None, "the query's first look")
+    until(lambda: query.lastProgress is not None, "the query makes no progress", 60)
     for thread in threads:
         thread.start()
     threads[0].join()
@@ -112,7 +105,7 @@ def test_another_client_of_the_group_reads_at_the_same_time(
         group = client.xinfo_groups("s")[0]
         return bool(group["last-delivered-id"] == client.xinfo_stream("s")["last-generated-id"] and not pending(client))
 
-    wait_for(all_read, "the end of the stream")
+    until(all_read, "the query has not read the stream to its end", 60)
     done.set()
     threads[1].join()
     query.stop()
@@ -144,11 +137,11 @@ def test_a_second_query_with_the_same_consumer_is_refused_and_the_first_goes_on(
     append(numbers(spark, 0, 50), server, "s")
     frame = read_stream(spark, server, SCHEMA, streams="s")
     first = start(frame, tmp_path / "first", once=False)
-    wait_for(lambda: first.lastProgress is not None and not pending(client), "the first batch")
+    until(lambda: first.lastProgress is not None and not pending(client), "the first batch is not acknowledged", 60)
     with pytest.raises(StreamingQueryException, match="RSTREAM_CONSUMER_TAKEN.*another running query is consumer"):
         start(frame, tmp_path / "second").awaitTermination()
     append(numbers(spark, 50, 60), server, "s")
-    wait_for(lambda: written(spark, tmp_path / "first").count() == 60, "the rest")
+    until(lambda: written(spark, tmp_path / "first").count() == 60, "the query has not written 60 rows", 60)
     assert first.isActive
     first.stop()
     append(numbers(spark, 60, 70), server, "s")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import socket
-import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,6 +23,7 @@ from spark_streams.monitor.watch.listener import Watch
 from spark_streams.spark.read_limits import HAS_READ_LIMITS
 from tests.spark.streams import read_stream, run_to_the_end, start
 from tools.servers.server import Server, engine_at_length, free_port
+from tools.waiting import until
 
 pytestmark = pytest.mark.spark
 
@@ -87,10 +87,14 @@ def test_lines_and_metrics_say_what_happened(
     for n in range(4):
         client.xadd("s", {"n": n})
     address = f"http://127.0.0.1:{watch.metrics_port}/metrics"
-    served, until = "", time.monotonic() + 60
-    while metrics(served).get(("rstream_lag_entries", "s", "g")) != 4 and time.monotonic() < until:
-        time.sleep(0.05)  # what was seen a second ago may serve
+    served = ""
+
+    def lag_is_served() -> bool:  # the page may be a second old
+        nonlocal served
         served = urllib.request.urlopen(address, timeout=60).read().decode()
+        return metrics(served).get(("rstream_lag_entries", "s", "g")) == 4
+
+    until(lag_is_served, "the metrics do not show a lag of 4 entries", 60, log=lambda: served, every=0.05)
     watch.close()
     lines = logged(tmp_path)
     events = [one["event"] for one in lines]
@@ -216,10 +220,7 @@ def test_a_query_that_waits_says_how_its_groups_stand(
         spark.conf.set("spark.sql.streaming.noDataProgressEventInterval", "100")
         try:
             query = start(read_stream(spark, engine_server, "n INT", streams="s"), tmp_path, once=False)
-            deadline = time.monotonic() + 60
-            while not any(one["event"] == "idle" for one in logged(tmp_path)):
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
+            until(lambda: any(one["event"] == "idle" for one in logged(tmp_path)), "the query logs no idle event", 60)
             query.stop()
         finally:
             spark.conf.unset("spark.sql.streaming.noDataProgressEventInterval")

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +16,7 @@ import pyarrow.dataset
 import pytest
 
 from tools.servers.server import Server
+from tools.waiting import until
 
 pytestmark = [pytest.mark.spark, pytest.mark.upgrade]
 
@@ -62,12 +62,9 @@ class Job:
         with self.output_file.open("ab") as said:
             self.process = subprocess.Popen(command, stderr=said, stdout=said, env=environment, start_new_session=True)
 
-    def kill_when(self, condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + PATIENCE
-        while not condition():
-            assert self.process.poll() is None, self.output_file.read_text()[-3000:]
-            assert time.monotonic() < deadline, self.output_file.read_text()[-3000:]
-            time.sleep(0.005)
+    def kill_when(self, condition: Callable[[], bool], message: str) -> None:
+        log, lives = self.output_file.read_text, lambda: self.process.poll() is None
+        until(condition, message, PATIENCE, alive=lives, log=log, every=0.005)
         os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
@@ -91,7 +88,7 @@ def test_a_job_goes_on_under_the_next_spark(server: Server, tmp_path: Path, caps
             client.xadd("in", {"n": n if n % 10 else f"bad {n}"})
         before, there = client.xlen("out"), (round_ + 1) * EACH
         job = Job(python, tmp_path, server.url)
-        job.kill_when(lambda before=before: client.xlen("out") >= before + 150)  # type: ignore[misc]
+        job.kill_when(lambda before=before: client.xlen("out") >= before + 150, "150 more entries are not written")  # type: ignore[misc]
         held = client.xpending("in", "etl")["pending"]
         with capsys.disabled():
             done = f"killed at {client.xlen('out')} of {there * 9 // 10}, {held} pending"
