@@ -108,7 +108,7 @@ class Operator:
         if "without noAck" in text:
             remedies.append(self._list_pending)
         if _GOES_ON in text or "started again" in text:
-            remedies.append(lambda: self._world.tell("   operator: starts the query again"))
+            remedies.append(lambda: self._start_again(streams if _GOES_ON in text else []))
         if not remedies:
             self._world.fail(f"no remedy | {shape(error)}", text)
             remedies.append(self._start_new_checkpoint)
@@ -160,6 +160,16 @@ class Operator:
         query = self._world.query
         query.lenient, query.strict_again = True, self._world.chance.random() < 0.3
         self._world.tell(f"   operator: failOnDataLoss=false{' until it is idle' if query.strict_again else ''}")
+
+    def _start_again(self, streams: list[str]) -> None:
+        """Start the query again. The error has named the missing entries of its last batch in these streams: later
+        runs do not report them again."""
+        self._world.tell("   operator: starts the query again")
+        for name in streams:
+            logged = id_key(self._world.query.logged(name))
+            for entry in self._world.model.entries_of(name):
+                if entry.removed_by and entry.key <= logged and self._world.model.is_due(entry):
+                    entry.settled = True
 
     def _start_new_checkpoint(self) -> None:
         """Start a new checkpoint: unsettled entries are read again, entries that only the old one knew are given up."""
