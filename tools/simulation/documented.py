@@ -13,8 +13,8 @@ KNOWN: dict[str, str] = {
     r"^twice \| (deleted\+)?(passed over|vanished)(\+trimmed)? .*group (created again|set back)": (
         "a group is moved while a batch is taken"
     ),
-    r"^twice \| trimmed \| .*group created again amid a trigger": (
-        "the same, and the entries that were read twice are trimmed later"
+    r"^twice \| (flushed|trimmed) \| .*group created again amid a trigger": (
+        "the same, and the entries that were read twice are removed later"
     ),
     r"^twice \| passed over .*checkpoint set back.*evicted sink": "the ledger is missing, the checkpoint is older",
     r"^twice \| passed over .*vanished \| lenient": "a batch is a range of IDs, its stream was created again",
@@ -30,7 +30,7 @@ KNOWN: dict[str, str] = {
     r"^uncounted \| (deleted|trimmed) \| .*group created again.*vanished \|": (
         "a group is created again while the query starts on a stream that was created again"
     ),
-    r"^uncounted \| (deleted|trimmed) \| .*group created again amid a trigger.*\| lenient": (
+    r"^(silent|uncounted) \| (deleted|trimmed) \| .*group created again amid a trigger": (
         "a group is created again while a batch is taken"
     ),
     r"^uncounted \| passed over .*group created again .*once noAck": "a group is created again while noAck is removed",
