@@ -185,5 +185,5 @@ def wait_until(condition: Callable[[], object], what: str, alive: Daemon | None 
         PATIENCE,
         alive=None if alive is None else lambda: alive.process.poll() is None,
         log=None if alive is None else lambda: alive.log.read_text(errors="replace"),
-        every=0.05,
+        interval=0.05,
     )

@@ -108,7 +108,7 @@ def kill_amid_a_batch(process: subprocess.Popen[bytes], folder: Path) -> int:
         PATIENCE,
         alive=lambda: process.poll() is None,
         log=(folder / "said").read_text,
-        every=0.005,
+        interval=0.005,
     )
     time.sleep(random.random() / 10)
     os.killpg(process.pid, signal.SIGKILL)

@@ -94,7 +94,7 @@ def test_lines_and_metrics_say_what_happened(
         served = urllib.request.urlopen(address, timeout=60).read().decode()
         return metrics(served).get(("rstream_lag_entries", "s", "g")) == 4
 
-    until(lag_is_served, "the metrics do not show a lag of 4 entries", 60, log=lambda: served, every=0.05)
+    until(lag_is_served, "the metrics do not show a lag of 4 entries", 60, log=lambda: served, interval=0.05)
     watch.close()
     lines = logged(tmp_path)
     events = [one["event"] for one in lines]

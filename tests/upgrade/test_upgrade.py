@@ -64,7 +64,7 @@ class Job:
 
     def kill_when(self, condition: Callable[[], bool], message: str) -> None:
         log, lives = self.output_file.read_text, lambda: self.process.poll() is None
-        until(condition, message, PATIENCE, alive=lives, log=log, every=0.005)
+        until(condition, message, PATIENCE, alive=lives, log=log, interval=0.005)
         os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
