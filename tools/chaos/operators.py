@@ -101,6 +101,7 @@ ACTIONS: Mapping[str, Callable[[Scene, Intervention], None]] = {
     "destroys the group": destroys_the_group,
     "creates the group again": creates_the_group_again,
 }
+WITHOUT_A_GROUP = ("destroys the group", "creates the group again")  # the other actions need an existing group
 
 
 def at_a_moment(
@@ -116,6 +117,8 @@ def at_a_moment(
     mode, moment = mode or choice(list(MODES)), moment or Moment.by_chance(scene, DOWN, *STAGES)
     lenient = choice([True, False]) if lenient is None else lenient
     shared = action == "gives to the query" or (choice([True, False]) if shared is None else shared)
+    if moment.stage == "started" and action not in WITHOUT_A_GROUP:
+        shared = True  # when the query has only started, no group exists unless another consumer has created it
     if shared and mode == "noAck":
         mode = "at-least-once"  # noAck does not allow other consumers
     options = {**MODES[mode], **(LENIENT if lenient else {})}

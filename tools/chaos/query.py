@@ -33,7 +33,7 @@ SCHEMA = "p STRING, n LONG, _stream STRING, _id STRING"
 
 # Points at which a query can stand still, to be killed there. `batch` of the fault selects the batch.
 KILL_POINTS = {
-    "started": "the group exists, no entry is reserved (batch 0 only)",
+    "started": "the first offset is known, the first trigger has not created the group (batch 0 only)",
     "looked": "the state of the group is read, the batch is not reserved",
     "reserved": "entries are reserved, the batch is not in the offset log",
     "logged": "the batch is in the offset log, no entry is read",
