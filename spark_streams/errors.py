@@ -10,7 +10,7 @@
     │   ├── ServerUnreachableError      no server answers at the address
     │   ├── ServerReplyError            the server answered with an error
     │   │   ├── LoginError              the server requires a password, or refuses the user and password
-    │   │   └── NotPermittedError       the user has no permission for a command or a key
+    │   │   └── NotPermittedError       the user lacks the right to a command or a key
     │   ├── RetriesExhaustedError       a temporary state (OOM, LOADING, a lost connection) did not end in time
     │   ├── ReplicationError            fewer replicas than waitReplicas acknowledged a write
     │   ├── WrongKeyTypeError           the key holds a value that is not a stream
@@ -148,15 +148,14 @@ class LoginError(ServerReplyError):
 
 
 class NotPermittedError(ServerReplyError):
-    """The user has no permission for a command or a key.
+    """The user lacks the right to a command or a key.
 
     right: the word of ACL SETUSER that gives it (`+xadd`, `~orders`).
     """
 
     condition = "RSTREAM_NOT_PERMITTED"
     remedy = (
-        "Give the user the permission that the message names, with `ACL SETUSER`. `rstream doctor` lists all "
-        "permissions that are missing."
+        "Give the user the right that the message names, with `ACL SETUSER`. `rstream doctor` lists all missing rights."
     )
 
     def __init__(self, message: str, code: str = "", right: str = "") -> None:

@@ -58,6 +58,8 @@ RENAMED = {
     "Mended": "Repair",
     "Book": "PoisonState",
     "book": "poison_state",
+    "Books": "StreamFacts",
+    "books": "facts",
     "Room": "BatchQuota",
     "Rooms": "BatchQuotas",
     "room": "quota",

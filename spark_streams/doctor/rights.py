@@ -29,6 +29,7 @@ _FIND = ("SCAN 0 COUNT 1", "TYPE {}")
 _TRANSACTION = ("MULTI", "EXEC", "DISCARD", "WATCH {}", "UNWATCH")
 _LEASE = ("SET {} 1", "GET {}", "PEXPIRE {} 1", "PTTL {}", "DEL {}", "EXISTS {}")
 _LETTERS = ("XADD {} * a 1", "HSET {} a 1", "HGET {} a", "HDEL {} a", "HEXISTS {} a")
+_NOTES = ("HSET {} a 1", "HGETALL {}", "HDEL {} a")
 # By use: commands on streams, and on the product's own keys.
 _COMMANDS: Mapping[str, tuple[Sequence[str], Sequence[str]]] = {
     LOOKING: ((*_LOOK, *_FIND), ()),
@@ -52,13 +53,13 @@ _COMMANDS: Mapping[str, tuple[Sequence[str], Sequence[str]]] = {
             *("HGETALL {}", "HKEYS {}", "HVALS {}", "HLEN {}", "HDEL {} a", "SADD {} a", "SREM {} a", "SMEMBERS {}"),
         ),
     ),
-    REDRIVE: ((*_LOOK, *_FIND, *_TRANSACTION, "XADD {} * a 1", "XDEL {} 0-1"), _LEASE),
+    REDRIVE: ((*_LOOK, *_FIND, *_TRANSACTION, "XADD {} * a 1", "XDEL {} 0-1"), (*_LEASE, *_NOTES)),
 }  # fmt: skip
 # In a cluster every use reads the slots, and dead letters are moved to other slots with notes beside their streams.
 _SLOTS = ("CLUSTER SLOTS", "CLUSTER INFO")
 _ACROSS_SLOTS = {
-    READING: ("HSET {} a 1", "HGETALL {}", "HDEL {} a"),
-    REDRIVE: ("SMEMBERS {}", "HSET {} a 1", "HGETALL {}", "HDEL {} a"),
+    READING: _NOTES,
+    REDRIVE: ("SMEMBERS {}",),
 }
 _OUTSIDE = ("WATCH", "UNWATCH", "EXEC", "CLIENT")
 _WITH_SUBCOMMAND = ("XINFO", "XGROUP", "CLIENT", "CLUSTER")

@@ -23,7 +23,8 @@ _STOP_TASKS = 2.0  # seconds for Spark to stop the tasks of a batch
 def wait_for_end(query: StreamingQuery, stop: Stop, on_poll: Callable[[], None] = lambda: None) -> bool:
     """Wait until the query has ended or a stop is requested. Return whether it has ended.
 
-    on_poll: called repeatedly while the query runs. Raises the error that ended the query (StreamingQueryException).
+    The query's name and checkpoint are free then: another run may start. on_poll: called repeatedly while the query
+    runs. Raises the error that ended the query (StreamingQueryException).
     """
     # Over Spark Connect, one call waits for the end, because the server logs every call. It runs in another thread, so
     # that a signal is handled at once also while the client tries to reach the server.
@@ -33,6 +34,9 @@ def wait_for_end(query: StreamingQuery, stop: Stop, on_poll: Callable[[], None] 
             on_poll()
             if stop.is_requested:
                 return False
+    if not is_of_connect(query):
+        # A call with a timeout returns true already while Spark still releases the query's name (S89).
+        query.awaitTermination()
     return True
 
 

@@ -4,7 +4,7 @@ The size of an entry is the bytes of its field names and values. Sizes may chang
 number of entries behind it (`SampledSize.fitting`). A large batch is taken in parts, each with its own sample in front.
 
 A stream's first entry is read alone. Its size decides how many more entries the sample has, so that a sample of large
-entries is small. Samples are read with XRANGE, as tasks read entries, and need no further permission. MEMORY USAGE
+entries is small. Samples are read with XRANGE, as tasks read entries, and need no further right. MEMORY USAGE
 covers more entries but also counts pending entries, on some servers several times (docs/internals/facts.md, R122).
 """
 

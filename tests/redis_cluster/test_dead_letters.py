@@ -16,7 +16,7 @@ from spark_streams.deadletter.redrive.redrive_lock import RedriveState, redrive_
 from spark_streams.deadletter.redrive.redrive_plan import RedriveOptions
 from spark_streams.deadletter.write.failed_entry import FailedEntry
 from spark_streams.deadletter.write.post import post
-from spark_streams.errors import WrongKeyTypeError
+from spark_streams.errors import StreamStateError, WrongKeyTypeError
 from spark_streams.model.ids import StreamId
 from spark_streams.model.keys import retry_stream, returned_stream, slot_of
 from spark_streams.source.membership import Membership
@@ -231,10 +231,14 @@ def test_a_page_that_another_slot_refused_within_its_transaction_stays_if_the_pr
         with contextlib.suppress(KilledError), becomes_text as changed, dies as died:
             redrive(cluster.server)
         assert (len(changed), len(died)) == (WATCHED_TRIES + 1, 1)
-        assert redrive(cluster.server).refused == COUNT  # the group of the dead letters is gone with its stream
-        assert sorted(numbers(cluster.server, DEAD)) == list(range(COUNT))
+        with pytest.raises(StreamStateError, match="redis-cli DEL 'rstream:redriven:{s}:dead'"):
+            redrive(cluster.server)
         client.delete("s")
         client.xgroup_create("s", "g", id="0", mkstream=True)
+        with pytest.raises(StreamStateError, match="7 of them have no entry there"):
+            redrive(cluster.server)
+        assert sorted(numbers(cluster.server, DEAD)) == list(range(COUNT))
+        client.delete("rstream:redriven:{s}:dead")
         assert redrive(cluster.server).moved == COUNT
     assert numbers(cluster.server) == list(range(COUNT))
 

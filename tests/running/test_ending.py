@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_streams.running import stopping
-from spark_streams.running.ending import end_between_batches
+from spark_streams.running.ending import end_between_batches, wait_for_end
 from spark_streams.running.stopping import Stop
 
 BATCH, LOOKING, WAITING = "Processing new data", "Getting offsets from RStream", "Waiting for data to arrive"
@@ -40,6 +40,25 @@ class Query:
 
     def exception(self) -> None:
         return None
+
+
+class EndingQuery:
+    """A query that is no longer active, but has not left Spark's list of queries yet."""
+
+    def __init__(self) -> None:
+        self.is_listed = True
+
+    def awaitTermination(self, seconds: float | None = None) -> bool | None:
+        if seconds is not None:
+            return True
+        self.is_listed = False
+        return None
+
+
+def test_a_query_that_has_ended_has_released_its_name() -> None:
+    query = EndingQuery()
+    assert wait_for_end(cast(StreamingQuery, query), Stop())
+    assert not query.is_listed
 
 
 NEXT_LOOKS = [(2, True, LOOKING)] * 3

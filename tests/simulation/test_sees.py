@@ -20,7 +20,7 @@ from spark_streams.source.membership import Membership
 from spark_streams.source.microbatch import batch_contents
 from spark_streams.source.microbatch.reconcile import Reconciler
 from spark_streams.source.microbatch.run_state import RunState
-from spark_streams.source.microbatch.trigger import Trigger, Triggered
+from spark_streams.source.microbatch.trigger import Trigger, TriggerResult
 from spark_streams.source.offset import Offset
 from spark_streams.source.pending_list import PendingRange, acknowledge
 from spark_streams.wire.connection.connection import Connection
@@ -61,7 +61,7 @@ MADE_ANEW = [plan("trigger", more(3), Step("remake", how=0.0), "trigger")]
 def settles_what_is_under_way(patch: pytest.MonkeyPatch) -> None:
     honest = Trigger.next
 
-    def early(self: Trigger, server: Connection, *given: Any) -> Triggered:
+    def early(self: Trigger, server: Connection, *given: Any) -> TriggerResult:
         found = honest(self, server, *given)
         acknowledge(server, Membership((), GROUP, CONSUMER), [PendingRange("s:0", MAX_ID)])
         return found

@@ -129,6 +129,23 @@ def test_a_piece_is_reported_in_each_run_of_the_query(server: Server, client: re
         close(checked, anew, write([frame(range(200, 250))], checked, anew))
 
 
+@pytest.mark.parametrize(("number", "rows"), [(5, []), (5, ROWS[:10]), (6, ROWS[:10])])
+def test_a_piece_of_a_batch_whose_marks_were_evicted_is_refused(
+    server: Server, client: redis.Redis, number: int, rows: list[int]
+) -> None:
+    """Nobody can tell which rows of the piece the batch has written before it was cut."""
+    checked = options(server.url, chunkSize="20")
+    came_before(server, 5)
+    with pytest.raises(KilledError):
+        write(dying([frame(ROWS)]), checked, batch_of(5))
+    [marks] = client.keys("rstream:sink:{out}:q:5:*:0")
+    client.delete(marks)
+    client.hset("rstream:told:q", "narrowed", f"{number}:")
+    piece = batch_of(number)
+    with pytest.raises(LedgerError, match="has lost the marks '5:.*:0' of batch 5 of query q: they were evicted"):
+        close(checked, piece, write([frame(rows)] if rows else [], checked, piece))
+
+
 def test_the_remedy_for_rows_that_differ_leaves_both_and_doubles_none(server: Server, client: redis.Redis) -> None:
     """HSET what the message says: a query that is not repeatable goes on."""
     checked = options(server.url, chunkSize="20")

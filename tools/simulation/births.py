@@ -17,6 +17,7 @@ class Births:
         self.passed: set[int] = set()  # numbers of entries before which a late group may have started
         self._first: set[str] = set()  # streams that existed when the query received its start offset
         self._at_id: set[str] = set()  # streams that are read from an ID on, which may lie ahead of them
+        self._created_again: dict[str, tuple[int, int]] = {}  # where the query begins in streams that had vanished
 
     def update(self, begun: bool = False) -> None:
         """Search for new groups. begun: the query has received its start offset."""
@@ -33,11 +34,15 @@ class Births:
                 continue
             model.stream(name).born = self._begun = True
             before = [entry for entry in model.entries_of(name) if entry.key <= _key(seen.position)]
+            if "vanished" in model.stream(name).ever and not self._world.query.offsets:
+                self._created_again[name] = _key(seen.position)
             if not late or name in self._first:
                 model.excuse(before, "before the start")
                 self._at_id.add(name)
             elif options["startingOffsets"] == "latest":
                 self.passed |= {entry.n for entry in before}
+        for name, position in self._created_again.items():  # documented: producers' clock was set back
+            model.excuse([entry for entry in model.entries_of(name) if entry.key <= position], "before the start")
         if begun and not self._begun:
             self._first = {name for name in self._world.names() if self._world.see(name).ids}
         self._begun |= begun

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 
 from spark_streams.model.commit_mark import Mark
 from spark_streams.model.ids import MIN_ID, StreamId
-from spark_streams.source.findings.account import Books, Known, balance
+from spark_streams.source.findings.account import Known, StreamFacts, balance
 from spark_streams.source.findings.diagnosis import Diagnosis, diagnose, explain
 from spark_streams.source.findings.finding import Finding, Kind
 from spark_streams.source.findings.group_state import GroupState, OtherConsumer
@@ -404,7 +404,7 @@ def _miscounted(world: World, outcome: Outcome) -> Iterator[str]:
     # Entries pending above a group that was set back are acknowledged: the group will deliver them again.
     pending = {entry for entry in group.pending if entry[1] <= _number(state.last_delivered)}
     count, reserved = world.checkpoint.count, len(pending)
-    books = Books(
+    facts = StreamFacts(
         head,
         state,
         lambda position: server.added - sum(id_of(number) > position for number in server.entries),
@@ -415,7 +415,7 @@ def _miscounted(world: World, outcome: Outcome) -> Iterator[str]:
         has_token=world.checkpoint.begun,
         is_shared=is_shared,
     )
-    account = balance(books)
+    account = balance(facts)
     if _is_beyond_counting(world):
         return
     logged = _number(outcome.begin["s"])
@@ -424,7 +424,7 @@ def _miscounted(world: World, outcome: Outcome) -> Iterator[str]:
         - world.delivered_to_others
         - pending
     )
-    expected = 0 if books.held is None else len(removed)
+    expected = 0 if facts.held is None else len(removed)
     is_unknown = is_shared and account.count is None
     if account.lost != expected and not (is_unknown and account.lost == 0):
         yield f"{account.lost} lost of {expected}"

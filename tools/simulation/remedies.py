@@ -127,7 +127,7 @@ class Operator:
         if "with delivery=at-least-once writes" in text:
             remedies.append(self._write_again)
         if (
-            "start the query again" in text.lower()
+            ("start the query again" in text.lower() and not lossy)  # else it is the second half of that remedy
             or "another attempt" in text
             or ("stood still" in text and not remedies)
         ):

@@ -10,10 +10,14 @@
 One transaction covers all streams on one server, and those in one slot of a cluster. Entries for streams in other slots
 are appended before it, and noted there until it has deleted their dead letters (other_slots.py).
 
-Live streams are written to all the time, and a transaction that WATCHes them fails each time. After a few failures a
-page is tried with a WATCH of the state alone. An XADD that fails within EXEC does not hold up the other commands (FACTS
-R14): such dead letters are put back. If their own stream refuses them, too, an error says so, and the log has their
-fields. Those that another program deleted meanwhile are counted.
+Live streams are written to all the time, and a transaction that WATCHes them fails each time. After a few failures all
+entries of a page are appended and noted first, as for other slots: an XADD that fails within EXEC does not hold up the
+other commands (FACTS R14), so a transaction that does not WATCH its destinations deletes no dead letter of its own
+entries. Entries that wait for a retry must be appended and deleted in one transaction, because a query takes them.
+
+WATCH notices neither XSETID nor revoked rights. Dead letters that are refused for that are put back. If their own
+stream refuses them, too, an error says so, and the log has their fields. Those that another program deleted meanwhile
+are counted.
 
 Each try of a transaction writes another state. So the state tells whether a transaction whose reply was lost was
 executed, also if the server executes it late.
@@ -38,6 +42,8 @@ from spark_streams.wire.replies.multi_exec import execute_packed, transact_each
 from spark_streams.wire.replies.replies import find_errors
 
 Command = Sequence[Argument]
+
+_TRIES_IF_TAKEN = 100  # of a page of entries that wait for a retry
 
 _log = logging.getLogger("spark_streams.deadletter")
 
@@ -92,7 +98,7 @@ class Mover:
         if not len(plan.rows):
             run.home.execute("UNWATCH")
             return True
-        away = in_other_slots(run, plan.to)
+        away = self._append_first(plan)
         appended, refused = append(run, plan, away) if away else ([], [])
         if not self._close(plan, plan.part([to for to in plan.to if to not in away]), appended):
             self._tries += 1
@@ -107,6 +113,22 @@ class Mover:
             )
         return True
 
+    def _append_first(self, plan: PagePlan) -> Sequence[bytes]:
+        """Return the destinations whose entries are appended and noted before their dead letters are deleted.
+
+        Raises ServerReplyError if only a transaction that fails again and again could move them."""
+        if self._tries < WATCHED_TRIES:
+            return in_other_slots(self._run, plan.to)
+        if not self._is_taken_from:
+            return plan.to
+        if self._tries < _TRIES_IF_TAKEN:
+            return []
+        raise ServerReplyError(
+            f"stream {self._run.stream!r} at {self._run.session.address} or the stream that its entries return to "
+            f"changed during each of {_TRIES_IF_TAKEN} transactions: its remaining entries stay. Start the redrive "
+            "again while fewer entries are written"
+        )
+
     def _succeeded(self) -> None:
         self._sent.clear()
         self._tries = 0
@@ -116,12 +138,11 @@ class Mover:
         Return False if a watched key has changed."""
         run, home = self._run, self._run.home
         streams = [plan.to[code] for code in np.unique(plan.target[local.places]).tolist()]
-        if self._tries < WATCHED_TRIES and not appended:
-            watch_destinations(home, run.stream, streams, streams, len(local.ids))
-        else:  # without WATCH, dead letters may have to be put back
-            watch_destinations(home, run.stream, [], [*streams, run.stream], len(local.ids))
+        watch_destinations(home, run.stream, streams, streams, len(local.ids))
         places = np.concatenate([local.places, *[part.places for part in appended]])
         ids: list[bytes] = [*local.ids, *[entry for part in appended for entry in part.ids]]
+        if not ids:  # all of them were refused
+            return True
         moved = int(np.count_nonzero(places < plan.moved))
         state = run.next(moved, len(places) - moved)
         self._sent[state.serial] = plan

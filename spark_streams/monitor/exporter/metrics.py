@@ -32,7 +32,7 @@ _SNAPSHOT = Table(
         Family("rstream_streams_left_out", "Streams beyond --max-streams, which it does not read."),
     ),
 )
-_RIGHTS = Table(("right",), (Family("rstream_missing_right", "1 for each permission that the exporter's user lacks."),))
+_RIGHTS = Table(("right",), (Family("rstream_missing_right", "1 for each right that the exporter's user lacks."),))
 _NODE = Table(
     ("node",),
     (

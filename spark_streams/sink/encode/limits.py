@@ -31,11 +31,11 @@ class Limits:
         self._is_asked = False
         self._last_loss: tuple[int, int] = (-1, 0)  # the first row of the chunk, and how often it lost the connection
 
-    def needs_asking(self, chunk: Chunk) -> bool:
+    def needs_limits(self, chunk: Chunk) -> bool:
         """Whether the chunk is large, and the task has not asked for the limits yet."""
         return not self._is_asked and _bytes(chunk) > SMALL
 
-    def ask(self, server: Server) -> None:
+    def read_limits(self, server: Server) -> None:
         """Read the limits, if the user may. Raises ServerError."""
         self._limits, self._is_asked = fetch_limits(server), True
 

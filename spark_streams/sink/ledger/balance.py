@@ -41,7 +41,8 @@ class Total:
 @dataclass(frozen=True)
 class LedgerContents:
     """Contents of a stream's ledger. claims: of this run; written: rows that this run has written; marks: of earlier
-    runs of this batch, and of the batch that it is a piece of; begun: rows of an earlier batch that is not done."""
+    runs of this batch, and of the batch that it is a piece of; missing: a part of these without marks, or empty;
+    begun: rows of an earlier batch that is not done."""
 
     head: Head
     parts: Sequence[Part]
@@ -49,6 +50,7 @@ class LedgerContents:
     claims: Hashes
     written: int
     marks: Sequence[bytes] = ()
+    missing: str = ""
     begun: int = 0
 
     @staticmethod
@@ -73,18 +75,24 @@ class LedgerContents:
 
     def earlier_commands(self, keys: Keys, kind: Kind) -> list[Command]:
         """Return the commands whose replies `with_earlier` takes: none, unless a run was killed."""
-        batch = keys.batch
-        is_begun = self.head.open_before(batch.number) is not None
-        earlier = [part for part in self.parts if part.has_marks and part.run != batch.run]
+        is_begun = self.head.open_before(keys.batch.number) is not None
         return [
-            *[("HVALS", keys.named(part.name)) for part in earlier if kind.narrowed or part.batch == batch.number],
+            *[("HVALS", keys.named(part.name)) for part in self._earlier(keys.batch, kind)],
             *(self.head.counts(keys, self.parts) if is_begun else []),
         ]
 
-    def with_earlier(self, replies: Sequence[Reply]) -> LedgerContents:
+    def with_earlier(self, replies: Sequence[Reply], batch: Batch, kind: Kind) -> LedgerContents:
         """Return the contents with the replies to `earlier_commands`. Raises LedgerError."""
-        marks = [mark for reply in replies if isinstance(reply, list) for mark in reply]
-        return replace(self, marks=marks, begun=rows_in(reply for reply in replies if not isinstance(reply, list)))
+        parts = self._earlier(batch, kind)
+        marks_of_parts = [reply for reply in replies[: len(parts)] if isinstance(reply, list)]
+        missing = next((part.name for part, marks in zip(parts, marks_of_parts, strict=True) if not marks), "")
+        marks = [mark for marks in marks_of_parts for mark in marks]
+        return replace(self, marks=marks, missing=missing, begun=rows_in(replies[len(parts) :]))
+
+    def _earlier(self, batch: Batch, kind: Kind) -> list[Part]:
+        """Return the parts of earlier runs of the batch, and of the batch that it is a piece of."""
+        parts = [part for part in self.parts if part.has_marks and part.run != batch.run]
+        return [part for part in parts if kind.narrowed or part.batch == batch.number]
 
 
 @dataclass(frozen=True)
@@ -175,6 +183,8 @@ class Balance:
     def _carry(self) -> list[Command]:
         """Carry rows that are written and that this run has not claimed to the next batches. Only a batch that was cut
         may have such rows, for its other pieces. Raises LedgerError."""
+        if self.contents.missing and (self.kind.narrowed or not self.kind.lossy):
+            raise refusals.missing_marks(self.batch, self._shown, self.contents.missing)
         unclaimed = Multiset()
         unclaimed.add(np.concatenate([self.contents.carried, *[read_mark(mark)[0] for mark in self.contents.marks]]))
         unclaimed.remove(self.contents.claims)

@@ -130,7 +130,8 @@ class _BatchCommit:
         balances: list[Balance] = []
         for place, (stream, of_stream) in enumerate(zip(streams, keys, strict=True)):
             contents = LedgerContents.read(replies[place * per_stream : (place + 1) * per_stream])
-            contents = contents.with_earlier(server.execute_all(contents.earlier_commands(of_stream, kind)))
+            earlier = server.execute_all(contents.earlier_commands(of_stream, kind))
+            contents = contents.with_earlier(earlier, self.batch, kind)
             received, named = self.totals.get(stream), record.streams.get(stream, NONE_CLOSED)
             balances.append(Balance(self.batch, kind, stream, received, named, record.closed, contents, self.is_void))
         return balances

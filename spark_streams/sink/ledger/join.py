@@ -160,6 +160,7 @@ class LedgerJoin:
         """Drop the marks of an earlier batch that was not finished. If this batch is a piece of it, carry the rows of
         these marks. Return what is carried then."""
         keys = [view.keys.named(part.name) for part in stale]
+        with_marks = [part for part in stale if part.has_marks]
         removal: list[Command] = [("UNLINK", *keys), ("SREM", view.keys.parts, *[part.name for part in stale])]
         while True:
             kind_reply, _, carried, names, *marks = self._server.execute_all([
@@ -167,13 +168,16 @@ class LedgerJoin:
                 ("WATCH", view.keys.carried),
                 ("GET", view.keys.carried),
                 ("SMEMBERS", view.keys.parts),
-                *[("HVALS", view.keys.named(part.name)) for part in stale if part.has_marks],
+                *[("HVALS", view.keys.named(part.name)) for part in with_marks],
             ])  # fmt: skip
             carried = carried or b""
             if stale[0].name.encode() not in names:  # another task was faster
                 self._server.execute("UNWATCH")
                 return bytes(carried)
             if self._batch.read_kind(kind_reply).narrowed:
+                missing = next((part for part, of_part in zip(with_marks, marks, strict=True) if not of_part), None)
+                if missing is not None:
+                    raise refusals.missing_marks(self._batch, view.shown, missing.name)
                 carried += b"".join(
                     [read_mark(mark)[0].astype("<u8").tobytes() for of_part in marks for mark in of_part]
                 )

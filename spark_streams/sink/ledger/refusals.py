@@ -6,9 +6,11 @@ Each remedy works if it is followed literally. If it writes rows a second time, 
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 from spark_streams.errors import LedgerError
 from spark_streams.model.keys import ANY_RUN, LOSSY, batch_kind_value
+from spark_streams.model.numbers import parse_number
 from spark_streams.sink.ledger.batch import Batch
 
 _log = logging.getLogger("spark_streams.sink")
@@ -102,10 +104,12 @@ def vanished_meanwhile(batch: Batch, stream: str, marks: int) -> LedgerError:
 
 
 def missing_marks(batch: Batch, stream: str, part: str) -> LedgerError:
-    """A key that `parts` lists does not exist."""
+    """A key that `parts` lists does not exist. It may be of an earlier batch, which this batch is a piece of."""
+    number = parse_number(part.partition(":")[0])
+    writer = batch if number is None else replace(batch, number=number)
     return LedgerError(
-        f"the ledger of stream {stream!r} has lost the marks {part!r} of {_name(batch)}: they were evicted or deleted. "
-        f"The sink cannot find out which of its rows are in the stream. {_write_twice(batch, _ITS_ROWS)}"
+        f"the ledger of stream {stream!r} has lost the marks {part!r} of {_name(writer)}: they were evicted or "
+        f"deleted. The sink cannot find out which of its rows are in the stream. {_write_twice(batch, _ITS_ROWS)}"
     )
 
 

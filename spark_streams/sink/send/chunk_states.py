@@ -2,21 +2,25 @@
 
 Labels are "event / action". With a ledger (exactly once):
 
-    PREPARED ─FREE / QUEUE→ QUEUED ─CONFIRMED / EXECUTE→ EXECUTING ─EXECUTED / SETTLE→ EXECUTED ─SAFE→ WRITTEN
-       │                      │                             │                             ↑
-       │ SHARED               │ CHANGED                     │ CHANGED, NOT_NOW, LOST      │
-       ↓                      ↓                             ↓                             │
-    COMPARING ←───────────────┴─────────────────────────────┘                             │
-       │  └───NONE_MISSING / SETTLE───────────────────────────────────────────────────────┘
+    PREPARED ─NO_OTHER_WRITER / QUEUE→ QUEUED ─CONFIRMED / EXECUTE→ EXECUTING ─EXECUTED / SETTLE→ ON_SERVER
+       │                                 │                             │                           ↑   │
+       │ MUST_COMPARE                    │ CHANGED                     │ CHANGED, LOST,            │   │ DURABLE
+       │                                 │                             │ REFUSED_FOR_NOW           │   ↓
+       ↓                                 ↓                             ↓                           │ WRITTEN
+    COMPARING ←──────────────────────────┴─────────────────────────────┘                           │
+       │  └───NONE_MISSING / SETTLE────────────────────────────────────────────────────────────────┘
        └──────ROWS_MISSING / SEND_REST→ EXECUTING
 
 The upper line is the fast path: while the server executes one chunk, the task builds the next one and queues it behind.
-In COMPARING the task reads the ledger, and sends only the rows that are missing. A chunk that is QUEUED behind one that
-was not executed goes back to PREPARED (OVERTAKEN). If the server refuses rows for good, EXECUTING leads to REFUSED, and
-the task fails.
+In COMPARING the task reads the ledger (action COMPARE; after REFUSED_FOR_NOW it waits first, PAUSE), and sends only the
+rows that are missing. If the server refuses rows for good, EXECUTING leads to REFUSED, and the task fails.
+
+Not drawn: these lead back to PREPARED. LOST in QUEUED: EXEC was not sent. DISCARDED in QUEUED: the chunk before it was
+not executed. MISSING_ON_SERVER in ON_SERVER: another server has taken over. If a chunk's batch is complete already,
+NONE_MISSING leads from PREPARED to WRITTEN.
 
 Without a ledger (at least once) there is no QUEUED: PREPARED ─NO_LEDGER / SEND→ EXECUTING. COMPARING then looks for
-rows with ids of their own in their stream, and sends all other rows again.
+rows with explicit IDs in their stream, and sends all other rows again.
 """
 
 from __future__ import annotations
@@ -34,29 +38,29 @@ class State(Enum):
     EXECUTING = "EXEC is to be sent or is sent; without a ledger, the commands are"
     COMPARING = "some of its rows may be written: the ledger is to be read before any row is sent"
     REFUSED = "the server has refused rows of it for good, and has executed the rest"
-    EXECUTED = "this server has all its rows; replicas may lack them"
+    ON_SERVER = "the connected server has all its rows; replicas may lack them"
     WRITTEN = "done: on as many replicas as waitReplicas asks for, or its batch is complete"
 
 
 class Event(Enum):
     """What happens to a chunk."""
 
-    TURN = "the loop reaches it, perhaps a second time for the same reason"
-    FREE = "no other attempt or run can have written rows of it"
-    SHARED = "another attempt or run may have written rows of it, or its rows have ids of their own"
+    TURN = "the loop turns to it: start it, or read its next replies. It may come more than once"
+    NO_OTHER_WRITER = "no other attempt or run can have written rows of it"
+    MUST_COMPARE = "another attempt or run may have written rows of it, or its rows have explicit IDs"
     NO_LEDGER = "delivery=at-least-once"
     CONFIRMED = "the replies to the checks are as expected: the ledger has not changed"
-    CHANGED = "the ledger has changed, or (rows with ids of their own) the stream: EXEC has done nothing"
-    OVERTAKEN = "the chunk before it was not executed: what was queued of this one is discarded"
+    CHANGED = "the ledger has changed, or (rows with explicit IDs) the stream: EXEC has done nothing"
+    DISCARDED = "the chunk before it was not executed, so the commands that were queued for this one are discarded"
     EXECUTED = "the server has executed all its commands"
-    NOT_NOW = "the server has refused it, or rows of it, perhaps for a temporary reason"
+    REFUSED_FOR_NOW = "the server has refused it, or rows of it, perhaps for a temporary reason"
     ROWS_REFUSED = "the server has refused rows of it for good"
-    TAKEN_BACK = "the ledger no longer names the rows that were refused"
+    MARK_CORRECTED = "the ledger no longer names the rows that were refused"
     ROWS_MISSING = "some of its rows are not written yet"
     NONE_MISSING = "all its rows are written"
     LOST = "the connection was lost, or the server could not answer for the moment"
-    SAFE = "it is on as many replicas as option waitReplicas asks for, or the option is not set"
-    LACKED = "another server has taken over, which lacks it"
+    DURABLE = "it is on as many replicas as option waitReplicas asks for, or the option is not set"
+    MISSING_ON_SERVER = "another server has taken over, and lacks the chunk"
 
 
 class Action(Enum):
@@ -77,14 +81,15 @@ class Action(Enum):
     NOTHING = "nothing"
 
 
-# The loop reads the replies to all other chunks before these.
-SILENT = frozenset({Action.PAUSE, Action.COMPARE, Action.CORRECT_MARK})
+# Actions that need idle connections: the loop first reads all outstanding replies.
+AFTER_ALL_REPLIES = frozenset({Action.PAUSE, Action.COMPARE, Action.CORRECT_MARK})
 
 
 @dataclass(frozen=True)
 class Step:
     """The next state, and what the loop does then. The state is entered first: if the action fails, the chunk is in the
-    new state, and the event LOST follows."""
+    new state, and the event LOST follows. ON_SERVER has no LOST: the session that SETTLE uses retries by itself, so
+    that only final errors leave it."""
 
     state: State
     action: Action
@@ -99,9 +104,9 @@ _S, _E, _A = State, Event, Action
 TABLE: Mapping[State, Mapping[Event, Step]] = {
     State.PREPARED: {
         _E.TURN: Step(_S.PREPARED, _A.START),
-        _E.FREE: Step(_S.QUEUED, _A.QUEUE),
+        _E.NO_OTHER_WRITER: Step(_S.QUEUED, _A.QUEUE),
         _E.NO_LEDGER: Step(_S.EXECUTING, _A.SEND),
-        _E.SHARED: Step(_S.COMPARING, _A.COMPARE),
+        _E.MUST_COMPARE: Step(_S.COMPARING, _A.COMPARE),
         _E.NONE_MISSING: Step(_S.WRITTEN, _A.NOTHING),
         _E.LOST: Step(_S.PREPARED, _A.START),
     },
@@ -109,31 +114,31 @@ TABLE: Mapping[State, Mapping[Event, Step]] = {
         _E.TURN: Step(_S.QUEUED, _A.CONFIRM),
         _E.CONFIRMED: Step(_S.EXECUTING, _A.EXECUTE),
         _E.CHANGED: Step(_S.COMPARING, _A.COMPARE),
-        _E.OVERTAKEN: Step(_S.PREPARED, _A.NOTHING),
+        _E.DISCARDED: Step(_S.PREPARED, _A.NOTHING),  # its TURN is still to be handled, and starts it again
         _E.LOST: Step(_S.PREPARED, _A.START),
     },
     State.EXECUTING: {
         _E.TURN: Step(_S.EXECUTING, _A.READ_REPLIES),
-        _E.EXECUTED: Step(_S.EXECUTED, _A.SETTLE),
+        _E.EXECUTED: Step(_S.ON_SERVER, _A.SETTLE),
         _E.CHANGED: Step(_S.COMPARING, _A.COMPARE),
-        _E.NOT_NOW: Step(_S.COMPARING, _A.PAUSE),
+        _E.REFUSED_FOR_NOW: Step(_S.COMPARING, _A.PAUSE),
         _E.ROWS_REFUSED: Step(_S.REFUSED, _A.CORRECT_MARK),
         _E.LOST: Step(_S.COMPARING, _A.COMPARE),
     },
     State.COMPARING: {
         _E.TURN: Step(_S.COMPARING, _A.COMPARE),
         _E.ROWS_MISSING: Step(_S.EXECUTING, _A.SEND_REST),
-        _E.NONE_MISSING: Step(_S.EXECUTED, _A.SETTLE),
+        _E.NONE_MISSING: Step(_S.ON_SERVER, _A.SETTLE),
         _E.LOST: Step(_S.COMPARING, _A.COMPARE),
     },
     State.REFUSED: {
-        _E.TAKEN_BACK: Step(_S.REFUSED, _A.FAIL),
+        _E.MARK_CORRECTED: Step(_S.REFUSED, _A.FAIL),
         _E.LOST: Step(_S.REFUSED, _A.CORRECT_MARK),
     },
-    State.EXECUTED: {
-        _E.TURN: Step(_S.EXECUTED, _A.NOTHING),
-        _E.SAFE: Step(_S.WRITTEN, _A.NOTHING),
-        _E.LACKED: Step(_S.PREPARED, _A.START),
+    State.ON_SERVER: {
+        _E.TURN: Step(_S.ON_SERVER, _A.NOTHING),
+        _E.DURABLE: Step(_S.WRITTEN, _A.NOTHING),
+        _E.MISSING_ON_SERVER: Step(_S.PREPARED, _A.START),
     },
     State.WRITTEN: {
         _E.TURN: Step(_S.WRITTEN, _A.NOTHING),

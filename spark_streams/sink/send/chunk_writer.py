@@ -28,7 +28,7 @@ from spark_streams.sink.encode.chunks import Chunk
 from spark_streams.sink.encode.limits import Limits
 from spark_streams.sink.encode.row_errors import error_of_row
 from spark_streams.sink.ledger.replicas import WINDOW, wait_for_replicas
-from spark_streams.sink.send.chunk_states import SILENT, Action, Event, State, advance
+from spark_streams.sink.send.chunk_states import AFTER_ALL_REPLIES, Action, Event, State, advance
 from spark_streams.sink.send.delivery import Delivery, Write
 from spark_streams.sink.send.pace import Pace
 from spark_streams.sink.trim.trim import Trimmer
@@ -87,14 +87,14 @@ class ChunkWriter:
         rows = 0
         for chunk in chunks:
             rows += len(chunk)
-            if self._limits.needs_asking(chunk):
-                self._read_all_replies()
-                self._session.run_part(self._limits.ask)
+            if self._limits.needs_limits(chunk):
+                self._read_all_replies()  # the commands of the next line need idle connections
+                self._session.run_part(self._limits.read_limits)
             for part in self._limits.split(chunk):
-                if self._delivery.needs_opening(part):
+                if self._delivery.has_unread_ledger(part):
                     self._read_all_replies()
-                    self._session.run_part(functools.partial(self._delivery.open, part))
-                for write in self._delivery.take_in(part):
+                    self._session.run_part(functools.partial(self._delivery.read_ledgers, part))
+                for write in self._delivery.accept(part):
                     self._write(write)
         if rows:
             self._read_all_replies()
@@ -111,23 +111,26 @@ class ChunkWriter:
         """Advance the chunk as far as possible without waiting for its own EXEC."""
         if self._replicas is not None and len(self._executed) + len(self._under_way) >= WINDOW:
             self._ensure_durable()
-        self._loop((write, Event.TURN))
+        self._handle_events((write, Event.TURN))
 
     def _read_all_replies(self) -> None:
         """Read replies until none is outstanding."""
         while self._under_way:
-            self._loop((self._under_way[0], Event.TURN))
+            self._handle_events((self._under_way[0], Event.TURN))
 
-    def _loop(self, *happened: Happened) -> None:
-        """Follow the table until no event is left. The events that follow an event come before the ones behind it.
+    def _handle_events(self, *happened: Happened) -> None:
+        """Follow the table until no event is left. Events are a stack: the events that an action returns are handled
+        before the events that were waiting.
 
-        A TURN may be stale: its chunk has moved on since. The table then repeats a read or does nothing.
+        A TURN may come after its chunk has moved on. In PREPARED it starts the chunk again: so a chunk that was
+        DISCARDED is sent again. In other states it reads the next replies, repeats a read, or does nothing.
         """
         events = list(reversed(happened))
         while events:
             write, event = events.pop()
             step = advance(write.state, event)
-            if step.action in SILENT and self._under_way:
+            if step.action in AFTER_ALL_REPLIES and self._under_way:
+                # Read the outstanding replies first, then handle this event again. The state does not change yet.
                 events += [(write, event), (self._under_way[0], Event.TURN)]
                 continue
             write.state = step.state
@@ -136,24 +139,25 @@ class ChunkWriter:
             try:
                 follows = self._actions[step.action](write)
             except RStreamError as error:
-                follows = self._interrupted(write, error)
+                follows = self._retry_or_raise(write, error)
             events += reversed(follows)
 
     # -- the fast path ------------------------------------------------------------------------------------------
 
     def _start(self, write: Write) -> list[Happened]:
-        if not self._under_way and (lost := self._requeue_lost(self._session.get())):
+        if not self._under_way and (lost := self._reset_missing(self._session.get())):
             return [*lost, (write, Event.TURN)]
         pipe = self._session.pipe_of(write.stream)
         for other in self._under_way:
             if other.pipe is not pipe and not {*other.chunk.stream_names}.isdisjoint(write.chunk.stream_names):
-                return [(other, Event.TURN), (write, Event.TURN)]  # a slot was moved: rows stay in their order
+                # A slot was moved to another node. The other chunk of this stream comes first: rows stay in order.
+                return [(other, Event.TURN), (write, Event.TURN)]
         return [(write, self._delivery.choose_path(write))]
 
     def _queue(self, write: Write) -> list[Happened]:
         pipe = self._session.pipe_of(write.stream)
         begin, _ = self._delivery.frame
-        before = self._transmit(write, pipe, pipe.end_marker + begin, b"", asks=True)
+        before = self._transmit(write, pipe, pipe.end_marker + begin, b"", with_checks=True)
         return [*before, (write, Event.TURN)]
 
     def _confirm(self, write: Write) -> list[Happened]:
@@ -174,29 +178,31 @@ class ChunkWriter:
         pipe = self._session.pipe_of(write.stream)
         return self._transmit(write, pipe, b"", pipe.end_marker)
 
-    def _transmit(self, write: Write, pipe: Pipe, begin: bytes, end: bytes, asks: bool = False) -> list[Happened]:
-        """Send the commands for the rows that are missing. asks: send the checks before them. Return a TURN for each
-        chunk before it on this connection: their replies come first."""
-        self._pace.wait(len(write.rest.fresh))
+    def _transmit(
+        self, write: Write, pipe: Pipe, begin: bytes, end: bytes, with_checks: bool = False
+    ) -> list[Happened]:
+        """Send the commands for the rows that are missing. with_checks: send the checks before them. Return a TURN for
+        each chunk that was sent before it on this connection, because their replies come first."""
+        self._pace.wait(len(write.rest.to_send))
         request = self._delivery.request(write, self._trimmer.commands(write.chunk))
-        write.pipe, write.count, write.verdict = pipe, request.count, None
-        pipe.send((request.checks if asks else b"") + begin, request.rows, b"".join([*request.extra, end]))
+        write.pipe, write.count, write.result = pipe, request.count, None
+        pipe.send((request.checks if with_checks else b"") + begin, request.rows, b"".join([*request.extra, end]))
         before = [(other, Event.TURN) for other in self._under_way if other.pipe is pipe]
         self._under_way.append(write)
         return before
 
     def _read_replies(self, write: Write) -> list[Happened]:
         pipe = _pipe_of(write)
-        verdict = self._delivery.verdict(write, pipe.take())
-        happened = [(write, verdict.event)]
+        result = self._delivery.read_replies(write, pipe.take())
+        happened = [(write, result.event)]
         behind = [other for other in self._under_way if other.pipe is pipe and other.state is State.QUEUED]
-        if behind and verdict.event is not Event.EXECUTED:
+        if behind and result.event is not Event.EXECUTED:
             pipe.take()  # the replies to its checks
             _discard(pipe)
             self._under_way.remove(behind[0])
-            happened.insert(0, (behind[0], Event.OVERTAKEN))
+            happened.insert(0, (behind[0], Event.DISCARDED))
         self._under_way.remove(write)
-        write.verdict = verdict
+        write.result = result
         return happened
 
     def _settle(self, write: Write) -> list[Happened]:
@@ -204,20 +210,20 @@ class ChunkWriter:
         self._session.backoff.succeeded()
         self._trimmer.trim_after(write.chunk)
         if self._replicas is None:
-            return [(write, Event.SAFE)]
+            return [(write, Event.DURABLE)]
         self._executed.append(write)
         return []
 
-    # -- comparing with the ledger: nothing else is under way -----------------------------------------------------
+    # -- the connection is lost, or the server refuses a chunk for now ---------------------------------------------
 
-    def _interrupted(self, write: Write, error: RStreamError) -> list[Happened]:
-        """Handle a lost connection, or a server that cannot answer. Raises the error if it is not temporary.
+    def _retry_or_raise(self, write: Write, error: RStreamError) -> list[Happened]:
+        """Wait before a retry after a lost connection or a temporary error. Raises any other error.
 
         All chunks whose replies were not read are LOST: the session closes all its connections."""
         lost = self._under_way if write in self._under_way else [*self._under_way, write]
         is_sent = write.pipe is not None and write.state in (State.QUEUED, State.EXECUTING)
         if isinstance(error, ServerUnreachableError) and is_sent and len(lost) == 1:
-            self._limits.count_loss(write.rest.fresh)  # a single chunk: the server may have dropped it for its size
+            self._limits.count_loss(write.rest.to_send)  # a single chunk: the server may have dropped it for its size
         self._session.wait_before_retry(error)
         self._under_way = []
         for lost_write in lost:
@@ -225,21 +231,23 @@ class ChunkWriter:
         return [(lost_write, Event.LOST) for lost_write in lost]
 
     def _pause(self, write: Write) -> list[Happened]:
-        assert write.verdict is not None
-        assert write.verdict.pause is not None
+        assert write.result is not None
+        assert write.result.temporary_refusal is not None
         try:
-            self._session.wait_before_retry(write.verdict.pause)
+            self._session.wait_before_retry(write.result.temporary_refusal)
         except ReplyError as refusal:
             raise self._session.get().error_of(refusal, _LEDGER) from None
         return [(write, Event.TURN)]
 
+    # -- comparing with the ledger: no reply is outstanding -------------------------------------------------------
+
     def _compare(self, write: Write) -> list[Happened]:
         server = self._session.get()
-        if lost := self._requeue_lost(server, write):
+        if lost := self._reset_missing(server, write):
             return [*lost, (write, Event.TURN)]
-        findings = self._delivery.compare(server, write)
-        write.rest, write.watched, write.verdict = findings.rest, findings.watched, None
-        return [(write, findings.event)]
+        comparison = self._delivery.compare(server, write)
+        write.rest, write.watched, write.result = comparison.rest, comparison.watched, None
+        return [(write, comparison.event)]
 
     def _send_rest(self, write: Write) -> list[Happened]:
         pipe = self._session.pipe_of(write.stream)
@@ -249,47 +257,50 @@ class ChunkWriter:
         self._transmit(write, pipe, begin, end + pipe.end_marker)
         return [(write, Event.TURN)]
 
+    # -- the server refuses rows for good -------------------------------------------------------------------------
+
     def _correct_mark(self, write: Write) -> list[Happened]:
         self._delivery.correct_mark(self._session.get(), write)
-        return [(write, Event.TAKEN_BACK)]
+        return [(write, Event.MARK_CORRECTED)]
 
     def _error(self, write: Write) -> RStreamError:
         """Return the named error of the first command that was refused: of a row, or of a further command."""
-        assert write.verdict is not None
-        place, refusal = next(iter(write.verdict.refused.items()))
-        if place < len(write.rest.fresh):
-            return error_of_row(self._session.get(), write.rest.fresh, place, refusal)
+        assert write.result is not None
+        place, refusal = next(iter(write.result.refused.items()))
+        if place < len(write.rest.to_send):
+            return error_of_row(self._session.get(), write.rest.to_send, place, refusal)
         return self._session.get().error_of(refusal, self._trimmer.words(write.stream))
 
     # -- durability ---------------------------------------------------------------------------------------------
 
     def _ensure_durable(self, at_the_end: bool = False) -> None:
-        """Wait until the present server has all executed chunks, and as many replicas as waitReplicas asks for. Chunks
-        that it lacks are written again."""
+        """Check that the present server has all executed chunks, write those that it lacks again, then WAIT if
+        waitReplicas is set. at_the_end: WAIT also if this task has written nothing since the last WAIT: the rows that
+        other attempts wrote may not be on the replicas yet."""
         self._read_all_replies()
         while lost := self._session.run_part(lambda server: self._wait_for_replicas(server, at_the_end)):
-            self._loop(*lost)
+            self._handle_events(*lost)
             self._read_all_replies()
         safe, self._executed = self._executed, []
-        self._loop(*[(write, Event.SAFE) for write in safe])
+        self._handle_events(*[(write, Event.DURABLE) for write in safe])
 
     def _wait_for_replicas(self, server: Server, at_the_end: bool) -> list[Happened]:
         """WAIT, unless the server lacks chunks. Return these: they are to be written first."""
-        lost = self._requeue_lost(server)
+        lost = self._reset_missing(server)
         if not lost and self._replicas is not None and (self._executed or at_the_end):
-            wait_for_replicas(server, self._replicas, self._delivery.touch(server, self._executed))
+            wait_for_replicas(server, self._replicas, self._delivery.prepare_wait(server, self._executed))
         return lost
 
-    def _requeue_lost(self, server: Server, *unfinished: Write) -> list[Happened]:
-        """If another server has taken over, reset the executed chunks that it lacks, so that they are written again.
-        unfinished: chunks that may be executed. Without waitReplicas no chunk is in memory, so a lost one is an
-        error."""
+    def _reset_missing(self, server: Server, *unfinished: Write) -> list[Happened]:
+        """If the task is connected to another server than before, find the executed chunks that this server lacks, and
+        reset them to be written again. unfinished: chunks whose EXEC may have been executed; it is no error if they are
+        missing. Without waitReplicas no executed chunk is in memory, and a missing one raises LedgerError."""
         missing = self._delivery.missing_on(server, [*self._executed, *unfinished])
         lost = [write for write in self._executed if write in missing]
         self._executed = [write for write in self._executed if write not in missing]
         for write in lost:
             write.begin()
-        return [(write, Event.LACKED) for write in lost]
+        return [(write, Event.MISSING_ON_SERVER) for write in lost]
 
 
 def _pipe_of(write: Write) -> Pipe:

@@ -25,9 +25,9 @@ class Rest:
     """Rest of a chunk: the rows that are not written yet. For example: of 100 rows, an earlier attempt has written 60,
     and an earlier run has written 10 of the others. Then 30 rows are sent, and the mark names 40."""
 
-    fresh: Chunk  # the rows to send
-    shares: Sequence[Share] = ()  # by stream, the rows that the mark is to name: rows to send and rows to claim
-    claimed: Mask | None = None  # which rows of `shares` are claimed; None: no row
+    to_send: Chunk  # the rows to send
+    marked: Sequence[Share] = ()  # by stream, the rows that the mark is to name: rows to send and rows to claim
+    claimed: Mask | None = None  # which rows of `marked` are claimed; None: no row
     matched: Sequence[tuple[LedgerView, Hashes]] = ()  # the rows that other attempts have written
 
 
@@ -42,18 +42,18 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """Meaning of the replies to a chunk's commands."""
+class ReplyResult:
+    """What the replies to a chunk's commands say."""
 
     event: Event
     refused: Mapping[int, ReplyError] = field(default_factory=dict)  # commands refused for good, by their index
-    pause: ReplyError | None = None  # the refusal that may be temporary
+    temporary_refusal: ReplyError | None = None  # a refusal that may be temporary
     to_retry: Chunk | None = None  # without a ledger: rows to send again
-    doubtful: Chunk | None = None  # without a ledger: rows with ids of their own, to look for in their stream
+    doubtful: Chunk | None = None  # without a ledger: rows with explicit IDs, to look for in their stream
 
 
 @dataclass(frozen=True)
-class Findings:
+class Comparison:
     """Result of the comparison with the ledger. watched: the connection that WATCHes the ledger."""
 
     event: Event
@@ -72,8 +72,8 @@ class Write:
     state: State = field(default=State.PREPARED, init=False)
     pipe: Pipe | None = field(default=None, init=False)  # over which it was sent last; None: not sent, or lost
     count: int = field(default=0, init=False)  # number of commands that were sent
-    verdict: Verdict | None = field(default=None, init=False)  # on these commands, until the next comparison
-    watched: Connection | None = field(default=None, init=False)  # as in Findings
+    result: ReplyResult | None = field(default=None, init=False)  # of these commands, until the next comparison
+    watched: Connection | None = field(default=None, init=False)  # as in Comparison
     stream: bytes = field(init=False)  # one of its streams: all are on one server
 
     def __post_init__(self) -> None:
@@ -82,7 +82,7 @@ class Write:
 
     def begin(self) -> None:
         """Reset: all rows are to be sent."""
-        self.rest, self.verdict, self.watched = Rest(self.chunk, self.shares), None, None
+        self.rest, self.result, self.watched = Rest(self.chunk, self.shares), None, None
 
 
 class Delivery(ABC):
@@ -97,14 +97,14 @@ class Delivery(ABC):
 
     # -- rows are received --------------------------------------------------------------------------------------
 
-    def needs_opening(self, chunk: Chunk) -> bool:
+    def has_unread_ledger(self, chunk: Chunk) -> bool:
         """Whether the chunk has rows for a stream whose ledger this task has not read yet."""
         return False
 
-    def open(self, chunk: Chunk, server: Server) -> None:  # noqa: B027 - not abstract on purpose
+    def read_ledgers(self, chunk: Chunk, server: Server) -> None:  # noqa: B027 - not abstract on purpose
         """Read the ledgers of the chunk's streams. Raises LedgerError, ServerError."""
 
-    def take_in(self, chunk: Chunk) -> Iterable[Write]:
+    def accept(self, chunk: Chunk) -> Iterable[Write]:
         """Count the rows. Return the rows that may be written now, and hold back the others."""
         return [Write(chunk)]
 
@@ -123,7 +123,8 @@ class Delivery(ABC):
     # -- a chunk is written -------------------------------------------------------------------------------------
 
     def choose_path(self, write: Write) -> Event:
-        """Return the event that decides the chunk's path: FREE, SHARED, NO_LEDGER or NONE_MISSING."""
+        """Return the event that decides the chunk's path: NO_OTHER_WRITER, MUST_COMPARE, NO_LEDGER or
+        NONE_MISSING."""
         return Event.NO_LEDGER
 
     @abstractmethod
@@ -135,11 +136,11 @@ class Delivery(ABC):
         return b""
 
     @abstractmethod
-    def verdict(self, write: Write, replies: bytes) -> Verdict:
-        """Return the verdict of the replies to the commands and the frame around them."""
+    def read_replies(self, write: Write, replies: bytes) -> ReplyResult:
+        """Return what the replies to the commands and to the frame around them say."""
 
     @abstractmethod
-    def compare(self, server: Server, write: Write) -> Findings:
+    def compare(self, server: Server, write: Write) -> Comparison:
         """Find out which rows are missing. Raises LedgerError, EntryIdError, ServerError."""
 
     def on_executed(self, write: Write) -> None:  # noqa: B027 - not abstract on purpose
@@ -156,5 +157,6 @@ class Delivery(ABC):
         if it lacks other chunks, too."""
 
     @abstractmethod
-    def touch(self, server: Server, executed: Sequence[Write]) -> list[bytes]:
-        """Prepare for WAIT, which covers only the writes of its own connection. Return the streams to wait for."""
+    def prepare_wait(self, server: Server, executed: Sequence[Write]) -> list[bytes]:
+        """Write over each connection, because WAIT covers only the writes of its own connection. Return the streams to
+        wait for."""

@@ -1,4 +1,10 @@
-"""Exactly once: each chunk is one transaction with its mark in the ledger (ledger.py).
+"""Exactly once: each chunk is one transaction with its mark in the ledger.
+
+Batch, run, partition, attempt and mark are explained in ledger.py.
+
+Another run. If the driver was killed, the next driver runs the batch again, perhaps with rows in other partitions. Its
+tasks read which rows the killed run has written. A task *claims* such a row in its own mark instead of writing it. The
+key `claims`, which it WATCHes, lets only one task claim each row.
 
 Retry. A task that finds marks of its own partition when it begins is a retry. Until it has received all rows that
 these marks name, it writes nothing: it holds other rows back, beyond 64 MB in a file. If it ends without having
@@ -31,7 +37,7 @@ from spark_streams.sink.ledger.join import open_views
 from spark_streams.sink.ledger.ledger import Command, expiry, pack_mark
 from spark_streams.sink.ledger.ledger_view import LedgerView, LedgerViews, Share
 from spark_streams.sink.send.chunk_states import Event
-from spark_streams.sink.send.delivery import Delivery, Findings, Request, Rest, Verdict, Write
+from spark_streams.sink.send.delivery import Comparison, Delivery, ReplyResult, Request, Rest, Write
 from spark_streams.wire.connection.connection import Connection, Reply, pack
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.multi_exec import Outcome, transact
@@ -56,16 +62,16 @@ class ExactlyOnce(Delivery):
 
     # -- rows are received --------------------------------------------------------------------------------------
 
-    def needs_opening(self, chunk: Chunk) -> bool:
+    def has_unread_ledger(self, chunk: Chunk) -> bool:
         """Whether the chunk has rows for a stream whose ledger this task has not read yet."""
         return not all(view.opened for view in self._views.views_of(chunk.stream_names))
 
-    def open(self, chunk: Chunk, server: Server) -> None:
+    def read_ledgers(self, chunk: Chunk, server: Server) -> None:
         """Read the ledgers of the chunk's streams. Raises LedgerError, ServerError."""
         open_views(server, self._views, self._views.views_of(chunk.stream_names))
         self._server = self._server or server
 
-    def take_in(self, chunk: Chunk) -> Iterable[Write]:
+    def accept(self, chunk: Chunk) -> Iterable[Write]:
         """Count the rows. A retry holds them back until it has received all rows that earlier attempts have written."""
         shares = self._views.shares(chunk)
         for share in shares:
@@ -119,77 +125,78 @@ class ExactlyOnce(Delivery):
     # -- a chunk is written -------------------------------------------------------------------------------------
 
     def choose_path(self, write: Write) -> Event:
-        """Return FREE if no other attempt or run has written rows to the chunk's streams, SHARED if the rows are to be
-        compared with the ledger first, NONE_MISSING if the batch is complete."""
+        """Return NO_OTHER_WRITER if no other attempt or run has written rows to the chunk's streams, MUST_COMPARE if
+        the rows are to be compared with the ledger first, NONE_MISSING if the batch is complete."""
         if all(share.view.done for share in write.shares):
             return Event.NONE_MISSING
         is_free = write.chunk.ids is None and all(share.view.is_untouched for share in write.shares)
-        return Event.FREE if is_free else Event.SHARED
+        return Event.NO_OTHER_WRITER if is_free else Event.MUST_COMPARE
 
     def request(self, write: Write, extra: Sequence[bytes]) -> Request:
         """Return the checks, the rows' XADDs, further commands, and the commands that write the mark."""
-        fresh = write.rest.fresh
+        to_send = write.rest.to_send
         checks = b"".join([pack(*command) for command in _checks(write)])
-        extra = [*extra, *[pack(*command) for command in self._marks(write)]]
-        return Request(checks, fresh.requests.slice(0, len(fresh)), extra, len(fresh) + len(extra))
+        extra = [*extra, *[pack(*command) for command in self._ledger_commands(write)]]
+        return Request(checks, to_send.requests.slice(0, len(to_send)), extra, len(to_send) + len(extra))
 
     def expected(self, write: Write) -> bytes:
         """Return the replies to the checks if the ledger has not changed."""
         return _OK + b"".join([share.view.expected() for share in write.shares])
 
-    def _marks(self, write: Write) -> list[Command]:
-        """Return the commands that mark rows as written, or as claimed."""
+    def _ledger_commands(self, write: Write) -> list[Command]:
+        """Return the commands that record the chunk in the ledger: rows to send as written, other rows as claimed."""
         commands: list[Command] = []
-        for view, written, claims in _written_and_claimed(write.rest):
+        for view, written, claims in _rows_of_mark(write.rest):
+            written_key, claims_key = view.keys.part("written"), view.keys.part("claims")
+            keys = [view.marks, written_key]
             commands.append(("HSET", view.marks, write.mark_name, pack_mark(written, claims)))
-            names = [view.marks, view.keys.part("written")]
-            commands.append(("INCRBY", names[-1], len(written)))
+            commands.append(("INCRBY", written_key, len(written)))
             if len(claims):
-                names.append(view.keys.part("claims"))
-                commands.append(("APPEND", names[-1], claims.astype("<u8").tobytes()))
-            if not view.own_marks or len(claims):
-                commands.append(("SADD", view.keys.parts, *[name[len(view.keys.head) + 1 :] for name in names]))
-                names.append(view.keys.parts)
+                keys.append(claims_key)
+                commands.append(("APPEND", claims_key, claims.astype("<u8").tobytes()))
+            if not view.own_marks or len(claims):  # the first mark or claim: list the keys in `parts`
+                commands.append(("SADD", view.keys.parts, *[key[len(view.keys.head) + 1 :] for key in keys]))
+                keys.append(view.keys.parts)
             if self._views.batch.expires:
-                commands += expiry(self._views.batch, *names, *view.prolong())
+                commands += expiry(self._views.batch, *keys, *view.prolong())
         return commands
 
-    def verdict(self, write: Write, replies: bytes) -> Verdict:
-        """Return the verdict of the replies to MULTI … EXEC."""
+    def read_replies(self, write: Write, replies: bytes) -> ReplyResult:
+        """Return what the replies to MULTI … EXEC say."""
         if _went_well(write.count, replies):
-            return Verdict(Event.EXECUTED)
+            return ReplyResult(Event.EXECUTED)
         outcome = Outcome.read(parse_replies(replies))
         if outcome.refusal is not None:
-            return Verdict(Event.NOT_NOW, pause=outcome.refusal)
+            return ReplyResult(Event.REFUSED_FOR_NOW, temporary_refusal=outcome.refusal)
         if outcome.results is None:
-            return Verdict(Event.CHANGED)
+            return ReplyResult(Event.CHANGED)
         refused = dict(find_errors(outcome.results))
-        return Verdict(Event.ROWS_REFUSED if refused else Event.EXECUTED, refused=refused)
+        return ReplyResult(Event.ROWS_REFUSED if refused else Event.EXECUTED, refused=refused)
 
     def on_executed(self, write: Write) -> None:
         """Add the chunk's mark to the views."""
-        for view, _, claims in _written_and_claimed(write.rest):
+        for view, _, claims in _rows_of_mark(write.rest):
             view.add_own_mark(write.mark_name, claims)
         for view, hashes in write.rest.matched:
             view.mark_executed(write.mark_name, hashes)
 
     # -- rows may be written already ----------------------------------------------------------------------------
 
-    def compare(self, server: Server, write: Write) -> Findings:
+    def compare(self, server: Server, write: Write) -> Comparison:
         """WATCH and read the ledger, and find the missing rows. Raises LedgerError, EntryIdError, ServerError."""
         node = server.connection_for(write.stream)
         tops = self._read(node, write)
         rest = self._rest(write)
-        if not rest.shares:
+        if not rest.marked:
             node.execute("UNWATCH")
-            return Findings(Event.NONE_MISSING, rest)
-        if rest.fresh.ids is not None:
-            for stream, start, stop in rest.fresh.segments:
+            return Comparison(Event.NONE_MISSING, rest)
+        if rest.to_send.ids is not None:
+            for stream, start, stop in rest.to_send.segments:
                 top = read_stream_state(server, stream, tops[stream]).last
-                place = first_refused(rest.fresh.ids.values.slice(start, stop - start), top)
+                place = first_refused(rest.to_send.ids.values.slice(start, stop - start), top)
                 if place is not None:
-                    raise id_refused(server, rest.fresh, start + place)
-        return Findings(Event.ROWS_MISSING, rest, watched=node)
+                    raise id_refused(server, rest.to_send, start + place)
+        return Comparison(Event.ROWS_MISSING, rest, watched=node)
 
     def _read(self, server: Connection, write: Write) -> Mapping[bytes, Reply]:
         """WATCH the chunk's ledgers, and update the views. If its rows have IDs, WATCH the streams, too, and return the
@@ -210,7 +217,9 @@ class ExactlyOnce(Delivery):
         for share in write.shares:
             view, hashes = share.view, share.hashes
             recovered = view.recovered.get(write.mark_name)
-            if recovered is not None:  # this attempt has written these rows, except for those of other attempts
+            if recovered is not None:
+                # The reply to EXEC was lost, but EXEC was executed: the mark names the rows that this chunk wrote. Its
+                # other rows are those that other attempts wrote.
                 matched.append((view, hashes[~Multiset.from_hashes(recovered).matching(hashes)]))
             elif not view.done:
                 is_matched = view.unmatched.matching(hashes)
@@ -223,13 +232,13 @@ class ExactlyOnce(Delivery):
     def correct_mark(self, server: Server, write: Write) -> None:
         """Remove rows that the server has refused from the mark: a refusal does not undo the rest of a transaction. May
         be run again: a corrected mark is not changed."""
-        assert write.verdict is not None
-        fresh = write.rest.fresh
-        is_refused = np.zeros(len(fresh), np.bool_)
-        is_refused[[place for place in write.verdict.refused if place < len(fresh)]] = True
+        assert write.result is not None
+        sent = len(write.rest.to_send)
+        is_refused = np.zeros(sent, np.bool_)
+        is_refused[[place for place in write.result.refused if place < sent]] = True
         corrections: list[Command] = []
         before = 0
-        for view, written, claims in _written_and_claimed(write.rest):
+        for view, written, claims in _rows_of_mark(write.rest):
             refused = is_refused[before : before + len(written)]
             before += len(written)
             mark = server.execute("HGET", view.marks, write.mark_name)
@@ -243,7 +252,8 @@ class ExactlyOnce(Delivery):
 
     def missing_on(self, server: Server, executed: Sequence[Write]) -> list[Write]:
         """If the connection is new, return the chunks that the server lacks: a replica that lagged behind may
-        have become the master. Raises LedgerError if it lacks other chunks, too: another attempt must write those."""
+        have become the master. Raises LedgerError if it lacks other chunks, too, or if another attempt has written to
+        the partition meanwhile: then the task must be tried again."""
         if self._server is None or server is self._server:
             return []
         views = [view for view in self._views.all() if view.own_marks and not view.done]
@@ -275,8 +285,9 @@ class ExactlyOnce(Delivery):
                 raise refusals.vanished_meanwhile(self._views.batch, view.shown, len(writes))
         return [write for write in writes if any(write.mark_name not in share.view.own_marks for share in write.shares)]
 
-    def touch(self, server: Server, executed: Sequence[Write]) -> list[bytes]:
-        """Write over each connection: WAIT covers only the writes of its own connection."""
+    def prepare_wait(self, server: Server, executed: Sequence[Write]) -> list[bytes]:
+        """Write over each connection, by INCRBY 0: WAIT covers only the writes of its own connection. Return the
+        streams to wait for."""
         unfinished = [view for view in self._views.all() if not view.done]
         for node, node_views in server.parts(unfinished, lambda view: view.stream):
             node.execute("INCRBY", node_views[0].keys.part("written"), 0)
@@ -290,9 +301,9 @@ def _checks(write: Write, *keys: bytes) -> list[Command]:
     return [("WATCH", *watched, *keys), *[check for _, checks in checks_of_views for check in checks]]
 
 
-def _written_and_claimed(rest: Rest) -> Iterator[tuple[LedgerView, Hashes, Hashes]]:
-    """Yield (view, fingerprints of the rows that are written, of the rows that are claimed) for each stream."""
-    for share in rest.shares:
+def _rows_of_mark(rest: Rest) -> Iterator[tuple[LedgerView, Hashes, Hashes]]:
+    """Yield for each stream (view, fingerprints of the rows to send, fingerprints of the rows to claim)."""
+    for share in rest.marked:
         if rest.claimed is None:
             yield share.view, share.hashes, _NOTHING
         else:

@@ -55,7 +55,7 @@ NOTHING = Known()
 
 
 @dataclass(frozen=True)
-class Books:
+class StreamFacts:
     """What is known of one stream when its account is computed.
 
     state: of its group; ask: asks the server how many entries the stream has ever had up to a position, None: unknown;
@@ -144,7 +144,7 @@ class Account:
         for stream, state in snapshot.groups.items():
             assert state is not None
             head, start = snapshot.heads[stream], created.get(stream)
-            books = Books(
+            facts = StreamFacts(
                 head,
                 state,
                 partial(count_up_to, stream, head),
@@ -157,9 +157,9 @@ class Account:
                 start is not None and start.position == state.last_delivered and start.amid,
                 _estimate(begin, stream),
             )
-            result = balance(books)
+            result = balance(facts)
             position = None if result.count is None else state.last_delivered
-            known_streams[stream] = Known(result.count, position, result.jumps_at, books.run.unlogged + result.lost)
+            known_streams[stream] = Known(result.count, position, result.jumps_at, facts.run.unlogged + result.lost)
             if result.lost:
                 lost.append(_entries_lost(stream, result.lost, state.last_delivered))
         return Account(known_streams), lost
@@ -170,7 +170,9 @@ class Account:
         new_states = dict(states)
         for stream, count in self.counts.items():
             state = new_states.get(stream)
-            if state is not None and (state.stands is not None or (state.entries_read is None and not count.shared)):
+            if state is not None and (
+                state.bookmark_position is not None or (state.entries_read is None and not count.shared)
+            ):
                 new_states[stream] = state._replace(entries_read=count.read)
         return new_states
 
@@ -209,19 +211,19 @@ class Account:
             if state.is_shared(member):
                 known_streams[stream] = replace(run_count, count=count._replace(shared=True))
                 continue
-            end = head.last if state.stands is None else state.last_delivered
+            end = head.last if state.bookmark_position is None else state.last_delivered
             if ends.get(stream, end) == head.last and not count.before and head.added is not None:
                 missed = _unread(count, head.added)
                 # A bookmark keeps a count above what was ever added: so the next diagnosis notices that the server has
                 # returned to an older state.
-                read = head.added if state.stands is None else max(count.read, head.added)
+                read = head.added if state.bookmark_position is None else max(count.read, head.added)
                 count = count._replace(read=read, missed=count.missed + missed)
                 known_streams[stream] = replace(run_count, count=count, unlogged=run_count.unlogged + missed)
                 if missed:
                     lost.append(_entries_lost(stream, missed, before[stream].last_delivered))
         return Account(known_streams), lost
 
-    def logged(self) -> Account:
+    def without_unlogged(self) -> Account:
         """Return the account after its losses are in the next offset."""
         return Account({stream: replace(run_count, unlogged=0) for stream, run_count in self.by_stream.items()})
 
@@ -276,99 +278,99 @@ def held_above(head: StreamState, position: StreamId) -> int | None:
     return head.length if head.first is not None and head.first > position else None
 
 
-def balance(books: Books) -> Balance:
+def balance(facts: StreamFacts) -> Balance:
     """Compute the account of one stream."""
-    head, added = books.head, books.head.added
+    head, added = facts.head, facts.head.added
     if added is None:
         return Balance(None)
-    known_count = _last_count(books, added)
-    count = _shared(books, added, known_count) if books.is_shared else _own(books, added, known_count)
+    known_count = _last_count(facts, added)
+    count = _shared(facts, added, known_count) if facts.is_shared else _own(facts, added, known_count)
     if count is None:
         return Balance(None)
-    if books.position > head.last or count.ahead:
+    if facts.position > head.last or count.ahead:
         # The query began above all entries that its stream had, so entries added below are not for it. If they are
         # trimmed before a snapshot has them, they count as lost, like entries above.
-        read = books.up_to if books.position > head.last else books.up_to_reserved
+        read = facts.up_to if facts.position > head.last else facts.up_to_reserved
         count = count if read is None else count._replace(read=read)
-    return _balanced(books, added, count, _missing(books, added, count))
+    return _balanced(facts, added, count, _missing(facts, added, count))
 
 
-def _missing(books: Books, added: int, count: Count) -> int:
-    return 0 if books.held is None else max(0, added - books.held - count.read)
+def _missing(facts: StreamFacts, added: int, count: Count) -> int:
+    return 0 if facts.held is None else max(0, added - facts.held - count.read)
 
 
-def _balanced(books: Books, added: int, count: Count, lost: int) -> Balance:
+def _balanced(facts: StreamFacts, added: int, count: Count, lost: int) -> Balance:
     """Return the balance with this loss reported."""
-    held, state, jumps_at = books.held, books.state, books.run.jumps_at
+    held, state, jumps_at = facts.held, facts.state, facts.run.jumps_at
     read = count.read if held is None else added - held
     missed = count.missed if state.entries_read is None else read - state.entries_read
     if missed > 0 and held is not None and state.lag is not None and state.lag - held < missed:
-        jumps_at = books.position
-    return Balance(Count(read, added, missed, count.shared, books.position > books.head.last), lost, jumps_at)
+        jumps_at = facts.position
+    return Balance(Count(read, added, missed, count.shared, facts.position > facts.head.last), lost, jumps_at)
 
 
-def _last_count(books: Books, added: int) -> Count | None:
+def _last_count(facts: StreamFacts, added: int) -> Count | None:
     """Return the count of this run, or of the checkpoint. None: it belongs to an earlier stream of this name."""
-    count = books.run.count
+    count = facts.run.count
     if count is not None and count.before:  # the tasks have counted since
-        count = books.logged
+        count = facts.logged
     return None if count is None or added < count.added else count
 
 
-def _shared(books: Books, added: int, known_count: Count | None) -> Count | None:
+def _shared(facts: StreamFacts, added: int, known_count: Count | None) -> Count | None:
     """Return the count of a shared group. Only the server counts what other consumers have read, but the number of
     entries up to a position does not change."""
-    server_count = books.state.entries_read
-    if server_count is None or not books.state.counted:  # an estimate counts trimmed entries as read
-        before = _at_this_position(books, known_count)
+    server_count = facts.state.entries_read
+    if server_count is None or not facts.state.counted:  # an estimate counts trimmed entries as read
+        before = _at_this_position(facts, known_count)
         if before is not None or server_count is None:
             return None if before is None else Count(before, added, shared=True)
     read = server_count + (0 if known_count is None else known_count.missed)
-    if books.run.count is not None and read < books.run.count.read:
+    if facts.run.count is not None and read < facts.run.count.read:
         # A replica of Redis 7.0 became the master: it does not have the groups' entries-read (FACTS R90).
-        if books.up_to is None:
+        if facts.up_to is None:
             return None
-        read = books.up_to
+        read = facts.up_to
     return Count(read, added, read - server_count, shared=True)
 
 
-def _at_this_position(books: Books, known_count: Count | None) -> int | None:
-    if known_count is not None and books.run.position == books.position:
+def _at_this_position(facts: StreamFacts, known_count: Count | None) -> int | None:
+    if known_count is not None and facts.run.position == facts.position:
         return known_count.read
-    logged = books.logged
-    if logged is None or logged.shared or logged.before or books.logged_at != books.position:
+    logged = facts.logged
+    if logged is None or logged.shared or logged.before or facts.logged_at != facts.position:
         return None
-    return None if books.head.added is None or books.head.added < logged.added else logged.read + books.run.unlogged
+    return None if facts.head.added is None or facts.head.added < logged.added else logged.read + facts.run.unlogged
 
 
-def _own(books: Books, added: int, known_count: Count | None) -> Count | None:
+def _own(facts: StreamFacts, added: int, known_count: Count | None) -> Count | None:
     """Return the count of a group that no other consumer reads from. If another client has moved it below the
     checkpoint, the known counts belong to another position."""
-    if books.estimate is not None and books.held is not None and not books.state.counted:
+    if facts.estimate is not None and facts.held is not None and not facts.state.counted:
         # Another client has created the group again. The server counts entries trimmed since then as read.
-        return Count(min(books.estimate, added - books.held), added)
+        return Count(min(facts.estimate, added - facts.held), added)
     if known_count is None or known_count.shared or known_count.before:
-        return _first(books, added, 0 if known_count is None else known_count.missed)
-    if books.position < books.logged_at:
-        return _first(books, added, 0)
-    if books.reserved is None:
+        return _first(facts, added, 0 if known_count is None else known_count.missed)
+    if facts.position < facts.logged_at:
+        return _first(facts, added, 0)
+    if facts.reserved is None:
         return known_count
-    logged = books.logged or known_count
+    logged = facts.logged or known_count
     if logged.shared or logged.before:
         return known_count
-    return logged._replace(read=logged.read + books.reserved + books.run.unlogged)
+    return logged._replace(read=logged.read + facts.reserved + facts.run.unlogged)
 
 
-def _first(books: Books, added: int, missed: int) -> Count | None:
+def _first(facts: StreamFacts, added: int, missed: int) -> Count | None:
     """Return the server's count, if this run and the checkpoint have none."""
-    head, server_count = books.head, books.state.entries_read
+    head, server_count = facts.head, facts.state.entries_read
     read = None if server_count is None else server_count + missed
-    if read is None or (head.length and books.position >= head.last):
+    if read is None or (head.length and facts.position >= head.last):
         # The group has read all entries, or its past is unknown: its losses are older than the query.
-        return None if books.up_to is None else Count(books.up_to, added, missed)
+        return None if facts.up_to is None else Count(facts.up_to, added, missed)
     # An earlier run may have created the group ahead of the stream. Then entries added below it since are not in its
     # count. If all entries below it existed when it was created, it was amid the stream.
-    may_be_ahead = not books.has_token and books.held is None and not books.made_amid
-    if may_be_ahead and books.up_to is not None and books.up_to - (added - head.length) != read:
-        read = books.up_to
+    may_be_ahead = not facts.has_token and facts.held is None and not facts.made_amid
+    if may_be_ahead and facts.up_to is not None and facts.up_to - (added - head.length) != read:
+        read = facts.up_to
     return Count(read, added, missed)

@@ -24,12 +24,13 @@ _log = logging.getLogger("spark_streams.source")
 @dataclass
 class DataLoss:
     """Losses of one run. allowed: failOnDataLoss=false; counts: lost entries, per stream; unlogged: those of them that
-    no offset has yet."""
+    no offset has yet; noted_token: of the last batch whose tasks' notes are counted."""
 
     allowed: bool
     place: Place
     counts: Counter[str] = field(default_factory=Counter)
     unlogged: Counter[str] = field(default_factory=Counter)
+    noted_token: str = ""
 
     def report(self, *findings: Finding, accepted: bool = False) -> None:
         """Raise the error of the first finding that has one. Otherwise count and log the losses. accepted: a run with
@@ -52,7 +53,7 @@ class DataLoss:
             new_position = f" ({finding.to.position})" if Act.PUT_GROUP in remedy.acts else ""
             _log.log(logging.INFO if remedy.is_quiet else logging.WARNING, "%s%s", line, new_position)
 
-    def logged(self) -> Counter[str]:
-        """Return the losses that no offset has yet; the next offset has them."""
+    def take_unlogged(self) -> Counter[str]:
+        """Return the losses that no offset has yet, and forget them: the next offset has them."""
         counts, self.unlogged = self.unlogged, Counter()
         return counts

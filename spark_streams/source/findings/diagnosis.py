@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from spark_streams.model.commit_mark import Mark
 from spark_streams.model.ids import MIN_ID, StreamId
 from spark_streams.source.findings.account import held_above
-from spark_streams.source.findings.finding import Finding, Kind, Ownership, Start
+from spark_streams.source.findings.finding import Finding, GroupUse, Kind, Start
 from spark_streams.source.findings.group_state import GroupState
 from spark_streams.source.findings.snapshot import Ask, Evidence, Question, Run, Snapshot
 from spark_streams.source.offset import Count, Offset
@@ -140,12 +140,12 @@ class _Stream:
         return 0 if self.run_count is None else max(0, self.run_count.added - self.run_count.read)
 
     @property
-    def ownership(self) -> Ownership:
+    def group_use(self) -> GroupUse:
         """How the query uses the group. Before the checkpoint names the stream, the group is no bookmark yet."""
         if self.run.bookmarks is not None and self.stream in self.checkpoint.positions:
-            return Ownership.BOOKMARK
+            return GroupUse.BOOKMARK
         is_shared = self.state is not None and self.state.is_shared(self.run.member)
-        return Ownership.SHARED if is_shared else Ownership.EXCLUSIVE
+        return GroupUse.SHARED if is_shared else GroupUse.EXCLUSIVE
 
     @property
     def at_checkpoint(self) -> Start:
@@ -171,7 +171,7 @@ class _Stream:
         return Finding(
             kind,
             self.stream,
-            self.ownership,
+            self.group_use,
             self.logged,
             None if self.state is None else self.state.last_delivered,
             None if self.mark is None else self.mark.reached,
@@ -200,7 +200,7 @@ class _Stream:
         replaced = self._replaced(self.state)
         if replaced is not None:
             return replaced
-        if self.ownership is Ownership.BOOKMARK:
+        if self.group_use is GroupUse.BOOKMARK:
             return self._set_back(self.state)
         if self.state.last_delivered < self.logged:
             return self._below(self.state)
@@ -210,7 +210,7 @@ class _Stream:
         """Return why the group is above the checkpoint, if entries are skipped or others have read them."""
         state, count = self.state, self.checkpoint_count
         is_ours = bool(self.checkpoint.token) and count is not None and not count.shared
-        if state is None or count is None or not is_ours or self.ownership is not Ownership.EXCLUSIVE:
+        if state is None or count is None or not is_ours or self.group_use is not GroupUse.EXCLUSIVE:
             return []
         if state.last_delivered <= self.logged:
             return []
@@ -264,7 +264,7 @@ class _Stream:
         """Return the finding if the stream and its group were created again."""
         if state.has_consumer or not is_another(self.head, self.logged, self.run_count, self.checkpoint_count):
             return None
-        to = Start(state.last_delivered) if self.ownership is Ownership.SHARED else self._start_in_new_stream
+        to = Start(state.last_delivered) if self.group_use is GroupUse.SHARED else self._start_in_new_stream
         return self.finding(Kind.STREAM_REPLACED, to, self.unread)
 
     def _set_back(self, state: GroupState) -> Finding | Question | None:
@@ -282,13 +282,13 @@ class _Stream:
     def _was_longer(self) -> bool:
         """Whether the stream of a bookmark had more entries ever added when the checkpoint was written."""
         logged, added = self.checkpoint_count, self.head.added
-        if self.ownership is not Ownership.BOOKMARK or logged is None or added is None:
+        if self.group_use is not GroupUse.BOOKMARK or logged is None or added is None:
             return False
         return added < logged.added
 
     def _below(self, state: GroupState) -> Finding | Question:
         """Return the finding of a group that was created again or set back, or of a server in an older state."""
-        if self.ownership is Ownership.SHARED:  # one remedy, whichever it is
+        if self.group_use is GroupUse.SHARED:  # one remedy, whichever it is
             return self.finding(Kind.GROUP_BEHIND)
         up_to = self._entries_up_to_checkpoint()
         if isinstance(up_to, Question):
@@ -338,7 +338,7 @@ class _Stream:
         return self.mark is None or (is_known and self.mark.reached <= state.last_delivered)
 
     def _above(self, state: GroupState) -> Finding | Question | None:
-        mark, is_shared = self.mark, self.ownership is Ownership.SHARED
+        mark, is_shared = self.mark, self.group_use is GroupUse.SHARED
         if mark is not None and mark.begun and self.stream not in self.checkpoint.positions:
             mark = None  # the query named the stream before its first batch, and then no longer
         if mark is not None and self.checkpoint.token and mark.reached > self.logged:

@@ -30,7 +30,7 @@ class Kind(Enum):
     PATTERN_STREAM_GONE = "A stream of the pattern is missing. The query had read entries of it, or was to read some."
     STREAM_GONE = "The stream is missing, and so is its group."
     STREAM_REPLACED = "The stream was deleted, and another stream was created under its name."
-    GROUP_GONE = "The group is missing. Its stream is unchanged."
+    GROUP_GONE = "The group is missing. Its stream exists, and nothing shows that it was created again."
     SERVER_RESTORED = "The server returned to an older state, without entries that the query has seen."
     DELIVERIES_LOST = "The server returned to an older state: all entries are there, but the group is lower."
     GROUP_BEHIND = "The group was set back below the checkpoint, or was created again there."
@@ -41,16 +41,24 @@ class Kind(Enum):
         "The group has read entries that the checkpoint does not know, and the commit mark is missing."
     )
     OTHERS_LEFT = "Another consumer has read from the group, and has left it."
-    REREAD_ASKED = "The group was set back to an older copy of the checkpoint, so that the query reads again."
+    REREAD_ASKED = (
+        "The query uses an older copy of its checkpoint, and the group was set back to its position, so that the query "
+        "reads the entries again."
+    )
     ENTRIES_LOST = "Entries were trimmed or deleted before the query read them, or the server has lost them."
     BATCH_GONE = "Entries of a batch were trimmed, deleted or claimed by others before a task read them."
-    PENDING_TAKEN = "Other clients acknowledged or claimed entries of a batch that the query is to read again."
+    PENDING_TAKEN = (
+        "Another client acknowledged or claimed entries that were pending for the query, before the query read them."
+    )
     PENDING_REMOVED = "Pending entries were trimmed or deleted before the query could claim them."
-    LETTER_GONE = "An entry was trimmed or deleted before it became a dead letter."
-    NOTES_GONE = "The key with the notes of tasks (`rstream:notes:…`) was deleted while a batch was read."
+    LETTER_GONE = "Entries were trimmed or deleted before they became dead letters."
+    NOTES_GONE = (
+        "The key `rstream:notes:…`, in which tasks note entries that do not fit the schema, was deleted before the "
+        "batch was committed."
+    )
 
 
-class Ownership(Enum):
+class GroupUse(Enum):
     """How a query uses a group: alone, together with other consumers, or (noAck) only to show where it is."""
 
     EXCLUSIVE = "exclusive"
@@ -77,7 +85,7 @@ class Finding:
 
     kind: Kind
     stream: str
-    ownership: Ownership = Ownership.EXCLUSIVE
+    group_use: GroupUse = GroupUse.EXCLUSIVE
     above: StreamId = MIN_ID  # entries above it are concerned: the checkpoint's position, unless more is known
     position: StreamId | None = None  # the group's; None: there is no group
     mark: StreamId | None = None  # the commit mark's position; None: there is no mark

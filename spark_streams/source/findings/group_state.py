@@ -10,7 +10,7 @@ from spark_streams.errors import GroupMissingError, GroupSharedError, StreamStat
 from spark_streams.model.ids import MIN_ID, StreamId
 from spark_streams.model.operator_commands import delete_consumer_command, seek_command
 from spark_streams.source.entry_range import EntryRange
-from spark_streams.source.findings.finding import Finding, Kind, Ownership
+from spark_streams.source.findings.finding import Finding, GroupUse, Kind
 from spark_streams.source.findings.messages import Place, problem_of
 from spark_streams.source.findings.remedies import error_of, remedy_of
 from spark_streams.source.membership import Membership
@@ -36,8 +36,8 @@ class GroupState(NamedTuple):
     last_delivered: the group's position; entries_read, lag: Redis' own counts, None: unknown; ours: entries pending for
     the query's consumer; has_consumer: whether the group has the query's consumer; others: all other consumers;
     counted: whether entries_read is the server's number, and no estimate; released: entries that are pending for no
-    consumer (XNACK), possibly too many, because two replies are compared; stands: position of the group if it is a
-    bookmark (noAck), whose last_delivered is the query's position.
+    consumer (XNACK), possibly too many, because two replies are compared; bookmark_position: of the group, if it is a
+    bookmark (noAck); its last_delivered is then the query's position.
     """
 
     last_delivered: StreamId
@@ -48,13 +48,15 @@ class GroupState(NamedTuple):
     others: tuple[OtherConsumer, ...] = ()
     counted: bool = True
     released: int = 0
-    stands: StreamId | None = None
+    bookmark_position: StreamId | None = None
 
     def as_bookmark(self, position: StreamId) -> GroupState:
         """Return the group as the bookmark of a query at this position."""
         is_in_place = self.last_delivered == position
         read = self.entries_read if is_in_place else None
-        return self._replace(last_delivered=position, entries_read=read, lag=None, stands=self.last_delivered)
+        return self._replace(
+            last_delivered=position, entries_read=read, lag=None, bookmark_position=self.last_delivered
+        )
 
     @property
     def has_others(self) -> bool:
@@ -148,7 +150,7 @@ def missing(
     unknown."""
     place = Place(member, str(server.address), server.address.forgets)
     kind = Kind.STREAM_GONE if stream_too else Kind.GROUP_GONE
-    finding = Finding(kind, stream, Ownership.EXCLUSIVE, MIN_ID if logged is None else logged)
+    finding = Finding(kind, stream, GroupUse.EXCLUSIVE, MIN_ID if logged is None else logged)
     if stream_too or logged is not None:
         return error_of(finding, remedy_of(finding, lenient=False), place)
     return GroupMissingError(

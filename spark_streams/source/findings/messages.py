@@ -109,7 +109,8 @@ KEEP_LONGER = Advice(
 )
 ACCEPT = Advice("Set failOnDataLoss=false to go on without them", "Accept the loss")
 START_AGAIN = Advice(
-    "They are no longer pending. Start the query again: the next run goes on without them", "Start the query again"
+    "They are no longer pending. Start the query again: the next run goes on without them",
+    "Start the query again: it continues without these entries",
 )
 WITHOUT_LETTERS = Advice(
     "The entries of the batch are still pending (rstream pending {stream} --group {group} --entries 20 lists them). "

@@ -2,7 +2,7 @@
 
 docs/reference/data-loss.md is printed from it (`python -m tools.reference`).
 
-A key is the kind of the finding, whether losses stop the query (`failOnDataLoss=true`), and how it uses the group.
+A key is: the kind of the finding, failOnDataLoss, and how the query uses the group (exclusive, shared, bookmark).
 """
 
 from __future__ import annotations
@@ -14,21 +14,24 @@ from typing import NamedTuple
 
 from spark_streams.errors import DataLossError, GroupMissingError, StreamStateError
 from spark_streams.source.findings import messages
-from spark_streams.source.findings.finding import Finding, Kind, Ownership
+from spark_streams.source.findings.finding import Finding, GroupUse, Kind
 from spark_streams.source.findings.messages import Advice
 
 
 class Act(Enum):
-    """What the query does about a finding that raises no error."""
+    """What the query does about a finding that raises no error. `to` and `lost` are fields of the finding.
+
+    `repair_of` and the reconciler fix the order of the acts. The account (account.py) counts the entries of a stream.
+    """
 
     COUNT = auto()  # count `lost` entries: in the log, the query's progress and the next offset
     PUT_GROUP = auto()  # create the group at `to`, or set it there
-    BEGIN_AT = auto()  # read from `to` on
-    SKIP_TO = auto()  # go on at `to`; the account counts what is skipped (ENTRIES_LOST)
+    CONTINUE_ABOVE = auto()  # continue above `to` at once, instead of above the checkpoint
+    SKIP_TO = auto()  # read pending entries, then continue above `to`; the account counts the skipped (ENTRIES_LOST)
     DROP_MARK = auto()  # delete the commit mark: it belongs to another position of the group
     FORGET = auto()  # forget how many entries of the stream were read
     LEAVE = auto()  # stop reading the stream
-    COVER_NOTES = auto()  # `lost` includes what tasks noted as lost of the last batch: do not count that again
+    IGNORE_NOTED_LOSSES = auto()  # `lost` includes the losses that tasks of the last batch have noted
     SHARE = auto()  # treat the group as shared: others have read from it
 
 
@@ -55,14 +58,14 @@ class Key(NamedTuple):
 
     kind: Kind
     strictness: Strictness
-    ownership: Ownership
+    group_use: GroupUse
 
 
 class Row(NamedTuple):
     """A row of docs/reference/data-loss.md."""
 
     kind: Kind
-    owners: Sequence[Ownership]
+    group_uses: Sequence[GroupUse]
     strict: Remedy
     lenient: Remedy
 
@@ -79,18 +82,18 @@ def _quietly(does: str, *acts: Act) -> Remedy:
     return Remedy(does, frozenset(acts), is_quiet=True)
 
 
-def _same(kind: Kind, owners: Sequence[Ownership], remedy: Remedy) -> Row:
+def _same(kind: Kind, group_uses: Sequence[GroupUse], remedy: Remedy) -> Row:
     """A row for a finding that failOnDataLoss makes no difference for."""
-    return Row(kind, owners, remedy, remedy)
+    return Row(kind, group_uses, remedy, remedy)
 
 
-_ANY = tuple(Ownership)
-_EXCLUSIVE, _SHARED = (Ownership.EXCLUSIVE,), (Ownership.SHARED,)
-_NOT_SHARED = (Ownership.EXCLUSIVE, Ownership.BOOKMARK)
+_ANY = tuple(GroupUse)
+_EXCLUSIVE, _SHARED = (GroupUse.EXCLUSIVE,), (GroupUse.SHARED,)
+_NOT_SHARED = (GroupUse.EXCLUSIVE, GroupUse.BOOKMARK)
 
 _BEGIN_IN_NEW_STREAM = _go_on(
     "counts the entries that it had not read, and reads what the stream holds now",
-    *(Act.COUNT, Act.FORGET, Act.PUT_GROUP, Act.BEGIN_AT, Act.DROP_MARK),
+    *(Act.COUNT, Act.FORGET, Act.PUT_GROUP, Act.CONTINUE_ABOVE, Act.DROP_MARK),
 )
 _SET_TO_CHECKPOINT = _go_on("sets the group to the checkpoint: nothing is lost", Act.PUT_GROUP, Act.DROP_MARK)
 _READ_AGAIN = _go_on(
@@ -119,7 +122,7 @@ SECTIONS: Mapping[str, Sequence[Row]] = {
             _stop(DataLossError, messages.RESTORE_STREAM),
             _go_on(
                 "counts the entries that it had not read, and goes on at the group's position",
-                *(Act.COUNT, Act.FORGET, Act.BEGIN_AT, Act.DROP_MARK),
+                *(Act.COUNT, Act.FORGET, Act.CONTINUE_ABOVE, Act.DROP_MARK),
             ),
         ),
         Row(
@@ -127,7 +130,8 @@ SECTIONS: Mapping[str, Sequence[Row]] = {
             _ANY,
             _stop(GroupMissingError, messages.CREATE_GROUP),
             _go_on(
-                "creates the group at the checkpoint, and counts a loss if the stream may be another one",
+                "creates the group at the checkpoint. It counts a loss if the stream holds no entry that was read: "
+                "then the stream may have been created again",
                 *(Act.COUNT, Act.PUT_GROUP, Act.DROP_MARK),
             ),
         ),
@@ -139,7 +143,7 @@ SECTIONS: Mapping[str, Sequence[Row]] = {
             _stop(DataLossError, messages.RESTORE_SERVER),
             _go_on(
                 "counts the missing entries, and goes on with those that are there",
-                *(Act.COUNT, Act.COVER_NOTES, Act.FORGET, Act.PUT_GROUP, Act.BEGIN_AT, Act.DROP_MARK),
+                *(Act.COUNT, Act.IGNORE_NOTED_LOSSES, Act.FORGET, Act.PUT_GROUP, Act.CONTINUE_ABOVE, Act.DROP_MARK),
             ),
         ),
         _same(
@@ -161,7 +165,7 @@ SECTIONS: Mapping[str, Sequence[Row]] = {
             Kind.CHECKPOINT_OLDER,
             _SHARED,
             _stop(DataLossError, messages.USE_LATER_SHARED),
-            _go_on("counts a loss, and goes on above the commit mark", Act.COUNT, Act.BEGIN_AT),
+            _go_on("counts a loss, and goes on above the commit mark", Act.COUNT, Act.CONTINUE_ABOVE),
         ),
         Row(Kind.CONSUMER_GONE, _EXCLUSIVE, _stop(DataLossError, messages.SET_BACK_ALONE), _SET_TO_CHECKPOINT),
         Row(
@@ -198,17 +202,17 @@ SECTIONS: Mapping[str, Sequence[Row]] = {
 }
 
 REMEDIES: Mapping[Key, Remedy] = {
-    Key(row.kind, strictness, ownership): remedy
+    Key(row.kind, strictness, group_use): remedy
     for rows in SECTIONS.values()
     for row in rows
-    for ownership in row.owners
+    for group_use in row.group_uses
     for strictness, remedy in ((Strictness.STRICT, row.strict), (Strictness.LENIENT, row.lenient))
 }
 
 
 def remedy_of(finding: Finding, lenient: bool) -> Remedy:
     """Return what the query does about a finding."""
-    return REMEDIES[Key(finding.kind, Strictness.LENIENT if lenient else Strictness.STRICT, finding.ownership)]
+    return REMEDIES[Key(finding.kind, Strictness.LENIENT if lenient else Strictness.STRICT, finding.group_use)]
 
 
 def error_of(finding: Finding, remedy: Remedy, place: messages.Place) -> StreamStateError:
@@ -224,14 +228,15 @@ def table() -> str:
 
 
 def _table(rows: Sequence[Row]) -> str:
-    head = "| what the query finds | the group | `failOnDataLoss=true`: the query | `failOnDataLoss=false`: the query |"
-    return "\n".join([head, "|---|---|---|---|", *_lines(rows)])
+    columns = ["what the query finds", "use of the group"]
+    columns += [f"`failOnDataLoss={strictness.value}`: the query" for strictness in Strictness]
+    return "\n".join([f"| {' | '.join(columns)} |", "|---|---|---|---|", *_lines(rows)])
 
 
 def _lines(rows: Sequence[Row]) -> Iterator[str]:
     for row in rows:
-        owners = "any" if row.owners == _ANY else ", ".join(owner.value for owner in row.owners)
-        yield f"| {row.kind.value} | {owners} | {_cell(row.strict)} | {_cell(row.lenient)} |"
+        group_uses = "any" if row.group_uses == _ANY else ", ".join(use.value for use in row.group_uses)
+        yield f"| {row.kind.value} | {group_uses} | {_cell(row.strict)} | {_cell(row.lenient)} |"
 
 
 def _cell(remedy: Remedy) -> str:

@@ -38,7 +38,7 @@ def repair_of(findings: Iterable[Finding], begin: Offset, lenient: bool) -> Repa
     finding_acts = [(finding, remedy_of(finding, lenient).acts) for finding in findings]
     put = [finding for finding, acts in finding_acts if Act.PUT_GROUP in acts and not _is_in_place(finding)]
     for finding, acts in finding_acts:
-        if Act.BEGIN_AT in acts and finding.to.position != finding.above:
+        if Act.CONTINUE_ABOVE in acts and finding.to.position != finding.above:
             begin = begin.with_position(finding.stream, finding.to.position)
     forgotten = tuple(finding.stream for finding, acts in finding_acts if Act.FORGET in acts)
     if forgotten:
@@ -55,7 +55,7 @@ def repair_of(findings: Iterable[Finding], begin: Offset, lenient: bool) -> Repa
         abandoned,
         {finding.stream: finding.to.position for finding, acts in finding_acts if Act.SKIP_TO in acts},
         tuple(finding.stream for finding, acts in finding_acts if Act.SHARE in acts),
-        frozenset(finding.stream for finding, acts in finding_acts if Act.COVER_NOTES in acts),
+        frozenset(finding.stream for finding, acts in finding_acts if Act.IGNORE_NOTED_LOSSES in acts),
     )
 
 

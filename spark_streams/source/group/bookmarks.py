@@ -24,12 +24,15 @@ Bookmarks = Mapping[str, StreamId]
 
 def bookmarks_of(states: Mapping[str, GroupState]) -> Bookmarks:
     """Return the positions of the groups."""
-    return {stream: state.stands or state.last_delivered for stream, state in states.items()}
+    return {stream: state.bookmark_position or state.last_delivered for stream, state in states.items()}
 
 
 def are_moved(cached: Bookmarks, states: Mapping[str, GroupState]) -> bool:
     """Whether another client has moved one of them."""
-    return any(state.stands not in (None, cached.get(stream, state.stands)) for stream, state in states.items())
+    return any(
+        state.bookmark_position not in (None, cached.get(stream, state.bookmark_position))
+        for stream, state in states.items()
+    )
 
 
 def set_bookmarks(server: Server, member: Membership, committed: Offset, cached: Bookmarks | None) -> Bookmarks:

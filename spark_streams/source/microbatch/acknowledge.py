@@ -86,9 +86,10 @@ class Acknowledged:
 
     def _begin_of(self, stream: str, up_to: Offset) -> StreamId:
         """Return the position above which pending entries belong to batches that are not acknowledged yet: after a
-        restart possibly also the batch before. A group that was set back delivers entries again."""
+        restart possibly also the batch before. A group that was set back delivers entries again, in a new batch. What
+        is pending within a batch that is acknowledged already was handed over since."""
         held, floor = up_to.shares.get(stream), self.floors.get(stream, self.marks.floor(stream))
-        if held is not None and stream in self.floors and held.after < floor:
+        if held is not None and stream in self.floors and held.after < floor and not self.includes(up_to):
             return held.after
         if held is None or floor < (held.begun or held.after):
             return floor
@@ -247,14 +248,20 @@ class Acknowledging:
             up_to.streams if takes_all else read if up_to.no_ack else read[:1],
             up_to.token,
             Destination(self._options.dead_letter_stream, self._retries),
-            OpenedNotes(read if up_to.notes else (), self._losses.allowed, keeps_read),
+            OpenedNotes(
+                read if up_to.notes else (),
+                self._losses.allowed,
+                keeps_read,
+                is_committed=_is_committed(acknowledged.marks, up_to),
+            ),
             self._limits,
         )
         for stream in notes.deleted:
             key = notes_key(stream, self._member).decode("utf-8", "replace")
             self._losses.report(Finding(Kind.NOTES_GONE, stream, lost=None, detail=key))
-        if notes.lost and not _is_committed(acknowledged.marks, up_to):
+        if self._losses.noted_token != up_to.token:  # a trigger that failed later has counted them
             self._report_noted({s: count for s, count in notes.lost.items() if s not in acknowledged.covered}, up_to)
+            self._losses.noted_token = up_to.token
         self._counters.dead.update(notes.dead_letters)
         self._counters.retried.update(notes.retried)
         if notes.columns:
@@ -276,8 +283,7 @@ class Acknowledging:
 
 
 def _is_committed(marks: Marks, up_to: Offset) -> bool:
-    """Whether an earlier run has taken this batch's notes. Later notes come from tasks that ran on after their batch,
-    and may have found its entries removed."""
+    """Whether an earlier trigger has committed this batch, after it took the tasks' notes."""
     return bool(up_to.shares) and all(
         s in marks.by_stream and marks.by_stream[s].up_to >= up_to[s] for s in up_to.shares
     )

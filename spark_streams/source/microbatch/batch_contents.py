@@ -26,7 +26,7 @@ from spark_streams.source.findings.finding import Finding
 from spark_streams.source.limits import Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.microbatch.next_ranges import NextRanges
-from spark_streams.source.microbatch.prefetch import Ahead, Prefetch
+from spark_streams.source.microbatch.prefetch import Prefetch, Prefetched
 from spark_streams.source.microbatch.query_state import QueryState
 from spark_streams.source.microbatch.reserve import Reserving
 from spark_streams.source.microbatch.run_state import RunState
@@ -46,7 +46,7 @@ class BatchContents:
     claimed: Mapping[str, Sequence[Claimed]]  # per stream, the consumers that hold its entries: claims, or one piece
     ranges: list[EntryRange] = field(default_factory=list)  # what is pending for our own consumer
     new: list[EntryRange] = field(default_factory=list)  # those of `ranges` that this trigger has reserved
-    is_closed: bool = False  # the batch takes nothing more
+    takes_no_more: bool = False  # the batch takes nothing more
     run: RunState = field(default_factory=RunState)  # what the run knows now
 
     def __bool__(self) -> bool:
@@ -71,7 +71,7 @@ class Source(Protocol):
 
     def take(self, server: Server, contents: BatchContents, request: BatchRequest) -> tuple[BatchContents, BatchQuota]:
         """Return the batch with the entries that the quota admits, and the remaining quota. contents: the batch of
-        the previous sources. If the batch takes nothing after this source, it `is_closed`.
+        the previous sources. If the batch takes nothing after this source, it `takes_no_more`.
 
         Raises DataLossError, ServerError and its subclasses.
         """
@@ -86,9 +86,9 @@ class PoisonPiece:
 
     def take(self, server: Server, contents: BatchContents, request: BatchRequest) -> tuple[BatchContents, BatchQuota]:
         state, run = self.state, contents.run
-        piece, cache = self.poison.next_piece(server, state.groups, state.logged, run.poison)
+        piece, cache = self.poison.next_piece(server, state.groups, state.checkpoint, run.poison)
         contents = replace(contents, run=replace(run, poison=cache))
-        return replace(contents, claimed=piece, is_closed=True) if piece else contents, request.quota
+        return replace(contents, claimed=piece, takes_no_more=True) if piece else contents, request.quota
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class EntriesOfOthers:
 
     def take(self, server: Server, contents: BatchContents, request: BatchRequest) -> tuple[BatchContents, BatchQuota]:
         # If entries were reserved ahead, released ones wait for the next trigger, which has none reserved.
-        state, released = self.state, self.state.run.ahead is None
+        state, released = self.state, self.state.run.prefetched is None
         to = claim_consumer(self.consumer, request.token)
         claimed, quota = self.claims.take(server, state.groups, state.begin, to, request.quota, released)
         return replace(contents, claimed=claimed), quota
@@ -111,11 +111,11 @@ class EntriesOfOthers:
 class ReservedAhead:
     """Entries that were reserved beside the tasks of the batch before."""
 
-    ahead: Ahead
+    prefetched: Prefetched
 
     def take(self, server: Server, contents: BatchContents, request: BatchRequest) -> tuple[BatchContents, BatchQuota]:
-        quota = replace(request.quota, size=self.ahead.quota.size).without(self.ahead.pending())
-        return replace(contents, ranges=self.ahead.ranges), quota
+        quota = replace(request.quota, size=self.prefetched.quota.size).without(self.prefetched.pending())
+        return replace(contents, ranges=self.prefetched.ranges), quota
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ class ReservedNotLogged:
 
     def take(self, server: Server, contents: BatchContents, request: BatchRequest) -> tuple[BatchContents, BatchQuota]:
         if request.quota.is_full:
-            return replace(contents, is_closed=True), request.quota
+            return replace(contents, takes_no_more=True), request.quota
         how = self.how
 
         def take(allowed: Mapping[str, int], after: Mapping[str, StreamId]) -> list[EntryRange]:
@@ -142,7 +142,7 @@ class ReservedNotLogged:
         if not ranges and request.is_second_look:
             return contents, request.quota
         # If there are none, another client has taken them since the trigger's look: it looks again.
-        return replace(contents, ranges=ranges, is_closed=True), quota
+        return replace(contents, ranges=ranges, takes_no_more=True), quota
 
 
 @dataclass(frozen=True)
@@ -216,7 +216,7 @@ class ContentsChooser:
         for source in self._present(state):
             contents, quota = source.take(server, contents, request)
             request = replace(request, quota=quota)
-            if contents.is_closed:
+            if contents.takes_no_more:
                 return contents
         contents, _ = self._new(state, contents.run).take(server, contents, request)
         poison_cache = contents.run.poison
@@ -234,8 +234,8 @@ class ContentsChooser:
             sources.append(PoisonPiece(self._poison, state))
         if has_others:
             sources.append(EntriesOfOthers(self._claims, state, self._member.consumer))
-        if state.run.ahead is not None:
-            sources.append(ReservedAhead(state.run.ahead))
+        if state.run.prefetched is not None:
+            sources.append(ReservedAhead(state.run.prefetched))
         elif reserved := _reserved_not_logged(state):
             sources.append(ReservedNotLogged(self._how(state), reserved, state.begin))
         return sources
@@ -254,14 +254,14 @@ class ContentsChooser:
         size = contents.run.admission.size([claim.count for claims in contents.claimed.values() for claim in claims])
         return self._claims.ranges(server, contents.claimed, size)
 
-    def ahead(self, state: QueryState, contents: BatchContents, request: BatchRequest) -> Prefetch | None:
+    def plan_prefetch(self, state: QueryState, contents: BatchContents, request: BatchRequest) -> Prefetch | None:
         """What follows the batch, if that is much (Limits.prefetch_entries). Not if others are in the groups: they
         could read it meanwhile. Not if entries were released: the next batch begins with them. request: for the next
         batch."""
         options, how = self._options, self._how(state)
         if options.no_ack or options.delivery == "at-most-once" or options.claim_idle is not None:
             return None
-        if contents.is_closed or contents.claimed:
+        if contents.takes_no_more or contents.claimed:
             return None
         if state.has_others:
             return None

@@ -41,7 +41,7 @@ from spark_streams.source.microbatch.admission import Admission
 from spark_streams.source.microbatch.background import BackgroundWorker
 from spark_streams.source.microbatch.batch_contents import ContentsChooser
 from spark_streams.source.microbatch.idle import Idle
-from spark_streams.source.microbatch.prefetch import Ahead
+from spark_streams.source.microbatch.prefetch import Prefetched
 from spark_streams.source.microbatch.query_state import Observer
 from spark_streams.source.microbatch.reconcile import Reconciler
 from spark_streams.source.microbatch.remove import Removing
@@ -120,7 +120,7 @@ class MicroBatchStream:
         self._current: CurrentBatch | None = None
         self._now = now
         self._run = RunState(is_known=False, admission=Admission.of_options(options, first_at_once))
-        self._ahead: Future[object] | None = None  # the reservation for the next trigger
+        self._prefetching: Future[object] | None = None  # the reservation for the next trigger
         self._heads: Mapping[str, StreamState] = {}  # of the last trigger, for reports
 
     def _greet(self, server: Server) -> None:
@@ -294,8 +294,8 @@ class MicroBatchStream:
         triggered = self._trigger.next(server, begin, limit, self._settled(run), self._save)
         for job in triggered.jobs:
             self.worker.submit(job)
-        if triggered.ahead is not None:
-            self._ahead = self.worker.submit(triggered.ahead.work)
+        if triggered.prefetch is not None:
+            self._prefetching = self.worker.submit(triggered.prefetch.work)
         self._heads = triggered.run.heads
         return None if triggered.end is None else CurrentBatch(
             triggered.end, triggered.ranges, is_new=True
@@ -307,14 +307,14 @@ class MicroBatchStream:
 
     def _settled(self, run: RunState) -> RunState:
         """Wait for the background jobs. Return what this run knows then."""
-        reserving, self._ahead = self._ahead, None
+        reserving, self._prefetching = self._prefetching, None
         try:
             self.worker.wait()
         except StreamStateError:
             # A stream or group is missing: the following steps decide what to do about it.
             return run.unknown()
-        ahead = None if reserving is None else reserving.result()
-        return replace(run, ahead=ahead) if isinstance(ahead, Ahead) and run.is_known else run
+        prefetched = None if reserving is None else reserving.result()
+        return replace(run, prefetched=prefetched) if isinstance(prefetched, Prefetched) and run.is_known else run
 
     def _first(self, server: Server) -> Offset:
         self._subscription.join(server)
@@ -329,7 +329,7 @@ class MicroBatchStream:
 
     def _commit(self, server: Server, end: Offset, run: RunState) -> tuple[None, RunState]:
         run = self._settled(run)
-        if run.ahead is not None:
+        if run.prefetched is not None:
             run = run.unknown()  # entries reserved ahead stay pending, and the next trigger finds them
         if not run.is_known:  # the marks separate handed entries from those of the batch
             run = self._reconciler.with_marks(server, run, end.streams)

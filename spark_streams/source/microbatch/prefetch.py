@@ -24,7 +24,7 @@ from spark_streams.wire.replies.xinfo import StreamState
 
 
 @dataclass(frozen=True)
-class Ahead:
+class Prefetched:
     """Ranges that are reserved for the next batch, and its remaining quota."""
 
     ranges: list[EntryRange]
@@ -49,7 +49,7 @@ class Prefetch:
     turn: int
     heads: Mapping[str, StreamState]
 
-    def work(self, server: Server) -> Ahead | None:
+    def work(self, server: Server) -> Prefetched | None:
         """Reserve entries, unless the next trigger must look at the streams first. Raises as `reserve` does."""
         heads, groups = fetch_state(server, self.reserving.member, self.streams, self.heads)
         states = {s: state for s, state in groups.items() if state is not None and not state.has_others}
@@ -59,7 +59,7 @@ class Prefetch:
         if not self.reserving.is_worth_it(backlog, self.quota):
             return None
         reserved, quota = self.reserving.new_entries(server, heads, states, backlog, self.quota, self.turn)
-        return Ahead(reserved.ranges, quota) if reserved.ranges else None
+        return Prefetched(reserved.ranges, quota) if reserved.ranges else None
 
 
 def _is_trimmed(head: StreamState, state: GroupState) -> bool:

@@ -36,14 +36,14 @@ from spark_streams.wire.replies.xinfo import StreamState
 class QueryState:
     """The query at the beginning of a trigger.
 
-    logged: the checkpoint, with positions that are kept on the server and without dropped streams; begin: the same,
+    checkpoint: with positions that are kept on the server and without dropped streams; begin: the same,
     before what the server has lost; heads, groups: per stream; unacknowledged: entries of the batch up to `begin` that
     are pending still, per stream; above: how many entries are reserved above the checkpoint, as the server says,
     None: it was not asked, and this run's own counts hold; run: what the run knows now. What it has reserved `ahead` is
     of use, or else it is found as what a crash has left.
     """
 
-    logged: Offset
+    checkpoint: Offset
     begin: Offset
     heads: Mapping[str, StreamState]
     groups: dict[str, GroupState]
@@ -101,8 +101,8 @@ class Observer:
             heads, groups, run = self._reconciler.settle_and_reread(server, begin, Snapshot(heads, groups), run, save)
             unacknowledged = {}
             above = {} if self._no_ack else {stream: state.ours for stream, state in groups.items()}
-        elif run.ahead is not None:
-            run = replace(run, account=run.account.with_reserved(run.ahead.ranges))
+        elif run.prefetched is not None:
+            run = replace(run, account=run.account.with_reserved(run.prefetched.ranges))
         member, created, ask = self._subscription.member, self._subscription.created, partial(count_read, server)
         account, lost = run.account.compare(begin, Snapshot(heads, groups), above, member, created, ask)
         if lost:  # what is planned of these streams may name entries that are counted now
@@ -153,16 +153,18 @@ class Observer:
         from, too, may stand elsewhere. If entries were reserved ahead, all of them must be there."""
         ends: Mapping[str, StreamId] = {}
         expected = Counter(unacknowledged)
-        if run.ahead is not None:
-            ends = run.ahead.ends()
-            expected += run.ahead.pending()
+        if run.prefetched is not None:
+            ends = run.prefetched.ends()
+            expected += run.prefetched.pending()
         if not ends.keys() <= groups.keys():
             return False
         if self._no_ack and are_moved(run.acknowledged.bookmarks or {}, groups):
             return False
-        positions = {**run.stands, **ends}
+        positions = {**run.expected_positions, **ends}
         for stream, state in groups.items():
-            is_moved = state.stands is None and state.last_delivered != positions.get(stream, state.last_delivered)
+            is_moved = state.bookmark_position is None and state.last_delivered != positions.get(
+                stream, state.last_delivered
+            )
             if is_moved and (stream in ends or not state.is_shared(self._subscription.member)):
                 return False
             if state.ours > expected[stream] or (ends and state.ours < expected[stream]):

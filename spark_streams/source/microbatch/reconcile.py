@@ -94,7 +94,9 @@ class Reconciler:
         seen = run.seen_by(self._member, self._subscription.by_pattern, bookmarks)
         findings = self._diagnose(server, Snapshot(heads, groups, acknowledged.marks.by_stream), begin, seen).findings
         if findings and not is_fresh and not self._no_ack:  # a bookmark has no pending entries
-            # What the run knows of marks and pending entries may be older than the server: once more, knowing nothing.
+            # What the run knows of streams, marks and pending entries may be older than the server: once more, knowing
+            # nothing. A restored server may have received as many entries as it lost.
+            heads, groups = fetch_state(server, self._member, list(groups))
             fresh = self.with_marks(server, run.unknown(), [*{*groups, *begin.positions}])
             return self.reconciled(server, begin, heads, groups, fresh)
         if findings:
@@ -245,7 +247,7 @@ class Reconciler:
             refuse_handed_entries(server, member, groups)
         elif not run.is_known:
             delete_empty_consumers(server, member, groups)
-        return heads, groups, replace(run, acknowledged=acknowledged, ahead=None)
+        return heads, groups, replace(run, acknowledged=acknowledged, prefetched=None)
 
     def _fetch_groups(
         self, server: Server, streams: Sequence[str], cached_heads: Mapping[str, StreamState]

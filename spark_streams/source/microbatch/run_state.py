@@ -15,7 +15,7 @@ from spark_streams.source.group.commit_marks import Marks
 from spark_streams.source.membership import Membership
 from spark_streams.source.microbatch.acknowledge import Acknowledged
 from spark_streams.source.microbatch.admission import Admission
-from spark_streams.source.microbatch.prefetch import Ahead
+from spark_streams.source.microbatch.prefetch import Prefetched
 from spark_streams.source.offset import Offset
 from spark_streams.source.recovery.poison_record import CachedPoisonState
 from spark_streams.wire.replies.xinfo import StreamState
@@ -49,9 +49,9 @@ class RunState:
 
     is_known: bool = True
     heads: Mapping[str, StreamState] = field(default_factory=dict)  # the streams at the last trigger
-    stands: Mapping[str, StreamId] = field(default_factory=dict)  # where the groups must be
+    expected_positions: Mapping[str, StreamId] = field(default_factory=dict)  # where the groups must be
     acknowledged: Acknowledged = field(default_factory=Acknowledged)
-    ahead: Ahead | None = None  # what was reserved for the next batch
+    prefetched: Prefetched | None = None  # what was reserved for the next batch
     poison: CachedPoisonState = field(default_factory=CachedPoisonState)  # batches and pieces that killed the query
     courses: Mapping[str, Course] = field(default_factory=dict)  # planned ends of the next batches (noAck)
     admission: Admission = field(default_factory=Admission)  # how much a trigger takes
@@ -77,7 +77,7 @@ class RunState:
             passed=self.passed,
         )
 
-    def past_what_was_passed_over(
+    def with_skipped_positions(
         self, begin: Offset, groups: Mapping[str, GroupState], acknowledged: Mapping[str, int]
     ) -> Offset:
         """The checkpoint behind what the run has accepted not to read, of streams with nothing pending for us.
@@ -90,5 +90,5 @@ class RunState:
 
     def seen_by(self, member: Membership, by_pattern: bool, bookmarks: Bookmarks | None = None) -> Run:
         """What the diagnosis holds the groups against."""
-        reserved = () if self.ahead is None else self.ahead.ends()
+        reserved = () if self.prefetched is None else self.prefetched.ends()
         return Run(member, self.account.counts, reserved, bookmarks, by_pattern)

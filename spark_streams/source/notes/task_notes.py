@@ -9,6 +9,10 @@ If a batch may have dead letters, the driver writes the field `batch` with the b
 task runs (`open_notes`). If that field is missing when the batch is committed, the hash was deleted in between, and
 notes may be lost with it.
 
+The driver replaces the numbers of missing entries by their total. The total stays until the notes of a later batch are
+collected: the driver acknowledges the batch before Spark has logged the offset that has the count, and a run that ends
+in between leaves the total to the next run.
+
 Notes on columns (source.rows.column_report) are only statistics. All those of a batch are in the hash of its first
 stream, so that one command finds them.
 """
@@ -40,10 +44,11 @@ from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.replies import parse_replies
 
 _LETTER, _LOST, _COLUMNS, _READ = b"letter", b"lost", b"columns", b"read"
+_TOTAL = b"total"  # the driver's note: sum of the `lost` notes of a batch
 _BATCH = b"batch"  # field with the token of the batch whose notes the hash holds
 _RECEIPT = b"receipt"  # kind of note that versions before 0.1 wrote; ignored
 _NewNote = tuple[str, bytes, bytes]  # stream, field, value
-_Notes = dict[bytes, FailedEntry | ColumnReport | int]  # parsed notes by their fields
+_Notes = dict[bytes, FailedEntry | ColumnReport]  # parsed notes by their fields
 
 
 def notes_key(stream: str, member: Membership) -> bytes:
@@ -120,11 +125,14 @@ class Destination:
 @dataclass(frozen=True)
 class OpenedNotes:
     """Notes that were opened for a batch (`open_notes`). may_be_deleted: no error if they are deleted; keeps_read:
-    notes on the number of entries read stay until the notes of a later batch are collected."""
+    notes on the number of entries read stay until the notes of a later batch are collected; is_committed: the batch
+    was committed before, so tasks that still run may have found its entries removed. Without a total, they count for
+    nothing."""
 
     streams: Collection[str] = ()
     may_be_deleted: bool = False
     keeps_read: bool = False
+    is_committed: bool = False
 
 
 @dataclass(frozen=True)
@@ -148,7 +156,8 @@ def collect(
     opened: OpenedNotes = OpenedNotes(),
     limits: Limits = LIMITS,
 ) -> CollectedNotes:
-    """Collect and remove the notes of the committed batch with this token. Notes of other batches are discarded.
+    """Collect and remove the notes of the committed batch with this token. Notes of other batches are discarded. The
+    total of lost entries stays: a second call returns it again.
 
     Raises ServerError; InvalidOptionError if there are dead letters without a destination; DataLossError if notes were
     deleted, unless they `may_be_deleted`: the remaining notes are kept then.
@@ -162,21 +171,41 @@ def collect(
     if collected.deleted and not opened.may_be_deleted:
         raise _notes_are_deleted(server, member, collected.deleted[0])
     streams_with_notes = [stream for stream, reply in replies.items() if reply or stream in opened.streams]
-    lasting_prefix = b"%b %b " % (token.encode(), _READ) if opened.keeps_read else None
+    kinds_left_out = [_LOST, _TOTAL, *([_READ] if opened.keeps_read else [])]
+    left_out = tuple(b"%b %b " % (token.encode(), kind) for kind in kinds_left_out)
     for stream in streams_with_notes:
-        for page in _pages(server, keys[stream], limits.note_page, lasting_prefix):
+        notes_left = dict[bytes, bytes]()
+        for page in _pages(server, keys[stream], limits.note_page, left_out, notes_left):
             notes = _parse_page(page, keys[stream], stream, member, token)
             _process(server, member, stream, destination, notes, collected, limits)
             without_letter = [field for field in page if not isinstance(notes.get(field), FailedEntry)]
             if without_letter:
                 server.execute("HDEL", keys[stream], *without_letter)
+        collected.lost[stream] += _total_lost(server, keys[stream], token, notes_left, opened.is_committed)
     return collected  # each page was removed; the field `batch` stays, so that a second call finds it
+
+
+def _total_lost(server: Server, key: bytes, token: str, notes: Mapping[bytes, bytes], is_committed: bool) -> int:
+    """Return how many entries the tasks of a batch have found missing, and replace their notes by the total. notes:
+    fields of the hash; is_committed: see OpenedNotes."""
+    prefix, total_field = b"%b %b " % (token.encode(), _LOST), b"%b %b -" % (token.encode(), _TOTAL)
+    lost = {field: parse_number(value) or 0 for field, value in notes.items() if field.startswith(prefix)}
+    if total_field in notes or is_committed:
+        total = parse_number(notes.get(total_field, b"0")) or 0
+        commands: list[tuple[str | bytes | int, ...]] = []
+    else:
+        total = sum(lost.values())
+        commands = [("HSET", key, total_field, total)]
+    if lost:
+        server.execute_all([*commands, ("HDEL", key, *lost)])
+    return total
 
 
 def _parse_page(page: Mapping[bytes, bytes], key: bytes, stream: str, member: Membership, token: str) -> _Notes:
     """Parse those notes of a page that are of the batch with this token."""
     of_batch = {field: value for field, value in page.items() if field.startswith(token.encode() + b" ")}
-    return {field: _parse(member, stream, Note(key, field, value)) for field, value in of_batch.items()}
+    notes = {field: _parse(member, stream, Note(key, field, value)) for field, value in of_batch.items()}
+    return {field: note for field, note in notes.items() if note is not None}
 
 
 def _process(
@@ -193,7 +222,6 @@ def _process(
         (note for note in notes.values() if isinstance(note, FailedEntry)), key=lambda entry: StreamId.parse(entry.id)
     )
     origin = origin_of(stream)
-    collected.lost[stream] += sum(note for note in notes.values() if isinstance(note, int))
     collected.columns.extend(note for note in notes.values() if isinstance(note, ColumnReport))
     for attempts in sorted({_attempts(entry) for entry in failed}):
         entries = [entry for entry in failed if _attempts(entry) == attempts]
@@ -246,20 +274,23 @@ def fetch_rows_read(
             return counts
 
 
-def _pages(server: Server, key: bytes, size: int, lasting_prefix: bytes | None) -> Iterator[dict[bytes, bytes]]:
-    """Yield the notes page by page, until there are none: the caller removes each page. lasting_prefix: of the names of
-    notes that stay and are left out; None: no note stays."""
+def _pages(
+    server: Server, key: bytes, size: int, left_out: tuple[bytes, ...], notes_left: dict[bytes, bytes]
+) -> Iterator[dict[bytes, bytes]]:
+    """Yield the notes page by page, until there are none: the caller removes each page. left_out: prefixes of fields
+    that are not in the pages; they are put into `notes_left`."""
     has_notes = True
     while has_notes:
         has_notes, cursor = False, b"0"
         while True:
             cursor, flat = server.execute("HSCAN", key, cursor, "COUNT", size)
             fields = zip(flat[0::2], flat[1::2], strict=True)
-            page = {
-                name: value
-                for name, value in fields
-                if name != _BATCH and not (lasting_prefix and name.startswith(lasting_prefix))
-            }
+            page = {}
+            for name, value in fields:
+                if name.startswith(left_out):
+                    notes_left[name] = value
+                elif name != _BATCH:
+                    page[name] = value
             if page:
                 has_notes = True
                 yield page
@@ -267,12 +298,11 @@ def _pages(server: Server, key: bytes, size: int, lasting_prefix: bytes | None) 
                 break
 
 
-def _parse(member: Membership, stream: str, note: Note) -> FailedEntry | ColumnReport | int:
+def _parse(member: Membership, stream: str, note: Note) -> FailedEntry | ColumnReport | None:
+    """Return the failed entry or the column report of a note; None: another function reads its kind, or none."""
     _, kind, entry = note.field.split(b" ")
     if kind in (_RECEIPT, _READ):  # fetch_rows_read returns the latter
-        return 0
-    if kind == _LOST:
-        return parse_number(note.value) or 0
+        return None
     if kind == _COLUMNS:
         return ColumnReport.from_json(note.value)
     query, batch, when, reason, *fields = parse_replies(note.value)[0]

@@ -97,7 +97,7 @@ def test_a_chunk_beyond_what_a_request_may_be_is_sent_in_pieces(limited: Server,
     checked = options(limited.url)
     limits = Limits(checked.address)
     with connect(checked.address) as connection:
-        limits.ask(connection)
+        limits.read_limits(connection)
     [whole] = encode_chunks([rows], Destination("out"), "omit", 5000, True)
     pieces = list(limits.split(whole))
     assert [row for piece in pieces for row in piece.rows.tolist()] == list(range(160))

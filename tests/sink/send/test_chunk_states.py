@@ -6,37 +6,45 @@ import itertools
 
 import pytest
 
-from spark_streams.sink.send.chunk_states import SILENT, TABLE, Action, Event, ImpossibleEventError, State, advance
+from spark_streams.sink.send.chunk_states import (
+    AFTER_ALL_REPLIES,
+    TABLE,
+    Action,
+    Event,
+    ImpossibleEventError,
+    State,
+    advance,
+)
 
 # state, event, next state, action: all that may happen. Anything else is a defect of the loop.
 POSSIBLE = """
-PREPARED   TURN          PREPARED   START
-PREPARED   FREE          QUEUED     QUEUE
-PREPARED   SHARED        COMPARING  COMPARE
-PREPARED   NO_LEDGER     EXECUTING  SEND
-PREPARED   NONE_MISSING  WRITTEN    NOTHING
-PREPARED   LOST          PREPARED   START
-QUEUED     TURN          QUEUED     CONFIRM
-QUEUED     CONFIRMED     EXECUTING  EXECUTE
-QUEUED     CHANGED       COMPARING  COMPARE
-QUEUED     OVERTAKEN     PREPARED   NOTHING
-QUEUED     LOST          PREPARED   START
-EXECUTING  TURN          EXECUTING  READ_REPLIES
-EXECUTING  EXECUTED      EXECUTED   SETTLE
-EXECUTING  CHANGED       COMPARING  COMPARE
-EXECUTING  NOT_NOW       COMPARING  PAUSE
-EXECUTING  ROWS_REFUSED  REFUSED    CORRECT_MARK
-EXECUTING  LOST          COMPARING  COMPARE
-COMPARING  TURN          COMPARING  COMPARE
-COMPARING  ROWS_MISSING  EXECUTING  SEND_REST
-COMPARING  NONE_MISSING  EXECUTED   SETTLE
-COMPARING  LOST          COMPARING  COMPARE
-REFUSED    TAKEN_BACK    REFUSED    FAIL
-REFUSED    LOST          REFUSED    CORRECT_MARK
-EXECUTED   TURN          EXECUTED   NOTHING
-EXECUTED   SAFE          WRITTEN    NOTHING
-EXECUTED   LACKED        PREPARED   START
-WRITTEN    TURN          WRITTEN    NOTHING
+PREPARED   TURN               PREPARED   START
+PREPARED   NO_OTHER_WRITER    QUEUED     QUEUE
+PREPARED   MUST_COMPARE       COMPARING  COMPARE
+PREPARED   NO_LEDGER          EXECUTING  SEND
+PREPARED   NONE_MISSING       WRITTEN    NOTHING
+PREPARED   LOST               PREPARED   START
+QUEUED     TURN               QUEUED     CONFIRM
+QUEUED     CONFIRMED          EXECUTING  EXECUTE
+QUEUED     CHANGED            COMPARING  COMPARE
+QUEUED     DISCARDED          PREPARED   NOTHING
+QUEUED     LOST               PREPARED   START
+EXECUTING  TURN               EXECUTING  READ_REPLIES
+EXECUTING  EXECUTED           ON_SERVER  SETTLE
+EXECUTING  CHANGED            COMPARING  COMPARE
+EXECUTING  REFUSED_FOR_NOW    COMPARING  PAUSE
+EXECUTING  ROWS_REFUSED       REFUSED    CORRECT_MARK
+EXECUTING  LOST               COMPARING  COMPARE
+COMPARING  TURN               COMPARING  COMPARE
+COMPARING  ROWS_MISSING       EXECUTING  SEND_REST
+COMPARING  NONE_MISSING       ON_SERVER  SETTLE
+COMPARING  LOST               COMPARING  COMPARE
+REFUSED    MARK_CORRECTED     REFUSED    FAIL
+REFUSED    LOST               REFUSED    CORRECT_MARK
+ON_SERVER  TURN               ON_SERVER  NOTHING
+ON_SERVER  DURABLE            WRITTEN    NOTHING
+ON_SERVER  MISSING_ON_SERVER  PREPARED   START
+WRITTEN    TURN               WRITTEN    NOTHING
 """
 EXPECTED = {
     (State[state], Event[event]): (State[follows], Action[action])
@@ -72,14 +80,14 @@ def test_from_every_state_a_chunk_can_be_written(state: State) -> None:
     assert State.WRITTEN in reached
 
 
-@pytest.mark.parametrize("state", [state for state in State if state not in (State.EXECUTED, State.WRITTEN)])
+@pytest.mark.parametrize("state", [state for state in State if state not in (State.ON_SERVER, State.WRITTEN)])
 def test_a_lost_connection_is_foreseen_wherever_the_loop_talks_to_the_server(state: State) -> None:
     assert Event.LOST in TABLE[state]
 
 
 def test_a_chunk_is_written_only_if_it_is_safe_or_its_batch_is_complete() -> None:
     found = {(state, event) for state, event, step in STEPS if step.state is State.WRITTEN is not state}
-    assert found == {(State.EXECUTED, Event.SAFE), (State.PREPARED, Event.NONE_MISSING)}
+    assert found == {(State.ON_SERVER, Event.DURABLE), (State.PREPARED, Event.NONE_MISSING)}
 
 
 def test_rows_that_may_be_written_are_sent_only_after_a_comparison() -> None:
@@ -95,4 +103,4 @@ def test_exec_follows_only_answers_that_were_expected() -> None:
 
 @pytest.mark.parametrize("action", list(Action))
 def test_the_ledger_is_read_and_corrected_while_nothing_else_is_under_way(action: Action) -> None:
-    assert (action in SILENT) == (action.name in ("PAUSE", "COMPARE", "CORRECT_MARK"))
+    assert (action in AFTER_ALL_REPLIES) == (action.name in ("PAUSE", "COMPARE", "CORRECT_MARK"))

@@ -279,6 +279,74 @@ def test_a_task_that_goes_on_after_its_batch_is_committed_counts_nothing(server:
     assert not client.exists("rstream:notes:{s}:g:spark")
 
 
+def test_a_restored_server_that_received_as_many_entries_as_it_lost_is_asked_for_the_stream(server: Server) -> None:
+    """XLEN and the group's counts are the same as before: they do not show that the stream has changed."""
+    with server.client() as raw, server.client(decode_responses=True) as client:
+        add(client, 3)
+        one = reader(server)
+        first = one.latestOffset(one.initialOffset(), ALL)
+        assert read(one, one.initialOffset(), first) == [0, 1, 2]
+        assert one.latestOffset(first, ALL) == first
+        dump = raw.dump("s")
+        assert dump is not None
+        add(client, 2, first=3)
+        second = one.latestOffset(first, ALL)
+        assert read(one, first, second) == [3, 4]
+        raw.restore("s", 0, dump, replace=True)
+        add(client, 2, first=5)
+        with pytest.raises(DataLossError, match="the server has lost 2 entries, 2 of them read and committed"):
+            one.latestOffset(second, ALL)
+        assert drain(reader(server, **LENIENT), start=second) == [[5, 6]]
+
+
+@pytest.mark.parametrize("more", [0, 3], ids=["nothing to read", "more to read"])
+def test_a_run_that_ends_before_its_offset_is_logged_leaves_the_losses_to_the_next_run(
+    server: Server, client: redis.Redis, more: int
+) -> None:
+    """It has acknowledged the batch, and the tasks' notes must outlive it."""
+    ids = add(client, 5)
+    one = reader(server, **LENIENT)
+    start = one.initialOffset()
+    end = one.latestOffset(start, ALL)
+    client.xdel("s", *ids[1:3])
+    assert read(one, start, end) == [0, 3, 4]
+    add(client, more, first=5)
+    for _ in range(3):  # the runs end before Spark logs their offset
+        end_of_run = one.latestOffset(end, ALL)
+        one.batches.worker.wait()
+        assert one.reportLatestOffset()["lost"] == end_of_run["losses"] == {"s": 2}
+        one = reader(server, **LENIENT)
+    assert read(one, end, end_of_run) == list(range(5, 5 + more))
+    assert drain(one, start=end_of_run) == []
+    assert "lost" not in one.reportLatestOffset(), "the checkpoint has them"
+
+
+@pytest.mark.parametrize("trip", range(1, 9))
+def test_a_connection_that_breaks_at_any_round_trip_counts_losses_once(
+    server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch, trip: int
+) -> None:
+    ids = add(client, 5)
+    one = reader(server, **LENIENT)
+    start = one.initialOffset()
+    end = one.latestOffset(start, ALL)
+    client.xdel("s", *ids[1:3])
+    assert read(one, start, end) == [0, 3, 4]
+    trips = 0
+    send = Connection.send
+
+    def breaking(self: Connection, data: bytes) -> None:
+        nonlocal trips
+        trips += 1
+        send(self, data)
+        if trips == trip:
+            self.close()
+
+    monkeypatch.setattr(Connection, "send", breaking)
+    one.latestOffset(end, ALL)
+    assert trips >= trip
+    assert one.reportLatestOffset()["lost"] == {"s": 2}
+
+
 def test_losses_of_a_batch_that_is_read_again_in_other_runs_are_counted_once(
     server: Server, client: redis.Redis
 ) -> None:

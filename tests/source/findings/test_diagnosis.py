@@ -6,7 +6,7 @@ import pytest
 
 from spark_streams.model.ids import StreamId
 from spark_streams.source.findings import account, diagnosis
-from spark_streams.source.findings.finding import Finding, Kind, Ownership, Start
+from spark_streams.source.findings.finding import Finding, GroupUse, Kind, Start
 from spark_streams.source.findings.messages import PROBLEMS, Place
 from spark_streams.source.findings.remedies import REMEDIES, Act, Key, Strictness, error_of
 from tools.simulation.core import MEMBER, faults, outcome_of, world_of
@@ -51,17 +51,17 @@ def test_the_random_states_have_each_finding() -> None:
 def test_there_is_a_remedy_for_each_finding() -> None:
     """A finding that is not of a group is one of a group that the query has for itself."""
     assert {key.kind for key in REMEDIES} == set(Kind) == set(PROBLEMS)
-    assert {(key.kind, key.ownership) for key in REMEDIES if key.strictness is Strictness.STRICT} == {
-        (key.kind, key.ownership) for key in REMEDIES if key.strictness is Strictness.LENIENT
+    assert {(key.kind, key.group_use) for key in REMEDIES if key.strictness is Strictness.STRICT} == {
+        (key.kind, key.group_use) for key in REMEDIES if key.strictness is Strictness.LENIENT
     }
-    assert all(Key(kind, Strictness.STRICT, Ownership.EXCLUSIVE) in REMEDIES for kind in Kind)
+    assert all(Key(kind, Strictness.STRICT, GroupUse.EXCLUSIVE) in REMEDIES for kind in Kind)
 
 
 @pytest.mark.parametrize("key", list(REMEDIES), ids=lambda key: "-".join(one.name.lower() for one in key))
 def test_a_remedy_stops_the_query_with_an_advice_or_says_what_it_does(key: Key) -> None:
     remedy = REMEDIES[key]
     at = StreamId(5, 0)
-    finding = Finding(key.kind, "s", key.ownership, at, at, at, Start(at), None, None, other="bob")
+    finding = Finding(key.kind, "s", key.group_use, at, at, at, Start(at), None, None, other="bob")
     if remedy.error is None:
         assert remedy.does
         assert remedy.advice is None

@@ -39,7 +39,7 @@ def test_nothing_is_known_before_the_first_trigger_and_the_groups_after_it(serve
     assert not run_state(one).is_known
     one.latestOffset(start, ALL)
     assert run_state(one).is_known
-    assert run_state(one).stands == {"s": StreamId.parse(ids[-1])}
+    assert run_state(one).expected_positions == {"s": StreamId.parse(ids[-1])}
 
 
 @pytest.mark.parametrize("error", [ServerUnreachableError("it closed the connection"), RuntimeError("anything else")])

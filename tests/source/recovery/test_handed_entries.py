@@ -181,6 +181,24 @@ def test_a_query_that_shares_its_group_reads_them(server: Server, client: redis.
         third.latestOffset(at, ALL)
 
 
+def test_entries_handed_over_within_the_range_of_an_acknowledged_batch_are_read(
+    server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The range of a batch of a shared group can hold entries of another consumer. Once the batch is acknowledged, the
+    query does not acknowledge what becomes pending in this range."""
+    ids = add(client, 15)
+    one = reader(server, limits=NEVER_AHEAD)
+    at = begin(one)
+    with others_read_first(monkeypatch, client, 5):
+        end = one.latestOffset(at, TEN)
+    assert read(one, at, end) == list(range(5, 15))
+    assert one.latestOffset(end, ALL) == end  # nothing to read: the batch is acknowledged
+    assert pending_count(client) == 5
+    made_pending(client, ids[1:4])
+    assert drain(one, None, end) == [[1, 2, 3]]
+    assert pending_count(client) == 2
+
+
 def test_what_a_crash_left_and_handed_entries_leave_no_room_for_is_not_counted_as_read(
     server: Server, client: redis.Redis
 ) -> None:
