@@ -9,6 +9,9 @@ whose tests did not all pass. PYTEST_ADDOPTS adds to the options of each.
 
 If only a few tests failed, they run once more when all others have ended: a busy machine may have been too slow for
 them. Tests that pass then do not count as failed. They are listed at the end, because they are defects of the tests.
+
+A test that waits forever fails after TEST_SECONDS, with the stacks of all threads. A pytest that does not end, whatever
+the reason, is ended after LEG_SECONDS with the same output.
 """
 
 from __future__ import annotations
@@ -75,6 +78,8 @@ CORES = min(5, os.cpu_count() or 1)
 SPARKS_AT_ONCE = CORES + 1
 AT_ONCE = CORES + 2  # one folder without Spark, in addition to the Sparks
 MAX_REPEATS = 10  # failed tests that run again at most
+TEST_SECONDS = 300  # the slowest test takes a fifth of it on a busy machine
+LEG_SECONDS = 1800
 NO_TESTS = 5  # pytest's exit code if -m deselects all tests
 INTERRUPTED = 130
 _FILE_NAME = str.maketrans(" /", "--")
@@ -105,10 +110,10 @@ class Leg:
     def __post_init__(self) -> None:
         (self.home / "tmp").mkdir(parents=True)
         environment = {name: value for name, value in os.environ.items() if name != "XDG_RUNTIME_DIR"}
-        folders_of_leg = ["-o", f"cache_dir={self.home / 'cache'}", f"--basetemp={self.home / 't'}"]
+        options = [f"--timeout={TEST_SECONDS}", "-o", f"cache_dir={self.home / 'cache'}", f"--basetemp={self.home / 't'}"]
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                [self.python, "-m", "pytest", *folders_of_leg, *self.part.options, *self.part.paths],
+                [self.python, "-m", "pytest", *options, *self.part.options, *self.part.paths],
                 cwd=ROOT,
                 env={**environment, "TMPDIR": str(self.home / "tmp")},
                 stdin=subprocess.DEVNULL,
@@ -147,6 +152,11 @@ class Leg:
             return False
         self.seconds = time.monotonic() - self.began
         return True
+
+    def end_if_stuck(self) -> None:
+        """End the pytest after LEG_SECONDS. It prints the stacks of its threads."""
+        if time.monotonic() - self.began > LEG_SECONDS:
+            self.process.send_signal(signal.SIGABRT)
 
     def failed(self) -> dict[str, bool]:
         """Return the tests that pytest --lf would run again."""
@@ -194,6 +204,8 @@ def run(home: Path, waiting: list[Part]) -> Generator[Leg, None, None]:
             for leg in [leg for leg in running if leg.has_ended()]:
                 running.remove(leg)
                 yield leg
+            for leg in running:
+                leg.end_if_stuck()
             time.sleep(0.1)
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tools import side_by_side
 from tools.servers.server import redis_server_path
 from tools.side_by_side import (
     BY_TURNS,
@@ -106,6 +108,38 @@ def project_folder() -> Iterator[Path]:
     cache.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=cache) as folder:
         yield Path(folder)
+
+
+def test_a_test_that_waits_forever_fails_and_is_run_again(
+    project_folder: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = """
+import threading
+from pathlib import Path
+def test_waits():
+    seen = Path(__file__).with_name("seen")
+    if not seen.exists():
+        seen.touch()
+        threading.Event().wait()
+def test_after_it():
+    pass
+"""
+    monkeypatch.setattr(side_by_side, "TEST_SECONDS", 1)
+    leg = leg_of(project_folder / "waits", body)
+    assert [name.rpartition("::")[2] for name in leg.failed()] == ["test_waits"]
+    assert "threading.Event().wait()" in "\n".join(leg.output())
+    run_again(project_folder / "again", [leg])
+    assert leg.code == 0
+    assert "1 passed" in capfd.readouterr().out
+
+
+def test_a_pytest_that_does_not_end_is_ended(project_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tests = project_folder / "test_some.py"
+    tests.write_text("import threading\nat_import = threading.Event().wait()\n")
+    monkeypatch.setattr(side_by_side, "LEG_SECONDS", 2)
+    (leg,) = side_by_side.run(project_folder, [Part("tests/some", "tests/some", (str(tests),))])
+    assert leg.code == -signal.SIGABRT
+    assert "test_some.py" in "\n".join(leg.output())
 
 
 def test_what_fails_is_run_again_alone(project_folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
