@@ -110,10 +110,11 @@ class Leg:
     def __post_init__(self) -> None:
         (self.home / "tmp").mkdir(parents=True)
         environment = {name: value for name, value in os.environ.items() if name != "XDG_RUNTIME_DIR"}
-        options = [f"--timeout={TEST_SECONDS}", "-o", f"cache_dir={self.home / 'cache'}", f"--basetemp={self.home / 't'}"]
+        folders_of_leg = ["-o", f"cache_dir={self.home / 'cache'}", f"--basetemp={self.home / 't'}"]
+        options = [f"--timeout={TEST_SECONDS}", *folders_of_leg, *self.part.options]
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                [self.python, "-m", "pytest", *options, *self.part.options, *self.part.paths],
+                [self.python, "-m", "pytest", *options, *self.part.paths],
                 cwd=ROOT,
                 env={**environment, "TMPDIR": str(self.home / "tmp")},
                 stdin=subprocess.DEVNULL,
