@@ -51,6 +51,9 @@ def taken_at_a_moment(
         present = {entry for entry, _ in scene.client.xrange(query.name)}
         removed = {entry.place for entry in scene.producer.added if entry.place is not None and entry.id not in present}
         intervention.removed = removed - before
+        if start == "latest" and moment.stage == "started":
+            # A group that an operator created does not know how many entries it has read (docs/reference/guarantees.md).
+            intervention.either = intervention.removed
         read = {row.place for attempt in attempts(query) for row in attempt.rows}
         intervention.harmless = (
             intervention.removed <= read and moment.stage != DOWN
