@@ -52,7 +52,7 @@ def taken_at_a_moment(
         removed = {entry.place for entry in scene.producer.added if entry.place is not None and entry.id not in present}
         intervention.removed = removed - before
         if start == "latest" and moment.stage == "started":
-            # A group that an operator created does not know how many entries it has read (docs/reference/guarantees.md).
+            # Such a group, created by an operator, does not know how many entries it has read: guarantees.md, Limits.
             intervention.either = intervention.removed
         read = {row.place for attempt in attempts(query) for row in attempt.rows}
         intervention.harmless = (

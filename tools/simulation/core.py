@@ -391,41 +391,61 @@ def _stops(findings: list[Finding], lenient: bool) -> Finding | None:
     return next((finding for finding in findings if remedy_of(finding, lenient).error is not None), None)
 
 
-def _miscounted(world: World, outcome: Outcome) -> Iterator[str]:
-    """Yield the errors of the account in a world without other findings."""
+def _facts(world: World, begin: Offset) -> StreamFacts:
+    """Return what the account of the query begins with."""
     server, group = world.server, world.server.group
     assert group is not None
     snapshot = world.snapshot()
     head, state = snapshot.heads["s"], snapshot.groups["s"]
     assert state is not None
     if world.bookmark:
-        state = state.as_bookmark(outcome.begin["s"])
-    is_shared = state.is_shared(MEMBER)
-    # Entries pending above a group that was set back are acknowledged: the group will deliver them again.
-    pending = {entry for entry in group.pending if entry[1] <= _number(state.last_delivered)}
-    count, reserved = world.checkpoint.count, len(pending)
-    facts = StreamFacts(
+        state = state.as_bookmark(begin["s"])
+    count = world.checkpoint.count
+    return StreamFacts(
         head,
         state,
         lambda position: server.added - sum(id_of(number) > position for number in server.entries),
         Known(count),
         count,
-        outcome.begin["s"],
-        reserved,
+        begin["s"],
+        len(_pending(group)),
         has_token=world.checkpoint.begun,
-        is_shared=is_shared,
+        is_shared=state.is_shared(MEMBER),
     )
+
+
+def _pending(group: Group) -> set[Entry]:
+    """Return the entries that are reserved for the query. Those above a group that was set back are acknowledged: the
+    group will deliver them again."""
+    return {entry for entry in group.pending if entry[1] <= group.position}
+
+
+def _is_reported_at_end(world: World, begin: Offset, entries: int) -> bool:
+    """Whether the account reports so many lost entries when the query has read the stream to its end."""
+    server, group = world.server, world.server.group
+    if group is None:
+        return False
+    count = balance(_facts(world, begin)).count
+    above = sum(number > group.position for number in server.entries)
+    return count is not None and not count.shared and server.added - count.read - above >= entries
+
+
+def _miscounted(world: World, outcome: Outcome) -> Iterator[str]:
+    """Yield the errors of the account in a world without other findings."""
+    server, group = world.server, world.server.group
+    assert group is not None
+    facts = _facts(world, outcome.begin)
     account = balance(facts)
     if _is_beyond_counting(world):
         return
-    logged = _number(outcome.begin["s"])
+    logged, pending = _number(outcome.begin["s"]), _pending(group)
     removed = (
         {entry for entry in server.removed if entry[0] == server.life and entry[1] > logged}
         - world.delivered_to_others
         - pending
     )
     expected = 0 if facts.held is None else len(removed)
-    is_unknown = is_shared and account.count is None
+    is_unknown = facts.is_shared and account.count is None
     if account.lost != expected and not (is_unknown and account.lost == 0):
         yield f"{account.lost} lost of {expected}"
 
@@ -433,12 +453,18 @@ def _miscounted(world: World, outcome: Outcome) -> Iterator[str]:
 def _is_beyond_counting(world: World) -> bool:
     """Whether a documented limit applies.
 
-    These are a group that was created again by hand, or moved while others read from it, and changes of stream and
-    group after a restore. The model does not know what others received before that.
+    These are a group that was created again by hand, or moved while others read from it, changes of stream and group
+    after a restore, and an older checkpoint without its commit mark in a group that others read from. The model does
+    not know what others received before that.
     """
     actions = set(world.actions)
     is_hidden = "restore_server" in actions and bool(_HIDE & actions)
-    return "create_group" in actions or {"seek", "others_read"} <= actions or is_hidden
+    return (
+        "create_group" in actions
+        or {"seek", "others_read"} <= actions
+        or {"restore_checkpoint", "lose_mark", "others_read"} <= actions
+        or is_hidden
+    )
 
 
 def _is_counted(finding: Finding, lenient: bool) -> bool:
@@ -467,7 +493,8 @@ def faults(seed: int) -> Iterator[str]:
         # Documented: a lenient query starts at the group's position on a new stream. It takes a server from before its
         # own group existed for a new stream, too, and reads that again.
         is_created_again = any(finding.kind is Kind.STREAM_REPLACED for finding in outcome.findings)
-        if silent and not outcome.reported and not _others_may_have_read(world) and not is_created_again:
+        is_reported = outcome.reported or _is_reported_at_end(world, outcome.begin, len(silent))
+        if silent and not is_reported and not _others_may_have_read(world) and not is_created_again:
             yield f"silent: {shown}"
         twice = outcome.delivers & present & done
         if twice and not is_created_again:
@@ -476,14 +503,14 @@ def faults(seed: int) -> Iterator[str]:
             yield from (f"{fault}: {shown}" for fault in _miscounted(world, outcome))
         vanished = {entry for entry in done if entry[0] == world.server.life} - present - world.server.removed
         # Documented: changes of stream and group after a restore may hide the losses of the restore.
-        moved_since = _HIDE & set(world.actions[::-1][: _since(world.actions, "restore_server")])
+        moved_since = _HIDE & set(_after_first(world.actions, "restore_server"))
         if vanished and not outcome.reported and not moved_since and not is_created_again:
             yield f"vanished in silence: {shown}"
 
 
-def _since(actions: list[str], action: str) -> int:
-    """Return the number of actions after the last one of this name."""
-    return actions[::-1].index(action) if action in actions else 0
+def _after_first(actions: list[str], action: str) -> list[str]:
+    """Return the actions after the first one of this name."""
+    return actions[actions.index(action) + 1 :] if action in actions else []
 
 
 def _others_may_have_read(world: World) -> bool:
