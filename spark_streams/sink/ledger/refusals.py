@@ -199,9 +199,9 @@ def lost_batches(batch: Batch, last_known: int) -> LedgerError:
     missing = f"batch {before}" if last_known == before - 1 else f"batches {last_known + 1} to {before}"
     return LedgerError(
         f"{missing} of query {batch.query} came before batch {batch.number}, but the server has no batch after batch "
-        f"{last_known}. Cause: {_SERVER_LOST}, or the query wrote them to another server. Rows of them may be missing: "
-        f"compare the streams with the entries that the query read, add missing rows, and HSET {batch.record} "
-        f'"" {before} to go on'
+        f"{last_known}. Cause: {_SERVER_LOST}, or the query wrote them to another server, or the checkpoint was "
+        "repartitioned (then no row is missing). Otherwise rows may be missing: compare the streams with the entries "
+        f'that the query read, and add missing rows. HSET {batch.record} "" {before} to go on'
     )
 
 
