@@ -57,7 +57,7 @@ def written(server: Server) -> list[int]:
         return sorted(int(fields[b"n"]) for _, fields in client.xrange("out"))
 
 
-@pytest.mark.parametrize("settings", [{EVOLUTION: "true"}], indirect=True)
+@pytest.mark.parametrize("settings", [{EVOLUTION: "true", "spark.sql.streaming.offsetLog.formatVersion": "2"}], indirect=True)
 def test_sources_are_added_to_and_removed_from_a_union(
     spark: SparkSession, server: Server, tmp_path: Path, settings: None
 ) -> None:
