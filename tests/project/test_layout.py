@@ -43,6 +43,7 @@ BELOW = {
     },
     "cli": {"_version", "commands"},
     "pytest_plugin": {"engine"},
+    "dead_letters": {"deadletter", "errors", "model"},
     "__main__": {"spark"},
     "__init__": {"_version", "datasource", "deadletter", "monitor", "running", "sink", "spark"},
 }

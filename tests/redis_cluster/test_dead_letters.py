@@ -3,6 +3,7 @@ wherever a process dies."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import time
@@ -10,13 +11,16 @@ from typing import Any
 from unittest import mock
 
 import pytest
+import redis
+import redis.asyncio
 
+from spark_streams import dead_letters
 from spark_streams.deadletter.redrive.other_slots import WATCHED_TRIES
 from spark_streams.deadletter.redrive.redrive_lock import RedriveState, redrive_key
 from spark_streams.deadletter.redrive.redrive_plan import RedriveOptions
 from spark_streams.deadletter.write.failed_entry import FailedEntry
 from spark_streams.deadletter.write.post import post
-from spark_streams.errors import StreamStateError, WrongKeyTypeError
+from spark_streams.errors import StreamStateError, UnsupportedError, WrongKeyTypeError
 from spark_streams.model.ids import StreamId
 from spark_streams.model.keys import retry_stream, returned_stream, slot_of
 from spark_streams.source.membership import Membership
@@ -312,3 +316,25 @@ def test_a_stream_of_dead_letters_that_is_written_to_all_the_time_is_redriven_to
             assert redrive(cluster.server).moved == COUNT
     assert len(busy) > 5
     assert numbers(cluster.server) == list(range(COUNT))
+
+
+def test_a_consumer_without_spark_writes_within_one_slot(cluster: RedisCluster) -> None:
+    cluster.flushed()
+    port = cluster.ports[0]
+    with redis.RedisCluster(host="127.0.0.1", port=port) as client:
+        client.xgroup_create("{orders}", "billing", 0, mkstream=True)
+        entries = [client.xadd("{orders}", {"n": n}) for n in range(2)]
+        client.xreadgroup("billing", "c1", {"{orders}": ">"})
+        with pytest.raises(UnsupportedError, match="the same hash tag, such as {orders} and {orders}:dead"):
+            dead_letters.write(client, "{orders}", "billing", entries[0], {"n": 0}, to="orders:dead")
+        dead_letters.write(client, "{orders}", "billing", entries[0], {"n": 0}, to="{orders}:dead", reason="bad")
+
+        async def write_second() -> None:
+            async with redis.asyncio.RedisCluster(host="127.0.0.1", port=port) as client:
+                await dead_letters.write_async(
+                    client, "{orders}", "billing", entries[1], {"n": 1}, to="{orders}:dead", reason="bad"
+                )
+
+        asyncio.run(write_second())
+        assert client.xpending("{orders}", "billing")["pending"] == 0
+        assert [letter[b"n"] for _, letter in client.xrange("{orders}:dead")] == [b"0", b"1"]
