@@ -74,8 +74,8 @@ def write(
         consumer: Write only if the entry is still pending for this consumer. Default: for any.
 
     Returns:
-        ID of the dead letter. `None` if the entry is no longer pending: it was acknowledged, or is a dead letter, or
-        `consumer` no longer has it. Then nothing was written.
+        ID of the dead letter. `None` if the entry is no longer pending: it was acknowledged, or is a dead letter, or is
+        pending for another consumer. Then nothing was written.
 
     Raises:
         UnsupportedError: Both streams are in different slots of a cluster.

@@ -23,7 +23,8 @@
     │   │   ├── ConsumerTakenError      another running query uses this group and consumer
     │   │   ├── RedriveTakenError       another process moves or deletes the dead letters
     │   │   └── GroupInUseError         a running query or another client uses the group or consumer to change
-    │   ├── GroupSharedError            noAck needs its own group, and another consumer reads from the group
+    │   ├── GroupSharedError            the query needs its own group, and another consumer reads from the group
+    │   ├── GroupExistsError            the query has no checkpoint, and its group stands elsewhere than it begins
     │   ├── ShardsError                 a stream has other shards than expected, or none, or its shard record is lost
     │   ├── LedgerError                 the ledger is lost, or does not match the rows of this attempt
     │   └── OffsetError                 an offset in the checkpoint cannot be read
@@ -253,10 +254,19 @@ class GroupInUseError(TakenError):
 
 
 class GroupSharedError(StreamStateError):
-    """A query with `noAck` must be the only reader of its group, and another consumer reads from this group."""
+    """A query with `noAck` or `onNewCheckpoint=restart` must be the only reader of its group, and another consumer
+    reads from this group."""
 
     condition = "RSTREAM_GROUP_SHARED"
-    remedy = "Set another `group`, or remove `noAck`."
+    remedy = "Set another `group`, or remove the option that the message names."
+
+
+class GroupExistsError(StreamStateError):
+    """The query has no checkpoint, its group exists and stands elsewhere than the query begins, and
+    `onNewCheckpoint=fail`."""
+
+    condition = "RSTREAM_GROUP_EXISTS"
+    remedy = "Start the query with its checkpoint. To begin without it, set `onNewCheckpoint` as the message says."
 
 
 class ShardsError(StreamStateError):

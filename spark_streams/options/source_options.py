@@ -87,6 +87,7 @@ class SourceOptions(ReadOptions):
 
     TABLE: ClassVar[tuple[Option, ...]] = SOURCE
 
+    on_new_checkpoint: str
     create_streams: bool
     shards: int | None
     group: str
@@ -111,6 +112,11 @@ class SourceOptions(ReadOptions):
         return not self.explicit.isdisjoint(("startingOffsets", "startingTimestamp"))
 
     @property
+    def restarts_at(self) -> PerStream[str] | None:
+        """Where a query without a checkpoint begins in existing groups, too. None: where these stand."""
+        return self.starting_offsets if self.on_new_checkpoint == "restart" else None
+
+    @property
     def accepts_loss(self) -> bool:
         return not self.fail_on_data_loss
 
@@ -118,6 +124,11 @@ class SourceOptions(ReadOptions):
         checked = super().checked()
         self._check_limits()
         self._check_dead_letters()
+        if self.on_new_checkpoint != "resume" and not self.is_start_given:
+            raise InvalidOptionError(
+                f"onNewCheckpoint={self.on_new_checkpoint} needs option startingOffsets or startingTimestamp: set "
+                "where the query begins"
+            )
         if self.shards is not None:
             check_names_of_shards("streams", self.streams or ())
         return checked

@@ -156,6 +156,15 @@ SOURCE: tuple[Option, ...] = (
         "([details](#streams-of-a-pattern)).",
     ),
     Option(
+        "onNewCheckpoint",
+        one_of("resume", "restart", "fail"),
+        "resume",
+        "`resume`",
+        "What a query without a checkpoint does if its group exists. `resume`: it continues at the group's position. "
+        "`restart`: it sets the group to `startingOffsets` and reads again. `fail`: it fails if the group stands "
+        "elsewhere ([details](#start-of-a-group)).",
+    ),
+    Option(
         "createStreams",
         flag,
         True,

@@ -255,6 +255,24 @@ def shared_above(member: Membership, stream: str, state: GroupState, logged: Str
     )
 
 
+def shared_at_restart(member: Membership, stream: str, state: GroupState) -> GroupSharedError:
+    """Return the error for onNewCheckpoint=restart in a group that others read from."""
+    other = next((other.name for other in state.others if not member.owns(other.name)), None)
+    who = f"{state.released} entries of it were released (XNACK)" if other is None else f"consumer {other!r} reads too"
+    remedy = (
+        ""
+        if other is None
+        else (
+            f", or delete {other!r} if it is used no more: that is refused while entries are pending for it "
+            f"({delete_consumer_command(stream, member.group, other)})"
+        )
+    )
+    return GroupSharedError(
+        f"stream {stream!r}: onNewCheckpoint=restart cannot set group {member.group!r} to startingOffsets, because "
+        f"{who}. Give the query a group of its own (option group){remedy}"
+    )
+
+
 @dataclass(frozen=True)
 class Reserved:
     """Reserved entries. ranges: in order per stream; states: the groups of all requested streams after that."""

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from spark_streams.errors import StreamStateError
+from spark_streams.errors import GroupExistsError, StreamStateError
 from spark_streams.model.ids import MIN_ID, InvalidStreamId, StreamId
 from spark_streams.model.keys import key_beside
 from spark_streams.model.operator_commands import seek_command
 from spark_streams.options.per_stream import PerStream
 from spark_streams.source.findings.count_entries import count_read
 from spark_streams.source.findings.finding import Start
-from spark_streams.source.findings.group_state import fetch_state, missing
-from spark_streams.source.group.group_admin import create_groups_at, streams_without_group
+from spark_streams.source.findings.group_state import fetch_state, missing, shared_at_restart
+from spark_streams.source.group.group_admin import create_groups_at, set_groups_to, streams_without_group
 from spark_streams.source.membership import Membership
 from spark_streams.wire.connection.connection import ReplyError
 from spark_streams.wire.connection.server import Server
@@ -33,6 +33,32 @@ class InitialPositionKeys:
     def key_of(self, stream: str) -> bytes:
         """Return the key of one stream."""
         return key_beside(stream, self.kind, self.member.group, self.member.consumer)
+
+
+@dataclass(frozen=True)
+class UnusedStart:
+    """A query without a checkpoint, whose group stands elsewhere than startingOffsets. group: a sentence; position: of
+    the group; seek: the command that sets it to startingOffsets."""
+
+    group: str
+    position: StreamId
+    seek: str
+
+    def warning(self) -> str:
+        """Return the log line for onNewCheckpoint=resume."""
+        return (
+            f"{self.group}. The query begins after entry {self.position}, where the group stands. startingOffsets is "
+            f"not used: it applies to new groups. To begin elsewhere, stop the query, set the group ({self.seek}), and "
+            "start it with a new checkpoint; or give the query a group of its own (option group)"
+        )
+
+    def error(self) -> GroupExistsError:
+        """Return the error for onNewCheckpoint=fail."""
+        return GroupExistsError(
+            f"{self.group}, after entry {self.position}, and the query has no checkpoint (onNewCheckpoint=fail). Start "
+            "it with its checkpoint. Without a checkpoint: set onNewCheckpoint=resume to continue where the group "
+            "stands, or onNewCheckpoint=restart to read from startingOffsets again"
+        )
 
 
 def create_groups(
@@ -60,12 +86,14 @@ def _starting_position(starting: PerStream[str], stream: str, head: StreamState)
     return head.last if value == "$" else StreamId.parse(value)
 
 
-def first_positions(server: Server, member: Membership, late: Mapping[str, Start], no_ack: bool) -> dict[str, StreamId]:
+def first_positions(
+    server: Server, member: Membership, late: Mapping[str, Start], no_ack: bool, restarts_at: PerStream[str] | None
+) -> dict[str, StreamId]:
     """Return where a query without a checkpoint begins: below its oldest pending entry, otherwise at the group's
     position.
 
     late: starts of streams whose group does not exist yet; no_ack: begin at the group's position, because the query
-    cannot read pending entries.
+    cannot read pending entries; restarts_at: where it begins instead (onNewCheckpoint=restart).
     """
     streams = [stream for stream in member.streams if stream not in late]
     heads, states = fetch_state(server, member, streams)
@@ -78,15 +106,39 @@ def first_positions(server: Server, member: Membership, late: Mapping[str, Start
             raise missing(server, member, stream, not heads[stream].exists)
         if isinstance(reply, ReplyError):
             raise server.error_of(reply, command)
+        if restarts_at is not None and restarts_at.covers(stream):
+            positions[stream] = _starting_position(restarts_at, stream, heads[stream])
+            continue
         oldest = StreamId.parse(reply[0][0]).previous() if reply and not no_ack else state.last_delivered
         positions[stream] = min(oldest, state.last_delivered)
     return positions
 
 
+def restart_groups(server: Server, member: Membership, positions: Mapping[str, StreamId]) -> None:
+    """Set existing groups to these positions, without pending entries of the query (onNewCheckpoint=restart). A killed
+    query does this again. Raises GroupSharedError before any group is changed; DataLossError, ServerError."""
+    heads, states = fetch_state(server, member, list(positions))
+    existing = {stream: state for stream, state in states.items() if state is not None}
+    for stream, state in existing.items():
+        if state.is_shared(member):
+            raise shared_at_restart(member, stream, state)
+    own_consumers = [
+        (stream, name)
+        for stream, state in existing.items()
+        for name in (member.consumer, *[other.name for other in state.others])
+    ]
+    server.execute_all([("XGROUP", "DELCONSUMER", stream, member.group, name) for stream, name in own_consumers])
+    starts = {
+        stream: Start(positions[stream], count_read(server, stream, heads[stream], positions[stream]))
+        for stream in existing
+    }
+    set_groups_to(server, member, starts)
+
+
 def unused_start(
     server: Server, member: Membership, positions: Mapping[str, StreamId], starting: PerStream[str]
-) -> str | None:
-    """Return the log line for streams whose group existed, if entries are between their position and `starting`; None:
+) -> UnusedStart | None:
+    """Return what to say of streams whose group existed, if entries are between their position and `starting`; None:
     there are no such streams. positions: where the query begins on them. Raises WrongKeyTypeError, ServerError."""
     covered = [stream for stream in positions if starting.covers(stream)]
     starts = {
@@ -104,11 +156,10 @@ def unused_start(
     start = starts[stream]
     seek_to = "earliest" if start == MIN_ID else "latest" if starting.value_for(stream) == "$" else start
     more = f" and {others:,} more stream{'' if others == 1 else 's'}" if others else ""
-    return (
-        f"group {member.group!r} already exists on stream {stream!r}{more}. The query begins after entry "
-        f"{positions[stream]}, where the group stands. startingOffsets is not used: it applies to new groups. To begin "
-        f"elsewhere, stop the query, set the group ({seek_command(stream, member.group, seek_to)}), and start it with "
-        "a new checkpoint; or give the query a group of its own (option group)"
+    return UnusedStart(
+        f"group {member.group!r} already exists on stream {stream!r}{more}",
+        positions[stream],
+        seek_command(stream, member.group, seek_to),
     )
 
 

@@ -24,6 +24,7 @@ from spark_streams.source.group.initial_position import (
     delete_initial_positions,
     fetch_initial_positions,
     resolve_starts,
+    restart_groups,
     save_initial_positions,
     unused_start,
 )
@@ -166,7 +167,7 @@ class Subscription:
             if new:
                 self.created |= create_groups(server, self.member, new, self._options.starting_offsets)
         if at_once:
-            self._warn_of_unused_start(server, begin)
+            self._meet_existing_groups(server, begin)
         streams = (*streams, *self._return_entries(server, streams, begin, find_new, at_once))
         self.hold(server, streams)
         self._lease.keep_only(streams)
@@ -188,16 +189,23 @@ class Subscription:
             self._returned_streams = self.retries.return_due(server, origins, begin, limit)
         return self._returned_streams
 
-    def _warn_of_unused_start(self, server: Server, begin: Offset) -> None:
-        """Log at the first trigger of a run if startingOffsets is not used: the query has no checkpoint, but its group
-        existed."""
-        is_first, self._is_first_trigger = self._is_first_trigger, False
-        if not is_first or begin.token or not self._options.is_start_given:
+    def _meet_existing_groups(self, server: Server, begin: Offset) -> None:
+        """Do as `onNewCheckpoint` says at the first trigger of a query without a checkpoint, if its group existed.
+        Raises GroupExistsError, GroupSharedError."""
+        options = self._options
+        if not self._is_first_trigger or begin.token or not options.is_start_given:
             return
         existing = {stream: position for stream, position in begin.positions.items() if stream not in self.created}
-        line = unused_start(server, self.member, existing, self._options.starting_offsets)
-        if line is not None:
-            _log.warning("%s", line)
+        if options.restarts_at is not None:
+            covered = {s: position for s, position in existing.items() if options.restarts_at.covers(s)}
+            restart_groups(server, self.member, covered)
+        else:
+            unused = unused_start(server, self.member, existing, options.starting_offsets)
+            if unused is not None and options.on_new_checkpoint == "fail":
+                raise unused.error()
+            if unused is not None:
+                _log.warning("%s", unused.warning())
+        self._is_first_trigger = False
 
     def until_now(self, server: Server) -> tuple[str, ...]:
         """Return all streams of a run that ends at their present last entries, after returning all due entries."""

@@ -318,7 +318,8 @@ class MicroBatchStream:
 
     def _first(self, server: Server) -> Offset:
         self._subscription.join(server)
-        positions = first_positions(server, self.member, self._subscription.late, self._options.no_ack)
+        late, restarts_at = self._subscription.late, self._options.restarts_at
+        positions = first_positions(server, self.member, late, self._options.no_ack, restarts_at)
         first = Offset(self.member.group, self.member.consumer, positions)
         return with_older_positions(server, self.member, first, [])
 

@@ -7,9 +7,12 @@ import logging
 import pytest
 import redis
 
+from spark_streams.errors import ConsumerTakenError, InvalidOptionError, StreamStateError
+from spark_streams.options.source_options import SourceOptions
 from spark_streams.source.stream_reader import StreamReader
 from tests.remedies import carry_out
-from tools.driving import ALL, add, drain, read, reader, stop_all
+from tools.driving import ALL, add, another_reader, drain, forget_all, read, reader, stop_all
+from tools.sending import at_each_point
 from tools.servers.server import Server
 
 
@@ -110,6 +113,140 @@ def test_nothing_is_reported_to_a_query_with_a_checkpoint(
     again.initialOffset()  # Spark asks for it in every run (S2)
     assert drain(again, start=end) == []
     assert unused_messages(warnings) == []
+
+
+def refused(one: StreamReader) -> str:
+    """The error of a query's first trigger."""
+    at = one.initialOffset()
+    with pytest.raises(StreamStateError) as error:
+        one.latestOffset(at, ALL)
+    stop_all()
+    return str(error.value)
+
+
+@pytest.mark.parametrize("no_ack", ["false", "true"])
+def test_a_new_checkpoint_restarts_the_group(
+    server: Server, client: redis.Redis, warnings: pytest.LogCaptureFixture, no_ack: str
+) -> None:
+    """Also entries that are pending for the query are read once."""
+    add(client, 9)
+    options = {"onNewCheckpoint": "restart", "noAck": no_ack}
+    assert begun(reader(server, **options)) == [list(range(9))]
+    stop_all()
+    if no_ack == "false":
+        add(client, 3, first=9)
+        unread = reader(server)
+        unread.latestOffset(unread.initialOffset(), ALL)
+        stop_all()
+        assert client.xpending("s", "g")["pending"] == 3
+    else:
+        add(client, 3, first=9)
+    warnings.clear()
+    assert begun(reader(server, **options)) == [list(range(12))]
+    assert unused_messages(warnings) == []
+    [group] = client.xinfo_groups("s")
+    assert (group["entries-read"], group["pending"]) == (12, 0)
+
+
+def test_a_restart_to_a_later_position_drops_the_pending_entries(server: Server, client: redis.Redis) -> None:
+    ids = add(client, 9)
+    unread = reader(server, maxEntriesPerTrigger="4")
+    unread.latestOffset(unread.initialOffset(), ALL)
+    stop_all()
+    assert client.xpending("s", "g")["pending"] > 0
+    assert begun(reader(server, onNewCheckpoint="restart", startingOffsets=ids[6])) == [[7, 8]]
+    assert client.xpending("s", "g")["pending"] == 0
+
+
+def test_a_restart_is_of_streams_that_the_option_names(server: Server, client: redis.Redis) -> None:
+    for stream in ("s", "t"):
+        add(client, 3, stream)
+    options = {"streams": "s,t", "onNewCheckpoint": "restart"}
+    both = reader(server, startingOffsets="earliest", **options)
+    assert sum(map(len, begun(both))) == 6
+    stop_all()
+    assert begun(reader(server, startingOffsets='{"t": "earliest"}', **options)) == [[0, 1, 2]]
+
+
+def test_a_checkpoint_is_not_restarted(server: Server, client: redis.Redis) -> None:
+    add(client, 5)
+    one = reader(server, onNewCheckpoint="restart")
+    at = one.initialOffset()
+    end = one.latestOffset(at, ALL)
+    read(one, at, end)
+    stop_all()
+    add(client, 2, first=5)
+    again = reader(server, onNewCheckpoint="restart")
+    again.initialOffset()  # Spark asks for it in every run (S2)
+    assert drain(again, start=end) == [[5, 6]]
+
+
+def test_a_killed_restart_is_repeated(server: Server, client: redis.Redis) -> None:
+    def begin() -> None:
+        client.flushall()
+        add(client, 5)
+        begun(reader(server))
+        stop_all()
+
+    def act() -> None:
+        forget_all()
+        client.delete("rstream:lease:{s}:g:spark")  # of the killed run
+        one = reader(server, onNewCheckpoint="restart")
+        one.latestOffset(one.initialOffset(), ALL)
+
+    def check() -> None:
+        stop_all()
+        assert begun(reader(server, onNewCheckpoint="restart")) == [list(range(5))]
+        stop_all()
+
+    assert at_each_point(begin, act, check) > 5
+
+
+def test_a_group_that_others_read_from_is_not_restarted(server: Server, client: redis.Redis) -> None:
+    """Neither stream is changed."""
+    for stream in ("s", "t"):
+        add(client, 3, stream)
+    begun(reader(server, streams="s,t"))
+    stop_all()
+    client.xgroup_createconsumer("t", "g", "bob")
+    before = [client.xinfo_groups(stream) for stream in ("s", "t")]
+    line = refused(reader(server, streams="s,t", onNewCheckpoint="restart"))
+    assert "[RSTREAM_GROUP_SHARED] stream 't': onNewCheckpoint=restart cannot set group 'g'" in line
+    assert "consumer 'bob' reads too" in line
+    assert [client.xinfo_groups(stream) for stream in ("s", "t")] == before
+    client.xgroup_delconsumer("t", "g", "bob")
+    assert sum(map(len, begun(reader(server, streams="s,t", onNewCheckpoint="restart")))) == 6
+
+
+def test_a_running_query_is_not_restarted(server: Server, client: redis.Redis) -> None:
+    add(client, 3)
+    running = reader(server)
+    begun(running)
+    with pytest.raises(ConsumerTakenError):
+        another_reader(server, onNewCheckpoint="restart").initialOffset()
+
+
+def test_a_new_checkpoint_can_be_refused(server: Server, client: redis.Redis) -> None:
+    ids = add(client, 5)
+    assert begun(reader(server, onNewCheckpoint="fail")) == [list(range(5))]
+    stop_all()
+    line = refused(reader(server, onNewCheckpoint="fail"))
+    assert f"[RSTREAM_GROUP_EXISTS] group 'g' already exists on stream 's', after entry {ids[-1]}, and" in line
+    assert begun(reader(server, onNewCheckpoint="fail", startingOffsets=ids[-1])) == []
+    stop_all()
+    for choice in ("fail", "restart"):
+        with pytest.raises(InvalidOptionError, match=f"onNewCheckpoint={choice} needs option startingOffsets"):
+            SourceOptions.parse({"streams": "s", "group": "g", "onNewCheckpoint": choice})
+
+
+def test_streams_of_a_pattern_are_restarted(server: Server, client: redis.Redis) -> None:
+    add(client, 3, "o:1")
+    add(client, 3, "o:2")
+    assert sum(map(len, begun(reader(server, streamsPattern="o:*")))) == 6
+    stop_all()
+    add(client, 2, "o:3", first=10)
+    again = reader(server, streamsPattern="o:*", onNewCheckpoint="restart")
+    assert sorted(n for batch in begun(again) for n in batch) == [0, 0, 1, 1, 2, 2, 10, 11]
 
 
 def test_streams_of_a_pattern_whose_group_exists_are_reported(
