@@ -326,6 +326,18 @@ install_connect() (
     'pandas<3' deltalake fastavro protobuf
 )
 
+# set_up_pipelines 4.1: an environment with that Spark and what its declarative pipelines need.
+set_up_pipelines() {
+  local release
+  if [ "$1" = 4.3 ]; then
+    set_up_connect
+    export VIRTUAL_ENV="$venv/connect" PATH="$venv/connect/bin:$PATH"
+    return 0
+  fi
+  release=$(spark_release "$1") || exit
+  set_up_beside "pipelines-$1" "Spark $release and its pipelines (a download of 430 MB)" "pyspark==$release" "pyspark[connect]==$release"
+}
+
 # What builds the site, extra `docs` alone, in an environment of its own: .venv/docs. It needs neither Spark nor the package.
 set_up_docs() {
   local other=$venv/docs made
