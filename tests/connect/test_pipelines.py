@@ -113,7 +113,7 @@ def test_a_killed_update_goes_on_with_each_row_once(start: Start, server: Server
     add(server, "orders", 101, 30_000)
     add(server, "phone-orders", 50_000, 30_000)
     code = tmp_path / "pipeline" / "transformations" / "orders.py"
-    code.write_text(code.read_text().replace('mode="DEADLETTER"', 'maxEntriesPerTrigger=2000, mode="DEADLETTER"'))
+    code.write_text(code.read_text().replace('mode="DEADLETTER"', 'maxEntriesPerTrigger=10_000, mode="DEADLETTER"'))
     all_rows = Counter([*range(101, 30_101), *range(50_000, 80_000)])
     for rows in (1_000, 3_000):
         update = start()
