@@ -11,7 +11,7 @@ If only a few tests failed, they run once more when all others have ended: a bus
 them. Tests that pass then do not count as failed. They are listed at the end, because they are defects of the tests.
 
 A test that waits forever fails after TEST_SECONDS, with the stacks of all threads. A pytest that does not end, whatever
-the reason, is ended after LEG_SECONDS with the same output.
+the reason, is ended after LEG_SECONDS with the same output, and runs again as a whole.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ SPARKS_AT_ONCE = CORES + 1
 AT_ONCE = CORES + 2  # one folder without Spark, in addition to the Sparks
 MAX_REPEATS = 10  # failed tests that run again at most
 TEST_SECONDS = 300  # the slowest test takes a fifth of it on a busy machine
-LEG_SECONDS = 1800
+LEG_SECONDS = 1200
 NO_TESTS = 5  # pytest's exit code if -m deselects all tests
 INTERRUPTED = 130
 _FILE_NAME = str.maketrans(" /", "--")
@@ -155,9 +155,17 @@ class Leg:
         return True
 
     def end_if_stuck(self) -> None:
-        """End the pytest after LEG_SECONDS. It prints the stacks of its threads."""
+        """End the pytest after LEG_SECONDS, with its servers and Sparks. It prints the stacks of its threads."""
         if time.monotonic() - self.began > LEG_SECONDS:
             self.process.send_signal(signal.SIGABRT)
+            self.process.wait()
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether it was ended because it did not end."""
+        return self.process.returncode == -signal.SIGABRT
 
     def failed(self) -> dict[str, bool]:
         """Return the tests that pytest --lf would run again."""
@@ -226,8 +234,9 @@ def run_again(home: Path, legs: list[Leg]) -> None:
     failed = [(leg, [*leg.failed()]) for leg in legs if leg.code and leg.failed()]
     if sum(len(tests) for _, tests in failed) > MAX_REPEATS:
         return
-    for leg, tests in failed:
-        part = Part(f"{leg.name} again", leg.part.folder, tuple(tests))
+    stuck = [(leg, [*leg.part.paths]) for leg in legs if leg.is_stuck]
+    for leg, tests in failed + stuck:
+        part = leg.part._replace(name=f"{leg.name} again", paths=tuple(tests))
         leg.repeat = Leg(part, home / part.name.removeprefix("tests/").translate(_FILE_NAME))
         leg.repeat.process.wait()
         show(leg.repeat)

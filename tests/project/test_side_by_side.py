@@ -140,6 +140,9 @@ def test_a_pytest_that_does_not_end_is_ended(project_folder: Path, monkeypatch: 
     (leg,) = side_by_side.run(project_folder, [Part("tests/some", "tests/some", (str(tests),))])
     assert leg.code == -signal.SIGABRT
     assert "test_some.py" in "\n".join(leg.output())
+    tests.write_text("def test_some():\n    pass\n")
+    run_again(project_folder / "again", [leg])
+    assert leg.code == 0
 
 
 def test_what_fails_is_run_again_alone(project_folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
