@@ -13,22 +13,24 @@ letter, also if the program is killed, and it has one dead letter, also if sever
 
     → WATCH to   XPENDING stream group id id 1   XINFO STREAM to      is it still due, and can `to` take it?
     → MULTI   XADD to …   XACK stream group id   EXEC                 nil if `to` has changed since WATCH: again
+    → XCLAIM … FORCE                                                  pending again, if EXEC refused the XADD alone
 
 `rstream dead` lists these dead letters and sends them back. Importing this module loads neither pyspark nor pyarrow.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 import redis
 import redis.asyncio
+from redis.client import NEVER_DECODE
 
-from spark_streams.deadletter.envelope import dead_letter_fields, raw, text
-from spark_streams.deadletter.write.failed_entry import now
-from spark_streams.errors import IdsExhaustedError, ServerReplyError, UnsupportedError
+from spark_streams.deadletter.envelope import raw, text
+from spark_streams.deadletter.write.failed_entry import Command, FailedEntry, acknowledgement, now
+from spark_streams.errors import IdsExhaustedError, InvalidOptionError, ServerReplyError, UnsupportedError
 from spark_streams.model.ids import MAX_ID
 from spark_streams.model.keys import slot_of
 
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
 __all__ = ["write", "write_async"]
 
 _ATTEMPTS = 100  # while other clients append to the same dead-letter stream
+_AS_BYTES: Any = {NEVER_DECODE: True}  # the reply to XINFO STREAM has two entries, and they may be binary
 
 
 def write(
@@ -59,10 +62,11 @@ def write(
 ) -> Text | None:
     """Write the dead letter of a pending entry and acknowledge the entry, in one transaction.
 
-    A client with `decode_responses=True` cannot read values that are not text. Such a client cannot pass them on.
+    Texts are encoded as the client encodes them. Binary values need a client without `decode_responses`, or with
+    `encoding_errors="surrogateescape"`: others cannot read them, or read them with loss.
 
     Args:
-        client: A client of redis-py. A pipeline is not accepted.
+        client: A client of redis-py. A pipeline is not accepted. A cluster needs redis-py 6.1 (asyncio: 6.2).
         stream: Stream of the entry.
         group: Group that the entry is pending in.
         entry_id: ID of the entry.
@@ -78,29 +82,37 @@ def write(
         pending for another consumer. Then nothing was written.
 
     Raises:
-        UnsupportedError: Both streams are in different slots of a cluster.
+        InvalidOptionError: `to` is the stream of the entry.
+        UnsupportedError: Both streams are in different slots of a cluster, or redis-py is too old for a cluster.
         IdsExhaustedError: The stream `to` has no ID left.
-        ServerReplyError: Other clients append to `to` all the time.
+        ServerReplyError: Other clients append to `to` all the time, or the server refused the dead letter within the
+            transaction. The entry is still pending.
+        redis.DataError: A field is `None`, for example, which redis-py cannot send. The entry is still pending.
         redis.RedisError: The server refused a command, or the connection was lost. The entry is still pending, or its
             dead letter is complete: call the function again.
     """
-    letter = _DeadLetter(stream, group, entry_id, fields, to, _failure(reason, error, stage))
-    letter.require_one_slot(client)
-    with client.pipeline(transaction=True) as pipe:
+    letter = _DeadLetter.of(client, stream, group, entry_id, fields, to, _failure(reason, error, stage))
+    with letter.transaction(client) as pipe:
         for _ in range(_ATTEMPTS):
             pipe.watch(to)
             pending = pipe.xpending_range(stream, group, entry_id, entry_id, 1, consumer)
             if not pending:
                 return None
+            entry = letter.failed_entry(pending[0])
             try:
-                letter.require_ids(pipe.xinfo_stream(to))
+                letter.require_ids(pipe.execute_command("XINFO STREAM", to, **_AS_BYTES))
             except redis.ResponseError as reply:
                 letter.require_missing(reply)
-            letter.queue(pipe, pending[0])
+            letter.queue(pipe, entry)
             try:
-                return cast("Text", pipe.execute()[0])
+                added, acknowledged = pipe.execute(raise_on_error=False)
             except redis.WatchError:
                 continue
+            if not isinstance(added, Exception):
+                return cast("Text", added)
+            if acknowledged:
+                cast("Any", client).execute_command(*letter.restore(entry), parse_justid=True)
+            raise letter.refused(added)
     raise letter.busy()
 
 
@@ -118,52 +130,78 @@ async def write_async(
     consumer: Text | None = None,
 ) -> Text | None:
     """Do the same with a client of `redis.asyncio`. See `write`."""
-    letter = _DeadLetter(stream, group, entry_id, fields, to, _failure(reason, error, stage))
-    letter.require_one_slot(client)
-    async with client.pipeline(transaction=True) as pipe:
+    letter = _DeadLetter.of(client, stream, group, entry_id, fields, to, _failure(reason, error, stage))
+    async with letter.transaction(client) as pipe:
         for _ in range(_ATTEMPTS):
             await pipe.watch(to)
             pending = await pipe.xpending_range(stream, group, entry_id, entry_id, 1, consumer)
             if not pending:
                 return None
+            entry = letter.failed_entry(pending[0])
             try:
-                letter.require_ids(await pipe.xinfo_stream(to))
+                letter.require_ids(await pipe.execute_command("XINFO STREAM", to, **_AS_BYTES))
             except redis.ResponseError as reply:
                 letter.require_missing(reply)
-            letter.queue(pipe, pending[0])
+            letter.queue(pipe, entry)
             try:
-                return cast("Text", (await pipe.execute())[0])
+                added, acknowledged = await pipe.execute(raise_on_error=False)
             except redis.WatchError:
                 continue
+            if not isinstance(added, Exception):
+                return cast("Text", added)
+            if acknowledged:
+                await client.execute_command(*letter.restore(entry), parse_justid=True)
+            raise letter.refused(added)
     raise letter.busy()
 
 
 @dataclass(frozen=True)
 class _DeadLetter:
-    """A dead letter that is not written yet. failure: values of the envelope, by names without their prefix."""
+    """A dead letter that is not written yet. encode: as the client does; failure: values of the envelope, by names
+    without their prefix."""
 
-    stream: Text
-    group: Text
-    entry_id: Text
-    fields: Fields
-    to: Text
+    encode: Callable[[Value], bytes]
+    stream: bytes
+    group: bytes
+    entry_id: bytes
+    fields: Sequence[bytes]
+    to: bytes
     failure: Mapping[str, str]
 
-    def require_one_slot(self, client: object) -> None:
-        """Check that one transaction can cover both streams. Raises UnsupportedError."""
+    @classmethod
+    def of(
+        cls, client: Any, stream: Text, group: Text, entry_id: Text, fields: Fields, to: Text, failure: dict[str, str]
+    ) -> _DeadLetter:
+        """Encode names and values as the client does. Raises InvalidOptionError, redis.DataError."""
+        encode: Callable[[Value], bytes] = client.get_encoder().encode
+        pairs = fields.items() if isinstance(fields, Mapping) else fields
+        words = [bytes(encode(word)) for pair in pairs for word in pair]
+        letter = cls(encode, encode(stream), encode(group), encode(entry_id), words, encode(to), failure)
+        if letter.to == letter.stream:
+            raise InvalidOptionError(f"to={text(letter.to)!r} is the stream of the entry: name another stream")
+        return letter
+
+    def transaction(self, client: Any) -> Any:
+        """Return an empty pipeline. Raises UnsupportedError if no transaction can cover both streams."""
         is_cluster = isinstance(client, (redis.RedisCluster, redis.asyncio.RedisCluster))
-        if is_cluster and slot_of(_bytes(self.stream)) != slot_of(_bytes(self.to)):
+        if is_cluster and slot_of(self.stream) != slot_of(self.to):
             raise UnsupportedError(
-                f"dead letters of stream {_text(self.stream)!r} cannot be written to {_text(self.to)!r}: no "
+                f"dead letters of stream {text(self.stream)!r} cannot be written to {text(self.to)!r}: no "
                 "transaction covers two slots of a cluster. Give both names the same hash tag, such as {orders} and "
                 "{orders}:dead"
             )
+        try:
+            return client.pipeline(transaction=True)
+        except redis.RedisError as error:
+            raise UnsupportedError(
+                f"redis-py {redis.__version__} has no transactions in a cluster: {error}. Install redis-py 6.2 or newer"
+            ) from error
 
     def require_ids(self, stream: Mapping[Any, Any]) -> None:
         """Check the reply to XINFO STREAM: an XADD that fails within EXEC does not stop the XACK (FACTS R14)."""
-        if _bytes(stream["last-generated-id"]) == str(MAX_ID).encode():
+        if stream["last-generated-id"] == str(MAX_ID).encode():
             raise IdsExhaustedError(
-                f"stream {_text(self.to)!r} cannot take a dead letter: its last possible ID is used. Name another one"
+                f"stream {text(self.to)!r} cannot take a dead letter: its last possible ID is used. Name another one"
             )
 
     def require_missing(self, reply: redis.ResponseError) -> None:
@@ -171,26 +209,42 @@ class _DeadLetter:
         if "no such key" not in str(reply):
             raise reply
 
-    def queue(self, pipe: Any, pending: Mapping[str, Any]) -> None:
-        """Queue the transaction. pending: the reply to XPENDING."""
+    def failed_entry(self, pending: Mapping[str, Any]) -> FailedEntry:
+        """Return the entry with its envelope. pending: the reply to XPENDING."""
+        consumer = text(self.encode(pending["consumer"]))
         envelope = {
             **self.failure,
-            "stream": _text(self.stream),
-            "id": _text(self.entry_id),
-            "group": _text(self.group),
-            "consumer": _text(pending["consumer"]),
+            "stream": text(self.stream),
+            "id": text(self.entry_id),
+            "group": text(self.group),
+            "consumer": consumer,
             "deliveries": str(pending["times_delivered"]),
         }
-        pairs = self.fields.items() if isinstance(self.fields, Mapping) else self.fields
-        words = [_bytes(word) for pair in pairs for word in pair]
+        return FailedEntry(
+            text(self.stream), self.entry_id, self.fields, envelope, pending_for=consumer, released=not consumer
+        )
+
+    def queue(self, pipe: Any, entry: FailedEntry) -> None:
+        """Queue the transaction."""
         pipe.multi()
-        pipe.execute_command("XADD", self.to, "*", *dead_letter_fields(words, envelope))
-        pipe.execute_command("XACK", self.stream, self.group, self.entry_id)
+        for command in (entry.dead_letter(text(self.to)), *acknowledgement(text(self.group), [entry])):
+            pipe.execute_command(*_words(command))
+
+    def restore(self, entry: FailedEntry) -> list[Any]:
+        """Return the command that makes the entry pending again: EXEC executed the XACK without the XADD."""
+        return _words(entry.restore(text(self.group)))
+
+    def refused(self, reply: Exception) -> ServerReplyError:
+        """Return the error if EXEC refused the XADD, for example because IDs or rights were taken away meanwhile."""
+        return ServerReplyError(
+            f"stream {text(self.to)!r} refused the dead letter of entry {text(self.entry_id)} of stream "
+            f"{text(self.stream)!r}. The entry is pending as before. {reply}"
+        )
 
     def busy(self) -> ServerReplyError:
         """Return the error if the WATCH was broken each time."""
         return ServerReplyError(
-            f"stream {_text(self.to)!r} changes too often: a dead letter could not be appended. Try again, or give "
+            f"stream {text(self.to)!r} changes too often: a dead letter could not be appended. Try again, or give "
             "this consumer a dead-letter stream of its own"
         )
 
@@ -199,13 +253,11 @@ def _failure(reason: str, error: BaseException | None, stage: str) -> dict[str, 
     """Return what the envelope says of the failure."""
     failed = now()
     kind, message = ("", "") if error is None else (type(error).__name__, str(error))
-    times = {"first-failed": failed, "last-failed": failed}
-    return {"stage": stage, "reason": reason or kind, "error": kind, "message": message, **times}
+    texts = {"stage": stage, "reason": reason or kind, "error": kind, "message": message}
+    valid = {name: value.encode("utf-8", "backslashreplace").decode() for name, value in texts.items()}
+    return {**valid, "first-failed": failed, "last-failed": failed}
 
 
-def _bytes(value: Value) -> bytes:
-    return value if isinstance(value, bytes) else raw(str(value))
-
-
-def _text(value: Value) -> str:
-    return text(_bytes(value))
+def _words(command: Command) -> list[Any]:
+    """Return the command with its texts as bytes, whatever the encoding of the client."""
+    return [raw(word) if isinstance(word, str) else word for word in command]
