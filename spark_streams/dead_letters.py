@@ -62,8 +62,8 @@ def write(
 ) -> Text | None:
     """Write the dead letter of a pending entry and acknowledge the entry, in one transaction.
 
-    Texts are encoded as the client encodes them. Binary values need a client without `decode_responses`, or with
-    `encoding_errors="surrogateescape"`: others cannot read them, or read them with loss.
+    Texts in `fields` are encoded as the client decodes them, and names as UTF-8. Binary values need a client without
+    `decode_responses`, or with `encoding_errors="surrogateescape"`: others cannot read them, or read them with loss.
 
     Args:
         client: A client of redis-py. A pipeline is not accepted. A cluster needs redis-py 6.1 (asyncio: 6.2).
@@ -94,13 +94,13 @@ def write(
     letter = _DeadLetter.of(client, stream, group, entry_id, fields, to, _failure(reason, error, stage))
     with letter.transaction(client) as pipe:
         for _ in range(_ATTEMPTS):
-            pipe.watch(to)
-            pending = pipe.xpending_range(stream, group, entry_id, entry_id, 1, consumer)
+            pipe.watch(letter.to)
+            pending = pipe.xpending_range(letter.stream, letter.group, entry_id, entry_id, 1, consumer)
             if not pending:
                 return None
             entry = letter.failed_entry(pending[0])
             try:
-                letter.require_ids(pipe.execute_command("XINFO STREAM", to, **_AS_BYTES))
+                letter.require_ids(pipe.execute_command("XINFO STREAM", letter.to, **_AS_BYTES))
             except redis.ResponseError as reply:
                 letter.require_missing(reply)
             letter.queue(pipe, entry)
@@ -133,13 +133,13 @@ async def write_async(
     letter = _DeadLetter.of(client, stream, group, entry_id, fields, to, _failure(reason, error, stage))
     async with letter.transaction(client) as pipe:
         for _ in range(_ATTEMPTS):
-            await pipe.watch(to)
-            pending = await pipe.xpending_range(stream, group, entry_id, entry_id, 1, consumer)
+            await pipe.watch(letter.to)
+            pending = await pipe.xpending_range(letter.stream, letter.group, entry_id, entry_id, 1, consumer)
             if not pending:
                 return None
             entry = letter.failed_entry(pending[0])
             try:
-                letter.require_ids(await pipe.execute_command("XINFO STREAM", to, **_AS_BYTES))
+                letter.require_ids(await pipe.execute_command("XINFO STREAM", letter.to, **_AS_BYTES))
             except redis.ResponseError as reply:
                 letter.require_missing(reply)
             letter.queue(pipe, entry)
@@ -157,8 +157,8 @@ async def write_async(
 
 @dataclass(frozen=True)
 class _DeadLetter:
-    """A dead letter that is not written yet. encode: as the client does; failure: values of the envelope, by names
-    without their prefix."""
+    """A dead letter that is not written yet. encode: the reverse of what the client decodes; failure: values of the
+    envelope, by names without their prefix."""
 
     encode: Callable[[Value], bytes]
     stream: bytes
@@ -172,11 +172,11 @@ class _DeadLetter:
     def of(
         cls, client: Any, stream: Text, group: Text, entry_id: Text, fields: Fields, to: Text, failure: dict[str, str]
     ) -> _DeadLetter:
-        """Encode names and values as the client does. Raises InvalidOptionError, redis.DataError."""
+        """Encode values as the client decodes them. Raises InvalidOptionError, redis.DataError."""
         encode: Callable[[Value], bytes] = client.get_encoder().encode
         pairs = fields.items() if isinstance(fields, Mapping) else fields
         words = [bytes(encode(word)) for pair in pairs for word in pair]
-        letter = cls(encode, encode(stream), encode(group), encode(entry_id), words, encode(to), failure)
+        letter = cls(encode, _bytes(stream), _bytes(group), _bytes(entry_id), words, _bytes(to), failure)
         if letter.to == letter.stream:
             raise InvalidOptionError(f"to={text(letter.to)!r} is the stream of the entry: name another stream")
         return letter
@@ -192,7 +192,7 @@ class _DeadLetter:
             )
         try:
             return client.pipeline(transaction=True)
-        except redis.RedisError as error:
+        except redis.exceptions.RedisClusterException as error:
             raise UnsupportedError(
                 f"redis-py {redis.__version__} has no transactions in a cluster: {error}. Install redis-py 6.2 or newer"
             ) from error
@@ -261,3 +261,7 @@ def _failure(reason: str, error: BaseException | None, stage: str) -> dict[str, 
 def _words(command: Command) -> list[Any]:
     """Return the command with its texts as bytes, whatever the encoding of the client."""
     return [raw(word) if isinstance(word, str) else word for word in command]
+
+
+def _bytes(name: Text) -> bytes:
+    return name if isinstance(name, bytes) else raw(name)

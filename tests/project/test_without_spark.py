@@ -80,3 +80,22 @@ def test_rows_are_read_and_written_as_arrow_without_spark() -> None:
         "spark_streams.deadletter.redrive.redrive"
     )
     assert ended.returncode == 0, ended.stderr
+
+
+def test_dead_letters_are_written_without_spark_and_arrow(engine_server: Server) -> None:
+    """By a consumer that has redis-py alone."""
+    with engine_server.client() as client:
+        client.flushall()
+        client.xadd("orders", {"n": 1})
+        client.xgroup_create("orders", "billing", 0)
+        client.xreadgroup("billing", "worker-1", {"orders": ">"})
+        ended = run(
+            "sys.modules['pyarrow'] = sys.modules['numpy'] = None\n"
+            "import redis\n"
+            "from spark_streams import dead_letters\n"
+            f"client = redis.Redis.from_url({engine_server.url!r})\n"
+            "[(_, [(entry_id, fields)])] = client.xreadgroup('billing', 'worker-1', {'orders': 0})\n"
+            "dead_letters.write(client, 'orders', 'billing', entry_id, fields, to='orders:dead')"
+        )
+        assert ended.returncode == 0, ended.stderr
+        assert (client.xlen("orders:dead"), client.xpending("orders", "billing")["pending"]) == (1, 0)
