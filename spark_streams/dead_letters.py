@@ -259,8 +259,9 @@ def _failure(reason: str, error: BaseException | None, stage: str) -> dict[str, 
 
 
 def _words(command: Command) -> list[Any]:
-    """Return the command with its texts as bytes, whatever the encoding of the client."""
-    return [raw(word) if isinstance(word, str) else word for word in command]
+    """Return the command's arguments as bytes, whatever the encoding of the client."""
+    name, *arguments = command
+    return [name, *[raw(word) if isinstance(word, str) else word for word in arguments]]
 
 
 def _bytes(name: Text) -> bytes:

@@ -20,8 +20,8 @@ from spark_streams.deadletter.redrive.redrive_lock import RedriveState, redrive_
 from spark_streams.deadletter.redrive.redrive_plan import RedriveOptions
 from spark_streams.deadletter.write.failed_entry import FailedEntry
 from spark_streams.deadletter.write.post import post
-from spark_streams.errors import StreamStateError, UnsupportedError, WrongKeyTypeError
-from spark_streams.model.ids import StreamId
+from spark_streams.errors import ServerReplyError, StreamStateError, UnsupportedError, WrongKeyTypeError
+from spark_streams.model.ids import MAX_ID, StreamId
 from spark_streams.model.keys import retry_stream, returned_stream, slot_of
 from spark_streams.source.membership import Membership
 from spark_streams.source.notes.task_notes import Destination, collect, notes_key
@@ -338,3 +338,34 @@ def test_a_consumer_without_spark_writes_within_one_slot(cluster: RedisCluster) 
         asyncio.run(write_second())
         assert client.xpending("{orders}", "billing")["pending"] == 0
         assert [letter[b"n"] for _, letter in client.xrange("{orders}:dead")] == [b"0", b"1"]
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_an_entry_of_a_consumer_without_spark_is_pending_again_if_ids_run_out_within_the_transaction(
+    cluster: RedisCluster, monkeypatch: pytest.MonkeyPatch, is_async: bool
+) -> None:
+    cluster.flushed()
+    port = cluster.ports[0]
+    with redis.RedisCluster(host="127.0.0.1", port=port) as client:
+        client.xgroup_create("{orders}", "billing", 0, mkstream=True)
+        entry = client.xadd("{orders}", {"n": 1})
+        client.xreadgroup("billing", "c1", {"{orders}": ">"})
+        client.xadd("{orders}:dead", {"n": 0})
+        queue = dead_letters._DeadLetter.queue
+
+        def queue_late(letter: Any, pipe: Any, failed: Any) -> None:
+            queue(letter, pipe, failed)
+            client.execute_command("XSETID", "{orders}:dead", str(MAX_ID))
+
+        async def write_async() -> None:
+            async with redis.asyncio.RedisCluster(host="127.0.0.1", port=port) as client:
+                await dead_letters.write_async(client, "{orders}", "billing", entry, {"n": 1}, to="{orders}:dead")
+
+        def write() -> None:
+            dead_letters.write(client, "{orders}", "billing", entry, {"n": 1}, to="{orders}:dead")
+
+        monkeypatch.setattr(dead_letters._DeadLetter, "queue", queue_late)
+        with pytest.raises(ServerReplyError, match="refused the dead letter of entry"):
+            asyncio.run(write_async()) if is_async else write()
+        (pending,) = client.xpending_range("{orders}", "billing", "-", "+", 9)
+        assert (pending["message_id"], pending["consumer"]) == (entry, b"c1")
