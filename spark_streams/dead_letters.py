@@ -91,7 +91,7 @@ def write(
         redis.RedisError: The server refused a command, or the connection was lost. The entry is still pending, or its
             dead letter is complete: call the function again.
     """
-    letter = _DeadLetter.of(client, stream, group, entry_id, fields, to, _failure(reason, error, stage))
+    letter = _DeadLetter.encoded(client, stream, group, entry_id, fields, to, _failure(reason, error, stage))
     with letter.transaction(client) as pipe:
         for _ in range(_ATTEMPTS):
             pipe.watch(letter.to)
@@ -130,7 +130,7 @@ async def write_async(
     consumer: Text | None = None,
 ) -> Text | None:
     """Do the same with a client of `redis.asyncio`. See `write`."""
-    letter = _DeadLetter.of(client, stream, group, entry_id, fields, to, _failure(reason, error, stage))
+    letter = _DeadLetter.encoded(client, stream, group, entry_id, fields, to, _failure(reason, error, stage))
     async with letter.transaction(client) as pipe:
         for _ in range(_ATTEMPTS):
             await pipe.watch(letter.to)
@@ -169,7 +169,7 @@ class _DeadLetter:
     failure: Mapping[str, str]
 
     @classmethod
-    def of(
+    def encoded(
         cls, client: Any, stream: Text, group: Text, entry_id: Text, fields: Fields, to: Text, failure: dict[str, str]
     ) -> _DeadLetter:
         """Encode values as the client decodes them. Raises InvalidOptionError, redis.DataError."""
