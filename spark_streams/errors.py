@@ -28,6 +28,7 @@
     │   ├── ShardsError                 a stream has other shards than expected, or none, or its shard record is lost
     │   ├── LedgerError                 the ledger is lost, or does not match the rows of this attempt
     │   └── OffsetError                 an offset in the checkpoint cannot be read
+    ├── ArchiveError                    the table at archivePath cannot be read
     ├── TransformError                  a function that repairs dead letters was not found or failed
     ├── SchemaError                     a declared column cannot be filled, or a row cannot be written
     │   ├── EntryIdError                a row's ID is no entry ID, or is not above the last one of its stream
@@ -321,6 +322,13 @@ class DecodeError(SchemaError):
 
     condition = "RSTREAM_DECODE"
     remedy = "Correct the declared type, or choose another `mode`."
+
+
+class ArchiveError(RStreamError):
+    """The table at `archivePath` cannot be read, or the job `archive` did not write it."""
+
+    condition = "RSTREAM_ARCHIVE"
+    remedy = "Read the message: it names the path or the file, and the next step."
 
 
 class TransformError(RStreamError):

@@ -24,6 +24,7 @@ _CONTRADICTIONS: tuple[tuple[tuple[str, object], tuple[str, object], str], ...] 
     (("streamColumn", None), ("shards", None), "shardBy selects the stream of each row"),
     (("ordered", True), ("minPartitions", None), "an ordered stream is read by one task"),
     (("ordered", True), ("entriesPerPartition", None), "an ordered stream is read by one task"),
+    (("ordered", True), ("archivePath", None), "the files of an archive are read in parallel"),
     (("noAck", True), ("delivery", "at-most-once"), "noAck has nothing to acknowledge; it relies on the checkpoint"),
     (("noAck", True), ("claimIdle", None), "a noAck query is the only reader of its group"),
     (("noAck", True), ("maxDeliveries", None), "without a pending list, deliveries are not counted"),

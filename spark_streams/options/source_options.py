@@ -15,6 +15,7 @@ from spark_streams.options.checks import check_names_of_shards
 from spark_streams.options.per_stream import PerStream
 from spark_streams.options.table import BATCH_SOURCE, SOURCE, Option
 from spark_streams.shards.names import Shard
+from spark_streams.wire.address import allowed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,9 +183,12 @@ class BatchSourceOptions(ReadOptions):
     ending_timestamp: PerStream[int | None] | None  # milliseconds since the epoch
     infer_schema: bool
     push_filters: bool
+    archive_path: str | None
 
     def checked(self) -> Self:
         checked = super().checked()
+        if checked.archive_path is not None:
+            allowed.check_file("archivePath", checked.archive_path.removeprefix("file://"))
         if checked.ending_timestamp is None:
             return checked
         return replace(checked, ending_offsets=_offsets_of(checked.ending_timestamp, checked.ending_offsets.otherwise))

@@ -346,6 +346,14 @@ BATCH_SOURCE: tuple[Option, ...] = (
         "",
         "Instead of `endingOffsets`: end with the last entry before this time, or JSON of times by stream or pattern.",
     ),
+    Option(
+        "archivePath",
+        text,
+        None,
+        "none",
+        "Path of the table of the job `archive` (Parquet or Delta). Entries that are no longer in the stream are read "
+        "from there ([details](../guide/reading-tables.md#read-the-archive-too)).",
+    ),
     _PER_PARTITION,
     _MIN_PARTITIONS,
     _ORDERED,

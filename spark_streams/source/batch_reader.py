@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import (
     BinaryType,
@@ -32,8 +33,11 @@ from pyspark.sql.types import (
 from spark_streams.deadletter.envelope import MARK, text
 from spark_streams.errors import SchemaError
 from spark_streams.options.source_options import BatchSourceOptions
+from spark_streams.source.archive.files import Archive
+from spark_streams.source.archive.rows import rows_beside, rows_of
+from spark_streams.source.archive.tasks import history_tasks
 from spark_streams.source.batch.infer_schema import infer
-from spark_streams.source.batch.plan import plan_tasks
+from spark_streams.source.batch.plan import plan_tasks, plan_with_archive
 from spark_streams.source.batch.pushdown import narrowing_of
 from spark_streams.source.batch.sample import sample
 from spark_streams.source.batch.stream_bounds import Narrowing
@@ -44,8 +48,10 @@ from spark_streams.source.partitioning import Task
 from spark_streams.source.rows.column_report import ColumnReport
 from spark_streams.source.rows.column_tally import ColumnTally
 from spark_streams.source.rows.columns import Columns
-from spark_streams.source.task.fetcher import Fetcher
+from spark_streams.source.task.fetcher import Fetcher, Page
 from spark_streams.spark.same_version import SameVersion
+from spark_streams.wire.connection.server import Server
+from spark_streams.wire.entries.entry_page import EntryPage
 from spark_streams.wire.session import Session
 
 if TYPE_CHECKING:
@@ -85,10 +91,11 @@ def _warnings(_read: str) -> ColumnWarnings:
 
 class TaskPartition(InputPartition):
     """Part that one task reads. task: None if there is nothing to read; read: name of the read; is_first: this task
-    reports columns that no entry has a field for."""
+    reports columns that no entry has a field for; is_history: its entries are in the archive only."""
 
-    def __init__(self, task: Task | None, read: str, is_first: bool) -> None:
+    def __init__(self, task: Task | None, read: str, is_first: bool, is_history: bool) -> None:
         super().__init__(task)
+        self.is_history = is_history
         self.task = task
         self.read = read
         self.is_first = is_first
@@ -112,16 +119,24 @@ class BatchReader(SameVersion, DataSourceReader):
         self._columns = columns
         self._limits = limits
         self._narrowing = Narrowing()
+        self._archive = None if options.archive_path is None else Archive(options.archive_path)
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return the tasks. An end of `latest` is fixed here, so a task that runs again reads the same entries."""
         with Session(self._options.address, "planning a read") as session:
-            tasks: Sequence[Task | None] = session.run(
-                lambda server: plan_tasks(server, self._options, self._narrowing, self._limits)
-            )
+            tasks, history = session.run(self._plan)
         # Without a task Spark would create a partition of another class.
         read = secrets.token_hex(6)
-        return [TaskPartition(task, read, number == 0) for number, task in enumerate(tasks or [None])]
+        planned: list[Task | None] = [*history, *tasks] or [None]
+        return [TaskPartition(task, read, n == 0, n < len(history)) for n, task in enumerate(planned)]
+
+    def _plan(self, server: Server) -> tuple[list[Task], list[Task]]:
+        """Return the tasks of the streams, and those of the archive only."""
+        if self._archive is None:
+            return plan_tasks(server, self._options, self._narrowing, self._limits), []
+        tasks, ranges = plan_with_archive(server, self._options, self._narrowing, self._limits)
+        # The files are listed after the streams were asked: entries that were trimmed before are in them.
+        return tasks, history_tasks(self._archive, ranges, self._options.min_partitions or 1)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the task's rows, those of a stream in its order. Raises ServerError, DecodeError in mode FAILFAST."""
@@ -134,14 +149,43 @@ class BatchReader(SameVersion, DataSourceReader):
             report = report if partition.is_first else replace(report, absent=())
             _warnings(partition.read).warn(report, report.entries, "that a task has read")
 
+        with tally.reporting(warn):
+            for entries, rows, streams in self._pages(partition.task, partition.is_history):
+                decoded = self._columns.batch(entries, rows, streams)
+                tally.add(entries, rows, streams, decoded)
+                yield decoded.batch
+
+    def _pages(self, task: Task, is_history: bool) -> Iterator[tuple[EntryPage, int, str | pa.Array]]:
+        """Yield pages with their number of rows and the stream of all rows, or of each."""
+        if is_history:
+            assert self._archive is not None
+            for streams, entries in rows_of(self._archive, task.ranges):
+                yield entries, entries.count, streams
+            return
+        seen: dict[str, list[pa.Array]] = {}
         # The driver was connected, so the address is right: an unreachable server is waited for.
-        with Session(self._options.address, "reading", is_known=True) as session, tally.reporting(warn):
-            fetcher = Fetcher(session, _NO_GROUP, partition.task.ranges, deliveries=False, limits=self._limits)
+        with Session(self._options.address, "reading", is_known=True) as session:
+            fetcher = Fetcher(session, _NO_GROUP, task.ranges, deliveries=False, limits=self._limits)
             for page in fetcher.pages():
                 if page.rows:
-                    decoded = self._columns.batch(page.entries, page.rows, page.streams)
-                    tally.add(page.entries, page.rows, page.streams, decoded)
-                    yield decoded.batch
+                    if self._archive is not None:
+                        _note_ids(seen, page)
+                    yield page.entries, page.rows, page.streams
+        if self._archive is not None:
+            arrays = {stream: pa.concat_arrays(ids) for stream, ids in seen.items()}
+            for streams, entries in rows_beside(self._archive, task.ranges, arrays):
+                yield entries, entries.count, streams
+
+
+def _note_ids(seen: dict[str, list[pa.Array]], page: Page) -> None:
+    """Add the IDs of a page, by stream."""
+    ids = page.entries.ids().slice(0, page.rows)
+    if isinstance(page.streams, str):
+        seen.setdefault(page.streams, []).append(ids)
+        return
+    streams = page.streams.slice(0, page.rows)
+    for stream in pc.unique(streams).to_pylist():
+        seen.setdefault(stream, []).append(ids.filter(pc.equal(streams, stream)))
 
 
 class PushingBatchReader(BatchReader):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from spark_streams.deadletter.envelope import is_dead_letter
 from spark_streams.model.ids import MAX_ID, MIN_ID, StreamId
@@ -36,7 +37,37 @@ def plan_tasks(
     Raises StreamMissingError if a stream of `streams` does not exist, ShardsError, WrongKeyTypeError.
     """
     options = with_shards(server, options)
+    return _tasks(server, options, narrowing, fetch_inputs(server, options, narrowing), limits)
+
+
+def plan_with_archive(
+    server: Server, options: BatchSourceOptions, narrowing: Narrowing, limits: Limits = LIMITS
+) -> tuple[list[Task], list[EntryRange]]:
+    """Return what each task reads from the stream and its archive, and the ranges that are in the archive only.
+
+    The border between both is the first entry of the stream at this moment. Entries below it were trimmed, so they are
+    in the archive. Entries above it may be trimmed before a task reads them, or between others (XTRIM … ACKED): those
+    tasks read the archive after the stream, up to the last ID that the stream has given. Raises as `plan_tasks`.
+    """
+    options = with_shards(server, options)
     heads = fetch_inputs(server, options, narrowing)
+    history: list[EntryRange] = []
+    for stream, head in heads.items():
+        after = max(_position(options.starting_offsets, stream), narrowing.after)
+        last = min(_position(options.ending_offsets, stream), narrowing.last)
+        last = min(last, head.generated if head.first is None else head.first.previous())
+        if after < last:
+            history.append(EntryRange(stream, after, last, 1, owned=True, counted=False))
+    with_removed = {
+        stream: head if head.last is None else replace(head, last=max(head.last, head.generated))
+        for stream, head in heads.items()
+    }
+    return _tasks(server, options, narrowing, with_removed, limits), history
+
+
+def _tasks(
+    server: Server, options: BatchSourceOptions, narrowing: Narrowing, heads: Mapping[str, Head], limits: Limits
+) -> list[Task]:
     bounded = [
         range_of(
             stream,
@@ -88,8 +119,9 @@ def fetch_heads(server: Server, streams: Sequence[str], must_exist: bool) -> dic
     silent: dict[str, str] = {}
     for stream, command, reply in zip(streams, commands, server.execute_each(commands), strict=True):
         if not isinstance(reply, ReplyError):
-            heads[stream] = _head(ends_in(reply))
-            if heads[stream].last is None and stream_in(reply).last == MIN_ID:
+            generated = stream_in(reply).last
+            heads[stream] = replace(_head(ends_in(reply)), generated=generated)
+            if heads[stream].last is None and generated == MIN_ID:
                 silent[stream] = SILENT
         elif not is_no_such_key(reply):
             raise server.error_of(reply, command)

@@ -15,13 +15,15 @@ _T = TypeVar("_T")
 @dataclass(frozen=True)
 class Head:
     """State of a stream when the read is planned. first, last: IDs of its oldest and newest entry, None if it is empty;
-    length: in entries; entry_bytes: estimated size of an entry; has_dead_letters: its oldest entry is a dead letter."""
+    length: in entries; entry_bytes: estimated size of an entry; has_dead_letters: its oldest entry is a dead letter;
+    generated: ID of the last entry ever added."""
 
     first: StreamId | None
     last: StreamId | None
     length: int
     entry_bytes: int = 0
     has_dead_letters: bool = False
+    generated: StreamId = MIN_ID
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from spark_streams.deadletter.envelope import FIELDS, MARK, NAMES
 from spark_streams.deadletter.retry.returned_entry import ReturnedEntry, is_origin
 from spark_streams.source.rows.cast import cast_values
-from spark_streams.wire.entries.entry_page import EntryPage, UInt64s
+from spark_streams.wire.entries.entry_page import EntryPage, UInt64s, last_values
 from spark_streams.wire.entries.lines import Index, Mask
 
 _WIDTH = len(NAMES)
@@ -93,12 +93,7 @@ class ReturnedPage(EntryPage):
         return milliseconds
 
     def field(self, name: bytes) -> pa.Array:
-        offsets, names, values = self.fields()
-        field_positions = np.flatnonzero(pc.equal(names, name).to_numpy(zero_copy_only=False))
-        positions = np.full(self.count, -1, np.int64)
-        # A later field of the name replaces an earlier one.
-        positions[np.searchsorted(offsets.to_numpy(), field_positions, side="right") - 1] = field_positions
-        return values.take(pa.array(positions, mask=positions < 0))
+        return last_values(self.fields(), name)
 
     def fields(self) -> tuple[pa.Array, pa.Array, pa.Array]:
         if self._first_fields is None:

@@ -3,7 +3,7 @@
     variable                     limits                                                     an entry of its list
     RSTREAM_ALLOW_HOSTS          servers, sentinels, cluster nodes and sockets of `url`     host, host:port, *.domain,
                                                                                             unix:///path
-    RSTREAM_ALLOW_FILES          `passwordFile`, the ssl_… files of `url`                   file, or folder of files
+    RSTREAM_ALLOW_FILES          `passwordFile`, `archivePath`, the ssl_… files of `url`    file, or folder of files
     RSTREAM_ALLOW_PROVIDERS      `credentialProvider`                                       module:function
     RSTREAM_ALLOW_EMBEDDED       `embedded:`                                                embedded:, or folder
 
@@ -38,6 +38,11 @@ def check_server(address: Address) -> None:
     elif HOSTS in os.environ or FILES in os.environ:
         for named in _of_url(address):
             _check(named)
+
+
+def check_file(option: str, path: str) -> None:
+    """Refuse a path that is not in the environment's list. Raises NotAllowedError."""
+    _check((FILES, option, path))
 
 
 def check_identity(identity: Identity) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from spark_streams.model.ids import StreamId
 from spark_streams.wire.entries.lines import Index, Mask
@@ -41,6 +42,16 @@ class EntryPage(ABC):
     @abstractmethod
     def fields(self) -> tuple[pa.Array, pa.Array, pa.Array]:
         """Return (offsets int32, names binary, values binary): the fields of entry i are offsets[i] … offsets[i+1]."""
+
+
+def last_values(fields: tuple[pa.Array, pa.Array, pa.Array], name: bytes) -> pa.Array:
+    """Return EntryPage.field of what EntryPage.fields returns."""
+    offsets, names, values = fields
+    field_positions = np.flatnonzero(pc.equal(names, name).to_numpy(zero_copy_only=False))
+    positions = np.full(len(offsets) - 1, -1, np.int64)
+    # A later field of the name replaces an earlier one.
+    positions[np.searchsorted(offsets.to_numpy(), field_positions, side="right") - 1] = field_positions
+    return values.take(pa.array(positions, mask=positions < 0))
 
 
 def slices_of(data: memoryview | bytes, begin: Index, end: Index, valid: Mask | None = None) -> pa.Array:

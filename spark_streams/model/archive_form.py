@@ -1,0 +1,3 @@
+"""Name of the field that holds an entry which does not fit a map of strings (jobs/exact_fields.py)."""
+
+HEX = "rstream:hex"

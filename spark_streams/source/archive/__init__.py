@@ -1,0 +1,1 @@
+"""Read the table that the job `archive` writes."""
