@@ -52,7 +52,7 @@ SOURCE = [
     {"shard_sets", "entry_range", "limits", "membership", "offset", "pending_list", "partitioning", "run_counters"},
     {"sampled_size", "rows", "findings"},
     {"notes", "group"},
-    {"task", "quota", "recovery"},
+    {"task", "quota", "recovery", "archive"},
     {"batch", "microbatch"},
     {"batch_reader", "refused_reader", "stream_reader"},
 ]

@@ -74,7 +74,9 @@ class Archive:
     def _infos(self, store: fs.FileSystem, root: str, after: StreamId, last: StreamId) -> Iterable[fs.FileInfo]:
         top = store.get_file_info(fs.FileSelector(root))
         if any(info.base_name == "_delta_log" for info in top):
-            return [info for info in store.get_file_info(_delta_files(self.path)) if _exists(info)]
+            files = _delta_files(self.path)
+            paths = [path for path in files if ArchiveFile(path, 0, day_of(path)).may_hold(after, last)]
+            return [info for info in store.get_file_info(paths) if _exists(info)]
         infos: list[fs.FileInfo] = []
         for folder in top:
             if folder.base_name[:1] in ("_", "."):
