@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -47,7 +48,7 @@ class Archiver:
         client.xgroup_create(stream, "archive", "0", mkstream=True)
 
     def read(self, count: int) -> None:
-        reply = self.client.xreadgroup("archive", "c", {self.stream: ">"}, count=count)
+        reply: Any = self.client.xreadgroup("archive", "c", {self.stream: ">"}, count=count)
         self.batch = [(self.stream, one, list(fields.items())) for _, page in reply for one, fields in page]
 
     def write(self) -> list[Path]:
