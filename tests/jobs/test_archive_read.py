@@ -30,6 +30,7 @@ def read(server: Server, path: Path) -> list[int]:
 
 
 @pytest.mark.spark
+@pytest.mark.long
 def test_each_read_shows_each_entry_once_while_the_job_runs_and_is_killed(server: Server, tmp_path: Path) -> None:
     work = Work(tmp_path, server)
     path = tmp_path / "archive"
