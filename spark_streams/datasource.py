@@ -81,7 +81,12 @@ class RStreamDataSource(DataSource):
                     "option retryDelay has nothing to retry: set mode=DEADLETTER. If the query rejects rows itself "
                     "(route_dead_letters), declare _attempt INT and _first_failed TIMESTAMP in the schema"
                 )
-            return for_this_spark(StreamReader(options, columns, first_at_once=not HAS_READ_LIMITS))
+            live = StreamReader(options, columns, first_at_once=not HAS_READ_LIMITS)
+            if options.archive_path is None:
+                return for_this_spark(live)
+            from spark_streams.source.history_reader import HistoryReader
+
+            return for_this_spark(HistoryReader(live, options, columns))
         except RStreamError as error:
             return for_this_spark(RefusedReader(error))
 

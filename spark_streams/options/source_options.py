@@ -89,6 +89,7 @@ class SourceOptions(ReadOptions):
     TABLE: ClassVar[tuple[Option, ...]] = SOURCE
 
     on_new_checkpoint: str
+    archive_path: str | None
     create_streams: bool
     shards: int | None
     group: str
@@ -132,6 +133,14 @@ class SourceOptions(ReadOptions):
             )
         if self.shards is not None:
             check_names_of_shards("streams", self.streams or ())
+        if self.archive_path is not None:
+            check_archive(self.archive_path)
+            starts = checked.starting_offsets
+            if {starts.otherwise, *starts.named.values()} == {"$"}:
+                raise InvalidOptionError(
+                    "archivePath has nothing to read with startingOffsets=latest (the default): set startingOffsets to "
+                    "earliest or an entry ID, or set startingTimestamp"
+                )
         return checked
 
     def in_shards(self, shards: Mapping[str, Sequence[str]]) -> Self:
@@ -188,13 +197,23 @@ class BatchSourceOptions(ReadOptions):
     def checked(self) -> Self:
         checked = super().checked()
         if checked.archive_path is not None:
-            allowed.check_file("archivePath", checked.archive_path.removeprefix("file://"))
+            check_archive(checked.archive_path)
+            if checked.ordered:
+                raise InvalidOptionError(
+                    "options ordered and archivePath contradict each other in spark.read: the files of an archive are "
+                    "read in parallel; remove one of them"
+                )
         if checked.ending_timestamp is None:
             return checked
         return replace(checked, ending_offsets=_offsets_of(checked.ending_timestamp, checked.ending_offsets.otherwise))
 
     def in_shards(self, shards: Mapping[str, Sequence[str]]) -> Self:
         return replace(super().in_shards(shards), ending_offsets=self.ending_offsets.for_shards(shards))
+
+
+def check_archive(path: str) -> None:
+    """Raise NotAllowedError if the operator's allow list does not have the path."""
+    allowed.check_file("archivePath", path.removeprefix("file://"))
 
 
 def _divided(maximum: int | None, count: int) -> int | None:

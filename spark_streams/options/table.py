@@ -119,6 +119,14 @@ _STARTING = Option(
     "Where a new group starts: `earliest`, `latest`, after an entry ID, or JSON of these by stream or pattern. "
     "An existing group continues at its position ([details](#start-of-a-group)).",
 )
+_ARCHIVE = Option(
+    "archivePath",
+    text,
+    None,
+    "none",
+    "Path of the table of the job `archive` (Parquet or Delta). Entries that are no longer in the stream are read "
+    "from there ([details](../guide/reading-tables.md#read-the-archive-too)).",
+)
 _BY_TIME = per_stream(moment, "a time", None)
 _STARTING_TIME = Option(
     "startingTimestamp",
@@ -164,6 +172,7 @@ SOURCE: tuple[Option, ...] = (
         "`restart`: it sets the group to `startingOffsets` and reads again. `fail`: it fails if the group stands "
         "elsewhere ([details](#start-of-a-group)).",
     ),
+    _ARCHIVE,
     Option(
         "createStreams",
         flag,
@@ -346,14 +355,7 @@ BATCH_SOURCE: tuple[Option, ...] = (
         "",
         "Instead of `endingOffsets`: end with the last entry before this time, or JSON of times by stream or pattern.",
     ),
-    Option(
-        "archivePath",
-        text,
-        None,
-        "none",
-        "Path of the table of the job `archive` (Parquet or Delta). Entries that are no longer in the stream are read "
-        "from there ([details](../guide/reading-tables.md#read-the-archive-too)).",
-    ),
+    _ARCHIVE,
     _PER_PARTITION,
     _MIN_PARTITIONS,
     _ORDERED,

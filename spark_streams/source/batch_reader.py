@@ -15,7 +15,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import (
     BinaryType,
@@ -35,6 +34,7 @@ from spark_streams.errors import SchemaError
 from spark_streams.options.source_options import BatchSourceOptions
 from spark_streams.source.archive.files import Archive
 from spark_streams.source.archive.rows import rows_beside, rows_of
+from spark_streams.source.archive.seen import NO_GROUP, SeenIds
 from spark_streams.source.archive.tasks import history_tasks
 from spark_streams.source.batch.infer_schema import infer
 from spark_streams.source.batch.plan import plan_tasks, plan_with_archive
@@ -42,13 +42,12 @@ from spark_streams.source.batch.pushdown import narrowing_of
 from spark_streams.source.batch.sample import sample
 from spark_streams.source.batch.stream_bounds import Narrowing
 from spark_streams.source.limits import LIMITS, Limits
-from spark_streams.source.membership import Membership
 from spark_streams.source.notes.column_warnings import READ_MODES, ColumnWarnings
 from spark_streams.source.partitioning import Task
 from spark_streams.source.rows.column_report import ColumnReport
 from spark_streams.source.rows.column_tally import ColumnTally
 from spark_streams.source.rows.columns import Columns
-from spark_streams.source.task.fetcher import Fetcher, Page
+from spark_streams.source.task.fetcher import Fetcher
 from spark_streams.spark.same_version import SameVersion
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.entries.entry_page import EntryPage
@@ -56,8 +55,6 @@ from spark_streams.wire.session import Session
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter  # not in Spark 4.0
-
-_NO_GROUP = Membership((), "", "")  # reading ranges needs no group
 
 _TYPES: dict[str, DataType] = {
     "long": LongType(),
@@ -162,30 +159,18 @@ class BatchReader(SameVersion, DataSourceReader):
             for streams, entries in rows_of(self._archive, task.ranges):
                 yield entries, entries.count, streams
             return
-        seen: dict[str, list[pa.Array]] = {}
+        seen = SeenIds()
         # The driver was connected, so the address is right: an unreachable server is waited for.
         with Session(self._options.address, "reading", is_known=True) as session:
-            fetcher = Fetcher(session, _NO_GROUP, task.ranges, deliveries=False, limits=self._limits)
+            fetcher = Fetcher(session, NO_GROUP, task.ranges, deliveries=False, limits=self._limits)
             for page in fetcher.pages():
                 if page.rows:
                     if self._archive is not None:
-                        _note_ids(seen, page)
+                        seen.add(page)
                     yield page.entries, page.rows, page.streams
         if self._archive is not None:
-            arrays = {stream: pa.concat_arrays(ids) for stream, ids in seen.items()}
-            for streams, entries in rows_beside(self._archive, task.ranges, arrays):
+            for streams, entries in rows_beside(self._archive, task.ranges, seen.by_stream()):
                 yield entries, entries.count, streams
-
-
-def _note_ids(seen: dict[str, list[pa.Array]], page: Page) -> None:
-    """Add the IDs of a page, by stream."""
-    ids = page.entries.ids().slice(0, page.rows)
-    if isinstance(page.streams, str):
-        seen.setdefault(page.streams, []).append(ids)
-        return
-    streams = page.streams.slice(0, page.rows)
-    for stream in pc.unique(streams).to_pylist():
-        seen.setdefault(stream, []).append(ids.filter(pc.equal(streams, stream)))
 
 
 class PushingBatchReader(BatchReader):

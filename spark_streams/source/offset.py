@@ -75,6 +75,7 @@ class Count(NamedTuple):
 
 
 VERSION = 3
+HISTORY = "history"  # in an offset while the archive is read (source.archive.history)
 _OLDEST = 2  # version that is read
 _FIELDS = {
     "an offset": {
@@ -259,6 +260,11 @@ class Offset:
 
 def _refuse_unknown_fields(value: Mapping[str, Json]) -> None:
     """Raise OffsetError if a newer version has written a field that this version would ignore."""
+    if HISTORY in value:
+        raise OffsetError(
+            "the query has not read its archive to the end. Set option archivePath again, with the same path. The "
+            f"offset: {dict(value)!r}"
+        )
     parts: list[tuple[str, Mapping[str, Json]]] = [("an offset", value)]
     for name in ("batch", "counts"):
         parts += [(name, part) for part in value.get(name, {}).values()]

@@ -133,6 +133,16 @@ class StreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailable
             )
         return self._batches
 
+    @property
+    def resolved_options(self) -> SourceOptions:
+        """The options, with the names of shards in place of their streams."""
+        return self._sharded_options
+
+    def batches_from(self, start: dict[str, object]) -> tuple[MicroBatchStream, Offset]:
+        """Return the query's batches, and an offset that Spark passes. Raises OffsetError."""
+        begin = self._offset(start)
+        return self._ready_batches(begin), begin
+
     def _lookup_session(self, is_known: bool) -> Session:
         return Session(self._options.address, f"looking for the streams of group {self._options.group!r}", is_known)
 

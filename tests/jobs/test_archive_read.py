@@ -1,4 +1,4 @@
-"""Reads with `archivePath` while the real job archives, trims, and is killed: each shows every entry once."""
+"""Reads and queries with `archivePath` while the real job archives, trims, and is killed: every entry comes once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ import pytest
 from spark_streams.options.source_options import BatchSourceOptions
 from spark_streams.source.batch_reader import BatchReader
 from spark_streams.source.rows.columns import Columns
+from spark_streams.spark.read_limits import ReadMaxRows
 from tests.jobs.work import Work
+from tests.source.test_history_reader import Query
+from tools.driving import stop_all
 from tools.servers.server import Server
 
 SETTINGS = (
@@ -58,3 +61,45 @@ def test_each_read_shows_each_entry_once_while_the_job_runs_and_is_killed(server
         trimmed = added - client.xlen("flights")
     print(f"{added} entries, {trimmed} trimmed, {reads} reads")
     assert trimmed > 0
+
+
+@pytest.mark.spark
+@pytest.mark.long
+def test_queries_that_begin_while_the_job_runs_read_each_entry_once(server: Server, tmp_path: Path) -> None:
+    """Each query is stopped after every few batches, and goes on from its checkpoint. Then its group lets the job trim
+    what it has read."""
+    work = Work(tmp_path, server)
+    path = tmp_path / "archive"
+    path.mkdir()
+    added, batches = 0, 0
+    queries: list[Query] = []
+    with server.client() as client, work:
+        client.flushall()
+        for life in range(3):
+            run = work.start(work.arguments("archive", *SETTINGS))
+            files = len(list(path.rglob("*.parquet")))
+            begin = time.monotonic()
+            queries.append(Query(server, path, ReadMaxRows(70), streams="flights", group=f"late{life}"))
+            while len(list(path.rglob("*.parquet"))) < files + 6 or time.monotonic() - begin < 2 + life * 0.37:
+                assert run.process.poll() is None, run.output_file.read_text()[-3000:]
+                assert time.monotonic() - begin < 240
+                with client.pipeline(transaction=False) as pipe:
+                    for n in range(added, added + 40):
+                        pipe.xadd("flights", {"n": n})
+                    pipe.execute()
+                added += 40
+                if len(list(path.rglob("*.parquet"))) > files + 2:
+                    for query in queries:
+                        query.run(batches=2)
+                        batches += 2
+                        stop_all()
+            run.kill()
+        for query in queries:
+            query.run()
+            stop_all()
+            assert sorted(query.numbers) == list(range(added))
+        history = [sum("history" in end for end in query.log) for query in queries]
+        trimmed = added - client.xlen("flights")
+    print(f"{added} entries, {trimmed} trimmed, {batches} batches, of the archive {history}")
+    assert trimmed > 0
+    assert all(history)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import zip_longest
 from typing import TypeVar
 
 import numpy as np
@@ -12,8 +15,8 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from spark_streams.errors import ArchiveError
-from spark_streams.model.ids import InvalidStreamId, StreamId
-from spark_streams.source.archive.files import Archive, day_of
+from spark_streams.model.ids import U64_MAX, InvalidStreamId, StreamId
+from spark_streams.source.archive.files import Archive, ArchiveFile
 from spark_streams.source.archive.page import ArchivePage, id_parts
 from spark_streams.source.entry_range import EntryRange
 from spark_streams.wire.entries.entry_page import UInt64s
@@ -22,7 +25,8 @@ from spark_streams.wire.entries.lines import Mask
 _T = TypeVar("_T")
 Rows = tuple[pa.Array, ArchivePage]  # the stream of each entry, and the entries
 
-_COLUMNS = ["stream", "id", "fields"]
+KEYS = ("stream", "id")
+_COLUMNS = (*KEYS, "fields")
 _PAGE = 10_000  # rows
 _ATTEMPTS = 5
 # Between these days all times have 13 digits, so that texts of IDs have the order of their milliseconds.
@@ -30,35 +34,84 @@ _FIRST_DAY, _LAST_DAY = 1_000_080_000_000, 9_999_900_000_000
 
 
 def rows_of(archive: Archive, ranges: Sequence[EntryRange]) -> Iterator[Rows]:
-    """Yield the archived entries of the ranges, file by file.
+    """Yield the archived entries of the ranges, in the order of their IDs.
 
     No batch that the job may still rewrite has an entry of these ranges. Raises ArchiveError.
     """
-    store, _root = archive.store()
-    path = ""
     try:
-        for path in _retrying(lambda: _matching_files(archive, store, ranges), archive):
-            yield from _rows_of_file(store, path, ranges, {})
-    except FileNotFoundError:
+        for rows in in_order(archive, ranges, {}, _COLUMNS):
+            yield _page(rows)
+    except FileNotFoundError as error:
         raise ArchiveError(
-            f"file {path} of the archive was removed while it was read: run the read again, and remove old files only "
+            f"file {error} of the archive was removed while it was read: run the read again, and remove old files only "
             "when no query reads them"
         ) from None
 
 
 def rows_beside(archive: Archive, ranges: Sequence[EntryRange], seen: Mapping[str, pa.Array]) -> list[Rows]:
-    """Return the archived entries of the ranges that the stream did not have any more when it was read.
+    """Return the archived entries of the ranges that the stream did not have any more when it was read, in the order
+    of their IDs.
 
     seen: IDs (binary) that were read, by stream. Batches that the job rewrites meanwhile have only entries that were
     read, so files that vanish are listed again. Raises ArchiveError.
     """
+    return _retrying(lambda: [_page(rows) for rows in in_order(archive, ranges, seen, _COLUMNS)], archive)
+
+
+def in_order(
+    archive: Archive, ranges: Sequence[EntryRange], seen: Mapping[str, pa.Array], columns: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    """Yield rows of the archive in the order of their IDs. seen: IDs (binary) to leave out, by stream.
+
+    Row groups are read by their lowest ID. Rows at or above the lowest ID of the next row group are held until it is
+    read, so memory has the row groups that overlap. Raises ArchiveError, and FileNotFoundError if a file was removed.
+    """
     store, _root = archive.store()
+    held: pa.Table | None = None
+    for group, frontier in _row_groups(archive, store, ranges):
+        with store.open_input_file(group.path) as opened:
+            file = pq.ParquetFile(opened, metadata=group.metadata)
+            keys = file.read_row_group(group.number, columns=list(KEYS)).combine_chunks()
+            parts = id_parts(keys["id"].combine_chunks())
+            mask = _mask(keys["stream"].combine_chunks(), keys["id"].combine_chunks(), parts, ranges, seen)
+            if held is None and _may_be_yielded_at_once(parts[0][mask], parts[1][mask], frontier):
+                yield from _matching_pages(file, group.number, mask, columns)
+            elif mask.any():
+                rows = file.read_row_group(group.number, columns=list(columns)).filter(pa.array(mask))
+                held = rows if held is None else pa.concat_tables([held, rows])
+        if held is not None:
+            ready, held = _divide(held, frontier)
+            yield from ready.to_batches(_PAGE)
 
-    def read() -> list[Rows]:
-        paths = _matching_files(archive, store, ranges)
-        return [rows for path in paths for rows in _rows_of_file(store, path, ranges, seen)]
 
-    return _retrying(read, archive)
+def _page(rows: pa.RecordBatch) -> Rows:
+    return rows["stream"].cast(pa.string()), ArchivePage(rows["id"], rows["fields"])
+
+
+def _may_be_yielded_at_once(ms: UInt64s, seq: UInt64s, frontier: int | None) -> bool:
+    """Whether these IDs are in order and below the frontier."""
+    follows = (ms[1:] > ms[:-1]) | ((ms[1:] == ms[:-1]) & (seq[1:] >= seq[:-1]))
+    return bool(follows.all() and (frontier is None or not len(ms) or ms[-1] < np.uint64(frontier)))
+
+
+def _matching_pages(file: pq.ParquetFile, group: int, mask: Mask, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    begin = 0
+    if not mask.any():
+        return
+    for page in file.iter_batches(_PAGE, row_groups=[group], columns=list(columns)):
+        rows = page.filter(pa.array(mask[begin : begin + page.num_rows]))
+        begin += page.num_rows
+        if rows.num_rows:
+            yield rows
+
+
+def _divide(held: pa.Table, frontier: int | None) -> tuple[pa.Table, pa.Table | None]:
+    """Return the rows below the frontier, in the order of their IDs, and the others."""
+    ms, seq = id_parts(held["id"].combine_chunks())
+    order = np.lexsort((seq, ms))
+    count = len(order) if frontier is None else int(np.searchsorted(ms[order], np.uint64(frontier)))
+    rest = None if count == len(order) else held.take(pa.array(order[count:]))
+    return held.take(pa.array(order[:count])), rest
 
 
 def _retrying(read: Callable[[], _T], archive: Archive) -> _T:
@@ -70,30 +123,57 @@ def _retrying(read: Callable[[], _T], archive: Archive) -> _T:
     raise ArchiveError(f"files of the archive at {archive.path!r} vanish while they are read: run the read again")
 
 
-def _matching_files(archive: Archive, store: fs.FileSystem, ranges: Sequence[EntryRange]) -> list[str]:
-    """Return the files with a row group that may have an entry of a range."""
+@dataclass(frozen=True)
+class RowGroup:
+    """A row group that may have an entry of the ranges. lowest: milliseconds that none of its IDs is below."""
+
+    path: str
+    metadata: pq.FileMetaData
+    number: int
+    lowest: int
+
+    @property
+    def entry_bytes(self) -> float:
+        """Average size of an entry in the file, not compressed."""
+        part = self.metadata.row_group(self.number)
+        return max(1.0, float(part.total_byte_size) / max(1, part.num_rows))
+
+
+def first_row_group(archive: Archive, ranges: Sequence[EntryRange]) -> RowGroup | None:
+    """Return the row group with the lowest IDs. Raises ArchiveError."""
+    store, _root = archive.store()
+    return next((group for group, _frontier in _row_groups(archive, store, ranges)), None)
+
+
+def _row_groups(
+    archive: Archive, store: fs.FileSystem, ranges: Sequence[EntryRange]
+) -> Iterator[tuple[RowGroup, int | None]]:
+    """Yield the row groups by their lowest IDs, each with milliseconds that no ID of a later one is below. None: there
+    is no later one. Files are opened day by day."""
+
+    def days() -> list[int]:
+        return sorted({_day(file) for file in archive.files(after, last)})
+
+    def groups_of(day: int) -> list[RowGroup]:
+        groups = []
+        for file in archive.files(StreamId(day, 0), StreamId(day, U64_MAX)):
+            if _day(file) == day:
+                with store.open_input_file(file.path) as opened:
+                    groups += _groups(_opened(opened, file.path), file, ranges)
+        return sorted(groups, key=lambda group: (group.lowest, group.path, group.number))
+
+    if not ranges:
+        return
     after, last = min(part.after for part in ranges), max(part.last for part in ranges)
-    paths = []
-    for file in archive.files(after, last):
-        with store.open_input_file(file.path) as opened:
-            if _groups(_opened(opened, file.path), file.day, ranges):
-                paths.append(file.path)
-    return paths
+    all_days = _retrying(days, archive)
+    for day, next_day in zip_longest(all_days, all_days[1:]):
+        groups = _retrying(partial(groups_of, day), archive)
+        yield from zip_longest(groups, (group.lowest for group in groups[1:]), fillvalue=next_day)
 
 
-def _rows_of_file(
-    store: fs.FileSystem, path: str, ranges: Sequence[EntryRange], seen: Mapping[str, pa.Array]
-) -> Iterator[Rows]:
-    with store.open_input_file(path) as opened:
-        file = _opened(opened, path)
-        for group in _groups(file, day_of(path), ranges):
-            keys = file.read_row_group(group, columns=_COLUMNS[:2])
-            if not any(_mask(page, ranges, seen).any() for page in keys.to_batches()):
-                continue
-            for page in file.iter_batches(_PAGE, row_groups=[group], columns=_COLUMNS):
-                rows = page.filter(pa.array(_mask(page, ranges, seen)))
-                if rows.num_rows:
-                    yield rows["stream"].cast(pa.string()), ArchivePage(rows["id"], rows["fields"])
+def _day(file: ArchiveFile) -> int:
+    """Return the first millisecond of the file's day; 0 for IDs that are no time, which may be any."""
+    return 0 if file.day is None else file.day
 
 
 def _opened(opened: pa.NativeFile, path: str) -> pq.ParquetFile:
@@ -108,14 +188,14 @@ def _opened(opened: pa.NativeFile, path: str) -> pq.ParquetFile:
     return file
 
 
-def _groups(file: pq.ParquetFile, day: int | None, ranges: Sequence[EntryRange]) -> list[int]:
-    """Return the row groups that may have an entry of a range, by their statistics."""
+def _groups(file: pq.ParquetFile, source: ArchiveFile, ranges: Sequence[EntryRange]) -> list[RowGroup]:
+    """Return the row groups that may have an entry of the ranges, by their statistics."""
     column = {file.schema.column(number).path: number for number in range(len(file.schema))}
     groups = []
-    for group in range(file.num_row_groups):
-        metadata = file.metadata.row_group(group)
-        streams, ids = (_bounds(metadata.column(column[name])) for name in ("stream", "id"))
-        is_plain = ids is not None and day is not None and _FIRST_DAY <= day <= _LAST_DAY
+    for number in range(file.num_row_groups):
+        metadata = file.metadata.row_group(number)
+        streams, ids = (_bounds(metadata.column(column[name])) for name in KEYS)
+        is_plain = ids is not None and source.day is not None and _FIRST_DAY <= source.day <= _LAST_DAY
         lowest, highest = (_milliseconds(bound) for bound in ids) if ids is not None and is_plain else (None, None)
         if any(
             (streams is None or streams[0] <= part.stream <= streams[1])
@@ -123,7 +203,7 @@ def _groups(file: pq.ParquetFile, day: int | None, ranges: Sequence[EntryRange])
             and (highest is None or highest >= part.after.ms)
             for part in ranges
         ):
-            groups.append(group)
+            groups.append(RowGroup(source.path, file.metadata, number, _day(source) if lowest is None else lowest))
     return groups
 
 
@@ -139,18 +219,20 @@ def _milliseconds(entry_id: str) -> int | None:
         return None
 
 
-def _mask(page: pa.RecordBatch, ranges: Sequence[EntryRange], seen: Mapping[str, pa.Array]) -> Mask:
-    """Return which rows lie in a range and were not seen."""
-    streams, ids = page["stream"], page["id"]
-    mask: Mask = np.zeros(page.num_rows, np.bool_)
+def _mask(
+    streams: pa.Array,
+    ids: pa.Array,
+    parts: tuple[UInt64s, UInt64s],
+    ranges: Sequence[EntryRange],
+    seen: Mapping[str, pa.Array],
+) -> Mask:
+    """Return which rows lie in a range and were not seen. parts: of the IDs, as `id_parts` returns them."""
+    mask: Mask = np.zeros(len(ids), np.bool_)
     present = set(pc.unique(streams).to_pylist())
-    ours = [part for part in ranges if part.stream in present]
-    if not ours:
-        return mask
-    ms, seq = id_parts(ids)
-    for part in ours:
-        inside = _is_above(ms, seq, part.after) & ~_is_above(ms, seq, part.last)
-        mask |= inside & pc.equal(streams, part.stream).to_numpy(zero_copy_only=False)
+    for part in ranges:
+        if part.stream in present:
+            inside = _is_above(*parts, part.after) & ~_is_above(*parts, part.last)
+            mask |= inside & pc.equal(streams, part.stream).to_numpy(zero_copy_only=False)
     for stream in present & set(seen):
         is_read = pc.is_in(ids.cast(pa.binary()), seen[stream]).to_numpy(zero_copy_only=False)
         mask &= ~(is_read & pc.equal(streams, stream).to_numpy(zero_copy_only=False))

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -27,9 +27,10 @@ from spark_streams.options.source_options import SourceOptions
 from spark_streams.source.entry_range import EntryRange, entries_per_stream
 from spark_streams.source.findings.data_loss import DataLoss
 from spark_streams.source.findings.finding import Finding, Kind
-from spark_streams.source.findings.group_state import fetch_state, require_groups
+from spark_streams.source.findings.group_state import fetch_state, missing, require_groups
 from spark_streams.source.findings.messages import Place
 from spark_streams.source.group.counting_server import require_entry_counts
+from spark_streams.source.group.group_admin import streams_without_group
 from spark_streams.source.group.initial_position import first_positions
 from spark_streams.source.group.older_positions import with_older_positions
 from spark_streams.source.group.server_checks import require_no_eviction
@@ -152,6 +153,25 @@ class MicroBatchStream:
     def until_now(self) -> None:
         """End the run at the present last entries of the streams (AvailableNow)."""
         self._step(self._until_now)
+
+    def open_groups(self, begin: Offset, existing: Sequence[str], question: Callable[[Server, Membership], T]) -> T:
+        """Create the groups where the query begins, hold the lease, and ask a question, without reading an entry.
+
+        existing: streams that must have the group, unless losses are allowed. Raises GroupMissingError.
+        """
+        self._check_owner(begin)
+
+        def open_and_ask(server: Server) -> T:
+            for stream in () if self._losses.allowed else streams_without_group(server, self.member, existing):
+                raise missing(server, self.member, stream, stream_too=False)
+            self._subscription.streams_to_read(server, begin, find_new=True, at_once=True)
+            return question(server, self.member)
+
+        return self._ask(open_and_ask)
+
+    def hold(self, begin: Offset) -> None:
+        """Hold the lease without reading an entry, after `open_groups`."""
+        self._ask(lambda server: self._subscription.streams_to_read(server, begin, find_new=False, at_once=False))
 
     def next(self, begin: Offset, limit: int | None) -> Offset | None:
         """Acknowledge up to `begin`, reserve the next batch of at most `limit` entries, and return its end. None: there

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from spark_streams.errors import ArchiveError, InvalidOptionError, NotAllowedError, SchemaError
 from spark_streams.model.ids import StreamId
-from spark_streams.options.source_options import BatchSourceOptions, SourceOptions
+from spark_streams.options.source_options import BatchSourceOptions
 from spark_streams.source.archive.files import ArchiveFile
 from spark_streams.source.archive.tasks import cut_by_date
 from spark_streams.source.batch_reader import BatchReader
@@ -221,8 +221,6 @@ def test_a_damaged_file_is_an_error(server: Server, client: redis.Redis, tmp_pat
 
 
 def test_the_option_is_for_tables_and_obeys_the_list_of_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    with pytest.raises(InvalidOptionError, match=r"belongs to spark\.read, not to spark\.readStream"):
-        SourceOptions.parse({"streams": "s", "group": "g", "archivePath": "/a"})
     with pytest.raises(InvalidOptionError, match="ordered and archivePath contradict"):
         BatchSourceOptions.parse({"streams": "s", "ordered": "true", "archivePath": "/a"})
     monkeypatch.setenv("RSTREAM_ALLOW_FILES", str(tmp_path))

@@ -1,0 +1,424 @@
+"""`archivePath` of readStream: the archive first, then the streams, each entry once, whatever dies or is trimmed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import redis
+
+from spark_streams.errors import (
+    ArchiveError,
+    GroupExistsError,
+    GroupMissingError,
+    InvalidOptionError,
+    NotAllowedError,
+    OffsetError,
+    UnsupportedError,
+)
+from spark_streams.options.source_options import SourceOptions
+from spark_streams.source.history_reader import HistoryReader
+from spark_streams.source.rows.columns import Columns
+from spark_streams.spark.batch_starts import StartingReader
+from spark_streams.spark.read_limits import ReadAllAvailable, ReadLimit, ReadMaxRows
+from tests.source.batch.archived import Archiver, write_batch
+from tools.driving import ALL, SCHEMA, forget_all, reader, rows, stop_all
+from tools.sending import at_each_point
+from tools.servers.server import Server
+
+HOUR = 3_600_000
+START = 1_700_000_000_000
+Batches = list[list[int]]
+
+
+def history_reader(server: Server, path: Path, schema: pa.Schema = SCHEMA, **options: str) -> HistoryReader:
+    live = reader(server, schema, archivePath=str(path), **options)
+    settings = live.resolved_options
+    return HistoryReader(live, settings, Columns(schema, True, settings.mode, settings.column_name_of_corrupt_record))
+
+
+class Query:
+    """A query with its checkpoint, as Spark runs it. log: offsets; done: batches in the commit log; table: column n of
+    each batch, where a batch that is run again replaces its rows."""
+
+    def __init__(self, server: Server, path: Path, limit: ReadLimit = ALL, **options: str) -> None:
+        self.server, self.path, self.limit, self.options = server, path, limit, options
+        self.log: list[dict[str, Any]] = []
+        self.done = 0
+        self.table: dict[int, list[dict[str, Any]]] = {}
+
+    def run(self, batches: int = 1000) -> None:
+        """Start it, and run it until there is nothing to read, at most this many batches."""
+        one = history_reader(self.server, self.path, **self.options)
+        first = one.initialOffset()
+        self.log = self.log or [first]
+        if len(self.log) - 1 > self.done:
+            self._batch(one)
+            batches -= 1
+        while batches and (end := one.latestOffset(self.log[-1], self.limit)) != self.log[-1]:
+            if self.done:
+                one.commit(self.log[-1])
+            self.log.append(end)
+            self._batch(one)
+            batches -= 1
+
+    def _batch(self, one: HistoryReader) -> None:
+        begin, end = self.log[-2:]
+        self.table[len(self.log)] = rows(one, begin, end)  # type: ignore[arg-type]
+        self.done += 1
+
+    @property
+    def batches(self) -> Batches:
+        return [[row["n"] for row in batch] for batch in self.table.values()]
+
+    @property
+    def numbers(self) -> list[int]:
+        return [n for batch in self.batches for n in batch]
+
+
+def add_hours(client: redis.Redis, ns: range, stream: str = "s") -> None:
+    """An entry for each hour."""
+    with client.pipeline(transaction=False) as pipe:
+        for n in ns:
+            pipe.xadd(stream, {"n": n}, id=f"{START + n * HOUR}-0")
+        pipe.execute()
+
+
+@pytest.fixture
+def archiver(client: redis.Redis, tmp_path: Path) -> Archiver:
+    return Archiver(client, tmp_path / "a")
+
+
+@pytest.mark.parametrize("trimmed", [0, 150, 200, 300], ids=["kept", "some", "archived", "all"])
+@pytest.mark.parametrize("limit", [None, 7, 64])
+@pytest.mark.parametrize("ordered", ["false", "true"])
+def test_the_archive_comes_first_then_the_stream_in_order(
+    server: Server, client: redis.Redis, archiver: Archiver, trimmed: int, limit: int | None, ordered: str
+) -> None:
+    add_hours(client, range(300))
+    for count in (30, 70, 100, 100):
+        archiver.archive(count, trim=False)
+    client.xtrim("s", maxlen=300 - trimmed, approximate=False)
+    query = Query(server, archiver.path, ALL if limit is None else ReadMaxRows(limit), ordered=ordered)
+    query.run()
+    assert query.numbers == list(range(300))
+    history = [batch for batch, end in zip(query.batches, query.log[1:], strict=True) if "history" in end]
+    assert sum(map(len, history)) == trimmed
+    if limit is not None:
+        assert all(len(batch) == limit for batch in history[:-2])
+        assert all(len(batch) <= limit for batch in history[-2:])
+    assert ("history" in query.log[-1]) == (trimmed == 300)
+
+
+def test_new_entries_and_more_batches_of_the_job_follow(
+    server: Server, client: redis.Redis, archiver: Archiver
+) -> None:
+    """The job goes on after each batch: nothing that the group needs is trimmed."""
+    add_hours(client, range(100))
+    archiver.archive(60)
+    query = Query(server, archiver.path, ReadMaxRows(10))
+    query.run(batches=2)
+    assert query.numbers == list(range(20))
+    archiver.archive(40, trim=False)  # trims what all groups have acknowledged: nothing of it
+    add_hours(client, range(100, 130))
+    query.run()
+    assert query.numbers == list(range(130))
+
+
+def test_entries_of_two_streams_come_by_their_ids_within_the_limits(
+    server: Server, client: redis.Redis, tmp_path: Path
+) -> None:
+    archivers = [Archiver(client, tmp_path / "a", stream) for stream in ("s", "t")]
+    add_hours(client, range(0, 100, 2), "s")
+    add_hours(client, range(1, 100, 2), "t")
+    for number, archiver in enumerate(archivers):
+        archiver.number = 10 * number
+        archiver.archive(50)
+    options = {"streams": "s,t", "maxEntriesPerTrigger": '{"s": 10, "t": 100}'}
+    query = Query(server, tmp_path / "a", ALL, **options)
+    query.run()
+    assert sorted(query.numbers) == list(range(100))
+    assert [max(batch) for batch in query.batches] == sorted(max(batch) for batch in query.batches)
+    assert all(sum(n % 2 == 0 for n in batch) <= 10 for batch in query.batches)
+
+
+def test_bytes_of_a_batch_are_limited(server: Server, client: redis.Redis, archiver: Archiver) -> None:
+    with client.pipeline(transaction=False) as pipe:
+        for n in range(200):
+            pipe.xadd("s", {"n": n, "text": f"{n:0>1000}"}, id=f"{START + n}-0")
+        pipe.execute()
+    archiver.archive(200)
+    query = Query(server, archiver.path, ALL, maxBytesPerTrigger="50kb")
+    query.run()
+    assert query.numbers == list(range(200))
+    assert 3 <= len(query.batches) <= 40
+
+
+def test_entries_that_were_removed_between_others_are_read(
+    server: Server, client: redis.Redis, archiver: Archiver
+) -> None:
+    """Another group holds the first entry, and XTRIM … ACKED, or an operator, has removed archived ones above it."""
+    add_hours(client, range(50))
+    archiver.archive(30, trim=False)
+    client.xdel("s", *[f"{START + n * HOUR}-0" for n in range(10, 20)])
+    query = Query(server, archiver.path, ReadMaxRows(8))
+    query.run()
+    assert sorted(query.numbers) == list(range(50))
+    assert query.batches[0] == list(range(10, 20))
+
+
+def test_nothing_archived_nothing_read_twice(server: Server, client: redis.Redis, archiver: Archiver) -> None:
+    add_hours(client, range(5))
+    query = Query(server, archiver.path)
+    query.run()
+    assert (query.numbers, len(query.batches)) == (list(range(5)), 1)
+
+
+def test_an_empty_stream_whose_entries_are_all_archived(
+    server: Server, client: redis.Redis, archiver: Archiver
+) -> None:
+    add_hours(client, range(50))
+    archiver.archive(50)
+    query = Query(server, archiver.path)
+    query.run()
+    assert query.numbers == list(range(50))
+    query.run()
+    add_hours(client, range(50, 60))
+    query.run()
+    assert query.numbers == list(range(60))
+
+
+@pytest.mark.parametrize("start", [f"{START + 10 * HOUR}-0", f"{START + 45 * HOUR}-0"])
+def test_the_start_is_in_the_archive_or_in_the_stream(
+    server: Server, client: redis.Redis, archiver: Archiver, start: str
+) -> None:
+    add_hours(client, range(60))
+    archiver.archive(30)
+    query = Query(server, archiver.path, startingOffsets=start)
+    query.run()
+    begin = (int(start.partition("-")[0]) - START) // HOUR + 1
+    assert query.numbers == list(range(begin, 60))
+    forget_all()
+    client.xgroup_destroy("s", "g")
+    again = Query(server, archiver.path, startingTimestamp=str(START + 20 * HOUR))
+    again.run()
+    assert again.numbers == list(range(20, 60))
+
+
+@pytest.mark.parametrize("limit", [5, None])
+def test_killed_before_and_after_every_request_each_entry_comes_once(
+    server: Server, client: redis.Redis, tmp_path: Path, limit: int | None
+) -> None:
+    """The job archives and trims between two lives."""
+    query = archiver = None
+
+    def begin() -> None:
+        nonlocal query, archiver
+        forget_all()
+        client.flushall()
+        archiver = Archiver(client, tmp_path / str(len(list(tmp_path.iterdir()))))
+        add_hours(client, range(20))
+        archiver.archive(12)
+        query = Query(server, archiver.path, ALL if limit is None else ReadMaxRows(limit))
+
+    def act() -> None:
+        assert query is not None
+        forget_all()
+        client.delete("rstream:lease:{s}:g:spark")  # of the killed run
+        if query.log:
+            client.xtrim("s", minid=_needed(client), approximate=False)
+        query.run()
+
+    def check() -> None:
+        assert query is not None
+        assert query.numbers == list(range(20))
+        stop_all()
+
+    assert at_each_point(begin, act, check) > 15
+
+
+def _needed(client: redis.Redis) -> str:
+    """The lowest ID that a group still needs."""
+    ids = []
+    for group in client.xinfo_groups("s"):
+        pending: Any = client.xpending("s", group["name"])
+        ms, _, seq = str(group["last-delivered-id"]).partition("-")
+        ids.append(pending["min"] if pending["pending"] else f"{ms}-{int(seq) + 1}")
+    return min(ids, key=lambda entry: tuple(map(int, entry.split("-"))))
+
+
+@pytest.mark.parametrize("pending", [False, True])
+def test_a_group_that_has_passed_entries_of_the_stream_is_refused(
+    server: Server, client: redis.Redis, archiver: Archiver, pending: bool
+) -> None:
+    add_hours(client, range(20))
+    archiver.archive(5)
+    client.xgroup_create("s", "g", "0")
+    reply: Any = client.xreadgroup("g", "spark", {"s": ">"}, count=3)
+    if not pending:
+        client.xack("s", "g", *[entry for entry, _ in reply[0][1]])
+    query = Query(server, archiver.path)
+    with pytest.raises(
+        GroupExistsError, match=r"has passed entry .*-0, which the stream still has.*onNewCheckpoint=re"
+    ):
+        query.run()
+    stop_all()
+    restarted = Query(server, archiver.path, onNewCheckpoint="restart")
+    restarted.run()
+    assert restarted.numbers == list(range(20))
+
+
+def test_a_group_all_of_whose_entries_are_trimmed_goes_on_behind_the_archive(
+    server: Server, client: redis.Redis, archiver: Archiver
+) -> None:
+    add_hours(client, range(20))
+    archiver.archive(12)
+    client.xgroup_create("s", "g", f"{START + 11 * HOUR}-0")
+    query = Query(server, archiver.path)
+    query.run()
+    assert query.numbers == list(range(20))
+
+
+def test_a_group_that_vanishes_while_the_archive_is_read_is_missing(
+    server: Server, client: redis.Redis, archiver: Archiver
+) -> None:
+    add_hours(client, range(20))
+    archiver.archive(12)
+    query = Query(server, archiver.path, ReadMaxRows(4))
+    query.run(batches=1)
+    stop_all()
+    client.xgroup_destroy("s", "g")
+    with pytest.raises(GroupMissingError):
+        query.run()
+    stop_all()
+    query.options["failOnDataLoss"] = "false"
+    query.run()
+    assert query.numbers == list(range(20))
+
+
+def test_a_checkpoint_within_the_archive_needs_the_option(
+    server: Server, client: redis.Redis, archiver: Archiver
+) -> None:
+    add_hours(client, range(20))
+    archiver.archive(12)
+    query = Query(server, archiver.path, ReadMaxRows(4))
+    query.run(batches=2)
+    stop_all()
+    with pytest.raises(OffsetError, match="Set option archivePath again"):
+        reader(server).latestOffset(query.log[-1], ALL)
+    stop_all()
+    query.run()
+    stop_all()
+    add_hours(client, range(20, 25))
+    one = reader(server)
+    end = one.latestOffset(query.log[-1], ALL)
+    assert [row["n"] for row in rows(one, query.log[-1], end)] == list(range(20, 25))
+
+
+def test_a_query_whose_checkpoint_knows_no_archive_goes_on_with_the_stream(
+    server: Server, client: redis.Redis, archiver: Archiver
+) -> None:
+    add_hours(client, range(20))
+    one = reader(server)
+    begin = one.initialOffset()
+    end = one.latestOffset(begin, ALL)
+    rows(one, begin, end)
+    stop_all()
+    archiver.archive(12, trim=False)
+    add_hours(client, range(20, 25))
+    again = history_reader(server, archiver.path)
+    again.initialOffset()
+    last = again.latestOffset(end, ALL)
+    assert [row["n"] for row in rows(again, end, last)] == list(range(20, 25))  # type: ignore[arg-type]
+
+
+def test_metadata_bad_values_and_delivery_counts(
+    server: Server, client: redis.Redis, archiver: Archiver, caplog: pytest.LogCaptureFixture
+) -> None:
+    for n, value in enumerate(["1", "two", "3"]):
+        client.xadd("s", {"n": value}, id=f"{START + n}-0")
+    archiver.archive(2)
+    schema = pa.schema([
+        ("n", pa.int64()), ("_id", pa.string()), ("_deliveries", pa.int64()), ("_corrupt_record", pa.string()),
+    ])  # fmt: skip
+    one = history_reader(server, archiver.path, schema)
+    begin = one.initialOffset()
+    end = one.latestOffset(begin, ALL)
+    found = rows(one, begin, end)  # type: ignore[arg-type]
+    assert [(row["n"], row["_id"], row["_deliveries"]) for row in found] == [
+        (1, f"{START}-0", None), (None, f"{START + 1}-0", None),
+    ]  # fmt: skip
+    assert "two" in found[1]["_corrupt_record"]
+    assert any("read from the archive" in message for message in caplog.messages)
+    removed = one.latestOffset(end, ALL)
+    assert rows(one, end, removed) == []  # type: ignore[arg-type]
+    last = one.latestOffset(removed, ALL)
+    assert [(row["n"], row["_deliveries"]) for row in rows(one, removed, last)] == [(3, 1)]  # type: ignore[arg-type]
+
+
+def test_a_spark_without_limits_reads_the_archive_too(server: Server, client: redis.Redis, archiver: Archiver) -> None:
+    """Spark 4.0 and 4.1 call latestOffset() before initialOffset(), and pass no limit."""
+    add_hours(client, range(30))
+    archiver.archive(20)
+    one = StartingReader(history_reader(server, archiver.path, maxEntriesPerTrigger="8"))
+    at: dict[str, Any] = {}
+    found: list[int] = []
+    while (end := one.latestOffset()) != at:
+        at = at or one.initialOffset()
+        for partition in one.partitions(at, end):
+            found += [row["n"] for batch in one.read(partition) for row in batch.to_pylist()]
+        at = end
+    assert found == list(range(30))
+
+
+def test_options_that_need_a_pending_entry_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {"streams": "s", "group": "g", "startingOffsets": "earliest", "archivePath": str(tmp_path)}
+    assert SourceOptions.parse(given).archive_path == str(tmp_path)
+    for options in (
+        {"delivery": "at-most-once"}, {"mode": "DEADLETTER", "deadLetterStream": "d"}, {"retryDelay": "1s"},
+    ):  # fmt: skip
+        with pytest.raises(InvalidOptionError, match="archivePath and .* contradict each other"):
+            SourceOptions.parse({**given, **options})
+    with pytest.raises(InvalidOptionError, match="nothing to read with startingOffsets=latest"):
+        SourceOptions.parse({**given, "startingOffsets": "latest"})
+    monkeypatch.setenv("RSTREAM_ALLOW_FILES", "/elsewhere")
+    with pytest.raises(NotAllowedError, match="archivePath"):
+        SourceOptions.parse(given)
+
+
+def test_a_single_batch_is_refused_and_a_wrong_path_named(
+    server: Server, client: redis.Redis, archiver: Archiver, tmp_path: Path
+) -> None:
+    add_hours(client, range(3))
+    one = history_reader(server, archiver.path)
+    with pytest.raises(UnsupportedError, match="availableNow=True"):
+        one.latestOffset(one.initialOffset(), ReadAllAvailable())
+    stop_all()
+    with pytest.raises(ArchiveError, match="is no folder here"):
+        Query(server, tmp_path / "absent").run()
+
+
+def test_batches_of_an_archive_that_overlap_come_in_order(server: Server, client: redis.Redis, tmp_path: Path) -> None:
+    """Claimed entries are archived after newer ones."""
+    ids = [f"{START + n * 60_000}-{seq}" for n in range(40) for seq in (9, 10)]
+    all_rows = [("s", entry, [("n", str(n))]) for n, entry in enumerate(ids)]
+    path = tmp_path / "a"
+    write_batch(path, 0, [row for n, row in enumerate(all_rows) if n % 3])
+    write_batch(path, 1, [row for n, row in enumerate(all_rows) if not n % 3])
+    client.xadd("s", {"n": 80}, id=f"{START + HOUR}-0")
+    query = Query(server, path, ReadMaxRows(9))
+    query.run()
+    assert query.numbers == list(range(81))
+
+
+def test_a_pattern_reads_the_archive_of_the_streams_it_begins_with(
+    server: Server, client: redis.Redis, tmp_path: Path
+) -> None:
+    archiver = Archiver(client, tmp_path / "a", "s:1")
+    add_hours(client, range(10), "s:1")
+    archiver.archive(5)
+    query = Query(server, tmp_path / "a", streamsPattern="s:*")
+    query.run()
+    assert query.numbers == list(range(10))
