@@ -58,7 +58,7 @@ for _path in (
     *("monitor/watch/prometheus.py", "wire/entries/encode.py", "wire/entries/lines.py", "wire/entries/pending_page.py"),
     *("wire/entries/vector_page.py", "wire/entries/walk.py"),
     *("sink/encode/chunks.py", "sink/encode/fingerprint.py", "sink/ledger/ledger_view.py", "sink/send/exactly_once.py"),
-    *("sink/trim/entry_sizes.py",),
+    *("sink/trim/entry_sizes.py", "source/archive/history.py", "source/archive/rows.py"),
     *("sink/encode/row_errors.py", "sink/encode/spill_queue.py"),
 ):
     ALLOWED[_path] = ARRAYS

@@ -52,9 +52,11 @@ SOURCE = [
     {"shard_sets", "entry_range", "limits", "membership", "offset", "pending_list", "partitioning", "run_counters"},
     {"sampled_size", "rows", "findings"},
     {"notes", "group"},
-    {"task", "quota", "recovery", "archive"},
+    {"task", "quota", "recovery"},
     {"batch", "microbatch"},
+    {"archive"},
     {"batch_reader", "refused_reader", "stream_reader"},
+    {"history_reader"},
 ]
 MOST_MODULES = 20  # of a folder
 

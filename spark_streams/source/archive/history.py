@@ -11,6 +11,7 @@ the query's group was created. From then on no entry that the group needs is tri
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -104,8 +105,9 @@ def begin_history(server: Server, member: Membership, starting: PerStream[str]) 
         if reply:
             raise GroupExistsError(
                 f"group {member.group!r} of stream {stream!r} exists and has passed entry {reply[0][0].decode()}, "
-                "which the stream still has. A query with archivePath and without a checkpoint reads from startingOffsets on. "
-                "Start it with its checkpoint, set onNewCheckpoint=restart, or give it a group of its own"
+                "which the stream still has. A query with archivePath and without a checkpoint reads from "
+                "startingOffsets on. Start it with its checkpoint, set onNewCheckpoint=restart, or give it a group of "
+                "its own"
             )
     heads = fetch_heads(server, list(afters), must_exist=False)
     return History(
@@ -143,7 +145,7 @@ def batch_ends(archive: Archive, ranges: Sequence[EntryRange], quota: BatchQuota
     """Yield the last IDs of batches that the quota admits. Entries of several streams are taken in the order of their
     IDs. Raises ArchiveError."""
     last = max((part.last for part in ranges), default=MIN_ID)
-    limit = _Limit.of(archive, ranges, quota)
+    limit = _Limit.from_quota(archive, ranges, quota)
     if limit is None:
         if first_row_group(archive, ranges) is not None:
             yield last
@@ -174,11 +176,11 @@ class _Limit:
     quota: BatchQuota = field(repr=False)
 
     @classmethod
-    def of(cls, archive: Archive, ranges: Sequence[EntryRange], quota: BatchQuota) -> _Limit | None:
+    def from_quota(cls, archive: Archive, ranges: Sequence[EntryRange], quota: BatchQuota) -> _Limit | None:
         """Return the limit; None: there is none. Bytes count by the average size of the first entries."""
         entries = [quota.entries] if quota.entries is not None else []
         if quota.size is not None and (group := first_row_group(archive, ranges)) is not None:
-            entries.append(max(1, int(quota.size / group.entry_bytes)))
+            entries.append(max(1, math.floor(quota.size / group.entry_bytes)))
         if not entries and all(quota.limit_of(part.stream) is None for part in ranges):
             return None
         return cls(min(entries, default=None), quota)
@@ -192,6 +194,6 @@ class _Limit:
             limit = self.quota.limit_of(stream)
             if limit is not None:
                 places = np.flatnonzero(numbers == number)
-                room = max(0, limit - taken.get(stream, 0))
-                fitting = min(fitting, int(places[room]) if room < len(places) else len(streams))
+                remaining = max(0, limit - taken.get(stream, 0))
+                fitting = min(fitting, int(places[remaining]) if remaining < len(places) else len(streams))
         return min(fitting, len(streams))

@@ -136,7 +136,9 @@ class RowGroup:
     def entry_bytes(self) -> float:
         """Average size of an entry in the file, not compressed."""
         part = self.metadata.row_group(self.number)
-        return max(1.0, float(part.total_byte_size) / max(1, part.num_rows))
+        size: int = part.total_byte_size
+        rows: int = part.num_rows
+        return max(1.0, size / max(1, rows))
 
 
 def first_row_group(archive: Archive, ranges: Sequence[EntryRange]) -> RowGroup | None:
