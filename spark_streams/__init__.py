@@ -20,13 +20,19 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+    from spark_streams.cdc import debezium
     from spark_streams.deadletter.write.routing import route_dead_letters
     from spark_streams.monitor.watch.listener import Watch
 
-__all__ = ["__version__", "register", "route_dead_letters", "run", "transaction", "watch"]
+__all__ = ["__version__", "debezium", "register", "route_dead_letters", "run", "transaction", "watch"]
 
 
 def __getattr__(name: str) -> object:
+    if name == "debezium":
+        _check_for_spark("spark_streams.debezium")
+        from spark_streams.cdc import debezium
+
+        return debezium
     if name == "route_dead_letters":
         _check_for_spark("spark_streams.route_dead_letters")
         from spark_streams.deadletter.write.routing import route_dead_letters

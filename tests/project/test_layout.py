@@ -18,6 +18,7 @@ BELOW = {
     "_version": set(),
     "model": set(),
     "errors": {"model"},
+    "cdc": {"errors"},
     "spark": {"_version", "errors", "model"},
     "engine": {"_version", "model"},
     "wire": {"_version", "engine", "errors", "model"},
@@ -45,7 +46,7 @@ BELOW = {
     "pytest_plugin": {"engine"},
     "dead_letters": {"deadletter", "errors", "model"},
     "__main__": {"spark"},
-    "__init__": {"_version", "datasource", "deadletter", "monitor", "running", "sink", "spark"},
+    "__init__": {"_version", "cdc", "datasource", "deadletter", "monitor", "running", "sink", "spark"},
 }
 # Within the source: from entries and groups up to what Spark calls.
 SOURCE = [

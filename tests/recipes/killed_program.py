@@ -1,4 +1,4 @@
-"""Four recipes at once, as a process that is killed: `python killed_program.py URL FOLDER [drain]`.
+"""Five recipes at once, as a process that is killed: `python killed_program.py URL FOLDER [drain]`.
 
 Without `drain` until somebody ends it; with it to the end of what is there.
 """
@@ -28,6 +28,7 @@ writers = {
     "windows": recipe_of("late_rows").windows(spark, url),
     "hashes": recipe_of("latest_in_hashes").into_hashes(spark, url),
     "delta": recipe_of("delta_table").into_delta(spark, url, f"{folder}/table"),
+    "changes": recipe_of("latest_of_changes").into_latest(spark, url, f"{folder}/customers"),
 }
 placed = {name: one.option("checkpointLocation", f"{folder}/{name}") for name, one in writers.items()}
 if drain:

@@ -24,6 +24,10 @@ PROGRAMS: dict[str, tuple[list[str], dict[str, int]]] = {
     "running_totals": (["|     ann|     2|112.49|", "|     bob|     1|250.00|"], {"example:totals": 2}),
     "late_rows": (["too late: 1\n", "20.5", "21.5"], {"example:hours": 4}),
     "delta_table": (["{'customer': 'bob', 'amount': Decimal('250.00')}"], {"example:sales": 2}),
+    "latest_of_changes": (
+        ["[{'id': 1, 'name': 'ann', 'credit': Decimal('99.00')}]"],
+        {"example:shop.public.customers": 4},
+    ),
     "latest_in_hashes": (["99.99", "Oslo"], {"example:moves": 3}),
     "trace_context": ([TRACE, "shop=1"], {"example:checked": 2, "example:traced:dead": 1}),
 }
