@@ -47,7 +47,7 @@ _PER_SECOND: dict[Unit, int] = {"ms": 1_000, "us": 1_000_000, "ns": 1_000_000_00
 # Names of Kafka Connect's and Debezium's types of times, by unit.
 _TIMES: dict[Unit, str] = {"ms": r"\.Timestamp$", "us": r"\.MicroTimestamp$", "ns": r"\.NanoTimestamp$"}
 _FIRST, _LAST = -62_135_596_800, 253_402_300_799  # seconds: the years 1 to 9999, which Spark and Python can represent
-_LARGEST_SCALE = 17  # of a decimal number of 8 bytes, so that Spark's product has it exactly
+_LARGEST_SCALE = 17  # of a decimal number of 8 bytes, so that Spark multiplies without rounding
 
 
 def debezium(
@@ -237,13 +237,13 @@ def _date(text: Column) -> Column:
 
 
 def _time(text: Column, unit: Unit) -> Column:
-    number, each = text.try_cast("bigint"), _PER_SECOND[unit]
+    number, per_second = text.try_cast("bigint"), _PER_SECOND[unit]
     moments = {
         "ms": F.timestamp_millis(number),
         "us": F.timestamp_micros(number),
         "ns": F.timestamp_micros(F.floor(number / 1000).cast("bigint")),
     }
-    lowest, highest = max(_FIRST * each, -(1 << 63)), min((_LAST + 1) * each, 1 << 63) - 1
+    lowest, highest = max(_FIRST * per_second, -(1 << 63)), min((_LAST + 1) * per_second, 1 << 63) - 1
     return F.when(number.between(lowest, highest), moments[unit])
 
 
@@ -254,8 +254,8 @@ def _decimal(text: Column, target: DecimalType, kind: Column) -> Column:
     is_short = F.length(digits).between(2, 16)
     unsigned = F.conv(digits, 16, 10).try_cast("decimal(20, 0)")
     borrowed = F.conv(F.rpad(F.lit("1"), F.length(digits) + 1, F.lit("0")), 16, 10).try_cast("decimal(20, 0)")
-    whole = F.when(F.length(digits) == 16, F.expr("18446744073709551616BD")).otherwise(borrowed)
-    signed = F.when(F.left(digits, F.lit(1)) >= "8", unsigned - whole).otherwise(unsigned)
+    modulus = F.when(F.length(digits) == 16, F.expr("18446744073709551616BD")).otherwise(borrowed)
+    signed = F.when(F.left(digits, F.lit(1)) >= "8", unsigned - modulus).otherwise(unsigned)
     step = F.expr(f"{10**-target.scale:.{target.scale}f}BD")
     same_scale = F.coalesce(kind["parameters"]["scale"], F.lit("0")) == str(target.scale)
     is_exact = is_short & same_scale & F.lit(target.scale <= _LARGEST_SCALE)
@@ -285,7 +285,7 @@ def _order() -> Column:
 
 def _malformed(row: StructType) -> Column:
     """Return why an event cannot be read, or the first column whose value does not fit."""
-    known = F.col("__op").isin(*_OPERATIONS)
+    is_operation = F.col("__op").isin(*_OPERATIONS)
     unfit = [
         F.when(
             F.col("__texts")[field.name].isNotNull() & F.col("__row")[field.name].isNull(),
@@ -295,6 +295,6 @@ def _malformed(row: StructType) -> Column:
     ]
     return F.coalesce(
         F.when(F.col("__value").isNull(), F.lit("the entry has neither fields key and value nor a single field")),
-        F.when(~F.coalesce(known, F.lit(False)), F.lit("the value is no change event of Debezium")),
+        F.when(~F.coalesce(is_operation, F.lit(False)), F.lit("the value is no change event of Debezium")),
         *unfit,
     )
