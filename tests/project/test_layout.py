@@ -247,6 +247,7 @@ def test_the_engine_stands_apart_from(apart: str) -> None:
 def test_what_is_public_is_there() -> None:
     assert sorted(spark_streams.__all__) == [
         "__version__",
+        "debezium",
         "register",
         "route_dead_letters",
         "run",
