@@ -3,6 +3,7 @@
     finding       one result: its level, the observation, the effect, the remedy
     server_facts  facts of a server          asking      fetches them; nothing on the server changes
     kind, durability, memory, replication, clock, limits            checks: facts in, findings out; pure
+    stream_counts the sizes of streams, by the server's own counts; released entries and idempotent adds of named ones
     rights        the commands that each use needs, and which of them the user may not run, on which keys
     examination   all checks of one server               cluster     all checks of a cluster
 

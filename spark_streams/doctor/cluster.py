@@ -11,6 +11,7 @@ from spark_streams.doctor import clock, durability, kind, limits, memory, replic
 from spark_streams.doctor.asking import fetch_facts
 from spark_streams.doctor.finding import Finding, Level, sorted_by_level
 from spark_streams.doctor.server_facts import ServerFacts
+from spark_streams.doctor.stream_counts import ask_streams
 from spark_streams.errors import LoginError, NotPermittedError, ServerReplyError, ServerUnreachableError
 from spark_streams.model.keys import SLOTS
 from spark_streams.wire.address.address import Address
@@ -26,7 +27,8 @@ _FAILS = "queries that use its streams wait for a minute, then fail"
 @dataclass(frozen=True, eq=False)
 class Member:
     """One node. master: of a replica; facts: None if the node is not reached; why: the reason for that; is_shut_out:
-    the reason is the login; view: the slots as this node sees them; lacks: missing rights by use."""
+    the reason is the login; view: the slots as this node sees them; lacks: missing rights by use; of_streams: findings
+    of the named streams that it holds."""
 
     node: Node
     master: Node | None = None
@@ -35,6 +37,7 @@ class Member:
     is_shut_out: bool = False
     view: SlotMap | None = None
     lacks: Mapping[str, rights.Missing] = field(default_factory=dict)
+    of_streams: tuple[Finding, ...] = ()
 
     @property
     def name(self) -> str:
@@ -90,16 +93,18 @@ def examine(
             slots, cluster_info = server.pipeline([("CLUSTER", "SLOTS"), ("CLUSTER", "INFO")])
             view = None if isinstance(slots, ReplyError) else SlotMap.read(member.node, slots, cluster_info)
             lacks = rights.ask_rights(server, uses, streams, in_cluster=True)
-            return replace(member, facts=fetch_facts(server, now), view=view, lacks=lacks)
+            of_streams = tuple(ask_streams(server, streams))
+            return replace(member, facts=fetch_facts(server, now), view=view, lacks=lacks, of_streams=of_streams)
         finally:
             server.close()
 
     with ThreadPoolExecutor(_AT_ONCE) as threads:
         facts = ClusterFacts(str(address), slot_map, tuple(threads.map(fetch_member, _members(address, slot_map))))
-    lacks = [
-        (member.name, rights.findings(server.user, member.lacks, streams)) for member, server in facts.reached.items()
+    of_members = [
+        (member.name, [*member.of_streams, *rights.findings(server.user, member.lacks, streams)])
+        for member, server in facts.reached.items()
     ]
-    return facts, sorted_by_level([*judge(facts), *merge(lacks)])
+    return facts, sorted_by_level([*judge(facts), *merge(of_members)])
 
 
 def _members(address: Address, slot_map: SlotMap | None) -> list[Member]:

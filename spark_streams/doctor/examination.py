@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from spark_streams.doctor import clock, durability, kind, limits, memory, replication, rights
+from spark_streams.doctor import clock, durability, kind, limits, memory, replication, rights, stream_counts
 from spark_streams.doctor.asking import fetch_facts
 from spark_streams.doctor.finding import Finding, sorted_by_level
 from spark_streams.doctor.server_facts import ServerFacts
@@ -18,11 +18,12 @@ def examine(
     streams: Sequence[str] = (),
     now: Callable[[], float] = time.time,
 ) -> tuple[ServerFacts, list[Finding]]:
-    """Return the facts of the server, and the findings, the worst first. uses, streams: for which rights are checked.
-    Raises ServerUnreachableError."""
+    """Return the facts of the server, and the findings, the worst first. uses, streams: for which rights are checked;
+    the streams are examined, too. Raises ServerUnreachableError."""
     facts = fetch_facts(server, now)
     lacks = rights.ask_rights(server, uses, streams)
-    return facts, sorted_by_level([*judge(facts), *rights.findings(facts.user, lacks, streams)])
+    of_streams = stream_counts.ask_streams(server, streams)
+    return facts, sorted_by_level([*judge(facts), *of_streams, *rights.findings(facts.user, lacks, streams)])
 
 
 def judge(facts: ServerFacts) -> list[Finding]:
@@ -34,4 +35,5 @@ def judge(facts: ServerFacts) -> list[Finding]:
         *replication.check(facts),
         *clock.check(facts),
         *limits.check(facts),
+        *stream_counts.check(facts),
     ]

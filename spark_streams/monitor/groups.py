@@ -1,19 +1,22 @@
-"""Streams and their groups, read in one round trip. Nothing on the server changes."""
+"""Streams and their groups, read in one round trip, and their released entries in another. Nothing on the server
+changes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from spark_streams.wire.connection.connection import ReplyError
 from spark_streams.wire.connection.server import Server
+from spark_streams.wire.replies.released import released_in
 from spark_streams.wire.replies.reply_errors import is_no_such_key
-from spark_streams.wire.replies.xinfo import GroupInfo, groups_in, stream_in
+from spark_streams.wire.replies.xinfo import GroupInfo, IdempotentAdds, groups_in, idempotent_adds_in, stream_in
 
 
 @dataclass(frozen=True)
 class GroupView:
-    """A group of a stream. lag: undelivered entries, None if the server does not know."""
+    """A group of a stream. lag: undelivered entries, None if the server does not know; released: pending entries that a
+    consumer released (XNACK), None if they are not counted."""
 
     stream: str
     group: str
@@ -21,38 +24,61 @@ class GroupView:
     pending: int
     lag: int | None
     last_delivered: str
+    released: int | None = None
 
 
 @dataclass(frozen=True)
 class StreamView:
-    """A stream. length: number of entries; added: entries ever added, None before Redis 7."""
+    """A stream. length: number of entries; added: entries ever added, None before Redis 7; idempotent: its adds with
+    XADD IDMP, None if there were none."""
 
     stream: str
     length: int
     added: int | None
     last: str
     groups: tuple[GroupView, ...]
+    idempotent: IdempotentAdds | None = None
 
 
-def view_streams(server: Server, streams: Sequence[str | bytes]) -> list[StreamView]:
+def view_streams(server: Server, streams: Sequence[str | bytes], count_released: bool = False) -> list[StreamView]:
     """Return those of the streams that exist, in order. Bytes of a name that are not UTF-8 are shown as `\\xff`.
+    count_released: also count the released entries of each group, in a second round trip.
 
     Raises WrongKeyTypeError.
     """
     replies = server.pipeline(
         [("XINFO", subcommand, stream) for stream in streams for subcommand in ("STREAM", "GROUPS")]
     )
-    views = []
+    views: list[StreamView] = []
+    infos: dict[str | bytes, list[GroupInfo]] = {}
     for stream, description, groups in zip(streams, replies[0::2], replies[1::2], strict=True):
         if is_no_such_key(description):
             continue
         for reply in (description, groups):
             if isinstance(reply, ReplyError):
                 raise server.error_of(reply, ("XINFO", "STREAM", stream))
-        state, name = stream_in(description), shown(stream)
-        groups_of = tuple(_group(name, info) for info in groups_in(groups))
-        views.append(StreamView(name, state.length, state.added, str(state.last), groups_of))
-    return views
+        state, infos[stream] = stream_in(description), groups_in(groups)
+        adds = idempotent_adds_in(description)
+        views.append(StreamView(shown(stream), state.length, state.added, str(state.last), (), adds))
+    released = _released(server, infos) if count_released else {}
+    return [
+        replace(
+            view, groups=tuple(_group(view.stream, info, released.get((stream, info.name))) for info in infos[stream])
+        )
+        for view, stream in zip(views, infos, strict=True)
+    ]
+
+
+def _released(server: Server, infos: Mapping[str | bytes, Sequence[GroupInfo]]) -> dict[tuple[str | bytes, bytes], int]:
+    """Return the released entries of each group, without groups whose pending entries the user may not list."""
+    groups = [(stream, info) for stream, of_stream in infos.items() for info in of_stream]
+    pending = [(stream, info.name) for stream, info in groups if info.pending]
+    replies = server.pipeline([("XPENDING", stream, group) for stream, group in pending])
+    counts = {(stream, info.name): 0 for stream, info in groups if not info.pending}
+    for group, reply in zip(pending, replies, strict=True):
+        if not isinstance(reply, ReplyError):
+            counts[group] = released_in(reply)
+    return counts
 
 
 def shown(name: bytes | str) -> str:
@@ -60,5 +86,6 @@ def shown(name: bytes | str) -> str:
     return name if isinstance(name, str) else name.decode("utf-8", "backslashreplace")
 
 
-def _group(stream: str, info: GroupInfo) -> GroupView:
-    return GroupView(stream, shown(info.name), info.consumers, info.pending, info.lag, str(info.last_delivered))
+def _group(stream: str, info: GroupInfo, released: int | None) -> GroupView:
+    position = str(info.last_delivered)
+    return GroupView(stream, shown(info.name), info.consumers, info.pending, info.lag, position, released)

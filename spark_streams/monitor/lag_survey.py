@@ -20,7 +20,16 @@ from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.released import released_in
 from spark_streams.wire.replies.replies import milliseconds
 from spark_streams.wire.replies.reply_errors import is_no_such_key, is_not_permitted
-from spark_streams.wire.replies.xinfo import ConsumerInfo, GroupInfo, consumers_in, ends_in, groups_in, stream_in
+from spark_streams.wire.replies.xinfo import (
+    ConsumerInfo,
+    GroupInfo,
+    IdempotentAdds,
+    consumers_in,
+    ends_in,
+    groups_in,
+    idempotent_adds_in,
+    stream_in,
+)
 
 ACTIVE_MS = 24 * 3_600_000  # a group without a read for longer may be abandoned
 COUNTED = 10_000  # maximum of a lag that is counted entry by entry
@@ -75,7 +84,8 @@ class GroupLag:
 class StreamSummary:
     """A stream. length: number of entries; added: entries ever added, None before Redis 7; last: last generated ID;
     first: ID of the oldest entry, empty if there is none; has_dead_letters: the first or the last entry is a dead
-    letter; end_bytes: size of these two entries, which XINFO STREAM returns."""
+    letter; end_bytes: size of these two entries, which XINFO STREAM returns; idempotent: adds with XADD IDMP, None if
+    there were none."""
 
     stream: str
     length: int
@@ -84,6 +94,7 @@ class StreamSummary:
     first: str = ""
     has_dead_letters: bool = False
     end_bytes: int = 0
+    idempotent: IdempotentAdds | None = None
 
 
 @dataclass(frozen=True)
@@ -192,7 +203,9 @@ def _report_or_raise(error: RStreamError, refused: Callable[[RStreamError], None
 def _stream_summary(key: str | bytes, reply: Reply) -> tuple[StreamSummary, StreamId]:
     """Return the stream, and the ID of its first entry."""
     state, ends = stream_in(reply), ends_in(reply)
-    state_without_ends = StreamSummary(shown(key), state.length, state.added, str(state.last))
+    state_without_ends = StreamSummary(
+        shown(key), state.length, state.added, str(state.last), idempotent=idempotent_adds_in(reply)
+    )
     if ends is None:
         return state_without_ends, MIN_ID
     end_pairs = (ends.first[1], ends.last[1])

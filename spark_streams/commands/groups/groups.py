@@ -57,6 +57,8 @@ def list_(names: tuple[str, ...], url: str, as_json: bool) -> None:
     lag       entries not yet delivered to the group, as the server counts them;
               ? if the server cannot count them (rstream lag does)
     pending   entries delivered and not acknowledged
+    released  pending entries that a consumer released (XNACK): the group's next reader takes them;
+              ? if the user may not list pending entries
 
     \b
     Examples:
@@ -66,14 +68,14 @@ def list_(names: tuple[str, ...], url: str, as_json: bool) -> None:
     from spark_streams.monitor.groups import view_streams
 
     with connect(url) as server:
-        views = view_streams(server, named_streams(server, names, with_retry_streams=True))
+        views = view_streams(server, named_streams(server, names, with_retry_streams=True), count_released=True)
     group_views = [group for view in views for group in view.groups]
     if as_json:
         print_json([asdict(group) for group in group_views])
         return
     print_table(
-        ("stream", "group", "consumers", "lag", "pending", "last delivered"),
-        [(g.stream, g.group, g.consumers, g.lag, g.pending, g.last_delivered) for g in group_views],
+        ("stream", "group", "consumers", "lag", "pending", "released", "last delivered"),
+        [(g.stream, g.group, g.consumers, g.lag, g.pending, g.released, g.last_delivered) for g in group_views],
     )
 
 

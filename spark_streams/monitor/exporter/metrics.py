@@ -54,6 +54,12 @@ _STREAM = Table(
         Family("rstream_stream_entries", "Entries in the stream."),
         Family("rstream_added_entries", "Entries added to the stream since it was created.", counts=True),
         Family("rstream_stream_memory_bytes", "Memory of the stream, as the server estimates it (MEMORY USAGE)."),
+        Family(
+            "rstream_idempotent_adds",
+            "Entries added with XADD IDMP or IDMPAUTO (Redis 8.6); absent if there are none.",
+            counts=True,
+        ),
+        Family("rstream_duplicate_adds", "Repeated adds of these, which added nothing.", counts=True),
     ),
 )
 _REASON = Table(
@@ -102,7 +108,9 @@ def _of_group(group: GroupLag) -> Sample:
 
 
 def _of_stream(stream: StreamSummary, sizes: Mapping[str, int]) -> Sample:
-    return (stream.stream,), (stream.length, stream.added, sizes.get(stream.stream))
+    adds = stream.idempotent
+    of_adds = (None, None) if adds is None else (adds.added, adds.duplicates)
+    return (stream.stream,), (stream.length, stream.added, sizes.get(stream.stream), *of_adds)
 
 
 def _of_reason(reason: Reason) -> Sample:

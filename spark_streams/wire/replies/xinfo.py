@@ -40,6 +40,17 @@ class StreamEnds:
     length: int
 
 
+@dataclass(frozen=True)
+class IdempotentAdds:
+    """Adds of a stream with XADD IDMP or IDMPAUTO. producers, messages: that the server remembers; added: entries that
+    were ever added so; duplicates: repeated adds that added nothing."""
+
+    producers: int
+    messages: int
+    added: int
+    duplicates: int
+
+
 class GroupInfo(NamedTuple):
     """consumers: their number. pending: entries delivered and not acknowledged. last_delivered: the group's position.
     entries_read, lag: Redis' own counts; None if unknown, as always before Redis 7.
@@ -103,6 +114,15 @@ def ends_in(reply: Sequence[Reply]) -> StreamEnds | None:
     if first is None or last is None:
         return None
     return StreamEnds((StreamId.parse(first[0]), first[1]), (StreamId.parse(last[0]), last[1]), info[b"length"])
+
+
+def idempotent_adds_in(reply: Sequence[Reply]) -> IdempotentAdds | None:
+    """Return the counts of idempotent adds from the reply to XINFO STREAM; None if there were none, or if the server
+    does not have them (Redis before 8.6, Valkey)."""
+    info = pairs(reply)
+    names = (b"pids-tracked", b"iids-tracked", b"iids-added", b"iids-duplicates")
+    counts = IdempotentAdds(*(info.get(name, 0) for name in names))
+    return counts if counts.added or counts.duplicates else None
 
 
 def groups_in(reply: Sequence[Reply]) -> list[GroupInfo]:

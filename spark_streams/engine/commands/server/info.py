@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import sys
+from collections import Counter
 from collections.abc import Callable
 
 from spark_streams._version import __version__
@@ -27,6 +28,7 @@ from spark_streams.engine.resp.replies import (
     simple,
 )
 from spark_streams.engine.store.memory import peak, resident
+from spark_streams.engine.store.stream import Stream
 
 
 def _server(engine: Engine) -> dict[str, object]:
@@ -142,6 +144,26 @@ def _keyspace(engine: Engine) -> dict[str, object]:
     }
 
 
+def _keysizes(engine: Engine) -> dict[str, object]:
+    """How many streams of each database have how many entries: 4=2 counts two streams of 4 to 7 entries (Redis 8.12).
+    Redis also has lines of other types."""
+    counts = {
+        db.number: Counter(value.length.bit_length() for value in db.values.values() if type(value) is Stream)
+        for db in engine.databases
+    }
+    return {
+        f"db{number}_distrib_streams_items": ",".join(f"{_power(bits)}={of[bits]}" for bits in sorted(of))
+        for number, of in counts.items()
+        if of
+    }
+
+
+def _power(bits: int) -> str:
+    """Return the largest power of two of this many bits as Redis writes it, with 1,024 as 1K; 0 of none."""
+    units, rest = divmod(bits - 1, 10)
+    return f"{1 << rest}{' KMGTP'[units].strip()}" if bits else "0"
+
+
 _SECTIONS: dict[str, Callable[[Engine], dict[str, object]]] = {
     "Server": _server,
     "Clients": _clients,
@@ -154,6 +176,7 @@ _SECTIONS: dict[str, Callable[[Engine], dict[str, object]]] = {
     "Errorstats": _errorstats,
     "Cluster": _cluster,
     "Keyspace": _keyspace,
+    "Keysizes": _keysizes,
 }
 
 
