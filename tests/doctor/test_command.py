@@ -221,3 +221,25 @@ def test_whether_a_server_trims_by_acked_is_asked_of_xtrim(server: Server) -> No
     assert facts.trims_by_acked is not is_syntax_error(tried)
     said = doctor(server.url).output
     assert ("XTRIM supports ACKED" in " ".join(said.split())) is facts.trims_by_acked
+
+
+def test_a_named_key_that_is_no_stream_is_a_warning(server: Server) -> None:
+    with server.client() as client:
+        client.set("text", "x")
+        client.xadd("orders", {"n": 1})
+    told = doctor_json(server.url, "--stream", "text", "--stream", "orders", "--stream", "none")
+    assert [finding["said"] for finding in told["findings"] if "stream" in finding["about"]][:1] == [
+        "key 'text' is not a stream"
+    ]
+
+
+def test_the_engine_says_how_large_its_streams_are(engine_server: Server) -> None:
+    with engine_server.client() as client:
+        client.flushall()
+        for number in range(9):
+            client.xadd("orders", {"n": number})
+        client.xadd("audit", {"n": 1})
+    [said] = [
+        finding["said"] for finding in doctor_json(engine_server.url)["findings"] if finding["about"] == "streams"
+    ]
+    assert said == "2 in this database; the largest has 8 to 15 entries"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from spark_streams.doctor import clock, durability, kind, limits, memory, replication
+from spark_streams.doctor import clock, durability, kind, limits, memory, replication, stream_counts
 from spark_streams.doctor.examination import judge
 from spark_streams.doctor.finding import Finding, Level, sorted_by_level, worst
 from spark_streams.doctor.server_facts import Clock, ServerFacts, numbers, size
@@ -166,6 +166,27 @@ def test_clocks(ahead: float, uncertain: float, level: Level, words: str) -> Non
 )
 def test_limits(config: dict[str, str], told: dict[str, Any], level: Level, words: str) -> None:
     check(limits.check(facts(config, **told)), level, words)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "database", "words"),
+    [
+        ("0=1,1=20,4=2,64K=1", "0", "24 in this database; the largest has 65,536 to 131,071 entries"),
+        ("512=3", "", "3 in this database; the 3 largest have 512 to 1,023 entries"),
+        ("1=1,2M=1", "0", "2,097,152 to 4,194,303"),
+        ("0=1", "0", "1 in this database; the largest has no entries"),
+        ("0=1,1=1", "0", "the largest has 1 entry"),
+    ],
+)
+def test_streams(sizes: str, database: str, words: str) -> None:
+    server = replace(facts(db0_distrib_streams_items=sizes, db3_distrib_streams_items="8=1"), client={"db": database})
+    check(stream_counts.check(server), Level.OK, words)
+
+
+def test_a_server_that_does_not_count_streams_or_has_none_has_no_finding_of_them() -> None:
+    assert stream_counts.check(WELL) == []
+    elsewhere = replace(facts(db0_distrib_streams_items="8=1", db0_distrib_lists_items="4=1"), client={"db": "3"})
+    assert stream_counts.check(elsewhere) == []
 
 
 def test_missing_rights_are_reported_and_no_finding_is_invented() -> None:

@@ -96,3 +96,20 @@ def test_the_exporter_counts_them(server: Server, orders: list[str]) -> None:
     page = read(printed(server, "exporter", "--once"))
     assert page['rstream_released_entries{group="billing",stream="orders"}'] == 3
     assert page['rstream_pending_entries{group="billing",stream="orders"}'] == 5
+
+
+def test_streams_and_groups_show_them(server: Server, client: redis.Redis, orders: list[str]) -> None:
+    client.xgroup_create("orders", "audit", id="0")
+    [stream] = json.loads(printed(server, "streams", "--json"))
+    assert [(group["group"], group["released"]) for group in stream["groups"]] == [("audit", 0), ("billing", 3)]
+    assert "audit, billing (3 released)" in printed(server, "streams")
+    head, _, billing = [line.split() for line in printed(server, "groups").splitlines() if line.strip()]
+    assert billing[head.index("released")] == "3"
+
+
+def test_doctor_shows_them_of_a_named_stream(server: Server, orders: list[str]) -> None:
+    ran = CliRunner().invoke(main, ["doctor", server.url, "--stream", "orders", "--json"])
+    findings = json.loads(ran.stdout)["findings"]
+    [finding] = [finding for finding in findings if "XNACK" in finding["said"]]
+    assert finding["said"] == "stream 'orders': 3 entries of group 'billing' were released (XNACK)"
+    assert (finding["level"], finding["remedy"].rpartition(": ")[2]) == ("note", "rstream pending orders")

@@ -81,6 +81,25 @@ def skip_without_xnack(client: redis.Redis) -> None:
         client.delete("xnack?")
 
 
+def skip_without_idempotent_adds(client: redis.Redis) -> None:
+    """Skip a test of XADD IDMP on a server without it (before Redis 8.6)."""
+    try:
+        client.execute_command("XADD", "idmp?", "IDMP", "p", "m", "*", "a", 1)
+    except redis.ResponseError:
+        pytest.skip("this server has no XADD IDMP (Redis 8.6): the idempotent adds of this test are not tested on it")
+    finally:
+        client.delete("idmp?")
+
+
+def skip_without_stream_sizes(client: redis.Redis) -> None:
+    """Skip a test of INFO keysizes on a server that does not count streams there (before Redis 8.12)."""
+    client.xadd("keysizes?", {"a": 1})
+    is_counted = any(name.endswith("_distrib_streams_items") for name in client.info("keysizes"))
+    client.delete("keysizes?")
+    if not is_counted:
+        pytest.skip("this server has no streams in INFO keysizes (Redis 8.12): this test did not run on it")
+
+
 def free_port() -> int:
     """Return a free TCP port of the loopback address, outside the range that the system assigns by itself.
 
