@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.versions import folder
+from tests.versions.__main__ import ready
 from tests.versions.folder import PACKAGE, NotToBeHadError, checked, emptied, link, start_on_own_libraries
 from tests.versions.stream_tests import Outcome, counted, print_table
 from tests.versions.wanted import WANTED, named
@@ -27,7 +28,8 @@ def program(path: Path, says: str) -> Path:
 
 
 def test_servers_are_named() -> None:
-    assert [one.name for one in named([])] == [one.name for one in WANTED]
+    assert [one.name for one in named([])] == [one.name for one in WANTED if one.name != "redis-path"]
+    assert [one.version for one in named(["redis-path"])] == [""]
     assert [one.version for one in named(["redis-8.6", "redis-6.2"])] == ["8.6.", "6.2."]
     with pytest.raises(ValueError, match="no server redis-5: there are redis-6.2, redis-7.0"):
         named(["redis-7.0", "redis-5"])
@@ -62,6 +64,13 @@ def test_a_server_of_another_version_or_one_that_does_not_run_is_none(home: Path
         checked("redis-8.6", "8.6.")
     link(emptied("redis-8.6"), "redis-server", program(made / PACKAGE / "server", "echo 'Redis server v=8.6.3 sha=0'"))
     assert checked("redis-8.6", "8.6.") == "8.6.3"
+
+
+def test_the_installed_server_is_tested_whatever_its_version(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    installed = program(home.with_name("machine") / "redis-server", "echo 'Redis server v=8.10.1 sha=0'")
+    monkeypatch.setenv("PATH", str(installed.parent), prepend=":")
+    monkeypatch.setattr("tests.versions.__main__.ROOT", home)
+    assert ready(*named(["redis-path"])) == ("8.10.1", "redis-path/bin/redis-server --port 6390")
 
 
 def test_a_line_for_each_server(capsys: pytest.CaptureFixture[str]) -> None:

