@@ -7,10 +7,12 @@ from collections.abc import Sequence
 
 from spark_streams.doctor.finding import Finding, Level
 from spark_streams.doctor.server_facts import ServerFacts
-from spark_streams.errors import ServerReplyError, WrongKeyTypeError
+from spark_streams.errors import WrongKeyTypeError
 from spark_streams.model.numbers import parse_number
-from spark_streams.monitor.groups import StreamView, view_streams
-from spark_streams.wire.connection.connection import Connection
+from spark_streams.wire.connection.connection import Connection, Reply, ReplyError
+from spark_streams.wire.replies.released import released_in
+from spark_streams.wire.replies.reply_errors import is_wrong_type
+from spark_streams.wire.replies.xinfo import GroupInfo, groups_in, idempotent_adds_in
 
 _ABOUT = "streams"
 _UNITS = "KMGTP"
@@ -26,11 +28,9 @@ def check(facts: ServerFacts) -> list[Finding]:
     total = sum(counts.values())
     if not total:
         return []
-    least = max(counts)
-    of_largest = "no entries" if least == 0 else f"{least:,} to {2 * least - 1:,} entries" if least > 1 else "1 entry"
-    largest = (
-        f"the largest has {of_largest}" if counts[least] == 1 else f"the {counts[least]:,} largest have {of_largest}"
-    )
+    size = max(counts)
+    entries = "no entries" if size == 0 else f"{size:,} to {2 * size - 1:,} entries" if size > 1 else "1 entry"
+    largest = f"the largest has {entries}" if counts[size] == 1 else f"the {counts[size]:,} largest have {entries}"
     return [Finding(Level.OK, _ABOUT, f"{total:,} in this database; {largest}")]
 
 
@@ -41,41 +41,45 @@ def _entries(size: str) -> int:
 
 
 def ask_streams(server: Connection, streams: Sequence[str]) -> list[Finding]:
-    """Return the findings of these streams. Streams that the user may not see, or that are on another node of a
-    cluster, have none: doctor.rights and the other node report them."""
+    """Return the findings of these streams. Streams that do not exist, that the user may not see, or that are on
+    another node of a cluster have none: doctor.rights and the other node report them."""
+    replies = server.pipeline([("XINFO", word, stream) for stream in streams for word in ("STREAM", "GROUPS")])
     findings: list[Finding] = []
-    for stream in streams:
-        try:
-            views = view_streams(server, [stream], count_released=True)
-        except WrongKeyTypeError as error:
-            findings.append(
-                Finding(
-                    Level.WARNING, _ABOUT, f"key {stream!r} is not a stream",
-                    f"queries and sinks of it fail ({error.condition})", "name another stream, or delete the key",
-                )
-            )  # fmt: skip
-            continue
-        except ServerReplyError:
-            continue
-        findings += [finding for view in views for finding in of_stream(view)]
+    for stream, description, groups in zip(streams, replies[0::2], replies[1::2], strict=True):
+        if is_wrong_type(description):
+            findings.append(_no_stream(stream))
+        elif not isinstance(description, ReplyError) and not isinstance(groups, ReplyError):
+            findings += [*_released(server, stream, groups_in(groups)), *_idempotent_adds(stream, description)]
     return findings
 
 
-def of_stream(view: StreamView) -> list[Finding]:
-    """Return the findings of a stream. Pure."""
-    findings = [
+def _no_stream(stream: str) -> Finding:
+    return Finding(
+        Level.WARNING, _ABOUT, f"key {stream!r} is not a stream",
+        f"queries and sinks of it fail ({WrongKeyTypeError.condition})", "name another stream, or delete the key",
+    )  # fmt: skip
+
+
+def _released(server: Connection, stream: str, groups: Sequence[GroupInfo]) -> list[Finding]:
+    names = [group.name for group in groups if group.pending]
+    replies = server.pipeline([("XPENDING", stream, name) for name in names])
+    counts = [0 if isinstance(reply, ReplyError) else released_in(reply) for reply in replies]
+    return [
         Finding(
             Level.NOTE, _ABOUT,
-            f"stream {view.stream!r}: {group.released:,} entries of group {group.group!r} were released (XNACK)",
-            "they belong to no consumer until the next batch of a query of this group takes them",
-            f"start a query of the group. To list them: rstream pending {view.stream}",
+            f"stream {stream!r}: {count:,} entries of group {name.decode('utf-8', 'backslashreplace')!r} were released",
+            "a consumer returned them (XNACK). The next batch of a query of this group takes them",
+            f"start a query of the group. To list them: rstream pending {stream}",
         )
-        for group in view.groups
-        if group.released
+        for name, count in zip(names, counts, strict=True)
+        if count
     ]  # fmt: skip
-    adds = view.idempotent
-    if adds is not None:
-        counted = f"{adds.added:,} entries were added with XADD IDMP, {adds.duplicates:,} duplicates were recognized"
-        remembers = f"{adds.messages:,} messages of {adds.producers:,} producers are remembered"
-        findings.append(Finding(Level.OK, _ABOUT, f"stream {view.stream!r}: {counted}; {remembers}"))
-    return findings
+
+
+def _idempotent_adds(stream: str, description: Sequence[Reply]) -> list[Finding]:
+    adds = idempotent_adds_in(description)
+    if adds is None:
+        return []
+    counted = f"{adds.added:,} entries were added with XADD IDMP, {adds.duplicates:,} duplicates were recognized"
+    remembers = f"{adds.messages:,} messages of {adds.producers:,} producers are remembered"
+    return [Finding(Level.OK, _ABOUT, f"stream {stream!r}: {counted}; {remembers}")]

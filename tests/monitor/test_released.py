@@ -110,6 +110,6 @@ def test_streams_and_groups_show_them(server: Server, client: redis.Redis, order
 def test_doctor_shows_them_of_a_named_stream(server: Server, orders: list[str]) -> None:
     ran = CliRunner().invoke(main, ["doctor", server.url, "--stream", "orders", "--json"])
     findings = json.loads(ran.stdout)["findings"]
-    [finding] = [finding for finding in findings if "XNACK" in finding["said"]]
-    assert finding["said"] == "stream 'orders': 3 entries of group 'billing' were released (XNACK)"
+    [finding] = [finding for finding in findings if "XNACK" in finding["effect"]]
+    assert finding["said"] == "stream 'orders': 3 entries of group 'billing' were released"
     assert (finding["level"], finding["remedy"].rpartition(": ")[2]) == ("note", "rstream pending orders")

@@ -6,7 +6,7 @@ import os
 import resource
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from spark_streams._version import __version__
 from spark_streams.engine.client import Client
@@ -147,15 +147,16 @@ def _keyspace(engine: Engine) -> dict[str, object]:
 def _keysizes(engine: Engine) -> dict[str, object]:
     """How many streams of each database have how many entries: 4=2 counts two streams of 4 to 7 entries (Redis 8.12).
     Redis also has lines of other types."""
-    counts = {
-        db.number: Counter(value.length.bit_length() for value in db.values.values() if type(value) is Stream)
-        for db in engine.databases
-    }
     return {
-        f"db{number}_distrib_streams_items": ",".join(f"{_power(bits)}={of[bits]}" for bits in sorted(of))
-        for number, of in counts.items()
-        if of
+        f"db{db.number}_distrib_streams_items": _histogram(value.length for value in streams)
+        for db in engine.databases
+        if (streams := [value for value in db.values.values() if type(value) is Stream])
     }
+
+
+def _histogram(sizes: Iterable[int]) -> str:
+    counts = sorted(Counter(map(int.bit_length, sizes)).items())
+    return ",".join(f"{_power(bits)}={count}" for bits, count in counts)
 
 
 def _power(bits: int) -> str:
