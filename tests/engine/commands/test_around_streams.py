@@ -7,6 +7,7 @@ import time
 import pytest
 
 from spark_streams.doctor.rights import USES, commands_of
+from tests.engine.judge import Judge
 from tests.engine.wire import wait_blocked, wire
 from tools.servers.server import Server
 
@@ -42,14 +43,23 @@ FLUSHALL
 """
 
 
+# By server: what it answers otherwise than the newest Redis does.
+OLDER = {"BLPOP l inf", "BLPOP l 1e308"}  # before 7.2: negative
+VALKEY = {"CLIENT KILL ID x", "CLIENT LIST ID x"}  # a syntax error
+OF_THE_BUILD = "MODULE LIST"  # modules that the server was built with
+
+
 def test_the_same_bytes_as_redis(engine_server: Server, redis_server: Server) -> None:
     """Each of these commands, error texts included."""
     with wire(engine_server) as engine, wire(redis_server) as redis:
+        judge = Judge(redis)
+        other = {OF_THE_BUILD} | (OLDER if judge.version < (7, 2) else set()) | (VALKEY if judge.valkey else set())
         for client in (engine, redis):
             client.call("FLUSHALL")
         for line in SAME.strip().replace("\n", " | ").split(" | "):
             words = line.split()
-            assert engine.raw(*words) == redis.raw(*words), line
+            same = engine.raw(*words) == redis.raw(*words)
+            assert same or line in other, line
 
 
 def test_a_cursor_behind_everything_is_the_end(engine_server: Server) -> None:

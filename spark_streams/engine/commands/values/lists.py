@@ -57,7 +57,9 @@ def seconds_of(text: bytes) -> int:
         seconds = math.nan
     if math.isnan(seconds):
         raise CommandError("ERR timeout is not a float or out of range")
-    if not 0 <= seconds < (1 << 63) / 1000:  # Redis' counter overflows above this
+    if seconds >= (1 << 63) / 1000:  # Redis' counter overflows
+        raise CommandError("ERR timeout is out of range")
+    if seconds < 0:
         raise CommandError("ERR timeout is negative")
     return math.ceil(seconds * 1000)
 
