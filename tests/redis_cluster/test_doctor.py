@@ -98,6 +98,17 @@ def test_the_url_of_one_node_says_which_one_to_use(cluster: RedisCluster) -> Non
     assert mode["remedy"].endswith(f": redis+cluster://127.0.0.1:{cluster.ports[0]}")
 
 
+def test_a_named_stream_is_examined_on_its_node(cluster: RedisCluster) -> None:
+    cluster.command(cluster.owner("text"), "SET", "text", "x")
+    cluster.command(cluster.owner("s0"), "XADD", "s0", "*", "a", 1)
+    told = doctor_json(cluster.url, "--stream", "text", "--stream", "s0")
+    [finding] = [finding for finding in told["findings"] if finding["about"] == "streams"]
+    assert (finding["said"], finding["nodes"]) == (
+        "key 'text' is not a stream",
+        [f"127.0.0.1:{cluster.owner('text')}"],
+    )
+
+
 @pytest.fixture
 def limited(cluster: RedisCluster) -> Any:
     allow(cluster, f"{RIGHTS} {IN_A_CLUSTER} {WHO}")
