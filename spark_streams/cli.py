@@ -2,7 +2,8 @@
 
 The commands are in commands/. A read-only command never changes a stream or a group, and starts no engine. Exit codes:
 0 success; 1 error of the server or the engine; 2 wrong usage; 3 a check failed: a group is further behind than
-`rstream lag` allows, `rstream doctor` reports a warning or a danger, or a change (`rstream groups …`) would be refused.
+`rstream lag` allows, `rstream doctor` reports a warning or a danger, or a change (`rstream groups …`,
+`rstream copy`) would be refused.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ from spark_streams.commands.run import run
 from spark_streams.commands.serve import serve
 from spark_streams.commands.shards import shards
 from spark_streams.commands.shared import Group
+from spark_streams.commands.transfer.copy import copy, import_file
+from spark_streams.commands.transfer.export import export
 from spark_streams.commands.url import url
 
 
@@ -50,6 +53,8 @@ def main() -> None:
       rstream groups seek orders --group etl --to 1h   preview: set the group back by an hour; --yes does it
       rstream replay orders --group etl --from 1h      preview: a stopped query reads the last hour again
       rstream add orders customer=ann amount=12.50     append an entry
+      rstream copy orders orders --to-url URL --last 10000   preview: copy entries to another server; --yes does it
+      rstream export orders orders.parquet   write entries to a file; rstream import reads them
       rstream dead list                 list dead letters: entries that could not be processed
       rstream init etl --stream orders  write a job's configuration
       rstream run etl --config etl.toml run a Spark job without writing a program
@@ -60,7 +65,24 @@ def main() -> None:
 
 
 for _command in (
-    *(streams, shards, show, tail, groups, replay, lag, pending, top, report, exporter, add, dead),
+    *(
+        streams,
+        shards,
+        show,
+        tail,
+        groups,
+        replay,
+        lag,
+        pending,
+        top,
+        report,
+        exporter,
+        add,
+        copy,
+        export,
+        import_file,
+        dead,
+    ),
     *(doctor, init, run, url, serve),
 ):
     main.add_command(_command)

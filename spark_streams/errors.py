@@ -26,10 +26,13 @@
     │   ├── GroupSharedError            the query needs its own group, and another consumer reads from the group
     │   ├── GroupExistsError            the query has no checkpoint, and its group stands elsewhere than it begins
     │   ├── ShardsError                 a stream has other shards than expected, or none, or its shard record is lost
+    │   ├── CopyTargetError             the target of a copy has entries that the copy did not write
+    │   ├── CopyMismatchError           the target of a copy does not hold the same entries as its source
     │   ├── LedgerError                 the ledger is lost, or does not match the rows of this attempt
     │   └── OffsetError                 an offset in the checkpoint cannot be read
     ├── ArchiveError                    the table at archivePath cannot be read
-    ├── TransformError                  a function that repairs dead letters was not found or failed
+    ├── CopyFileError                   a file of entries cannot be read or written
+    ├── TransformError                  a function that changes entries or dead letters was not found or failed
     ├── SchemaError                     a declared column cannot be filled, or a row cannot be written
     │   ├── EntryIdError                a row's ID is no entry ID, or is not above the last one of its stream
     │   ├── RowTooLargeError            a row is larger than the server accepts
@@ -279,6 +282,20 @@ class ShardsError(StreamStateError):
     remedy = "Set `shards` and `shardBy` to the values in the message. `rstream shards` lists the shards on the server."
 
 
+class CopyTargetError(StreamStateError):
+    """The target of `rstream copy` or `rstream import` has entries that the copy did not write, or has lost some."""
+
+    condition = "RSTREAM_COPY_TARGET"
+    remedy = "Name another target stream, or delete the target. If the message says so, run the command again."
+
+
+class CopyMismatchError(StreamStateError):
+    """After `rstream copy` or `rstream import`, count or checksum of the target's entries differ from the source's."""
+
+    condition = "RSTREAM_COPY_MISMATCH"
+    remedy = "Stop programs that write to the target, trim it or delete its entries. Then copy to a new stream."
+
+
 class LedgerError(StreamStateError):
     """The sink's ledger is lost, belongs to another run, or does not match the rows of this attempt."""
 
@@ -331,11 +348,18 @@ class ArchiveError(RStreamError):
     remedy = "Read the message: it names the path or the file, and the next step."
 
 
+class CopyFileError(RStreamError):
+    """A file of `rstream export` or `rstream import` cannot be read or written, or a line of it is not an entry."""
+
+    condition = "RSTREAM_COPY_FILE"
+    remedy = "Correct the file at the line or row that the message names, then run the command again."
+
+
 class TransformError(RStreamError):
-    """A function that repairs dead letters was not found, failed, or returned a value that is not an entry."""
+    """A function that changes entries or repairs dead letters was not found, failed, or returned no valid fields."""
 
     condition = "RSTREAM_TRANSFORM"
-    remedy = "Correct the function. The dead letters are unchanged."
+    remedy = "Correct the function, then run the command again. The dead letters, or the copied stream, are unchanged."
 
 
 class QueryError(RStreamError):

@@ -24,6 +24,8 @@ _WIDE = 240  # columns
 # Keys of click's context: connection settings from the command line, and from the environment.
 _TYPED, _ENVIRONMENT = "rstream.typed", "rstream.environment"
 
+TARGET = "to-"  # prefix of the options for a second server
+
 F = TypeVar("F", bound=Callable[..., object])
 
 
@@ -87,27 +89,41 @@ def url_option(command: F) -> F:
     return command
 
 
-def _access(name: str, metavar: str, text: str) -> Callable[[F], F]:
+def to_url_option(command: F) -> F:
+    """Add `--to-url` and the options for the target's login, which `address_of` reads for TARGET."""
+    options = [
+        click.option("--to-url", metavar="URL", help="URL of the target's server.  [default: --url]"),
+        _access("username", "TEXT", "Target: user name, if the URL has none", TARGET),
+        _access("passwordFile", "FILE", "Target: file whose first line is the password", TARGET),
+        _access("credentialProvider", "MODULE:FUNCTION", "Target: function that returns credentials", TARGET),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def _access(name: str, metavar: str, text: str, side: str = "") -> Callable[[F], F]:
     """Return the decorator of a connection option. A login on the command line replaces the environment's login."""
-    words = re.sub("[A-Z]", lambda capital: f"-{capital[0].lower()}", name)
+    words = side + re.sub("[A-Z]", lambda capital: f"-{capital[0].lower()}", name)
     variable = f"RSTREAM_{words.replace('-', '_').upper()}"
 
     def keep(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
         if value is not None:
             typed = ctx.get_parameter_source(param.name or "") is ParameterSource.COMMANDLINE
-            ctx.meta.setdefault(_TYPED if typed else _ENVIRONMENT, {})[name] = value
+            ctx.meta.setdefault(side + (_TYPED if typed else _ENVIRONMENT), {})[name] = value
 
     return click.option(
         f"--{words}", metavar=metavar, envvar=variable, expose_value=False, callback=keep, help=f"{text} (${variable})."
     )
 
 
-def _given_beside_the_url() -> dict[str, str]:
+def _given_beside_the_url(side: str) -> dict[str, str]:
     from spark_streams.options.table import IDENTITY
 
     context = click.get_current_context(silent=True)
-    typed, around = ({}, {}) if context is None else (context.meta.get(source, {}) for source in (_TYPED, _ENVIRONMENT))
-    if secret := os.environ.get("RSTREAM_PASSWORD"):
+    sources = (side + _TYPED, side + _ENVIRONMENT)
+    typed, around = ({}, {}) if context is None else (context.meta.get(source, {}) for source in sources)
+    if secret := os.environ.get("RSTREAM_TO_PASSWORD" if side else "RSTREAM_PASSWORD"):
         around = {**around, "password": secret}
     if not typed.keys().isdisjoint(IDENTITY):
         around = {name: value for name, value in around.items() if name not in IDENTITY}
@@ -134,11 +150,17 @@ def json_option(command: F) -> F:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")(command)
 
 
-def address_of(url: str, starts: bool = False) -> Address:
-    """Return the server's address. starts: start the bundled engine if it does not run. Raises OptionError."""
+def address_of(url: str, starts: bool = False, side: str = "") -> Address:
+    """Return the server's address. starts: start the bundled engine if it does not run; side: TARGET for the server of
+    `--to-url`. Raises OptionError."""
     from spark_streams.options.access_options import server_of
+    from spark_streams.wire.address.address import Address
 
-    address = server_of({"url": url, **_given_beside_the_url()}, "server")
+    options = _given_beside_the_url(side)
+    if side and not options and Address.parse(url).is_embedded:
+        address = Address.parse(url)  # the environment's login is for the other server
+    else:
+        address = server_of({"url": url, **options}, "target server" if side else "server")
     return address if starts else address.without_starting()
 
 

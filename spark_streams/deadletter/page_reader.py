@@ -97,15 +97,23 @@ def read_page(
 ) -> tuple[DeadLetterPage, int]:
     """Return (the page from `first` on, bytes of the reply). limit: dead letters that can be used. Raises
     ReplyTooLargeError, ServerError."""
-    count = size.next(limit)
+    reply = request_page(server, stream, first, last, size.next(limit), size.limits.max_bytes)
+    return DeadLetterPage(decode_entries(reply)), len(reply)
+
+
+def request_page(
+    server: Server, stream: str | bytes, first: StreamId, last: StreamId, count: int, max_bytes: int
+) -> memoryview:
+    """Return the reply to XRANGE. max_bytes: of the reply, unless it is a single entry. Raises ReplyTooLargeError,
+    ServerError."""
     command = ("XRANGE", stream, bytes(first), bytes(last), "COUNT", count)
     node = server.connection_for(stream)
     node.request(pack(*command))
-    reply = node.receive(None if count == 1 else size.limits.max_bytes)
+    reply = node.receive(None if count == 1 else max_bytes)
     if bytes(reply[:1]) == b"-":
         error = ReplyError(bytes(reply[1:500]).decode("utf-8", "replace").strip())
         raise node.error_of(error, command)
-    return DeadLetterPage(decode_entries(reply)), len(reply)
+    return reply
 
 
 def _read_next(

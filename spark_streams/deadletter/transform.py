@@ -1,4 +1,4 @@
-"""A user's function that repairs dead letters in a redrive.
+"""A user's function that repairs dead letters in a redrive, or changes entries that are copied (transfer/).
 
 def repair(dead_letter):                  # --transform module:repair
     if dead_letter.fields.get("amount") == "n/a":
@@ -13,6 +13,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -24,27 +25,35 @@ from spark_streams.wire.entries.lines import Index
 
 
 @dataclass(frozen=True)
-class DeadLetter:
-    """Argument of the function. id: the dead letter's own; pairs: its original fields; envelope: names without `dl.`.
+class StreamEntry:
+    """Argument of the function for an entry. pairs: its fields.
 
     Bytes that are not UTF-8 are surrogate escapes in the texts, as in os.fsdecode, and are written unchanged.
     """
 
     id: str
     pairs: list[tuple[str, str]]
-    envelope: dict[str, str]
 
     @property
     def fields(self) -> dict[str, str]:
-        """The original fields; the last one if a name occurs twice."""
+        """The fields; the last one if a name occurs twice."""
         return dict(self.pairs)
+
+
+@dataclass(frozen=True)
+class DeadLetter(StreamEntry):
+    """Argument of the function for a dead letter. id: its own; pairs: its original fields; envelope: names without
+    `dl.`."""
+
+    envelope: dict[str, str]
 
 
 # Returns the fields of the entry, or None not to move the dead letter. Values: str, bytes, int or float.
 Transform = Callable[[DeadLetter], Mapping[str, object] | None]
+Loaded = Callable[[Any], Any]
 
 
-def load(name: str) -> Transform:
+def load(name: str) -> Loaded:
     """Import the function `module:function`, also from the working directory. Raises TransformError."""
     module, colon, function = name.partition(":")
     if not (module and colon and function):
@@ -57,8 +66,8 @@ def load(name: str) -> Transform:
         raise TransformError(f"transform {name!r}: {module} cannot be imported: {_first_line(error)}") from error
     if not callable(attribute):
         raise TransformError(f"transform {name!r}: module {module} has no function {function!r}")
-    transform: Transform = attribute
-    return transform
+    loaded: Loaded = attribute
+    return loaded
 
 
 def apply(transform: Transform, page: DeadLetterPage, rows: Index) -> tuple[Index, pa.MapArray]:
@@ -67,15 +76,11 @@ def apply(transform: Transform, page: DeadLetterPage, rows: Index) -> tuple[Inde
     repaired: list[int] = []
     entries: list[list[tuple[bytes, bytes]]] = []
     for row, dead_letter in zip(rows.tolist(), dead_letters_of(page, rows), strict=True):
-        try:
-            fields = transform(dead_letter)
-        except Exception as error:
-            raise TransformError(
-                f"the transform failed at dead letter {dead_letter.id}: {_first_line(error)}"
-            ) from error
+        where = f"dead letter {dead_letter.id}"
+        fields = call(transform, dead_letter, where)
         if fields is not None:
             repaired.append(row)
-            entries.append(_checked(fields, dead_letter.id))
+            entries.append(_without_mark(encode_fields(fields, where), where))
     return np.array(repaired, np.int64), pa.array(entries, pa.map_(pa.binary(), pa.binary()))
 
 
@@ -95,26 +100,34 @@ def dead_letters_of(page: DeadLetterPage, rows: Index) -> list[DeadLetter]:
     ]
 
 
-def _checked(fields: object, dead_letter: str) -> list[tuple[bytes, bytes]]:
-    if not isinstance(fields, Mapping) or not fields:
-        raise TransformError(
-            f"the transform returned {type(fields).__name__} for dead letter {dead_letter}. Return a dict of fields"
-        )
-    pairs = [(_bytes(name, dead_letter), _bytes(value, dead_letter)) for name, value in fields.items()]
+def call(transform: Loaded, entry: StreamEntry, where: str) -> object:
+    """Return the result of the function. where: the entry, for messages. Raises TransformError."""
+    try:
+        return transform(entry)
+    except Exception as error:
+        raise TransformError(f"the transform failed at {where}: {_first_line(error)}") from error
+
+
+def encode_fields(fields: object, where: str) -> list[tuple[bytes, bytes]]:
+    """Return the fields that the function has returned, a dict or a list of (name, value), as bytes. Raises
+    TransformError."""
+    pairs = list(fields.items()) if isinstance(fields, Mapping) else fields
+    if not isinstance(pairs, list) or not pairs or not all(isinstance(p, tuple | list) and len(p) == 2 for p in pairs):
+        raise TransformError(f"the transform returned {type(fields).__name__} for {where}. Return a dict of fields")
+    return [(_bytes(name, where), _bytes(value, where)) for name, value in pairs]
+
+
+def _without_mark(pairs: list[tuple[bytes, bytes]], where: str) -> list[tuple[bytes, bytes]]:
     if any(name == MARK for name, _ in pairs):
-        raise TransformError(
-            f"the transform returned a field {text(MARK)} for dead letter {dead_letter}. Only redrive writes this field"
-        )
+        raise TransformError(f"the transform returned a field {text(MARK)} for {where}. Only redrive writes this field")
     return pairs
 
 
-def _bytes(value: object, dead_letter: str) -> bytes:
+def _bytes(value: object, where: str) -> bytes:
     if isinstance(value, bytes):
         return value
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise TransformError(
-            f"the transform returned {value!r:.80} for dead letter {dead_letter}. Return str, bytes, int or float"
-        )
+        raise TransformError(f"the transform returned {value!r:.80} for {where}. Return str, bytes, int or float")
     return raw(str(value))
 
 

@@ -31,6 +31,7 @@ BELOW = {
     "sink": {"deadletter", "errors", "model", "options", "retention", "shards", "source", "spark", "wire"},
     "monitor": {"_version", "deadletter", "errors", "model", "options", "source", "spark", "wire"},
     "groups": {"errors", "model", "monitor", "options", "retention", "source", "wire"},
+    "transfer": {"deadletter", "errors", "groups", "model", "shards", "source", "wire"},
     "datasource": {"errors", "options", "sink", "source", "spark", "wire"},
     # They read and write streams by format("rstream"): source and sink are not among these.
     "running": {"errors", "model", "monitor", "options", "spark"},
@@ -40,7 +41,7 @@ BELOW = {
     },
     "commands": {
         *("deadletter", "doctor", "engine", "errors", "groups", "jobs", "model", "monitor", "options"),
-        *("shards", "spark", "wire"),
+        *("shards", "spark", "transfer", "wire"),
     },
     "cli": {"_version", "commands"},
     "pytest_plugin": {"engine"},

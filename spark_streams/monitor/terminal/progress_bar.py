@@ -81,7 +81,7 @@ def showing_progress(console: Console, title: str) -> Iterator[Callable[..., Non
     with contextlib.ExitStack() as shown:
         bar: Bar | None = None
 
-        def tell(done: int, total: int, note: str = "") -> None:
+        def tell(done: int, total: int | None, note: str = "") -> None:
             nonlocal bar
             if bar is None:
                 bar = shown.enter_context(Bar(console, title, total))

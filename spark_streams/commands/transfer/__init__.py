@@ -1,0 +1,1 @@
+"""`rstream copy`, `rstream export`, `rstream import`."""

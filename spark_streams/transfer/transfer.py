@@ -1,0 +1,157 @@
+"""One pass over the entries of a stream or file: those that the target has are compared, the others are sent.
+
+    source   |--- already ---|------- sent -------|          each entry is read once, in the order of the IDs
+    target   |---------------|                                 the target's last ID, read before the pass
+
+No state is kept: a pass that was killed is started again, and continues after the target's last ID. At the end, the
+target's entries are read back, and their digest is compared with that of the source's entries.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from spark_streams.errors import CopyMismatchError, CopyTargetError, ServerUnreachableError
+from spark_streams.model.ids import MIN_ID
+from spark_streams.transfer.entries import Digest, Entry, Rules
+from spark_streams.transfer.reader import stream_pages
+from spark_streams.transfer.target import Appender, TargetState, fetch_target, require_writable
+from spark_streams.wire.session import Session
+
+NEW = TargetState(MIN_ID)  # a stream or file without entries
+_PAGES_A_SECOND = 10  # under a rate
+
+
+@dataclass
+class Passed:
+    """Counts of a pass. already: entries that the target had; sent: entries; skipped: by the transform; digest: of the
+    entries that the target must hold. seconds: that it took."""
+
+    already: int = 0
+    sent: int = 0
+    skipped: int = 0
+    digest: Digest = field(default_factory=Digest)
+    seconds: float = 0.0
+
+    def facts(self) -> dict[str, Any]:
+        """Return the counts as JSON."""
+        rate = round(self.sent / self.seconds) if self.seconds else 0
+        counts = {"already": self.already, "sent": self.sent, "skipped": self.skipped}
+        return {**counts, "seconds": round(self.seconds, 3), "entries_per_second": rate}
+
+
+def transfer(
+    pages: Iterable[Sequence[Entry]],
+    rules: Rules,
+    target: TargetState,
+    send: Callable[[Sequence[Entry]], None],
+    tell: Callable[..., None] = lambda done, total, note="": None,
+) -> Passed:
+    """Send the selected entries above the target's last ID. tell: receives the progress.
+
+    An entry with a transform is not transformed again if the target has it, so the digest is then of the sent ones.
+    Raises CopyTargetError if the target's last entry is not one of the selected entries, and the errors of `pages`,
+    `send` and the transform."""
+    passed, begin = Passed(), time.monotonic()
+    paced_from: float | None = None
+    own: Entry | None = None  # the last selected entry up to the target's last ID
+    for page in pages:
+        fresh: list[Entry] = []
+        for entry in filter(rules.select, page):
+            if entry.id <= target.last:
+                passed.already, own = passed.already + 1, entry
+                if rules.transform is None:
+                    passed.digest.add(entry)
+            elif passed.sent + len(fresh) == rules.limit:
+                break
+            elif (changed := rules.change(entry)) is None:
+                passed.skipped += 1
+            else:
+                fresh.append(changed)
+        if fresh:
+            require_own(target, own, rules)
+        for part in _parts(fresh, rules.rate):
+            paced_from = paced_from or time.monotonic()
+            send(part)
+            passed.sent += len(part)
+            for entry in part:
+                passed.digest.add(entry)
+            if rules.rate is not None:
+                time.sleep(max(0.0, paced_from + passed.sent / rules.rate - time.monotonic()))
+            tell(passed.sent, None)
+        if passed.sent == rules.limit:
+            break
+    require_own(target, own, rules)
+    passed.seconds = time.monotonic() - begin
+    return passed
+
+
+def require_own(target: TargetState, own: Entry | None, rules: Rules) -> None:
+    """Raise CopyTargetError if the target has entries in the range that are not of this copy. own: the last selected
+    entry of the source that the target should have."""
+    if own is not None and not target.holds(own, same_fields=rules.transform is None):
+        last = "no entry" if target.entry is None else f"entry {target.entry.id}"
+        raise CopyTargetError(
+            f"the target's last ID is {target.last}, and its last entry ({last}) is not the selected entry of the "
+            f"source below it ({own.id}), so another program has written to it, or removed entries; name "
+            "another target, or copy only later entries (--from)"
+        )
+
+
+@dataclass(frozen=True)
+class Filled:
+    """Result of a transfer to a stream. state: of the target before it; actual: digest of the target's entries
+    afterwards, None for a dry run."""
+
+    state: TargetState
+    passed: Passed
+    actual: Digest | None
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether the target holds the same entries as the source."""
+        return self.actual is not None and self.actual.facts() == self.passed.digest.facts()
+
+
+def fill(
+    session: Session, stream: str, pages: Iterable[Sequence[Entry]], rules: Rules, act: bool, tell: Callable[..., None]
+) -> Filled:
+    """Append the selected entries to a stream, and read them back; unless `act`, only read and count them.
+
+    Raises the errors of `transfer`, InvalidOptionError, ShardsError, ServerError."""
+    try:
+        session.run(lambda server: require_writable(server, stream))
+        state = session.run(lambda server: fetch_target(server, stream))
+    except ServerUnreachableError:
+        if act or not session.address.forgets:
+            raise
+        state = NEW  # the bundled engine does not run, and --yes starts it
+    if not act:
+        return Filled(state, transfer(pages, replace(rules, rate=None), state, lambda entries: None, tell), None)
+    appender = Appender(session, stream, state.last)
+    passed, actual = transfer(pages, rules, state, appender.append, tell), Digest()
+    if passed.digest.first is not None and passed.digest.last is not None:
+        actual.add_all(stream_pages(session, stream, (passed.digest.first, passed.digest.last)))
+    return Filled(state, passed, actual)
+
+
+def require_equal(filled: Filled, where: str) -> None:
+    """Raise CopyMismatchError if the target does not hold the same entries as the source. where: the target."""
+    if filled.is_equal or filled.actual is None:
+        return
+    expected, actual = filled.passed.digest.facts(), filled.actual.facts()
+    raise CopyMismatchError(
+        f"{where} has {actual['entries']:,} entries from {expected['first']} to {expected['last']} with checksum "
+        f"{actual['checksum']}, and the source has {expected['entries']:,} with {expected['checksum']}: entries of the "
+        "target were deleted, trimmed or added by another program, or the source has lost some since an earlier run; "
+        "copy to a new stream"
+    )
+
+
+def _parts(entries: list[Entry], rate: int | None) -> list[list[Entry]]:
+    """Return the entries in parts of a tenth of a second."""
+    size = len(entries) if rate is None else max(1, rate // _PAGES_A_SECOND)
+    return [entries[start : start + size] for start in range(0, len(entries), size or 1)]
