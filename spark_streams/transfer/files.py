@@ -121,7 +121,12 @@ def _entry_of_line(line: bytes) -> Entry | None:
     """Return the entry of a line, None for an empty line. Raises ValueError."""
     if not line.strip():
         return None
-    value = json.loads(line.decode(), object_pairs_hook=_Object)
+    try:
+        value = json.loads(line.decode().strip(), object_pairs_hook=_Object)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{error.msg} in column {error.colno}") from None
+    except RecursionError:
+        raise ValueError("its JSON is nested too deeply") from None
     members = dict(value) if isinstance(value, _Object) else {}
     entry_id, fields = members.get("id"), members.get("fields")
     if not isinstance(entry_id, str) or not isinstance(fields, list):
