@@ -52,7 +52,7 @@ def transfer(
 ) -> Passed:
     """Send the selected entries above the target's last ID. tell: receives the progress.
 
-    An entry with a transform is not transformed again if the target has it, so the digest is then of the sent ones.
+    With a transform, entries of the target are not transformed again, and the digest is that of the sent ones.
     Raises CopyTargetError if the target's last entry is not one of the selected entries, and the errors of `pages`,
     `send` and the transform."""
     passed, begin = Passed(), time.monotonic()

@@ -14,13 +14,16 @@ from typing import Any
 
 import pytest
 import redis
+from click.testing import CliRunner
 
+from spark_streams.cli import main
 from spark_streams.errors import CopyTargetError
 from spark_streams.model.ids import StreamId
 from spark_streams.transfer.entries import Entry
 from spark_streams.transfer.target import Appender
 from spark_streams.wire.address.address import Address
 from spark_streams.wire.session import Session
+from tests.groups.conftest import APART
 from tests.proxy import Proxy
 from tests.transfer.conftest import Rstream, RstreamJson
 from tools.servers.cluster import RedisCluster
@@ -290,6 +293,31 @@ def test_a_rate_limits_the_entries_per_second(client: redis.Redis, rstream_json:
     assert done["seconds"] >= 0.6
     assert done["source"] == done["target"]
     assert rstream_json("copy", "s", "u", "--rate", "1")["seconds"] < 10
+
+
+def test_each_server_has_its_login_and_few_rights_are_needed(redis_server: Server, tmp_path: Path) -> None:
+    """Those that docs/guide/copy.md lists."""
+    source, target = "xrange xrevrange xinfo time", "xadd multi exec xrange xinfo xgroup|create"
+    with redis_server.client() as client:
+        client.flushall()
+        numbered(client, 10)
+        client.xgroup_create("s", "g", "5-1")
+        for user, commands, key in (("reader", source, "s"), ("writer", target, "t")):
+            rights = [f"+{command}" for command in f"{commands} echo".split()]
+            client.execute_command("ACL", "SETUSER", user, "reset", "on", f">{user}-secret", f"~{key}", *rights)
+            (tmp_path / user).write_text(f"{user}-secret")
+    words = ["copy", "s", "t", "--url", redis_server.url, "--to-url", redis_server.url, "--groups", "--last", "8"]
+    reader = ["--username", "reader", "--password-file", str(tmp_path / "reader")]
+    writer = ["--to-username", "writer", "--to-password-file", str(tmp_path / "writer")]
+    refused = CliRunner(**APART).invoke(main, [*words, *reader, "--to-username", "writer", "--yes"])
+    assert (refused.exit_code, "secret" in refused.output + refused.stderr) == (1, False)
+    done = CliRunner(**APART).invoke(main, [*words, *reader, *writer, "--yes", "--json"])
+    assert done.exit_code == 0, done.stderr
+    assert json.loads(done.stdout)["sent"] == 8
+    environment = {"RSTREAM_PASSWORD": "reader-secret", "RSTREAM_USERNAME": "reader"}
+    environment |= {"RSTREAM_TO_PASSWORD": "writer-secret", "RSTREAM_TO_USERNAME": "writer"}
+    again = CliRunner(**APART).invoke(main, [*words, "--yes", "--json"], env=environment)
+    assert (again.exit_code, json.loads(again.stdout)["already"]) == (0, 8), again.stderr
 
 
 # -- strangers' data ------------------------------------------------------------------------------------------------

@@ -154,7 +154,7 @@ def test_names_of_strangers_in_a_file_never_reach_the_terminal_raw(rstream: Rstr
 
 
 @pytest.mark.parametrize("form", FORMS[1:])
-def test_an_export_that_is_killed_leaves_the_file_as_it_was(
+def test_an_export_that_is_killed_leaves_the_file_unchanged(
     client: redis.Redis, server: Server, tmp_path: Path, form: str
 ) -> None:
     numbered(client, 20_000)
