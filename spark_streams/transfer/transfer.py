@@ -3,8 +3,8 @@
     source   |--- already ---|------- sent -------|          each entry is read once, in the order of the IDs
     target   |---------------|                                 the target's last ID, read before the pass
 
-No state is kept: a pass that was killed is started again, and continues after the target's last ID. At the end, the
-target's entries are read back, and their digest is compared with that of the source's entries.
+No state is kept: a pass that was killed is started again, and continues after the target's last ID. Before the first
+entry is sent, and at the end, the target's entries are read, and their digest is compared with that of the source's.
 """
 
 from __future__ import annotations
@@ -12,16 +12,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from spark_streams.errors import CopyMismatchError, CopyTargetError, ServerUnreachableError
-from spark_streams.model.ids import MIN_ID
+from spark_streams.model.ids import MIN_ID, StreamId
 from spark_streams.transfer.entries import Digest, Entry, Rules
 from spark_streams.transfer.reader import stream_pages
 from spark_streams.transfer.target import Appender, TargetState, fetch_target, require_writable
 from spark_streams.wire.session import Session
 
-NEW = TargetState(MIN_ID)  # a stream or file without entries
+NEW = TargetState(MIN_ID)
 _PAGES_A_SECOND = 10  # under a rate
 
 
@@ -46,23 +47,25 @@ class Passed:
 def transfer(
     pages: Iterable[Sequence[Entry]],
     rules: Rules,
-    target: TargetState,
+    position: StreamId,
     send: Callable[[Sequence[Entry]], None],
-    tell: Callable[..., None] = lambda done, total, note="": None,
+    tell: Callable[..., None],
+    check: Callable[[Entry | None, Digest], None] = lambda last, digest: None,
 ) -> Passed:
-    """Send the selected entries above the target's last ID. tell: receives the progress.
+    """Send the selected entries above a position. tell: receives the progress; check: is called once before the first
+    entry is sent, with the last selected entry up to the position, and the digest of all of them.
 
     With a transform, entries of the target are not transformed again, and the digest is that of the sent ones.
-    Raises CopyTargetError if the target's last entry is not one of the selected entries, and the errors of `pages`,
-    `send` and the transform."""
+    Raises the errors of `pages`, `send`, `check` and the transform."""
     passed, begin = Passed(), time.monotonic()
     paced_from: float | None = None
-    own: Entry | None = None  # the last selected entry up to the target's last ID
+    last: Entry | None = None  # the last selected entry up to the position
+    unchecked = True
     for page in pages:
         fresh: list[Entry] = []
         for entry in filter(rules.select, page):
-            if entry.id <= target.last:
-                passed.already, own = passed.already + 1, entry
+            if entry.id <= position:
+                passed.already, last = passed.already + 1, entry
                 if rules.transform is None:
                     passed.digest.add(entry)
             elif passed.sent + len(fresh) == rules.limit:
@@ -71,8 +74,9 @@ def transfer(
                 passed.skipped += 1
             else:
                 fresh.append(changed)
-        if fresh:
-            require_own(target, own, rules)
+        if fresh and unchecked:
+            check(last, passed.digest)
+            unchecked = False
         for part in _parts(fresh, rules.rate):
             paced_from = paced_from or time.monotonic()
             send(part)
@@ -84,21 +88,10 @@ def transfer(
             tell(passed.sent, None)
         if passed.sent == rules.limit:
             break
-    require_own(target, own, rules)
+    if unchecked:
+        check(last, passed.digest)
     passed.seconds = time.monotonic() - begin
     return passed
-
-
-def require_own(target: TargetState, own: Entry | None, rules: Rules) -> None:
-    """Raise CopyTargetError if the target has entries in the range that are not of this copy. own: the last selected
-    entry of the source that the target should have."""
-    if own is not None and not target.holds(own, same_fields=rules.transform is None):
-        last = "no entry" if target.entry is None else f"entry {target.entry.id}"
-        raise CopyTargetError(
-            f"the target's last ID is {target.last}, and its last entry ({last}) is not the selected entry of the "
-            f"source below it ({own.id}), so another program has written to it, or removed entries; name "
-            "another target, or copy only later entries (--from)"
-        )
 
 
 @dataclass(frozen=True)
@@ -129,13 +122,46 @@ def fill(
         if act or not session.address.forgets:
             raise
         state = NEW  # the bundled engine does not run, and --yes starts it
+    check = partial(_require_own, session, stream, state, rules)
     if not act:
-        return Filled(state, transfer(pages, replace(rules, rate=None), state, lambda entries: None, tell), None)
+        rules = replace(rules, rate=None)
+        return Filled(state, transfer(pages, rules, state.last, lambda entries: None, tell, check), None)
     appender = Appender(session, stream, state.last)
-    passed, actual = transfer(pages, rules, state, appender.append, tell), Digest()
-    if passed.digest.first is not None and passed.digest.last is not None:
-        actual.add_all(stream_pages(session, stream, (passed.digest.first, passed.digest.last)))
-    return Filled(state, passed, actual)
+    passed = transfer(pages, rules, state.last, appender.append, tell, check)
+    return Filled(state, passed, _read_back(session, stream, passed.digest))
+
+
+def _require_own(
+    session: Session, stream: str, state: TargetState, rules: Rules, last: Entry | None, expected: Digest
+) -> None:
+    """Raise CopyTargetError if the target does not hold the selected entries up to its last ID. last: the last of
+    them; expected: their digest, empty with a transform."""
+    if last is None:
+        return
+    where = f"stream {stream!r} at {session.address}"
+    if not state.holds(last, same_fields=rules.transform is None):
+        last_entry = "no entry" if state.entry is None else f"entry {state.entry.id}"
+        raise CopyTargetError(
+            f"{where} has the last ID {state.last}, and its last entry ({last_entry}) is not the selected entry of the "
+            f"source below it ({last.id}), so another program has written to it, or removed entries; name another "
+            "target, or copy only later entries (--from)"
+        )
+    actual = _read_back(session, stream, expected)
+    if actual.facts() != expected.facts():
+        raise CopyTargetError(
+            f"{where} has {actual.count:,} entries from {expected.first} to {state.last} with checksum "
+            f"{actual.facts()['checksum']}, and {expected.count:,} entries with {expected.facts()['checksum']} are "
+            "selected up to there; repeat the options of the earlier run, name another target, or copy only later "
+            f"entries (--from {state.last})"
+        )
+
+
+def _read_back(session: Session, stream: str, expected: Digest) -> Digest:
+    """Return the digest of the stream's entries between the first and the last expected one."""
+    actual = Digest()
+    if expected.first is not None and expected.last is not None:
+        actual.add_all(stream_pages(session, stream, (expected.first, expected.last)))
+    return actual
 
 
 def require_equal(filled: Filled, where: str) -> None:

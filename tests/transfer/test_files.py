@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -155,13 +156,15 @@ def test_names_of_strangers_in_a_file_never_reach_the_terminal_raw(rstream: Rstr
 
 @pytest.mark.parametrize("form", FORMS[1:])
 def test_an_export_that_is_killed_leaves_the_file_unchanged(
-    client: redis.Redis, server: Server, tmp_path: Path, form: str
+    client: redis.Redis, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
 ) -> None:
     numbered(client, 20_000)
+    (tmp_path / "slowly.py").write_text("import time\ndef same(entry):\n    time.sleep(0.0005)\n    return entry.pairs")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(ROOT)]))
     file = tmp_path / form
     file.write_text("the file before")
     for _ in range(3):
-        run = start("export", "s", str(file), "--url", server.url)
+        run = start("export", "s", str(file), "--url", server.url, "--transform", "slowly:same")
         until(
             lambda: any(part.stat().st_size > 1_000 for part in tmp_path.glob("*.partial")),
             "nothing is written",
@@ -193,7 +196,7 @@ def test_an_import_that_is_killed_three_times_continues(
     numbered(client, 20_000)
     file = str(tmp_path / "s.parquet")
     rstream_json("export", "s", file)
-    words = ["import", file, "t", "--url", server.url, "--rate", "15000", "--json", "--yes"]
+    words = ["import", file, "t", "--url", server.url, "--rate", "10000", "--json", "--yes"]
     report = kill_and_finish(words, lambda: int(client.xlen("t")), 20_000)
     assert report["source"] == report["target"]
     assert content(client, "t") == content(client)

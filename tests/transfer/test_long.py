@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 import redis
@@ -23,6 +24,10 @@ def commands(first: int) -> Iterator[tuple[str | bytes | int, ...]]:
         yield ("XADD", "s", f"{n // 3 + 1}-{n % 3 + 1}", "customer", f"c{n % 977}", "amount", n, "raw", b"\xff%d" % n)
 
 
+def _length(client: redis.Redis) -> int:
+    return int(client.xlen("s"))
+
+
 @pytest.mark.long
 def test_a_million_entries_reach_a_cluster_although_each_copy_is_killed_three_times(
     engine_server: Server, redis_server: Server, cluster: RedisCluster
@@ -40,7 +45,7 @@ def test_a_million_entries_reach_a_cluster_although_each_copy_is_killed_three_ti
     ):
         words = ["copy", "s", "s", "--url", source, "--to-url", target, "--json", "--yes"]
         begin = time.monotonic()
-        report = kill_and_finish(words, lambda client=client: int(client.xlen("s")), ENTRIES)
+        report = kill_and_finish(words, partial(_length, client), ENTRIES)
         print(f"{source} to {target}: {time.monotonic() - begin:.1f} s with three kills; last run {report}")
         assert report["source"] == report["target"]
         assert (report["source"]["entries"], client.xlen("s")) == (ENTRIES, ENTRIES)

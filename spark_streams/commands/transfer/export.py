@@ -44,8 +44,9 @@ def export(stream: str, file: str, url: str, as_json: bool, **options: Unpack[Se
       rstream export orders - --last 100 | jq .fields.amount
       rstream export orders yesterday.jsonl --from 2026-11-20 --to 2026-11-21
     """
+    from spark_streams.model.ids import MIN_ID
     from spark_streams.transfer.files import STANDARD, is_parquet, write_file
-    from spark_streams.transfer.transfer import NEW, transfer
+    from spark_streams.transfer.transfer import transfer
     from spark_streams.wire.session import Session
 
     if as_json and file == STANDARD:
@@ -58,7 +59,7 @@ def export(stream: str, file: str, url: str, as_json: bool, **options: Unpack[Se
     with Session(address_of(url), "rstream export") as session, progress("export", quiet) as tell:
         pages = selected_pages(session, stream, options)
         with write_file(file) as write:
-            passed = transfer(pages, rules, NEW, write, tell)
+            passed = transfer(pages, rules, MIN_ID, write, tell)
     facts = passed.digest.facts()
     if as_json:
         print_json({"stream": stream, "file": file, **facts, **passed.facts()})
