@@ -60,6 +60,7 @@ def stream_pages(
     size = PageSize(limits)
     first, last = within
     while first <= last:
+        session.renew_login()
         read = partial(_read_page, stream, first, last, size)
         entries, received = run_with_smaller_pages(session, size, read)
         if not entries:

@@ -66,6 +66,7 @@ class Appender:
 
     def append(self, entries: Sequence[Entry]) -> None:
         """Append the entries. Raises CopyTargetError if another client writes to the stream, ServerError."""
+        self._session.renew_login()
         self._session.run(lambda server: self._append(server, entries))
         self._last = entries[-1].id
 

@@ -331,6 +331,10 @@ def test_each_server_has_its_login_and_few_rights_are_needed(redis_server: Serve
     environment |= {"RSTREAM_TO_PASSWORD": "writer-secret", "RSTREAM_TO_USERNAME": "writer"}
     again = runner.invoke(main, [*words, "--yes", "--json"], env=environment)
     assert (again.exit_code, json.loads(again.stdout)["already"]) == (0, 8), again.stderr
+    environment |= {"RSTREAM_TO_PASSWORD": "", "RSTREAM_TO_USERNAME": "", "XDG_RUNTIME_DIR": str(tmp_path)}
+    into_engine = ["copy", "s", "t", "--url", redis_server.url, "--to-url", "embedded:", "--json"]
+    planned = runner.invoke(main, into_engine, env=environment)
+    assert (planned.exit_code, json.loads(planned.stdout)["sent"]) == (0, 10), planned.stderr
 
 
 # -- strangers' data ------------------------------------------------------------------------------------------------
@@ -443,8 +447,8 @@ def test_a_page_that_the_server_refuses_for_lack_of_memory_is_written_whole_late
     assert content(client, "t") == content(client)
 
 
-def test_streams_of_any_slot_are_copied_into_a_cluster(
-    client: redis.Redis, cluster: RedisCluster, rstream_json: RstreamJson
+def test_streams_of_any_slot_are_copied_into_a_cluster_and_out_of_it(
+    client: redis.Redis, server: Server, cluster: RedisCluster, rstream_json: RstreamJson
 ) -> None:
     add(client, ODD)
     client.xgroup_create("s", "g", "1-2")
@@ -456,6 +460,9 @@ def test_streams_of_any_slot_are_copied_into_a_cluster(
         with redis.Redis(port=port, protocol=2) as node:
             assert content(node, f"t-{number}") == ODD
             assert node.xinfo_groups(f"t-{number}")[0]["last-delivered-id"] == b"1-2"
+    words = ["copy", "t-3", "back", "--last", "4", "--url", cluster.url, "--to-url", server.url, "--yes"]
+    assert CliRunner().invoke(main, words).exit_code == 0
+    assert content(client, "back") == ODD[1:]
 
 
 def test_entries_of_megabytes_are_copied_with_flat_memory(

@@ -58,8 +58,8 @@ def copy(
     also reads TARGET back at the end, and compares the number of entries and their checksum with SOURCE.
 
     A copy that was stopped is started again with the same command: it continues after the last ID of TARGET. It refuses
-    a TARGET whose entries from the first selected one on are not those of the copy. Entries that are added to SOURCE during the copy are left for
-    the next one.
+    a TARGET whose entries from the first selected one on are not those of the copy. Entries that are added to SOURCE
+    during the copy are left for the next one.
 
     \b
     --from 1795163834542-0    from this entry; --to: up to and including this entry
