@@ -38,16 +38,17 @@ SPARK = ["tests/spark", "tests/faults", "tests/jobs", "tests/sink", "tests/noteb
 FIRST = [*SPARK, "tests/source", "tests/engine"]
 # Folders that would take longer than all others: number of legs that share their files.
 PARTS = {"tests/spark": 3}
-# Folders and files with tests of the integration with Spark, or of queries that start hundreds of times. Each costs
-# much, and runs on the engine or redis-server, by turns. The other folders test the integration with servers, on both.
+# Folders whose tests take most of the time. Each test runs on the engine or redis-server, by turns; `--both` runs
+# both, as the nightly workflow does. The other folders test the integration with servers, on both.
 BY_TURNS = [
     "tests/spark",
     "tests/faults",
     "tests/jobs",
     "tests/recipes",
     "tests/connect",
-    "tests/sink/test_in_spark.py",
-    "tests/source/recovery/test_restarts.py",
+    "tests/sink",
+    "tests/source",
+    "tests/transfer",
 ]
 # Folders whose tests take seconds: one pytest runs all of them, and imports once what they share.
 TOGETHER = [
