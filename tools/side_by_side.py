@@ -35,7 +35,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # The longest folders begin first; folders that are not named here run, too.
 # A Spark waits most of the time. With too many at once, its Python processes need more than the ten seconds it allows.
 SPARK = ["tests/spark", "tests/faults", "tests/jobs", "tests/sink", "tests/notebooks", "tests/recipes", "tests/connect"]
-FIRST = [*SPARK, "tests/source", "tests/engine"]
+FIRST = [*SPARK, "tests/source", "tests/engine", "tests/redis_cluster", "tests/sentinel"]
 # Folders that would take longer than all others: number of legs that share their files.
 PARTS = {"tests/spark": 3}
 # Folders whose tests take most of the time. Each test runs on the engine or redis-server, by turns; `--both` runs

@@ -154,11 +154,13 @@ def address_of(url: str, starts: bool = False, side: str = "") -> Address:
     """Return the server's address. starts: start the bundled engine if it does not run; side: TARGET for the server of
     `--to-url`. Raises OptionError."""
     from spark_streams.options.access_options import server_of
+    from spark_streams.wire.address import allowed
     from spark_streams.wire.address.address import Address
 
     options = _given_beside_the_url(side)
     if side and not options and Address.parse(url).is_embedded:
         address = Address.parse(url)  # the environment's login is for the other server
+        allowed.check_server(address)
     else:
         address = server_of({"url": url, **options}, "target server" if side else "server")
     return address if starts else address.without_starting()

@@ -226,5 +226,6 @@ def test_addresses_and_identities_are_made_from_options_in_one_place() -> None:
     assert makers == {
         ("options/table.py", "Address.parse"),  # the option url, of which options/access_options.py makes the server
         ("options/access_options.py", "Identity"),
+        ("commands/shared.py", "Address.parse"),  # an engine as the target of a copy; the list is asked there, too
         ("wire/address/address.py", "Identity"),  # of the environment
     }

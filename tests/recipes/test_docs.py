@@ -18,7 +18,8 @@ from tests.recipes.conftest import RECIPES
 
 pytestmark = pytest.mark.spark
 
-PAGES = sorted((RECIPES.parents[1] / "docs" / "guide").glob("recipes*.md"))
+GUIDE = RECIPES.parents[1] / "docs" / "guide"
+PAGES = [*sorted(GUIDE.glob("recipes*.md")), GUIDE / "cdc.md"]
 TEXT = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
 Recipe = Callable[[str], ModuleType]
 
