@@ -40,6 +40,7 @@ def numbers(server: Server, stream: str) -> Counter[int]:
         return Counter(int(fields[b"n"]) for _, fields in client.xrange(stream))
 
 
+@pytest.mark.long
 def test_named_writes_are_written_once(
     connect: ConnectServer, engine_server: Server, redis_server: Server, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

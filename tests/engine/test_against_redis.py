@@ -2,7 +2,7 @@
 
 All stream commands that the real server knows take part, in RESP2 and RESP3 (judge.py: what is masked, and why).
 
-    RSTREAM_FUZZ=2000                    a longer search
+    RSTREAM_TIMES=10                     a longer search
     RSTREAM_SEED=7                       the search of a run that printed this seed
     RSTREAM_JUDGE=redis://host:6379/0    another judge than the redis-server that is installed; it is flushed
 """
@@ -10,7 +10,6 @@ All stream commands that the real server knows take part, in RESP2 and RESP3 (ju
 from __future__ import annotations
 
 import os
-import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -22,10 +21,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_sta
 
 from tests.engine.judge import NEWER_COMMANDS, NEWER_OPTIONS, Command, Judge
 from tests.engine.wire import Wire, wire
+from tests.seeds import TIMES, first_seed
 from tools.servers.server import Server
 
-EXAMPLES = int(os.environ.get("RSTREAM_FUZZ", "100"))
-SEED = int(os.environ.get("RSTREAM_SEED", random.randrange(10**9)))
+EXAMPLES = 30 * TIMES
+SEED = first_seed()
 JUDGE = os.environ.get("RSTREAM_JUDGE")
 
 GROUPS, CONSUMERS = ("g", "h"), ("ann", "bob", "eve")

@@ -27,6 +27,7 @@ from spark_streams.source.rows.returned_page import ReturnedPage
 from spark_streams.wire.entries.decode import decode_entries, decode_replies
 from tests.hostile.entries import Soak
 from tests.hostile.stranger import HUGE, Stranger
+from tests.seeds import TIMES
 from tools.driving import LOOK_EACH_TIME, drain, forget_all, reader
 from tools.servers.server import Server
 
@@ -45,7 +46,7 @@ def reply(entries: list[list[bytes]]) -> bytes:
     return b"".join(parts)
 
 
-@settings(max_examples=200)
+@settings(max_examples=200 * TIMES)
 @given(CHANCES, st.integers(1, 5))
 def test_any_entry_can_be_read_as_what_it_may_be_taken_for(chance: random.Random, count: int) -> None:
     """As a dead letter, as one that was sent back, as one that came back for another try, and for a schema."""
@@ -75,7 +76,7 @@ def test_any_entry_can_be_read_as_what_it_may_be_taken_for(chance: random.Random
     infer(entries)
 
 
-@settings(max_examples=300)
+@settings(max_examples=300 * TIMES)
 @given(CHANCES)
 def test_any_name_can_be_read_as_what_it_may_be_taken_for(chance: random.Random) -> None:
     """As one that a query made beside a stream, and as a shard's."""

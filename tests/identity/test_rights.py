@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from spark_streams import dead_letters
 from spark_streams.cli import main
 from spark_streams.errors import NotPermittedError
 from spark_streams.groups import group_snapshot, prune
@@ -100,6 +101,22 @@ def test_a_reader_of_one_group_reaches_no_other_and_no_other_stream(empty: Serve
             drain(reader(limited, **given))
     with empty.client(decode_responses=True) as admin:
         assert admin.xinfo_groups("other") == []
+
+
+@pytest.mark.parametrize("role", ["reader", "a consumer without Spark"])
+def test_a_consumer_that_writes_dead_letters_itself(empty: Server, role: str) -> None:
+    with empty.client() as admin:
+        admin.xgroup_create("s", "g", "0", mkstream=True)
+        admin.xadd("s", {"n": "bad"})
+    own = ["~s", "~dead", *besides("`spark_streams.dead_letters.write`").split()]
+    limited = as_user(empty, *(rights("reader") if role == "reader" else own))
+    with limited.client() as client:
+        [[_, [(entry_id, fields)]]] = client.xreadgroup("g", "c", {"s": ">"})
+        assert dead_letters.write(client, "s", "g", entry_id, fields, to="dead", reason="no number")
+    with empty.client() as admin:
+        assert admin.xlen("dead") == 1
+        assert admin.xpending("s", "g")["pending"] == 0
+    assert refusals(empty) == []
 
 
 def test_a_writer(empty: Server) -> None:

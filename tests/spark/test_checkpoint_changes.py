@@ -61,6 +61,7 @@ def written(server: Server) -> list[int]:
         return sorted(int(fields[b"n"]) for _, fields in client.xrange("out"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("settings", [EVOLUTION], indirect=True)
 def test_sources_are_added_to_and_removed_from_a_union(
     spark: SparkSession, server: Server, tmp_path: Path, settings: None
@@ -86,6 +87,7 @@ def test_sources_are_added_to_and_removed_from_a_union(
     assert run("b", "a") == [1, 2, 3, 4, 101, 102, 201, 202]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("settings", [{"spark.sql.streaming.stateStore.providerClass": ROCKSDB}], indirect=True)
 def test_a_repartitioned_checkpoint_goes_on_after_the_remedy(
     spark: SparkSession, server: Server, tmp_path: Path, settings: None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from itertools import pairwise
@@ -20,9 +19,10 @@ from spark_streams.engine.store.id_ranges import IdRuns
 from spark_streams.engine.store.stream import Stream
 from spark_streams.model.ids import U64_MAX
 from tests.engine.wire import command
+from tests.seeds import TIMES
 from tools.waiting import until
 
-EXAMPLES = int(os.environ.get("RSTREAM_FUZZ", "60"))
+EXAMPLES = 30 * TIMES
 PREFIX = command("XADD", "s", "*", "f", "v").replace(command("f", "v")[4:], b"")
 
 

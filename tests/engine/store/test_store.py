@@ -13,6 +13,7 @@ from spark_streams.engine.store.node_limits import NodeLimits
 from spark_streams.engine.store.pel_range import Consumer
 from spark_streams.engine.store.references import Policy, remove, trim
 from spark_streams.engine.store.stream import Stream
+from tests.seeds import TIMES
 
 FIELDS = fields_wire([b"f", b"v"])
 
@@ -143,7 +144,7 @@ actions = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150 * TIMES, deadline=None)
 @given(st.lists(actions, max_size=40))
 def test_runs_hold_what_a_plain_dictionary_would(program: list[tuple[str, object]]) -> None:
     """Delivery, acknowledgement, claims, deletion and trimming in any order, against one dictionary of entries."""
@@ -245,7 +246,7 @@ def _bases(stream: Stream) -> list[int]:
     return bases
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100 * TIMES, deadline=None)
 @given(
     st.lists(
         st.tuples(st.sampled_from(list(Policy)), st.lists(st.integers(1, 60), min_size=1, max_size=25)), max_size=6

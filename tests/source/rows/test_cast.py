@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from spark_streams.source.rows.cast import cast_values
 from spark_streams.source.rows.text_forms import SCALARS, Form, ScalarKind, scalar_kind
+from tests.seeds import TIMES
 
 UTC = datetime.UTC
 US = pa.timestamp("us", tz="UTC")
@@ -223,7 +224,7 @@ KINDS: list[tuple[pa.DataType, st.SearchStrategy[str], Callable[[str, pa.DataTyp
 
 
 @pytest.mark.parametrize(("to", "usual", "plain"), KINDS, ids=[str(to) for to, *_ in KINDS])
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40 * TIMES, deadline=None)
 @given(data=st.data())
 def test_a_column_is_cast_as_its_values_are_alone_and_as_python_reads_them(
     to: pa.DataType, usual: st.SearchStrategy[str], plain: Callable[[str, pa.DataType], Any], data: st.DataObject

@@ -18,6 +18,7 @@ from spark_streams.sink.encode.fields import text_columns
 from spark_streams.source.rows.arrow_json import raw_type, read_lines
 from spark_streams.source.rows.cast import cast_texts, cast_values
 from spark_streams.source.rows.nested_json import _Reader, read_json
+from tests.seeds import TIMES
 
 UTC = datetime.UTC
 _OFF_LIMITS = np.full(256, -7, np.int8)  # what stands behind a buffer is nobody's to read
@@ -146,7 +147,7 @@ def nested(parts: st.SearchStrategy[Declared]) -> st.SearchStrategy[Declared]:
     return st.one_of(parts.map(listed), parts.map(struct), st.tuples(st.sampled_from(KEYS), parts).map(mapped))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150 * TIMES, deadline=None)
 @given(st.recursive(st.sampled_from(SCALARS), nested, max_leaves=4), st.data())
 def test_what_the_sink_writes_reads_back_equal(declared: Declared, data: st.DataObject) -> None:
     to, values = declared
@@ -228,7 +229,7 @@ json_texts = st.one_of(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300 * TIMES, deadline=None)
 @given(st.data())
 def test_arrows_reader_and_the_exact_one_read_the_same(data: st.DataObject) -> None:
     """Whatever read_lines accepts, row by row reading gives as well; and a page gives what its rows give alone."""
