@@ -29,11 +29,12 @@ def _rstream_running_engine() -> Iterator[LocalEngine]:
 
 @pytest.fixture
 def rstream_engine(_rstream_running_engine: LocalEngine) -> LocalEngine:
-    """The stream engine of this test session, emptied before each test."""
+    """The stream engine of this test session. Before each test it is emptied, and its clock is that of the machine."""
     import redis
 
     with redis.Redis.from_url(_rstream_running_engine.url) as client:
         client.flushall()
+    _rstream_running_engine.reset_clock()
     return _rstream_running_engine
 
 

@@ -57,7 +57,7 @@ class Group(click.Group):
 
 def milliseconds(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
     """Callback of an option: parse a duration with its unit into milliseconds."""
-    from spark_streams.options.values import duration
+    from spark_streams.model.times import duration
 
     try:
         return None if value is None else duration(value)

@@ -17,7 +17,7 @@ from spark_streams.deadletter.kind_counts import KindCounts
 from spark_streams.deadletter.page import KIND, DeadLetterPage, by_value
 from spark_streams.errors import InvalidOptionError
 from spark_streams.model.ids import MAX_ID, MIN_ID, U64_MAX, StreamId
-from spark_streams.options.values import duration
+from spark_streams.model.times import duration
 from spark_streams.wire.entries.lines import Mask
 
 T = TypeVar("T")

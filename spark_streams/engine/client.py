@@ -43,6 +43,11 @@ class Client:
         self.refusals = 0  # commands refused before it logged in
         self.closing = False  # close the connection when its output is written
 
+    @property
+    def is_local(self) -> bool:
+        """Whether it is connected by a Unix socket, whose ends have one name, or from a loopback address."""
+        return self.address == self.laddr or self.address.startswith(("127.", "[::1]"))
+
     def unwatch(self) -> None:
         """Forget all watched keys."""
         for db, key in self.watching:

@@ -16,6 +16,7 @@ from typing import TypeAlias
 from spark_streams.engine.access import HTTP_REQUEST, HTTP_WORDS, Guard, HttpRequestError
 from spark_streams.engine.blocking import Waiters
 from spark_streams.engine.client import REPLY_OFF, REPLY_ON, REPLY_SKIP_NEXT, REPLY_SKIPPING, Client, Waiter
+from spark_streams.engine.clock import unix_ms
 from spark_streams.engine.command_table import COMMANDS, Command, find, find_by_name
 from spark_streams.engine.journal import Journal
 from spark_streams.engine.persistence.append_only import Persistence
@@ -35,11 +36,6 @@ _FAST_RUN = 16  # fast commands between two readings of the clock; a reading tak
 AddBatch: TypeAlias = "Callable[[Engine, Client, XaddBatch], bytes | None]"
 
 log = logging.getLogger("rstream.engine")
-
-
-def unix_ms() -> int:
-    """Unix time in milliseconds."""
-    return time.time_ns() // 1_000_000
 
 
 class Engine:

@@ -24,8 +24,8 @@ from spark_streams.jobs.query import SHAPE as JOB
 from spark_streams.jobs.query import Query, foreach_batch
 from spark_streams.jobs.settings.config import FREE
 from spark_streams.model.keys import key_beside
+from spark_streams.model.times import duration
 from spark_streams.options.source_options import SourceOptions
-from spark_streams.options.values import duration
 from spark_streams.sink.trim.trim import AckedTrimmer, RetentionLimits, Trimming, clock
 from spark_streams.source.shard_sets import resolve_shards
 from spark_streams.wire.connect import connect

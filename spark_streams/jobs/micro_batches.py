@@ -11,8 +11,8 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from spark_streams.errors import ConfigError
 from spark_streams.jobs.job import Job
+from spark_streams.model.times import duration
 from spark_streams.monitor.terminal.progress_bar import Bar
-from spark_streams.options.values import duration
 from spark_streams.running.run_until_drained import run_until_drained
 
 _INTERVAL = re.compile(r"^\s*\d+\s+(millisecond|second|minute|hour)s?\s*$", re.IGNORECASE)

@@ -15,10 +15,10 @@ from spark_streams.deadletter.inspect.input_streams import Inputs, own_dead_lett
 from spark_streams.errors import ConfigError
 from spark_streams.jobs.job import Job, access_of
 from spark_streams.jobs.micro_batches import RunProgress, run_batches, trigger_of
+from spark_streams.model.times import duration
 from spark_streams.monitor.groups import StreamView, view_streams
 from spark_streams.monitor.watch.listener import Watch
 from spark_streams.options.source_options import SourceOptions
-from spark_streams.options.values import duration
 from spark_streams.running.ending import end_between_batches
 from spark_streams.shards.names import Shard
 from spark_streams.source.shard_sets import resolve_shards

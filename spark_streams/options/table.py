@@ -10,16 +10,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from spark_streams.model.ids import U64_MAX
+from spark_streams.model.times import duration, moment
 from spark_streams.options.per_stream import PerStream
 from spark_streams.options.values import (
     count,
     delays,
-    duration,
     entry_id,
     flag,
     function,
     glob,
-    moment,
     number,
     one_of,
     per_stream,

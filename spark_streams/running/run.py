@@ -13,7 +13,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from spark_streams.errors import InvalidOptionError, UnsupportedError
-from spark_streams.options.values import duration
+from spark_streams.model.times import duration
 from spark_streams.running.console import errors_in_one_line, say
 from spark_streams.running.ending import cut, end_between_batches
 from spark_streams.running.run_until_drained import run_until_drained

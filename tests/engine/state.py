@@ -28,6 +28,7 @@ class Inside:
 
     def __init__(self, directory: Path | None = None, clock: Callable[[], int] | None = None, **settings: Any) -> None:
         self.engine = new_engine(clock) if clock is not None else new_engine()
+        self.engine.config.start_with("enable-debug-command", "yes")
         if directory is not None:
             for name, value in {"dir": directory, "appendonly": "yes", **settings}.items():
                 self.engine.config.start_with(name.replace("_", "-"), str(value))

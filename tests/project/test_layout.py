@@ -45,6 +45,7 @@ BELOW = {
     },
     "cli": {"_version", "commands"},
     "pytest_plugin": {"engine"},
+    "testing": {"engine", "running"},
     "dead_letters": {"deadletter", "errors", "model"},
     "__main__": {"spark"},
     "__init__": {"_version", "cdc", "datasource", "deadletter", "monitor", "running", "sink", "spark"},

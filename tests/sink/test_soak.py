@@ -189,7 +189,7 @@ def no_clock_counts(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.parametrize("kind", [Driver, Unlucky])
 @pytest.mark.parametrize(
     ("seed", "server"),
-    [(seed, KINDS[seed % len(KINDS)]) for seed in seeds(10)],
+    [(seed, KINDS[seed % len(KINDS)]) for seed in seeds(4)],
     indirect=["server"],
 )
 def test_each_row_is_there_once_whatever_happens(server: Server, seed: int, kind: type[Driver]) -> None:

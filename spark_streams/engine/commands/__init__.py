@@ -6,7 +6,16 @@ from __future__ import annotations
 
 from spark_streams.engine.command_table import COMMANDS, Command
 from spark_streams.engine.commands import refusals
-from spark_streams.engine.commands.server import clients, connection, databases, info, persistence, server, transactions
+from spark_streams.engine.commands.server import (
+    clients,
+    connection,
+    databases,
+    debug,
+    info,
+    persistence,
+    server,
+    transactions,
+)
 from spark_streams.engine.commands.streams import (
     groups,
     idempotence,

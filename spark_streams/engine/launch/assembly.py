@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from spark_streams.engine.clock import unix_ms
 from spark_streams.engine.commands import add_batch  # the package fills the command table
-from spark_streams.engine.core import Engine, unix_ms
+from spark_streams.engine.core import Engine
 
 
 def new_engine(clock: Callable[[], int] = unix_ms) -> Engine:

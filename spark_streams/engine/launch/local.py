@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import datetime
 import os
 import shutil
 import subprocess
@@ -10,7 +11,11 @@ import tempfile
 from pathlib import Path
 from types import TracebackType
 
-from spark_streams.engine.launch.process import check_length, start, unix_url, wait_until_ready
+from spark_streams.engine.launch.process import ask, check_length, start, unix_url, wait_until_ready
+from spark_streams.model.times import duration, moment
+
+_SOCKET = "engine.sock"
+_NOT_RUNNING = "the engine is not running: use it in a with block, or call start()"
 
 
 class LocalEngine:
@@ -32,7 +37,7 @@ class LocalEngine:
     def pid(self) -> int:
         """The process id of the running engine."""
         if self._process is None:
-            raise RuntimeError("the engine is not running: use it in a with block, or call start()")
+            raise RuntimeError(_NOT_RUNNING)
         return self._process.pid
 
     def start(self) -> LocalEngine:
@@ -43,10 +48,11 @@ class LocalEngine:
         base = tempfile.gettempdir()
         # A long TMPDIR (macOS, CI) would make the socket's path too long.
         self._directory = Path(tempfile.mkdtemp(prefix="rstream-", dir=base if len(base) < 60 else "/tmp"))
-        path, log = self._directory / "engine.sock", self._directory / "engine.log"
+        path, log = self._directory / _SOCKET, self._directory / "engine.log"
         try:
             check_length(path)
             arguments = ["--port", "0", "--unixsocket", str(path), "--parent", str(os.getpid())]
+            arguments += ["--enable-debug-command", "local"]
             if self._keeps is not None:
                 self._keeps.mkdir(parents=True, exist_ok=True)
                 arguments += ["--appendonly", "yes", "--appendfsync", self._fsync, "--dir", str(self._keeps)]
@@ -63,6 +69,41 @@ class LocalEngine:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+    def advance(self, by: str | float | datetime.timedelta) -> None:
+        """Move the engine's time on, so that nothing has to sleep: new IDs, idle times, expiry, delays of retries and
+        leases follow, and clients whose wait is over are answered at once.
+
+        by: `10m`, seconds, or a timedelta. Raises ValueError.
+        """
+        if isinstance(by, str):
+            by = duration(by) / 1000
+        milliseconds = round((by.total_seconds() if isinstance(by, datetime.timedelta) else by) * 1000)
+        self._set_clock("ADVANCE", str(milliseconds))
+
+    def freeze(self, at: str | int | datetime.datetime | None = None) -> None:
+        """Stop the engine's clock, so that tests know each ID. `advance` moves it, `unfreeze` lets it run again.
+
+        at: a time as ISO-8601 (UTC if it names no zone), in milliseconds since 1970, or a datetime. Default: the
+        present moment. Raises ValueError.
+        """
+        at = at.isoformat() if isinstance(at, datetime.datetime) else at
+        self._set_clock("FREEZE", *([] if at is None else [str(moment(str(at)))]))
+
+    def unfreeze(self) -> None:
+        """Let a frozen clock run again, from its time."""
+        self._set_clock("RUN")
+
+    def reset_clock(self) -> None:
+        """Return to the machine's time. The IDs of a stream never become smaller."""
+        self._set_clock("RESET")
+
+    def _set_clock(self, *words: str) -> None:
+        if self._directory is None:
+            raise RuntimeError(_NOT_RUNNING)
+        answer = ask(self._directory / _SOCKET, "DEBUG", "CLOCK", *words)
+        if answer != b"+OK":
+            raise ValueError(answer.removeprefix(b"-ERR ").decode() or "the engine did not answer")
 
     def kill(self) -> None:
         """End the process as a power failure would: unwritten data is lost. A later `stop` is harmless."""

@@ -226,6 +226,8 @@ OPTIONS: dict[str, Option] = _table(
     Option("logfile", TEXT, "", PROCESS, "log file; none: standard error", "FILE", immutable=True),
     Option("loglevel", one_of("debug", "verbose", "notice", "warning", "nothing"), "notice", PROCESS, "what is logged",
            "debug|verbose|notice|warning|nothing", while_running=True),
+    Option("enable-debug-command", one_of("no", "yes", "local"), "no", PROCESS,
+           "who may run DEBUG, which moves the clock for tests", "no|yes|local", immutable=True),
     # Options with only one possible value.
     Option("save", TEXT, ""),
     Option("aof-use-rdb-preamble", FLAG, "no"),
@@ -234,7 +236,6 @@ OPTIONS: dict[str, Option] = _table(
     Option("cluster-enabled", FLAG, "no", immutable=True),
     Option("daemonize", FLAG, "no", immutable=True),
     Option("io-threads", TEXT, "1", immutable=True),
-    Option("enable-debug-command", TEXT, "yes", immutable=True),
     Option("slowlog-log-slower-than", TEXT, "-1"),
     Option("latency-monitor-threshold", TEXT, "0"),
     Option("notify-keyspace-events", TEXT, ""),

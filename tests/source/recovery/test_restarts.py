@@ -164,7 +164,7 @@ def run(server: Server, client: redis.Redis, seed: int, monkeypatch: pytest.Monk
 
 
 @pytest.mark.random
-@pytest.mark.parametrize("seed", seeds(3))
+@pytest.mark.parametrize("seed", seeds(1))
 def test_at_random(server: Server, client: redis.Redis, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     print(f"RSTREAM_SEED={seed}")
     run(server, client, seed, monkeypatch)

@@ -1,4 +1,4 @@
-"""BGREWRITEAOF SAVE BGSAVE LASTSAVE, and the DEBUG commands that tests of persistence need.
+"""BGREWRITEAOF SAVE BGSAVE LASTSAVE.
 
 The append-only file is the only file. SAVE flushes it to disk. Without the file, SAVE and BGSAVE fail, because nothing
 would be saved.
@@ -10,12 +10,8 @@ from spark_streams.engine.client import Client
 from spark_streams.engine.command_table import command
 from spark_streams.engine.commands.arguments import syntax_error
 from spark_streams.engine.core import Engine
-from spark_streams.engine.persistence.aof_loader import CorruptFileError
 from spark_streams.engine.persistence.aof_writer import PersistenceError
-from spark_streams.engine.persistence.dump import dump
-from spark_streams.engine.persistence.restore import load
 from spark_streams.engine.resp.replies import OK, CommandError, Reply, integer, simple
-from spark_streams.engine.store.stream import Stream
 
 _NO_FILE = "ERR this engine keeps everything in memory: start it with --appendonly yes, or CONFIG SET appendonly yes"
 
@@ -38,7 +34,8 @@ def bgrewriteaof(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     return simple("Background append only file rewriting started")
 
 
-def _sync(engine: Engine) -> None:
+def write_all(engine: Engine) -> None:
+    """Write all changes to the disk. Raises CommandError."""
     _need_file(engine)
     try:
         engine.persistence.sync()
@@ -49,7 +46,7 @@ def _sync(engine: Engine) -> None:
 @command("save", 1)
 def save(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """SAVE: all that has changed is on the disk when this is answered."""
-    _sync(engine)
+    write_all(engine)
     return OK
 
 
@@ -70,24 +67,3 @@ def bgsave(engine: Engine, client: Client, args: list[bytes]) -> Reply:
 def lastsave(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """LASTSAVE: Unix seconds of the last SAVE or rewrite; 0 when there was none."""
     return integer(engine.persistence.saved_at)
-
-
-@command("debug|reload", -2)
-def debug_reload(engine: Engine, client: Client, args: list[bytes]) -> Reply:
-    """DEBUG RELOAD [NOSAVE] …: every stream is packed as DUMP packs it, and unpacked again."""
-    for db in engine.databases:
-        for key, value in db.values.items():
-            if isinstance(value, Stream):
-                db.values[key] = load(dump(value, engine.now, newest=True), engine.node_limits, engine.now)
-    return OK
-
-
-@command("debug|loadaof", 2)
-def debug_loadaof(engine: Engine, client: Client, args: list[bytes]) -> Reply:
-    """DEBUG LOADAOF: forget everything, and read the file back."""
-    _sync(engine)
-    try:
-        engine.persistence.reload()
-    except (PersistenceError, CorruptFileError) as problem:
-        raise CommandError(f"ERR {problem}") from None
-    return OK

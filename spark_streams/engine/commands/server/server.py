@@ -1,15 +1,12 @@
-"""TIME WAIT SHUTDOWN, DEBUG SLEEP."""
+"""TIME WAIT SHUTDOWN."""
 
 from __future__ import annotations
-
-from time import sleep
 
 from spark_streams.engine.client import Client
 from spark_streams.engine.command_table import command
 from spark_streams.engine.commands.arguments import integer_of, syntax_error
-from spark_streams.engine.commands.values.lists import seconds_of
 from spark_streams.engine.core import Engine
-from spark_streams.engine.resp.replies import OK, Array, CommandError, Reply, bulks, integer
+from spark_streams.engine.resp.replies import Array, CommandError, Reply, bulks, integer
 
 
 @command("time", 1, "fast loading")
@@ -38,17 +35,3 @@ def shutdown(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     engine.stopping = True
     client.closing = True
     return b""
-
-
-@command("debug|sleep", 3, "loading")
-def debug_sleep(engine: Engine, client: Client, args: list[bytes]) -> Reply:
-    """DEBUG SLEEP seconds: nobody is served meanwhile, which is the purpose."""
-    sleep(seconds_of(args[2]) / 1000)
-    return OK
-
-
-@command("debug|set-active-expire", 3, "loading")
-def debug_set_active_expire(engine: Engine, client: Client, args: list[bytes]) -> Reply:
-    """DEBUG SET-ACTIVE-EXPIRE 0|1: whether expired keys are removed before a command accesses them."""
-    engine.active_expire = integer_of(args[2]) != 0
-    return OK

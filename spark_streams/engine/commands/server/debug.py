@@ -1,0 +1,114 @@
+"""DEBUG SLEEP, SET-ACTIVE-EXPIRE, RELOAD, LOADAOF, and CLOCK, by which tests move the engine's time.
+
+They are refused unless the option enable-debug-command allows them. Redis has no DEBUG CLOCK.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import sleep
+
+from spark_streams.engine.client import Client
+from spark_streams.engine.clock import MovedClock
+from spark_streams.engine.command_table import Handler, command
+from spark_streams.engine.commands.arguments import integer_of, syntax_error
+from spark_streams.engine.commands.server.persistence import write_all
+from spark_streams.engine.commands.values.lists import seconds_of
+from spark_streams.engine.core import Engine
+from spark_streams.engine.persistence.aof_loader import CorruptFileError
+from spark_streams.engine.persistence.aof_writer import PersistenceError
+from spark_streams.engine.persistence.dump import dump
+from spark_streams.engine.persistence.restore import load
+from spark_streams.engine.resp.replies import OK, CommandError, Reply
+from spark_streams.engine.store.stream import Stream
+
+_LATEST = 2**53  # milliseconds; IDs and deadlines of a later clock would not be exact in clients that use floats
+_NOT_ALLOWED = (
+    'ERR DEBUG command not allowed. If the enable-debug-command option is set to "local", you can run it from a local '
+    "connection, otherwise you need to set this option in the configuration file, and then restart the server."
+)
+
+
+def debug_command(name: str, arity: int, flags: str = "") -> Callable[[Handler], Handler]:
+    """Register a subcommand of DEBUG, which runs if enable-debug-command allows it to this client."""
+
+    def register(handler: Handler) -> Handler:
+        def if_allowed(engine: Engine, client: Client, args: list[bytes]) -> Reply | None:
+            allowed = engine.config.text("enable-debug-command")
+            if allowed == "no" or (allowed == "local" and not client.is_local):
+                raise CommandError(_NOT_ALLOWED)
+            return handler(engine, client, args)
+
+        command(f"debug|{name}", arity, flags)(if_allowed)
+        return handler
+
+    return register
+
+
+@debug_command("sleep", 3, "loading")
+def debug_sleep(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """DEBUG SLEEP seconds: nobody is served meanwhile, which is the purpose."""
+    sleep(seconds_of(args[2]) / 1000)
+    return OK
+
+
+@debug_command("set-active-expire", 3, "loading")
+def debug_set_active_expire(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """DEBUG SET-ACTIVE-EXPIRE 0|1: whether expired keys are removed before a command accesses them."""
+    engine.active_expire = integer_of(args[2]) != 0
+    return OK
+
+
+@debug_command("reload", -2)
+def debug_reload(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """DEBUG RELOAD [NOSAVE] …: every stream is packed as DUMP packs it, and unpacked again."""
+    for db in engine.databases:
+        for key, value in db.values.items():
+            if isinstance(value, Stream):
+                db.values[key] = load(dump(value, engine.now, newest=True), engine.node_limits, engine.now)
+    return OK
+
+
+@debug_command("loadaof", 2)
+def debug_loadaof(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """DEBUG LOADAOF: forget everything, and read the file back."""
+    write_all(engine)
+    try:
+        engine.persistence.reload()
+    except (PersistenceError, CorruptFileError) as problem:
+        raise CommandError(f"ERR {problem}") from None
+    return OK
+
+
+@debug_command("clock", -3, "loading")
+def debug_clock(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """DEBUG CLOCK ADVANCE milliseconds | FREEZE [milliseconds since 1970] | RUN | RESET.
+
+    RUN lets a frozen clock go on from its time. RESET returns to the machine's clock. Waits that are over end at once,
+    and keys that have expired are removed.
+    """
+    action, numbers = args[2].lower(), args[3:]
+    clock = engine.clock if isinstance(engine.clock, MovedClock) else MovedClock(engine.clock)
+    if action == b"advance" and len(numbers) == 1:
+        clock.advance(_milliseconds(numbers[0], clock()))
+    elif action == b"freeze" and len(numbers) <= 1:
+        clock.freeze(_milliseconds(numbers[0]) if numbers else None)
+    elif action == b"run" and not numbers:
+        clock.go_on()
+    elif action != b"reset" or numbers:
+        raise syntax_error()
+    engine.clock = clock.machine if action == b"reset" else clock
+    engine.tick()
+    for db in engine.databases:
+        if db.expires and engine.active_expire:
+            db.drop_expired()
+    engine.serve_ready()
+    return OK
+
+
+def _milliseconds(text: bytes, since: int = 0) -> int:
+    """Return a number of milliseconds from `since` that ends before _LATEST. Raises CommandError."""
+    number = integer_of(text)
+    if not 0 <= number <= _LATEST - since:
+        raise CommandError("ERR the time is out of range: give milliseconds, at least 0, of a moment in this age")
+    return number
