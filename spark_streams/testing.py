@@ -120,7 +120,7 @@ def run_until_drained(query: DataStreamWriter | StreamingQuery) -> StreamingQuer
 
 @contextlib.contextmanager
 def _client(server: LocalEngine | redis.Redis | str) -> Iterator[redis.Redis]:
-    """Yield a client that returns replies as the server sends them. The caller's own client stays as it is."""
+    """Yield a client that returns replies as the server sends them. The caller's own client does not change."""
     import redis
 
     with contextlib.ExitStack() as closing:

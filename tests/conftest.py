@@ -20,7 +20,7 @@ from tools.servers.server import (
 )
 
 # A deadline would measure how busy the machine is. An example that failed becomes a test, not a file on one disk.
-# The usual run takes the same examples each time. The nightly run takes ten times as many, at random.
+# The usual run takes the same examples each time. The nightly run takes twenty times as many, at random.
 settings.register_profile(
     "tests",
     deadline=None,

@@ -1,7 +1,7 @@
 """Seeds of random tests: chosen by the commit, so that a commit that fails fails each time.
 
 RSTREAM_SEED=n      begin with this seed
-RSTREAM_TIMES=10    so many times the usual number of runs, as `scripts/test --nightly` has it
+RSTREAM_TIMES=20    so many times the usual number of runs, as `scripts/test --nightly` has it
 """
 
 from __future__ import annotations

@@ -125,7 +125,7 @@ def test_an_idle_query_claims_what_has_become_old_enough(engine: LocalEngine, cl
     assert drain(reader(server, claimIdle="1h")) == [[0, 1, 2]]
 
 
-def test_the_lease_of_a_machine_that_is_gone_expires(engine: LocalEngine, client: redis.Redis) -> None:
+def test_the_lease_of_another_machine_expires(engine: LocalEngine, client: redis.Redis) -> None:
     a_lease_from_elsewhere(client, 60_000)
     engine.advance("61s")
     began = time.monotonic()
