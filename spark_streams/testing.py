@@ -65,14 +65,14 @@ class StreamAssertion:
                 the field `250`.
             in_any_order: Compare the entries without their order. The order of fields never counts.
         """
-        there = [_line(fields) for _, fields in self.entries]
+        actual = [_line(fields) for _, fields in self.entries]
         wanted = [_line([(name, _text(value)) for name, value in _pairs(fields)]) for fields in expected]
         if in_any_order:
-            there, wanted = sorted(there), sorted(wanted)
-        if there != wanted:
-            lines = list(difflib.unified_diff(wanted, there, "expected", f"stream {self.stream}", lineterm="", n=1))
+            actual, wanted = sorted(actual), sorted(wanted)
+        if actual != wanted:
+            lines = list(difflib.unified_diff(wanted, actual, "expected", f"stream {self.stream}", lineterm="", n=1))
             more = [f"… {len(lines) - _MOST_LINES} more lines"] if len(lines) > _MOST_LINES else []
-            numbers = f"{len(there)} entries, {len(wanted)} expected"
+            numbers = f"{len(actual)} entries, {len(wanted)} expected"
             raise AssertionError("\n".join([f"stream {self.stream!r}: {numbers}", *lines[:_MOST_LINES], *more]))
         return self
 
@@ -87,8 +87,8 @@ class StreamAssertion:
 
     def has_ids(self, ids: Sequence[str]) -> StreamAssertion:
         """Assert the IDs of the entries, in their order."""
-        there = [entry_id for entry_id, _ in self.entries]
-        assert there == list(ids), f"stream {self.stream!r}: IDs {there}, {list(ids)} expected"
+        actual = [entry_id for entry_id, _ in self.entries]
+        assert actual == list(ids), f"stream {self.stream!r}: IDs {actual}, {list(ids)} expected"
         return self
 
 

@@ -77,7 +77,7 @@ SHORT = {
 }
 CORES = min(5, os.cpu_count() or 1)
 SPARKS_AT_ONCE = CORES + 1
-AT_ONCE = CORES + 3  # two folders without Spark, in addition to the Sparks
+AT_ONCE = CORES + 2  # one folder without Spark, in addition to the Sparks
 MAX_REPEATS = 10  # failed tests that run again at most
 TEST_SECONDS = 300  # the slowest test takes a fifth of it on a busy machine
 LEG_SECONDS = 1200

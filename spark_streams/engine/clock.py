@@ -29,9 +29,9 @@ class MovedClock:
         else:
             self._stands_at += milliseconds
 
-    def freeze(self, at: int | None) -> None:
+    def freeze(self, moment: int | None) -> None:
         """Stop the clock: at this moment, or at the present one."""
-        self._stands_at = self() if at is None else at
+        self._stands_at = self() if moment is None else moment
 
     def go_on(self) -> None:
         """Let a clock that stands run again, from where it stands."""

@@ -28,7 +28,7 @@ def test_a_notebook_has_outputs_and_nothing_of_a_machine(path: Path) -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [PATHS[0], pytest.param(PATHS[1], marks=pytest.mark.long)], ids=lambda path: path.stem)
 def test_a_notebook_runs_and_shows_what_it_is_kept_with(path: Path, tmp_path: Path) -> None:
     """If only an output has changed: `python -m tests.notebooks.execution` keeps the new one."""
     kept = outputs(nbformat.read(path, as_version=4))

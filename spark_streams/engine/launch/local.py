@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 
 from spark_streams.engine.launch.process import ask, check_length, start, unix_url, wait_until_ready
-from spark_streams.model.times import duration, moment
+from spark_streams.model import times
 
 _SOCKET = "engine.sock"
 _NOT_RUNNING = "the engine is not running: use it in a with block, or call start()"
@@ -70,15 +70,17 @@ class LocalEngine:
     ) -> None:
         self.stop()
 
-    def advance(self, by: str | float | datetime.timedelta) -> None:
+    def advance(self, duration: str | float | datetime.timedelta) -> None:
         """Move the engine's time on, so that nothing has to sleep: new IDs, idle times, expiry, delays of retries and
         leases follow, and clients whose wait is over are answered at once.
 
-        by: `10m`, seconds, or a timedelta. Raises ValueError.
+        duration: `10m`, seconds, or a timedelta. Raises ValueError.
         """
-        if isinstance(by, str):
-            by = duration(by) / 1000
-        milliseconds = round((by.total_seconds() if isinstance(by, datetime.timedelta) else by) * 1000)
+        if isinstance(duration, str):
+            milliseconds = times.duration(duration)
+        else:
+            seconds = duration.total_seconds() if isinstance(duration, datetime.timedelta) else duration
+            milliseconds = round(seconds * 1000)
         self._set_clock("ADVANCE", str(milliseconds))
 
     def freeze(self, at: str | int | datetime.datetime | None = None) -> None:
@@ -87,8 +89,8 @@ class LocalEngine:
         at: a time as ISO-8601 (UTC if it names no zone), in milliseconds since 1970, or a datetime. Default: the
         present moment. Raises ValueError.
         """
-        at = at.isoformat() if isinstance(at, datetime.datetime) else at
-        self._set_clock("FREEZE", *([] if at is None else [str(moment(str(at)))]))
+        time = at.isoformat() if isinstance(at, datetime.datetime) else at
+        self._set_clock("FREEZE", *([] if time is None else [str(times.moment(str(time)))]))
 
     def unfreeze(self) -> None:
         """Let a frozen clock run again, from its time."""

@@ -285,7 +285,7 @@ def test_who_comes_while_it_loads_waits_for_it(tmp_path: Path, monkeypatch: pyte
 def test_nobody_is_served_by_debug_loadaof(tmp_path: Path) -> None:
     """It is for tests: it returns when all is read, and no client runs in between."""
     count = write(tmp_path, 2)
-    loaded = Loaded(tmp_path, "PING").start()
+    loaded = Loaded(tmp_path, "PING", **{"enable-debug-command": "yes"}).start()
     breaths = len(loaded.replies)
     assert loaded.ask("DEBUG", "LOADAOF") == b"+OK\r\n"
     assert len(loaded.replies) == breaths

@@ -14,7 +14,7 @@ from tests.engine.test_hostile import MB, peak
 from tests.engine.wire import Wire, command, wire
 from tools.servers.server import KINDS, Served, Server, running_redis, serving, skip_without_redis
 
-SECONDS = 0.5
+SECONDS = 0.25
 # Seconds of the engine's processor time until another client has the reply to its PING: 25 ms on a quiet machine. On a
 # busy one the engine goes on computing until that client gets a processor.
 LONGEST = 0.25
