@@ -35,6 +35,7 @@ def rstream_engine(_rstream_running_engine: LocalEngine) -> LocalEngine:
     with redis.Redis.from_url(_rstream_running_engine.url) as client:
         client.flushall()
     _rstream_running_engine.reset_clock()
+    _rstream_running_engine.end_faults()
     return _rstream_running_engine
 
 

@@ -42,7 +42,7 @@ EMPTY_NAMES = frozenset(
     )
 )
 # Parameters that read as a word of the call: engine.freeze(at="2026-01-01").
-IN_CALLS = {"spark_streams/engine/launch/local.py": frozenset({"at"})}
+IN_CALLS = {"spark_streams/engine/launch/test_controls.py": frozenset({"at"})}
 # Names of one mechanism that have a plain one now.
 RENAMED = {
     "look": "snapshot, or fetch_… for what asks the server",

@@ -18,6 +18,7 @@ from spark_streams.engine.blocking import Waiters
 from spark_streams.engine.client import REPLY_OFF, REPLY_ON, REPLY_SKIP_NEXT, REPLY_SKIPPING, Client, Waiter
 from spark_streams.engine.clock import unix_ms
 from spark_streams.engine.command_table import COMMANDS, Command, find, find_by_name
+from spark_streams.engine.faults import Faults
 from spark_streams.engine.journal import Journal
 from spark_streams.engine.persistence.append_only import Persistence
 from spark_streams.engine.resp.replies import QUEUED, CommandError, Reply, error
@@ -70,6 +71,8 @@ class Engine:
         self.connections_received = 0
         self.connections_rejected = 0
         self.keys_expired = 0
+        self.faults: Faults | None = None  # that a test has set
+        self.scripts: set[bytes] = set()  # SHA-1 of those that clients have loaded
         self.active_expire = True  # DEBUG SET-ACTIVE-EXPIRE
         self.errors: dict[str, int] = {}
         self.error_replies = 0
@@ -224,6 +227,10 @@ class Engine:
             reply = b""
         self.send(client, reply)
 
+    def execute_plain(self, client: Client, args: list[bytes]) -> Reply | None:
+        """Run one command, without the faults that a test has set."""
+        return type(self).execute(self, client, args)
+
     def execute(self, client: Client, args: list[bytes]) -> Reply | None:
         """Run one command. Return its reply; None if it has blocked its client or has no reply."""
         spec: Command | None = None
@@ -261,7 +268,7 @@ class Engine:
                 self.journal.record(client.db, spec.name, args)
             return reply
         except CommandError as failure:
-            return self._refuse(client, args, failure, spec, running)
+            return self.refuse(client, args, failure, spec, running)
         except HttpRequestError:
             self.access.warn_closing(client, HTTP_REQUEST)
             client.closing = True
@@ -271,7 +278,7 @@ class Engine:
             log.exception("internal error in %r", args[0])
             return error(b"ERR internal error, see the engine's log")
 
-    def _refuse(
+    def refuse(
         self, client: Client, args: list[bytes], failure: CommandError, spec: Command | None, running: bool
     ) -> bytes:
         """Return the error reply and count it (running: the handler had started). Break an open transaction."""

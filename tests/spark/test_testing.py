@@ -32,8 +32,8 @@ def examples() -> dict[str, Callable[..., None]]:
     return {name: value for name, value in module.items() if name.startswith("test_")}
 
 
-def test_the_page_has_five_tests() -> None:
-    assert len(examples()) == 5
+def test_the_page_has_six_tests() -> None:
+    assert len(examples()) == 6
 
 
 @pytest.mark.parametrize("name", examples())

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from spark_streams.engine.command_table import COMMANDS, Command
-from spark_streams.engine.commands import refusals
+from spark_streams.engine.commands import refusals, scripts
 from spark_streams.engine.commands.server import (
     clients,
     connection,

@@ -1,7 +1,7 @@
-"""Commands that this engine refuses by name, and the replies that clients expect of ACL, SCRIPT, FUNCTION, MODULE.
+"""Commands that this engine refuses by name, and the replies that clients expect of ACL, FUNCTION, MODULE.
 
 A Redis command that this engine does not implement is an unknown command, as in an older Redis. The error
-gives the reason. FLUSH of scripts and functions is OK, because there are none.
+gives the reason. FUNCTION FLUSH is OK, because there are none.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from spark_streams.engine.core import Engine
 from spark_streams.engine.resp.replies import EMPTY_ARRAY, OK, CommandError, Reply, bulk
 
 _REASONS = {
-    "it runs no scripts": "eval evalsha eval_ro evalsha_ro fcall fcall_ro",
+    "it runs no read-only scripts and no functions": "eval_ro evalsha_ro fcall fcall_ro",
     "it has no publish/subscribe": "subscribe psubscribe ssubscribe unsubscribe punsubscribe sunsubscribe publish "
     "spublish pubsub",
     "it has no replicas": "replicaof slaveof sync psync replconf failover",
@@ -46,22 +46,12 @@ def cluster(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     raise CommandError("ERR This instance has cluster support disabled")
 
 
-def _flush(args: list[bytes]) -> Reply:
-    if len(args) > 3 or (len(args) == 3 and args[2].lower() not in (b"sync", b"async")):
-        raise syntax_error()
-    return OK
-
-
-@command("script|flush", -2)
-def script_flush(engine: Engine, client: Client, args: list[bytes]) -> Reply:
-    """SCRIPT FLUSH [SYNC|ASYNC]: there are no scripts."""
-    return _flush(args)
-
-
 @command("function|flush", -2, "write")
 def function_flush(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """FUNCTION FLUSH [SYNC|ASYNC]: there are no functions."""
-    return _flush(args)
+    if len(args) > 3 or (len(args) == 3 and args[2].lower() not in (b"sync", b"async")):
+        raise syntax_error()
+    return OK
 
 
 @command("acl|whoami", 2, "loading")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import datetime
 import os
 import shutil
 import subprocess
@@ -11,14 +10,15 @@ import tempfile
 from pathlib import Path
 from types import TracebackType
 
+from spark_streams.engine.launch.lost_commands import drop_last_commands
 from spark_streams.engine.launch.process import ask, check_length, start, unix_url, wait_until_ready
-from spark_streams.model import times
+from spark_streams.engine.launch.test_controls import TestControls
 
-_SOCKET = "engine.sock"
+_SOCKET, _FILE = "engine.sock", "appendonly.aof"
 _NOT_RUNNING = "the engine is not running: use it in a with block, or call start()"
 
 
-class LocalEngine:
+class LocalEngine(TestControls):
     """`with LocalEngine() as engine: redis.Redis.from_url(engine.url)`.
 
     It runs in its own process with its own socket, and ends with the block or when this process dies. By default it is
@@ -48,64 +48,54 @@ class LocalEngine:
         base = tempfile.gettempdir()
         # A long TMPDIR (macOS, CI) would make the socket's path too long.
         self._directory = Path(tempfile.mkdtemp(prefix="rstream-", dir=base if len(base) < 60 else "/tmp"))
-        path, log = self._directory / _SOCKET, self._directory / "engine.log"
         try:
-            check_length(path)
-            arguments = ["--port", "0", "--unixsocket", str(path), "--parent", str(os.getpid())]
-            arguments += ["--enable-debug-command", "local"]
-            if self._keeps is not None:
-                self._keeps.mkdir(parents=True, exist_ok=True)
-                arguments += ["--appendonly", "yes", "--appendfsync", self._fsync, "--dir", str(self._keeps)]
-            self._process = start(arguments, log, detached=False)
-            wait_until_ready(self._process, path, log)
+            self._start(self._directory)
         except BaseException:
             self.stop()
             raise
-        self.url = unix_url(path)
+        self.url = unix_url(self._directory / _SOCKET)
         atexit.register(self.stop)
         return self
+
+    def _start(self, directory: Path) -> None:
+        """Start the process. Its socket and its log are in the directory. Raises EngineStartError."""
+        path, log = directory / _SOCKET, directory / "engine.log"
+        check_length(path)
+        arguments = ["--port", "0", "--unixsocket", str(path), "--parent", str(os.getpid())]
+        arguments += ["--enable-debug-command", "local"]
+        if self._keeps is not None:
+            self._keeps.mkdir(parents=True, exist_ok=True)
+            arguments += ["--appendonly", "yes", "--appendfsync", self._fsync, "--dir", str(self._keeps)]
+        self._process = start(arguments, log, detached=False)
+        wait_until_ready(self._process, path, log)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
 
-    def advance(self, duration: str | float | datetime.timedelta) -> None:
-        """Move the engine's time on, so that nothing has to sleep: new IDs, idle times, expiry, delays of retries and
-        leases follow, and clients whose wait is over are answered at once.
-
-        duration: `10m`, seconds, or a timedelta. Raises ValueError.
-        """
-        if isinstance(duration, str):
-            milliseconds = times.duration(duration)
-        else:
-            seconds = duration.total_seconds() if isinstance(duration, datetime.timedelta) else duration
-            milliseconds = round(seconds * 1000)
-        self._set_clock("ADVANCE", str(milliseconds))
-
-    def freeze(self, at: str | int | datetime.datetime | None = None) -> None:
-        """Stop the engine's clock, so that tests know each ID. `advance` moves it, `unfreeze` lets it run again.
-
-        at: a time as ISO-8601 (UTC if it names no zone), in milliseconds since 1970, or a datetime. Default: the
-        present moment. Raises ValueError.
-        """
-        time = at.isoformat() if isinstance(at, datetime.datetime) else at
-        self._set_clock("FREEZE", *([] if time is None else [str(times.moment(str(time)))]))
-
-    def unfreeze(self) -> None:
-        """Let a frozen clock run again, from its time."""
-        self._set_clock("RUN")
-
-    def reset_clock(self) -> None:
-        """Return to the machine's time. The IDs of a stream never become smaller."""
-        self._set_clock("RESET")
-
-    def _set_clock(self, *words: str) -> None:
+    def debug(self, *words: str) -> None:
+        """Run a DEBUG command. Raises ValueError with the engine's error."""
         if self._directory is None:
             raise RuntimeError(_NOT_RUNNING)
-        answer = ask(self._directory / _SOCKET, "DEBUG", "CLOCK", *words)
+        answer = ask(self._directory / _SOCKET, "DEBUG", *words)
         if answer != b"+OK":
             raise ValueError(answer.removeprefix(b"-ERR ").decode() or "the engine did not answer")
+
+    def restart(self, losing: int = 0) -> None:
+        """Kill the engine and start it again at the same address, as after a power failure.
+
+        losing: number of the last commands that changed data which are lost; a transaction counts as one. The engine
+        needs a `directory`, from which it reads its data. Raises RuntimeError, EngineStartError.
+        """
+        if self._directory is None:
+            raise RuntimeError(_NOT_RUNNING)
+        if self._keeps is None:
+            raise RuntimeError("an engine in memory has nothing to start from: use LocalEngine(directory=…)")
+        ask(self._directory / _SOCKET, "SAVE")
+        self.kill()
+        drop_last_commands(self._keeps / _FILE, losing)
+        self._start(self._directory)
 
     def kill(self) -> None:
         """End the process as a power failure would: unwritten data is lost. A later `stop` is harmless."""

@@ -1,6 +1,6 @@
-"""DEBUG SLEEP, SET-ACTIVE-EXPIRE, RELOAD, LOADAOF, and CLOCK, by which tests move the engine's time.
+"""DEBUG SLEEP, SET-ACTIVE-EXPIRE, RELOAD, LOADAOF; for tests CLOCK, which moves the engine's time, and FAULT.
 
-They are refused unless the option enable-debug-command allows them. Redis has no DEBUG CLOCK.
+They are refused unless the option enable-debug-command allows them. Redis has no DEBUG CLOCK and no DEBUG FAULT.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from spark_streams.engine.commands.arguments import integer_of, syntax_error
 from spark_streams.engine.commands.server.persistence import write_all
 from spark_streams.engine.commands.values.lists import seconds_of
 from spark_streams.engine.core import Engine
+from spark_streams.engine.faults import REFUSALS, Faults
 from spark_streams.engine.persistence.aof_loader import CorruptFileError
 from spark_streams.engine.persistence.aof_writer import PersistenceError
 from spark_streams.engine.persistence.dump import dump
@@ -90,9 +91,9 @@ def debug_clock(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     action, numbers = args[2].lower(), args[3:]
     clock = engine.clock if isinstance(engine.clock, MovedClock) else MovedClock(engine.clock)
     if action == b"advance" and len(numbers) == 1:
-        clock.advance(_milliseconds(numbers[0], clock()))
+        clock.advance(_number(numbers[0], clock()))
     elif action == b"freeze" and len(numbers) <= 1:
-        clock.freeze(_milliseconds(numbers[0]) if numbers else None)
+        clock.freeze(_number(numbers[0]) if numbers else None)
     elif action == b"run" and not numbers:
         clock.go_on()
     elif action != b"reset" or numbers:
@@ -106,9 +107,36 @@ def debug_clock(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     return OK
 
 
-def _milliseconds(text: bytes, since: int = 0) -> int:
-    """Return a number of milliseconds from `since` that ends before _LATEST. Raises CommandError."""
+@debug_command("fault", -3, "loading")
+def debug_fault(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """DEBUG FAULT REFUSE OOM|LOADING|READONLY|NOREPLICAS|BUSY | CLOSE commands BEFORE|AFTER | CUT bytes | DELAY
+    milliseconds | END.
+
+    CLOSE closes the connection of the given command from now on, of any client, before or after its effect. CUT closes
+    a connection after so many bytes of replies. END ends all faults.
+    """
+    action, words = args[2].lower(), [word.lower() for word in args[3:]]
+    faults = engine.faults = engine.faults or Faults(engine)
+    if action == b"refuse" and len(words) == 1 and words[0] in REFUSALS:
+        faults.refusal = REFUSALS[words[0]]
+    elif action == b"close" and len(words) == 2 and words[1] in (b"before", b"after"):
+        faults.commands, faults.closes_before = _number(words[0]), words[1] == b"before"
+    elif action == b"cut" and len(words) == 1:
+        faults.bytes = _number(words[0])
+    elif action == b"delay" and len(words) == 1:
+        faults.delay_ms = _number(words[0])
+    elif action == b"end" and not words:
+        faults.end()
+        return OK
+    else:
+        raise syntax_error()
+    faults.begin()
+    return OK
+
+
+def _number(text: bytes, since: int = 0) -> int:
+    """Return a number from 0 to _LATEST - since. Raises CommandError."""
     number = integer_of(text)
     if not 0 <= number <= _LATEST - since:
-        raise CommandError("ERR the time is out of range: give milliseconds, at least 0, of a moment in this age")
+        raise CommandError("ERR value is out of range")
     return number
