@@ -19,7 +19,7 @@ import pytest
 
 from tests.project.test_build import Built, built
 from tests.recipes.test_programs import PROGRAMS
-from tools.servers.server import Server, free_port, running_engine
+from tools.servers.server import Server, free_port, running_engine, running_redis, skip_without_redis
 
 __all__ = ["built"]
 
@@ -181,3 +181,23 @@ def test_recipes(fresh: Fresh) -> None:
 def test_a_cloud(fresh: Fresh, cloud: str, login: str) -> None:
     """With what pip brings a user: constraints.txt pins no cloud's packages, and its python-dateutil fits no boto3."""
     assert login in fresh(cloud, pinned=False).use(cloud, path=LOGINS)
+
+
+@pytest.mark.extras
+@pytest.mark.parametrize("kind", ["engine", "redis"])
+@pytest.mark.parametrize(
+    ("name", "package", "output"),
+    [
+        ("taskiq", "taskiq-redis", "results: [3, 7] pending: 0"),
+        ("faststream", "faststream[redis]", "billed: 2 pending: 0"),
+    ],
+)
+def test_a_library_that_works_with_streams(tmp_path: Path, kind: str, name: str, package: str, output: str) -> None:
+    """The engine is a server for the tests of its users, too. Their locks are those of redis-py."""
+    if kind == "redis":
+        skip_without_redis()
+    with running_engine() if kind == "engine" else running_redis() as server:
+        made = Environment(tmp_path, server)
+        venv.create(tmp_path / "env", with_pip=True)
+        pip(made.python, package, pinned=False)
+        assert output in made.use(name)
