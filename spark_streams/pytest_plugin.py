@@ -32,10 +32,10 @@ def rstream_engine(_rstream_running_engine: LocalEngine) -> LocalEngine:
     """The stream engine of this test session. Before each test it is emptied, and its clock is that of the machine."""
     import redis
 
+    _rstream_running_engine.end_faults()  # one that a test has set by DEBUG might refuse the next command
     with redis.Redis.from_url(_rstream_running_engine.url) as client:
         client.flushall()
     _rstream_running_engine.reset_clock()
-    _rstream_running_engine.end_faults()
     return _rstream_running_engine
 
 

@@ -1,7 +1,7 @@
 """Faults that a test sets in a running engine (DEBUG FAULT): refused commands, closed connections, slow answers.
 
-While no fault is set, the engine runs no line of this module: setting one replaces `Engine.execute`. DEBUG itself and
-the commands within EXEC are not affected.
+While no fault is set, the engine runs no line of this module: setting one replaces `Engine.execute`. DEBUG itself is
+not affected. Commands within EXEC run as EXEC does: all of them, or none.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from spark_streams.engine.command_table import Command, find_by_name
+from spark_streams.engine.command_table import COMMANDS, Command, find, find_by_name
 from spark_streams.engine.resp.replies import CommandError, Reply, encode
 
 if TYPE_CHECKING:
+    from spark_streams.engine.access import Guard
     from spark_streams.engine.client import Client
     from spark_streams.engine.resp.xadd_batch import XaddBatch
 
@@ -21,8 +22,10 @@ if TYPE_CHECKING:
 class Engine(Protocol):
     """What a fault needs of the engine."""
 
+    access: Guard
     in_transaction: bool
     disconnect: Callable[[Client], None]
+    send: Callable[[Client, Reply], None]
 
     def execute_plain(self, client: Client, args: list[bytes]) -> Reply | None: ...
 
@@ -39,20 +42,24 @@ class Refusal(NamedTuple):
     flag: str
     allowed: frozenset[str] = frozenset()
     unless: str = ""  # flag of commands that it does not refuse
+    refuses_to_queue: bool = False  # refuses every command between MULTI and EXEC
 
 
-# The texts and the commands are those of Redis 8.
+# The texts and the commands are those of Redis 7 (fact R45).
 REFUSALS = {
-    b"oom": Refusal("OOM command not allowed when used memory > 'maxmemory'.", "denyoom"),
+    b"oom": Refusal("OOM command not allowed when used memory > 'maxmemory'.", "denyoom", refuses_to_queue=True),
     b"loading": Refusal("LOADING Redis is loading the dataset in memory", "", unless="loading"),
     b"readonly": Refusal("READONLY You can't write against a read only replica.", "write"),
     b"noreplicas": Refusal("NOREPLICAS Not enough good replicas to write.", "write"),
     b"busy": Refusal(
         "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.",
         "",
-        frozenset({"auth", "hello", "quit", "reset", "multi", "discard", "watch", "unwatch", "shutdown"}),
+        frozenset(
+            {"auth", "hello", "quit", "reset", "multi", "discard", "watch", "unwatch", "shutdown", "script|kill"}
+        ),
     ),
 }
+_NEVER_QUEUED = frozenset({"exec", "discard", "multi", "quit", "reset"})
 
 
 class Faults:
@@ -60,6 +67,7 @@ class Faults:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self._plain_send = engine.send
         self.refusal: Refusal | None = None
         self.delay_ms = 0
         self.commands: int | None = None  # commands of all clients until a connection is closed
@@ -70,12 +78,30 @@ class Faults:
         """Let the faults take effect."""
         self._engine.__dict__["execute"] = self._execute
         self._engine.__dict__["_run_batch"] = self._run_no_batch
+        self._engine.send = self._send
 
     def end(self) -> None:
         """End all faults."""
+        self._engine.send = self._plain_send
         self.__init__(self._engine)  # type: ignore[misc]
         for name in ("execute", "_run_batch"):
             self._engine.__dict__.pop(name, None)
+
+    def check(self, client: Client, args: list[bytes]) -> None:
+        """Raise CommandError if the state refuses this command, also if a script runs it."""
+        spec = find_by_name(args)
+        if self.refusal is None or spec is None:
+            return
+        if spec.name == "exec":
+            xadd = COMMANDS[b"xadd"]
+            queue = [find(request) if isinstance(request, list) else xadd for request in client.queue or ()]
+            if any(_applies(self.refusal, queued) for queued in [spec, *queue]):
+                client.leave_transaction()
+                raise CommandError(f"EXECABORT Transaction discarded because of: {self.refusal.text}")
+        elif _applies(self.refusal, spec) or (
+            self.refusal.refuses_to_queue and client.queue is not None and spec.name not in _NEVER_QUEUED
+        ):
+            raise CommandError(self.refusal.text)
 
     def _run_no_batch(self, _client: Client, _batch: XaddBatch) -> None:
         """Let the commands of a batch run one by one."""
@@ -91,14 +117,21 @@ class Faults:
         if closes and self.closes_before:
             self._close(client)
             return None
-        if self.refusal is not None and spec is not None and _applies(self.refusal, spec):
-            reply: Reply | None = engine.refuse(client, args, CommandError(self.refusal.text), spec, running=False)
-        else:
+        try:
+            if spec is not None and not engine.access.must_authenticate(client):
+                spec.check_arity(len(args))
+                self.check(client, args)
             reply = engine.execute_plain(client, args)
+        except CommandError as failure:
+            reply = engine.refuse(client, args, failure, spec, running=False)
         if closes:
             self._close(client)
             return None
         return reply if self.bytes is None or reply is None else self._cut(client, encode(reply, client.resp))
+
+    def _send(self, client: Client, reply: Reply) -> None:
+        """Send the reply of a client that was blocked."""
+        self._plain_send(client, reply if self.bytes is None else self._cut(client, encode(reply, client.resp)))
 
     def _count_command(self) -> bool:
         """Count a command. Return whether its connection is to be closed."""

@@ -11,7 +11,7 @@ import redis
 
 from spark_streams.engine import LocalEngine
 from spark_streams.engine.launch.test_controls import Error
-from tests.engine.wire import command
+from tests.engine.wire import command, wait_blocked, wire
 from tools.driving import add, drain, forget_all, reader
 from tools.servers.server import Server, serving
 
@@ -109,6 +109,27 @@ def test_a_connection_is_closed_within_a_reply(engine: LocalEngine) -> None:
                 received += chunk
         assert received == b"$1000\r\n" + b"x" * 93
         connection.disconnect()
+
+
+def test_the_connection_of_a_blocked_reader_is_closed_within_its_reply(
+    engine: LocalEngine, client: redis.Redis
+) -> None:
+    server = Server("engine", engine.url)
+    with wire(server) as reading, wire(server) as watching:
+        reading.send("XREAD", "BLOCK", 0, "STREAMS", "s", "$")
+        wait_blocked(watching, 1)
+        with engine.closes(after_bytes=30):
+            assert watching.raw("XADD", "s", "1-1", "n", 1) == b"$3\r\n1-1\r\n"  # the first 9 of these bytes
+            assert reading.rest() == b"*1\r\n*2\r\n$1\r\ns\r\n*1\r\n*2"
+        assert watching.call("XLEN", "s") == 1
+
+
+def test_script_kill_ends_busy_as_its_text_says(engine: LocalEngine, client: redis.Redis) -> None:
+    with pytest.raises(redis.ResponseError, match="No scripts in execution right now"):
+        client.execute_command("SCRIPT KILL")
+    with engine.refuses("BUSY"):
+        client.execute_command("SCRIPT KILL")
+        client.xadd("s", {"n": 1})
 
 
 def test_answers_are_slow(engine: LocalEngine, client: redis.Redis) -> None:

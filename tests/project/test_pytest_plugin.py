@@ -11,6 +11,8 @@ import pytest
 pytest_plugins = ["pytester"]
 NOTHING_HEAVY = ("pyspark", "pyarrow", "numpy", "redis", "hiredis", "spark_streams.engine", "spark_streams.wire")
 TESTS = """
+    import time
+
     import redis
 
     engines = []
@@ -21,11 +23,14 @@ TESTS = """
         assert rstream_client.dbsize() == 0
         rstream_client.xadd("orders", {"customer": "ann"})
         redis.Redis.from_url(rstream_url, db=3).set("elsewhere", 1)
+        rstream_engine.advance("1h")
+        rstream_client.execute_command("DEBUG", "FAULT", "REFUSE", "READONLY")
 
     def test_the_next_test_has_the_same_engine_empty_again(rstream_engine, rstream_client):
         assert engines == [rstream_engine.pid]
         assert rstream_client.dbsize() == 0
         assert redis.Redis.from_url(rstream_engine.url, db=3).dbsize() == 0
+        assert rstream_client.time()[0] - time.time() < 60
         rstream_client.xadd("orders", {"customer": "bob"})
         assert rstream_client.xrange("orders")[0][1] == {"customer": "bob"}
 

@@ -14,6 +14,7 @@ from spark_streams.engine.client import Client
 from spark_streams.engine.command_table import command
 from spark_streams.engine.commands.arguments import integer_of
 from spark_streams.engine.core import Engine
+from spark_streams.engine.faults import REFUSALS
 from spark_streams.engine.resp.replies import OK, Array, CommandError, Reply, bulk, integer
 
 _REFUSED = (
@@ -23,48 +24,46 @@ _REFUSED = (
 _NOT_LOADED = "NOSCRIPT No matching script. Please use EVAL."
 _YES, _NO = integer(1), integer(0)
 
-Script: TypeAlias = Callable[[Engine, Client, bytes, list[bytes]], Reply]
+# Return the command that changes the key; None: there is nothing to do. Called if the first value is the lock's token.
+Script: TypeAlias = Callable[[Engine, Client, bytes, list[bytes]], list[bytes] | None]
 
 
-def _release(engine: Engine, client: Client, key: bytes, values: list[bytes]) -> Reply:
-    """Delete the lock if its token is the first value."""
-    if client.db.get_as(key, bytes) != values[0]:
-        return _NO
-    _run(engine, client, b"DEL", key)
-    return _YES
+def _release(engine: Engine, client: Client, key: bytes, values: list[bytes]) -> list[bytes] | None:
+    """Delete the lock. values: token."""
+    return [b"DEL", key]
 
 
-def _extend(engine: Engine, client: Client, key: bytes, values: list[bytes]) -> Reply:
+def _extend(engine: Engine, client: Client, key: bytes, values: list[bytes]) -> list[bytes] | None:
     """Add milliseconds to the lock's time, or replace it. values: token, milliseconds, `0` to add."""
-    if client.db.get_as(key, bytes) != values[0] or key not in client.db.expires:
-        return _NO
-    remaining = client.db.expires[key] - engine.now if values[2] == b"0" else 0
-    _run(engine, client, b"PEXPIRE", key, b"%d" % (integer_of(values[1]) + remaining))
-    return _YES
+    if key not in client.db.expires:
+        return None
+    if values[2] != b"0":
+        return [b"PEXPIRE", key, values[1]]
+    return [b"PEXPIRE", key, b"%d" % (integer_of(values[1]) + client.db.expires[key] - engine.now)]
 
 
-def _reacquire(engine: Engine, client: Client, key: bytes, values: list[bytes]) -> Reply:
+def _reacquire(engine: Engine, client: Client, key: bytes, values: list[bytes]) -> list[bytes] | None:
     """Set the lock's time again. values: token, milliseconds."""
-    if client.db.get_as(key, bytes) != values[0]:
-        return _NO
-    _run(engine, client, b"PEXPIRE", key, values[1])
-    return _YES
+    return [b"PEXPIRE", key, values[1]]
 
 
-# By SHA-1: the script, and the number of its values.
-_SCRIPTS: dict[bytes, tuple[Script, int]] = {
-    b"c3f8721cbb97f72bc19e972846bd7aaf91901658": (_release, 1),
-    b"a4e8783852e6b949f9ef3a97212805108459a890": (_extend, 3),
-    b"1cac51482acf5858da00f6d685d68f886cd6b6b2": (_reacquire, 2),
+# By SHA-1: the script, the number of its values, and the line of the command that changes the key.
+_SCRIPTS: dict[bytes, tuple[Script, int, int]] = {
+    b"c3f8721cbb97f72bc19e972846bd7aaf91901658": (_release, 1, 6),
+    b"a4e8783852e6b949f9ef3a97212805108459a890": (_extend, 3, 18),
+    b"1cac51482acf5858da00f6d685d68f886cd6b6b2": (_reacquire, 2, 6),
 }
+_LINE_OF_GET = 2
 
 
-def _run(engine: Engine, client: Client, *words: bytes) -> None:
+def _run(engine: Engine, client: Client, words: list[bytes]) -> None:
     """Run a command of a script. Its effect is recorded, and who watches the key notices it. Raises CommandError."""
+    if engine.faults is not None:
+        engine.faults.check(client, words)
     was_in_transaction, engine.in_transaction = engine.in_transaction, True  # the client's rights were checked for EVAL
     last_command = client.last_command
     try:
-        reply = engine.execute(client, list(words))
+        reply = engine.execute(client, words)
     finally:
         engine.in_transaction, client.last_command = was_in_transaction, last_command
     if isinstance(reply, bytes) and reply.startswith(b"-"):
@@ -73,7 +72,7 @@ def _run(engine: Engine, client: Client, *words: bytes) -> None:
 
 def _call(engine: Engine, client: Client, sha: bytes, args: list[bytes]) -> Reply:
     """Run the script. args: those of EVAL. Raises CommandError."""
-    script, value_count = _SCRIPTS[sha]
+    script, value_count, line_of_change = _SCRIPTS[sha]
     key_count = integer_of(args[2])
     if key_count < 0:
         raise CommandError("ERR Number of keys can't be negative")
@@ -82,12 +81,16 @@ def _call(engine: Engine, client: Client, sha: bytes, args: list[bytes]) -> Repl
     values = args[3 + key_count :]
     if key_count != 1 or len(values) != value_count:
         raise CommandError(f"ERR this script of redis-py's Lock takes 1 key and {value_count} values")
+    key, line = args[3], _LINE_OF_GET
     try:
-        return script(engine, client, args[3], values)
+        holds = client.db.get_as(key, bytes) == values[0]
+        line = line_of_change
+        words = script(engine, client, key, values) if holds else None
+        if words is not None:
+            _run(engine, client, words)
     except CommandError as failure:
-        if failure.text.startswith(b"WRONGTYPE"):
-            raise CommandError(b"%b script: %b, on @user_script:2." % (failure.text, sha)) from None
-        raise
+        raise CommandError(b"%b script: %b, on @user_script:%d." % (failure.text, sha, line)) from None
+    return _NO if words is None else _YES
 
 
 def _sha_of(text: bytes) -> bytes:
@@ -127,6 +130,15 @@ def script_load(engine: Engine, client: Client, args: list[bytes]) -> Reply:
 def script_exists(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """SCRIPT EXISTS sha1 …"""
     return Array([_YES if sha.lower() in engine.scripts else _NO for sha in args[2:]])
+
+
+@command("script|kill", 2)
+def script_kill(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """SCRIPT KILL: it ends the fault BUSY, which a test has set. Scripts of Lock never run for long."""
+    if engine.faults is None or engine.faults.refusal is not REFUSALS[b"busy"]:
+        raise CommandError("NOTBUSY No scripts in execution right now.")
+    engine.faults.refusal = None
+    return OK
 
 
 @command("script|flush", -2)

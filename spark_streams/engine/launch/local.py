@@ -86,7 +86,8 @@ class LocalEngine(TestControls):
         """Kill the engine and start it again at the same address, as after a power failure.
 
         losing: number of the last commands that changed data which are lost; a transaction counts as one. The engine
-        needs a `directory`, from which it reads its data. Raises RuntimeError, EngineStartError.
+        needs a `directory`, from which it reads its data. It begins with the machine's clock and without
+        faults. Raises RuntimeError, EngineStartError.
         """
         if self._directory is None:
             raise RuntimeError(_NOT_RUNNING)

@@ -58,7 +58,8 @@ class TestControls(ABC):
     def refuses(self, error: Error) -> contextlib.AbstractContextManager[None]:
         """Refuse commands as a server does in this state, with Redis' text.
 
-        OOM refuses commands that need memory; READONLY and NOREPLICAS refuse writes; LOADING and BUSY nearly all.
+        OOM refuses commands that need memory; READONLY and NOREPLICAS refuse writes; LOADING and BUSY nearly all. EXEC
+        is refused if it would run such a command. BUSY also ends with SCRIPT KILL.
         """
         return self._fault("REFUSE", error)
 

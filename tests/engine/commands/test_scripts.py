@@ -15,7 +15,7 @@ from redis.lock import Lock
 
 from tests.engine.state import Inside
 from tests.engine.wire import wire
-from tools.servers.server import Server
+from tools.servers.server import Server, counts_entries
 
 TEXTS = [Lock.LUA_RELEASE_SCRIPT, Lock.LUA_EXTEND_SCRIPT, Lock.LUA_REACQUIRE_SCRIPT]
 SHAS = [hashlib.sha1(text.encode()).hexdigest() for text in TEXTS]
@@ -130,14 +130,28 @@ def test_wrong_arguments_have_the_same_error(engine_server: Server, redis_server
         assert engine.call(*words) == other.call(*words)
 
 
-def test_a_key_of_another_type_is_the_same_error(engine_server: Server, redis_server: Server) -> None:
-    texts = []
+CALLS = [(TEXTS[0], "t"), (TEXTS[1], "t", 1, "0"), (TEXTS[1], "t", "x", "1"), (TEXTS[2], "t", 1), (TEXTS[2], "t", "x")]
+
+
+@pytest.mark.parametrize("kind", ["stream", "lock"])
+def test_an_error_of_a_command_has_the_script_and_its_line(
+    engine_server: Server, redis_server: Server, kind: str
+) -> None:
+    """A key of another type, and a time that is no number."""
+    replies = []
     for server in (engine_server, redis_server):
+        with server.client() as client:
+            if not counts_entries(client):
+                pytest.skip("Redis before 7.0 has other errors of scripts")
         with wire(server) as client:
             client.call("FLUSHALL")
-            client.call("XADD", "l", "1-1", "a", "1")
-            texts.append([client.call("EVAL", text, "1", "l", "t", "1", "0")[:40] for text in TEXTS[1:2]])
-    assert texts[0] == texts[1]
+            calls = CALLS if kind == "stream" else [words for words in CALLS if "x" in words]
+            for words in calls:
+                client.call(*(["XADD", "l", "1-1", "a", 1] if kind == "stream" else ["SET", "l", "t", "PX", 60_000]))
+                replies.append(client.call("EVAL", words[0], 1, "l", *words[1:]))
+    half = len(replies) // 2
+    assert replies[:half] == replies[half:]
+    assert all("on @user_script:" in reply for reply in replies)
 
 
 @pytest.mark.parametrize("words", [["EVAL", "return 1", "0"], ["SCRIPT", "LOAD", "return 1"]])
