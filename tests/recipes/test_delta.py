@@ -100,6 +100,7 @@ class KilledError(Exception):
     """Stands for the end of the process."""
 
 
+@pytest.mark.long
 def test_the_jobs_write_each_row_once(
     spark: SparkSession, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import time
 
+import pytest
+
 from tests.piping import Piping
 from tools.servers.sentinels import DOWN_AFTER, Sentinels
 from tools.waiting import until
@@ -31,6 +33,7 @@ def test_a_master_that_is_replaced_while_it_lives(sentinels: Sentinels) -> None:
     piping.nothing_is_lost_or_doubled()
 
 
+@pytest.mark.long
 def test_a_master_that_stands_still_and_wakes_up_when_another_has_taken_over(sentinels: Sentinels) -> None:
     before, piping = sentinels.master(), Piping(sentinels.server, sentinels.direct)
     piping.at_least(300)

@@ -81,6 +81,7 @@ def test_the_entry_that_kills_the_query_is_found_and_the_rest_is_written_once(
     assert starts <= 10
 
 
+@pytest.mark.long
 @engine_at_length
 def test_what_the_query_needs_may_be_away_for_any_number_of_restarts(
     spark: SparkSession, server: Server, tmp_path: Path

@@ -129,6 +129,7 @@ def test_lines_and_metrics_say_what_happened(
     assert written["rstream_query_running", query] == 0
 
 
+@pytest.mark.long
 @engine_at_length
 def test_a_dead_letter_says_what_killed_the_query(
     spark: SparkSession,
