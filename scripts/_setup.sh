@@ -3,7 +3,7 @@
 # once when it is ready already:
 #
 #   set_up run java        .venv with the package and the demo's data; a JDK for Spark
-#   set_up dev java redis  the same with the test tools; redis-server where it can be had (prometheus: likewise)
+#   set_up dev java redis  the same with the test tools; redis-server where it can be had (prometheus, chromium: likewise)
 #   set_up dev             for the checks alone
 #
 # Root on Debian or Ubuntu gets missing system packages from apt. For other users one line names what to install. Everything else stays
@@ -206,6 +206,21 @@ fetch_prometheus() (
   ln -sf ../prometheus/usr/bin/prometheus ../prometheus/usr/bin/promtool "$venv/bin/"
 )
 
+# ------------------------------------------------------------------------------------------------------------------ Chromium
+
+have_chromium() { { command -v chromium || command -v chromium-browser || command -v google-chrome; } >/dev/null; }
+
+# Never a reason to stop: the tests say what they skip. Chromium shows texts only if there is a font.
+need_chromium() {
+  if can_apt; then
+    apt_update
+    if apt_can_install chromium; then
+      apt_install chromium && apt_install fonts-dejavu-core && have_chromium && return 0
+    fi
+  fi
+  say "no chromium here: the console is not tested in a browser (Debian: sudo apt-get install chromium fonts-dejavu-core)"
+}
+
 # --------------------------------------------------------------------------------------------------------------------- .venv
 
 # What .venv was made from. Its stamp holds this and the level; no stamp, no trust.
@@ -305,25 +320,31 @@ set_up_spark() {
   set_up_beside "spark-$1" "Spark $release (a download of 430 MB)" "pyspark==$release"
 }
 
-# What tests of Spark Connect and of recipes need on top of .venv, in an environment that looks into that one, .venv/connect.
+# What tests of Spark Connect and of recipes need.
 set_up_connect() {
-  local other=$venv/connect made
-  made="connect $(venv_recipe)"
+  set_up_on_top connect "what Spark Connect and recipes need" 'pyspark[connect]' 'pandas<3' deltalake fastavro protobuf
+}
+
+# What drives a browser, and what judges the pages in it.
+set_up_console() { set_up_on_top console "what drives a browser (a download of 54 MB)" playwright axe-playwright-python; }
+
+# set_up_on_top NAME WHAT PACKAGE…: .venv/NAME has these packages, and looks into .venv for all others.
+set_up_on_top() {
+  local other=$venv/$1 what=$2 made
+  made="${*:3} $(venv_recipe)"
   if [ "$(cat "$other/.done" 2>/dev/null)" != "$made" ]; then
     rm -rf "$other"
-    step "setting up .venv/connect with what Spark Connect and recipes need" install_connect "$other" || die "set-up stopped: see pip's own words above"
+    step "setting up .venv/$1 with $what" install_on_top "$other" "${@:3}" || die "set-up stopped: see pip's own words above"
     printf '%s\n' "$made" >"$other/.done"
   fi
 }
 
-install_connect() (
+install_on_top() (
   cd "$root" || exit
   "$venv/bin/python" -m venv "$1" || exit
   packages() { "$1/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))'; }
   printf 'import site; site.addsitedir("%s")\n' "$(packages "$venv")" >"$(packages "$1")/spark_streams_dev.pth"
-  "$1/bin/python" -m pip install --disable-pip-version-check --no-user --constraint constraints.txt \
-    "pyspark[connect]==$("$1/bin/python" -c 'import pyspark; print(pyspark.__version__)')" \
-    'pandas<3' deltalake fastavro protobuf
+  "$1/bin/python" -m pip install --disable-pip-version-check --no-user --constraint constraints.txt "${@:2}"
 )
 
 # set_up_pipelines 4.1: an environment with that Spark and what its declarative pipelines need.

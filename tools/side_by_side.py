@@ -53,6 +53,7 @@ BY_TURNS = [
 # Folders whose tests take seconds: one pytest runs all of them, and imports once what they share.
 TOGETHER = [
     "tests/cluster",
+    "tests/console_browser",
     "tests/doctor",
     "tests/extras",
     "tests/groups",
