@@ -12,6 +12,7 @@ import click
 
 from spark_streams._version import __version__
 from spark_streams.commands.add import add
+from spark_streams.commands.console import console
 from spark_streams.commands.dead.dead import dead
 from spark_streams.commands.groups.groups import groups
 from spark_streams.commands.groups.replay import replay
@@ -49,6 +50,7 @@ def main() -> None:
       rstream top                       watch rates and lag live
       rstream report --for 60s          write an HTML page
       rstream lag --max 10000           check the lag; the exit code is 3 if a group is too far behind
+      rstream console                   serve a web console for a browser
       rstream exporter                  serve metrics of all streams and groups for Prometheus
       rstream groups seek orders --group etl --to 1h   preview: set the group back by an hour; --yes does it
       rstream replay orders --group etl --from 1h      preview: a stopped query reads the last hour again
@@ -77,6 +79,7 @@ for _command in (
         top,
         report,
         exporter,
+        console,
         add,
         copy,
         export,

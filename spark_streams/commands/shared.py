@@ -104,8 +104,7 @@ def to_url_option(command: F) -> F:
 
 def _access(name: str, metavar: str, text: str, side: str = "") -> Callable[[F], F]:
     """Return the decorator of a connection option. A login on the command line replaces the environment's login."""
-    words = side + re.sub("[A-Z]", lambda capital: f"-{capital[0].lower()}", name)
-    variable = f"RSTREAM_{words.replace('-', '_').upper()}"
+    words, variable = side + _words(name), _variable(side + _words(name))
 
     def keep(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
         if value is not None:
@@ -115,6 +114,15 @@ def _access(name: str, metavar: str, text: str, side: str = "") -> Callable[[F],
     return click.option(
         f"--{words}", metavar=metavar, envvar=variable, expose_value=False, callback=keep, help=f"{text} (${variable})."
     )
+
+
+def _words(name: str) -> str:
+    return re.sub("[A-Z]", lambda capital: f"-{capital[0].lower()}", name)
+
+
+def _variable(name: str) -> str:
+    """Return the environment variable of a connection option."""
+    return f"RSTREAM_{_words(name).replace('-', '_').upper()}"
 
 
 def _given_beside_the_url(side: str) -> dict[str, str]:
@@ -128,6 +136,12 @@ def _given_beside_the_url(side: str) -> dict[str, str]:
     if not typed.keys().isdisjoint(IDENTITY):
         around = {name: value for name, value in around.items() if name not in IDENTITY}
     return {**around, **typed}
+
+
+def login_environment(url: str) -> dict[str, str]:
+    """Return the environment variables by which another process of `rstream` uses the same server and login."""
+    login = _given_beside_the_url("")
+    return {"RSTREAM_URL": url, **{_variable(name): value for name, value in login.items()}}
 
 
 def output_option(text: str, default: str | None = None) -> Callable[[F], F]:

@@ -87,7 +87,7 @@ class ServerReading:
             first,
             last.at_ms,
             tuple(charts) if last.at_ms > first else (),
-            tuple(_row(group) for group in last.groups),
+            tuple(group_row(group) for group in last.groups),
             len(last.streams),
             tuple(
                 ConsumerRow(
@@ -105,7 +105,8 @@ class ServerReading:
         )
 
 
-def _row(group: GroupLag) -> GroupRow:
+def group_row(group: GroupLag) -> GroupRow:
+    """Return the row of a group."""
     return GroupRow(
         group.stream,
         group.group,

@@ -44,21 +44,25 @@ def page(report: Report) -> str:
         report.consumers or (),
         key=lambda consumer: (-consumer.pending, consumer.stream, consumer.group, consumer.consumer),
     )
-    failures = sorted(Failure(*failure, query.name) for query in report.queries or () for failure in query.failures)
     markup = render(
-        "page.html",
+        "report.html",
+        title=report.title,
         report=report,
         period=_period(report),
-        tiles=list(_tiles(report)),
+        tiles=list(tiles(report)),
         draw=draw,
         groups=groups,
-        max_lag=max((group.lag or 0 for group in groups), default=0),
-        failures=failures[-MAX_ROWS:],
+        failures=failures_of(report),
         consumers=consumers,
-        max_dead_letters=max((row.count for row in report.dead_letters or ()), default=0),
         version=__version__,
     )
     return printable_lines(str(markup))
+
+
+def failures_of(report: Report) -> list[Failure]:
+    """Return the last failed runs of all queries."""
+    failures = sorted(Failure(*failure, query.name) for query in report.queries or () for failure in query.failures)
+    return failures[-MAX_ROWS:]
 
 
 def _period(report: Report) -> str:
@@ -71,7 +75,8 @@ def _moment(at_ms: int) -> str:
     return datetime.datetime.fromtimestamp(at_ms / 1000, datetime.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
-def _tiles(report: Report) -> Iterator[Tile]:
+def tiles(report: Report) -> Iterator[Tile]:
+    """Return the numbers at the top of the page."""
     lags = [group.lag for group in report.groups if group.lag is not None]
     pending = [group.pending for group in report.groups if group.pending is not None]
     behind = [group for group in report.groups if group.lag or group.pending]

@@ -1,4 +1,4 @@
-"""The report's templates, rendered by Jinja.
+"""Templates of pages, rendered by Jinja: the report's, and those that the console adds.
 
 Other clients choose the names of streams and the reasons of dead letters, so every value is escaped. Only the output of
 our own templates is inserted unchanged.
@@ -6,11 +6,12 @@ our own templates is inserted unchanged.
 
 from __future__ import annotations
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from spark_streams.monitor.terminal.units import count, duration
 
+PACKAGE = "spark_streams.monitor.report"
 MAX_ROWS = 200  # of a table; the number of further rows is shown
 
 
@@ -18,16 +19,22 @@ def _idle(ms: int | None) -> str:
     return "–" if ms is None else duration(ms)
 
 
-_templates = Environment(
-    loader=PackageLoader("spark_streams.monitor.report"),
-    autoescape=True,
-    undefined=StrictUndefined,
-    trim_blocks=True,
-    lstrip_blocks=True,
-    keep_trailing_newline=True,
-)
-_templates.filters.update(count=count, duration=duration, idle=_idle)
-_templates.globals["MAX_ROWS"] = MAX_ROWS
+def environment(*packages: str) -> Environment:
+    """Return the environment of the templates in these packages, each in its folder `templates`."""
+    templates = Environment(
+        loader=ChoiceLoader([PackageLoader(package) for package in packages]),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    templates.filters.update(count=count, duration=duration, idle=_idle)
+    templates.globals["MAX_ROWS"] = MAX_ROWS
+    return templates
+
+
+_templates = environment(PACKAGE)
 
 
 def render(template: str, **values: object) -> Markup:

@@ -24,6 +24,7 @@ _WIDTH = 760
 _HEIGHT, _TOP = 192, 12  # of a shared panel, and the free space above it
 _OWN_HEIGHT, _OWN_TOP = 58, 26  # of a panel with one line, and the space above it for its name
 _LEFT, _RIGHT, _BOTTOM = 62, 14, 26
+_SPARK_WIDTH, _SPARK_HEIGHT = 100, 22
 _FLAT = 20  # a line that is this many times smaller than the largest looks flat
 _POINTS = 300  # of a line; longer lines are thinned
 _TICKS, _OWN_TICKS = 4, 2
@@ -103,6 +104,19 @@ def draw(chart: Chart, began: int, ended: int) -> Markup:
         ],
         left_out=chart.left_out,
     )
+
+
+def sparkline(values: Sequence[float | None]) -> Markup:
+    """Draw values from zero to their maximum as a small line without axes."""
+    top = max((value for value in values if value is not None), default=0) or 1
+    step = _SPARK_WIDTH / max(1, len(values) - 1)
+    path, pen_down = [], False
+    for place, value in enumerate(values):
+        if value is not None:
+            y = _SPARK_HEIGHT - 2 - value / top * (_SPARK_HEIGHT - 4)
+            path.append(f"{'L' if pen_down else 'M'}{_px(place * step)} {_px(y)}")
+        pen_down = value is not None
+    return render("sparkline.html", width=_SPARK_WIDTH, height=_SPARK_HEIGHT, path=" ".join(path))
 
 
 def _some_are_flat(lines: Sequence[Line]) -> bool:

@@ -1,0 +1,88 @@
+"""Changes that the console can make. Each is a command of `rstream`, so the console does what the command line does.
+
+A page shows the command; its dry run is shown before it can be run. Pure.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Action:
+    """title: of the page and its button; command: words after `rstream`; options: names of its options, each with its
+    value; flags: options without a value; dry: options of the dry run; real: options of the change itself;
+    is_destructive: whether entries or a group are lost."""
+
+    title: str
+    command: tuple[str, ...]
+    options: tuple[str, ...]
+    flags: tuple[str, ...] = ()
+    dry: tuple[str, ...] = ()
+    real: tuple[str, ...] = ("--yes",)
+    is_destructive: bool = False
+
+    def arguments(self, parameters: Mapping[str, Sequence[str]], is_dry: bool) -> list[str]:
+        """Return the words after `rstream`. parameters: values by the name of the option; `names`: streams. Values that
+        are empty are left out, except those of --set. Raises ValueError for a parameter that the command lacks."""
+        unknown = parameters.keys() - {*self.options, *self.flags, "names"}
+        if unknown:
+            raise ValueError(f"rstream {' '.join(self.command)} has no option {', '.join(sorted(unknown))}")
+        words: list[str] = []
+        for option in self.options:
+            for value in parameters.get(option, ()):
+                if value:
+                    words += [f"--{option}={value}"] if value.startswith("-") else [f"--{option}", value]
+        words += [f"--{flag}" for flag in self.flags if any(parameters.get(flag, ()))]
+        words += self.dry if is_dry else self.real
+        names = [name for name in parameters.get("names", ()) if name]
+        if any(name.startswith("-") for name in names):
+            return [*self.command, *words, "--", *names]
+        return [*self.command, *names, *words]
+
+
+_LETTERS = (
+    *("id", "stream", "reason", "stage", "error", "field"),
+    *("older", "newer", "first-id", "last-id", "limit"),
+)
+ACTIONS = {
+    "seek": Action("Set the position", ("groups", "seek"), ("group", "to"), ("even-active",)),
+    "replay": Action("Read again", ("replay",), ("group", "from", "to", "consumer")),
+    "claim": Action(
+        "Hand over", ("groups", "claim"), ("group", "from", "to", "idle", "id", "limit"), ("released", "even-active")
+    ),
+    "ack": Action(
+        "Acknowledge", ("groups", "ack"), ("group", "consumer", "idle", "id", "limit"), ("all", "even-active")
+    ),
+    "prune": Action("Delete abandoned groups", ("groups", "prune"), ("idle", "group"), is_destructive=True),
+    "redrive": Action(
+        "Send back",
+        ("dead", "redrive"),
+        (*_LETTERS, "set", "unset", "to", "allow", "rate", "max-redrives", "parking"),
+        dry=("--dry-run",),
+        real=(),
+    ),
+    "purge": Action("Delete dead letters", ("dead", "purge"), _LETTERS, dry=("--dry-run",), is_destructive=True),
+}
+
+
+def shell_line(arguments: Sequence[str]) -> str:
+    """Return the command as one line for a POSIX shell, with control characters as escapes."""
+    return " ".join(["rstream", *map(_quoted, arguments)])
+
+
+def _quoted(word: str) -> str:
+    if word.isprintable():
+        return shlex.quote(word)
+    characters = (_escaped(character) for character in word)
+    return "$'" + "".join(characters) + "'"
+
+
+def _escaped(character: str) -> str:
+    if character in "\\'":
+        return "\\" + character
+    if character.isprintable():
+        return character
+    return "".join(f"\\x{byte:02x}" for byte in character.encode("utf-8", "surrogateescape"))

@@ -1,0 +1,115 @@
+"""Entries of a stream, the newest first, with a search by field. Nothing on the server changes.
+
+A page is read in portions that are smaller if entries are large, so its memory does not depend on the size of entries:
+it ends early if its entries have more than some megabytes, or if the search has read many entries.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from spark_streams.model.ids import MAX_ID, MIN_ID, StreamId
+from spark_streams.wire.connection.connection import ReplyError
+from spark_streams.wire.connection.page_sizer import PageSizer
+from spark_streams.wire.connection.server import Server
+
+PAGE = 50  # entries
+_FIRST, _LARGEST, _REPLY_BYTES = 2, 1_000, 4 << 20
+_PAGE_BYTES = 32 << 20  # of the entries of a page
+_SEARCHED = 50_000  # entries that one request reads at most
+_SEARCH_SECONDS = 2.0
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An entry. stream: the shard, if the stream has shards; pairs: field names and values."""
+
+    id: StreamId
+    stream: str
+    pairs: tuple[tuple[bytes, bytes], ...]
+
+
+@dataclass(frozen=True)
+class FieldFilter:
+    """A search: entries that have this field (empty: any field) whose value contains this text."""
+
+    name: str = ""
+    value: str = ""
+
+    def __bool__(self) -> bool:
+        return bool(self.name or self.value)
+
+    def matches(self, pairs: Sequence[tuple[bytes, bytes]]) -> bool:
+        """Whether an entry with these fields matches."""
+        name, value = (text.encode("utf-8", "surrogateescape") for text in (self.name, self.value))
+        return any((not name or field == name) and value in content for field, content in pairs)
+
+
+@dataclass(frozen=True)
+class EntryPage:
+    """Entries, the newest first. searched: how many were read; next: the ID at which the next page begins, None if the
+    stream has no more."""
+
+    entries: tuple[Entry, ...]
+    searched: int
+    next: StreamId | None
+
+
+def read_entries(
+    server: Server,
+    streams: Sequence[str],
+    end: StreamId = MAX_ID,
+    begin: StreamId = MIN_ID,
+    fields: FieldFilter | None = None,
+    limit: int = PAGE,
+) -> EntryPage:
+    """Return up to `limit` entries from `end` back to `begin`, of all these streams together. streams: one stream, or
+    all shards of one. Raises WrongKeyTypeError, NotPermittedError, ServerError."""
+    sizer = PageSizer(_FIRST, _LARGEST, _REPLY_BYTES, growth=5)
+    found: list[Entry] = []
+    deadline, searched, taken = time.monotonic() + _SEARCH_SECONDS, 0, 0
+    upper: StreamId | None = end
+    while upper is not None and upper >= begin:
+        count = max(1, sizer.size if fields else min(sizer.size, limit - len(found) + 1))
+        entries, lower, received = _read_back(server, streams, upper, begin, count)
+        sizer.learn(len(entries), received)
+        for entry in entries:
+            size = sum(len(name) + len(value) for name, value in entry.pairs)
+            if len(found) == limit or (found and taken + size > _PAGE_BYTES):
+                return EntryPage(tuple(found), searched, entry.id)
+            searched += 1
+            if not fields or fields.matches(entry.pairs):
+                found.append(entry)
+                taken += size
+        upper = lower
+        if searched >= _SEARCHED or time.monotonic() > deadline:
+            break
+    return EntryPage(tuple(found), searched, upper)
+
+
+def _read_back(
+    server: Server, streams: Sequence[str], upper: StreamId, begin: StreamId, count: int
+) -> tuple[list[Entry], StreamId | None, int]:
+    """Return (entries from `upper` back, the ID at which to continue, their bytes). An entry of one shard that is older
+    than the last one that was read of another shard is left for the next call."""
+    entries: list[Entry] = []
+    bound = begin
+    is_last, received = True, 0
+    commands = [("XREVRANGE", stream, bytes(upper), bytes(begin), "COUNT", count) for stream in streams]
+    for command, reply in zip(commands, server.execute_each(commands), strict=True):
+        if isinstance(reply, ReplyError):
+            raise server.error_of(reply, command)
+        of_stream = [
+            Entry(StreamId.parse(entry), command[1], tuple(zip(fields[0::2], fields[1::2], strict=True)))
+            for entry, fields in reply
+            if fields is not None
+        ]
+        received += sum(len(word) for entry, fields in reply for word in fields or ())
+        if len(reply) == count:
+            is_last = False
+            bound = max(bound, StreamId.parse(reply[-1][0]))
+        entries += of_stream
+    entries = sorted((entry for entry in entries if entry.id >= bound), key=lambda entry: entry.id, reverse=True)
+    return entries, (None if is_last or bound == MIN_ID else bound.previous()), received

@@ -1,0 +1,86 @@
+"""Shards of a stream as one stream: their lengths, lags and pending entries are added. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from spark_streams.monitor.lag_survey import ConsumerLag, GroupLag, StreamSummary, Survey
+from spark_streams.shards.names import Shard
+
+
+def stream_of(name: str) -> str:
+    """Return the stream that this is, or of which it is a shard."""
+    shard = Shard.parse(name) if name.endswith("}") else None
+    return name if shard is None else shard.stream
+
+
+def merge_shards(survey: Survey) -> Survey:
+    """Return the survey with the shards of each stream as one stream. The position of a group on several shards is
+    empty."""
+    streams: dict[str, StreamSummary] = {}
+    for stream in survey.streams:
+        name = stream_of(stream.stream)
+        known = streams.get(name)
+        streams[name] = replace(stream, stream=name) if known is None else _joined(known, stream)
+    groups: dict[tuple[str, str], GroupLag] = {}
+    for group in survey.groups:
+        key = stream_of(group.stream), group.group
+        known_group = groups.get(key)
+        groups[key] = replace(group, stream=key[0]) if known_group is None else _joined_group(known_group, group)
+    return Survey(survey.at_ms, tuple(streams.values()), tuple(groups.values()))
+
+
+def _joined(first: StreamSummary, second: StreamSummary) -> StreamSummary:
+    added = None if first.added is None or second.added is None else first.added + second.added
+    return replace(
+        first,
+        length=first.length + second.length,
+        added=added,
+        last=max(first.last, second.last, key=_order),
+        first=min(filter(None, (first.first, second.first)), key=_order, default=""),
+        has_dead_letters=first.has_dead_letters or second.has_dead_letters,
+        end_bytes=first.end_bytes + second.end_bytes,
+    )
+
+
+def _joined_group(first: GroupLag, second: GroupLag) -> GroupLag:
+    delivered = None if first.delivered is None or second.delivered is None else first.delivered + second.delivered
+    ages = (first.lag_ms, second.lag_ms)
+    return replace(
+        first,
+        lag=first.lag + second.lag,
+        at_least=first.at_least or second.at_least,
+        lag_ms=None if None in ages else max(age for age in ages if age is not None),
+        pending=first.pending + second.pending,
+        oldest_idle_ms=_largest((first.oldest_idle_ms, second.oldest_idle_ms)),
+        last_delivered="",
+        delivered=delivered,
+        consumers=_joined_consumers([*first.consumers, *second.consumers]),
+        released=first.released + second.released,
+    )
+
+
+def _joined_consumers(consumers: Sequence[ConsumerLag]) -> tuple[ConsumerLag, ...]:
+    joined: dict[str, ConsumerLag] = {}
+    for consumer in consumers:
+        known = joined.get(consumer.consumer)
+        joined[consumer.consumer] = (
+            consumer
+            if known is None
+            else ConsumerLag(
+                consumer.consumer,
+                known.pending + consumer.pending,
+                min(known.idle_ms, consumer.idle_ms),
+                _largest((known.oldest_idle_ms, consumer.oldest_idle_ms)),
+            )
+        )
+    return tuple(joined.values())
+
+
+def _largest(values: Iterable[int | None]) -> int | None:
+    return max((value for value in values if value is not None), default=None)
+
+
+def _order(entry: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in entry.split("-"))

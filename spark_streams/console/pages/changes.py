@@ -1,0 +1,101 @@
+"""Planned changes with their dry run, changes that run, and the last ones."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from spark_streams.console.actions import ACTIONS, Action
+from spark_streams.console.pages.dead_letters import changes_of, fetch_letter
+from spark_streams.console.site import Parameters, Site
+from spark_streams.errors import NotPermittedError, OptionError, StreamStateError, UnsupportedError
+from spark_streams.model.numbers import parse_number
+
+_LETTER = "letter"  # the parameter with the ID of a dead letter whose fields a form has changed
+
+
+async def plan(site: Site, request: Request) -> Response:
+    """Run the dry run of a change, and show it with the button that makes the change."""
+    parameters = await Parameters.of_form(request)
+    action = _action(parameters.get("action"))
+    options = _options(action, parameters)
+    if wanted := parameters.get(_LETTER):
+        stream = parameters.get("names")
+        letter = await site.read(lambda server: fetch_letter(site.address, stream, wanted))
+        options |= {name: values for name, values in changes_of(letter, parameters).items() if values}
+        options["id"] = [wanted]
+    dry, real = _arguments(action, options, True), _arguments(action, options, False)
+    outcome = await site.changes.dry_run(dry)
+    session = request.scope["session"]
+    return await site.page(
+        request,
+        "plan.html",
+        title=action.title,
+        action=action,
+        outcome=outcome,
+        dry_command=site.command(dry),
+        command=site.command(real),
+        arguments=json.dumps(real),
+        token=site.signer.plan_token(session, real) if site.is_writable and not outcome.code else None,
+        back=parameters.get("back"),
+    )
+
+
+async def make(site: Site, request: Request) -> Response:
+    """Begin a change whose dry run this session has seen."""
+    if not site.is_writable:
+        raise NotPermittedError("this console is read-only; start it with --write to make changes")
+    parameters = await Parameters.of_form(request)
+    try:
+        arguments = json.loads(parameters.get("arguments"))
+    except ValueError:
+        arguments = None
+    is_command = isinstance(arguments, list) and all(isinstance(word, str) for word in arguments)
+    session = request.scope["session"]
+    if not is_command or not site.signer.is_planned(parameters.get("token"), session, arguments):
+        raise NotPermittedError("this change has no dry run of the last ten minutes; open its page and check it again")
+    change = site.changes.start(session.user, arguments)
+    return RedirectResponse(f"/changes/{change.number}", 303)
+
+
+async def change(site: Site, request: Request) -> Response:
+    """Return the page of a change: its progress, or its result."""
+    number = parse_number(request.path_params["number"], 1_000_000_000)
+    found = None if number is None else site.changes.get(number)
+    if found is None:
+        raise StreamStateError("this change is no longer listed; the audit log has it")
+    return await site.page(
+        request,
+        "change.html",
+        title=f"Change {found.number}",
+        change=found,
+        command=site.command(found.arguments),
+    )
+
+
+async def changes(site: Site, request: Request) -> Response:
+    """Return the list of the last changes."""
+    rows = [(change, site.command(change.arguments)) for change in site.changes.last]
+    return await site.page(request, "changes.html", title="Changes", rows=rows)
+
+
+def _action(name: str) -> Action:
+    action = ACTIONS.get(name)
+    if action is None:
+        raise UnsupportedError(f"the console has no action {name[:50]!r}; the actions are {', '.join(ACTIONS)}")
+    return action
+
+
+def _options(action: Action, parameters: Parameters) -> dict[str, Sequence[str]]:
+    """Return the parameters of the action; a form may have others."""
+    return {name: parameters.all(name) for name in ("names", *action.options, *action.flags)}
+
+
+def _arguments(action: Action, options: dict[str, Sequence[str]], is_dry: bool) -> list[str]:
+    arguments = action.arguments(options, is_dry)
+    if any("\0" in word for word in arguments):
+        raise OptionError("a name or value with a NUL byte cannot be part of a command")
+    return arguments

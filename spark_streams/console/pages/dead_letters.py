@@ -1,0 +1,222 @@
+"""Dead letters: the streams that hold them, one stream with filters, and one dead letter with its history."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from spark_streams.console.cells import SHORT, Cell, cell, is_editable
+from spark_streams.console.site import Parameters, Site
+from spark_streams.deadletter.criteria import Criteria, parse_criteria
+from spark_streams.deadletter.envelope import raw
+from spark_streams.deadletter.page_reader import dead_letter_pages, extent, following
+from spark_streams.deadletter.transform import DeadLetter, dead_letters_of
+from spark_streams.errors import StreamStateError
+from spark_streams.model.ids import StreamId
+from spark_streams.model.keys import read_retry_stream
+from spark_streams.monitor.lag_survey import age_ms
+from spark_streams.wire.address.address import Address
+from spark_streams.wire.session import Session
+
+PAGE = 50  # dead letters
+_SECONDS = 2.0  # that a search takes at most
+_FIELDS = 6  # of a dead letter in a list
+_ALL_FIELDS = 500
+# The parameters of a filter, and the names of parse_criteria.
+FILTERS = {"stream": "streams", "reason": "reasons", "stage": "stages", "error": "errors", "field": "fields"}
+RANGES = {"older": "older", "newer": "newer", "first-id": "first", "last-id": "last"}
+
+
+async def dead_letter_streams(site: Site, request: Request) -> Response:
+    """Return the list of the streams that hold dead letters, and of the entries that wait for a retry."""
+    view = await site.live.view()
+    streams = [
+        (stream, [reason for reason in view.reasons if reason.stream == stream.stream])
+        for stream in view.survey.streams
+        if stream.has_dead_letters and read_retry_stream(stream.stream) is None
+    ]
+    return await site.page(
+        request, "dead_letter_streams.html", title="Dead letters", streams=streams, waiting=view.waiting
+    )
+
+
+@dataclass(frozen=True)
+class LetterPage:
+    """Matching dead letters, the oldest first. searched: entries that were read; next: the ID at which the next page
+    begins, None if there are no more."""
+
+    letters: tuple[DeadLetter, ...]
+    searched: int
+    next: StreamId | None
+
+
+def find_letters(address: Address, stream: str, criteria: Criteria, limit: int = PAGE) -> LetterPage:
+    """Return the first matching dead letters; fewer if the search takes too long. Raises ServerError."""
+    letters: list[DeadLetter] = []
+    searched, deadline = 0, time.monotonic() + _SECONDS
+    with Session(address) as session:
+        within = extent(session.get(), stream, criteria)
+        for page, rows in dead_letter_pages(session, stream, within, criteria):
+            searched += page.count
+            rest = limit - len(letters)
+            letters += dead_letters_of(page, rows[:rest])
+            if len(rows) > rest:
+                return LetterPage(tuple(letters), searched, following(letters[-1].id.encode()))
+            if time.monotonic() > deadline or len(letters) == limit:
+                last = following(page.ids[page.count - 1].as_py())
+                has_more = last is not None and last <= within.last
+                return LetterPage(tuple(letters), searched, last if has_more else None)
+    return LetterPage(tuple(letters), searched, None)
+
+
+def criteria_of(parameters: Parameters) -> Criteria:
+    """Return the criteria of a filter. Raises InvalidOptionError."""
+    lists = {name: [value for value in parameters.all(key) if value] for key, name in FILTERS.items()}
+    single = {name: parameters.get(key) or None for key, name in RANGES.items()}
+    return parse_criteria(**lists, **single)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class ShownLetter:
+    """A dead letter in a list."""
+
+    id: str
+    age_ms: int | None
+    reason: Cell
+    message: Cell
+    stream: Cell
+    fields: list[tuple[Cell, Cell]]
+    more: int
+
+
+async def dead_letters(site: Site, request: Request) -> Response:
+    """Return the page of one stream of dead letters."""
+    parameters = Parameters.of_query(request)
+    name = parameters.get("name")
+    criteria = criteria_of(parameters)
+    view = await site.live.view()
+    found = await site.read(lambda server: find_letters(site.address, name, criteria))
+    filters = [(key, value) for key in (*FILTERS, *RANGES) for value in parameters.all(key) if value]
+    summary = next((stream for stream in view.survey.streams if stream.stream == name), None)
+    return await site.page(
+        request,
+        "dead_letters.html",
+        title=f"Dead letters of {name}",
+        name=name,
+        length=None if summary is None else summary.length,
+        reasons=[reason for reason in view.reasons if reason.stream == name],
+        uncounted=view.uncounted.get(name, 0),
+        letters=[_shown(letter, view.survey.at_ms) for letter in found.letters],
+        searched=found.searched,
+        next=found.next,
+        filters=filters,
+        parameters=parameters,
+        command=site.command(["dead", "list", name, *[word for key, value in filters for word in (f"--{key}", value)]]),
+    )
+
+
+@dataclass(frozen=True)
+class Field:
+    """A field of a dead letter. number: its place; text: for a form, None if a form cannot change it."""
+
+    number: int
+    name: Cell
+    value: Cell
+    raw_name: str
+    text: str | None
+
+    @property
+    def rows(self) -> int:
+        """Lines of the form's text area."""
+        text = self.text or ""
+        return min(8, max(1 + text.count("\n"), 1 + len(text) // 60))
+
+
+@dataclass(frozen=True)
+class EntryName:
+    """An entry or a dead letter that another one names; empty if it names none."""
+
+    stream: str
+    id: str
+
+
+async def dead_letter(site: Site, request: Request) -> Response:
+    """Return the page of one dead letter: its fields, why it failed, and its history."""
+    parameters = Parameters.of_query(request)
+    name, wanted = parameters.get("name"), parameters.get("id")
+    view = await site.live.view()
+    letter = await site.read(lambda server: fetch_letter(site.address, name, wanted))
+    envelope = [(key, cell(raw(value))) for key, value in letter.envelope.items() if value]
+    previous_stream, _, previous_id = letter.envelope.get("previous", "").rpartition("/")
+    return await site.page(
+        request,
+        "dead_letter.html",
+        title=f"Dead letter {wanted} of {name}",
+        name=name,
+        letter=letter,
+        age_ms=age_ms(StreamId.parse(letter.id), view.survey.at_ms),
+        envelope=envelope,
+        fields=fields_of(letter)[:_ALL_FIELDS],
+        more=max(0, len(letter.pairs) - _ALL_FIELDS),
+        origin=EntryName(letter.envelope.get("stream", ""), letter.envelope.get("id", "")),
+        previous=EntryName(previous_stream, previous_id),
+        command=site.command(["dead", "show", name, wanted]),
+    )
+
+
+def fetch_letter(address: Address, stream: str, wanted: str) -> DeadLetter:
+    """Return one dead letter. Raises StreamStateError if there is none with this ID."""
+    criteria = parse_criteria(first=wanted, last=wanted)
+    letters = find_letters(address, stream, criteria, 1).letters
+    if not letters:
+        raise StreamStateError(f"stream {stream!r} has no dead letter {wanted}; it was sent back or deleted")
+    return letters[0]
+
+
+def fields_of(letter: DeadLetter) -> list[Field]:
+    """Return the fields of a dead letter for a form. A field whose name occurs twice cannot be changed."""
+    names = [name for name, _ in letter.pairs]
+    return [
+        Field(
+            number,
+            cell(raw(name), SHORT),
+            cell(raw(value)),
+            name,
+            value if is_editable(value) and is_editable(name) and names.count(name) == 1 else None,
+        )
+        for number, (name, value) in enumerate(letter.pairs[:_ALL_FIELDS])
+    ]
+
+
+def changes_of(letter: DeadLetter, parameters: Parameters) -> dict[str, Sequence[str]]:
+    """Return the options of `rstream dead redrive` for the fields that a form has changed, added or removed."""
+    assigned, removed = [], []
+    for field in fields_of(letter):
+        if field.text is None:
+            continue
+        if parameters.get(f"remove.{field.number}"):
+            removed.append(field.raw_name)
+        else:
+            value = parameters.get(f"value.{field.number}", field.text)
+            if value != field.text:
+                assigned.append(f"{field.raw_name}={value}")
+    if name := parameters.get("new.name"):
+        assigned.append(f"{name}={parameters.get('new.value')}")
+    return {"set": assigned, "unset": removed}
+
+
+def _shown(letter: DeadLetter, now_ms: int) -> ShownLetter:
+    envelope = {key: raw(value) for key, value in letter.envelope.items()}
+    return ShownLetter(
+        letter.id,
+        age_ms(StreamId.parse(letter.id), now_ms),
+        cell(envelope.get("reason", b""), SHORT),
+        cell(envelope.get("message", b""), SHORT),
+        cell(envelope.get("stream", b""), SHORT),
+        [(cell(raw(name), SHORT // 2), cell(raw(value), SHORT // 2)) for name, value in letter.pairs[:_FIELDS]],
+        max(0, len(letter.pairs) - _FIELDS),
+    )

@@ -1,0 +1,23 @@
+"""The findings of `rstream doctor`."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from spark_streams.console.site import Site
+
+
+async def doctor(site: Site, request: Request) -> Response:
+    """Return the page."""
+    outcome = await site.changes.dry_run(["doctor"])
+    document = outcome.output if isinstance(outcome.output, dict) else {}
+    return await site.page(
+        request,
+        "doctor.html",
+        title="Doctor",
+        findings=document.get("findings", []),
+        server=document.get("server") or document.get("cluster") or {},
+        error="" if document else outcome.error,
+        command=site.command(["doctor"]),
+    )

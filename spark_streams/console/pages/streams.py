@@ -1,0 +1,187 @@
+"""Streams: the list, one stream with its entries and consumers, and one entry with all fields."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from spark_streams.console.cells import SHORT, Cell, cell
+from spark_streams.console.entry_search import Entry, EntryPage, FieldFilter, read_entries
+from spark_streams.console.pages.pending import PendingEntry, fetch_pending
+from spark_streams.console.site import Pages, Parameters, Site
+from spark_streams.errors import OptionError, StreamStateError
+from spark_streams.groups.group_snapshot import fetch_time
+from spark_streams.model.ids import MAX_ID, MIN_ID, U64_MAX, StreamId
+from spark_streams.model.times import duration, moment
+from spark_streams.monitor.lag_survey import age_ms
+from spark_streams.shards.settling import fetch_shard_sets
+from spark_streams.wire.connection.server import Server
+from spark_streams.wire.replies.xinfo import StreamState, stream_states
+
+_FIELDS = 8  # of an entry in a list
+_ALL_FIELDS = 500  # of an entry on its own page
+_PENDING = 20  # entries per group on the page of a stream
+_PRODUCT = "rstream:"
+
+
+async def streams(site: Site, request: Request) -> Response:
+    """Return the list of all streams."""
+    parameters = Parameters.of_query(request)
+    view = await site.live.view()
+    find, with_own = parameters.get("find"), bool(parameters.get("own"))
+    selected = [
+        stream
+        for stream in view.survey.streams
+        if find in stream.stream and (with_own or not stream.stream.startswith(_PRODUCT))
+    ]
+    groups: dict[str, int] = {}
+    for group in view.survey.groups:
+        groups[group.stream] = groups.get(group.stream, 0) + 1
+    added = {stream: rates.added for (stream, _), rates in view.history.rates.items()}
+    pages, shown = Pages.of(selected, parameters.get("page"))
+    rows = [
+        (
+            stream,
+            groups.get(stream.stream, 0),
+            added.get(stream.stream),
+            view.stream_bytes.get(stream.stream),
+            age_ms(StreamId.parse(stream.last), view.survey.at_ms),
+        )
+        for stream in shown
+    ]
+    return await site.page(
+        request, "streams.html", title="Streams", rows=rows, pages=pages, find=find, with_own=with_own
+    )
+
+
+@dataclass(frozen=True)
+class ShownEntry:
+    """An entry in a list. fields: the first ones; more: number of the others."""
+
+    id: str
+    age_ms: int | None
+    fields: list[tuple[Cell, Cell]]
+    more: int
+
+
+@dataclass(frozen=True)
+class _StreamRead:
+    """What the page of a stream reads from the server. names: its shards."""
+
+    names: Sequence[str]
+    states: Sequence[StreamState]
+    page: EntryPage
+    now_ms: int
+    pending: Sequence[PendingEntry]
+
+    @property
+    def length(self) -> int:
+        return sum(state.length for state in self.states)
+
+    @property
+    def last(self) -> StreamId:
+        return max(state.last for state in self.states)
+
+    @property
+    def entries(self) -> list[ShownEntry]:
+        return [_shown(entry, self.now_ms) for entry in self.page.entries]
+
+
+async def stream(site: Site, request: Request) -> Response:
+    """Return the page of one stream: its entries, the newest first, its groups, consumers and pending entries."""
+    parameters = Parameters.of_query(request)
+    name = parameters.get("name")
+    field = FieldFilter(parameters.get("field"), parameters.get("value"))
+    view = await site.live.view()
+    groups = [group for group in view.survey.groups if group.stream == name]
+
+    def read(server: Server) -> _StreamRead:
+        states = stream_states(server, shards_of(server, name))
+        if not states:
+            raise StreamStateError(f"no stream {name!r} at {server.address}; the page Streams lists them")
+        now = fetch_time(server, view.survey.at_ms)
+        end = _position(parameters.get("at"), now)
+        entries = read_entries(server, list(states), end, MIN_ID, field)
+        pending = fetch_pending(server, list(states), [group.group for group in groups if group.pending], _PENDING)
+        return _StreamRead(list(states), list(states.values()), entries, now, pending)
+
+    return await site.page(
+        request,
+        "stream.html",
+        title=name,
+        name=name,
+        bytes=view.stream_bytes.get(name),
+        groups=groups,
+        consumers=[(group.group, consumer) for group in groups for consumer in group.consumers],
+        rates=view.history.rates,
+        waiting=[entries for entries in view.waiting if entries.stream == name],
+        found=None if site.is_live(request) else await site.read(read),
+        at=parameters.get("at"),
+        field=field,
+        has_dead_letters=any(s.stream == name and s.has_dead_letters for s in view.survey.streams),
+    )
+
+
+async def entry(site: Site, request: Request) -> Response:
+    """Return the page of one entry with all its fields."""
+    parameters = Parameters.of_query(request)
+    name, wanted = parameters.get("name"), parameters.get("id")
+    entry_id = _entry_id(wanted)
+
+    def read(server: Server) -> tuple[EntryPage, int]:
+        page = read_entries(server, shards_of(server, name), entry_id, entry_id)
+        return page, fetch_time(server, 0)
+
+    page, now_ms = await site.read(read)
+    if not page.entries:
+        raise StreamStateError(f"no entry {wanted} in stream {name!r}; it was deleted or trimmed")
+    found = page.entries[0]
+    return await site.page(
+        request,
+        "entry.html",
+        title=f"{name} {wanted}",
+        name=name,
+        entry=found,
+        age_ms=age_ms(found.id, now_ms),
+        fields=[(cell(field, SHORT), cell(value)) for field, value in found.pairs[:_ALL_FIELDS]],
+        more=max(0, len(found.pairs) - _ALL_FIELDS),
+        command=site.command(["show", name, wanted]),
+    )
+
+
+def shards_of(server: Server, name: str) -> list[str]:
+    """Return the names of a stream's shards, or the stream itself. Raises ShardsError."""
+    shard_set = fetch_shard_sets(server, [name]).get(name)
+    return [name] if shard_set is None else [*shard_set.names]
+
+
+def _shown(entry: Entry, now_ms: int) -> ShownEntry:
+    fields = [(cell(name, SHORT // 2), cell(value, SHORT)) for name, value in entry.pairs[:_FIELDS]]
+    return ShownEntry(str(entry.id), age_ms(entry.id, now_ms), fields, max(0, len(entry.pairs) - _FIELDS))
+
+
+def _entry_id(text: str) -> StreamId:
+    try:
+        return StreamId.parse(text)
+    except ValueError as error:
+        raise OptionError(f"{text[:100]!r} is no entry ID: {error}") from None
+
+
+def _position(text: str, now_ms: int) -> StreamId:
+    """Return the ID from which entries are listed backwards: of an ID, a time, or a time ago; empty: the newest."""
+    plain = text.strip()
+    if not plain:
+        return MAX_ID
+    if re.fullmatch("[0-9]+-[0-9]+", plain):
+        return _entry_id(plain)
+    try:
+        at_ms = now_ms - duration(plain) if re.fullmatch("[0-9]+ *[a-z]+", plain) else moment(plain)
+    except ValueError:
+        raise OptionError(
+            f"{plain[:100]!r} is neither an entry ID nor a time; examples: 1795163834542-0, 2026-11-20T08:00, 1h"
+        ) from None
+    return StreamId(max(0, at_ms), U64_MAX)

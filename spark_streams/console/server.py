@@ -1,0 +1,100 @@
+"""Serve the console with uvicorn, until SIGINT or SIGTERM."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import socket
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import uvicorn
+from starlette.applications import Starlette
+
+from spark_streams.console.access import Signer, Users
+from spark_streams.console.changes import Changes
+from spark_streams.console.live import Live
+from spark_streams.console.site import Site
+from spark_streams.errors import ConfigError
+from spark_streams.monitor.exporter.snapshot_cache import SnapshotCache
+from spark_streams.monitor.exporter.stream_filter import StreamFilter
+from spark_streams.wire.address.address import Address
+
+_SNAPSHOT_SECONDS = 60.0  # that a snapshot may take
+_END_SECONDS = 2  # after which open connections are cut at the end
+
+
+def site_of(
+    address: Address,
+    environment: Mapping[str, str],
+    audit: Callable[[str], None],
+    tell: Callable[[str], None],
+    *,
+    streams: Sequence[str] = (),
+    max_streams: int = 10_000,
+    interval: float = 2.0,
+    users: Users | None = None,
+    is_writable: bool = False,
+    is_tls: bool = False,
+    logs: tuple[Path, ...] = (),
+    url: str = "",
+) -> Site:
+    """Return the console of a server. environment: of the commands that it runs; audit: receives a line for each
+    change; tell: a line for each problem; the others are as the options of `rstream console`."""
+    # A snapshot is never reused: Live asks for the next one when its time has come.
+    snapshots = SnapshotCache(address, StreamFilter(streams, max_streams), 0, _SNAPSHOT_SECONDS, tell)
+    live = Live(snapshots, interval)
+    changes = Changes({**environment, "RSTREAM_PROGRESS": "json"}, audit)
+    return Site(address, live, changes, Signer(), users or Users(), is_writable, is_tls, logs, url)
+
+
+class _Server(uvicorn.Server):
+    """Ends with exit code 0 on SIGINT and SIGTERM. begun: called when the server listens."""
+
+    def __init__(self, config: uvicorn.Config, begun: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._begun = begun
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, self._stop)
+        self._begun()
+
+    def _stop(self) -> None:
+        self.should_exit = True
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def serve(
+    app: Starlette, host: str, port: int, certificate: str | None, key: str | None, begun: Callable[[str], None]
+) -> None:
+    """Serve the application until a signal. certificate, key: PEM files, for HTTPS; begun: receives the address of the
+    console when it listens. Raises ConfigError."""
+    bare = host.strip("[]")
+    try:
+        family = socket.AF_INET6 if ":" in bare else socket.AF_INET
+        listener = socket.create_server((bare, port), family=family)
+    except OSError as error:
+        raise ConfigError(f"the console cannot listen on {host}:{port}: {error.strerror}; use --port") from error
+    with listener:
+        config = uvicorn.Config(
+            app,
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            ssl_certfile=certificate,
+            ssl_keyfile=key,
+            timeout_graceful_shutdown=_END_SECONDS,
+        )
+        try:
+            config.load()
+        except OSError as error:
+            raise ConfigError(f"the certificate or its key cannot be used: {error}") from error
+        shown = f"[{bare}]" if ":" in bare else bare
+        where = f"{'https' if certificate else 'http'}://{shown}:{listener.getsockname()[1]}/"
+        _Server(config, lambda: begun(where)).run([listener])

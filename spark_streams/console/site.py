@@ -1,0 +1,163 @@
+"""What all pages of the console share: the server, the templates, and the parts of a request."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TypeVar
+from urllib.parse import parse_qsl, urlencode
+
+from jinja2 import Environment
+from starlette.requests import Request
+from starlette.responses import HTMLResponse
+
+from spark_streams._version import __version__
+from spark_streams.console.access import Session, Signer, Users
+from spark_streams.console.actions import shell_line
+from spark_streams.console.changes import Changes
+from spark_streams.console.live import Live
+from spark_streams.model.numbers import parse_number
+from spark_streams.model.printable import printable_lines
+from spark_streams.monitor.report.rendering import PACKAGE, environment
+from spark_streams.monitor.report.svg import draw, sparkline
+from spark_streams.monitor.terminal.units import counted, duration, rate, short
+from spark_streams.wire.address.address import Address
+from spark_streams.wire.connect import connect
+from spark_streams.wire.connection.server import Server
+
+T = TypeVar("T")
+PER_PAGE = 100  # rows of a table
+
+
+def link(path: str, **parameters: object) -> str:
+    """Return a path of the console with these parameters; those that are empty are left out."""
+    pairs = [
+        (name, value if isinstance(value, str) else str(value))
+        for name, values in parameters.items()
+        for value in (values if isinstance(values, list | tuple) else [values])
+        if value not in (None, "")
+    ]
+    return f"{path}?{urlencode(pairs, errors='surrogateescape')}" if pairs else path
+
+
+@dataclass(frozen=True)
+class Pages:
+    """One page of a list. number: from 1 on; count: number of pages; total: of all rows."""
+
+    number: int
+    count: int
+    total: int
+
+    @classmethod
+    def of(cls, rows: Sequence[T], wanted: str) -> tuple[Pages, Sequence[T]]:
+        """Return the page that a request wants, and its rows."""
+        count = max(1, -(-len(rows) // PER_PAGE))
+        number = min(max(1, parse_number(wanted, 1_000_000) or 1), count)
+        return cls(number, count, len(rows)), rows[(number - 1) * PER_PAGE : number * PER_PAGE]
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """Parameters of a request: of its address, or of a form. Bytes that are not UTF-8 are surrogate escapes."""
+
+    pairs: tuple[tuple[str, str], ...]
+
+    @classmethod
+    def of_query(cls, request: Request) -> Parameters:
+        """Return the parameters of the address."""
+        return cls._parse(request.scope["query_string"].decode("latin-1"))
+
+    @classmethod
+    async def of_form(cls, request: Request) -> Parameters:
+        """Return the parameters of a form that the browser sends in the body."""
+        return cls._parse((await request.body()).decode("latin-1"))
+
+    @classmethod
+    def _parse(cls, text: str) -> Parameters:
+        pairs = parse_qsl(text, keep_blank_values=True, errors="surrogateescape", max_num_fields=20_000)
+        return cls(tuple((name, value.replace("\r\n", "\n")) for name, value in pairs))
+
+    def get(self, name: str, default: str = "") -> str:
+        """Return the first value of a name."""
+        return next((value for key, value in self.pairs if key == name), default)
+
+    def all(self, name: str) -> list[str]:
+        """Return all values of a name."""
+        return [value for key, value in self.pairs if key == name]
+
+
+def _templates() -> Environment:
+    templates = environment("spark_streams.console", PACKAGE)
+    templates.filters.update(rate=rate, counted=counted, bytes=_bytes, clock=_clock, since=_since)
+    templates.globals.update(link=link, draw=draw, sparkline=sparkline)
+    return templates
+
+
+def _bytes(size: int) -> str:
+    return f"{short(size)}B" if size >= 1000 else f"{size} B"
+
+
+def _clock(at_ms: float) -> str:
+    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _since(at_ms: float) -> str:
+    return duration(max(0, time.time() * 1000 - at_ms))
+
+
+@dataclass(frozen=True)
+class Site:
+    """The console. is_writable: whether it makes changes; logs: of queries; url: as commands name the server, empty if
+    they need no name; login_turn: held while a password is checked."""
+
+    address: Address
+    live: Live
+    changes: Changes
+    signer: Signer
+    users: Users
+    is_writable: bool
+    is_tls: bool = False
+    logs: tuple[Path, ...] = ()
+    url: str = ""
+    login_turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    templates: Environment = field(default_factory=_templates)
+
+    async def read(self, function: Callable[[Server], T]) -> T:
+        """Call the function with a connection to the server, in a thread. Raises RStreamError."""
+
+        def call() -> T:
+            with connect(self.address) as server:
+                return function(server)
+
+        return await asyncio.to_thread(call)
+
+    async def page(self, request: Request, template: str, status: int = 200, **values: object) -> HTMLResponse:
+        """Return a page."""
+        session: Session | None = request.scope.get("session")
+        view = await self.live.view() if session is not None else None
+        markup = self.templates.get_template(template).render(
+            site=self,
+            path=request.url.path,
+            session=session,
+            view=view,
+            version=__version__,
+            **values,
+        )
+        return HTMLResponse(printable_lines(markup), status)
+
+    @staticmethod
+    def is_live(request: Request) -> bool:
+        """Whether the script of a page asks for its live sections only: these need no request to the server."""
+        return request.headers.get("x-live") == "1"
+
+    def command(self, arguments: Sequence[str]) -> str:
+        """Return a command of `rstream` as a line for a shell, for this console's server."""
+        words = list(arguments)
+        if self.url:
+            place = words.index("--") if "--" in words else len(words)
+            words[place:place] = ["--url", self.url]
+        return shell_line(words)

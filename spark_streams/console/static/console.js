@@ -1,0 +1,66 @@
+// Live sections: when the server was read again, the page is fetched and its sections with data-live are replaced.
+"use strict";
+
+const LIVE = "[data-live]";
+let isFetching = false;
+let isStale = false;
+
+function isInUse(section) {
+  const selection = document.getSelection();
+  const hasSelection = selection && !selection.isCollapsed && section.contains(selection.anchorNode);
+  return hasSelection || section.contains(document.activeElement);
+}
+
+// Elements that scroll keep their position.
+function replaceContent(section, fresh) {
+  const before = [...section.querySelectorAll(".wide")].map((box) => box.scrollLeft);
+  section.replaceChildren(...fresh.childNodes);
+  section.querySelectorAll(".wide").forEach((box, number) => { box.scrollLeft = before[number] || 0; });
+}
+
+async function refresh() {
+  if (document.hidden || isFetching) {
+    isStale = true;
+    return;
+  }
+  isFetching = true;
+  isStale = false;
+  try {
+    const response = await fetch(location.href, { headers: { Accept: "text/html", "X-Live": "1" } });
+    if (response.redirected) {
+      location.reload();  // the session has ended
+      return;
+    }
+    const fresh = new DOMParser().parseFromString(await response.text(), "text/html");
+    for (const section of document.querySelectorAll(LIVE)) {
+      const replacement = fresh.getElementById(section.id);
+      if (replacement && replacement.innerHTML !== section.innerHTML && !isInUse(section)) {
+        replaceContent(section, replacement);
+      }
+    }
+  } catch {
+    // The console is away: EventSource connects again, and its first event refreshes the page.
+    isStale = true;
+  } finally {
+    isFetching = false;
+  }
+}
+
+if (document.querySelector("main " + LIVE)) {
+  const events = new EventSource("/events");
+  events.addEventListener("snapshot", refresh);
+  events.addEventListener("error", () => document.body.classList.add("away"));
+  events.addEventListener("open", () => document.body.classList.remove("away"));
+  document.addEventListener("visibilitychange", () => { if (!document.hidden && isStale) refresh(); });
+}
+
+// The box in the head of a table of dead letters selects all rows of the page.
+const boxes = document.querySelectorAll("#letters tbody input[type=checkbox][name=id]");
+const corner = document.querySelector("#letters thead td");
+if (boxes.length && corner) {
+  const all = document.createElement("input");
+  all.type = "checkbox";
+  all.setAttribute("aria-label", "Select all on this page");
+  all.addEventListener("change", () => boxes.forEach((box) => { box.checked = all.checked; }));
+  corner.append(all);
+}
