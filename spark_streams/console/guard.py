@@ -17,7 +17,7 @@ _HEADERS = {
     "connect-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'",
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
-    "referrer-policy": "no-referrer",
+    "referrer-policy": "same-origin",
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
     "cache-control": "no-store",
