@@ -69,14 +69,14 @@ def normal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, N
 
 
 @pytest.fixture
-def open_page(browser: Browser, request: pytest.FixtureRequest) -> Iterator[OpenPage]:
+def open_page(browser: Browser) -> Iterator[OpenPage]:
     """Open a page of a console in a context of its own: `open_page(console, "/streams", look)`."""
     with ExitStack() as stack:
 
         def open_page(console: Console, path: str = "/", look: Look = LOOKS[0]) -> WatchedPage:
             context = browser.new_context(**look.context())
             stack.callback(context.close)
-            page = WatchedPage(context.new_page(), console.url, screenshots(), f"{request.node.name}-{look}")
+            page = WatchedPage(context.new_page(), console.url, screenshots(), str(look))
             stack.callback(page.check)  # before its context is closed
             page.open(path)
             return page

@@ -22,7 +22,7 @@ _FOREIGN = """() => [...document.querySelectorAll('*')].filter(element =>
     ['IFRAME', 'OBJECT', 'EMBED', 'BASE'].includes(element.tagName) ||
     (element.tagName === 'SCRIPT' && !new URL(element.src || 'x:').pathname.startsWith('/static/')) ||
     (element.tagName === 'IMG' && !new URL(element.src || 'x:').pathname.startsWith('/static/')) ||
-    element.hasAttribute('style') && element.closest('svg') === null ||
+    element.getAttribute('style') ||
     element.getAttributeNames().some(name => name.startsWith('on')) ||
     ['href', 'src', 'action', 'formaction'].some(name => /^\\s*(javascript|data|vbscript):/i.test(
         element.getAttribute(name) || ''))
@@ -50,7 +50,8 @@ class Look:
 
 @dataclass
 class WatchedPage:
-    """page: Playwright's; folder: for screenshots, None if there are to be none; name: of the test and its look.
+    """page: Playwright's; folder: for screenshots, None if there are to be none; name: of the
+    look, for their files.
 
     complaints: errors that the browser logs (a violation of the Content-Security-Policy is one), exceptions of scripts,
     dialogs, requests to other hosts, and answers of 400 and above.
@@ -114,11 +115,17 @@ class WatchedPage:
         ]
         assert violations == [], self.page.url
 
+    def settle(self) -> None:
+        """Wait until the page has been updated without a reload, if it does that."""
+        if self.page.locator("main [data-live]").count():
+            with self.page.expect_response(lambda response: "x-live" in response.request.headers):
+                self.page.wait_for_timeout(0)
+
     def screenshot(self, name: str, whole: bool = True) -> None:
         """Store a picture of the page, if a folder is given. whole: also what the window does not show."""
         if self.folder is not None:
             self.folder.mkdir(parents=True, exist_ok=True)
-            self.page.screenshot(path=self.folder / f"{name}.png", full_page=whole)
+            self.page.screenshot(path=self.folder / f"{name}-{self.name}.png", full_page=whole)
 
     def _on_message(self, message: ConsoleMessage) -> None:
         if message.type in ("error", "warning"):

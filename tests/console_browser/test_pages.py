@@ -1,0 +1,169 @@
+"""Every page, light and dark, narrow and wide, with the data of an application: the browser complains of nothing, no
+page is wider than its window, and axe-core finds no violation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.console.normal import DEAD, GROUP, STREAM, NormalData
+from tests.console.process import Console, running_console
+from tests.console_browser.conftest import LOOKS, OpenPage, StartConsole
+from tests.console_browser.watched_page import Look, WatchedPage, address
+from tools.servers.server import Server, running_engine
+
+PAGES = {
+    "overview": "/",
+    "overview-search": address("/", find="pay"),
+    "streams": "/streams",
+    "stream": address("/stream", name=STREAM),
+    "stream-search": address("/stream", name=STREAM, field="customer", value="dör"),
+    "stream-in-shards": address("/stream", name="clicks"),
+    "group": address("/group", stream=STREAM, group=GROUP),
+    "group-in-shards": address("/group", stream="clicks", group="sessions"),
+    "dead": "/dead",
+    "dead-stream": address("/dead/stream", name=DEAD),
+    "dead-stream-search": address("/dead/stream", name=DEAD, reason="decode", newer="1h"),
+    "queries": "/queries",
+    "doctor": "/doctor",
+    "changes": "/changes",
+}
+EMPTY = ("/", "/streams", "/dead", "/queries", "/changes")
+LOOK = pytest.mark.parametrize("look", LOOKS, ids=str)
+
+
+@pytest.fixture(scope="module")
+def console(
+    normal: tuple[Server, NormalData], start_console: StartConsole, tmp_path_factory: pytest.TempPathFactory
+) -> Console:
+    server, data = normal
+    audit = tmp_path_factory.mktemp("audit") / "audit.jsonl"
+    return start_console(server.url, "--write", "--every", "200ms", "--log", str(data.log), "--audit", str(audit))
+
+
+def check(page: WatchedPage, name: str) -> None:
+    """The picture comes last: Playwright changes the page for it."""
+    try:
+        page.check()
+        page.check_layout()
+        page.check_accessibility()
+    finally:
+        page.screenshot(name)
+
+
+@LOOK
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page(console: Console, open_page: OpenPage, name: str, look: Look) -> None:
+    page = open_page(console, PAGES[name], look)
+    page.settle()
+    check(page, name)
+
+
+@LOOK
+def test_an_entry_and_a_dead_letter(
+    console: Console, normal: tuple[Server, NormalData], open_page: OpenPage, look: Look
+) -> None:
+    page = open_page(console, address("/stream", name=STREAM), look)
+    page.page.locator("td.id a").first.click()
+    page.page.wait_for_url("**/entry?*")
+    check(page, "entry")
+    for number, letters in enumerate(normal[1].letters.values()):
+        page.open("/dead/letter", name=DEAD, id=letters[0])
+        check(page, f"dead-letter-{number}")
+
+
+@LOOK
+def test_dry_runs(console: Console, open_page: OpenPage, look: Look) -> None:
+    page = open_page(console, address("/group", stream=STREAM, group=GROUP), look)
+    page.page.get_by_label("Position", exact=True).fill("earliest")
+    page.page.get_by_role("group", name="Set the position").get_by_role("button").click()
+    page.page.wait_for_url("**/plan")
+    check(page, "plan-refused")  # a consumer of the group was active in the last minute
+    page.page.get_by_role("link", name="Back").click()
+    page.page.wait_for_url("**/group?*")
+    page.page.get_by_label("To consumer").fill("worker-9")
+    page.page.get_by_role("group", name="Hand over pending entries").get_by_label("even if").check()
+    page.page.get_by_role("group", name="Hand over pending entries").get_by_role("button").click()
+    page.page.wait_for_url("**/plan")
+    check(page, "plan-claim")
+    page.open("/dead/stream", name=DEAD, reason="timeout")
+    page.page.get_by_role("button", name="Check sending back").click()
+    page.page.wait_for_url("**/plan")
+    check(page, "plan-redrive")
+    page.open("/dead/stream", name=DEAD, reason="timeout")
+    page.page.get_by_role("button", name="Check deleting").click()
+    page.page.wait_for_url("**/plan")
+    check(page, "plan-purge")
+
+
+@LOOK
+def test_a_change(console: Console, open_page: OpenPage, look: Look) -> None:
+    page = open_page(console, address("/dead/stream", name=DEAD), look)
+    page.page.locator("tbody input[type=checkbox]").first.check()
+    page.page.get_by_role("button", name="Check sending back").click()
+    page.page.wait_for_url("**/plan")
+    page.page.get_by_role("button", name="Send back").click()
+    page.page.wait_for_url("**/changes/*")
+    page.page.get_by_text("Done").wait_for()
+    check(page, "change")
+    page.open("/changes")
+    check(page, "changes-made")
+
+
+@LOOK
+@pytest.mark.parametrize("path", EMPTY)
+def test_a_server_without_streams(empty: Console, open_page: OpenPage, path: str, look: Look) -> None:
+    page = open_page(empty, path, look)
+    check(page, f"empty-{path.strip('/') or 'overview'}")
+
+
+@pytest.fixture(scope="module")
+def empty() -> Iterator[Console]:
+    with running_engine() as server, running_console(server.url) as console:
+        yield console
+
+
+@LOOK
+@pytest.mark.parametrize(
+    ("name", "path", "status"),
+    [
+        ("no-stream", address("/stream", name="missing"), 404),
+        ("no-group", address("/group", stream=STREAM, group="missing"), 404),
+        ("no-letter", address("/dead/letter", name=DEAD, id="1-1"), 404),
+        ("no-time", address("/stream", name=STREAM, at="yesterday?"), 400),
+    ],
+)
+def test_an_error(console: Console, open_page: OpenPage, name: str, path: str, status: int, look: Look) -> None:
+    page = open_page(console, path, look)
+    page.expect(f"answer {status}")
+    page.expect("Failed to load resource")
+    check(page, f"error-{name}")
+
+
+@LOOK
+def test_a_login(
+    normal: tuple[Server, NormalData], open_page: OpenPage, start_console: StartConsole, tmp_path: Path, look: Look
+) -> None:
+    users = tmp_path / "users.txt"
+    users.write_text("ann:correct horse\n")
+    page = open_page(start_console(normal[0].url, "--users", str(users)), "/", look)
+    assert page.page.url.endswith("/login")
+    check(page, "login")
+    page.page.get_by_label("Name").fill("ann")
+    page.page.get_by_label("Password").fill("wrong")
+    page.page.get_by_role("button", name="Log in").click()
+    page.page.get_by_role("alert").wait_for()
+    page.expect("answer 403")
+    page.expect("Failed to load resource")
+    check(page, "login-refused")
+    page.page.get_by_label("Name").fill("ann")
+    page.page.get_by_label("Password").fill("correct horse")
+    page.page.keyboard.press("Enter")
+    page.page.wait_for_url(page.url + "/")
+    check(page, "overview-read-only")
+    page.page.get_by_role("button", name="Log out").click()
+    page.page.wait_for_url("**/login")
+    page.open("/streams")
+    assert page.page.url.endswith("/login")
