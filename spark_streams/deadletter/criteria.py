@@ -10,6 +10,7 @@ from functools import partial
 from typing import TypeVar
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_streams.deadletter.envelope import raw
@@ -31,7 +32,8 @@ class Criteria:
 
     streams, reasons, stages, errors: patterns for `dl.stream` … (* ? [] as in file names). A reason also matches by the
     text before its colon: `decode` matches `decode: amount is no DOUBLE`. fields: (name, value) of original fields;
-    first, last: range of the dead letters' own IDs; older, newer: their age in milliseconds.
+    first, last: range of the dead letters' own IDs; older, newer: their age in milliseconds; ids: their own IDs, empty
+    for any.
     """
 
     streams: tuple[str, ...] = ()
@@ -43,6 +45,7 @@ class Criteria:
     last: StreamId = MAX_ID
     older: int | None = None
     newer: int | None = None
+    ids: tuple[StreamId, ...] = ()
 
     def range(self, now: int) -> tuple[StreamId, StreamId]:
         """Return (first, last) ID of dead letters that can match. now: the server's time, ms since the epoch."""
@@ -51,12 +54,14 @@ class Criteria:
             first = max(first, StreamId(max(now - self.newer, 0), 0))
         if self.older is not None:
             last = min(last, StreamId(max(now - self.older, 0), 0))
+        if self.ids:
+            first, last = max(first, min(self.ids)), min(last, max(self.ids))
         return first, last
 
     @property
     def is_unrestricted(self) -> bool:
         """Whether every dead letter within the range matches."""
-        return not (self.streams or self.reasons or self.stages or self.errors or self.fields)
+        return not (self.streams or self.reasons or self.stages or self.errors or self.fields or self.ids)
 
     def mask(self, page: DeadLetterPage) -> Mask:
         """Return per row whether it matches, without the range of IDs."""
@@ -65,6 +70,9 @@ class Criteria:
         for name, patterns in patterns_of.items():
             if patterns:
                 mask &= by_value(page.envelope_column(name), partial(matches_value, name, patterns)).astype(bool)
+        if self.ids:
+            own = pc.is_in(page.ids, pa.array([bytes(entry) for entry in self.ids], page.ids.type))
+            mask &= own.to_numpy(zero_copy_only=False)
         for name, value in self.fields:
             same = pc.equal(page.field(raw(name)), raw(value))
             mask &= pc.fill_null(same, False).to_numpy(zero_copy_only=False)
@@ -81,8 +89,9 @@ def parse_criteria(
     last: str | None = None,
     older: str | None = None,
     newer: str | None = None,
+    ids: Sequence[str] = (),
 ) -> Criteria:
-    """Parse criteria from texts. fields: NAME=VALUE; first, last: IDs; older, newer: `90m`, `7d`. Raises
+    """Parse criteria from texts. fields: NAME=VALUE; first, last, ids: IDs; older, newer: `90m`, `7d`. Raises
     InvalidOptionError."""
     pairs = [field.partition("=") for field in fields]
     for name, equals, _ in pairs:
@@ -98,6 +107,7 @@ def parse_criteria(
         MAX_ID if last is None else _parsed("last id", partial(StreamId.parse, missing_seq=U64_MAX), last),
         None if older is None else _parsed("older", duration, older),
         None if newer is None else _parsed("newer", duration, newer),
+        tuple(_parsed("id", StreamId.parse, entry) for entry in ids),
     )
 
 

@@ -104,6 +104,8 @@ def call(transform: Loaded, entry: StreamEntry, where: str) -> object:
     """Return the result of the function. where: the entry, for messages. Raises TransformError."""
     try:
         return transform(entry)
+    except TransformError:
+        raise  # it names the entry
     except Exception as error:
         raise TransformError(f"the transform failed at {where}: {_first_line(error)}") from error
 

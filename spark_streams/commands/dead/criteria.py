@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, TypedDict, TypeVar
 
@@ -10,10 +12,13 @@ import click
 
 from spark_streams.commands.shared import say
 from spark_streams.errors import OptionError
+from spark_streams.model.printable import json_text
 
 if TYPE_CHECKING:
     from spark_streams.deadletter.criteria import Criteria
     from spark_streams.wire.address.address import Address
+
+_LINE_SECONDS = 0.2  # between two lines of progress for a program
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -26,6 +31,7 @@ class FilterOptions(TypedDict):
     stages: tuple[str, ...]
     errors: tuple[str, ...]
     fields: tuple[str, ...]
+    ids: tuple[str, ...]
     older: str | None
     newer: str | None
     first: str | None
@@ -38,6 +44,7 @@ _OPTIONS = (
     click.option("--stage", "stages", multiple=True, metavar="TEXT", help="Only with this failed step (dl.stage)."),
     click.option("--error", "errors", multiple=True, metavar="TEXT", help="Only with this error (dl.error)."),
     click.option("--field", "fields", multiple=True, metavar="NAME=VALUE", help="Only entries with this field value."),
+    click.option("--id", "ids", multiple=True, metavar="ID", help="Only this dead letter; repeatable."),
     click.option("--older", metavar="TIME", help="Only dead letters written longer ago than this (30m, 7d)."),
     click.option("--newer", metavar="TIME", help="Only dead letters written within this time."),
     click.option("--first-id", "first", metavar="ID", help="Only dead letters with this ID or a later one."),
@@ -74,7 +81,13 @@ def print_why_none_match(address: Address, stream: str, criteria: Criteria, for_
 
 @contextlib.contextmanager
 def progress(title: str, quiet: bool = False) -> Iterator[Callable[..., None]]:
-    """Yield a function of (done, total, note) that shows a progress bar on standard error. quiet: show nothing."""
+    """Yield a function of (done, total, note) that shows a progress bar on standard error. quiet: show nothing.
+
+    With RSTREAM_PROGRESS=json it writes lines for a program instead: {"done": 200, "total": 1000, "note": ""}."""
+    if os.environ.get("RSTREAM_PROGRESS") == "json":
+        with _progress_lines() as tell:
+            yield tell
+        return
     if quiet:
         yield lambda done, total, note="": None
         return
@@ -84,3 +97,22 @@ def progress(title: str, quiet: bool = False) -> Iterator[Callable[..., None]]:
 
     with showing_progress(Console(emoji=False, stderr=True, highlight=False, soft_wrap=True), title) as tell:
         yield tell
+
+
+@contextlib.contextmanager
+def _progress_lines() -> Iterator[Callable[..., None]]:
+    """Yield the same function, which writes lines of JSON to standard error: a few per second, and the last one."""
+    last, written_at = "", float("-inf")
+
+    def tell(done: int, total: int, note: str = "") -> None:
+        nonlocal last, written_at
+        last = json_text({"done": done, "total": total, "note": note})
+        if time.monotonic() - written_at >= _LINE_SECONDS:
+            click.echo(last, err=True)
+            last, written_at = "", time.monotonic()
+
+    try:
+        yield tell
+    finally:
+        if last:
+            click.echo(last, err=True)

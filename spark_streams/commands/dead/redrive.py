@@ -47,6 +47,10 @@ if TYPE_CHECKING:
 )
 @click.option("--parking", metavar="STREAM", help="Stream for parked dead letters.  [default: STREAM:parked]")
 @click.option("--transform", metavar="MODULE:FUNCTION", help="Function that repairs each dead letter, or skips it.")
+@click.option(
+    "--set", "assignments", multiple=True, metavar="NAME=VALUE", help="Set a field of each dead letter; repeatable."
+)
+@click.option("--unset", multiple=True, metavar="NAME", help="Remove a field of each dead letter; repeatable.")
 @click.option("--dry-run", is_flag=True, help="Only count the dead letters per target stream.")
 @criteria_options
 @url_option
@@ -60,6 +64,8 @@ def redrive(
     max_redrives: int,
     parking: str | None,
     transform: str | None,
+    assignments: tuple[str, ...],
+    unset: tuple[str, ...],
     dry_run: bool,
     url: str,
     as_json: bool,
@@ -82,13 +88,19 @@ def redrive(
     Examples:
       rstream dead redrive orders:dead --dry-run
       rstream dead redrive orders:dead --allow orders --reason decode --rate 2000
+      rstream dead redrive orders:dead --id 1795163834542-0 --set amount=12.50 --unset note
       rstream dead redrive orders:dead --field customer=ann --to orders:retry --transform repairs:amounts
     """
+    from spark_streams.deadletter.field_changes import FieldChanges
     from spark_streams.deadletter.redrive.redrive import Redrive
     from spark_streams.deadletter.redrive.redrive_plan import RedriveOptions
 
     address, criteria = address_of(url, starts=not dry_run), criteria_of(filters)
-    options = RedriveOptions(stream, criteria, to, limit, rate, max_redrives, parking, transform, allow)
+    try:
+        changes = FieldChanges.parse(assignments, unset)
+    except OptionError as error:
+        raise click.UsageError(error.message) from None
+    options = RedriveOptions(stream, criteria, to, limit, rate, max_redrives, parking, transform, allow, changes)
     with progress("redrive", quiet=as_json) as tell:
 
         def show(report: Report) -> None:

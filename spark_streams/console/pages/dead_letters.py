@@ -22,7 +22,7 @@ from spark_streams.monitor.lag_survey import age_ms
 from spark_streams.wire.address.address import Address
 from spark_streams.wire.session import Session
 
-PAGE = 50  # dead letters
+PAGE = 25  # dead letters
 _SECONDS = 2.0  # that a search takes at most
 _FIELDS = 6  # of a dead letter in a list
 _ALL_FIELDS = 500

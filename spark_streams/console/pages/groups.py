@@ -15,7 +15,7 @@ from spark_streams.groups.group_snapshot import GroupSnapshot, fetch_group
 from spark_streams.monitor.rates import UNKNOWN
 from spark_streams.wire.connection.server import Server
 
-_PENDING = 50
+_PENDING = 20  # entries on the page
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from spark_streams.console.live import View
-from spark_streams.console.site import Pages, Parameters, Site
+from spark_streams.console.site import Pages, Parameters, Site, link
 from spark_streams.monitor.lag_survey import GroupLag
 from spark_streams.monitor.rates import UNKNOWN
 from spark_streams.monitor.report.builders import group_row
@@ -53,6 +53,7 @@ async def overview(site: Site, request: Request) -> Response:
         pages=pages,
         find=find,
         report=report,
+        letters_page=lambda row: link("/dead/stream", name=row.stream, reason=row.reason),
     )
 
 

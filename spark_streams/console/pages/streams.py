@@ -24,7 +24,7 @@ from spark_streams.wire.replies.xinfo import StreamState, stream_states
 
 _FIELDS = 8  # of an entry in a list
 _ALL_FIELDS = 500  # of an entry on its own page
-_PENDING = 20  # entries per group on the page of a stream
+_PENDING = 5  # entries per group on the page of a stream
 _PRODUCT = "rstream:"
 
 

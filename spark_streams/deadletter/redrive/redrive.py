@@ -102,7 +102,9 @@ class Redrive:
     ) -> None:
         """Raises InvalidOptionError, TransformError."""
         self._options = options.checked()
-        self._repair = transform.load(options.transform) if options.transform is not None else None
+        self._repair: transform.Loaded | None = options.changes.apply if options.changes else None
+        if options.transform is not None:
+            self._repair = transform.load(options.transform)
         self._address, self._tell, self._clock, self._sleep = address, tell, clock, sleep
         self._size = PageSize(limits)
         self._destinations = Destinations(options.stream, options.allow)

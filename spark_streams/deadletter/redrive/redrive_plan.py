@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 from spark_streams.deadletter import transform
 from spark_streams.deadletter.criteria import Criteria
 from spark_streams.deadletter.envelope import MARK, raw, text
+from spark_streams.deadletter.field_changes import FieldChanges
 from spark_streams.deadletter.kind_counts import KindCounts
 from spark_streams.deadletter.page import DeadLetterPage, by_value
 from spark_streams.deadletter.redrive.destinations import Origin
@@ -44,8 +45,8 @@ class RedriveOptions:
     """stream: of the dead letters; to: destination, None: the stream that each came from; limit: how many to move,
     None: all; rate: dead letters per second, None: no limit; max_redrives: how often a dead letter is redriven at most;
     parking: the stream for those beyond; transform: `module:function` that repairs dead letters; allow: streams that
-    entries may return to, with * ? [], by default those that the dead letters' group reads. The digest has these
-    names."""
+    entries may return to, with * ? [], by default those that the dead letters' group reads; changes: of fields of each
+    dead letter. The digest has these names."""
 
     stream: str
     criteria: Criteria = field(default_factory=Criteria)
@@ -56,6 +57,7 @@ class RedriveOptions:
     parking: str | None = None
     transform: str | None = None
     allow: tuple[str, ...] = ()
+    changes: FieldChanges = field(default_factory=FieldChanges)
 
     def checked(self) -> RedriveOptions:
         """Return the options with the name of the parking stream. Raises InvalidOptionError."""
@@ -67,6 +69,8 @@ class RedriveOptions:
                 )
         if self.to is not None and self.allow:
             raise InvalidOptionError(f"to={self.to!r} names the only destination. Set it without allow")
+        if self.changes and self.transform is not None:
+            raise InvalidOptionError("set and unset cannot be combined with a transform: the transform sets all fields")
         if self.to == self.stream:
             raise InvalidOptionError(
                 f"dead letters of {self.stream!r} cannot be sent to {self.to!r} itself. Name another stream"
@@ -86,8 +90,13 @@ class RedriveOptions:
     def digest(self) -> str:
         """Return a digest that is equal for equal options in all versions. The rate is not part of it."""
         fields = {**asdict(self), "rate": None}
+        # As in versions without these options.
         if not self.allow:
-            del fields["allow"]  # as in versions without this option
+            del fields["allow"]
+        if not self.changes:
+            del fields["changes"]
+        if not self.criteria.ids:
+            del fields["criteria"]["ids"]
         document = json.dumps(fields, sort_keys=True).encode("utf-8", "surrogatepass")
         return hashlib.sha256(document).hexdigest()[:16]
 
