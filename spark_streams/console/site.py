@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -60,6 +60,26 @@ class Pages:
         return cls(number, count, len(rows)), rows[(number - 1) * PER_PAGE : number * PER_PAGE]
 
 
+FIXED = "fixed"  # the parameter of a form that has values which a browser would change: encoded as in an address
+
+
+def _parse(text: str) -> list[tuple[str, str]]:
+    return parse_qsl(text, keep_blank_values=True, errors="surrogateescape", max_num_fields=20_000)
+
+
+def _with_fixed(pairs: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    for name, value in pairs:
+        if name == FIXED:
+            yield from _parse(value)
+        else:
+            yield name, value
+
+
+def fixed(pairs: Iterable[tuple[str, str]]) -> str:
+    """Return the value of the parameter FIXED with these pairs. It is ASCII without line ends."""
+    return urlencode(list(pairs), errors="surrogateescape")
+
+
 @dataclass(frozen=True)
 class Parameters:
     """Parameters of a request: of its address, or of a form. Bytes that are not UTF-8 are surrogate escapes."""
@@ -69,17 +89,14 @@ class Parameters:
     @classmethod
     def of_query(cls, request: Request) -> Parameters:
         """Return the parameters of the address."""
-        return cls._parse(request.scope["query_string"].decode("latin-1"))
+        return cls(tuple(_with_fixed(_parse(request.scope["query_string"].decode("latin-1")))))
 
     @classmethod
     async def of_form(cls, request: Request) -> Parameters:
         """Return the parameters of a form that the browser sends in the body."""
-        return cls._parse((await request.body()).decode("latin-1"))
-
-    @classmethod
-    def _parse(cls, text: str) -> Parameters:
-        pairs = parse_qsl(text, keep_blank_values=True, errors="surrogateescape", max_num_fields=20_000)
-        return cls(tuple((name, value.replace("\r\n", "\n")) for name, value in pairs))
+        pairs = _parse((await request.body()).decode("latin-1"))
+        # Browsers write line ends of all values as CR LF.
+        return cls(tuple(_with_fixed((name, value.replace("\r\n", "\n")) for name, value in pairs)))
 
     def get(self, name: str, default: str = "") -> str:
         """Return the first value of a name."""
@@ -93,7 +110,7 @@ class Parameters:
 def _templates() -> Environment:
     templates = environment("spark_streams.console", PACKAGE)
     templates.filters.update(rate=rate, counted=counted, bytes=_bytes, clock=_clock, since=_since)
-    templates.globals.update(link=link, draw=draw, sparkline=sparkline)
+    templates.globals.update(link=link, fixed=fixed, draw=draw, sparkline=sparkline)
     return templates
 
 
