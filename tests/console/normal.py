@@ -101,6 +101,6 @@ def write_log(path: Path, now_ms: int) -> Path:
         lag = {"lag": 50 + 7 * (number % 9), "lag_ms": 900 + 130 * (number % 9)}
         batch = {"batch": number, "batch_ms": 200 + 31 * (number % 5), "rows": 20, "rows_per_second": 80.0}
         lines.append(line("progress", 400 - 10 * number, **batch, groups=[{**group, **lag}]))
-    lines.append(line("terminated", 5, error="[RSTREAM_DECODE] entry 5-0 of stream 'orders': amount is no DOUBLE"))
+    lines.append(line("terminated", 5, error="RSTREAM_DECODE", message="entry 5-0 of 'orders': amount is no DOUBLE"))
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return path

@@ -100,7 +100,7 @@ async def stream(site: Site, request: Request) -> Response:
     groups = [group for group in view.survey.groups if group.stream == name]
 
     def read(server: Server) -> _StreamRead:
-        states = stream_states(server, shards_of(server, name))
+        states = {shard: s for shard, s in stream_states(server, shards_of(server, name)).items() if s.exists}
         if not states:
             raise StreamStateError(f"no stream {name!r} at {server.address}; the page Streams lists them")
         now = fetch_time(server, view.survey.at_ms)
