@@ -20,6 +20,7 @@ from spark_streams.console.access import Session, Signer, Users
 from spark_streams.console.actions import shell_line
 from spark_streams.console.changes import Changes
 from spark_streams.console.live import Live
+from spark_streams.errors import OptionError
 from spark_streams.model.numbers import parse_number
 from spark_streams.model.printable import printable_lines
 from spark_streams.monitor.report.rendering import PACKAGE, environment
@@ -62,7 +63,7 @@ class Pages:
 
 @dataclass(frozen=True)
 class Parameters:
-    """Parameters of a request: of its address, or of a form. Bytes that are not UTF-8 are surrogate escapes."""
+    """Parameters of a request: of its address, or of a form."""
 
     pairs: tuple[tuple[str, str], ...]
 
@@ -74,12 +75,16 @@ class Parameters:
     @classmethod
     async def of_form(cls, request: Request) -> Parameters:
         """Return the parameters of a form that the browser sends in the body."""
-        return cls._parse((await request.body()).decode("latin-1"))
+        parameters = cls._parse((await request.body()).decode("latin-1"))
+        return cls(tuple((name, value.replace("\r\n", "\n")) for name, value in parameters.pairs))  # as browsers send it
 
     @classmethod
     def _parse(cls, text: str) -> Parameters:
-        pairs = parse_qsl(text, keep_blank_values=True, errors="surrogateescape", max_num_fields=20_000)
-        return cls(tuple((name, value.replace("\r\n", "\n")) for name, value in pairs))
+        """Raises OptionError."""
+        try:
+            return cls(tuple(parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=20_000)))
+        except ValueError as error:
+            raise OptionError(f"the parameters of this address or form are not UTF-8, or too many: {error}") from None
 
     def get(self, name: str, default: str = "") -> str:
         """Return the first value of a name."""
