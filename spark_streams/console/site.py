@@ -74,9 +74,9 @@ class Parameters:
 
     @classmethod
     async def of_form(cls, request: Request) -> Parameters:
-        """Return the parameters of a form that the browser sends in the body."""
-        parameters = cls._parse((await request.body()).decode("latin-1"))
-        return cls(tuple((name, value.replace("\r\n", "\n")) for name, value in parameters.pairs))  # as browsers send it
+        """Return the parameters of a form that the browser sends in the body, where it writes line ends as CRLF."""
+        pairs = cls._parse((await request.body()).decode("latin-1")).pairs
+        return cls(tuple((name, value.replace("\r\n", "\n")) for name, value in pairs))
 
     @classmethod
     def _parse(cls, text: str) -> Parameters:
