@@ -39,8 +39,11 @@ BELOW = {
         *("__init__", "deadletter", "errors", "model", "monitor", "options", "running", "shards"),
         *("spark", "sink", "source", "wire"),  # a load's writer, an archive's trimming, the columns of a stream
     },
+    "console": {
+        *("_version", "deadletter", "errors", "groups", "model", "monitor", "shards", "wire"),
+    },
     "commands": {
-        *("deadletter", "doctor", "engine", "errors", "groups", "jobs", "model", "monitor", "options"),
+        *("console", "deadletter", "doctor", "engine", "errors", "groups", "jobs", "model", "monitor", "options"),
         *("shards", "spark", "transfer", "wire"),
     },
     "cli": {"_version", "commands"},
