@@ -72,7 +72,8 @@ class Changes:
             process.kill()
             await process.wait()
             return Outcome(1, None, f"no answer within {_SECONDS:g} s")
-        return _outcome(process.returncode, output, error.decode("utf-8", "replace"))
+        lines = error.decode("utf-8", "replace").splitlines()
+        return _outcome(process.returncode, output, "\n".join(line for line in lines if _progress(line) is None))
 
     def start(self, user: str, arguments: Sequence[str]) -> Change:
         """Begin a change."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import glob
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +21,8 @@ from spark_streams.console.access import Session, Signer, Users
 from spark_streams.console.actions import shell_line
 from spark_streams.console.changes import Changes
 from spark_streams.console.live import Live
+from spark_streams.deadletter.envelope import raw
+from spark_streams.errors import OptionError
 from spark_streams.model.numbers import parse_number
 from spark_streams.model.printable import printable_lines
 from spark_streams.monitor.report.rendering import PACKAGE, environment
@@ -31,6 +34,15 @@ from spark_streams.wire.connection.server import Server
 
 T = TypeVar("T")
 PER_PAGE = 100  # rows of a table
+
+
+def key_of(name: str) -> str | bytes:
+    """Return a name for the server: as bytes if it is not UTF-8."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return raw(name)
+    return name
 
 
 def link(path: str, **parameters: object) -> str:
@@ -64,7 +76,11 @@ FIXED = "fixed"  # the parameter of a form that has values which a browser would
 
 
 def _parse(text: str) -> list[tuple[str, str]]:
-    return parse_qsl(text, keep_blank_values=True, errors="surrogateescape", max_num_fields=20_000)
+    """Raises OptionError."""
+    try:
+        return parse_qsl(text, keep_blank_values=True, errors="surrogateescape", max_num_fields=20_000)
+    except ValueError as error:
+        raise OptionError(f"the parameters of this address or form are not UTF-8, or too many: {error}") from None
 
 
 def _with_fixed(pairs: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
@@ -82,7 +98,7 @@ def fixed(pairs: Iterable[tuple[str, str]]) -> str:
 
 @dataclass(frozen=True)
 class Parameters:
-    """Parameters of a request: of its address, or of a form. Bytes that are not UTF-8 are surrogate escapes."""
+    """Parameters of a request: of its address, or of a form."""
 
     pairs: tuple[tuple[str, str], ...]
 
@@ -110,7 +126,7 @@ class Parameters:
 def _templates() -> Environment:
     templates = environment("spark_streams.console", PACKAGE)
     templates.filters.update(rate=rate, counted=counted, bytes=_bytes, clock=_clock, since=_since)
-    templates.globals.update(link=link, fixed=fixed, draw=draw, sparkline=sparkline)
+    templates.globals.update(link=link, glob_escape=glob.escape, fixed=fixed, draw=draw, sparkline=sparkline)
     return templates
 
 

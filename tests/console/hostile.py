@@ -95,6 +95,7 @@ def write_hostile(client: redis.Redis, large: int = _LARGE) -> HostileData:
     letters = {
         name: (HOSTILE_DEAD, _xadd(client, HOSTILE_DEAD, words)) for name, words in hostile_letters(large).items()
     }
+    _xadd(client, HOSTILE_DEAD, [*hostile_letters(0)["one name"], b"dl.redriven", b"9 <b>x</b> " + TEXTS["link"]])
     for name in NAMES.values():
         stream = name + b":dead"
         words = dead_letter_fields([b"n", b"1"], {"stream": _text(name), "id": "1-0", "group": _text(name)})
@@ -136,7 +137,6 @@ def hostile_letters(large: int = _LARGE) -> dict[str, list[bytes]]:
         },
         "an envelope within": dead_letter_fields(dead_letter_fields([b"n", b"1"], usual), usual),
         "a part of an envelope": [b"n", b"1", b"dl.stream", TARGET, b"dl.id", b"1-0", b"dl.reason", TEXTS["script"]],
-        "a mark": [*dead_letter_fields([b"n", b"1"], usual), b"dl.redriven", b"9 <b>x</b> " + TEXTS["link"]],
     }
 
 

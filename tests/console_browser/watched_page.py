@@ -27,9 +27,14 @@ _FOREIGN = """() => [...document.querySelectorAll('*')].filter(element =>
     ['href', 'src', 'action', 'formaction'].some(name => /^\\s*(javascript|data|vbscript):/i.test(
         element.getAttribute(name) || ''))
 ).map(element => element.outerHTML.slice(0, 200))"""
-_OUTSIDE = """() => [...document.querySelectorAll('body *')]
-    .filter(element => element.getBoundingClientRect().right > document.documentElement.clientWidth + 1)
-    .map(element => element.outerHTML.slice(0, 100))"""
+_OUTSIDE = """() => {
+    const scrolls = element => element && (
+        ['auto', 'scroll', 'hidden'].includes(getComputedStyle(element).overflowX) || scrolls(element.parentElement));
+    return [...document.querySelectorAll('body *')]
+        .filter(element => element.getBoundingClientRect().right > document.documentElement.clientWidth + 1)
+        .filter(element => !scrolls(element.parentElement))
+        .map(element => element.outerHTML.slice(0, 150));
+}"""
 
 
 @dataclass(frozen=True)
