@@ -8,13 +8,17 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+
+from spark_streams.model.pattern import escape
 
 
 @dataclass(frozen=True)
 class Action:
     """title: of the page and its button; command: words after `rstream`; options: names of its options, each with its
     value; flags: options without a value; dry: options of the dry run; real: options of the change itself;
-    is_destructive: whether entries or a group are lost."""
+    is_destructive: whether entries or a group are lost; patterns: parameters whose value the command takes as a
+    pattern: a name of the server is escaped there."""
 
     title: str
     command: tuple[str, ...]
@@ -23,6 +27,7 @@ class Action:
     dry: tuple[str, ...] = ()
     real: tuple[str, ...] = ("--yes",)
     is_destructive: bool = False
+    patterns: tuple[str, ...] = ()
 
     def arguments(self, parameters: Mapping[str, Sequence[str]], is_dry: bool) -> list[str]:
         """Return the words after `rstream`. parameters: values by the name of the option; `names`: streams. Values that
@@ -32,31 +37,49 @@ class Action:
             raise ValueError(f"rstream {' '.join(self.command)} has no option {', '.join(sorted(unknown))}")
         words: list[str] = []
         for option in self.options:
-            for value in parameters.get(option, ()):
+            for value in map(partial(self._plain, option), parameters.get(option, ())):
                 if value:
                     words += [f"--{option}={value}"] if value.startswith("-") else [f"--{option}", value]
         words += [f"--{flag}" for flag in self.flags if any(parameters.get(flag, ()))]
         words += self.dry if is_dry else self.real
-        names = [name for name in parameters.get("names", ()) if name]
+        names = [self._plain("names", name) for name in parameters.get("names", ()) if name]
         if any(name.startswith("-") for name in names):
             return [*self.command, *words, "--", *names]
         return [*self.command, *names, *words]
 
+    def _plain(self, parameter: str, value: str) -> str:
+        return escape(value) if parameter in self.patterns else value
 
+
+_NAMES = ("names",)
 _LETTERS = (
     *("id", "stream", "reason", "stage", "error", "field"),
     *("older", "newer", "first-id", "last-id", "limit"),
 )
 ACTIONS = {
-    "seek": Action("Set the position", ("groups", "seek"), ("group", "to"), ("even-active",)),
-    "replay": Action("Read again", ("replay",), ("group", "from", "to", "consumer")),
+    "seek": Action("Set the position", ("groups", "seek"), ("group", "to"), ("even-active",), patterns=_NAMES),
+    "replay": Action("Read again", ("replay",), ("group", "from", "to", "consumer"), patterns=_NAMES),
     "claim": Action(
-        "Hand over", ("groups", "claim"), ("group", "from", "to", "idle", "id", "limit"), ("released", "even-active")
+        "Hand over",
+        ("groups", "claim"),
+        ("group", "from", "to", "idle", "id", "limit"),
+        ("released", "even-active"),
+        patterns=_NAMES,
     ),
     "ack": Action(
-        "Acknowledge", ("groups", "ack"), ("group", "consumer", "idle", "id", "limit"), ("all", "even-active")
+        "Acknowledge",
+        ("groups", "ack"),
+        ("group", "consumer", "idle", "id", "limit"),
+        ("all", "even-active"),
+        patterns=_NAMES,
     ),
-    "prune": Action("Delete abandoned groups", ("groups", "prune"), ("idle", "group"), is_destructive=True),
+    "prune": Action(
+        "Delete abandoned groups",
+        ("groups", "prune"),
+        ("idle", "group"),
+        is_destructive=True,
+        patterns=(*_NAMES, "group"),
+    ),
     "redrive": Action(
         "Send back",
         ("dead", "redrive"),

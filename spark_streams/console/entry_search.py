@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from spark_streams.model.ids import MAX_ID, MIN_ID, StreamId
+from spark_streams.monitor.groups import shown
 from spark_streams.wire.connection.connection import ReplyError
 from spark_streams.wire.connection.page_sizer import PageSizer
 from spark_streams.wire.connection.server import Server
@@ -59,7 +60,7 @@ class EntryPage:
 
 def read_entries(
     server: Server,
-    streams: Sequence[str],
+    streams: Sequence[str | bytes],
     end: StreamId = MAX_ID,
     begin: StreamId = MIN_ID,
     fields: FieldFilter | None = None,
@@ -90,7 +91,7 @@ def read_entries(
 
 
 def _read_back(
-    server: Server, streams: Sequence[str], upper: StreamId, begin: StreamId, count: int
+    server: Server, streams: Sequence[str | bytes], upper: StreamId, begin: StreamId, count: int
 ) -> tuple[list[Entry], StreamId | None, int]:
     """Return (entries from `upper` back, the ID at which to continue, their bytes). An entry of one shard that is older
     than the last one that was read of another shard is left for the next call."""
@@ -102,7 +103,7 @@ def _read_back(
         if isinstance(reply, ReplyError):
             raise server.error_of(reply, command)
         of_stream = [
-            Entry(StreamId.parse(entry), command[1], tuple(zip(fields[0::2], fields[1::2], strict=True)))
+            Entry(StreamId.parse(entry), shown(command[1]), tuple(zip(fields[0::2], fields[1::2], strict=True)))
             for entry, fields in reply
             if fields is not None
         ]

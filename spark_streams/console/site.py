@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import glob
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,6 +21,7 @@ from spark_streams.console.access import Session, Signer, Users
 from spark_streams.console.actions import shell_line
 from spark_streams.console.changes import Changes
 from spark_streams.console.live import Live
+from spark_streams.deadletter.envelope import raw
 from spark_streams.errors import OptionError
 from spark_streams.model.numbers import parse_number
 from spark_streams.model.printable import printable_lines
@@ -32,6 +34,15 @@ from spark_streams.wire.connection.server import Server
 
 T = TypeVar("T")
 PER_PAGE = 100  # rows of a table
+
+
+def key_of(name: str) -> str | bytes:
+    """Return a name for the server: as bytes if it is not UTF-8."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return raw(name)
+    return name
 
 
 def link(path: str, **parameters: object) -> str:
@@ -61,6 +72,30 @@ class Pages:
         return cls(number, count, len(rows)), rows[(number - 1) * PER_PAGE : number * PER_PAGE]
 
 
+FIXED = "fixed"  # the parameter of a form that has values which a browser would change: encoded as in an address
+
+
+def _parse(text: str) -> list[tuple[str, str]]:
+    """Raises OptionError."""
+    try:
+        return parse_qsl(text, keep_blank_values=True, errors="surrogateescape", max_num_fields=20_000)
+    except ValueError as error:
+        raise OptionError(f"the parameters of this address or form are not UTF-8, or too many: {error}") from None
+
+
+def _with_fixed(pairs: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    for name, value in pairs:
+        if name == FIXED:
+            yield from _parse(value)
+        else:
+            yield name, value
+
+
+def fixed(pairs: Iterable[tuple[str, str]]) -> str:
+    """Return the value of the parameter FIXED with these pairs. It is ASCII without line ends."""
+    return urlencode(list(pairs), errors="surrogateescape")
+
+
 @dataclass(frozen=True)
 class Parameters:
     """Parameters of a request: of its address, or of a form."""
@@ -70,21 +105,14 @@ class Parameters:
     @classmethod
     def of_query(cls, request: Request) -> Parameters:
         """Return the parameters of the address."""
-        return cls._parse(request.scope["query_string"].decode("latin-1"))
+        return cls(tuple(_with_fixed(_parse(request.scope["query_string"].decode("latin-1")))))
 
     @classmethod
     async def of_form(cls, request: Request) -> Parameters:
-        """Return the parameters of a form that the browser sends in the body, where it writes line ends as CRLF."""
-        pairs = cls._parse((await request.body()).decode("latin-1")).pairs
-        return cls(tuple((name, value.replace("\r\n", "\n")) for name, value in pairs))
-
-    @classmethod
-    def _parse(cls, text: str) -> Parameters:
-        """Raises OptionError."""
-        try:
-            return cls(tuple(parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=20_000)))
-        except ValueError as error:
-            raise OptionError(f"the parameters of this address or form are not UTF-8, or too many: {error}") from None
+        """Return the parameters of a form that the browser sends in the body."""
+        pairs = _parse((await request.body()).decode("latin-1"))
+        # Browsers write line ends of all values as CR LF.
+        return cls(tuple(_with_fixed((name, value.replace("\r\n", "\n")) for name, value in pairs)))
 
     def get(self, name: str, default: str = "") -> str:
         """Return the first value of a name."""
@@ -98,7 +126,7 @@ class Parameters:
 def _templates() -> Environment:
     templates = environment("spark_streams.console", PACKAGE)
     templates.filters.update(rate=rate, counted=counted, bytes=_bytes, clock=_clock, since=_since)
-    templates.globals.update(link=link, draw=draw, sparkline=sparkline)
+    templates.globals.update(link=link, glob_escape=glob.escape, fixed=fixed, draw=draw, sparkline=sparkline)
     return templates
 
 

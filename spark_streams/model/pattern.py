@@ -20,13 +20,9 @@ def compile_pattern(pattern: bytes) -> re.Pattern[bytes]:
         elif byte == b"\\" and index + 1 < len(pattern):
             index += 1
             out += re.escape(pattern[index : index + 1])
-        elif byte == b"[" and (end := pattern.find(b"]", index + 1)) > 0:
-            inner = pattern[index + 1 : end]
-            negated = inner[:1] == b"^"
-            body = inner[1:] if negated else inner
-            safe = re.sub(rb"([\[\]\\^&|~])", rb"\\\1", body)
-            out += (b"[^" if negated else b"[") + safe + b"]" if body else b"(?!)"
-            index = end
+        elif byte == b"[":
+            expression, index = _class(pattern, index + 1)
+            out += expression
         else:
             out += re.escape(byte)
         index += 1
@@ -37,10 +33,34 @@ def compile_pattern(pattern: bytes) -> re.Pattern[bytes]:
         expression += (
             b"".join(b"(?>.*?%b)" % bytes(part) for part in segments[1:-1] if part) + b".*" + bytes(segments[-1])
         )
-    try:
-        return re.compile(expression, re.DOTALL)
-    except re.error:
-        return re.compile(re.escape(pattern))
+    return re.compile(expression, re.DOTALL)
+
+
+def _class(pattern: bytes, index: int) -> tuple[bytes, int]:
+    """Return the characters in brackets as a regular expression, and the index of the closing bracket. Without one the
+    class has all remaining characters."""
+    negated = pattern[index : index + 1] == b"^"
+    index += negated
+    members = bytearray()
+    while index < len(pattern) and pattern[index] != ord("]"):
+        if pattern[index] == ord("\\") and index + 1 < len(pattern):
+            index += 1
+            members += b"\\x%02x" % pattern[index]
+        elif index + 2 < len(pattern) and pattern[index + 1] == ord("-"):
+            low, high = sorted((pattern[index], pattern[index + 2]))
+            members += b"\\x%02x-\\x%02x" % (low, high)
+            index += 2
+        else:
+            members += b"\\x%02x" % pattern[index]
+        index += 1
+    if not members:
+        return (b"." if negated else b"(?!)"), index
+    return b"[%b%b]" % (b"^" if negated else b"", bytes(members)), index
+
+
+def escape(name: str) -> str:
+    """Return a pattern that matches only this name."""
+    return re.sub(r"([*?\[\]\\])", r"\\\1", name) if is_pattern(name) else name
 
 
 def is_pattern(name: str) -> bool:

@@ -102,12 +102,12 @@ class _Forms(HTMLParser):
             self._area = None
 
 
-def form_to(page: str, action: str, **values: str) -> list[tuple[str, str]]:
+def form_to(page: str, address: str, **values: str) -> list[tuple[str, str]]:
     """Return the fields of the form with this address and these values."""
     for form in forms(page):
-        if form.action == action and all((name, value) in form.fields for name, value in values.items()):
+        if form.action == address and all((name, value) in form.fields for name, value in values.items()):
             return form.fields
-    raise AssertionError(f"no form to {action} with {values} in {forms(page)}")
+    raise AssertionError(f"no form to {address} with {values} in {page}")
 
 
 def replaced(fields: list[tuple[str, str]], **values: str) -> list[tuple[str, str]]:

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from spark_streams.console.cells import SHORT, Cell, cell, is_editable
-from spark_streams.console.site import Parameters, Site
+from spark_streams.console.site import Parameters, Site, key_of
 from spark_streams.deadletter.criteria import Criteria, parse_criteria
 from spark_streams.deadletter.envelope import raw
 from spark_streams.deadletter.page_reader import dead_letter_pages, extent, following
@@ -54,7 +54,7 @@ class LetterPage:
     next: StreamId | None
 
 
-def find_letters(address: Address, stream: str, criteria: Criteria, limit: int = PAGE) -> LetterPage:
+def find_letters(address: Address, stream: str | bytes, criteria: Criteria, limit: int = PAGE) -> LetterPage:
     """Return the first matching dead letters; fewer if the search takes too long. Raises ServerError."""
     letters: list[DeadLetter] = []
     searched, deadline = 0, time.monotonic() + _SECONDS
@@ -99,7 +99,7 @@ async def dead_letters(site: Site, request: Request) -> Response:
     name = parameters.get("name")
     criteria = criteria_of(parameters)
     view = await site.live.view()
-    found = await site.read(lambda server: find_letters(site.address, name, criteria))
+    found = await site.read(lambda server: find_letters(site.address, key_of(name), criteria))
     filters = [(key, value) for key in (*FILTERS, *RANGES) for value in parameters.all(key) if value]
     summary = next((stream for stream in view.survey.streams if stream.stream == name), None)
     return await site.page(
@@ -171,7 +171,7 @@ async def dead_letter(site: Site, request: Request) -> Response:
 def fetch_letter(address: Address, stream: str, wanted: str) -> DeadLetter:
     """Return one dead letter. Raises StreamStateError if there is none with this ID."""
     criteria = parse_criteria(first=wanted, last=wanted)
-    letters = find_letters(address, stream, criteria, 1).letters
+    letters = find_letters(address, key_of(stream), criteria, 1).letters
     if not letters:
         raise StreamStateError(f"stream {stream!r} has no dead letter {wanted}; it was sent back or deleted")
     return letters[0]

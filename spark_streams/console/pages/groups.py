@@ -10,7 +10,8 @@ from starlette.responses import Response
 
 from spark_streams.console.pages.pending import PendingEntry, fetch_pending
 from spark_streams.console.pages.streams import shards_of
-from spark_streams.console.site import Parameters, Site
+from spark_streams.console.site import Parameters, Site, key_of
+from spark_streams.errors import UnsupportedError
 from spark_streams.groups.group_snapshot import GroupSnapshot, fetch_group
 from spark_streams.monitor.rates import UNKNOWN
 from spark_streams.wire.connection.server import Server
@@ -49,9 +50,12 @@ async def group(site: Site, request: Request) -> Response:
     parameters = Parameters.of_query(request)
     stream, name, begin = parameters.get("stream"), parameters.get("group"), parameters.get("after", "-")
 
+    if not all(isinstance(key_of(word), str) for word in (stream, name)):
+        raise UnsupportedError("the console shows a group only if its name and its stream's are UTF-8; use redis-cli")
+
     def read(server: Server) -> _GroupRead:
         names = shards_of(server, stream)
-        snapshots = [fetch_group(server, shard, name) for shard in names]
+        snapshots = [fetch_group(server, shard, name) for shard in names if isinstance(shard, str)]
         return _GroupRead(snapshots, fetch_pending(server, names, [name], _PENDING, begin))
 
     found = None if site.is_live(request) else await site.read(read)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 from collections.abc import Sequence
 
 from starlette.requests import Request
@@ -53,7 +54,7 @@ async def overview(site: Site, request: Request) -> Response:
         pages=pages,
         find=find,
         report=report,
-        letters_page=lambda row: link("/dead/stream", name=row.stream, reason=row.reason),
+        letters_page=lambda row: link("/dead/stream", name=row.stream, reason=glob.escape(row.reason)),
     )
 
 

@@ -25,7 +25,7 @@ class PendingEntry:
 
 
 def fetch_pending(
-    server: Server, streams: Sequence[str], groups: Sequence[str], limit: int, begin: str = "-"
+    server: Server, streams: Sequence[str | bytes], groups: Sequence[str], limit: int, begin: str = "-"
 ) -> list[PendingEntry]:
     """Return the oldest pending entries of each group, `limit` of each stream. begin: the first ID. Raises
     NotPermittedError, ServerError."""

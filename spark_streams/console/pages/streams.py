@@ -12,12 +12,13 @@ from starlette.responses import Response
 from spark_streams.console.cells import SHORT, Cell, cell
 from spark_streams.console.entry_search import Entry, EntryPage, FieldFilter, read_entries
 from spark_streams.console.pages.pending import PendingEntry, fetch_pending
-from spark_streams.console.site import Pages, Parameters, Site
+from spark_streams.console.site import Pages, Parameters, Site, key_of
 from spark_streams.errors import OptionError, StreamStateError
 from spark_streams.groups.group_snapshot import fetch_time
 from spark_streams.model.ids import MAX_ID, MIN_ID, U64_MAX, StreamId
 from spark_streams.model.times import duration, moment
 from spark_streams.monitor.lag_survey import age_ms
+from spark_streams.monitor.last_entries import existing
 from spark_streams.shards.settling import fetch_shard_sets
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.xinfo import StreamState, stream_states
@@ -72,7 +73,7 @@ class ShownEntry:
 class _StreamRead:
     """What the page of a stream reads from the server. names: its shards."""
 
-    names: Sequence[str]
+    names: Sequence[str | bytes]
     states: Sequence[StreamState]
     page: EntryPage
     now_ms: int
@@ -153,10 +154,15 @@ async def entry(site: Site, request: Request) -> Response:
     )
 
 
-def shards_of(server: Server, name: str) -> list[str]:
-    """Return the names of a stream's shards, or the stream itself. Raises ShardsError."""
-    shard_set = fetch_shard_sets(server, [name]).get(name)
-    return [name] if shard_set is None else [*shard_set.names]
+def shards_of(server: Server, name: str) -> list[str | bytes]:
+    """Return the names of a stream's shards, or the stream itself. Raises StreamStateError if it does not exist,
+    ShardsError."""
+    key = key_of(name)
+    shard_set = fetch_shard_sets(server, [key]).get(key) if isinstance(key, str) else None
+    streams = existing(server, [key] if shard_set is None else [*shard_set.names])
+    if not streams:
+        raise StreamStateError(f"no stream {name!r} at {server.address}; the page Streams lists them")
+    return streams
 
 
 def _shown(entry: Entry, now_ms: int) -> ShownEntry:

@@ -1,0 +1,285 @@
+"""The pages with usual and with hostile data, as HTTP requests get them; tests/console_browser looks at them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import urlencode
+
+import pytest
+import redis
+
+from spark_streams.console.site import link
+from tests.console.browser import Browser, form_to, replaced, wait_for_change
+from tests.console.hostile import HOST, HOSTILE_DEAD, MARKER, NAMES, TARGET, write_hostile
+from tests.console.normal import DEAD, ENTRIES, GROUP, LETTERS, STREAM, write_normal
+from tests.console.process import running_console
+from tools.servers.server import Server
+
+LARGE_PAGE = 2 << 20  # bytes: a page of hostile data is not larger
+
+
+@pytest.fixture
+def client(server: Server) -> Iterator[redis.Redis]:
+    with server.client() as client:
+        yield client
+
+
+class _Links(HTMLParser):
+    """Addresses in a page, and elements that could run a script."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.scripts: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        for name, value in attributes:
+            if name in ("href", "src", "action"):
+                self.links.append(value or "")
+            if name.startswith("on") or name in ("style", "srcdoc"):
+                self.scripts.append(f"{tag} {name}")
+        if tag in ("script", "iframe", "img", "object", "style", "base", "meta"):
+            self.scripts += [tag] if dict(attributes).get("src") != "/static/console.js" and tag != "meta" else []
+
+
+def test_pages_of_usual_data(server: Server, client: redis.Redis, tmp_path: Path) -> None:
+    data = write_normal(client, tmp_path)
+    assert data.log is not None
+    with running_console(server.url, "--log", str(data.log)) as console:
+        browser = Browser(console.url)
+        overview = browser.get("/").text
+        for text in ("billing", "sessions", "of 5 streams", f"{LETTERS}", "no amount", "rstream top"):
+            assert text in overview, text
+        assert "2 rows" not in overview
+        streams = browser.get("/streams").text
+        assert streams.count('href="/stream?name=clicks"') == 1  # shards are one stream
+        assert "clicks:0/4" not in streams
+        assert "rstream:" not in re.sub(r"<label>.*?</label>", "", streams)
+        stream = browser.get(link("/stream", name=STREAM)).text
+        assert stream.count('class="id"') == 50
+        assert "worker-2" in stream
+        assert f"{ENTRIES}" in stream
+        clicks = browser.get(link("/stream", name="clicks")).text
+        assert clicks.count('class="id"') == 50
+        assert "<dd>4</dd>" in clicks
+        older = next(address for address in _Links(clicks).links if "at=" in address)
+        assert browser.get(older).text.count('class="id"') == 50
+        dead = browser.get("/dead").text
+        assert DEAD in dead
+        for reason, letters in data.letters.items():
+            page = browser.get(link("/dead/stream", name=DEAD, reason=reason)).text
+            assert page.count('type="checkbox"') == min(25, len(letters))
+        queries = browser.get("/queries").text
+        assert "RSTREAM_DECODE" in queries
+        assert "persistence" in browser.get("/doctor").text or server.kind == "engine"
+        for path in ("/stream?name=none", "/entry?name=orders&id=1-1", "/dead/letter?name=orders%3Adead&id=1-1"):
+            assert browser.get(path).status == 404
+        assert browser.get("/entry?name=orders&id=x").status == 400
+        assert browser.get("/group?stream=orders&group=none").status == 404
+        assert browser.post("/plan", {"action": "no"}).status == 400
+
+
+def test_entries_are_found_by_id_time_and_field(server: Server, client: redis.Redis) -> None:
+    write_normal(client)
+    with running_console(server.url) as console:
+        browser = Browser(console.url)
+
+        def found(**search: str) -> list[str]:
+            page = browser.get(link("/stream", name=STREAM, **search))
+            assert page.status == 200, page.text
+            return re.findall(r'class="id"><a [^>]*>([0-9-]+)<', page.text)
+
+        ids = [entry.decode() for entry, _ in client.xrevrange(STREAM, count=ENTRIES)]
+        assert found() == ids[:50]
+        assert found(at=ids[100]) == ids[100:150]
+        assert found(at=ids[590]) == ids[590:]
+        assert found(at=ids[-1].partition("-")[0]) == ids[-1:]  # milliseconds
+        assert found(field="order", value="000007") == [ids[-8]]
+        assert len(found(field="customer", value="dörte")) == 50
+        assert found(value="000007") == [ids[-8]]
+        assert found(field="no such field") == []
+        assert found(at="365d") == []
+        assert found(at="2026-01-01") == []
+        assert browser.get(link("/stream", name=STREAM, at="yesterday")).status == 400
+
+
+def test_a_dead_letter_is_corrected_and_sent_back(server: Server, client: redis.Redis) -> None:
+    data = write_normal(client)
+    letter = data.letters["no amount"][3]
+    with running_console(server.url, "--write") as console:
+        browser = Browser(console.url)
+        page = browser.get(link("/dead/letter", name=DEAD, id=letter)).text
+        assert "ValueError" in page
+        fields = form_to(page, "/plan", action="redrive")
+        number = next(number for number, value in enumerate(_values(fields)) if value == "")
+        planned = browser.post(
+            "/plan", replaced(fields, **{f"value.{number}": "12.50\nsecond line", "new.name": "by", "new.value": "ann"})
+        )
+        assert planned.status == 200
+        assert "rstream dead redrive orders:dead --id" in planned.text
+        assert "amount=12.50\\nsecond line" in planned.text  # quoted for a shell
+        assert client.xlen(DEAD) == LETTERS
+        assert browser.post("/changes", form_to(planned.text, "/changes")).status == 303
+        assert "Done" in wait_for_change(browser, 1)
+        entry = client.xrevrange(STREAM, count=1)[0][1]
+        assert entry[b"amount"] == b"12.50\nsecond line"
+        assert entry[b"by"] == b"ann"
+        assert b"customer" in entry
+        assert entry[b"dl.redriven"].endswith(f"{DEAD}/{letter}".encode())
+        assert client.xlen(DEAD) == LETTERS - 1
+        assert not client.xrange(DEAD, letter, letter)
+        again = browser.post("/changes", form_to(planned.text, "/changes"))
+        assert again.status == 303
+        wait_for_change(browser, 2)
+        assert client.xlen(STREAM) == ENTRIES + 1  # not twice
+        assert browser.get(link("/dead/letter", name=DEAD, id=letter)).status == 404
+
+
+def _values(fields: list[tuple[str, str]]) -> list[str]:
+    return [value for name, value in fields if name.startswith("value.")]
+
+
+def test_selections_are_sent_back_or_deleted(server: Server, client: redis.Redis) -> None:
+    data = write_normal(client)
+    with running_console(server.url, "--write") as console:
+        browser = Browser(console.url)
+
+        def change(number: int, *chosen: tuple[str, str], **filters: str) -> str:
+            page = browser.get(link("/dead/stream", name=DEAD, **filters)).text
+            planned = browser.post("/plan", [*form_to(page, "/plan"), *chosen])
+            browser.post("/changes", form_to(planned.text, "/changes"))
+            return wait_for_change(browser, number)
+
+        two = [("id", letter) for letter in data.letters["timeout"][:2]]
+        assert "Done" in change(1, *two, ("action", "purge"))
+        assert client.xlen(DEAD) == LETTERS - 2
+        assert "Done" in change(2, ("action", "redrive"), reason="timeout")
+        assert client.xlen(DEAD) == LETTERS - len(data.letters["timeout"])
+        assert client.xlen(STREAM) == ENTRIES + len(data.letters["timeout"]) - 2
+        changes = browser.get("/changes").text
+        assert changes.count("done") == 2
+
+
+def test_every_change_of_a_group(server: Server, client: redis.Redis) -> None:
+    """The forms of a group's page, each with what it changes on the server."""
+    write_normal(client)
+    pending = client.xpending(STREAM, GROUP)["pending"]
+    done = 0
+    with running_console(server.url, "--write") as console:
+        browser = Browser(console.url)
+        page = browser.get(link("/group", stream=STREAM, group=GROUP)).text
+
+        def change(action: str, **values: str) -> None:
+            nonlocal done
+            planned = browser.post("/plan", replaced(form_to(page, "/plan", action=action), **values))
+            assert planned.status == 200, planned.text
+            assert browser.post("/changes", form_to(planned.text, "/changes")).status == 303
+            done += 1
+            assert "Done" in wait_for_change(browser, done)
+
+        change("claim", **{"from": "worker-2", "to": "worker-3", "even-active": "1"})
+        assert {row["consumer"] for row in client.xpending_range(STREAM, GROUP, "-", "+", 10)} == {b"worker-3"}
+        first = client.xpending(STREAM, GROUP)["min"].decode()
+        change("ack", id=first, **{"even-active": "1"})
+        assert client.xpending(STREAM, GROUP)["pending"] == pending - 1
+        change("ack", all="1", **{"even-active": "1"})
+        assert client.xpending(STREAM, GROUP)["pending"] == 0
+        change("seek", to="latest", **{"even-active": "1"})
+        info = next(group for group in client.xinfo_groups(STREAM) if group["name"] == GROUP.encode())
+        assert info["last-delivered-id"] == client.xinfo_stream(STREAM)["last-generated-id"]
+        kept = browser.post("/plan", replaced(form_to(page, "/plan", action="prune"), idle="1d"))
+        assert "rstream groups prune orders --idle 1d --group billing" in kept.text
+        assert GROUP.encode() in {group["name"] for group in client.xinfo_groups(STREAM)}
+        refused = browser.post("/plan", replaced(form_to(page, "/plan", action="replay"), **{"from": "1h"}))
+        assert 'action="/changes"' not in refused.text  # no query has read from the group
+
+
+def test_hostile_data_is_text_on_every_page(server: Server, client: redis.Redis) -> None:
+    data = write_hostile(client)
+    with running_console(server.url, "--write", seconds=120) as console:
+        browser = Browser(console.url)
+        paths = ["/", "/streams", "/streams?own=1", "/dead", "/queries", "/doctor", "/changes"]
+        for stream in data.streams:
+            paths.append("/stream?" + urlencode({"name": stream}))
+            paths.append("/dead/stream?" + urlencode({"name": stream}))
+            paths.append("/streams?" + urlencode({"find": stream}))
+        for group in data.groups:
+            paths.append("/group?" + urlencode({"stream": TARGET, "group": group}))
+        paths.append("/stream?" + urlencode({"name": TARGET, "field": "field", "value": NAMES["script"]}))
+        paths.append("/dead/stream?" + urlencode({"name": HOSTILE_DEAD, "reason": NAMES["script"]}))
+        for stream, entry in data.entries.values():
+            paths.append("/entry?" + urlencode({"name": stream, "id": entry}))
+        for stream, entry in data.letters.values():
+            paths.append("/dead/letter?" + urlencode({"name": stream, "id": entry}))
+        seen = set()
+        while paths:
+            path = paths.pop()
+            seen.add(path)
+            answer = browser.get(path)
+            assert answer.status < 500, (path, answer.text[-3000:])
+            assert len(answer.text) < LARGE_PAGE, (path, len(answer.text))
+            assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", answer.text), path
+            parsed = _Links(answer.text)
+            assert parsed.scripts == [], path
+            for address in parsed.links:
+                assert address.startswith(("/", "#")), (path, address)
+                assert not address.startswith("//"), (path, address)
+            if 'rel="next"' in answer.text and len(seen) < 500:  # pages that follow
+                following = [address for address in parsed.links if "at=" in address or "first-id=" in address]
+                paths += [address for address in following if address not in seen]
+        assert len(seen) > 150
+        assert (
+            MARKER in browser.get("/entry?" + urlencode({"name": TARGET, "id": data.entries["value: script"][1]})).text
+        )
+        assert HOST not in console.output()
+        assert "\x1b" not in console.output()
+
+
+def test_hostile_names_reach_commands_as_they_are(server: Server, client: redis.Redis) -> None:
+    """A name is one argument of a command, whatever characters it has."""
+    for name in ("--yes", "-x", "a b", "$(id)", "it's", "a\nb", "\x1b[2J", "é"):
+        client.xadd(name, {"n": 1}, id="1-0")
+        client.xgroup_create(name, name, id="$")
+    with running_console(server.url, "--write") as console:
+        browser = Browser(console.url)
+        for number, name in enumerate(("--yes", "-x", "a b", "$(id)", "it's", "a\nb", "\x1b[2J", "é"), start=1):
+            planned = browser.post("/plan", {"action": "seek", "names": name, "group": name, "to": "earliest"})
+            assert planned.status == 200, planned.text
+            browser.post("/changes", form_to(planned.text, "/changes"))
+            assert "Done" in wait_for_change(browser, number)
+            assert client.xinfo_groups(name)[0]["last-delivered-id"] == b"0-0", name
+        nul = browser.post("/plan", {"action": "seek", "names": "a\0b", "group": "g", "to": "1h"})
+        assert nul.status == 400
+
+
+def test_a_server_that_is_away_is_shown_and_comes_back(tmp_path: Path) -> None:
+    from tools.servers.server import running_engine
+
+    with running_engine() as server:
+        url = server.url
+        with server.client() as client:
+            client.xadd("s", {"n": 1})
+    with running_console(url, "--every", "200ms") as console:
+        page = Browser(console.url).get("/")
+        assert page.status == 200
+        assert "has not answered" in page.text
+
+
+def test_many_streams_are_paged(server: Server, client: redis.Redis) -> None:
+    pipe = client.pipeline(transaction=False)
+    for number in range(2_000):
+        pipe.xadd(f"stream:{number:04d}", {"n": number})
+        pipe.xgroup_create(f"stream:{number:04d}", "g", id="0")
+    pipe.execute()
+    with running_console(server.url) as console:
+        browser = Browser(console.url)
+        assert "Page 1 of 20, 2,000 rows" in browser.get("/").text
+        last = browser.get("/streams?page=20").text
+        assert "stream:1999" in last
+        assert "Page 20 of 20" in last
+        assert "Page 20 of 20" in browser.get("/streams?page=999").text
+        assert "stream:0042" in browser.get("/?find=stream:0042").text
