@@ -77,7 +77,7 @@ def open_page(browser: Browser) -> Iterator[OpenPage]:
             context = browser.new_context(**look.context())
             stack.callback(context.close)
             page = WatchedPage(context.new_page(), console.url, screenshots(), str(look))
-            stack.callback(page.check)  # before its context is closed
+            stack.callback(page.close)
             page.open(path)
             return page
 

@@ -100,6 +100,12 @@ class WatchedPage:
         findings = self.findings()
         assert not findings, "\n".join([self.page.url, *findings])
 
+    def close(self) -> None:
+        """Check the page, and close it: it no longer complains of a console that ends."""
+        if not self.page.is_closed():
+            self.check()
+            self.page.close()
+
     def check_layout(self) -> None:
         """Fail if the page is wider than its window. A table may scroll within its box."""
         width, inner = self.page.evaluate(
