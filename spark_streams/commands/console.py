@@ -97,7 +97,6 @@ def console(
       rstream console --host 0.0.0.0 --allowed-host ops.internal --users users.txt
     """
     from spark_streams.console.access import is_loopback
-    from spark_streams.model.printable import printable
     from spark_streams.monitor.watch.log_lines import File
 
     if users_file is None and not is_loopback(host):
@@ -120,7 +119,7 @@ def console(
         address,
         {**os.environ, **login_environment(url)},
         audit_log,
-        lambda line: click.echo(printable(line), err=True),
+        lambda line: say(line, err=True),
         streams=names,
         max_streams=max_streams,
         interval=interval_ms / 1000,

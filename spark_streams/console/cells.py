@@ -1,4 +1,4 @@
-"""Values of entries as a page shows them: text, or hexadecimal digits; long ones are cut. Pure."""
+"""Values of entries on a page: text, or hexadecimal digits; long ones are cut. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ EDITABLE = 20_000  # characters of a value that a form can change
 
 
 class Cell(NamedTuple):
-    """A value. text: as it is shown; size: bytes of the value, 0 if all of it is shown; is_binary: text is
+    """A value. text: what the page shows; size: bytes of the value, 0 if all of it is shown; is_binary: text is
     hexadecimal."""
 
     text: str
@@ -19,7 +19,7 @@ class Cell(NamedTuple):
 
 
 def cell(value: bytes, length: int = LONG) -> Cell:
-    """Return a value as it is shown. length: characters."""
+    """Return the value for a page. length: characters."""
     head = value[: 4 * length]
     try:
         text = head.decode()

@@ -1,7 +1,7 @@
 """Runs commands of `rstream`: dry runs, checks, and changes with their progress. Each change leaves one audit line.
 
 The command runs in a process of its own with the console's settings: a page does exactly what the command line does,
-and a command that fails or hangs leaves the console as it is.
+and a command that fails or hangs does not stop the console.
 """
 
 from __future__ import annotations

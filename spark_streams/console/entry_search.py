@@ -69,25 +69,25 @@ def read_entries(
     """Return up to `limit` entries from `end` back to `begin`, of all these streams together. streams: one stream, or
     all shards of one. Raises WrongKeyTypeError, NotPermittedError, ServerError."""
     sizer = PageSizer(_FIRST, _LARGEST, _REPLY_BYTES, growth=5)
-    found: list[Entry] = []
+    matching: list[Entry] = []
     deadline, searched, taken = time.monotonic() + _SEARCH_SECONDS, 0, 0
     upper: StreamId | None = end
     while upper is not None and upper >= begin:
-        count = max(1, sizer.size if fields else min(sizer.size, limit - len(found) + 1))
+        count = max(1, sizer.size if fields else min(sizer.size, limit - len(matching) + 1))
         entries, lower, received = _read_back(server, streams, upper, begin, count)
         sizer.learn(len(entries), received)
         for entry in entries:
             size = sum(len(name) + len(value) for name, value in entry.pairs)
-            if len(found) == limit or (found and taken + size > _PAGE_BYTES):
-                return EntryPage(tuple(found), searched, entry.id)
+            if len(matching) == limit or (matching and taken + size > _PAGE_BYTES):
+                return EntryPage(tuple(matching), searched, entry.id)
             searched += 1
             if not fields or fields.matches(entry.pairs):
-                found.append(entry)
+                matching.append(entry)
                 taken += size
         upper = lower
         if searched >= _SEARCHED or time.monotonic() > deadline:
             break
-    return EntryPage(tuple(found), searched, upper)
+    return EntryPage(tuple(matching), searched, upper)
 
 
 def _read_back(

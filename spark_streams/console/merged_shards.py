@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from spark_streams.model.ids import StreamId
 from spark_streams.monitor.lag_survey import ConsumerLag, GroupLag, StreamSummary, Survey
 from spark_streams.shards.names import Shard
 
@@ -21,13 +22,13 @@ def merge_shards(survey: Survey) -> Survey:
     streams: dict[str, StreamSummary] = {}
     for stream in survey.streams:
         name = stream_of(stream.stream)
-        known = streams.get(name)
-        streams[name] = replace(stream, stream=name) if known is None else _joined(known, stream)
+        earlier = streams.get(name)
+        streams[name] = replace(stream, stream=name) if earlier is None else _joined(earlier, stream)
     groups: dict[tuple[str, str], GroupLag] = {}
     for group in survey.groups:
         key = stream_of(group.stream), group.group
-        known_group = groups.get(key)
-        groups[key] = replace(group, stream=key[0]) if known_group is None else _joined_group(known_group, group)
+        earlier_group = groups.get(key)
+        groups[key] = replace(group, stream=key[0]) if earlier_group is None else _joined_group(earlier_group, group)
     return Survey(survey.at_ms, tuple(streams.values()), tuple(groups.values()))
 
 
@@ -37,8 +38,8 @@ def _joined(first: StreamSummary, second: StreamSummary) -> StreamSummary:
         first,
         length=first.length + second.length,
         added=added,
-        last=max(first.last, second.last, key=_order),
-        first=min(filter(None, (first.first, second.first)), key=_order, default=""),
+        last=max(first.last, second.last, key=StreamId.parse),
+        first=min(filter(None, (first.first, second.first)), key=StreamId.parse, default=""),
         has_dead_letters=first.has_dead_letters or second.has_dead_letters,
         end_bytes=first.end_bytes + second.end_bytes,
     )
@@ -64,15 +65,15 @@ def _joined_group(first: GroupLag, second: GroupLag) -> GroupLag:
 def _joined_consumers(consumers: Sequence[ConsumerLag]) -> tuple[ConsumerLag, ...]:
     joined: dict[str, ConsumerLag] = {}
     for consumer in consumers:
-        known = joined.get(consumer.consumer)
+        earlier = joined.get(consumer.consumer)
         joined[consumer.consumer] = (
             consumer
-            if known is None
+            if earlier is None
             else ConsumerLag(
                 consumer.consumer,
-                known.pending + consumer.pending,
-                min(known.idle_ms, consumer.idle_ms),
-                _largest((known.oldest_idle_ms, consumer.oldest_idle_ms)),
+                earlier.pending + consumer.pending,
+                min(earlier.idle_ms, consumer.idle_ms),
+                _largest((earlier.oldest_idle_ms, consumer.oldest_idle_ms)),
             )
         )
     return tuple(joined.values())
@@ -80,7 +81,3 @@ def _joined_consumers(consumers: Sequence[ConsumerLag]) -> tuple[ConsumerLag, ..
 
 def _largest(values: Iterable[int | None]) -> int | None:
     return max((value for value in values if value is not None), default=None)
-
-
-def _order(entry: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in entry.split("-"))

@@ -65,7 +65,7 @@ class Pages:
     total: int
 
     @classmethod
-    def of(cls, rows: Sequence[T], wanted: str) -> tuple[Pages, Sequence[T]]:
+    def select(cls, rows: Sequence[T], wanted: str) -> tuple[Pages, Sequence[T]]:
         """Return the page that a request wants, and its rows."""
         count = max(1, -(-len(rows) // PER_PAGE))
         number = min(max(1, parse_number(wanted, 1_000_000) or 1), count)

@@ -88,22 +88,22 @@ def test_entries_are_found_by_id_time_and_field(server: Server, client: redis.Re
     with running_console(server.url) as console:
         browser = Browser(console.url)
 
-        def found(**search: str) -> list[str]:
+        def matching(**search: str) -> list[str]:
             page = browser.get(link("/stream", name=STREAM, **search))
             assert page.status == 200, page.text
             return re.findall(r'class="id"><a [^>]*>([0-9-]+)<', page.text)
 
         ids = [entry.decode() for entry, _ in client.xrevrange(STREAM, count=ENTRIES)]
-        assert found() == ids[:50]
-        assert found(at=ids[100]) == ids[100:150]
-        assert found(at=ids[590]) == ids[590:]
-        assert found(at=ids[-1].partition("-")[0]) == ids[-1:]  # milliseconds
-        assert found(field="order", value="000007") == [ids[-8]]
-        assert len(found(field="customer", value="dörte")) == 50
-        assert found(value="000007") == [ids[-8]]
-        assert found(field="no such field") == []
-        assert found(at="365d") == []
-        assert found(at="2026-01-01") == []
+        assert matching() == ids[:50]
+        assert matching(at=ids[100]) == ids[100:150]
+        assert matching(at=ids[590]) == ids[590:]
+        assert matching(at=ids[-1].partition("-")[0]) == ids[-1:]  # milliseconds
+        assert matching(field="order", value="000007") == [ids[-8]]
+        assert len(matching(field="customer", value="dörte")) == 50
+        assert matching(value="000007") == [ids[-8]]
+        assert matching(field="no such field") == []
+        assert matching(at="365d") == []
+        assert matching(at="2026-01-01") == []
         assert browser.get(link("/stream", name=STREAM, at="yesterday")).status == 400
 
 
@@ -256,7 +256,7 @@ def test_hostile_names_reach_commands_as_they_are(server: Server, client: redis.
         assert nul.status == 400
 
 
-def test_a_server_that_is_away_is_shown_and_comes_back(tmp_path: Path) -> None:
+def test_a_server_that_is_away_is_shown_and_answers_again(tmp_path: Path) -> None:
     from tools.servers.server import running_engine
 
     with running_engine() as server:

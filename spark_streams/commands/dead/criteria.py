@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -102,17 +103,17 @@ def progress(title: str, quiet: bool = False) -> Iterator[Callable[..., None]]:
 @contextlib.contextmanager
 def _progress_lines() -> Iterator[Callable[..., None]]:
     """Yield the same function, which writes lines of JSON to standard error: a few per second, and the last one."""
-    last, written_at = "", float("-inf")
+    last, written_at = "", -math.inf
 
     def tell(done: int, total: int, note: str = "") -> None:
         nonlocal last, written_at
         last = json_text({"done": done, "total": total, "note": note})
         if time.monotonic() - written_at >= _LINE_SECONDS:
-            click.echo(last, err=True)
+            say(last, err=True)
             last, written_at = "", time.monotonic()
 
     try:
         yield tell
     finally:
         if last:
-            click.echo(last, err=True)
+            say(last, err=True)

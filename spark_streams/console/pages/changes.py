@@ -64,15 +64,15 @@ async def make(site: Site, request: Request) -> Response:
 async def change(site: Site, request: Request) -> Response:
     """Return the page of a change: its progress, or its result."""
     number = parse_number(request.path_params["number"], 1_000_000_000)
-    found = None if number is None else site.changes.get(number)
-    if found is None:
-        raise StreamStateError("this change is no longer listed; the audit log has it")
+    listed = None if number is None else site.changes.get(number)
+    if listed is None:
+        raise StreamStateError("this change is no longer in the list; the audit log holds it")
     return await site.page(
         request,
         "change.html",
-        title=f"Change {found.number}",
-        change=found,
-        command=site.command(found.arguments),
+        title=f"Change {listed.number}",
+        change=listed,
+        command=site.command(listed.arguments),
     )
 
 

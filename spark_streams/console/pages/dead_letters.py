@@ -99,7 +99,7 @@ async def dead_letters(site: Site, request: Request) -> Response:
     name = parameters.get("name")
     criteria = criteria_of(parameters)
     view = await site.live.view()
-    found = await site.read(lambda server: find_letters(site.address, key_of(name), criteria))
+    matches = await site.read(lambda server: find_letters(site.address, key_of(name), criteria))
     filters = [(key, value) for key in (*FILTERS, *RANGES) for value in parameters.all(key) if value]
     summary = next((stream for stream in view.survey.streams if stream.stream == name), None)
     return await site.page(
@@ -110,9 +110,9 @@ async def dead_letters(site: Site, request: Request) -> Response:
         length=None if summary is None else summary.length,
         reasons=[reason for reason in view.reasons if reason.stream == name],
         uncounted=view.uncounted.get(name, 0),
-        letters=[_shown(letter, view.survey.at_ms) for letter in found.letters],
-        searched=found.searched,
-        next=found.next,
+        letters=[_shown(letter, view.survey.at_ms) for letter in matches.letters],
+        searched=matches.searched,
+        next=matches.next,
         filters=filters,
         parameters=parameters,
         command=site.command(["dead", "list", name, *[word for key, value in filters for word in (f"--{key}", value)]]),

@@ -58,7 +58,7 @@ async def group(site: Site, request: Request) -> Response:
         snapshots = [fetch_group(server, shard, name) for shard in names if isinstance(shard, str)]
         return _GroupRead(snapshots, fetch_pending(server, names, [name], _PENDING, begin))
 
-    found = None if site.is_live(request) else await site.read(read)
+    details = None if site.is_live(request) else await site.read(read)
     view = await site.live.view()
     key = stream, name
     lag = next((group for group in view.survey.groups if (group.stream, group.group) == key), None)
@@ -69,7 +69,7 @@ async def group(site: Site, request: Request) -> Response:
         title=f"{name} of {stream}",
         stream=stream,
         group=name,
-        found=found,
+        details=details,
         lag=lag,
         rates=view.history.rates.get(key, UNKNOWN),
         charts=view.history.charts([key]) if ended > began else [],

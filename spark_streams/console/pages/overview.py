@@ -34,7 +34,7 @@ async def overview(site: Site, request: Request) -> Response:
     survey = view.survey
     find = parameters.get("find")
     groups = by_urgency([g for g in survey.groups if find in g.stream or find in g.group])
-    pages, shown = Pages.of(groups, parameters.get("page"))
+    pages, shown = Pages.select(groups, parameters.get("page"))
     rows = [(group, view.history.rates.get((group.stream, group.group), UNKNOWN)) for group in shown]
     report = _report(view)
     began, ended = view.history.period if survey.at_ms else (0, 0)

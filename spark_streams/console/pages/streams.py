@@ -43,7 +43,7 @@ async def streams(site: Site, request: Request) -> Response:
     for group in view.survey.groups:
         groups[group.stream] = groups.get(group.stream, 0) + 1
     added = {stream: rates.added for (stream, _), rates in view.history.rates.items()}
-    pages, shown = Pages.of(selected, parameters.get("page"))
+    pages, shown = Pages.select(selected, parameters.get("page"))
     rows = [
         (
             stream,
@@ -120,7 +120,7 @@ async def stream(site: Site, request: Request) -> Response:
         consumers=[(group.group, consumer) for group in groups for consumer in group.consumers],
         rates=view.history.rates,
         waiting=[entries for entries in view.waiting if entries.stream == name],
-        found=None if site.is_live(request) else await site.read(read),
+        details=None if site.is_live(request) else await site.read(read),
         at=parameters.get("at"),
         field=field,
         has_dead_letters=any(s.stream == name and s.has_dead_letters for s in view.survey.streams),
@@ -140,16 +140,16 @@ async def entry(site: Site, request: Request) -> Response:
     page, now_ms = await site.read(read)
     if not page.entries:
         raise StreamStateError(f"no entry {wanted} in stream {name!r}; it was deleted or trimmed")
-    found = page.entries[0]
+    details = page.entries[0]
     return await site.page(
         request,
         "entry.html",
         title=f"{name} {wanted}",
         name=name,
-        entry=found,
-        age_ms=age_ms(found.id, now_ms),
-        fields=[(cell(field, SHORT), cell(value)) for field, value in found.pairs[:_ALL_FIELDS]],
-        more=max(0, len(found.pairs) - _ALL_FIELDS),
+        entry=details,
+        age_ms=age_ms(details.id, now_ms),
+        fields=[(cell(field, SHORT), cell(value)) for field, value in details.pairs[:_ALL_FIELDS]],
+        more=max(0, len(details.pairs) - _ALL_FIELDS),
         command=site.command(["show", name, wanted]),
     )
 
