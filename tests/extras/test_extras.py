@@ -29,7 +29,7 @@ CONSTRAINTS = ROOT / "constraints.txt"
 LOGINS = ROOT / "examples" / "identity"
 RECIPES = ROOT / "examples" / "recipes"
 JAVA = "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-ALONE = ("spark", "demo", "monitor", "connect", "delta", "recipes", "aws", "azure", "gcp")
+ALONE = ("spark", "demo", "monitor", "console", "connect", "delta", "recipes", "aws", "azure", "gcp")
 
 Fresh = Callable[..., "Environment"]
 
@@ -119,6 +119,11 @@ def test_connect(fresh: Fresh) -> None:
 def test_monitor(fresh: Fresh) -> None:
     page = fresh("monitor").use("monitor", USE_PORT=str(free_port()))
     assert 'group="billing"' in page
+
+
+@pytest.mark.extras
+def test_console(fresh: Fresh) -> None:
+    assert "Streams at" in fresh("console").use("console")
 
 
 @pytest.mark.extras
