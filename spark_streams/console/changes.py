@@ -160,7 +160,10 @@ def _outcome(code: int | None, output: bytes, error: str) -> Outcome:
     except ValueError:
         document = None
         error = f"{error}\n{output.decode('utf-8', 'replace')}".strip()
-    return Outcome(1 if code is None else code, document, error.strip().removeprefix("Error: "))
+    text = error.strip()
+    if text.startswith("Usage: "):  # what Click prints before an error
+        text = text.partition("\nError: ")[2] or text
+    return Outcome(1 if code is None else code, document, text.removeprefix("Error: "))
 
 
 def audit_line(change: Change) -> str:

@@ -156,7 +156,7 @@ def test_a_console_that_is_away(server: Server, open_page: OpenPage) -> None:
     with running_console(server.url, *_EVERY) as console:
         page = open_page(console, "/")
         expect_text(page, LAG, "240")
-    page.page.locator("body.away").wait_for()
+    page.page.get_by_text("The console does not answer").wait_for()
     page.screenshot("console-away", whole=False)
     page.page.close()
 
