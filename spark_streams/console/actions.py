@@ -47,6 +47,10 @@ class Action:
             return [*self.command, *words, "--", *names]
         return [*self.command, *names, *words]
 
+    def has_made(self, arguments: Sequence[str]) -> bool:
+        """Whether these are arguments of this action."""
+        return tuple(arguments[: len(self.command)]) == self.command
+
     def _plain(self, parameter: str, value: str) -> str:
         return escape(value) if parameter in self.patterns else value
 

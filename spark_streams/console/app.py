@@ -77,7 +77,9 @@ def create_app(site: Site, hosts: Collection[str]) -> Starlette:
         return await site.page(request, "error.html", status, title="This did not work", error=error)
 
     async def not_found(request: Request, error: Exception) -> Response:
-        return PlainTextResponse("The console has no such page.\n", getattr(error, "status_code", 404))
+        status = getattr(error, "status_code", 404)
+        missing = StreamStateError("the console has no such page")
+        return await site.page(request, "error.html", status, title="This did not work", error=missing)
 
     return Starlette(
         routes=[

@@ -72,6 +72,7 @@ class Pages:
         return cls(number, count, len(rows)), rows[(number - 1) * PER_PAGE : number * PER_PAGE]
 
 
+MAX_BODY = 4 << 20  # bytes of a form
 FIXED = "fixed"  # the parameter of a form that has values which a browser would change: encoded as in an address
 
 
@@ -110,7 +111,12 @@ class Parameters:
     @classmethod
     async def of_form(cls, request: Request) -> Parameters:
         """Return the parameters of a form that the browser sends in the body."""
-        pairs = _parse((await request.body()).decode("latin-1"))
+        body = bytearray()
+        async for part in request.stream():
+            body += part
+            if len(body) > MAX_BODY:
+                raise OptionError(f"the form is larger than {MAX_BODY:,} bytes")
+        pairs = _parse(body.decode("latin-1"))
         # Browsers write line ends of all values as CR LF.
         return cls(tuple(_with_fixed((name, value.replace("\r\n", "\n")) for name, value in pairs)))
 
@@ -131,7 +137,8 @@ def _templates() -> Environment:
 
 
 def _bytes(size: int) -> str:
-    return f"{short(size)}B" if size >= 1000 else f"{size} B"
+    text = short(size)
+    return f"{text[:-1]} {text[-1]}B" if size >= 1000 else f"{size} B"
 
 
 def _clock(at_ms: float) -> str:

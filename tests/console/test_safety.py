@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from urllib.parse import parse_qsl
 
 import pytest
 from click.testing import CliRunner
@@ -25,7 +26,8 @@ def seek(browser: Browser, to: str = "earliest") -> list[tuple[str, str]]:
     """Return the fields by which the page of a dry run makes the change."""
     planned = browser.post("/plan", {"action": "seek", "names": "s", "group": "g", "to": to})
     assert planned.status == 200, planned.text
-    return form_to(planned.text, "/changes")
+    [(_, fixed)] = form_to(planned.text, "/changes")
+    return parse_qsl(fixed)
 
 
 def position(server: Server) -> bytes:

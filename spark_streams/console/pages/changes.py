@@ -9,8 +9,10 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from spark_streams.console.actions import ACTIONS, Action
+from spark_streams.console.changes import Change
 from spark_streams.console.pages.dead_letters import changes_of, fetch_letter
 from spark_streams.console.site import Parameters, Site
+from spark_streams.console.summary import Summary, summarize
 from spark_streams.errors import NotPermittedError, OptionError, StreamStateError, UnsupportedError
 from spark_streams.model.numbers import parse_number
 
@@ -33,9 +35,10 @@ async def plan(site: Site, request: Request) -> Response:
     return await site.page(
         request,
         "plan.html",
-        title=action.title,
+        title=f"{action.title}: {_subject(options)}",
         action=action,
         outcome=outcome,
+        summary=summarize(" ".join(action.command), outcome.output, is_done=False),
         dry_command=site.command(dry),
         command=site.command(real),
         arguments=json.dumps(real),
@@ -72,6 +75,7 @@ async def change(site: Site, request: Request) -> Response:
         "change.html",
         title=f"Change {listed.number}",
         change=listed,
+        summary=_summary(listed),
         command=site.command(listed.arguments),
     )
 
@@ -80,6 +84,20 @@ async def changes(site: Site, request: Request) -> Response:
     """Return the list of the last changes."""
     rows = [(change, site.command(change.arguments)) for change in site.changes.last]
     return await site.page(request, "changes.html", title="Changes", rows=rows)
+
+
+def _summary(change: Change) -> Summary:
+    """Return the summary of a change that has ended."""
+    action = next(action for action in ACTIONS.values() if action.has_made(change.arguments))
+    output = None if change.outcome is None else change.outcome.output
+    return summarize(" ".join(action.command), output, is_done=True)
+
+
+def _subject(options: dict[str, Sequence[str]]) -> str:
+    """Return what a change is about: a stream, and its group."""
+    names = ", ".join(options.get("names", ())) or "all streams"
+    groups = "".join(options.get("group", ()))
+    return f"{groups} of {names}" if groups else names
 
 
 def _action(name: str) -> Action:

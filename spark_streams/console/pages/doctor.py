@@ -6,6 +6,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from spark_streams.console.site import Site
+from spark_streams.console.summary import summarize
 
 
 async def doctor(site: Site, request: Request) -> Response:
@@ -17,7 +18,7 @@ async def doctor(site: Site, request: Request) -> Response:
         "doctor.html",
         title="Doctor",
         findings=document.get("findings", []),
-        server=document.get("server") or document.get("cluster") or {},
+        server=summarize("doctor", document.get("server") or document.get("cluster"), is_done=True),
         error="" if document else outcome.error,
         command=site.command(["doctor"]),
     )

@@ -13,6 +13,7 @@ from spark_streams.console.pages.streams import shards_of
 from spark_streams.console.site import Parameters, Site, key_of
 from spark_streams.errors import UnsupportedError
 from spark_streams.groups.group_snapshot import GroupSnapshot, fetch_group
+from spark_streams.model.ids import StreamId
 from spark_streams.monitor.rates import UNKNOWN
 from spark_streams.wire.connection.server import Server
 
@@ -56,7 +57,8 @@ async def group(site: Site, request: Request) -> Response:
     def read(server: Server) -> _GroupRead:
         names = shards_of(server, stream)
         snapshots = [fetch_group(server, shard, name) for shard in names if isinstance(shard, str)]
-        return _GroupRead(snapshots, fetch_pending(server, names, [name], _PENDING, begin))
+        pending = fetch_pending(server, names, [name], _PENDING, begin)
+        return _GroupRead(snapshots, sorted(pending, key=lambda entry: StreamId.parse(entry.id))[:_PENDING])
 
     details = None if site.is_live(request) else await site.read(read)
     view = await site.live.view()
@@ -66,7 +68,7 @@ async def group(site: Site, request: Request) -> Response:
     return await site.page(
         request,
         "group.html",
-        title=f"{name} of {stream}",
+        title=f"Group {name} of {stream}",
         stream=stream,
         group=name,
         details=details,

@@ -108,12 +108,12 @@ async def stream(site: Site, request: Request) -> Response:
         end = _position(parameters.get("at"), now)
         entries = read_entries(server, list(states), end, MIN_ID, field)
         pending = fetch_pending(server, list(states), [group.group for group in groups if group.pending], _PENDING)
-        return _StreamRead(list(states), list(states.values()), entries, now, pending)
+        return _StreamRead(list(states), list(states.values()), entries, now, pending[: 2 * _PENDING])
 
     return await site.page(
         request,
         "stream.html",
-        title=name,
+        title=f"Stream {name}",
         name=name,
         bytes=view.stream_bytes.get(name),
         groups=groups,
@@ -144,7 +144,7 @@ async def entry(site: Site, request: Request) -> Response:
     return await site.page(
         request,
         "entry.html",
-        title=f"{name} {wanted}",
+        title=f"Entry {wanted} of {name}",
         name=name,
         entry=details,
         age_ms=age_ms(details.id, now_ms),

@@ -84,10 +84,10 @@ def tiles(report: Report) -> Iterator[Tile]:
     of_streams = "" if report.streams is None else f" of {report.streams:,} {_plural('stream', report.streams)}"
     yield Tile(_plural("group", len(report.groups)) + of_streams, f"{len(report.groups):,}")
     at_least = any(group.at_least for group in report.groups)
-    yield Tile("entries of lag", count(sum(lags), at_least) if lags else "?")
-    yield Tile("entries pending", f"{sum(pending):,}" if pending else "?")
+    yield Tile("entries of lag", count(sum(lags), at_least) if lags or not report.groups else "?")
+    yield Tile("entries pending", f"{sum(pending):,}" if pending or not report.groups else "?")
     if slowest is not None:
-        yield Tile(f"{slowest.group} of {slowest.stream} is behind", duration(slowest.lag_ms))
+        yield Tile(f"behind: {slowest.group} of {slowest.stream}", duration(slowest.lag_ms))
     if report.dead_letters is not None:
         dead_letters = sum(row.count for row in report.dead_letters)
         yield Tile(_plural("dead letter", dead_letters), f"{dead_letters:,}", dead_letters > 0)

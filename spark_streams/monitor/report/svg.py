@@ -108,7 +108,10 @@ def draw(chart: Chart, began: int, ended: int) -> Markup:
 
 def sparkline(values: Sequence[float | None]) -> Markup:
     """Draw values from zero to their maximum as a small line without axes."""
-    top = max((value for value in values if value is not None), default=0) or 1
+    heights = [value for value in values if value is not None]
+    top = max(heights, default=0)
+    if top == min(heights, default=0):
+        top = 2 * top or 1  # a constant is drawn in the middle, zero at the bottom
     step = _SPARK_WIDTH / max(1, len(values) - 1)
     path, pen_down = [], False
     for place, value in enumerate(values):
