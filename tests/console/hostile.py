@@ -93,9 +93,9 @@ def write_hostile(client: redis.Redis, large: int = _LARGE) -> HostileData:
         client_group(client, name, name)
         client.xreadgroup(name, name, {name: ">"})
     letters = {
-        name: (HOSTILE_DEAD, _xadd(client, HOSTILE_DEAD, words)) for name, words in hostile_letters(large).items()
+        name: (HOSTILE_DEAD, _xadd(client, HOSTILE_DEAD, words)) for name, words in hostile_dead_letters(large).items()
     }
-    _xadd(client, HOSTILE_DEAD, [*hostile_letters(0)["one name"], b"dl.redriven", b"9 <b>x</b> " + TEXTS["link"]])
+    _xadd(client, HOSTILE_DEAD, [*hostile_dead_letters(0)["one name"], b"dl.redriven", b"9 <b>x</b> " + TEXTS["link"]])
     for name in NAMES.values():
         stream = name + b":dead"
         words = dead_letter_fields([b"n", b"1"], {"stream": _text(name), "id": "1-0", "group": _text(name)})
@@ -115,7 +115,7 @@ def hostile_entries(large: int = _LARGE) -> dict[str, list[bytes]]:
     }
 
 
-def hostile_letters(large: int = _LARGE) -> dict[str, list[bytes]]:
+def hostile_dead_letters(large: int = _LARGE) -> dict[str, list[bytes]]:
     """Return words of dead letters: hostile fields, hostile envelopes, and both."""
     usual = {"stream": _text(TARGET), "id": "1-0", "group": "g", "stage": "read", "reason": "odd", "deliveries": "3"}
     numbers = ("9" * 5_000, "-1", "²", "", "nan", "1e9")
