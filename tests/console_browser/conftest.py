@@ -1,7 +1,7 @@
 """The console in Debian's Chromium: a console for each server, and pages that fail a test if the browser complains.
 
-The console's Content-Security-Policy is in force in every test, also when axe-core judges a page: the browser's
-protocol evaluates it, and the page loads nothing.
+The console's Content-Security-Policy is in force, also when axe-core judges a page: the browser's protocol evaluates
+it, and the page loads nothing. Some tests of hostile data are without it: what a page escapes must not need it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pytest
 
 from tests.console.normal import NormalData, write_normal
 from tests.console.process import Console, running_console
-from tests.console_browser.watched_page import Look, WatchedPage
+from tests.console_browser.watched_page import Display, WatchedPage
 from tools.servers.server import Server, running_engine
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 HERE = Path(__file__).parent
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 PACKAGES = ("playwright", "axe_playwright_python", "starlette", "uvicorn")
-LOOKS = [Look(scheme, width) for scheme in ("light", "dark") for width in (1440, 360)]
+DISPLAYS = [Display(scheme, width) for scheme in ("light", "dark") for width in (1440, 360)]
 
 StartConsole = Callable[..., Console]
 OpenPage = Callable[..., WatchedPage]
@@ -70,13 +70,16 @@ def normal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, N
 
 @pytest.fixture
 def open_page(browser: Browser) -> Iterator[OpenPage]:
-    """Open a page of a console in a context of its own: `open_page(console, "/streams", look)`."""
+    """Open a page of a console in a context of its own: `open_page(console, "/streams", display)`. has_policy: whether
+    the console's Content-Security-Policy is in force."""
     with ExitStack() as stack:
 
-        def open_page(console: Console, path: str = "/", look: Look = LOOKS[0]) -> WatchedPage:
-            context = browser.new_context(**look.context())
+        def open_page(
+            console: Console, path: str = "/", display: Display = DISPLAYS[0], has_policy: bool = True
+        ) -> WatchedPage:
+            context = browser.new_context(**display.context(), bypass_csp=not has_policy)
             stack.callback(context.close)
-            page = WatchedPage(context.new_page(), console.url, screenshots(), str(look))
+            page = WatchedPage(context.new_page(), console.url, screenshots(), str(display))
             stack.callback(page.close)
             page.open(path)
             return page

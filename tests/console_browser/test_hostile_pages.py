@@ -11,12 +11,13 @@ import pytest
 from spark_streams.model.printable import printable_lines
 from tests.console.hostile import HOSTILE_DEAD, NAMES, TARGET, TEXTS, HostileData, write_hostile
 from tests.console.process import Console, running_console
-from tests.console_browser.conftest import LOOKS, OpenPage
-from tests.console_browser.watched_page import Look, WatchedPage, address
+from tests.console_browser.conftest import DISPLAYS, OpenPage
+from tests.console_browser.watched_page import Display, WatchedPage, address
 from tools.servers.server import running_engine, running_redis, skip_without_redis
 
-LOOK = pytest.mark.parametrize("look", LOOKS, ids=str)
-NARROW = Look("light", 360)
+DISPLAY = pytest.mark.parametrize("display", DISPLAYS, ids=str)
+ENGINE = pytest.mark.parametrize("hostile", ["engine"], indirect=True)
+NARROW = Display("light", 360)
 
 
 def text(value: bytes) -> str:
@@ -56,7 +57,8 @@ def check(page: WatchedPage, name: str = "") -> None:
             page.screenshot(f"hostile-{name}")
 
 
-@LOOK
+@DISPLAY
+@ENGINE
 @pytest.mark.parametrize(
     ("name", "path"),
     [
@@ -71,20 +73,23 @@ def check(page: WatchedPage, name: str = "") -> None:
         ("doctor", "/doctor"),
     ],
 )
-def test_a_page(hostile: tuple[Console, HostileData], open_page: OpenPage, name: str, path: str, look: Look) -> None:
-    page = open_page(hostile[0], path, look)
+def test_a_page(
+    hostile: tuple[Console, HostileData], open_page: OpenPage, name: str, path: str, display: Display
+) -> None:
+    page = open_page(hostile[0], path, display)
     page.settle()
     check(page, name)
 
 
-@LOOK
+@DISPLAY
+@ENGINE
 @pytest.mark.parametrize("name", ["fields", "large", "all", "value: script"])
 def test_an_entry_and_a_dead_letter(
-    hostile: tuple[Console, HostileData], open_page: OpenPage, name: str, look: Look
+    hostile: tuple[Console, HostileData], open_page: OpenPage, name: str, display: Display
 ) -> None:
     console, data = hostile
     stream, entry_id = data.entries[name]
-    page = open_page(console, address("/entry", name=text(stream), id=entry_id), look)
+    page = open_page(console, address("/entry", name=text(stream), id=entry_id), display)
     check(page, f"entry-{name.replace(': ', '-')}")
     stream, entry_id = data.letters[name]
     page.open("/dead/letter", name=text(stream), id=entry_id)
@@ -93,7 +98,7 @@ def test_an_entry_and_a_dead_letter(
 
 def test_every_stream_and_group(hostile: tuple[Console, HostileData], open_page: OpenPage) -> None:
     console, data = hostile
-    page = open_page(console, "/streams", NARROW)
+    page = open_page(console, "/streams", NARROW, has_policy=False)
     for stream in data.streams:
         visit(page, "/stream", name=stream)
         visit(page, "/group", stream=stream, group=data.groups[3] if stream == TARGET else stream)
@@ -125,7 +130,7 @@ def test_links_lead_to_what_they_name(hostile: tuple[Console, HostileData], open
 
 def test_every_entry_and_dead_letter(hostile: tuple[Console, HostileData], open_page: OpenPage) -> None:
     console, data = hostile
-    page = open_page(console, "/dead", NARROW)
+    page = open_page(console, "/dead", NARROW, has_policy=False)
     for stream, entry_id in data.entries.values():
         visit(page, "/entry", name=stream, id=entry_id.encode())
     for stream, entry_id in data.letters.values():
@@ -134,11 +139,12 @@ def test_every_entry_and_dead_letter(hostile: tuple[Console, HostileData], open_
         visit(page, "/dead/stream", name=stream)
 
 
+@ENGINE
 @pytest.mark.parametrize("name", TEXTS)
 def test_a_search_for(hostile: tuple[Console, HostileData], open_page: OpenPage, name: str) -> None:
     """Texts of an address are on the page, too. One that is refused is shown as refused."""
     value = text(TEXTS[name][:1000])
-    page = open_page(hostile[0], "/streams", NARROW)
+    page = open_page(hostile[0], "/streams", NARROW, has_policy=False)
     for path in (
         address("/streams", find=value),
         address("/stream", name=text(TARGET), field=value, value=value),

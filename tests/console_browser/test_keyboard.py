@@ -10,11 +10,11 @@ import pytest
 
 from tests.console.normal import DEAD, GROUP, STREAM, NormalData, write_normal
 from tests.console.process import Console, running_console
-from tests.console_browser.conftest import LOOKS, OpenPage
-from tests.console_browser.watched_page import Look, WatchedPage
+from tests.console_browser.conftest import DISPLAYS, OpenPage
+from tests.console_browser.watched_page import Display, WatchedPage
 from tools.servers.server import Server
 
-LOOK = pytest.mark.parametrize("look", [LOOKS[0], LOOKS[3]], ids=str)
+DISPLAY = pytest.mark.parametrize("display", [DISPLAYS[0], DISPLAYS[3]], ids=str)
 _MOST_TABS = 400
 # What has the focus: its text, its place, and whether an outline shows it.
 _FOCUS = """() => {
@@ -60,12 +60,12 @@ def press(page: WatchedPage, key: str, address: str) -> None:
     page.check()
 
 
-@LOOK
+@DISPLAY
 def test_a_dead_letter_is_corrected_and_sent_back(
-    console: Console, server: Server, filled: NormalData, open_page: OpenPage, look: Look
+    console: Console, server: Server, filled: NormalData, open_page: OpenPage, display: Display
 ) -> None:
     letter = filled.letters["decode: amount is no DOUBLE"][0]
-    page = open_page(console, "/", look)
+    page = open_page(console, "/", display)
     tab_to(page, "^Dead letters$", "A")
     press(page, "Enter", "**/dead")
     tab_to(page, "decode: amount is no DOUBLE", "A")

@@ -10,8 +10,8 @@ import pytest
 
 from tests.console.normal import DEAD, GROUP, STREAM, NormalData
 from tests.console.process import Console, running_console
-from tests.console_browser.conftest import LOOKS, OpenPage, StartConsole
-from tests.console_browser.watched_page import Look, WatchedPage, address
+from tests.console_browser.conftest import DISPLAYS, OpenPage, StartConsole
+from tests.console_browser.watched_page import Display, WatchedPage, address
 from tools.servers.server import Server, running_engine
 
 PAGES = {
@@ -31,7 +31,7 @@ PAGES = {
     "changes": "/changes",
 }
 EMPTY = ("/", "/streams", "/dead", "/queries", "/changes")
-LOOK = pytest.mark.parametrize("look", LOOKS, ids=str)
+DISPLAY = pytest.mark.parametrize("display", DISPLAYS, ids=str)
 
 
 @pytest.fixture(scope="module")
@@ -53,19 +53,19 @@ def check(page: WatchedPage, name: str) -> None:
         page.screenshot(name)
 
 
-@LOOK
+@DISPLAY
 @pytest.mark.parametrize("name", PAGES)
-def test_a_page(console: Console, open_page: OpenPage, name: str, look: Look) -> None:
-    page = open_page(console, PAGES[name], look)
+def test_a_page(console: Console, open_page: OpenPage, name: str, display: Display) -> None:
+    page = open_page(console, PAGES[name], display)
     page.settle()
     check(page, name)
 
 
-@LOOK
+@DISPLAY
 def test_an_entry_and_a_dead_letter(
-    console: Console, normal: tuple[Server, NormalData], open_page: OpenPage, look: Look
+    console: Console, normal: tuple[Server, NormalData], open_page: OpenPage, display: Display
 ) -> None:
-    page = open_page(console, address("/stream", name=STREAM), look)
+    page = open_page(console, address("/stream", name=STREAM), display)
     page.page.locator("td.id a").first.click()
     page.page.wait_for_url("**/entry?*")
     check(page, "entry")
@@ -74,9 +74,9 @@ def test_an_entry_and_a_dead_letter(
         check(page, f"dead-letter-{number}")
 
 
-@LOOK
-def test_dry_runs(console: Console, open_page: OpenPage, look: Look) -> None:
-    page = open_page(console, address("/group", stream=STREAM, group=GROUP), look)
+@DISPLAY
+def test_dry_runs(console: Console, open_page: OpenPage, display: Display) -> None:
+    page = open_page(console, address("/group", stream=STREAM, group=GROUP), display)
     page.page.get_by_label("Position", exact=True).fill("earliest")
     page.page.get_by_role("group", name="Set the position").get_by_role("button").click()
     page.page.wait_for_url("**/plan")
@@ -98,9 +98,9 @@ def test_dry_runs(console: Console, open_page: OpenPage, look: Look) -> None:
     check(page, "plan-purge")
 
 
-@LOOK
-def test_a_change(console: Console, open_page: OpenPage, look: Look) -> None:
-    page = open_page(console, address("/dead/stream", name=DEAD), look)
+@DISPLAY
+def test_a_change(console: Console, open_page: OpenPage, display: Display) -> None:
+    page = open_page(console, address("/dead/stream", name=DEAD), display)
     page.page.locator("tbody input[type=checkbox]").first.check()
     page.page.get_by_role("button", name="Check sending back").click()
     page.page.wait_for_url("**/plan")
@@ -112,10 +112,10 @@ def test_a_change(console: Console, open_page: OpenPage, look: Look) -> None:
     check(page, "changes-made")
 
 
-@LOOK
+@DISPLAY
 @pytest.mark.parametrize("path", EMPTY)
-def test_a_server_without_streams(empty: Console, open_page: OpenPage, path: str, look: Look) -> None:
-    page = open_page(empty, path, look)
+def test_a_server_without_streams(empty: Console, open_page: OpenPage, path: str, display: Display) -> None:
+    page = open_page(empty, path, display)
     check(page, f"empty-{path.strip('/') or 'overview'}")
 
 
@@ -125,7 +125,7 @@ def empty() -> Iterator[Console]:
         yield console
 
 
-@LOOK
+@DISPLAY
 @pytest.mark.parametrize(
     ("name", "path", "status"),
     [
@@ -135,20 +135,24 @@ def empty() -> Iterator[Console]:
         ("no-time", address("/stream", name=STREAM, at="yesterday?"), 400),
     ],
 )
-def test_an_error(console: Console, open_page: OpenPage, name: str, path: str, status: int, look: Look) -> None:
-    page = open_page(console, path, look)
+def test_an_error(console: Console, open_page: OpenPage, name: str, path: str, status: int, display: Display) -> None:
+    page = open_page(console, path, display)
     page.expect(f"answer {status}")
     page.expect("Failed to load resource")
     check(page, f"error-{name}")
 
 
-@LOOK
+@DISPLAY
 def test_a_login(
-    normal: tuple[Server, NormalData], open_page: OpenPage, start_console: StartConsole, tmp_path: Path, look: Look
+    normal: tuple[Server, NormalData],
+    open_page: OpenPage,
+    start_console: StartConsole,
+    tmp_path: Path,
+    display: Display,
 ) -> None:
     users = tmp_path / "users.txt"
     users.write_text("ann:correct horse\n")
-    page = open_page(start_console(normal[0].url, "--users", str(users)), "/", look)
+    page = open_page(start_console(normal[0].url, "--users", str(users)), "/", display)
     assert page.page.url.endswith("/login")
     check(page, "login")
     page.page.get_by_label("Name").fill("ann")

@@ -38,7 +38,7 @@ _OUTSIDE = """() => {
 
 
 @dataclass(frozen=True)
-class Look:
+class Display:
     """scheme: `light` or `dark`; width: CSS pixels."""
 
     scheme: str
@@ -56,7 +56,7 @@ class Look:
 @dataclass
 class WatchedPage:
     """page: Playwright's; folder: for screenshots, None if there are to be none; name: of the
-    look, for their files.
+    display, for their files.
 
     complaints: errors that the browser logs (a violation of the Content-Security-Policy is one), exceptions of scripts,
     dialogs, requests to other hosts, and answers of 400 and above.
