@@ -109,9 +109,9 @@ def _entries(verb: str) -> Callable[[Mapping[str, Json], str], str]:
 
 
 def _seek(values: Mapping[str, Json], would: str) -> str:
-    again, skipped = _sum(values, "read_again"), _sum(values, "skipped")
+    read_again, skipped = _sum(values, "read_again"), _sum(values, "skipped")
     verb = would or "will be "
-    return f"{counted(again, 'entry', 'entries')} {verb}read again, {skipped:,} {verb}skipped."
+    return f"{counted(read_again, 'entry', 'entries')} {verb}read again, {skipped:,} {verb}skipped."
 
 
 def _prune(values: Mapping[str, Json], would: str) -> str:
