@@ -9,10 +9,10 @@ from functools import lru_cache
 from importlib import resources
 
 from starlette.applications import Starlette
-from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import ASGIApp
 
 from spark_streams.console.guard import Guard
 from spark_streams.console.pages import changes, dead_letters, doctor, groups, login, overview, queries, streams
@@ -54,7 +54,7 @@ _STATUS: tuple[tuple[type[RStreamError], int], ...] = (
 )
 
 
-def create_app(site: Site, hosts: Collection[str]) -> Starlette:
+def create_app(site: Site, hosts: Collection[str]) -> ASGIApp:
     """Return the application. hosts: names by which browsers may call it."""
 
     @contextlib.asynccontextmanager
@@ -81,16 +81,17 @@ def create_app(site: Site, hosts: Collection[str]) -> Starlette:
         missing = StreamStateError("the console has no such page")
         return await site.page(request, "error.html", status, title="This did not work", error=missing)
 
-    return Starlette(
+    pages = Starlette(
         routes=[
             *[Route(path, _endpoint(site, page), methods=list(methods)) for path, page, methods in _PAGES],
             Route("/events", events),
             Route("/static/{name}", static),
         ],
-        middleware=[Middleware(Guard, signer=site.signer, users=site.users, hosts=hosts, is_tls=site.is_tls)],
         exception_handlers={RStreamError: error_page, 404: not_found, 405: not_found},
         lifespan=lifespan,
     )
+    # Around Starlette, so that its own answer to an unexpected error has the headers, too.
+    return Guard(pages, site.signer, site.users, hosts, site.is_tls)
 
 
 def _endpoint(site: Site, page: Page) -> Callable[[Request], Awaitable[Response]]:

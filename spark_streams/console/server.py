@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import uvicorn
-from starlette.applications import Starlette
+from starlette.types import ASGIApp
 
 from spark_streams.console.access import Signer, Users
 from spark_streams.console.changes import Changes
@@ -71,7 +71,7 @@ class _Server(uvicorn.Server):
 
 
 def serve(
-    app: Starlette, host: str, port: int, certificate: str | None, key: str | None, begun: Callable[[str], None]
+    app: ASGIApp, host: str, port: int, certificate: str | None, key: str | None, begun: Callable[[str], None]
 ) -> None:
     """Serve the application until a signal. certificate, key: PEM files, for HTTPS; begun: receives the address of the
     console when it listens. Raises ConfigError."""
