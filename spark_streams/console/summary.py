@@ -14,7 +14,7 @@ _LABELS = {
     "bound": "",
     "stopped": "",
     "stream": "",
-    "seconds": "seconds",
+    "seconds": "",
     "total": "entries in the stream",
     "looked_at": "entries examined",
     "moved": "sent back",
@@ -25,7 +25,7 @@ _LABELS = {
     "homeless": "stay: they name no target stream",
     "refused": "stay: target not allowed",
     "vanished": "deleted by another client meanwhile",
-    "letters_per_second": "per second",
+    "letters_per_second": "",
     "letters": "dead letters",
     "destinations": "Where they go",
     "by": "By reason",
@@ -77,7 +77,7 @@ def summarize(command: str, output: Json, is_done: bool) -> Summary:
             notes.append((title, [str(item) for item in value]))
         elif not isinstance(value, dict):
             facts.append((label, value))
-    sentence = "" if sentence_of is None or not values else sentence_of(values, "" if is_done else "would be ")
+    sentence = "" if sentence_of is None or not values else sentence_of(values, is_done)
     return Summary(sentence, facts, tables, notes)
 
 
@@ -96,40 +96,42 @@ def _sum(values: Mapping[str, Json], name: str) -> int:
     return sum(row.get(name) or 0 for row in rows)
 
 
-def _redrive(values: Mapping[str, Json], would: str) -> str:
+def _redrive(values: Mapping[str, Json], is_done: bool) -> str:
     moved = counted(values.get("moved", 0), "dead letter")
-    return f"{moved} of {values.get('stream')} {would or 'were '}sent back."
+    return f"{'Sent' if is_done else 'Would send'} back {moved} of {values.get('stream')}."
 
 
-def _entries(verb: str) -> Callable[[Mapping[str, Json], str], str]:
-    def sentence(values: Mapping[str, Json], would: str) -> str:
-        return f"{counted(_sum(values, 'entries'), 'entry', 'entries')} {would or 'were '}{verb}."
+def _purge(values: Mapping[str, Json], is_done: bool) -> str:
+    deleted = counted(values.get("deleted", 0), "dead letter")
+    return f"{'Deleted' if is_done else 'Would delete'} {deleted} of {values.get('stream')} permanently."
+
+
+def _entries(planned: str, done: str) -> Callable[[Mapping[str, Json], bool], str]:
+    """Return a function that makes the sentence. planned, done: its beginning."""
+
+    def sentence(values: Mapping[str, Json], is_done: bool) -> str:
+        return f"{done if is_done else planned} {counted(_sum(values, 'entries'), 'entry', 'entries')}."
 
     return sentence
 
 
-def _seek(values: Mapping[str, Json], would: str) -> str:
-    read_again, skipped = _sum(values, "read_again"), _sum(values, "skipped")
-    verb = would or "will be "
-    return f"{counted(read_again, 'entry', 'entries')} {verb}read again, {skipped:,} {verb}skipped."
+def _seek(values: Mapping[str, Json], is_done: bool) -> str:
+    read_again = counted(_sum(values, "read_again"), "entry", "entries")
+    verb = "will" if is_done else "would"
+    return f"The group {verb} read {read_again} again, and skip {_sum(values, 'skipped'):,}."
 
 
-def _prune(values: Mapping[str, Json], would: str) -> str:
+def _prune(values: Mapping[str, Json], is_done: bool) -> str:
     groups = counted(len(values.get("streams") or ()), "group")
     pending = counted(_sum(values, "pending"), "pending entry", "pending entries")
-    return f"{groups} {would or 'were '}deleted, with {pending}."
+    return f"{'Deleted' if is_done else 'Would delete'} {groups}, with {pending}."
 
 
-def _purge(values: Mapping[str, Json], would: str) -> str:
-    deleted = counted(values.get("deleted", 0), "dead letter")
-    return f"{deleted} of {values.get('stream')} {would or 'were '}deleted permanently."
-
-
-_SENTENCES: dict[str, Callable[[Mapping[str, Json], str], str]] = {
+_SENTENCES: dict[str, Callable[[Mapping[str, Json], bool], str]] = {
     "groups seek": _seek,
-    "replay": _entries("handed to the query again"),
-    "groups claim": _entries("handed over"),
-    "groups ack": _entries("acknowledged"),
+    "replay": _entries("Would let the query read again", "Lets the query read again"),
+    "groups claim": _entries("Would hand over", "Handed over"),
+    "groups ack": _entries("Would acknowledge", "Acknowledged"),
     "groups prune": _prune,
     "dead redrive": _redrive,
     "dead purge": _purge,

@@ -29,10 +29,10 @@ def test_pages_and_changes(cluster: RedisCluster) -> None:
         page = browser.get("/stream?name=clicks").text
         assert [f">{number}</span>" in page for number in range(4)] == [True] * 4
         planned = browser.post("/plan", {"action": "seek", "names": "clicks", "group": "etl", "to": "latest"})
-        assert "4 would be skipped" in planned.text
+        assert "would read 0 entries again, and skip 4" in planned.text
         browser.post("/changes", form_to(planned.text, "/changes"))
         assert "Done" in wait_for_change(browser, 1)
         planned = browser.post("/plan", {"action": "redrive", "names": "orders:dead", "reason": "decode"})
         browser.post("/changes", form_to(planned.text, "/changes"))
-        assert "10 dead letters of orders:dead were sent back." in wait_for_change(browser, 2)
+        assert "Sent back 10 dead letters of orders:dead." in wait_for_change(browser, 2)
         assert "persistence" in browser.get("/doctor").text
