@@ -89,11 +89,11 @@ def test_dry_runs(console: Console, open_page: OpenPage, display: Display) -> No
     page.page.wait_for_url("**/plan")
     check(page, "plan-claim")
     page.open("/dead/stream", name=DEAD, reason="timeout")
-    page.page.get_by_role("button", name="Check sending back").click()
+    page.page.get_by_role("button", name="Preview sending back").click()
     page.page.wait_for_url("**/plan")
     check(page, "plan-redrive")
     page.open("/dead/stream", name=DEAD, reason="timeout")
-    page.page.get_by_role("button", name="Check deleting").click()
+    page.page.get_by_role("button", name="Preview deletion").click()
     page.page.wait_for_url("**/plan")
     check(page, "plan-purge")
 
@@ -102,7 +102,7 @@ def test_dry_runs(console: Console, open_page: OpenPage, display: Display) -> No
 def test_a_change(console: Console, open_page: OpenPage, display: Display) -> None:
     page = open_page(console, address("/dead/stream", name=DEAD), display)
     page.page.locator("tbody input[type=checkbox]").first.check()
-    page.page.get_by_role("button", name="Check sending back").click()
+    page.page.get_by_role("button", name="Preview sending back").click()
     page.page.wait_for_url("**/plan")
     page.page.get_by_role("button", name="Send back").click()
     page.page.wait_for_url("**/changes/*")
