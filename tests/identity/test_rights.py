@@ -21,6 +21,8 @@ from spark_streams.sink.ledger.batch_commit import rows_written, void_batch
 from spark_streams.sink.ledger.runs import begin_job, begin_run
 from spark_streams.source.group.commit_marks import committed_key
 from spark_streams.wire.connect import connect
+from tests.console.browser import Browser
+from tests.console.process import running_console
 from tests.identity.documented_rights import as_user, besides, documented, rights
 from tests.sink.writing import batch_of, close, frame, numbers, options, write
 from tests.source.limited_user import read_in_all_ways
@@ -185,6 +187,15 @@ def test_the_exporter(filled: Server) -> None:
     assert ran.exit_code == 0, ran.output
     assert 'group="g"' in ran.output
     assert "rstream_missing_right{" not in ran.output
+    assert refusals(filled) == []
+
+
+def test_the_console_needs_the_rights_of_the_exporter(filled: Server) -> None:
+    with running_console(as_user(filled, *rights("exporter")).url) as console:
+        browser = Browser(console.url)
+        for path in ("/", "/streams", "/stream?name=s", "/group?stream=s&group=g", "/dead", "/dead/stream?name=dead"):
+            page = browser.get(path)
+            assert (page.status, "lacks rights" in page.text) == (200, False), path
     assert refusals(filled) == []
 
 
