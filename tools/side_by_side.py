@@ -41,6 +41,7 @@ PARTS = {"tests/spark": 3}
 # Folders whose tests take most of the time. Each test runs on the engine or redis-server, by turns; `--both` runs
 # both, as the nightly workflow does. The other folders test the integration with servers, on both.
 BY_TURNS = [
+    "tests/console",
     "tests/spark",
     "tests/faults",
     "tests/jobs",

@@ -246,12 +246,13 @@ def test_hostile_data_is_text_on_every_page(server: Server, client: redis.Redis)
 
 def test_hostile_names_reach_commands_as_they_are(server: Server, client: redis.Redis) -> None:
     """A name is one argument of a command, whatever characters it has."""
-    for name in ("--yes", "-x", "a b", "$(id)", "it's", "a\nb", "\x1b[2J", "é"):
+    names = ("--yes", "-x", "$(id) it's", "a\nb\x1b[2J", "é*")
+    for name in names:
         client.xadd(name, {"n": 1}, id="1-0")
         client.xgroup_create(name, name, id="$")
     with running_console(server.url, "--write") as console:
         browser = Browser(console.url)
-        for number, name in enumerate(("--yes", "-x", "a b", "$(id)", "it's", "a\nb", "\x1b[2J", "é"), start=1):
+        for number, name in enumerate(names, start=1):
             planned = browser.post("/plan", {"action": "seek", "names": name, "group": name, "to": "earliest"})
             assert planned.status == 200, planned.text
             browser.post("/changes", form_to(planned.text, "/changes"))

@@ -139,7 +139,7 @@ def test_lags_over_time_are_bounded() -> None:
     assert history.period == before
 
 
-def test_snapshots_are_taken_while_somebody_looks(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_snapshots_are_taken_while_a_browser_is_open(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     from spark_streams.console import live as module
 
     monkeypatch.setattr(module, "_LOOKED_AT", 0.4)
@@ -153,7 +153,7 @@ def test_snapshots_are_taken_while_somebody_looks(server: Server, monkeypatch: p
 
     monkeypatch.setattr(cache, "last", count)
 
-    async def look() -> None:
+    async def take_snapshots() -> None:
         live = Live(cache, 0.02)
         task = asyncio.create_task(live.run())
         await asyncio.sleep(0.1)
@@ -172,4 +172,4 @@ def test_snapshots_are_taken_while_somebody_looks(server: Server, monkeypatch: p
         await asyncio.gather(task, return_exceptions=True)
         live.close()
 
-    asyncio.run(look())
+    asyncio.run(take_snapshots())
