@@ -23,6 +23,8 @@ from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit
 
+from tools.servers.server import free_port
+
 _READ = 65536
 
 
@@ -31,7 +33,9 @@ class Proxy:
 
     def __init__(self, url: str) -> None:
         self._target = urlsplit(url)
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        # Not a port that the system assigns by itself: while the proxy is away, Spark could listen there, and would take
+        # the first bytes of a request for a length of gigabytes.
+        self._listener = socket.create_server(("127.0.0.1", free_port()))
         self._cuts: deque[tuple[str, int]] = deque()
         self._sockets: list[socket.socket] = []
         self._threads: list[threading.Thread] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from html.parser import HTMLParser
@@ -167,6 +168,37 @@ def test_selections_are_sent_back_or_deleted(server: Server, client: redis.Redis
         assert client.xlen(STREAM) == ENTRIES + len(data.letters["timeout"]) - 2
         changes = browser.get("/changes").text
         assert changes.count("done") == 2
+
+
+def test_a_redrive_shows_its_progress_and_goes_on_after_a_restart(
+    server: Server, client: redis.Redis, tmp_path: Path
+) -> None:
+    write_normal(client)
+    audit = tmp_path / "audit"
+
+    def begin(browser: Browser, rate: str) -> None:
+        page = browser.get(link("/dead/stream", name=DEAD)).text
+        fields = replaced(form_to(page, "/plan"), rate=rate)
+        planned = browser.post("/plan", [*fields, ("action", "redrive")])
+        browser.post("/changes", form_to(planned.text, "/changes"))
+
+    with running_console(server.url, "--write", "--audit", str(audit)) as console:
+        browser = Browser(console.url)
+        begin(browser, "100")
+        seen = set()
+        while len(seen) < 3:
+            seen.update(re.findall(r"Running: ([0-9]+) of 300", browser.get("/changes/1").text))
+        assert "<progress" in browser.get("/changes/1").text
+    stopped = json.loads(audit.read_text())  # the console has stopped it after a page
+    assert stopped["exit_code"] == 130
+    remaining = client.xlen(DEAD)
+    assert 0 < remaining < LETTERS
+    with running_console(server.url, "--write") as console:
+        browser = Browser(console.url)
+        begin(browser, "")
+        assert "Done" in wait_for_change(browser, 1)
+    marks = [fields[b"dl.redriven"] for _, fields in client.xrange(STREAM) if b"dl.redriven" in fields]
+    assert (client.xlen(DEAD), len(marks), len(set(marks))) == (0, LETTERS, LETTERS)
 
 
 def test_every_change_of_a_group(server: Server, client: redis.Redis) -> None:
