@@ -33,8 +33,8 @@ class Proxy:
 
     def __init__(self, url: str) -> None:
         self._target = urlsplit(url)
-        # Not a port that the system assigns by itself: while the proxy is away, Spark could listen there, and would take
-        # the first bytes of a request for a length of gigabytes.
+        # Not a port that the system assigns by itself: while the proxy is away, Spark could listen there, and take the
+        # first bytes of a request for a length of gigabytes.
         self._listener = socket.create_server(("127.0.0.1", free_port()))
         self._cuts: deque[tuple[str, int]] = deque()
         self._sockets: list[socket.socket] = []
