@@ -7,10 +7,13 @@ from typing import Any
 import pytest
 import redis
 
+from spark_streams.console.site import link
 from spark_streams.errors import StreamStateError
 from spark_streams.groups import guard
 from spark_streams.source.stream_reader import StreamReader
 from spark_streams.spark.read_limits import ReadMaxRows
+from tests.console.browser import Browser, form_to, replaced, wait_for_change
+from tests.console.process import running_console
 from tests.groups.conftest import Rstream, RstreamJson
 from tests.remedies import carry_out
 from tools.driving import ALL, NEVER_AHEAD, add, drain, pending_count, read, reader, stop_all
@@ -74,6 +77,18 @@ def test_the_query_reads_the_part_again_and_then_what_is_new(
     add(client, 5, first=30)
     assert sorted(query.resume()) == [*expected, *range(30, 35)]
     assert pending_count(client) == 0
+
+
+def test_the_console_replays_too(server: Server, query: Stopped) -> None:
+    with running_console(server.url, "--write") as console:
+        browser = Browser(console.url)
+        page = browser.get(link("/group", stream="s", group="g")).text
+        fields = replaced(form_to(page, "/plan", action="replay"), **{"from": query.ids[10], "to": query.ids[14]})
+        planned = browser.post("/plan", fields)
+        assert "Would let the query read again 5 entries." in planned.text
+        browser.post("/changes", form_to(planned.text, "/changes"))
+        assert "Lets the query read again 5 entries." in wait_for_change(browser, 1)
+    assert sorted(query.resume()) == list(range(10, 15))
 
 
 def test_what_it_prints(query: Stopped, rstream: Rstream) -> None:
