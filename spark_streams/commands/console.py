@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from spark_streams.commands.shared import address_of, login_environment, milliseconds, say, url_option
+from spark_streams.commands.shared import (
+    address_of,
+    login_environment,
+    max_streams_option,
+    milliseconds,
+    port_option,
+    say,
+    url_option,
+)
 from spark_streams.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -19,13 +27,7 @@ PORT = 9406
 
 @click.command(short_help="Show streams, groups and dead letters in a browser.")
 @click.argument("names", metavar="[STREAM]...", nargs=-1)
-@click.option(
-    "--port",
-    type=click.IntRange(0, 65535),
-    default=PORT,
-    show_default=True,
-    help="Port to listen on; 0: any free port.",
-)
+@port_option(PORT)
 @click.option(
     "--host",
     default="127.0.0.1",
@@ -58,13 +60,7 @@ PORT = 9406
     callback=milliseconds,
     help="Interval between two snapshots of the server while a browser looks.",
 )
-@click.option(
-    "--max-streams",
-    type=click.IntRange(1),
-    default=10_000,
-    show_default=True,
-    help="Maximum number of streams: the first ones by name.",
-)
+@max_streams_option
 @url_option
 def console(
     names: tuple[str, ...],

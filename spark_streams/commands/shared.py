@@ -89,6 +89,18 @@ def url_option(command: F) -> F:
     return command
 
 
+def port_option(default: int) -> Callable[[F], F]:
+    """`--port` of a command that listens."""
+    text = "Port to listen on; 0: any free port."
+    return click.option("--port", type=click.IntRange(0, 65535), default=default, show_default=True, help=text)
+
+
+def max_streams_option(command: F) -> F:
+    """`--max-streams` of a command that reads all streams again and again."""
+    text = "Maximum number of streams: the first ones by name."
+    return click.option("--max-streams", type=click.IntRange(1), default=10_000, show_default=True, help=text)(command)
+
+
 def to_url_option(command: F) -> F:
     """Add `--to-url` and the options for the target's login, which `address_of` reads for TARGET."""
     options = [

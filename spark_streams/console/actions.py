@@ -95,6 +95,12 @@ ACTIONS = {
 }
 
 
+def with_options(arguments: Sequence[str], *options: str) -> list[str]:
+    """Return the arguments with these options, before a `--` that ends options."""
+    place = arguments.index("--") if "--" in arguments else len(arguments)
+    return [*arguments[:place], *options, *arguments[place:]]
+
+
 def shell_line(arguments: Sequence[str]) -> str:
     """Return the command as one line for a POSIX shell, with control characters as escapes."""
     return " ".join(["rstream", *map(_quoted, arguments)])

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
+from spark_streams.console.actions import with_options
 from spark_streams.model.printable import json_text
 from spark_streams.model.untyped import Json
 
@@ -102,14 +103,11 @@ class Changes:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _start(self, arguments: Sequence[str]) -> asyncio.subprocess.Process:
-        words = [*arguments]
-        place = words.index("--") if "--" in words else len(words)
-        words.insert(place, "--json")
         return await asyncio.create_subprocess_exec(
             sys.executable,
             "-c",
             _RSTREAM,
-            *words,
+            *with_options(arguments, "--json"),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from spark_streams.model.ids import MAX_ID, MIN_ID, StreamId
-from spark_streams.monitor.groups import shown
+from spark_streams.monitor.last_entries import Seen, entries_of
 from spark_streams.wire.connection.connection import ReplyError
 from spark_streams.wire.connection.page_sizer import PageSizer
 from spark_streams.wire.connection.server import Server
@@ -21,15 +21,6 @@ _FIRST, _LARGEST, _REPLY_BYTES = 2, 1_000, 4 << 20
 _PAGE_BYTES = 32 << 20  # of the entries of a page
 _SEARCHED = 50_000  # entries that one request reads at most
 _SEARCH_SECONDS = 2.0
-
-
-@dataclass(frozen=True)
-class Entry:
-    """An entry. stream: the shard, if the stream has shards; pairs: field names and values."""
-
-    id: StreamId
-    stream: str
-    pairs: tuple[tuple[bytes, bytes], ...]
 
 
 @dataclass(frozen=True)
@@ -53,7 +44,7 @@ class EntryPage:
     """Entries, the newest first. searched: how many were read; next: the ID at which the next page begins, None if the
     stream has no more."""
 
-    entries: tuple[Entry, ...]
+    entries: tuple[Seen, ...]
     searched: int
     next: StreamId | None
 
@@ -69,7 +60,7 @@ def read_entries(
     """Return up to `limit` entries from `end` back to `begin`, of all these streams together. streams: one stream, or
     all shards of one. Raises WrongKeyTypeError, NotPermittedError, ServerError."""
     sizer = PageSizer(_FIRST, _LARGEST, _REPLY_BYTES, growth=5)
-    matching: list[Entry] = []
+    matching: list[Seen] = []
     deadline, searched, taken = time.monotonic() + _SEARCH_SECONDS, 0, 0
     upper: StreamId | None = end
     while upper is not None and upper >= begin:
@@ -92,25 +83,20 @@ def read_entries(
 
 def _read_back(
     server: Server, streams: Sequence[str | bytes], upper: StreamId, begin: StreamId, count: int
-) -> tuple[list[Entry], StreamId | None, int]:
+) -> tuple[list[Seen], StreamId | None, int]:
     """Return (entries from `upper` back, the ID at which to continue, their bytes). An entry of one shard that is older
     than the last one that was read of another shard is left for the next call."""
-    entries: list[Entry] = []
+    entries: list[Seen] = []
     bound = begin
     is_last, received = True, 0
     commands = [("XREVRANGE", stream, bytes(upper), bytes(begin), "COUNT", count) for stream in streams]
     for command, reply in zip(commands, server.execute_each(commands), strict=True):
         if isinstance(reply, ReplyError):
             raise server.error_of(reply, command)
-        of_stream = [
-            Entry(StreamId.parse(entry), shown(command[1]), tuple(zip(fields[0::2], fields[1::2], strict=True)))
-            for entry, fields in reply
-            if fields is not None
-        ]
         received += sum(len(word) for entry, fields in reply for word in fields or ())
         if len(reply) == count:
             is_last = False
             bound = max(bound, StreamId.parse(reply[-1][0]))
-        entries += of_stream
+        entries += entries_of(command[1], reply)
     entries = sorted((entry for entry in entries if entry.id >= bound), key=lambda entry: entry.id, reverse=True)
     return entries, (None if is_last or bound == MIN_ID else bound.previous()), received

@@ -6,9 +6,9 @@ from collections import deque
 from collections.abc import Iterable
 
 from spark_streams.monitor.lag_survey import Survey
-from spark_streams.monitor.rates import Key, Rates, rates_between
-from spark_streams.monitor.report.report import Chart, charts_of
-from spark_streams.monitor.report.series import Series
+from spark_streams.monitor.rates import Key, Rates, rates_between, total
+from spark_streams.monitor.report.builders import LagSeries, ThroughputSeries
+from spark_streams.monitor.report.report import Chart
 
 POINTS = 120  # of a group
 _RATE_MS = 8_000  # rates are computed over about this time
@@ -22,7 +22,7 @@ class LagHistory:
         self._lags: dict[Key, deque[tuple[int, int | None, int | None]]] = {}
         self._surveys: deque[Survey] = deque()
         self.rates: dict[Key, Rates] = {}
-        self._totals: deque[tuple[int, float | None, float | None, float | None]] = deque(maxlen=POINTS)
+        self._totals: deque[tuple[int, Rates]] = deque(maxlen=POINTS)
 
     def add(self, survey: Survey) -> None:
         """Add a later snapshot. A snapshot of the same moment changes nothing."""
@@ -38,7 +38,7 @@ class LagHistory:
             self._surveys.popleft()
         if len(self._surveys) > 1:
             self.rates = rates_between(self._surveys[0], survey)
-            self._totals.append((survey.at_ms, *_totals(self.rates)))
+            self._totals.append((survey.at_ms, total(self.rates)))
 
     def lags(self, key: Key) -> list[float | None]:
         """Return the lags of a group, the oldest first."""
@@ -46,39 +46,21 @@ class LagHistory:
 
     def charts(self, keys: Iterable[Key]) -> list[Chart]:
         """Return charts of the lag of these groups, and of its age."""
-        lags, ages = Series(), Series()
+        series = LagSeries()
         for key in keys:
             for at_ms, lag, lag_ms in self._lags.get(key, ()):
-                name = f"{key[1]} of {key[0]}"
-                lags.add(name, at_ms, lag)
-                ages.add(name, at_ms, lag_ms)
-        return charts_of(("Lag", "entries", lags), ("Behind: age of the oldest entry not acknowledged", "ms", ages))
+                series.add(at_ms, key, lag, lag_ms)
+        return series.charts()
 
     def throughput(self) -> list[Chart]:
         """Return a chart of the throughput of all groups together."""
-        series = Series()
-        for at_ms, *values in self._totals:
-            for name, value in zip(("added", "delivered", "acknowledged"), values, strict=True):
-                series.add(name, at_ms, value)
-        return charts_of(("Throughput of all groups together", "per second", series), one_scale=True)
+        series = ThroughputSeries()
+        for at_ms, rates in self._totals:
+            series.add(at_ms, rates)
+        return series.charts()
 
     @property
     def period(self) -> tuple[int, int]:
         """(first, last) moment of the charts, in milliseconds since the epoch."""
         moments = [lags[0][0] for lags in self._lags.values()] or [self._surveys[-1].at_ms]
         return min(moments), self._surveys[-1].at_ms
-
-
-def _totals(rates: dict[Key, Rates]) -> tuple[float | None, float | None, float | None]:
-    """Return the rates of all groups together. A stream's entries count once, however many groups read it."""
-    added = {stream: rate.added for (stream, _), rate in rates.items()}.values()
-    return (
-        _sum(added),
-        _sum(rate.delivered for rate in rates.values()),
-        _sum(rate.acknowledged for rate in rates.values()),
-    )
-
-
-def _sum(values: Iterable[float | None]) -> float | None:
-    numbers = [value for value in values if value is not None]
-    return sum(numbers) if numbers else None

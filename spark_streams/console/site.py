@@ -18,7 +18,7 @@ from starlette.responses import HTMLResponse
 
 from spark_streams._version import __version__
 from spark_streams.console.access import Session, Signer, Users
-from spark_streams.console.actions import shell_line
+from spark_streams.console.actions import shell_line, with_options
 from spark_streams.console.changes import Changes
 from spark_streams.console.live import Live
 from spark_streams.deadletter.envelope import raw
@@ -196,8 +196,4 @@ class Site:
 
     def command(self, arguments: Sequence[str]) -> str:
         """Return a command of `rstream` as a line for a shell, for this console's server."""
-        words = list(arguments)
-        if self.url:
-            place = words.index("--") if "--" in words else len(words)
-            words[place:place] = ["--url", self.url]
-        return shell_line(words)
+        return shell_line(with_options(arguments, "--url", self.url) if self.url else arguments)

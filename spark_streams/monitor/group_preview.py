@@ -8,7 +8,7 @@ from typing import NamedTuple
 from spark_streams.errors import StreamStateError
 from spark_streams.model.ids import StreamId
 from spark_streams.monitor.groups import shown
-from spark_streams.monitor.last_entries import Name, Seen
+from spark_streams.monitor.last_entries import Name, Seen, entries_of
 from spark_streams.wire.connection.connection import ReplyError
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.xinfo import group_named
@@ -49,8 +49,7 @@ def pending_entries(server: Server, stream: Name, group: str, limit: int) -> Ite
         if isinstance(reply, ReplyError):
             raise server.error_of(reply, ("XRANGE", stream))
         entry_id = StreamId.parse(entry)
-        fields = reply[0][1] if reply else None
-        seen = None if fields is None else Seen(entry_id, stream, tuple(zip(fields[0::2], fields[1::2], strict=True)))
+        seen = next(entries_of(stream, reply), None)
         is_held = idle >= 0
         yield Pending(
             entry_id, stream, shown(consumer) if is_held else None, idle if is_held else None, deliveries, seen
@@ -60,7 +59,4 @@ def pending_entries(server: Server, stream: Name, group: str, limit: int) -> Ite
 def entries_to_come(server: Server, stream: Name, position: StreamId, limit: int) -> list[Seen]:
     """Return the first undelivered entries, `limit` at most."""
     reply = server.execute("XRANGE", stream, bytes(position.next()), "+", "COUNT", limit)
-    return [
-        Seen(StreamId.parse(entry), stream, tuple(zip(fields[0::2], fields[1::2], strict=True)))
-        for entry, fields in reply
-    ]
+    return list(entries_of(stream, reply))

@@ -40,7 +40,7 @@ def last_entries(server: Server, streams: Sequence[Name], count: int) -> tuple[l
     for command, reply in zip(commands, server.execute_each(commands), strict=True):
         if isinstance(reply, ReplyError):
             raise server.error_of(reply, command[:2])
-        newest = heapq.nlargest(count, [*newest, *_entries(command[1], reply)], key=lambda entry: entry.id)
+        newest = heapq.nlargest(count, [*newest, *entries_of(command[1], reply)], key=lambda entry: entry.id)
     return sorted(newest, key=_order), ends
 
 
@@ -79,7 +79,7 @@ class Follower:
         ]
         for reply in server.execute_all(commands):
             for name, entries in reply or ():
-                stream_entries = list(_entries(self._given_name(name), entries))
+                stream_entries = list(entries_of(self._given_name(name), entries))
                 batch += stream_entries
                 if len(stream_entries) >= page_entries:  # its next entries may precede later ones of other streams
                     bound = min(bound, stream_entries[-1].id)
@@ -102,7 +102,8 @@ def existing(server: Server, streams: Sequence[Name]) -> list[Name]:
     return [stream for stream, reply in zip(streams, replies, strict=True) if not is_no_such_key(reply)]
 
 
-def _entries(stream: Name, reply: Reply) -> Iterator[Seen]:
+def entries_of(stream: Name, reply: Reply) -> Iterator[Seen]:
+    """Yield the entries of a reply of XRANGE, XREVRANGE or XREAD, without deleted ones."""
     for entry, fields in reply:
         if fields is not None:
             yield Seen(StreamId.parse(entry), stream, tuple(zip(fields[0::2], fields[1::2], strict=True)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from spark_streams.monitor.lag_survey import GroupLag, Survey
@@ -83,6 +83,18 @@ def rates_between(before: Survey, after: Survey) -> dict[Key, Rates]:
             delivered = _grown(group.lag - earlier.lag, added)  # added entries that did not increase the lag
         rates[key] = _rates(added, delivered, earlier, group, seconds)
     return rates
+
+
+def total(rates: Mapping[Key, Rates]) -> Rates:
+    """Return the rates of all groups together. A stream's entries count once, however many groups read it."""
+    added = {stream: rate.added for (stream, _), rate in rates.items()}.values()
+    delivered = [rate.delivered for rate in rates.values()]
+    return Rates(_sum(added), _sum(delivered), _sum(rate.acknowledged for rate in rates.values()))
+
+
+def _sum(values: Iterable[float | None]) -> float | None:
+    numbers = [value for value in values if value is not None]
+    return sum(numbers) if numbers else None
 
 
 def _rates(added: int | None, delivered: int | None, earlier: GroupLag, group: GroupLag, seconds: float) -> Rates:

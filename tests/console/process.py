@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from tools.stopping import stop
+
 ROOT = Path(__file__).resolve().parents[2]
 _RSTREAM = "from spark_streams.cli import main; main(prog_name='rstream')"
 _READY = re.compile(r"https?://127\.0\.0\.1:\d+")
@@ -50,10 +52,5 @@ def running_console(server_url: str, *arguments: str, seconds: float = 60.0) -> 
                 time.sleep(0.02)
             yield Console(ready[0], process, file)
         finally:
-            process.terminate()
-            try:
-                process.wait(20)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            stop(process, 20)
         assert process.returncode == 0, console.output()

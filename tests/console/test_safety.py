@@ -15,6 +15,7 @@ from click.testing import CliRunner
 from spark_streams.cli import main
 from spark_streams.console.access import LOCAL, Session, Signer, Users, host_of, is_loopback
 from spark_streams.errors import ConfigError
+from tests.certificates import certificates
 from tests.console.browser import Browser, form_to, wait_for_change
 from tests.console.process import running_console
 from tools.servers.server import Server
@@ -35,12 +36,23 @@ def position(server: Server) -> bytes:
         return client.xinfo_groups("s")[0]["last-delivered-id"]
 
 
-@pytest.fixture
-def filled(server: Server) -> Server:
+def with_group(server: Server) -> Server:
     with server.client() as client:
+        client.flushall()
         client.xadd("s", {"n": 1}, id="1-0")
         client.xgroup_create("s", "g", id="$")
     return server
+
+
+@pytest.fixture
+def filled(server: Server) -> Server:
+    return with_group(server)
+
+
+@pytest.fixture
+def filled_redis(redis_server: Server) -> Server:
+    """(The bundled engine has one user only.)"""
+    return with_group(redis_server)
 
 
 def test_only_this_machine_reaches_it_unless_there_are_users() -> None:
@@ -171,12 +183,10 @@ def test_each_change_leaves_an_audit_line(filled: Server, tmp_path: Path) -> Non
     assert (failed["exit_code"], "no group" in failed["error"]) == (1, True)
 
 
-def test_rights_that_the_user_lacks_are_shown(filled: Server) -> None:
-    if filled.kind == "engine":
-        pytest.skip("the engine has no users")
-    with filled.client() as client:
+def test_rights_that_the_user_lacks_are_shown(filled_redis: Server) -> None:
+    with filled_redis.client() as client:
         client.execute_command("ACL", "SETUSER", "support", "on", ">geheim", "~*", "+@all", "-memory", "-xpending")
-    url = filled.url.replace("://", "://support:geheim@")
+    url = filled_redis.url.replace("://", "://support:geheim@")
     try:
         with running_console(url) as console:
             page = Browser(console.url).get("/").text
@@ -184,17 +194,15 @@ def test_rights_that_the_user_lacks_are_shown(filled: Server) -> None:
             assert "+xpending" in page
             assert "geheim" not in page + console.output()
     finally:
-        with filled.client() as client:
+        with filled_redis.client() as client:
             client.execute_command("ACL", "DELUSER", "support")
 
 
-def test_passwords_are_neither_on_a_page_nor_on_a_command_line(filled: Server, tmp_path: Path) -> None:
-    if filled.kind == "engine":
-        pytest.skip("the engine has no users")
-    with filled.client() as client:
+def test_passwords_are_neither_on_a_page_nor_on_a_command_line(filled_redis: Server, tmp_path: Path) -> None:
+    with filled_redis.client() as client:
         client.execute_command("ACL", "SETUSER", "support", "on", ">sehr-geheim", "~*", "+@all")
     try:
-        with running_console(filled.url.replace("://", "://support:sehr-geheim@"), "--write") as console:
+        with running_console(filled_redis.url.replace("://", "://support:sehr-geheim@"), "--write") as console:
             browser = Browser(console.url)
             planned = browser.post("/plan", {"action": "seek", "names": "s", "group": "g", "to": "earliest"})
             browser.post("/changes", form_to(planned.text, "/changes"))
@@ -202,7 +210,7 @@ def test_passwords_are_neither_on_a_page_nor_on_a_command_line(filled: Server, t
             assert "Done" in page
             assert "sehr-geheim" not in planned.text + page + browser.get("/doctor").text + console.output()
     finally:
-        with filled.client() as client:
+        with filled_redis.client() as client:
             client.execute_command("ACL", "DELUSER", "support")
 
 
@@ -255,18 +263,15 @@ def _failing(*arguments: str) -> str:
 
 
 def test_https(filled: Server, tmp_path: Path) -> None:
-    certificate, key = tmp_path / "c.pem", tmp_path / "k.pem"
-    words = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=localhost"]
-    made = subprocess.run([*words, "-keyout", key, "-out", certificate], capture_output=True, check=False)
-    if made.returncode:
-        pytest.skip("no openssl here")
+    folder = certificates(tmp_path)
+    certificate, key = folder / "server.pem", folder / "server.key"
     with running_console(filled.url, "--tls-certificate", str(certificate), "--tls-key", str(key)) as console:
         assert console.url.startswith("https://")
         code = (
             "import ssl, sys, urllib.request as u; c = ssl.create_default_context(cafile=sys.argv[1]); "
-            "c.check_hostname = False; print(u.urlopen(sys.argv[2], context=c).headers['set-cookie'])"
+            "print(u.urlopen(sys.argv[2], context=c).headers['set-cookie'])"
         )
-        cookie = subprocess.check_output([sys.executable, "-c", code, str(certificate), console.url], text=True)
+        cookie = subprocess.check_output([sys.executable, "-c", code, str(folder / "ca.pem"), console.url], text=True)
         assert "; Secure" in cookie
     assert "cannot be used" in _failing("--tls-certificate", str(key), "--tls-key", str(key))
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tools.bench.client import RawClient
+from tools.stopping import stop
 
 _FAKE = """
 import fakeredis
@@ -78,11 +79,7 @@ def running(kind: str, *options: str) -> Iterator[Running]:
                 _wait(port, process)
                 yield Running(kind, port, process.pid)
             finally:
-                process.terminate()
-                try:
-                    process.wait(5)
-                except subprocess.TimeoutExpired:
-                    process.kill()
+                stop(process)
 
 
 def first_pong(kind: str) -> float:

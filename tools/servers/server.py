@@ -20,6 +20,8 @@ from typing import IO, Any
 import pytest
 import redis
 
+from tools.stopping import stop
+
 _PORTS_FOR_TESTS = (10_240, 32_768)  # Linux, macOS and Windows assign none of these ports by themselves
 _chance = random.SystemRandom()  # no seed: pytest processes that run in parallel must draw different ports
 
@@ -196,12 +198,7 @@ def serving(*arguments: str) -> Iterator[Served]:
                 time.sleep(0.01)
             yield served
         finally:
-            process.terminate()
-            try:
-                process.wait(5)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            stop(process)
 
 
 def _answers(server: Server, process: subprocess.Popen[bytes]) -> bool:

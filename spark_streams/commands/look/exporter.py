@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from spark_streams.commands.shared import address_of, milliseconds, url_option
+from spark_streams.commands.shared import address_of, max_streams_option, milliseconds, port_option, url_option
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,13 +18,7 @@ PORT = 9405
 
 @click.command(short_help="Serve metrics of all streams and groups for Prometheus.")
 @click.argument("names", metavar="[STREAM]...", nargs=-1)
-@click.option(
-    "--port",
-    type=click.IntRange(0, 65535),
-    default=PORT,
-    show_default=True,
-    help="Port to listen on; 0: any free port.",
-)
+@port_option(PORT)
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0: all.")
 @click.option(
     "--every",
@@ -43,13 +37,7 @@ PORT = 9405
     callback=milliseconds,
     help="Maximum time for a snapshot. It must be less than Prometheus' scrape_timeout.",
 )
-@click.option(
-    "--max-streams",
-    type=click.IntRange(1),
-    default=10_000,
-    show_default=True,
-    help="Maximum number of streams: the first ones by name.",
-)
+@max_streams_option
 @click.option("--once", is_flag=True, help="Print the metrics once and stop. Exit code 1: the server does not answer.")
 @url_option
 def exporter(

@@ -10,15 +10,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from spark_streams.console.cells import SHORT, Cell, cell
-from spark_streams.console.entry_search import Entry, EntryPage, FieldFilter, read_entries
+from spark_streams.console.entry_search import EntryPage, FieldFilter, read_entries
 from spark_streams.console.pages.pending import PendingEntry, fetch_pending
 from spark_streams.console.site import Pages, Parameters, Site, key_of
 from spark_streams.errors import OptionError, StreamStateError
 from spark_streams.groups.group_snapshot import fetch_time
 from spark_streams.model.ids import MAX_ID, MIN_ID, U64_MAX, StreamId
 from spark_streams.model.times import duration, moment
+from spark_streams.monitor.groups import shown as name_as_text
 from spark_streams.monitor.lag_survey import age_ms
-from spark_streams.monitor.last_entries import existing
+from spark_streams.monitor.last_entries import Seen, existing
 from spark_streams.shards.settling import fetch_shard_sets
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.xinfo import StreamState, stream_states
@@ -147,6 +148,7 @@ async def entry(site: Site, request: Request) -> Response:
         title=f"Entry {wanted} of {name}",
         name=name,
         entry=details,
+        shard=name_as_text(details.stream),
         age_ms=age_ms(details.id, now_ms),
         fields=[(cell(field, SHORT), cell(value)) for field, value in details.pairs[:_ALL_FIELDS]],
         more=max(0, len(details.pairs) - _ALL_FIELDS),
@@ -165,7 +167,7 @@ def shards_of(server: Server, name: str) -> list[str | bytes]:
     return streams
 
 
-def _shown(entry: Entry, now_ms: int) -> ShownEntry:
+def _shown(entry: Seen, now_ms: int) -> ShownEntry:
     fields = [(cell(name, SHORT // 2), cell(value, SHORT)) for name, value in entry.pairs[:_FIELDS]]
     return ShownEntry(str(entry.id), age_ms(entry.id, now_ms), fields, max(0, len(entry.pairs) - _FIELDS))
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from spark_streams.model.untyped import Json
 from spark_streams.monitor.lag_survey import GroupLag, Survey
-from spark_streams.monitor.rates import Key, rates_between
+from spark_streams.monitor.rates import Key, Rates, rates_between, total
 from spark_streams.monitor.report.report import (
     Chart,
     ConsumerRow,
@@ -23,33 +23,56 @@ from spark_streams.monitor.report.report import (
 from spark_streams.monitor.report.series import Series
 
 
-class _Groups:
-    """The lags of groups over time."""
+class LagSeries:
+    """The lags of groups over time, and their ages."""
 
     def __init__(self) -> None:
         self._lags, self._ages = Series(), Series()
 
     def add(self, at_ms: int, key: Key, lag: int | None, lag_ms: int | None) -> None:
+        """Add a point of a group's lines."""
         name = f"{key[1]} of {key[0]}"
         self._lags.add(name, at_ms, lag)
         self._ages.add(name, at_ms, lag_ms)
 
     def gap(self, at_ms: int, unbroken: Iterable[Key]) -> None:
+        """Add a gap to the lines of all other groups."""
         names = {f"{group} of {stream}" for stream, group in unbroken}
         self._lags.gap(at_ms, names)
         self._ages.gap(at_ms, names)
 
     def charts(self) -> list[Chart]:
+        """Return a chart of the lags, and one of their ages."""
         return charts_of(
             ("Lag", "entries", self._lags), ("Behind: age of the oldest entry not acknowledged", "ms", self._ages)
         )
+
+
+class ThroughputSeries:
+    """The throughput of all groups together over time."""
+
+    def __init__(self) -> None:
+        self._speeds = Series()
+
+    def add(self, at_ms: int, rates: Rates) -> None:
+        """Add a point of each line. rates: of all groups together."""
+        for name, value in (
+            ("added", rates.added),
+            ("delivered", rates.delivered),
+            ("acknowledged", rates.acknowledged),
+        ):
+            self._speeds.add(name, at_ms, value)
+
+    def charts(self) -> list[Chart]:
+        """Return the chart."""
+        return charts_of(("Throughput of all groups together", "per second", self._speeds), one_scale=True)
 
 
 class ServerReading:
     """A report that is built from snapshots of a server."""
 
     def __init__(self) -> None:
-        self._groups, self._speeds = _Groups(), Series()
+        self._groups, self._throughput = LagSeries(), ThroughputSeries()
         self._first: int | None = None
         self._last: Survey | None = None
 
@@ -62,15 +85,7 @@ class ServerReading:
         if self._last is None:
             self._first = snapshot.at_ms
         elif snapshot.at_ms > self._last.at_ms:
-            rates = rates_between(self._last, snapshot)
-            added = {stream: speed.added for (stream, _), speed in rates.items()}
-            for name, values in (
-                ("added", list(added.values())),
-                ("delivered", [speed.delivered for speed in rates.values()]),
-                ("acknowledged", [speed.acknowledged for speed in rates.values()]),
-            ):
-                numbers = [value for value in values if value is not None]
-                self._speeds.add(name, snapshot.at_ms, sum(numbers) if numbers else None)
+            self._throughput.add(snapshot.at_ms, total(rates_between(self._last, snapshot)))
         self._last = snapshot
 
     def report(self, where: str, dead_letters: Iterable[DeadLetterRow]) -> Report:
@@ -78,10 +93,7 @@ class ServerReading:
         last, first = self._last, self._first
         assert last is not None
         assert first is not None
-        charts = [
-            *self._groups.charts(),
-            *charts_of(("Throughput of all groups together", "per second", self._speeds), one_scale=True),
-        ]
+        charts = [*self._groups.charts(), *self._throughput.charts()]
         return Report(
             f"Streams at {where}",
             first,
@@ -126,7 +138,7 @@ class LogReading:
     def __init__(self, streams: Iterable[str] = (), group: str | None = None) -> None:
         self._streams, self._group = set(streams), group
         self._began = self._ended = 0
-        self._groups, self._speeds, self._took = _Groups(), Series(), Series()
+        self._groups, self._speeds, self._took = LagSeries(), Series(), Series()
         self._rows: dict[Key, GroupRow] = {}
         self._queries: dict[str, QueryRow] = {}
         self._counts: dict[str, dict[tuple[str, Key], tuple[int, int, int, int]]] = {}
