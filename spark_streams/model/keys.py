@@ -27,12 +27,18 @@ def key_beside(stream: str | bytes, kind: str, *names: str) -> bytes:
     raw = stream.encode() if isinstance(stream, str) else stream
     tag = hash_tag(raw)
     where = b"{%b}" % tag + (b"" if tag == raw else b":" + raw)
-    return b":".join([b"rstream", kind.encode(), where, *[quote(name, safe="").encode() for name in names]])
+    return b":".join([b"rstream", kind.encode(), where, *[_quoted(name) for name in names]])
+
+
+@lru_cache(maxsize=256)
+def _quoted(name: str) -> bytes:
+    """Return a name as part of a key. The same few names are in the keys of all streams."""
+    return quote(name, safe="").encode()
 
 
 def key_of_query(kind: str, group: str, consumer: str) -> bytes:
     """Return `rstream:<kind>:<group>:<consumer>`: a key of the query, in any slot."""
-    return b"rstream:%b:%b:%b" % (kind.encode(), quote(group, safe="").encode(), quote(consumer, safe="").encode())
+    return b"rstream:%b:%b:%b" % (kind.encode(), _quoted(group), _quoted(consumer))
 
 
 NARROWED, LOSSY = "narrowed", "lossy"

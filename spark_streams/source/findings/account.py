@@ -20,8 +20,9 @@ once. Entries deleted (XDEL) amid unread ones are noticed when the group has rea
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property, partial
+from typing import NamedTuple
 
 from spark_streams.model.ids import MIN_ID, StreamId
 from spark_streams.source.entry_range import EntryRange
@@ -36,8 +37,7 @@ from spark_streams.wire.replies.xinfo import StreamState
 CountUpTo = Callable[[str, StreamState, StreamId], int | None]
 
 
-@dataclass(frozen=True)
-class Known:
+class Known(NamedTuple):
     """What a run knows of one stream.
 
     count: at its group's position, None: unknown; position: that position, if the query has read no entry since;
@@ -105,8 +105,7 @@ class StreamFacts:
         return self.ask(position) if held is None or self.head.added is None else self.head.added - held
 
 
-@dataclass(frozen=True)
-class Balance:
+class Balance(NamedTuple):
     """Result of an account. count: at the group's position, None: unknown until the group has read all entries; lost:
     entries above it that are lost and were not reported before; jumps_at: see Known."""
 
@@ -185,7 +184,7 @@ class Account:
             if count is not None:
                 read = count.read + entries.count
                 count = count._replace(read=read) if entries.counted else count._replace(before=True)
-            known_streams[entries.stream] = replace(run_count, count=count, position=None)
+            known_streams[entries.stream] = run_count._replace(count=count, position=None)
         return Account(known_streams)
 
     def after_reservation(
@@ -209,7 +208,7 @@ class Account:
             if count is None:
                 continue
             if state.is_shared(member):
-                known_streams[stream] = replace(run_count, count=count._replace(shared=True))
+                known_streams[stream] = run_count._replace(count=count._replace(shared=True))
                 continue
             end = head.last if state.bookmark_position is None else state.last_delivered
             if ends.get(stream, end) == head.last and not count.before and head.added is not None:
@@ -218,14 +217,15 @@ class Account:
                 # returned to an older state.
                 read = head.added if state.bookmark_position is None else max(count.read, head.added)
                 count = count._replace(read=read, missed=count.missed + missed)
-                known_streams[stream] = replace(run_count, count=count, unlogged=run_count.unlogged + missed)
+                known_streams[stream] = run_count._replace(count=count, unlogged=run_count.unlogged + missed)
                 if missed:
                     lost.append(_entries_lost(stream, missed, before[stream].last_delivered))
         return Account(known_streams), lost
 
     def without_unlogged(self) -> Account:
         """Return the account after its losses are in the next offset."""
-        return Account({stream: replace(run_count, unlogged=0) for stream, run_count in self.by_stream.items()})
+        logged = {stream: known._replace(unlogged=0) for stream, known in self.by_stream.items() if known.unlogged}
+        return Account({**self.by_stream, **logged}) if logged else self
 
     def with_counts(self, counts: Mapping[str, Count]) -> Account:
         """Return the account with the checkpoint's counts, for streams of which this run knows no more."""
@@ -245,7 +245,7 @@ class Account:
         return {s: count._replace(read=count.read - remaining.get(s, 0)) for s, count in self.counts.items()}
 
     def _with(self, counts: Mapping[str, Count]) -> Account:
-        new = {stream: replace(self.by_stream.get(stream, NOTHING), count=count) for stream, count in counts.items()}
+        new = {stream: self.by_stream.get(stream, NOTHING)._replace(count=count) for stream, count in counts.items()}
         return Account({**self.by_stream, **new})
 
 
@@ -260,7 +260,7 @@ def _moved(run_count: Known, position: StreamId) -> Known:
     if run_count.jumps_at is None or position <= run_count.jumps_at:
         return run_count
     count = None if run_count.count is None else run_count.count._replace(missed=0)
-    return replace(run_count, count=count, jumps_at=None)
+    return run_count._replace(count=count, jumps_at=None)
 
 
 def _unread(count: Count, added: int) -> int:

@@ -5,7 +5,7 @@ The functions `…_in` read a reply that is no error; the caller interprets erro
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
@@ -127,24 +127,26 @@ def idempotent_adds_in(reply: Sequence[Reply]) -> IdempotentAdds | None:
 
 def groups_in(reply: Sequence[Reply]) -> list[GroupInfo]:
     """Return the groups from the reply to XINFO GROUPS."""
-    return [
-        GroupInfo(
-            name=info[b"name"],
-            consumers=info[b"consumers"],
-            pending=info[b"pending"],
-            last_delivered=StreamId.parse(info[b"last-delivered-id"]),
-            entries_read=info.get(b"entries-read"),
-            lag=info.get(b"lag"),
-        )
-        for info in map(pairs, reply)
-    ]
+    return [_group_in(pairs(group)) for group in reply]
 
 
 def group_named(name: str, reply: Reply) -> GroupInfo | None:
     """Return the group of this name from the reply to XINFO GROUPS; None if there is none, or if that is an error."""
     if isinstance(reply, ReplyError):
         return None
-    return next((group for group in groups_in(reply) if group.name == name.encode()), None)
+    wanted = name.encode()
+    return next((_group_in(info) for info in map(pairs, reply) if info[b"name"] == wanted), None)
+
+
+def _group_in(info: Mapping[bytes, Reply]) -> GroupInfo:
+    return GroupInfo(
+        name=info[b"name"],
+        consumers=info[b"consumers"],
+        pending=info[b"pending"],
+        last_delivered=StreamId.parse(info[b"last-delivered-id"]),
+        entries_read=info.get(b"entries-read"),
+        lag=info.get(b"lag"),
+    )
 
 
 def consumers_in(reply: Sequence[Reply]) -> list[ConsumerInfo]:
