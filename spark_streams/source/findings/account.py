@@ -40,12 +40,12 @@ CountUpTo = Callable[[str, StreamState, StreamId], int | None]
 class Known(NamedTuple):
     """What a run knows of one stream.
 
-    count: at its group's position, None: unknown; position: that position, if the query has read no entry since;
+    counts: at its group's position, None: unknown; position: that position, if the query has read no entry since;
     jumps_at: the position, if the server counts entries lost above it as read when the group reads on (newer servers
-    do, FACTS R16); unlogged: lost entries that `count` has and no offset yet.
+    do, FACTS R16); unlogged: lost entries that `counts` has and no offset yet.
     """
 
-    count: Count | None = None
+    counts: Count | None = None
     position: StreamId | None = None
     jumps_at: StreamId | None = None
     unlogged: int = 0
@@ -105,7 +105,8 @@ class StreamFacts:
         return self.ask(position) if held is None or self.head.added is None else self.head.added - held
 
 
-class Balance(NamedTuple):
+@dataclass(frozen=True)
+class Balance:
     """Result of an account. count: at the group's position, None: unknown until the group has read all entries; lost:
     entries above it that are lost and were not reported before; jumps_at: see Known."""
 
@@ -123,7 +124,7 @@ class Account:
     @property
     def counts(self) -> dict[str, Count]:
         """The known count of each stream, at its group's position."""
-        return {stream: run_count.count for stream, run_count in self.by_stream.items() if run_count.count is not None}
+        return {stream: run.counts for stream, run in self.by_stream.items() if run.counts is not None}
 
     def compare(
         self,
@@ -180,11 +181,11 @@ class Account:
         known_streams = dict(self.by_stream)
         for entries in ranges:
             run_count = known_streams.get(entries.stream, NOTHING)
-            count = run_count.count
+            count = run_count.counts
             if count is not None:
                 read = count.read + entries.count
                 count = count._replace(read=read) if entries.counted else count._replace(before=True)
-            known_streams[entries.stream] = run_count._replace(count=count, position=None)
+            known_streams[entries.stream] = run_count._replace(counts=count, position=None)
         return Account(known_streams)
 
     def after_reservation(
@@ -204,11 +205,11 @@ class Account:
         ends = {entries.stream: entries.last for entries in reserved.ranges}
         for stream, state in reserved.states.items():
             run_count = known_streams[stream] = _moved(known_streams.get(stream, NOTHING), state.last_delivered)
-            count, head = run_count.count, heads[stream]
+            count, head = run_count.counts, heads[stream]
             if count is None:
                 continue
             if state.is_shared(member):
-                known_streams[stream] = run_count._replace(count=count._replace(shared=True))
+                known_streams[stream] = run_count._replace(counts=count._replace(shared=True))
                 continue
             end = head.last if state.bookmark_position is None else state.last_delivered
             if ends.get(stream, end) == head.last and not count.before and head.added is not None:
@@ -217,14 +218,14 @@ class Account:
                 # returned to an older state.
                 read = head.added if state.bookmark_position is None else max(count.read, head.added)
                 count = count._replace(read=read, missed=count.missed + missed)
-                known_streams[stream] = run_count._replace(count=count, unlogged=run_count.unlogged + missed)
+                known_streams[stream] = run_count._replace(counts=count, unlogged=run_count.unlogged + missed)
                 if missed:
                     lost.append(_entries_lost(stream, missed, before[stream].last_delivered))
         return Account(known_streams), lost
 
     def without_unlogged(self) -> Account:
         """Return the account after its losses are in the next offset."""
-        logged = {stream: known._replace(unlogged=0) for stream, known in self.by_stream.items() if known.unlogged}
+        logged = {stream: run._replace(unlogged=0) for stream, run in self.by_stream.items() if run.unlogged}
         return Account({**self.by_stream, **logged}) if logged else self
 
     def with_counts(self, counts: Mapping[str, Count]) -> Account:
@@ -245,7 +246,7 @@ class Account:
         return {s: count._replace(read=count.read - remaining.get(s, 0)) for s, count in self.counts.items()}
 
     def _with(self, counts: Mapping[str, Count]) -> Account:
-        new = {stream: self.by_stream.get(stream, NOTHING)._replace(count=count) for stream, count in counts.items()}
+        new = {stream: self.by_stream.get(stream, NOTHING)._replace(counts=count) for stream, count in counts.items()}
         return Account({**self.by_stream, **new})
 
 
@@ -259,8 +260,8 @@ def _moved(run_count: Known, position: StreamId) -> Known:
     """Return what is known after the group has moved: the server now counts as read what it had not counted yet."""
     if run_count.jumps_at is None or position <= run_count.jumps_at:
         return run_count
-    count = None if run_count.count is None else run_count.count._replace(missed=0)
-    return run_count._replace(count=count, jumps_at=None)
+    count = None if run_count.counts is None else run_count.counts._replace(missed=0)
+    return run_count._replace(counts=count, jumps_at=None)
 
 
 def _unread(count: Count, added: int) -> int:
@@ -311,7 +312,7 @@ def _balanced(facts: StreamFacts, added: int, count: Count, lost: int) -> Balanc
 
 def _last_count(facts: StreamFacts, added: int) -> Count | None:
     """Return the count of this run, or of the checkpoint. None: it belongs to an earlier stream of this name."""
-    count = facts.run.count
+    count = facts.run.counts
     if count is not None and count.before:  # the tasks have counted since
         count = facts.logged
     return None if count is None or added < count.added else count
@@ -326,7 +327,7 @@ def _shared(facts: StreamFacts, added: int, known_count: Count | None) -> Count 
         if before is not None or server_count is None:
             return None if before is None else Count(before, added, shared=True)
     read = server_count + (0 if known_count is None else known_count.missed)
-    if facts.run.count is not None and read < facts.run.count.read:
+    if facts.run.counts is not None and read < facts.run.counts.read:
         # A replica of Redis 7.0 became the master: it does not have the groups' entries-read (FACTS R90).
         if facts.up_to is None:
             return None

@@ -63,6 +63,11 @@ class GroupState(NamedTuple):
         """Whether the group has other consumers, also those that this query has created, or released entries."""
         return bool(self.others) or self.released > 0
 
+    @property
+    def is_alone(self) -> bool:
+        """Whether the group has the query's consumer, no other one, and no released entries."""
+        return self.has_consumer and not self.has_others
+
     def is_shared(self, member: Membership) -> bool:
         """Whether other clients read from the group, or have released entries. Consumers that the query has created for
         claims and pieces do not count."""
@@ -141,6 +146,22 @@ def read_group_state(server: Server, member: Membership, stream: str, groups: Re
     if state is None:
         raise missing(server, member, stream, isinstance(groups, ReplyError))
     return state
+
+
+def read_lone_group(member: Membership, groups: Reply) -> GroupState | None:
+    """Parse the reply of XINFO GROUPS alone, for a group in which the query was alone: what is pending is pending for
+    it. None: it is no longer alone, or XINFO GROUPS failed."""
+    group = group_named(member.group, groups)
+    if group is None or group.consumers != 1:
+        return None
+    is_counted = group.entries_read is not None
+    return GroupState(group.last_delivered, group.entries_read, group.lag, group.pending, counted=is_counted)
+
+
+def read_group_now(server: Server, member: Membership, stream: str) -> GroupState:
+    """Ask the server for the group. Raises GroupMissingError, DataLossError."""
+    groups, consumers = server.pipeline(_group_commands(member, stream))
+    return read_group_state(server, member, stream, groups, consumers)
 
 
 def missing(

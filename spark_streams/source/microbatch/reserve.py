@@ -1,10 +1,11 @@
 """Reserving a batch: the group delivers entries to our consumer, and their data does not come to the driver
 (docs/internals/facts.md, R1–R4).
 
-A step is four commands: CLIENT REPLY SKIP and XREADGROUP, whose reply is suppressed, then XINFO GROUPS and XINFO
-CONSUMERS, which say where the group is now and how many entries are ours. Steps of all streams travel in one round
-trip. The driver keeps only the ids where steps end. If XREADGROUP fails, the two others show nothing new: the driver
-then reads one entry with its reply, to get the error.
+A step is three commands: CLIENT REPLY SKIP and XREADGROUP, whose reply is suppressed, then XINFO GROUPS, which says
+where the group is now and how many entries are pending. If the group has other consumers, XINFO CONSUMERS follows,
+which says how many of these are ours. Steps of all streams travel in one round trip. The driver keeps only the ids
+where steps end. If XREADGROUP fails, the others show nothing new: the driver then reads one entry with its reply, to
+get the error.
 """
 
 from __future__ import annotations
@@ -14,7 +15,13 @@ from dataclasses import dataclass
 
 from spark_streams.model.ids import StreamId
 from spark_streams.source.entry_range import EntryRange
-from spark_streams.source.findings.group_state import GroupState, Reserved, read_group_state
+from spark_streams.source.findings.group_state import (
+    GroupState,
+    Reserved,
+    read_group_now,
+    read_group_state,
+    read_lone_group,
+)
 from spark_streams.source.limits import LIMITS, Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.microbatch.admission import Admission
@@ -91,9 +98,19 @@ def reserve(
     unfinished = reserving
     while unfinished:
         steps = _round(unfinished, step, limits.reserve_round)
+        read_to_the_end: set[str] = set()  # of this round
         for (stream, _), groups, consumers in _taken(server, member, steps):
-            after = read_group_state(server, member, stream.stream, groups, consumers)
-            stream.delivered(_range(stream.stream, stream.before, after), after)
+            name = stream.stream
+            if name in read_to_the_end:
+                continue
+            if consumers is not None:
+                after = read_group_state(server, member, name, groups, consumers)
+            elif (lone := read_lone_group(member, groups)) is not None:
+                after = lone
+            else:  # another client has joined the group: all steps of this round are one range
+                after = read_group_now(server, member, name)
+                read_to_the_end.add(name)
+            stream.delivered(_range(name, stream.before, after), after)
         for stream in unfinished:
             if stream.is_finished and stream.got_nothing:
                 stream.delivered(*_read_one_with_reply(server, member, stream.stream, stream.before))
@@ -106,16 +123,21 @@ def reserve(
 
 def _taken(
     server: Server, member: Membership, steps: Sequence[tuple[_Reserving, int]]
-) -> list[tuple[tuple[_Reserving, int], Reply, Reply]]:
-    """Send all steps, to all servers at once. Return each with the replies to its two XINFO commands."""
+) -> list[tuple[tuple[_Reserving, int], Reply, Reply | None]]:
+    """Send all steps, to all servers at once. Return each with the replies to XINFO GROUPS and XINFO CONSUMERS. None:
+    the query was alone in the group."""
     parts = server.parts(steps, lambda step: step[0].stream)
     for connection, steps_of_server in parts:
         connection.require_silence()
-        connection.send(b"".join([_step(member, reserving.stream, count) for reserving, count in steps_of_server]))
+        connection.send(b"".join([_step(member, reserving, count) for reserving, count in steps_of_server]))
     taken = []
     for connection, steps_of_server in parts:
-        replies = connection.replies(2 * len(steps_of_server))
-        taken += list(zip(steps_of_server, replies[0::2], replies[1::2], strict=True))
+        were_alone = [reserving.now.is_alone for reserving, _ in steps_of_server]
+        replies = iter(connection.replies(2 * len(were_alone) - sum(were_alone)))
+        taken += [
+            (step, next(replies), None if was_alone else next(replies))
+            for step, was_alone in zip(steps_of_server, were_alone, strict=True)
+        ]
     return taken
 
 
@@ -172,15 +194,12 @@ def _xreadgroup(member: Membership, stream: str, count: int) -> list[str | int]:
     return [*words, "STREAMS", stream, ">"]
 
 
-def _step(member: Membership, stream: str, count: int) -> bytes:
-    return b"".join(
-        [
-            _SKIP,
-            pack(*_xreadgroup(member, stream, count)),
-            pack("XINFO", "GROUPS", stream),
-            pack("XINFO", "CONSUMERS", stream, member.group),
-        ]
-    )
+def _step(member: Membership, reserving: _Reserving, count: int) -> bytes:
+    stream = reserving.stream
+    commands = [_SKIP, pack(*_xreadgroup(member, stream, count)), pack("XINFO", "GROUPS", stream)]
+    if not reserving.now.is_alone:
+        commands.append(pack("XINFO", "CONSUMERS", stream, member.group))
+    return b"".join(commands)
 
 
 def _read_one_with_reply(
@@ -191,8 +210,7 @@ def _read_one_with_reply(
     Raises ServerReplyError. If there is neither entry nor error, the entries were deleted, or other clients read them.
     """
     server.execute(*_xreadgroup(member, stream, 1))
-    groups, consumers = server.pipeline([("XINFO", "GROUPS", stream), ("XINFO", "CONSUMERS", stream, member.group)])
-    after = read_group_state(server, member, stream, groups, consumers)
+    after = read_group_now(server, member, stream)
     return _range(stream, before, after), after
 
 
