@@ -220,7 +220,7 @@ class Connection:
             return
         if self.is_read_too_slowly(time.monotonic()) if output.unsent else self.client.closing:
             self.close()
-        else:
+        elif output.unsent or self.events != selectors.EVENT_READ or self.has_more:
             self._watch()
 
     def _watch(self) -> None:

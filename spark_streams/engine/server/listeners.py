@@ -24,7 +24,7 @@ class Channel(Protocol):
         """Return available bytes; b"" at the end."""
         ...
 
-    def send(self, data: memoryview, /) -> int:
+    def send(self, data: bytes | memoryview, /) -> int:
         """Send, and return the number of bytes accepted."""
         ...
 
@@ -178,7 +178,7 @@ class TlsChannel:
             raise BlockingIOError
         return b"".join(received)
 
-    def send(self, data: memoryview, /) -> int:
+    def send(self, data: bytes | memoryview, /) -> int:
         """Send what the kernel accepts, one TLS record at a time."""
         try:
             return self._socket.send(data)

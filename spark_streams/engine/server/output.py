@@ -31,15 +31,25 @@ class Output:
             if self.unsent:
                 self._late += data
             else:
-                self.unsent = memoryview(data)
+                # Without a memoryview: the kernel accepts nearly every reply at once.
+                sent = self._send(data)
+                if sent < len(data):
+                    self.unsent = memoryview(data)[sent:]
+                return
         while self.unsent:
-            try:
-                sent = self._channel.send(self.unsent)
-            except (BlockingIOError, InterruptedError):
+            sent = self._send(self.unsent)
+            if not sent:
                 return
             self.unsent = self.unsent[sent:]
             if not self.unsent and self._late:
                 self.unsent, self._late = memoryview(self._late), bytearray()
+
+    def _send(self, data: bytes | memoryview) -> int:
+        """Return how many bytes the kernel has accepted."""
+        try:
+            return self._channel.send(data)
+        except (BlockingIOError, InterruptedError):
+            return 0
 
     def drop(self) -> None:
         """Discard all output: the peer has disconnected."""
