@@ -7,6 +7,7 @@ size, and memory by batch size. Each point is one run over several batches of 10
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -123,8 +124,8 @@ def _batches_of(query: StreamingQuery, count: int) -> Sequence[Any]:
         time.sleep(0.05)
 
 
-def draw(curves: Sequence[Curve], to: Path) -> None:
-    """Draw all curves on one page, as SVG or PNG by the file's suffix."""
+def draw(curves: Sequence[Curve], to: Path, logarithmic: bool = False) -> None:
+    """Draw all curves on one page, as SVG or PNG by the file's suffix. logarithmic: the vertical axes, too."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -132,7 +133,8 @@ def draw(curves: Sequence[Curve], to: Path) -> None:
     mpl.rcParams["svg.fonttype"] = "none"  # text stays text
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(2, 3, figsize=(12, 6.4), layout="constrained")
+    lines = -(-len(curves) // 3)
+    figure, axes = pyplot.subplots(lines, 3, figsize=(12, 3.2 * lines), layout="constrained")
     for axis, curve in zip(axes.flat, curves, strict=True):
         xs, ys = zip(*curve.points, strict=True)
         axis.plot(xs, ys, marker="o", color=_COLOUR)
@@ -141,8 +143,12 @@ def draw(curves: Sequence[Curve], to: Path) -> None:
         elif max(xs) > 10 * min(xs):
             axis.set_xscale("log")
         axis.set_xticks(xs)
+        if logarithmic:
+            axis.set_yscale("log")
+            axis.set_ylim(10 ** math.floor(math.log10(min(ys))), 10 ** math.ceil(math.log10(1.15 * max(ys))))
+        else:
+            axis.set_ylim(0, 1.15 * max(ys))
         axis.minorticks_off()
-        axis.set_ylim(0, 1.15 * max(ys))
         axis.set_title(curve.title, fontsize=10)
         axis.set_xlabel(curve.x, fontsize=9)
         axis.xaxis.set_major_formatter(lambda value, _: _short(value))

@@ -20,6 +20,7 @@ from tools.bench.spark import SCHEMA, entries, session
 SECONDS = 10.0
 STREAMS = (1, 1_000, 10_000)
 SAMPLES = 10
+SOURCE_PROCESS = b"streaming_source_runner"  # the Python process on the driver that runs a query's source
 _TICKS = 100.0  # of /proc/…/stat, per second
 
 
@@ -69,22 +70,31 @@ def _processor_seconds(pid: int | str) -> float:
 
 def _totals(server: Running, client: RawClient) -> list[float]:
     """Return the number of commands of the server, and processor seconds of the server, the source and the JVM."""
-    source = jvm = 0.0
-    for folder in Path("/proc").iterdir():
-        with contextlib.suppress(OSError):
-            if folder.name.isdigit():
-                command = (folder / "cmdline").read_bytes()
-                if b"streaming_source_runner" in command:
-                    source += _processor_seconds(folder.name)
-                elif b"org.apache.spark.deploy.SparkSubmit" in command:
-                    jvm += _processor_seconds(folder.name)
+    source, jvm = (
+        sum(map(_processor_seconds, processes(command)))
+        for command in (SOURCE_PROCESS, b"org.apache.spark.deploy.SparkSubmit")
+    )
     commands = float(_info(client, "stats")["total_commands_processed"])
     return [commands, _processor_seconds(server.pid), source, jvm]
 
 
+def processes(command: bytes) -> Iterator[int]:
+    """Yield the IDs of processes whose command line has this part."""
+    for folder in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):  # a process may end at any moment
+            if folder.name.isdigit() and command in (folder / "cmdline").read_bytes():
+                yield int(folder.name)
+
+
 def idleness(server: Running, streams: int) -> Idleness:
     """Measure the cost of a query over this number of streams without new entries."""
-    with idle_query(server, streams), contextlib.closing(server.client()) as client:
+    with idle_query(server, streams):
+        return cost_now(server)
+
+
+def cost_now(server: Running) -> Idleness:
+    """Measure the cost of the query that runs, for some seconds."""
+    with contextlib.closing(server.client()) as client:
         before, begun = _totals(server, client), time.monotonic()
         time.sleep(SECONDS)
         after, seconds = _totals(server, client), time.monotonic() - begun

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from tools.bench.client import request
+from tools.bench.client import RawClient, request
 from tools.bench.row import Row
 from tools.bench.servers import Running, running
 from tools.bench.spark import load, rate_of_batches, stream
@@ -31,20 +31,25 @@ _SMALL_BATCHES = 20
 _MIB = 1 << 20
 
 
-def rate(server: Running, name: str, foreign: int = 0, batch: int = _BATCH) -> float:
+def rate(server: Running, name: str, foreign: int = 0, batch: int = _BATCH, **options: int) -> float:
     """Return entries per second of a few batches from a stream's start, with `foreign` entries pending for another."""
     client = server.client()
     client.call("XGROUP", "CREATE", name, "g", "0")
-    client.call("XGROUP", "CREATECONSUMER", name, "g", "other")
-    for _ in range(foreign // 10_000):
-        read = request("XREADGROUP", "GROUP", "g", "other", "COUNT", 10_000, "STREAMS", name, ">")
-        client.socket.sendall(request("CLIENT", "REPLY", "SKIP") + read)
-    client.call("PING")
+    leave_pending(client, name, "other", foreign)
     try:
-        return rate_of_batches(stream(server, name, maxEntriesPerTrigger=batch), _BATCHES)
+        return rate_of_batches(stream(server, name, maxEntriesPerTrigger=batch, **options), _BATCHES)
     finally:
         client.call("XGROUP", "DESTROY", name, "g")
         client.close()
+
+
+def leave_pending(client: RawClient, name: str, consumer: str, count: int) -> None:
+    """Deliver the next `count` entries of group `g`, rounded down to 10,000, to a consumer, unacknowledged."""
+    client.call("XGROUP", "CREATECONSUMER", name, "g", consumer)
+    for _ in range(count // 10_000):
+        read = request("XREADGROUP", "GROUP", "g", consumer, "COUNT", 10_000, "STREAMS", name, ">")
+        client.socket.sendall(request("CLIENT", "REPLY", "SKIP") + read)
+    client.call("PING")
 
 
 def memory(server: Running, batch: int, count: int) -> dict[str, int]:

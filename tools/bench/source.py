@@ -124,7 +124,7 @@ def _receive_pongs(client: RawClient, pings: int) -> None:
         tail = data[-len(_PONG) + 1 :] if not data.endswith(_PONG) else b""
 
 
-def _add_to(server: Running, names: list[str], count: int) -> Callable[[], None]:
+def add_to(server: Running, names: list[str], count: int) -> Callable[[], None]:
     """Return a function that adds `count` entries to each stream in one transaction."""
     data = request("MULTI") + b"".join(entries(name, count) for name in names) + request("EXEC")
     replies = len(names) * count + 2
@@ -141,7 +141,7 @@ def _add_to(server: Running, names: list[str], count: int) -> Callable[[], None]
 def small_trigger(server: Running) -> float:
     """Return milliseconds of a trigger with 100 entries."""
     _empty_group(server, ["few"])
-    return trigger_time(stream(server, "few"), 100, 7, _add_to(server, ["few"], 100), "1 second")
+    return trigger_time(stream(server, "few"), 100, 7, add_to(server, ["few"], 100), "1 second")
 
 
 def rate_source(_server: Running) -> float:
@@ -159,7 +159,7 @@ def constant_source(_server: Running) -> float:
 def large_trigger(server: Running, names: list[str]) -> float:
     """Return milliseconds of a trigger with 10,000 entries, spread over these streams."""
     _empty_group(server, names)
-    add = _add_to(server, names, 10_000 // len(names))
+    add = add_to(server, names, 10_000 // len(names))
     return trigger_time(stream(server, ",".join(names)), 10_000, 7, add, "500 milliseconds")
 
 

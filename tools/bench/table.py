@@ -38,7 +38,10 @@ def show(rows: Sequence[Row], title: str, console: Console) -> None:
 def figure(value: float, unit: str) -> str:
     """Return a figure with its unit, such as `1.23 M/s` or `31 B`."""
     if unit.startswith("/"):
-        return f"{value / 1e6:.2f} M{unit}" if value >= 1e6 else f"{value / 1e3:.1f} k{unit}"
+        if value >= 1e6:
+            return f"{value / 1e6:.2f} M{unit}"
+        if value >= 1e3:
+            return f"{value / 1e3:.1f} k{unit}"
     return f"{value:.4g} {unit}"
 
 
