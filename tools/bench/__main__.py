@@ -1,4 +1,4 @@
-"""`scripts/bench [engine|latency|memory|source|sink|shards|start|hops|idle|scale] [--json] [--rounds N]`."""
+"""`scripts/bench [engine|latency|memory|source|sink|shards|start|hops|idle|scale|growth] [--json] [--rounds N]`."""
 
 from __future__ import annotations
 
@@ -29,24 +29,29 @@ GROUPS = {
     "hops": "Latency from stream to stream",
     "idle": "A query without new entries",
     "scale": "Scale of the source",
+    "growth": "Growth of the source, against a tenth of the size",
 }
+ON_REQUEST = {"growth"}  # ten minutes, and 6 GB of memory: measured only if the arguments name it
 
 
 def main() -> int:
-    """Measure the groups that the arguments name (default: all)."""
+    """Measure the groups that the arguments name (default: all but growth)."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the exit handlers stop the servers
     parser = argparse.ArgumentParser(prog="scripts/bench", description=__doc__)
-    parser.add_argument("groups", nargs="*", metavar="group", help=f"{', '.join(GROUPS)} (default: all)")
+    parser.add_argument("groups", nargs="*", metavar="group", help=f"{', '.join(GROUPS)} (default: all but growth)")
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
     parser.add_argument("--rounds", type=int, default=5, metavar="N", help="measurements of each row (default 5)")
-    parser.add_argument("--draw", metavar="FILE", help="measure the curves of the source and draw them (.svg or .png)")
+    parser.add_argument(
+        "--draw", metavar="FILE", help="measure the curves of the source, or group growth, and draw them (.svg or .png)"
+    )
     parser.add_argument("--only", metavar="TEXT", help="measure only rows whose number or measure contains TEXT")
     arguments = parser.parse_args()
     unknown = [name for name in arguments.groups if name not in GROUPS]
     if unknown:
         parser.error(f"there is no group {unknown[0]}; the groups are {', '.join(GROUPS)}")
-    if arguments.draw and (arguments.groups or arguments.json or arguments.only):
-        parser.error("--draw measures curves only: leave out the groups, --json and --only")
+    draws_growth = arguments.groups == ["growth"]
+    if arguments.draw and ((arguments.groups and not draws_growth) or arguments.json or arguments.only):
+        parser.error("--draw measures curves, or group growth: leave out other groups, --json and --only")
     if not have_redis():
         print(
             "bench: redis-server and redis-benchmark are not installed. Every comparison needs them: install Redis.",
@@ -55,7 +60,7 @@ def main() -> int:
         return 1
     printed: list[Row] = []
     console = Console(emoji=False, stderr=True)
-    if arguments.draw:
+    if arguments.draw and not draws_growth:
         from tools.bench import curves
 
         with console.status("curves") as status:
@@ -63,7 +68,7 @@ def main() -> int:
         curves.draw(measured, Path(arguments.draw))
         print(*[curve.summary() for curve in measured], sep="\n")
         return 0
-    for name in arguments.groups or GROUPS:
+    for name in arguments.groups or [name for name in GROUPS if name not in ON_REQUEST]:
         with contextlib.ExitStack() as stack, console.status(name) as status:
             rows: list[Row] = importlib.import_module(f"tools.bench.{name}").rows(stack)
             if arguments.only:
@@ -73,6 +78,10 @@ def main() -> int:
             title = f"{GROUPS[name]}: {arguments.rounds} rounds in turns, median and range, {os.cpu_count()} cores"
             show(rows, title, Console(emoji=False))
         printed += rows
+    if arguments.draw:
+        from tools.bench import growth
+
+        growth.draw_to(Path(arguments.draw))
     if arguments.json:
         print(json.dumps([row.summary() for row in printed], indent=2))
     return 0

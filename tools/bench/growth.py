@@ -32,7 +32,7 @@ _TASKS = (4, 16, 64)
 
 _NEW = 10_000  # entries of a trigger
 _BUSY = 1_000  # streams that receive them
-_TRIGGERS = 5
+_TRIGGERS = 3
 _BATCH = 100_000
 _TASK_BATCH = 1_000_000  # divided into tasks
 _BATCHES = 6  # that scale.rate reads, with the one that it leaves out
