@@ -92,10 +92,11 @@ def source(server: Running, schema: str, **options: Any) -> DataFrame:
 
 
 @contextlib.contextmanager
-def running(frame: DataFrame, **trigger: Any) -> Any:
-    """Run a query from the frame to noop with a new checkpoint, and stop it at the end."""
+def running(frame: DataFrame, sink: str = "noop", sink_options: dict[str, str] | None = None, **trigger: Any) -> Any:
+    """Run a query from the frame to a sink with a new checkpoint, and stop it at the end."""
     with tempfile.TemporaryDirectory(prefix="rstream-bench-") as folder:
-        query = frame.writeStream.format("noop").option("checkpointLocation", folder).trigger(**trigger).start()
+        options = {**(sink_options or {}), "checkpointLocation": folder}
+        query = frame.writeStream.format(sink).options(**options).trigger(**trigger).start()
         try:
             yield query
         finally:

@@ -1,0 +1,1 @@
+"""How large a server, how many executors: measured costs, a model, its check against real runs, and a simulation."""

@@ -1,0 +1,54 @@
+"""Print the results of the check and of the simulation as Markdown tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tools.sizing.check import Result
+from tools.sizing.simulation import Outcome, Scenario
+
+HEAD_OF_CHECK = "| run | predicted | measured | ratio |\n|---|---|---|---|"
+HEAD_OF_SIMULATION = (
+    "| entries/s | shards | cores | busiest shard | network | driver | cores | trigger | driver per trigger "
+    "| lag p50 · p99 | backlog peak | memory peak of a server | catch up | limit |\n"
+    "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|"
+)
+
+
+def row_of_check(result: Result) -> str:
+    """Return a row of the table."""
+    values = (f"{value:,.0f} {result.unit}" for value in (result.predicted, result.measured))
+    return f"| {result.name} | {' | '.join(values)} | {result.ratio:.2f} |"
+
+
+def row_of_simulation(scenario: Scenario, outcome: Outcome) -> str:
+    """Return a row of the table."""
+    workload, machines, use = scenario.workload, scenario.machines, outcome.use
+    cells = [
+        f"{workload.rate:,.0f}",
+        f"{machines.servers}",
+        f"{machines.cores}",
+        *(f"{use[name]:.0%}" for name in ("server thread", "network", "driver", "executor cores")),
+        f"{outcome.trigger_seconds:.2f} s",
+        f"{outcome.driver_seconds:.2f} s",
+        f"{outcome.lag_p50:.1f} · {outcome.lag_p99:.1f} s",
+        f"{outcome.peak_backlog / 1e6:.1f} M",
+        f"{outcome.peak_memory / 1e6:,.0f} MB",
+        " · ".join(_seconds(recovery.catch_up) for recovery in outcome.recoveries) or "-",
+        outcome.limit if outcome.stable else f"{outcome.limit}: the backlog grows",
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def failovers(scenarios: Iterable[Scenario]) -> str:
+    """Return one line for the failovers of each number of shards."""
+    lines = {
+        f"{scenario.machines.servers} shards: "
+        + ", ".join(f"shard {away.shard} at {away.start:.0f} s for {away.seconds:.1f} s" for away in scenario.failovers)
+        for scenario in scenarios
+    }
+    return "\n".join(sorted(lines))
+
+
+def _seconds(value: float) -> str:
+    return "not in the run" if value == float("inf") else f"{value:.1f} s"
