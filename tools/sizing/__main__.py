@@ -23,7 +23,9 @@ def main() -> int:
     simulate.add_argument("--streams", type=int, default=10, help="streams of each shard (default 10)")
     simulate.add_argument("--value-bytes", type=float, default=100.0, help="bytes of an entry's values (default 100)")
     simulate.add_argument("--cores", type=int, help="of all executors (default: one per 100,000 entries/s)")
-    simulate.add_argument("--queries", type=int, default=1, help="queries that divide the shards (default 1)")
+    simulate.add_argument(
+        "--queries", type=int, nargs="+", default=[1, 10], help="queries that divide the shards (default: 1, then 10)"
+    )
     simulate.add_argument("--interval", type=float, default=0.0, help="trigger interval in seconds (default 0)")
     simulate.add_argument("--seconds", type=float, default=120.0, help="length of the run (default 120)")
     simulate.add_argument("--seed", type=int, default=1, help="of arrivals and failovers (default 1)")

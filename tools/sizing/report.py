@@ -9,9 +9,9 @@ from tools.sizing.simulation import Outcome, Scenario
 
 HEAD_OF_CHECK = "| run | predicted | measured | ratio |\n|---|---|---|---|"
 HEAD_OF_SIMULATION = (
-    "| entries/s | shards | cores | busiest shard | network | driver | cores | trigger | driver per trigger "
+    "| entries/s | queries | shards | cores | busiest shard | network | driver | cores | trigger | before its tasks "
     "| lag p50 · p99 | backlog peak | memory peak of a server | catch up | limit |\n"
-    "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|"
+    "|" + "---|" * 15
 )
 
 
@@ -26,11 +26,12 @@ def row_of_simulation(scenario: Scenario, outcome: Outcome) -> str:
     workload, machines, use = scenario.workload, scenario.machines, outcome.use
     cells = [
         f"{workload.rate:,.0f}",
+        f"{scenario.queries}",
         f"{machines.servers}",
         f"{machines.cores}",
         *(f"{use[name]:.0%}" for name in ("server thread", "network", "driver", "executor cores")),
         f"{outcome.trigger_seconds:.2f} s",
-        f"{outcome.driver_seconds:.2f} s",
+        f"{outcome.fixed_seconds:.2f} s",
         f"{outcome.lag_p50:.1f} · {outcome.lag_p99:.1f} s",
         f"{outcome.peak_backlog / 1e6:.1f} M",
         f"{outcome.peak_memory / 1e6:,.0f} MB",

@@ -1,17 +1,20 @@
 """A query over many shards in steps of time: producers, servers, driver, executors and failovers.
 
 The query runs trigger after trigger. The driver reserves what each shard has, for all streams of all shards. Then the
-tasks read. A trigger ends when every shard's entries are read, so one shard that is away delays the whole query. After
-its failover the entries of its current trigger, which are pending, are read again from the start.
+tasks read, while the driver lists and acknowledges entries. A trigger ends when every shard's entries are read, so one
+shard that is away delays the whole query. After its failover the entries of its current trigger, which are pending, are
+read again from the start.
 
 The thread of a server executes the producers' XADD and the query's commands in proportion to their demand. While a
-shard is away, its producers keep their entries, and send them when it is back. All other costs are those of the model.
+shard is away, its producers keep their entries, and send them when it is back. The costs are those of the model,
+without its factor `overlap`: phases of a trigger are simulated instead.
 """
 
 from __future__ import annotations
 
 import itertools
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -68,7 +71,7 @@ class Outcome:
     again: float  # entries that were read a second time
     triggers: int
     trigger_seconds: float  # mean
-    driver_seconds: float  # mean of the driver's part of a trigger
+    fixed_seconds: float  # mean of a trigger's part before its tasks read
     use: dict[str, float]  # utilisation by resource: mean over the run, of the busiest shard
     peak_backlog: float
     peak_memory: float  # bytes of a server above what it stores anyway: entries not committed, pending entries
@@ -100,12 +103,14 @@ class _Query:
     mine: slice
     streams: int
     cores: float
-    driver_left: float = 0.0  # seconds of the driver's part that remain
+    fixed_left: float = 0.0  # seconds that remain until the tasks read
+    driver_left: float = 0.0  # seconds of the driver's process for the entries, beside the tasks
     next_start: float = 0.0
     began: float = 0.0
     active: bool = False
     triggers: int = 0
     trigger_seconds: float = 0.0
+    fixed_seconds: float = 0.0
     driver_seconds: float = 0.0
 
 
@@ -207,7 +212,7 @@ class _Simulation:
         adding = state.produced - state.stored
         reading = np.zeros_like(adding)
         for query in self._queries:
-            if query.active and query.driver_left <= 0:
+            if query.active and query.fixed_left <= 0:
                 left = (state.reserved - state.committed - state.read)[query.mine]
                 # A core is occupied by an entry while the server and the task work on it.
                 share = query.cores * STEP / (self._server + self._task)
@@ -238,12 +243,18 @@ class _Simulation:
             count = float((state.stored - state.reserved)[mine].sum())
             state.reserved[mine] = state.stored[mine]
             state.read[mine] = 0.0
-            query.driver_left = self._fixed(query) + count * self._driver
-            query.driver_seconds += query.driver_left
+            query.fixed_left, query.driver_left = self._fixed(query), count * self._driver
+            query.fixed_seconds += query.fixed_left
             query.active, query.began = True, now
-        elif query.driver_left > 0:
-            query.driver_left -= STEP
-        elif (state.read[mine] >= (state.reserved - state.committed)[mine] - 1e-6).all():
+            return
+        spent = min(STEP, query.driver_left)
+        query.driver_left -= spent
+        query.driver_seconds += spent
+        if query.fixed_left > 0:
+            query.fixed_left -= STEP
+        elif query.driver_left <= 0 and bool(
+            np.all(state.read[mine] >= (state.reserved - state.committed)[mine] - 1e-6)
+        ):
             self._commit(query, step)
 
     def _fixed(self, query: _Query) -> float:
@@ -251,7 +262,7 @@ class _Simulation:
         sink = costs.sink_trigger_ms if self._scenario.workload.sink == "exactly-once" else 0.0
         streams = max(shards, query.streams)
         total = costs.trigger_ms + sink + costs.stream_ms * streams + costs.task_ms
-        return total / 1000
+        return float(total / 1000)
 
     def _commit(self, query: _Query, step: int) -> None:
         state, mine = self._state, query.mine
@@ -285,7 +296,7 @@ class _Simulation:
             again=state.again,
             triggers=triggers,
             trigger_seconds=sum(query.trigger_seconds for query in self._queries) / max(1, triggers),
-            driver_seconds=sum(query.driver_seconds for query in self._queries) / max(1, triggers),
+            fixed_seconds=sum(query.fixed_seconds for query in self._queries) / max(1, triggers),
             use={
                 "server thread": float(state.server_busy.max()) / seconds,
                 "network": state.network / seconds,
@@ -306,10 +317,11 @@ class _Simulation:
         before = self._backlogs[max(0, start - round(10 / STEP)) : start]
         normal = float(before.max()) * 1.1 if before.size else 0.0
         after = self._backlogs[end:]
-        calm: list[int] = np.flatnonzero(after <= normal).tolist()
+        calm = [int(index) for index in np.flatnonzero(after <= normal)]
         catch_up = calm[0] * STEP if calm else float("inf")
-        stop = end + (calm[0] if calm else after.size)
-        return Recovery(failover, float(self._backlogs[start : max(stop, start + 1)].max(initial=0.0)), catch_up)
+        stop = end + (calm[0] if calm else len(after))
+        during = self._backlogs[start : max(stop, start + 1)]
+        return Recovery(failover, float(during.max(initial=0.0)), catch_up)
 
 
 def _quantile(lags: dict[int, float], share: float) -> float:
@@ -323,26 +335,25 @@ def _quantile(lags: dict[int, float], share: float) -> float:
 
 
 def scenarios(
-    options: Workload, cores: int | None, queries: int, interval: float, seconds: float, seed: int
+    options: Workload, cores: int | None, queries: Sequence[int], interval: float, seconds: float, seed: int
 ) -> list[Scenario]:
-    """Return a scenario for each of RATES and SERVERS, with three failovers.
+    """Return a scenario for each of RATES, `queries` and SERVERS, with three failovers.
 
     `options.streams` are the streams of a shard; `options.rate` is replaced. `cores`: None is a core for each
     100,000 entries per second.
     """
     results = []
-    for rate in RATES:
-        for servers in SERVERS:
-            workload = replace(options, rate=rate, streams=servers * options.streams)
-            results.append(
-                Scenario(
-                    workload=workload,
-                    machines=Machines(servers, cores or round(rate / 100_000)),
-                    queries=queries,
-                    interval=interval,
-                    seconds=seconds,
-                    failovers=random_failovers(servers, 3, seconds, seed),
-                    seed=seed,
-                )
+    for rate, count, servers in itertools.product(RATES, queries, SERVERS):
+        workload = replace(options, rate=rate, streams=servers * options.streams)
+        results.append(
+            Scenario(
+                workload=workload,
+                machines=Machines(servers, cores or round(rate / 100_000)),
+                queries=count,
+                interval=interval,
+                seconds=seconds,
+                failovers=random_failovers(servers, 3, seconds, seed),
+                seed=seed,
             )
+        )
     return results
