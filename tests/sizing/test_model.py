@@ -78,12 +78,20 @@ def test_a_backlog_shrinks_by_the_capacity_that_is_free() -> None:
 def test_a_plan_keeps_the_utilisation() -> None:
     """10⁶ entries × 3 µs of the servers, half used: six servers; with 1 µs of tasks: eight cores."""
     wanted = plan(COSTS, Workload(rate=1e6), utilisation=0.5, interval=1.0, stored_seconds=60)
-    assert (wanted.servers, wanted.cores, wanted.server_utilisation, wanted.driver_utilisation) == (6, 8, 0.5, 0.25)
+    assert (wanted.servers, wanted.queries, wanted.cores, wanted.server_utilisation) == (6, 1, 8, 0.5)
+    assert wanted.driver_utilisation == 0.25
     assert wanted.memory_bytes > 60e6 * 140 / 6
 
 
+def test_queries_divide_the_work_of_the_driver() -> None:
+    """10⁷ entries × 0.25 µs are 2.5 drivers: five at half load."""
+    wanted = plan(COSTS, Workload(rate=1e7, streams=1000), utilisation=0.5)
+    assert (wanted.queries, wanted.driver_utilisation) == (5, 0.5)
+    assert plan(COSTS, Workload(rate=1e7, mode="noAck"), utilisation=0.5).queries == 1
+
+
 def test_without_an_interval_a_trigger_has_what_arrived_during_the_previous_trigger() -> None:
-    workload = Workload(rate=1e6)
+    workload = Workload(rate=5e5)
     wanted = plan(COSTS, workload, utilisation=0.5)
     machines = Machines(wanted.servers, wanted.cores)
     entries = workload.rate * wanted.trigger_ms / 1000

@@ -41,24 +41,24 @@ def predictions(costs: Costs) -> tuple[float, float, float]:
     machine = Machines(servers=1, cores=2, shared=True)
     group = Workload(rate=0, streams=1, produced=False)
     sink = Workload(rate=0, streams=1, produced=False, sink="exactly-once")
-    many = Workload(rate=0, streams=_STREAMS, produced=False)
+    wide = Workload(rate=0, streams=_STREAMS, produced=False)
     return (
         drain_rate(costs, group, machine, _BATCH),
         drain_rate(costs, sink, machine, _BATCH),
-        trigger(costs, many, machine, _STEP).duration_ms,
+        trigger(costs, wide, machine, _STEP).duration_ms,
     )
 
 
 def check(costs: Costs) -> Iterator[Result]:
     """Yield each prediction with its measurement on this machine, with local[2]."""
-    group, sink, many = predictions(costs)
+    group, sink, wide = predictions(costs)
     with running("redis-server") as server:
         load(server, "s", (_TRIGGERS + 1) * _BATCH)
         drain(server, _BATCH, _TRIGGERS)  # the JVM compiles its code
         yield Result("drain, group", "entries/s", group, _drain(server, None))
         yield Result("drain, group, exactly-once sink", "entries/s", sink, _drain(server, "exactly-once"))
         measured = steady_trigger(server, _STREAMS, _STEP, 15)
-        yield Result(f"trigger of {_STEP:,} entries, {_STREAMS} streams", "ms", many, measured)
+        yield Result(f"trigger of {_STEP:,} entries, {_STREAMS} streams", "ms", wide, measured)
 
 
 def _drain(server: Running, sink: str | None) -> float:

@@ -18,7 +18,7 @@ the previous one: duration = fixed / (1 − rate × work of an entry).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from tools.sizing.costs import Costs
@@ -71,8 +71,9 @@ class Plan:
     """Machines for a workload."""
 
     servers: int
-    cores: int
-    trigger_ms: float  # with the interval, or without one if it is 0
+    queries: int  # which divide the streams: each has a driver
+    cores: int  # of all executors
+    trigger_ms: float  # of a query, with the interval, or without one if it is 0
     server_utilisation: float
     driver_utilisation: float
     memory_bytes: float  # of each server
@@ -164,7 +165,7 @@ def plan(
     stored_seconds: float = 3600.0,
     network: float = 10 * _GIGABIT,
 ) -> Plan:
-    """Return servers and cores that the workload uses to this share, and the trigger duration on them.
+    """Return servers, queries and cores that the workload uses to this share at most, and the trigger duration on them.
 
     `interval`: trigger interval in seconds; 0: none. `stored_seconds`: the age at which entries are trimmed.
     """
@@ -175,10 +176,12 @@ def plan(
     servers = max(1, math.ceil(max(by_thread, by_network)))
     # A core is also occupied while its task waits for the server.
     cores = max(1, math.ceil(per_second * (server + task) / utilisation))
-    machines = Machines(servers, cores, network=network)
+    queries = max(1, math.ceil(per_second * driver_us(costs, workload) / utilisation))
+    part = replace(workload, rate=workload.rate / queries, streams=math.ceil(workload.streams / queries))
+    machines = Machines(max(1, servers // queries), max(1, cores // queries), network=network)
     duration = interval
     for _ in range(100):  # entries of a trigger determine its duration, and the reverse
-        step = trigger(costs, workload, machines, workload.rate * duration, cores)
+        step = trigger(costs, part, machines, part.rate * duration, machines.cores)
         if interval or abs(step.duration_ms / 1000 - duration) < 1e-4:
             break
         duration = step.duration_ms / 1000
@@ -187,10 +190,11 @@ def plan(
         "server": per_second * server / servers,
         "executors": per_second * (server + task) / cores,
         "network": workload.rate * network_bytes(workload) / network / servers,
-        "driver": per_second * driver_us(costs, workload),
+        "driver": per_second * driver_us(costs, workload) / queries,
     }
     return Plan(
         servers,
+        queries,
         cores,
         step.duration_ms,
         shares["server"],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tools.sizing.check import Result
+from tools.sizing.model import Plan
 from tools.sizing.simulation import Outcome, Scenario
 
 HEAD_OF_CHECK = "| run | predicted | measured | ratio |\n|---|---|---|---|"
@@ -39,6 +40,21 @@ def row_of_simulation(scenario: Scenario, outcome: Outcome) -> str:
         outcome.limit if outcome.stable else f"{outcome.limit}: the backlog grows",
     ]
     return f"| {' | '.join(cells)} |"
+
+
+def text_of_plan(plan: Plan) -> str:
+    """Return the plan in a line for each machine or figure."""
+    return "\n".join(
+        [
+            f"servers                {plan.servers:,}, each with {plan.memory_bytes / 1e9:,.1f} GB of entries",
+            f"server thread          {plan.server_utilisation:.0%}",
+            f"queries                {plan.queries:,}",
+            f"driver process         {plan.driver_utilisation:.0%}",
+            f"cores of all executors {plan.cores:,}",
+            f"trigger                {plan.trigger_ms / 1000:.2f} s",
+            f"highest utilisation    {plan.limit}",
+        ]
+    )
 
 
 def failovers(scenarios: Iterable[Scenario]) -> str:

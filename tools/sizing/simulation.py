@@ -68,7 +68,7 @@ class Outcome:
     produced: float
     committed: float
     backlog: float  # produced and not committed at the end, in producers, servers and triggers
-    again: float  # entries that were read a second time
+    read_twice: float  # entries that were read a second time
     triggers: int
     trigger_seconds: float  # mean
     fixed_seconds: float  # mean of a trigger's part before its tasks read
@@ -127,7 +127,7 @@ class _State:
     away: npt.NDArray[np.bool_]
     network: float = 0.0
     core_seconds: float = 0.0
-    again: float = 0.0
+    read_twice: float = 0.0
     peak_memory: float = 0.0
     lags: dict[int, float] = field(default_factory=dict)  # steps → entries
 
@@ -195,7 +195,7 @@ class _Simulation:
                 away[failover.shard] = True
         begins = away & ~state.away
         unfinished = begins & (state.read < state.reserved - state.committed)
-        state.again += float(state.read[unfinished].sum())
+        state.read_twice += float(state.read[unfinished].sum())
         state.read[unfinished] = 0.0
         state.away = away
 
@@ -213,10 +213,10 @@ class _Simulation:
         reading = np.zeros_like(adding)
         for query in self._queries:
             if query.active and query.fixed_left <= 0:
-                left = (state.reserved - state.committed - state.read)[query.mine]
+                unread = (state.reserved - state.committed - state.read)[query.mine]
                 # A core is occupied by an entry while the server and the task work on it.
                 share = query.cores * STEP / (self._server + self._task)
-                wanted = np.where(state.away[query.mine], 0.0, left)
+                wanted = np.where(state.away[query.mine], 0.0, unread)
                 total = float(wanted.sum())
                 reading[query.mine] = wanted * min(1.0, share / total) if total else 0.0
         up = ~state.away
@@ -293,7 +293,7 @@ class _Simulation:
             produced=float(state.produced.sum()),
             committed=float(state.committed.sum()),
             backlog=float((state.produced - state.committed).sum()),
-            again=state.again,
+            read_twice=state.read_twice,
             triggers=triggers,
             trigger_seconds=sum(query.trigger_seconds for query in self._queries) / max(1, triggers),
             fixed_seconds=sum(query.fixed_seconds for query in self._queries) / max(1, triggers),
