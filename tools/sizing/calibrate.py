@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from statistics import mean
 
 import pyspark
@@ -15,15 +14,34 @@ from tools.bench.client import request
 from tools.bench.servers import Running, running
 from tools.bench.spark import load
 from tools.sizing.costs import Costs
-from tools.sizing.measure import VALUE_BYTES, Line, Run, drain, line, number_of, server_time, steady_trigger
+from tools.sizing.measure import VALUE_BYTES, Run, drain, line, number_of, server_time, steady_trigger
 from tools.sizing.model import Machines, Workload, trigger
 
-_BACKLOG = 3_000_000
+_BACKLOG = 3_600_000  # one trigger more than the runs read: the driver reserves it in advance
 _MEMORY = 500_000
 _SMALL, _LARGE = 300_000, 900_000  # entries of a trigger; `check` runs triggers of other sizes
 _STREAMS = 500
 _TASKS = 9
 _CHUNK = 10_000
+SPARK_CORES = 2  # local[2]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What was measured. Each pair of runs has small triggers, then large ones. Times of triggers in ms."""
+
+    add_us: float
+    entry_bytes: float
+    pending_bytes: float
+    group: tuple[Run, Run]
+    no_ack: tuple[Run, Run]
+    at_least_once: tuple[Run, Run]
+    exactly_once: tuple[Run, Run]
+    few_entries: float  # one stream, one task
+    nine_tasks: float
+    one_task: float  # the same entries
+    wide: float  # many streams
+    narrow: float  # one stream, the same entries
 
 
 def calibrate() -> Costs:
@@ -32,48 +50,61 @@ def calibrate() -> Costs:
         entry_bytes, pending_bytes = _memory(server)
         before = server_time(server)
         load(server, "s", _BACKLOG)
-        add = (server_time(server) - before) / _BACKLOG
+        add_us = (server_time(server) - before) / _BACKLOG
         drain(server, _LARGE, 2)  # the JVM compiles its code
-        backlogs = _runs(server)
-        group, no_ack = _lines(*backlogs), _lines(*_runs(server, noAck="true"))
-        plain, once = _lines(*_runs(server, "at-least-once")), _lines(*_runs(server, "exactly-once"))
-        trigger = steady_trigger(server, 1, 100, 9)
-        tasks = steady_trigger(server, 1, 18_000, 9, entriesPerPartition=str(18_000 // _TASKS))
-        one_task = steady_trigger(server, 1, 18_000, 9)
-        streams = steady_trigger(server, _STREAMS, 20_000, 9)
-        one_stream = steady_trigger(server, 1, 20_000, 9)
-        _report("trigger", trigger, tasks, one_task, streams, one_stream)
+        measured = Measured(
+            add_us=add_us,
+            entry_bytes=entry_bytes,
+            pending_bytes=pending_bytes,
+            group=_runs(server),
+            no_ack=_runs(server, noAck="true"),
+            at_least_once=_runs(server, "at-least-once"),
+            exactly_once=_runs(server, "exactly-once"),
+            few_entries=steady_trigger(server, 1, 100, 9),
+            nine_tasks=steady_trigger(server, 1, 18_000, 9, entriesPerPartition=str(18_000 // _TASKS)),
+            one_task=steady_trigger(server, 1, 18_000, 9),
+            wide=steady_trigger(server, _STREAMS, 20_000, 9),
+            narrow=steady_trigger(server, 1, 20_000, 9),
+        )
         version = f"redis-server {server_version(server)}"
+    print(measured, file=sys.stderr)
     cores = os.cpu_count() or 1
+    return costs_of(measured, f"{cores} cores, {version}, Spark {pyspark.__version__}", cores)
+
+
+def costs_of(measured: Measured, machine: str, cores: int) -> Costs:
+    """Return the costs that explain the measurements."""
+    group, no_ack = _mode(*measured.group), _mode(*measured.no_ack)
+    plain, once = _mode(*measured.at_least_once), _mode(*measured.exactly_once)
     costs = Costs(
-        machine=f"{cores} cores, {version}, Spark {pyspark.__version__}",
+        machine=machine,
         cores=cores,
-        server_add_us=add,
-        server_group_us=group["server"].per_entry,
-        server_no_ack_us=no_ack["server"].per_entry,
-        server_at_least_once_us=plain["server"].per_entry - group["server"].per_entry,
-        server_exactly_once_us=once["server"].per_entry - group["server"].per_entry,
-        driver_us=group["driver"].per_entry,
-        read_us=group["tasks"].per_entry,
-        at_least_once_us=plain["tasks"].per_entry - group["tasks"].per_entry,
-        exactly_once_us=once["tasks"].per_entry - group["tasks"].per_entry,
-        trigger_ms=trigger,
-        sink_trigger_ms=max(0.0, once["elapsed"].fixed - group["elapsed"].fixed) / 1000,
-        stream_ms=(streams - one_stream) / (_STREAMS - 1),
+        server_add_us=measured.add_us,
+        server_group_us=group.server,
+        server_no_ack_us=no_ack.server,
+        server_at_least_once_us=plain.server - group.server,
+        server_exactly_once_us=once.server - group.server,
+        driver_us=group.driver,
+        read_us=group.tasks,
+        at_least_once_us=plain.tasks - group.tasks,
+        exactly_once_us=once.tasks - group.tasks,
+        trigger_ms=measured.few_entries,
+        sink_trigger_ms=max(0.0, once.fixed - group.fixed) / 1000,
+        stream_ms=(measured.wide - measured.narrow) / (_STREAMS - 1),
         overlap=1.0,
-        task_ms=(tasks - one_task) * min(2, cores) / (_TASKS - 1),
-        entry_bytes=entry_bytes,
-        pending_bytes=pending_bytes,
+        task_ms=(measured.nine_tasks - measured.one_task) * min(SPARK_CORES, cores) / (_TASKS - 1),
+        entry_bytes=measured.entry_bytes,
+        pending_bytes=measured.pending_bytes,
     )
-    return replace(costs, overlap=_overlap(costs, backlogs))
+    return replace(costs, overlap=_overlap(costs, measured.group))
 
 
-def _overlap(costs: Costs, runs: Iterable[Run]) -> float:
+def _overlap(costs: Costs, runs: tuple[Run, Run]) -> float:
     """Return by how much the work of these drains took longer than the busiest resource was busy."""
-    machine, workload = Machines(servers=1, cores=2, shared=True), Workload(rate=0, produced=False)
+    machine, workload = Machines(servers=1, cores=SPARK_CORES, shared=True), Workload(rate=0, produced=False)
     expected = [trigger(costs, workload, machine, run.entries / run.triggers) for run in runs]
-    measured = [run.elapsed / 1000 / run.triggers for run in runs]
-    return mean((ms - model.fixed_ms) / model.work_ms for ms, model in zip(measured, expected, strict=True))
+    elapsed = [run.elapsed / 1000 / run.triggers for run in runs]
+    return mean((ms - step.fixed_ms) / step.work_ms for ms, step in zip(elapsed, expected, strict=True))
 
 
 def server_version(server: Running) -> str:
@@ -85,13 +116,28 @@ def server_version(server: Running) -> str:
 
 
 def _runs(server: Running, sink: str | None = None, **options: str) -> tuple[Run, Run]:
-    runs = drain(server, _SMALL, 7, sink, **options), drain(server, _LARGE, 2, sink, **options)
-    _report(sink, options, *runs)
-    return runs
+    return drain(server, _SMALL, 7, sink, **options), drain(server, _LARGE, 2, sink, **options)
 
 
-def _lines(small: Run, large: Run) -> dict[str, Line]:
-    return {part: line(small, large, part) for part in ("server", "driver", "tasks", "elapsed")}
+@dataclass(frozen=True)
+class _Mode:
+    """Costs of one way to read and write, in µs: of an entry, and `fixed` of a trigger (elapsed)."""
+
+    server: float
+    driver: float
+    tasks: float
+    fixed: float
+
+
+def _mode(small: Run, large: Run) -> _Mode:
+    """Divide the costs. The JVM has costs for each trigger; those of the server and of the source are negligible."""
+    entries = small.entries + large.entries
+    return _Mode(
+        (small.server + large.server) / entries,
+        (small.driver + large.driver) / entries,
+        line(small, large, "tasks").per_entry,
+        line(small, large, "elapsed").fixed,
+    )
 
 
 def _memory(server: Running) -> tuple[float, float]:
@@ -109,7 +155,3 @@ def _memory(server: Running) -> tuple[float, float]:
     client.call("DEL", "s")
     client.close()
     return (stored - empty) / _MEMORY - VALUE_BYTES, (pending - stored) / _MEMORY
-
-
-def _report(*values: object) -> None:
-    print(*values, file=sys.stderr, flush=True)

@@ -53,7 +53,7 @@ def check(costs: Costs) -> Iterator[Result]:
     """Yield each prediction with its measurement on this machine, with local[2]."""
     group, sink, wide = predictions(costs)
     with running("redis-server") as server:
-        load(server, "s", (_TRIGGERS + 1) * _BATCH)
+        load(server, "s", (_TRIGGERS + 2) * _BATCH)
         drain(server, _BATCH, _TRIGGERS)  # the JVM compiles its code
         yield Result("drain, group", "entries/s", group, _drain(server, None))
         yield Result("drain, group, exactly-once sink", "entries/s", sink, _drain(server, "exactly-once"))
