@@ -131,8 +131,8 @@ def test_costs_are_written_and_read(tmp_path: Path) -> None:
 
 
 def test_the_reference_costs_predict_the_runs_of_the_documentation() -> None:
-    """The table in docs/guide/sizing.md has these predictions."""
-    page = Path(__file__).resolve().parents[2] / "docs" / "guide" / "sizing.md"
+    """The table in docs/internals/performance.md has these predictions."""
+    page = Path(__file__).resolve().parents[2] / "docs" / "internals" / "performance.md"
     text = page.read_text(encoding="utf-8")
     group, sink, many = predictions(read_costs())
     for value in (f"{group:,.0f} entries/s", f"{sink:,.0f} entries/s", f"{many:,.0f} ms"):
