@@ -31,7 +31,7 @@ GROUPS = {
     "scale": "Scale of the source",
     "growth": "Growth of the source, against a tenth of the size",
 }
-ON_REQUEST = {"growth"}  # ten minutes, and 6 GB of memory: measured only if the arguments name it
+ON_REQUEST = {"growth"}  # ten minutes, and 9 GB of memory: measured only if the arguments name it
 
 
 def main() -> int:
