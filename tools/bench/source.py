@@ -186,7 +186,7 @@ def rows(stack: contextlib.ExitStack) -> list[Row]:
     raw_commands = f"reserve, XRANGE, XPENDING, XACK sent raw, nothing decoded, {_PEER:,} entries"
     streams, single = [f"m{number}" for number in range(_STREAMS)], ["m"]
     return [
-        Row("P1", "drain, acknowledged", f"{spark}; peer: {redis_py}", "/s", 2.2, on(drain),
+        Row("P1", "drain, acknowledged", f"{spark}; peer: {redis_py}", "/s", 2.4, on(drain),
             on(drain_with_redis_py), "redis-py"),
         Row("P2", "drain, acknowledged", f"{spark}; peer: {raw_commands}", "/s", 0.95, on(drain),
             on(lambda _: raw().rate()), "raw commands"),

@@ -143,7 +143,7 @@ def rows(stack: contextlib.ExitStack) -> list[Row]:
     )  # fmt: skip
     parts = _Parts(first)
     table = [
-        Row("P24", "the main job", f"{main_job}; peer: the same in plain Spark from the CSV file", "s", None,
+        Row("P24", "the main job", f"{main_job}; peer: the same in plain Spark from the CSV file", "s", 1.3,
             lambda: flights().etl(), lambda: flights().plain(), "plain Spark", at_least=False, rounds=3),
         first,
         Row("P25", "rstream run etl --check", "all of it", "s", None,
