@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 import random
+import subprocess
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import Any
 
@@ -17,6 +19,7 @@ from redis._parsers.helpers import parse_stream_list
 from spark_streams.source.rows.columns import Columns
 from spark_streams.wire.entries.decode import decode_entries
 from tools.bench.row import Row
+from tools.stopping import stop
 
 ENTRIES = 8_000  # source.task.read_partition's largest page
 SECONDS = 0.4  # of one measurement
@@ -104,7 +107,7 @@ _CASTS: dict[str, Callable[[str], object]] = {
 }  # fmt: skip
 
 
-def _wide_row(measure: str, reply: bytes, entries: int, schema: pa.Schema) -> Row:
+def _wide_row(measure: str, target: float, reply: bytes, entries: int, schema: pa.Schema) -> Row:
     """Compare with rows in Python: a tuple of the declared types for each entry."""
     names = [name.encode() for name in schema.names]
     casts: list[Callable[[str], object]] = [_CASTS.get(str(field.type), json.loads) for field in schema]
@@ -125,7 +128,7 @@ def _wide_row(measure: str, reply: bytes, entries: int, schema: pa.Schema) -> Ro
         measure,
         ran,
         "/s",
-        8,
+        target,
         lambda: _rate(_batch_of(reply, schema), entries),
         lambda: _rate(peer, entries),
         peer_name="redis-py",
@@ -138,10 +141,10 @@ def wide_rows() -> list[Row]:
     wide, types = wide_reply(entries)
     fields = pa.schema([("_fields", pa.map_(pa.string(), pa.string()))])
     return [
-        _wide_row("20 mixed fields", wide, entries, types),
-        _wide_row("_fields of 20", wide, entries, fields),
-        _wide_row("a JSON column", *_with(json_reply, entries)),
-        _wide_row("values of 10 kB", *_with(large_reply, 400)),
+        _wide_row("20 mixed fields", 8, wide, entries, types),
+        _wide_row("_fields of 20", 8, wide, entries, fields),
+        _wide_row("a JSON column", 6, *_with(json_reply, entries)),
+        _wide_row("values of 10 kB", 1, *_with(large_reply, 400)),
     ]
 
 
@@ -178,6 +181,53 @@ def _rate(work: Callable[[], object], entries: int) -> float:
     return done / spent
 
 
+# A process that streams through memory, and says so when it begins.
+_STREAMING = """
+import numpy
+source, target = numpy.ones(1 << 28, numpy.uint8), numpy.empty(1 << 28, numpy.uint8)
+print("ready", flush=True)
+while True:
+    target[:] = source
+"""
+
+
+@contextlib.contextmanager
+def _busy_memory() -> Iterator[None]:
+    """Let another process copy 256 MB again and again. It shares the caches and the bandwidth of the memory."""
+    with subprocess.Popen([sys.executable, "-c", _STREAMING], stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            process.stdout.readline()
+            yield
+        finally:
+            stop(process)
+
+
+def _busy_row(reply: bytes, entries: int, schema: pa.Schema) -> Row:
+    """Compare both sides while the memory is busy."""
+
+    def busy(work: Callable[[], object]) -> Callable[[], float]:
+        def rate() -> float:
+            with _busy_memory():
+                return _rate(work, entries)
+
+        return rate
+
+    ran = f"{entries:,} entries as above, while another process copies 256 MB again and again"
+    return Row(
+        "P4", "decode with busy memory, typed", ran, "/s", 10,
+        busy(_batch_of(reply, schema)), busy(lambda: _by_redis_py(reply)), peer_name="redis-py",
+    )  # fmt: skip
+
+
+def _fixed_row(reply: bytes, entries: int, schema: pa.Schema) -> Row:
+    """Return the time of a page that is nearly empty."""
+    return Row(
+        "P4", f"a page of {entries}, typed", "reply → RecordBatch: the cost that every page has", "µs", 100,
+        lambda: entries * 1e6 / _rate(_batch_of(reply, schema), entries), at_least=False,
+    )  # fmt: skip
+
+
 def _row(measure: str, reply: bytes, entries: int, schema: pa.Schema, target: float | None) -> Row:
     types = ", ".join(str(field.type) for field in schema)
     ran = f"{entries:,} entries, {len(reply):,} bytes of XRANGE's reply → RecordBatch of {types}; peer → ids, dicts"
@@ -201,8 +251,8 @@ def rows(_stack: contextlib.ExitStack) -> list[Row]:
         _row("two shapes in turns, typed", reply_of(ENTRIES, two), ENTRIES, FLIGHTS, 2),
         _row("four shapes in turns, typed", reply_of(ENTRIES, four), ENTRIES, FLIGHTS, 2),
         _row("64 shapes at random, typed", reply_of(ENTRIES, optional), ENTRIES, FLIGHTS, 2),
-        _row("a page of 10, typed", reply_of(10, [names]), 10, FLIGHTS, 1),
-        _row("a page of 100, typed", reply_of(100, [names]), 100, FLIGHTS, 3),
-        _row("a page of 500, typed", reply_of(500, [names]), 500, FLIGHTS, 3),
+        _row("a page of 500, typed", reply_of(500, [names]), 500, FLIGHTS, None),
+        _busy_row(reply_of(ENTRIES, [names]), ENTRIES, FLIGHTS),
+        _fixed_row(reply_of(10, [names]), 10, FLIGHTS),
         *wide_rows(),
     ]
