@@ -75,7 +75,9 @@ def main() -> int:
                 rows = [row for row in rows if arguments.only in row.number or arguments.only in row.measure]
             run_in_turns(rows, arguments.rounds, status.update)
         if not arguments.json:
-            title = f"{GROUPS[name]}: {arguments.rounds} rounds in turns, median and range, {os.cpu_count()} cores"
+            rounds = max((len(row.our_figures) for row in rows), default=0)
+            in_turns = "one measurement each" if rounds == 1 else f"{rounds} rounds in turns, median and range"
+            title = f"{GROUPS[name]}: {in_turns}, {os.cpu_count()} cores"
             show(rows, title, Console(emoji=False))
         printed += rows
     if arguments.draw:
