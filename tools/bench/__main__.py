@@ -36,6 +36,8 @@ ON_REQUEST = {"growth"}  # ten minutes, and 9 GB of memory: measured only if the
 
 def main() -> int:
     """Measure the groups that the arguments name (default: all but growth)."""
+    # Processes that compile their modules at each start would be measured instead of what a user starts.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the exit handlers stop the servers
     parser = argparse.ArgumentParser(prog="scripts/bench", description=__doc__)
     parser.add_argument("groups", nargs="*", metavar="group", help=f"{', '.join(GROUPS)} (default: all but growth)")
