@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from spark_streams.errors import ServerReplyError
 from spark_streams.model.ids import MAX_ID, MIN_ID, StreamId
@@ -16,7 +17,7 @@ from spark_streams.source.membership import Membership
 from spark_streams.source.offset import Claimed
 from spark_streams.wire.connection.connection import Argument, Connection, ReplyError, pack
 from spark_streams.wire.connection.server import Server
-from spark_streams.wire.entries.pending_page import PendingPage, decode_pending
+from spark_streams.wire.entries.pending_page import PendingPage, decode_pending, last_of_full_page
 
 _ACK = -1  # index of an XACK among commands that have the index of their range
 
@@ -52,47 +53,56 @@ def pending_ranges(
     entries that are acknowledged before they are read. Raises GroupMissingError, ServerError.
     """
     ranges_by_index: dict[int, list[EntryRange]] = {index: [] for index in range(len(ranges))}
-    remaining = dict(enumerate(ranges))
-    while remaining := {index: pending for index, pending in remaining.items() if not pending.is_empty}:
+    remaining = {index: pending for index, pending in enumerate(ranges) if not pending.is_empty}
+    while remaining:
         round_ranges = dict(list(remaining.items())[: limits.pending_streams])
         counts = [min(size, _page_size(pending, len(round_ranges), limits)) for pending in round_ranges.values()]
-        pages, _ = _round_trip(server, member, list(round_ranges.values()), counts, [])
+        pages = _receive(_send(server, member, list(round_ranges.values()), counts, [])).pages
         for (index, pending), count, page in zip(round_ranges.items(), counts, pages, strict=True):
-            end = pending.last if page.last is None or page.count < count else page.last
-            if page.last is not None:
-                entries = EntryRange(pending.stream, pending.after, page.last, page.count, False, pending.consumer)
-                ranges_by_index[index].append(replace(entries, ids=page.ids) if keep_ids else entries)
-            remaining[index] = _above(pending, end, page)
+            del remaining[index]
+            if page.last is None:
+                continue
+            entries = EntryRange(pending.stream, pending.after, page.last, page.count, False, pending.consumer)
+            ranges_by_index[index].append(replace(entries, ids=page.ids) if keep_ids else entries)
+            if page.count == count:
+                remaining.update((index, above) for above in _above(pending, page.last, page.count))
     return [entries for entry_ranges in ranges_by_index.values() for entries in entry_ranges]
 
 
 def acknowledge(server: Server, member: Membership, ranges: Sequence[PendingRange], limits: Limits = LIMITS) -> int:
     """Acknowledge the pending entries of these ranges and return their number.
 
-    The XACKs of one round travel with the XPENDINGs of the next. A second call acknowledges what remains.
+    The XACKs of one round travel with the XPENDINGs of the next. A long list of one consumer is requested ahead: its
+    page is decoded while the server executes the next request. A second call acknowledges what remains.
     Raises GroupMissingError, ServerError.
     """
     total = 0
     remaining = list(ranges)
     acks: list[tuple[str, bytes]] = []
+    undecoded: _Answer | None = None
     while remaining or acks:
         round_ranges, remaining = remaining[: limits.pending_streams], remaining[limits.pending_streams :]
         counts = [_page_size(pending, len(round_ranges), limits) for pending in round_ranges]
-        pages, acknowledged = _round_trip(server, member, round_ranges, counts, acks)
-        total += acknowledged
-        acks = []
-        for pending, count, page in zip(round_ranges, counts, pages, strict=True):
-            if page.last is None:
-                continue
-            acks.append((pending.stream, page.ack(pending.stream.encode(), member.group.encode())))
-            if page.count == count and not (above := _above(pending, page.last, page)).is_empty:
-                remaining.append(above)
+        sent = _send(server, member, round_ranges, counts, acks)
+        try:
+            acks = [] if undecoded is None else undecoded.acks()
+        finally:  # no reply stays in the connection
+            answer = _receive(sent)
+        total += answer.acknowledged
+        if answer.above_page:
+            undecoded = answer
+            remaining += answer.above_page
+        else:
+            undecoded = None
+            acks += answer.acks()
+            remaining += answer.above()
     return total
 
 
-def _above(pending: PendingRange, end: StreamId, page: PendingPage) -> PendingRange:
-    """Return the part of a range above `end`, to which the page reaches."""
-    return replace(pending, after=end, limit=None if pending.limit is None else pending.limit - page.count)
+def _above(pending: PendingRange, end: StreamId, count: int) -> list[PendingRange]:
+    """Return the part of a range above `end`, to which a page of `count` entries reaches. Empty: nothing is left."""
+    above = replace(pending, after=end, limit=None if pending.limit is None else pending.limit - count)
+    return [] if above.is_empty else [above]
 
 
 def _page_size(pending: PendingRange, streams: int, limits: Limits) -> int:
@@ -101,36 +111,95 @@ def _page_size(pending: PendingRange, streams: int, limits: Limits) -> int:
     return fair if pending.limit is None else min(fair, pending.limit)
 
 
-def _round_trip(
+@dataclass(frozen=True)
+class _Sent:
+    """A request: the next page of each range, and XACKs. parts: per connection, each command's stream and the index of
+    its range, or _ACK."""
+
+    member: Membership
+    ranges: Sequence[PendingRange]
+    counts: Sequence[int]
+    parts: Sequence[tuple[Connection, list[tuple[str, int]]]]
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """The answer to a request. replies: per connection, the indexes of its ranges and the replies to XPENDING;
+    acknowledged: number of entries; above_page: the rest of the range, if there is one range and its page is full."""
+
+    sent: _Sent
+    replies: Sequence[tuple[Connection, list[int], memoryview]]
+    acknowledged: int
+    above_page: Sequence[PendingRange]
+
+    @cached_property
+    def pages(self) -> list[PendingPage]:
+        """The page of each range. Raises the named error of the first reply that is one."""
+        pages: dict[int, PendingPage] = {}
+        for connection, indexes, replies in self.replies:
+            for index, page in zip(indexes, decode_pending(replies, len(indexes)), strict=True):
+                if isinstance(page, ReplyError):
+                    command = ("XPENDING", self.sent.ranges[index].stream, self.sent.member.group)
+                    raise connection.error_of(page, command)
+                pages[index] = page
+        return [pages[index] for index in range(len(pages))]
+
+    def acks(self) -> list[tuple[str, bytes]]:
+        """Return the XACKs of the pages, each with its stream. Raises as `pages` does."""
+        group = self.sent.member.group.encode()
+        return [
+            (pending.stream, page.ack(pending.stream.encode(), group))
+            for pending, page in zip(self.sent.ranges, self.pages, strict=True)
+            if page.count
+        ]
+
+    def above(self) -> list[PendingRange]:
+        """Return the rest of each range whose page is full. Raises as `pages` does."""
+        requested = zip(self.sent.ranges, self.sent.counts, self.pages, strict=True)
+        return [
+            above
+            for pending, count, page in requested
+            if page.last is not None and page.count == count
+            for above in _above(pending, page.last, page.count)
+        ]
+
+
+def _send(
     server: Server,
     member: Membership,
     ranges: Sequence[PendingRange],
     counts: Sequence[int],
     acks: Sequence[tuple[str, bytes]],
-) -> tuple[list[PendingPage], int]:
-    """Send the XACKs, each with its stream, and request the next page of each range. Return the pages and the number of
-    acknowledged entries.
-
-    Raises the named error of the first reply that is one.
-    """
+) -> _Sent:
+    """Send the XACKs, each with its stream, and request the next page of each range."""
     requests = [(pending.stream, i, pack_pending(member, pending, counts[i])) for i, pending in enumerate(ranges)]
     commands = [*[(stream, _ACK, ack) for stream, ack in acks], *requests]
-    sent: list[tuple[Connection, list[tuple[str, int, bytes]]]] = []
+    parts: list[tuple[Connection, list[tuple[str, int]]]] = []
     for connection, part in server.parts(commands, lambda command: command[0]):
         kinds = [[packed for _, index, packed in part if (index == _ACK) == is_ack] for is_ack in (True, False)]
         connection.request_separately([b"".join(packed) for packed in kinds])
-        sent.append((connection, part))
-    pages: dict[int, PendingPage] = {}
-    total = 0
-    for connection, part in sent:
-        acknowledged, pages_reply = connection.split_replies(connection.receive())
-        indexes = [index for _, index, _ in part if index != _ACK]
-        for index, page in zip(indexes, decode_pending(pages_reply, len(indexes)), strict=True):
-            if isinstance(page, ReplyError):
-                raise connection.error_of(page, ("XPENDING", ranges[index].stream, member.group))
-            pages[index] = page
-        total += _sum_of(connection, member, acknowledged, [stream for stream, index, _ in part if index == _ACK])
-    return [pages[index] for index in range(len(ranges))], total
+        parts.append((connection, [(stream, index) for stream, index, _ in part]))
+    return _Sent(member, ranges, counts, parts)
+
+
+def _receive(sent: _Sent) -> _Answer:
+    """Receive the replies. Raises the named error of the first XACK that failed."""
+    replies: list[tuple[Connection, list[int], memoryview]] = []
+    acknowledged = 0
+    for connection, part in sent.parts:
+        acks_reply, pages_reply = connection.split_replies(connection.receive())
+        replies.append((connection, [index for _, index in part if index != _ACK], pages_reply))
+        acknowledged += _sum_of(connection, sent.member, acks_reply, [s for s, index in part if index == _ACK])
+    return _Answer(sent, replies, acknowledged, _above_page(sent, [pages for _, indexes, pages in replies if indexes]))
+
+
+def _above_page(sent: _Sent, replies: Sequence[memoryview]) -> list[PendingRange]:
+    """Return the rest of the range, if one was requested and its page is full: only the end of the reply is decoded."""
+    if len(sent.ranges) != 1:
+        return []
+    pending, count = sent.ranges[0], sent.counts[0]
+    last = last_of_full_page(replies[0], count, pending.consumer or sent.member.consumer)
+    return [] if last is None else _above(pending, last, count)
 
 
 def pending_page(server: Server, stream: str, command: Sequence[Argument]) -> PendingPage:

@@ -10,22 +10,28 @@ import redis
 
 from spark_streams.errors import GroupMissingError, ServerReplyError
 from spark_streams.model.ids import MAX_ID, MIN_ID, StreamId
+from spark_streams.source import pending_list
 from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.limits import LIMITS
 from spark_streams.source.membership import Membership
 from spark_streams.source.pending_list import PendingRange, acknowledge, pending_ranges
 from spark_streams.wire.address.address import Address
-from spark_streams.wire.connection.connection import Connection
-from spark_streams.wire.entries.pending_page import texts_of
+from spark_streams.wire.connection.connection import Connection, ReplyError
+from spark_streams.wire.entries.pending_page import PendingPage, decode_pending, texts_of
 from tools.servers.server import Server
 
 MEMBER = Membership((), "g", "c")
 
 
 class Counting(Connection):
-    """Counts round trips."""
+    """Counts requests and round trips."""
 
+    requests = 0
     trips = 0
+
+    def request(self, *commands: bytes, max_bytes: int | None = None) -> None:
+        self.requests += 1
+        super().request(*commands, max_bytes=max_bytes)
 
     def receive(self, max_bytes: int | None = None) -> memoryview:
         self.trips += 1
@@ -87,6 +93,45 @@ def test_a_long_pending_list_is_settled_page_by_page_up_to_its_end_and_no_furthe
     assert acknowledge(connection, MEMBER, [PendingRange("s", StreamId(250, 0))], limits) == 0
     assert acknowledge(connection, MEMBER, [PendingRange("s", MAX_ID, limit=20)], limits) == 20
     assert pending_ids(client, "s")[0] == "271-0"
+
+
+def test_a_full_page_is_decoded_after_the_next_one_is_requested(
+    client: redis.Redis, connection: Counting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deliver(client, "s", 250)
+    unanswered_at_decode = []
+
+    def decode(replies: memoryview, count: int) -> list[PendingPage | ReplyError]:
+        unanswered_at_decode.append(connection.requests - connection.trips)
+        return decode_pending(replies, count)
+
+    monkeypatch.setattr(pending_list, "decode_pending", decode)
+    assert acknowledge(connection, MEMBER, [PendingRange("s", MAX_ID)], replace(LIMITS, pending_page=100)) == 250
+    assert unanswered_at_decode[:3] == [1, 1, 0]
+
+
+@pytest.mark.parametrize("consumer", ["c", "with blanks", "*4", "\r\n:1\r\n:1", "$1\r\nc", "é" * 200])
+def test_a_long_list_of_a_consumer_with_any_name_is_settled(
+    client: redis.Redis, connection: Counting, consumer: str
+) -> None:
+    deliver(client, "s", 250, consumer)
+    member = replace(MEMBER, consumer=consumer)
+    assert acknowledge(connection, member, [PendingRange("s", MAX_ID)], replace(LIMITS, pending_page=100)) == 250
+    assert pending_ids(client, "s") == []
+
+
+def test_no_reply_stays_in_the_connection_if_a_page_cannot_be_decoded(
+    client: redis.Redis, connection: Counting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deliver(client, "s", 250)
+
+    def decode(replies: memoryview, count: int) -> list[PendingPage | ReplyError]:
+        raise ServerReplyError("unreadable")
+
+    monkeypatch.setattr(pending_list, "decode_pending", decode)
+    with pytest.raises(ServerReplyError, match="unreadable"):
+        acknowledge(connection, MEMBER, [PendingRange("s", MAX_ID)], replace(LIMITS, pending_page=100))
+    assert connection.execute("XLEN", "s") == 250
 
 
 def test_more_streams_than_a_round_takes_are_settled_in_several(client: redis.Redis, connection: Counting) -> None:

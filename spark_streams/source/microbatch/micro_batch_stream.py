@@ -312,10 +312,12 @@ class MicroBatchStream:
     ) -> tuple[CurrentBatch | None, RunState]:
         """Run a trigger, and start its background jobs."""
         triggered = self._trigger.next(server, begin, limit, self._settled(run), self._save)
-        for job in triggered.jobs:
-            self.worker.submit(job)
+        # Tasks read while the next batch is reserved, and no longer while Spark commits: then entries are acknowledged.
+        # So the server always has work.
         if triggered.prefetch is not None:
             self._prefetching = self.worker.submit(triggered.prefetch.work)
+        for job in triggered.jobs:
+            self.worker.submit(job)
         self._heads = triggered.run.heads
         return None if triggered.end is None else CurrentBatch(
             triggered.end, triggered.ranges, is_new=True

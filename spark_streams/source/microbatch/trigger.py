@@ -11,9 +11,9 @@ A normal trigger (`latestOffset`) of a query without noAck, and the commands tha
    reserves new entries with CLIENT REPLY SKIP, XREADGROUP … >, XINFO GROUPS, XINFO CONSUMERS (reserve.py).
 4. The batch up to `begin` is in Spark's commit log. The trigger reads the notes of its tasks, and deletes the consumers
    of its claimed entries (Acknowledging.acknowledge_in_background).
-5. It returns the end of the batch. The background worker does the rest while tasks run (MicroBatchStream._triggered):
-   XACK of the batch up to `begin`, its commit marks, removal of entries that leave their streams. If many entries are
-   left, it reserves the next batch.
+5. It returns the end of the batch. The background worker does the rest while tasks run (MicroBatchStream._triggered).
+   If many entries are left, it reserves the next batch first. Then: XACK of the batch up to `begin`, its commit marks,
+   removal of entries that leave their streams.
 
 If there is nothing to read, the trigger acknowledges before it returns. If the groups are not as this run has left
 them, see query_state.py.
@@ -48,7 +48,7 @@ class TriggerResult:
     run: RunState  # what the run knows now
     ranges: list[EntryRange] = field(default_factory=list)  # entries of the batch
     jobs: list[Job] = field(default_factory=list)  # for the background worker
-    prefetch: Prefetch | None = None  # the reservation of the next batch: the worker's last job
+    prefetch: Prefetch | None = None  # the reservation of the next batch: the worker's first job
 
 
 class Trigger:

@@ -24,6 +24,7 @@ from spark_streams.wire.entries.lines import COLON, DOLLAR, STAR, Index, Lines, 
 from spark_streams.wire.replies.replies import each_reply
 
 _LINES_PER_ENTRY = 7
+_ENTRY_BYTES = 128  # more than an entry has beside the name of its consumer
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,20 @@ def decode_pending(replies: memoryview | bytes, count: int) -> list[PendingPage 
         return _vectorised(replies, count)
     except ShapeError:
         return _exact(replies, count)
+
+
+def last_of_full_page(reply: memoryview, count: int, consumer: str) -> StreamId | None:
+    """Return the ID of the last entry of one reply to XPENDING … count consumer, without decoding the others.
+
+    None: the reply has fewer entries, is an error, or does not end as expected.
+    """
+    name = consumer.encode()
+    if bytes(reply[:12]).partition(b"\r\n")[0] != b"*%d" % count:
+        return None
+    lines = bytes(reply[-(len(name) + _ENTRY_BYTES) :]).split(b"\r\n")
+    if len(lines) < _LINES_PER_ENTRY or lines[-4] != name or lines[-1]:
+        return None
+    return StreamId.parse(lines[-6])
 
 
 def _vectorised(replies: memoryview | bytes, count: int) -> list[PendingPage | ReplyError]:
