@@ -40,6 +40,11 @@ def test_sizes_that_do_not_fit_into_memory_are_skipped() -> None:
     assert measured({10: 1.0, 100: 1.0, 1000: 1.0}, is_rate=True, available=15_000, entry=10) == [True, True]
 
 
+def test_a_measure_that_is_repeated_reports_the_median_of_each_size() -> None:
+    runs = [{10: 3.0, 100: 9.0}, {10: 1.0, 100: 8.0}, {10: 2.0, 100: 7.0}]
+    assert growth.medians(runs) == {10: 2.0, 100: 8.0}
+
+
 @pytest.mark.skipif(not have_redis(), reason="redis-server and redis-benchmark are not installed")
 def test_loaders() -> None:
     """A backlog grows by what is appended, and entries are left pending for one consumer."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -36,7 +37,8 @@ _TRIGGERS = 3
 _BATCH = 100_000
 _TASK_BATCH = 1_000_000  # divided into tasks
 _BATCHES = 6  # that scale.rate reads, with the one that it leaves out
-_VALUE_BATCH = 50_000_000  # bytes
+_VALUE_BATCH = 200_000_000  # bytes
+_REPEATS = 3  # of measures that take less than a minute
 _ENTRY = 35  # bytes of the server per entry, at most
 _PENDING_ENTRY = 85  # bytes more, if it is pending
 _RATE_KEPT = 0.9
@@ -106,12 +108,14 @@ def measures() -> list[Measure]:
         ))
     ]  # fmt: skip
     batches = f"local[2], noop, {_BATCHES - 1} batches after a first batch"
+    repeated = f"; all sizes in turn, {_REPEATS} times, median"
 
     def measure(title: str, x: str, unit: str, sizes: Sequence[int], figures: Callable[[Sequence[int]], Figures],
-                ran: str, is_rate: bool = True, memory: Callable[[int], int] = lambda _: 0) -> Measure:  # fmt: skip
+                ran: str, is_rate: bool = True, memory: Callable[[int], int] = lambda _: 0,
+                repeats: int = 1) -> Measure:  # fmt: skip
         @functools.cache
         def all_figures() -> Figures:
-            return figures(created.fitting(_available()))
+            return medians([figures(created.fitting(_available())) for _ in range(repeats)])
 
         created = Measure(title, x, unit, sizes, all_figures, ran, is_rate, memory)
         return created
@@ -122,7 +126,7 @@ def measures() -> list[Measure]:
     return [
         *of_streams,
         measure("entries/s", "groups of a stream", "/s", _GROUPS, measure_groups,
-                f"{batches}; the other groups are idle"),
+                f"{batches}; the other groups are idle{repeated}", repeats=_REPEATS),
         measure("entries/s", "entries of backlog", "/s", _BACKLOGS, measure_backlogs,
                 f"{batches}, from the begin of the backlog", memory=lambda count: count * _ENTRY),
         measure("entries/s", "entries pending for others", "/s", _PENDING, measure_foreign_pending,
@@ -130,9 +134,15 @@ def measures() -> list[Measure]:
         measure("first trigger", "entries pending for the query", "ms", _PENDING, measure_own_pending,
                 f"triggerExecution of a new run that reads {_BATCH:,} of them", False, pending_memory),
         measure("MB/s", "bytes of a value", "MB/s", _VALUES, measure_values,
-                f"{batches}, of {_VALUE_BATCH / 1e6:g} MB each"),
-        measure("entries/s", "tasks", "/s", _TASKS, measure_tasks, f"{batches}, of {_TASK_BATCH:,} entries each"),
+                f"{batches}, of {_VALUE_BATCH / 1e6:g} MB each{repeated}", repeats=_REPEATS),
+        measure("entries/s", "tasks", "/s", _TASKS, measure_tasks,
+                f"{batches}, of {_TASK_BATCH:,} entries each{repeated}", repeats=_REPEATS),
     ]  # fmt: skip
+
+
+def medians(runs: Sequence[Figures]) -> Figures:
+    """Return the median of each size's figures."""
+    return {size: statistics.median(run[size] for run in runs) for size in runs[0]}
 
 
 def _part(figures: Callable[[], dict[int, tuple[float, ...]]], part: int) -> Figures:
