@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
-
 from pyspark.sql import SparkSession
 
 from spark_streams.spark.connect import is_of_connect
-from spark_streams.spark.startup.sitecustomize import FOLDER
+from spark_streams.spark.startup.sitecustomize import add_to_path
 
 
 def prefer_installed_pyspark(spark: SparkSession) -> None:
@@ -15,9 +13,5 @@ def prefer_installed_pyspark(spark: SparkSession) -> None:
 
     Processes for functions that were created earlier are not affected.
     """
-    if is_of_connect(spark) or not str(spark.sparkContext.master).startswith("local"):
-        return
-    environment = spark.sparkContext.environment
-    folders = environment.get("PYTHONPATH", "").split(os.pathsep)
-    if FOLDER not in folders:
-        environment["PYTHONPATH"] = os.pathsep.join([*filter(None, folders), FOLDER])
+    if not is_of_connect(spark) and str(spark.sparkContext.master).startswith("local"):
+        add_to_path(spark.sparkContext.environment)

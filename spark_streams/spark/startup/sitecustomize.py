@@ -13,8 +13,16 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from collections.abc import MutableMapping
 
 FOLDER = os.path.dirname(os.path.abspath(__file__))
+
+
+def add_to_path(environment: MutableMapping[str, str]) -> None:
+    """Add the folder to PYTHONPATH in the environment of processes that will be started."""
+    path = environment.get("PYTHONPATH", "")
+    if FOLDER not in path.split(os.pathsep):
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, [FOLDER, path]))
 
 
 def remove_archives_of_pyspark() -> None:
