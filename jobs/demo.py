@@ -31,6 +31,7 @@ from spark_streams.commands.shared import connect, url_option
 from spark_streams.errors import RStreamError
 from spark_streams.jobs.command import SETTINGS, run
 from spark_streams.monitor.groups import StreamView, view_streams
+from spark_streams.spark.startup.sitecustomize import add_to_path
 from spark_streams.wire.address.address import Address
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.topology.sentinel import master
@@ -125,6 +126,7 @@ def submit(job: str, url: str) -> dict[str, Any]:
     environment = {**os.environ, "RSTREAM_URL": url}
     environment.setdefault("PYSPARK_PYTHON", sys.executable)
     environment.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    add_to_path(environment)
     if console.is_terminal:  # the job has no terminal under spark-submit; rich reads these variables
         environment.update(TTY_COMPATIBLE="1", COLUMNS=str(console.width))
     finished = subprocess.run(command, env=environment, check=False)

@@ -54,7 +54,9 @@ def register(spark: SparkSession) -> None:
     from pyspark.errors import AnalysisException
 
     from spark_streams.datasource import RStreamDataSource
+    from spark_streams.spark.installed_pyspark import prefer_installed_pyspark
 
+    prefer_installed_pyspark(spark)
     try:
         spark.dataSource.register(RStreamDataSource)
     except AnalysisException as error:

@@ -6,10 +6,11 @@ does not send its dead letters a second time.
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_streams.deadletter.write.routing import TO
@@ -60,8 +61,7 @@ def body(job: Job) -> None:
     entries = spark.readStream.format("rstream").schema(split.schema()).options(**job.options("source")).load()
     # A dead letter has the time of its batch, which a replay repeats.
     entries = entries.withColumn("_at", F.current_timestamp())
-    split.check(entries)
-    _check_outputs(split.good(split.judge(entries)), sql, outputs)
+    _check_outputs(split.good(split.check(entries)), sql, outputs)
     job.plan(
         **query.plan(),
         types=f"by the source, mode {source.mode}" if split.by_source else f"{len(split.names)} columns",
@@ -123,6 +123,26 @@ def _check_outputs(good: DataFrame, sql: str | None, outputs: Sequence[Output]) 
         output.check(good)
 
 
+@contextlib.contextmanager
+def _planned_at_once(spark: SparkSession) -> Iterator[None]:
+    """Let Spark plan a query of the block as a whole, with one result task.
+
+    Counting cached rows is then one job. An adaptive plan is three: it fills the cache, counts, and adds the counts.
+    """
+    settings = {"spark.sql.adaptive.enabled": "false", "spark.sql.shuffle.partitions": "1"}
+    before = {name: str(spark.conf.get(name)) for name in settings}
+    _set(spark, settings)
+    try:
+        yield
+    finally:
+        _set(spark, before)
+
+
+def _set(spark: SparkSession, settings: Mapping[str, str]) -> None:
+    for name, value in settings.items():
+        spark.conf.set(name, value)
+
+
 class Batches:
     """Writer of micro-batches: good rows go to the outputs, bad rows to the dead letters.
 
@@ -150,7 +170,8 @@ class Batches:
         """Write one micro-batch."""
         judged = self._split.judge(rows).persist()
         try:
-            counts = judged.groupBy("_reason", self._split.is_retried().alias("again")).count().collect()
+            with _planned_at_once(rows.sparkSession):
+                counts = judged.groupBy("_reason", self._split.is_retried().alias("again")).count().collect()
             good_count = sum(row["count"] for row in counts if row["_reason"] is None)
             self._write_good(self._split.good(judged), good_count, number)
             if any(row["_reason"] is not None for row in counts):

@@ -73,12 +73,14 @@ class Split:
             entry_fields += [StructField("_attempt", IntegerType()), StructField("_first_failed", TimestampType())]
         return StructType([*fields, *entry_fields, StructField("_fields", MapType(BinaryType(), BinaryType()))])
 
-    def check(self, entries: DataFrame) -> None:
-        """Let Spark analyze the types and the rules before the query starts. Raises ConfigError."""
+    def check(self, entries: DataFrame) -> DataFrame:
+        """Judge the entries before the query starts, so that Spark analyzes types and rules. Raises ConfigError."""
         try:
-            self.judge(entries).schema  # noqa: B018 - the attribute starts Spark's analysis
+            judged = self.judge(entries)
+            judged.schema  # noqa: B018 - the attribute starts Spark's analysis
         except Exception as error:
             raise ConfigError(f"{self._columns.where} or [[rule]]: {first_line(error)}") from error
+        return judged
 
     def judge(self, entries: DataFrame) -> DataFrame:
         """Return the typed columns under their names, with `_reason` (null for a good row) and the entry's `_fields`.

@@ -7,6 +7,8 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+from spark_streams.spark.startup.sitecustomize import remove_archives_of_pyspark
+
 _NEEDED = ("click", "numpy", "pyarrow", "pyspark", "redis", "rich")
 
 
@@ -15,6 +17,7 @@ def main(name: str, settings_passed: bool = False) -> None:
 
     settings_passed: spark-submit has received the settings of [spark].
     """
+    remove_archives_of_pyspark()
     exit_if_packages_missing()
     from spark_streams.jobs.command import main as run
 

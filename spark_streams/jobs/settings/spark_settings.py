@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from spark_streams.errors import ConfigError
 from spark_streams.jobs.settings.config import FREE, Config, value_at
+from spark_streams.spark.startup.sitecustomize import add_to_path
 
 # Keys of [spark]: `master`, `submit`, and any key of Spark, `spark.…`.
 SHAPE = FREE
@@ -63,6 +64,8 @@ def prepare(settings: SparkSettings) -> None:
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     if settings.master.startswith("local"):  # on a cluster, Python may have another path
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        # Also for the process that searches for data sources: a session cannot change its environment.
+        add_to_path(os.environ)
 
 
 def has_java() -> bool:
