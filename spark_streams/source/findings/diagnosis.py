@@ -61,8 +61,8 @@ def explain(
 
 
 def _is_at_checkpoint(stream: str, snapshot: Snapshot, checkpoint: Offset, run: Run) -> bool:
-    """Whether the group is at the checkpoint, has the query's consumer, and its mark is not above. `_Stream.findings` has
-    none then. Nearly all streams of nearly all triggers are so."""
+    """Whether the group is at the checkpoint and has the query's consumer, and the mark is not above. Then
+    `_Stream.findings` has none. Nearly all streams of nearly all triggers are so."""
     state, logged, mark = snapshot.groups[stream], checkpoint[stream], snapshot.marks.get(stream)
     return (
         state is not None

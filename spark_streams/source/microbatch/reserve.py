@@ -31,6 +31,7 @@ from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.xinfo import StreamState
 
 _SKIP = pack("CLIENT", "REPLY", "SKIP")
+_SENT_AT_ONCE = 100  # steps
 
 
 @dataclass(frozen=True)
@@ -124,14 +125,18 @@ def reserve(
 def _taken(
     server: Server, member: Membership, steps: Sequence[tuple[_Reserving, int]]
 ) -> list[tuple[_Reserving, GroupState | None, tuple[Reply, Reply] | None]]:
-    """Send all steps, to all servers at once. Return the stream of each with the group after it, if the query is alone in
-    the group; with the replies to XINFO GROUPS and XINFO CONSUMERS, if it was not; with neither, if it is no longer.
+    """Send all steps, to all servers at once. Return the stream of each step with the group after it, if the query is
+    alone in the group; with the replies to XINFO GROUPS and XINFO CONSUMERS, if it was not alone; with neither, if it
+    is no longer alone.
 
-    Replies are parsed as they arrive, while the server executes the next steps. No error is raised before all are read."""
+    Replies are parsed as they arrive, while the server executes the next steps. All are read before any error of the
+    server is raised."""
     parts = server.parts(steps, lambda step: step[0].stream)
     for connection, steps_of_server in parts:
         connection.require_silence()
-        connection.send(b"".join([_step(member, reserving, count) for reserving, count in steps_of_server]))
+        for start in range(0, len(steps_of_server), _SENT_AT_ONCE):  # the server begins with the first ones
+            piece = steps_of_server[start : start + _SENT_AT_ONCE]
+            connection.send(b"".join([_step(member, reserving, count) for reserving, count in piece]))
     taken: list[tuple[_Reserving, GroupState | None, tuple[Reply, Reply] | None]] = []
     for connection, steps_of_server in parts:
         for reserving, _ in steps_of_server:

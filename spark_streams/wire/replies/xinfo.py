@@ -16,8 +16,8 @@ from spark_streams.wire.replies.replies import pairs
 from spark_streams.wire.replies.reply_errors import is_no_such_key
 
 Name = TypeVar("Name", str, bytes, str | bytes)
-# The fields of a group, as all servers send them: except Redis 6.2, which lacks the last two. A trigger reads them for each
-# stream, so this form is read without a dictionary.
+# The fields of a group, as all servers send them except Redis 6.2, which lacks the last two. A trigger reads them for
+# each stream, so this form is read without a dictionary.
 _GROUP_FIELDS = [b"name", b"consumers", b"pending", b"last-delivered-id", b"entries-read", b"lag"]
 Entry = tuple[StreamId, Sequence[bytes]]  # its ID; name, value, name, value …
 
