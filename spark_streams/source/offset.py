@@ -300,8 +300,8 @@ def _refuse_unknown_fields(value: Mapping[str, Json]) -> None:
                 parts.append((name, [_without_value(word) for word in part.split(" ")[2:]], words))
     claims = [claim for stream_claims in value.get("claimed", {}).values() for claim in stream_claims]
     parts += [("claimed", claim, _FIELDS["claimed"]) for claim in claims]
-    for name, found, known in parts:
-        unknown = sorted(map(str, {*found} - known))
+    for name, names, allowed in parts:
+        unknown = sorted(map(str, {*names} - allowed))
         if unknown:
             raise _newer(f"has fields that this spark-streams does not know ({', '.join(unknown)} in {name})", value)
 
