@@ -41,7 +41,8 @@ class StreamId(NamedTuple):
         if isinstance(text, bytes):
             first, _, second = text.partition(b"-")
             if first.isdigit() and second.isdigit() and len(first) < 20 > len(second):
-                return cls(int(first), int(second))  # the common case: below 20 digits, both fit in 64 bits
+                # The common case: below 20 digits, both fit in 64 bits. `cls(…)` takes a third longer.
+                return tuple.__new__(cls, (int(first), int(second)))
         plain = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
         ms, dash, seq = plain.partition("-")
         return cls(_u64(ms, plain), _u64(seq, plain) if dash else missing_seq)

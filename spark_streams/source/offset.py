@@ -4,24 +4,28 @@ A batch is (start, end]. The server holds its entries in the pending list of our
 name and the number of entries that its list must hold, so that a replay after a crash is the same batch or an error,
 never a smaller batch (FACTS S5, S6).
 
-    {"version": 3, "group": "billing", "consumer": "spark",
+    {"version": 4, "group": "billing", "consumer": "spark",
      "token": "5f1c9a0be37d",                                       name of the batch, "" if there was none yet
      "streams": {"orders": "1700000000000-0"},                      the query's position in each stream
-     "batch": {"orders": {"count": 1000, "owned": true,             entries of the batch that ends here,
-                          "after": "1690000000000-0"}},             above this ID
+     "batch": {"orders": "1000 1690000000000-0"},                   entries of the batch that ends here, above this ID
      "claimed": {"orders": [{"consumer": "spark~claim~5f1c9a0be37d", "count": 3}]},   entries claimed from others
-     "counts": {"orders": {"read": 5000, "added": 9000}},           entries ever added: up to the query's
+     "counts": {"orders": "5000 9000"},                             entries ever added: up to the query's
                                                                     position, and in total
      "losses": {"orders": 2},                                       entries counted as lost since the first batch
      "notes": true,                                                 only if its tasks may write dead letters
      "noAck": true}                                                 only if it was read without a pending list
 
-Losses are detected by `counts` (findings.account). It has `"shared": true` if other consumers read from the group, and
-`"before": true` if `read` is of the batch's begin: its number of entries is an estimate, and its tasks report how many
-they have read (notes.rows_read). If an offset differs from the previous one only in `losses`, `counts` or `streams`,
+Spark writes the offset, and passes it as JSON with each call. So there is one string per stream, not one object: it is
+written and parsed in a third of the time. Words follow the numbers if they apply: `shared`, `begun=ID` (Share), and
+`missed=N`, `shared`, `ahead`, `before` (Count).
+
+Losses are detected by `counts` (findings.account). It has `shared` if other consumers read from the group, and `before`
+if `read` is of the batch's begin: its number of entries is an estimate, and its tasks report how many they have read
+(notes.rows_read). If an offset differs from the previous one only in `losses`, `counts` or `streams`,
 its batch is empty: it makes the checkpoint remember a loss that was counted (failOnDataLoss=false).
 
-Versions: version 2 has no `losses`, and at first no `counts`. Version 1 was written before 0.1.0 and is refused. Newer
+Versions: versions 2 and 3 have an object per stream in `batch` and `counts`. Version 2 has no `losses`, and at first no
+`counts`. Version 1 was written before 0.1.0 and is refused. Newer
 versions and unknown fields are refused, too: to ignore them could mean to read entries twice, or never.
 """
 
@@ -54,8 +58,13 @@ class Count(NamedTuple):
     before: bool = False
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Json]) -> Count:
-        """Parse a count. Raises KeyError, TypeError, ValueError for anything that `to_json` did not write."""
+    def from_json(cls, value: Json) -> Count:
+        """Parse a count. Raises KeyError, TypeError, ValueError for anything that no version has written."""
+        if isinstance(value, str):
+            read, added, *words = value.split(" ")
+            missed = next((word.removeprefix(_MISSED) for word in words if word.startswith(_MISSED)), "0")
+            flags = {flag: flag in words for flag in cls._fields[3:]} if words else {}
+            return cls(int(read), int(added), int(missed), **flags)
         return cls(
             int(value["read"]),
             int(value["added"]),
@@ -65,27 +74,31 @@ class Count(NamedTuple):
             bool(value.get("before", False)),
         )
 
-    def to_json(self) -> dict[str, object]:
+    def to_json(self) -> str:
         """Return the JSON form; `missed` and the flags only if they are set."""
-        read, added, *flags = self
-        count: dict[str, object] = {"read": read, "added": added}
-        if any(flags):
-            count |= {name: value for name, value in zip(Count._fields[2:], flags, strict=True) if value}
+        read, added, missed, *flags = self
+        count = f"{read} {added}"
+        if missed or any(flags):
+            words = [name for name, is_set in zip(Count._fields[3:], flags, strict=True) if is_set]
+            count = " ".join([count, *([f"{_MISSED}{missed}"] if missed else []), *words])
         return count
 
 
-VERSION = 3
+VERSION = 4
 HISTORY = "history"  # in an offset while the archive is read (source.archive.history)
 _OLDEST = 2  # version that is read
+_MISSED, _SHARED, _BEGUN = "missed=", "shared", "begun="  # words of a count or share
 _FIELDS = {
     "an offset": {
         *("version", "group", "consumer", "token", "streams", "batch", "claimed", "counts", "losses", "notes", "noAck"),
         "report",  # spark.batch_starts adds it on a Spark before 4.2
     },
-    "batch": {"count", "owned", "after", "begun"},
+    "batch": {"count", "owned", "after", "begun"},  # up to version 3
     "claimed": {"consumer", "count"},
-    "counts": {*Count._fields},
+    "counts": {*Count._fields},  # up to version 3
 }
+# Words of version 4, without their values.
+_WORDS = {"batch": {_SHARED, _BEGUN}, "counts": {_MISSED, *Count._fields[3:]}}
 
 
 @dataclass(frozen=True)
@@ -101,10 +114,23 @@ class Share:
     after: StreamId
     begun: StreamId | None = None
 
-    def to_json(self) -> dict[str, object]:
-        """Return the JSON form; `begun` only if it is set."""
-        share = {"count": self.count, "owned": self.owned, "after": str(self.after)}
-        return share if self.begun is None else {**share, "begun": str(self.begun)}
+    @classmethod
+    def from_json(cls, value: Json) -> Share:
+        """Parse a share. Raises KeyError, TypeError, ValueError, InvalidStreamId for anything that no version has
+        written."""
+        if isinstance(value, str):
+            count, after, *words = value.split(" ")
+            begun = next((word.removeprefix(_BEGUN) for word in words if word.startswith(_BEGUN)), None)
+            owned = _SHARED not in words
+        else:
+            count, after, begun, owned = value["count"], value["after"], value.get("begun"), bool(value["owned"])
+        return cls(int(count), owned, StreamId.parse(after), None if begun is None else StreamId.parse(begun))
+
+    def to_json(self) -> str:
+        """Return the JSON form."""
+        shared = "" if self.owned else f" {_SHARED}"
+        begun = "" if self.begun is None else f" {_BEGUN}{self.begun}"
+        return f"{self.count} {self.after}{shared}{begun}"
 
 
 @dataclass(frozen=True)
@@ -137,7 +163,7 @@ class Offset:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Json]) -> Offset:
-        """Parse an offset. Raises OffsetError for anything that `to_json` of versions 2 and 3 did not write."""
+        """Parse an offset. Raises OffsetError for anything that `to_json` of versions 2 to 4 did not write."""
         if not isinstance(value, Mapping) or type(version := value.get("version")) is not int or version < 1:
             raise OffsetError(
                 f"the checkpoint's offset {value!r} was not written by rstream. Start the query with its own "
@@ -146,7 +172,7 @@ class Offset:
         if version < _OLDEST:
             raise OffsetError(
                 f"the checkpoint's offset {value!r} has version {version}, which spark-streams before 0.1.0 wrote. "
-                f"This spark-streams reads versions {_OLDEST} and {VERSION}. Start the query with the same group and a "
+                f"This spark-streams reads versions {_OLDEST} to {VERSION}. Start the query with the same group and a "
                 "new checkpoint directory: it continues after the last acknowledged entry, so the last batch may be "
                 "written a second time"
             )
@@ -158,7 +184,7 @@ class Offset:
                 str(value["group"]),
                 str(value["consumer"]),
                 {stream: StreamId.parse(text) for stream, text in value["streams"].items()},
-                {stream: _share(share) for stream, share in value["batch"].items()},
+                {stream: Share.from_json(share) for stream, share in value["batch"].items()},
                 {
                     stream: tuple(Claimed(str(claim["consumer"]), int(claim["count"])) for claim in claims)
                     for stream, claims in value.get("claimed", {}).items()
@@ -265,12 +291,17 @@ def _refuse_unknown_fields(value: Mapping[str, Json]) -> None:
             "the query has not read its archive to the end. Set option archivePath again, with the same path. The "
             f"offset: {dict(value)!r}"
         )
-    parts: list[tuple[str, Mapping[str, Json]]] = [("an offset", value)]
-    for name in ("batch", "counts"):
-        parts += [(name, part) for part in value.get(name, {}).values()]
-    parts += [("claimed", claim) for claims in value.get("claimed", {}).values() for claim in claims]
-    for name, part in parts:
-        unknown = sorted(map(str, part.keys() - _FIELDS[name]))
+    parts: list[tuple[str, Iterable[str], set[str]]] = [("an offset", value, _FIELDS["an offset"])]
+    for name, words in _WORDS.items():
+        for part in value.get(name, {}).values():
+            if not isinstance(part, str):
+                parts.append((name, part, _FIELDS[name]))
+            elif part.count(" ") > 1:
+                parts.append((name, [_without_value(word) for word in part.split(" ")[2:]], words))
+    claims = [claim for stream_claims in value.get("claimed", {}).values() for claim in stream_claims]
+    parts += [("claimed", claim, _FIELDS["claimed"]) for claim in claims]
+    for name, names, allowed in parts:
+        unknown = sorted(map(str, {*names} - allowed))
         if unknown:
             raise _newer(f"has fields that this spark-streams does not know ({', '.join(unknown)} in {name})", value)
 
@@ -282,7 +313,6 @@ def _newer(problem: str, value: Mapping[str, Json]) -> OffsetError:
     )
 
 
-def _share(value: Mapping[str, Json]) -> Share:
-    begun = value.get("begun")
-    after = StreamId.parse(value["after"])
-    return Share(int(value["count"]), bool(value["owned"]), after, None if begun is None else StreamId.parse(begun))
+def _without_value(word: str) -> str:
+    name, equals, _ = word.partition("=")
+    return name + equals

@@ -41,7 +41,7 @@ from spark_streams.spark.read_limits import (
 )
 from spark_streams.spark.same_version import SameVersion
 from spark_streams.spark.task_context import micro_batch
-from spark_streams.spark.worker import ignore_interrupts
+from spark_streams.spark.worker import set_up_source_process
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.session import Session
 
@@ -121,7 +121,7 @@ class StreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailable
     def _batches_for(self, is_known: bool) -> MicroBatchStream:
         """Return the batches. is_known: the server has answered before, so an unreachable server is waited for."""
         if self._batches is None:
-            ignore_interrupts()
+            set_up_source_process()
             self._sharded_options = self._options
             if self._options.streams is not None:
                 with self._lookup_session(is_known) as session:

@@ -347,5 +347,5 @@ def test_an_older_checkpoint_of_a_stream_that_was_created_again_counts_what_is_m
     end = again.latestOffset(older, ALL)
     assert read(again, older, end) == [10, 11]
     assert lost(again)["s"] >= 1
-    assert end["counts"]["s"] == {"read": 6, "added": 6}
+    assert end["counts"]["s"] == "6 6"
     assert again.latestOffset(end, ALL) == end

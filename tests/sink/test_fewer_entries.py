@@ -11,6 +11,7 @@ import redis
 
 from spark_streams.errors import LedgerError
 from spark_streams.model.micro_batch import MicroBatchName
+from spark_streams.source.offset import Share
 from tests.sink.writing import (
     KilledError,
     batch_of,
@@ -214,9 +215,9 @@ def test_a_replay_says_that_others_have_acknowledged_entries(server: Server, cli
     start = first.initialOffset()
     client.xreadgroup("g", "bob", {"s": ">"}, count=5)
     end = first.latestOffset(start, ALL)
-    assert end["batch"]["s"]["count"] == 10
+    assert Share.from_json(end["batch"]["s"]).count == 10
     client.xack("s", "g", *ids[12:15])
-    end["batch"]["s"]["owned"] = False
+    end["batch"]["s"] += " shared"
     again = reader(server, batch=SEVENTH, failOnDataLoss="false")
     assert sum(len(batch) for part in again.partitions(start, end) for batch in again.read(part)) == 7
     assert client.hget("rstream:told:q", "lossy") == "7:run"

@@ -8,7 +8,7 @@ import pytest
 from spark_streams.errors import OffsetError
 from spark_streams.model.ids import MIN_ID, StreamId
 from spark_streams.source.entry_range import EntryRange
-from spark_streams.source.offset import Claimed, Offset, Share
+from spark_streams.source.offset import Claimed, Count, Offset, Share
 from spark_streams.spark.batch_starts import REPORT
 
 
@@ -67,7 +67,7 @@ def test_the_written_form_of_version_1_is_refused_with_what_to_do() -> None:
         "streams": {"flights": "1795150168606-197"},
         "batch": {"flights": {"count": 100000, "owned": True}},
     }
-    with pytest.raises(OffsetError, match=r"has version 1, .* reads versions 2 and 3.* a new checkpoint directory"):
+    with pytest.raises(OffsetError, match=r"has version 1, .* reads versions 2 to 4.* a new checkpoint directory"):
         Offset.from_json(kept)
 
 
@@ -85,26 +85,48 @@ VERSION_3 = {
 }
 
 
-def test_the_written_form_of_version_3_is_read_for_ever() -> None:
-    offset = Offset.from_json(VERSION_3)
-    assert offset.to_json() == VERSION_3
+VERSION_4 = {
+    **VERSION_3,
+    "version": 4,
+    "batch": {"flights": "3 1795150168606-0 shared begun=1795150168600-0"},
+    "counts": {"flights": "7 9 missed=1 shared ahead"},
+}
+
+
+def test_the_written_form_of_version_4_is_read_for_ever() -> None:
+    offset = Offset.from_json(VERSION_4)
+    assert offset.to_json() == VERSION_4
     assert offset.lost == {"flights": 4}
+    assert offset.counts == {"flights": Count(7, 9, 1, shared=True, ahead=True)}
+
+
+def test_the_written_form_of_version_3_is_read_for_ever() -> None:
+    assert Offset.from_json(VERSION_3) == Offset.from_json(VERSION_4)
+
+
+@pytest.mark.parametrize(
+    "count", [Count(7, 9), Count(7, 9, 2), Count(7, 9, 0, *[True] * 3), Count(7, 9, -1, before=True)]
+)
+def test_each_count_is_read_as_it_was_written(count: Count) -> None:
+    assert Count.from_json(count.to_json()) == count
 
 
 def test_what_spark_4_1_keeps_beside_an_offset_is_no_part_of_it() -> None:
-    told = {**VERSION_3, REPORT: {"lost": {"flights": 4}}}
-    assert Offset.from_json(told).to_json() == VERSION_3
+    told = {**VERSION_4, REPORT: {"lost": {"flights": 4}}}
+    assert Offset.from_json(told).to_json() == VERSION_4
 
 
 @pytest.mark.parametrize(
     ("change", "field"),
     [
-        ({"version": 4}, "has version 4, and this spark-streams reads versions 2 to 3"),
+        ({"version": 5}, "has version 5, and this spark-streams reads versions 2 to 4"),
         ({"regions": {}}, r"\(regions in an offset\)"),
         ({"version": 2, "regions": {}}, r"\(regions in an offset\)"),
         ({"batch": {"flights": {"count": 3, "owned": False, "from": "0-0"}}}, r"\(from in batch\)"),
         ({"claimed": {"flights": [{"consumer": "x", "count": 2, "of": 1}]}}, r"\(of in claimed\)"),
         ({"counts": {"flights": {"read": 7, "added": 9, "seen": 1}}}, r"\(seen in counts\)"),
+        ({"version": 4, "batch": {"flights": "3 0-0 from=0-0"}}, r"\(from= in batch\)"),
+        ({"version": 4, "counts": {"flights": "7 9 seen"}}, r"\(seen in counts\)"),
     ],
 )
 def test_an_offset_of_a_newer_version_is_refused_with_what_to_do(change: dict[str, Any], field: str) -> None:
@@ -130,7 +152,7 @@ def test_the_written_form_of_version_2_is_read_for_ever() -> None:
         "claimed": {"flights": [{"consumer": "spark~claim~5f1c9a0be37d", "count": 2}]},
     }
     offset = Offset.from_json(kept)
-    assert offset.to_json() == {**kept, "version": 3}
+    assert offset.to_json() == {**kept, "version": 4, "batch": {"flights": "3 1795150168606-0 shared"}}
     assert offset.shares["flights"] == Share(3, False, StreamId(1795150168606, 0))
     assert offset.claimed["flights"] == (Claimed("spark~claim~5f1c9a0be37d", 2),)
 

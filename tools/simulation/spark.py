@@ -19,6 +19,7 @@ from typing import Any
 from spark_streams.errors import RStreamError
 from spark_streams.options.source_options import SourceOptions
 from spark_streams.source.limits import LIMITS
+from spark_streams.source.offset import Share
 from spark_streams.source.rows.columns import Columns
 from spark_streams.source.stream_reader import StreamReader
 from spark_streams.spark.read_limits import ReadAllAvailable, ReadLimit
@@ -190,7 +191,7 @@ class Query:
         """
         model, interrupted = self.world.model, list[Entry]()
         for name, held in self.offsets[-1]["batch"].items():
-            begin, end = id_key(held.get("after") or "0-0"), id_key(self.logged(name))
+            begin, end = id_key(str(Share.from_json(held).after)), id_key(self.logged(name))
             interrupted += [entry for entry in model.entries_of(name) if begin < entry.key <= end]
         for name in self.offsets[-1]["claimed"]:
             interrupted += model.entries_of(name, self.world.see(name).ours())

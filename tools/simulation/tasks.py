@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from spark_streams.errors import RStreamError
+from spark_streams.source.offset import Count, Share
 from spark_streams.source.stream_reader import StreamReader
 from tools.chaos.history import Row, id_key
 from tools.simulation.actor import Actor
@@ -165,7 +166,7 @@ class Tasks:
         """
         end = self._query.offsets[number]
         held = end["batch"].get(entry.stream)
-        if entry.claimed_for_query and held is not None and not held["owned"] and _covers(end, entry):
+        if entry.claimed_for_query and held is not None and not Share.from_json(held).owned and _covers(end, entry):
             return True
         return self._query.is_lenient and "server set back" in self._world.model.stream(entry.stream).ever
 
@@ -207,13 +208,13 @@ class Tasks:
         Documented: with noAck the tasks of such a batch do not know its number of entries.
         """
         counts = self._query.offsets[-1].get("counts", {})
-        return bool(entry.removed_by) and bool(counts.get(entry.stream, {}).get("before"))
+        return bool(entry.removed_by) and entry.stream in counts and Count.from_json(counts[entry.stream]).before
 
 
 def _covers(end: Any, entry: Entry) -> bool:
     """Whether the batch that ends at this offset may contain an entry."""
     held, position = end["batch"].get(entry.stream), end["streams"].get(entry.stream)
-    is_new = held is not None and id_key(held.get("after") or "0-0") < entry.key <= id_key(position)
+    is_new = held is not None and id_key(str(Share.from_json(held).after)) < entry.key <= id_key(position)
     return is_new or entry.stream in end["claimed"]
 
 

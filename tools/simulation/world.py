@@ -13,6 +13,7 @@ import redis
 
 from spark_streams.errors import RStreamError
 from spark_streams.model.commit_mark import committed_key
+from spark_streams.source.offset import Share
 from spark_streams.wire.connection.connection import Connection
 from tools.chaos.history import id_key
 from tools.servers.server import Server
@@ -218,8 +219,8 @@ class World:
         """Return the position of the commit mark, or of the start of the last batch if there is no mark."""
         mark = self.client.get(committed_key(stream, GROUP, CONSUMER))
         if mark is None:
-            held = self.query.offsets[-1]["batch"].get(stream, {}) if self.query.offsets else {}
-            return id_key(held.get("after") or "0-0")
+            held = self.query.offsets[-1]["batch"].get(stream) if self.query.offsets else None
+            return id_key("0-0" if held is None else str(Share.from_json(held).after))
         return id_key(str(mark).split(" ", 1)[0])
 
     def names(self) -> list[str]:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from spark_streams.model.untyped import Json
+from spark_streams.source.offset import Share
 
 _OURS = frozenset({"version", "group", "consumer", "streams"})
 
@@ -85,7 +86,8 @@ def _source(source_progress: Mapping[str, Json]) -> SourceProgress | None:
     latest, is_current = _report(source_progress)
     streams = []
     for stream, position in sorted({**dict.fromkeys(end.get("claimed", {}), "0-0"), **end["streams"]}.items()):
-        taken = end.get("batch", {}).get(stream, {}).get("count", 0)
+        share = end.get("batch", {}).get(stream)
+        taken = 0 if share is None else Share.from_json(share).count
         taken += sum(claim["count"] for claim in end.get("claimed", {}).get(stream, ()))
         counts = [latest.get(kind, {}).get(stream, 0) for kind in ("lost", "dead", "retried")]
         # In an offset, `claimed` holds lists of entries that the batch took over; in a report, counts of the run.

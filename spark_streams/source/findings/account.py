@@ -52,6 +52,7 @@ class Known(NamedTuple):
 
 
 NOTHING = Known()
+_NO_FLAGS = (False, False, False)  # of a count
 
 
 @dataclass(frozen=True)
@@ -143,12 +144,18 @@ class Account:
         known_streams, lost = dict(self.by_stream), []
         for stream, state in snapshot.groups.items():
             assert state is not None
-            head, start = snapshot.heads[stream], created.get(stream)
+            head, run_count = snapshot.heads[stream], known_streams.get(stream, NOTHING)
+            if above is None and state.last_delivered >= begin[stream]:
+                expected = expected_count(run_count, head, state)
+                if expected is not None:
+                    known_streams[stream] = expected
+                    continue
+            start = created.get(stream)
             facts = StreamFacts(
                 head,
                 state,
                 partial(count_up_to, stream, head),
-                _moved(known_streams.get(stream, NOTHING), state.last_delivered),
+                _moved(run_count, state.last_delivered),
                 begin.counts.get(stream),
                 begin[stream],
                 None if above is None else above.get(stream, 0),
@@ -168,24 +175,23 @@ class Account:
         """Return the groups with the number of entries read, if the server does not know it. For a group that other
         consumers read from, too, only the server's number counts."""
         new_states = dict(states)
-        for stream, count in self.counts.items():
-            state = new_states.get(stream)
-            if state is not None and (
-                state.bookmark_position is not None or (state.entries_read is None and not count.shared)
-            ):
-                new_states[stream] = state._replace(entries_read=count.read)
+        for stream, state in states.items():
+            is_bookmark = state.bookmark_position is not None
+            if is_bookmark or state.entries_read is None:
+                count = self.by_stream.get(stream, NOTHING).counts
+                if count is not None and (is_bookmark or not count.shared):
+                    new_states[stream] = state._replace(entries_read=count.read)
         return new_states
 
     def with_reserved(self, ranges: Iterable[EntryRange]) -> Account:
         """Return the account after these ranges were reserved. The tasks count the entries of an estimated range."""
         known_streams = dict(self.by_stream)
         for entries in ranges:
-            run_count = known_streams.get(entries.stream, NOTHING)
-            count = run_count.counts
+            count, _, jumps_at, unlogged = known_streams.get(entries.stream, NOTHING)
             if count is not None:
-                read = count.read + entries.count
-                count = count._replace(read=read) if entries.counted else count._replace(before=True)
-            known_streams[entries.stream] = run_count._replace(counts=count, position=None)
+                further = Count(count.read + entries.count, *count[1:])
+                count = further if entries.counted else count._replace(before=True)
+            known_streams[entries.stream] = Known(count, None, jumps_at, unlogged)
         return Account(known_streams)
 
     def after_reservation(
@@ -217,8 +223,9 @@ class Account:
                 # A bookmark keeps a count above what was ever added: so the next diagnosis notices that the server has
                 # returned to an older state.
                 read = head.added if state.bookmark_position is None else max(count.read, head.added)
-                count = count._replace(read=read, missed=count.missed + missed)
-                known_streams[stream] = run_count._replace(counts=count, unlogged=run_count.unlogged + missed)
+                if missed or read != count.read:
+                    count = count._replace(read=read, missed=count.missed + missed)
+                    known_streams[stream] = run_count._replace(counts=count, unlogged=run_count.unlogged + missed)
                 if missed:
                     lost.append(_entries_lost(stream, missed, before[stream].last_delivered))
         return Account(known_streams), lost
@@ -243,7 +250,11 @@ class Account:
 
     def at_checkpoint(self, remaining: Mapping[str, int]) -> dict[str, Count]:
         """Return the counts for the checkpoint. remaining: how many entries of each stream are reserved above it."""
-        return {s: count._replace(read=count.read - remaining.get(s, 0)) for s, count in self.counts.items()}
+        counts = self.counts
+        for stream, entries in remaining.items():
+            if stream in counts:
+                counts[stream] = counts[stream]._replace(read=counts[stream].read - entries)
+        return counts
 
     def _with(self, counts: Mapping[str, Count]) -> Account:
         new = {stream: self.by_stream.get(stream, NOTHING)._replace(counts=count) for stream, count in counts.items()}
@@ -277,6 +288,27 @@ def held_above(head: StreamState, position: StreamId) -> int | None:
     if head.length == 0 or position >= head.last:
         return 0
     return head.length if head.first is not None and head.first > position else None
+
+
+def expected_count(run_count: Known, head: StreamState, state: GroupState) -> Known | None:
+    """Return the new account of a stream that only this query reads, and of which nothing is missing: it has had as
+    many entries as the query has read and the stream has above its group. None: `balance` must decide.
+
+    Nearly all streams of nearly all triggers are so. The result is that of `balance`, in a fifth of the time."""
+    count, added, position = run_count.counts, head.added, state.last_delivered
+    if count is None or added is None or added < count.added or count[3:] != _NO_FLAGS:
+        return None
+    if state.has_others or not state.counted or state.entries_read is None:
+        return None
+    if position > head.last or run_count.jumps_at is not None:
+        return None
+    held = held_above(head, position)
+    if count.read < state.entries_read or (held is not None and added - held != count.read):
+        return None
+    missed = count.read - state.entries_read
+    if missed and held is not None and state.lag is not None and state.lag - held < missed:
+        return None
+    return Known(Count(count.read, added, missed), position, None, run_count.unlogged)
 
 
 def balance(facts: StreamFacts) -> Balance:

@@ -18,7 +18,7 @@ Two facts decide most cases:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from spark_streams.model.commit_mark import Mark
@@ -43,7 +43,8 @@ def diagnose(
     snapshot: Snapshot, checkpoint: Offset, run: Run, evidence: Mapping[str, Evidence] | None = None
 ) -> Diagnosis:
     """Return what is wrong with the streams and groups of the snapshot. evidence: answers to questions, per stream."""
-    return _diagnosis(snapshot, checkpoint, run, evidence, lambda stream: stream.findings())
+    examined = [stream for stream in snapshot.groups if not _is_at_checkpoint(stream, snapshot, checkpoint, run)]
+    return _diagnosis(examined, snapshot, checkpoint, run, evidence, lambda stream: stream.findings())
 
 
 def explain(
@@ -56,10 +57,25 @@ def explain(
     anything up to the checkpoint is acknowledged: that writes a new mark in place of a missing one. If the mark is
     there, it is not above the checkpoint, so the checkpoint is no older copy.
     """
-    return _diagnosis(snapshot, checkpoint, run, evidence, lambda stream: stream.explained())
+    return _diagnosis(snapshot.groups, snapshot, checkpoint, run, evidence, lambda stream: stream.explained())
+
+
+def _is_at_checkpoint(stream: str, snapshot: Snapshot, checkpoint: Offset, run: Run) -> bool:
+    """Whether the group is at the checkpoint and has the query's consumer, and the mark is not above. Then
+    `_Stream.findings` has none. Nearly all streams of nearly all triggers are so."""
+    state, logged, mark = snapshot.groups[stream], checkpoint[stream], snapshot.marks.get(stream)
+    return (
+        state is not None
+        and state.has_consumer
+        and state.last_delivered == logged
+        and run.bookmarks is None
+        and snapshot.heads[stream].exists
+        and (mark is None or mark.reached <= logged)
+    )
 
 
 def _diagnosis(
+    examined: Iterable[str],
     snapshot: Snapshot,
     checkpoint: Offset,
     run: Run,
@@ -68,8 +84,8 @@ def _diagnosis(
 ) -> Diagnosis:
     evidence_by_stream = evidence or {}
     outcomes: list[Finding | Question] = []
-    for stream, state in snapshot.groups.items():
-        head, mark = snapshot.heads[stream], snapshot.marks.get(stream)
+    for stream in examined:
+        state, head, mark = snapshot.groups[stream], snapshot.heads[stream], snapshot.marks.get(stream)
         outcomes += examine(_Stream(stream, head, state, mark, checkpoint, run, evidence_by_stream.get(stream)))
     return Diagnosis(
         tuple(outcome for outcome in outcomes if isinstance(outcome, Finding)),

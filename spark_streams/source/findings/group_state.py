@@ -71,6 +71,8 @@ class GroupState(NamedTuple):
     def is_shared(self, member: Membership) -> bool:
         """Whether other clients read from the group, or have released entries. Consumers that the query has created for
         claims and pieces do not count."""
+        if not self.others:
+            return self.released > 0
         return self.released > 0 or any(not member.owns(other.name) for other in self.others)
 
 
@@ -95,12 +97,12 @@ def fetch_state(
     heads: dict[str, StreamState] = {}
     states: dict[str, GroupState | None] = {}
     for stream, head, groups, consumers in zip(streams, replies, replies, replies, strict=True):
-        state = _read_group_state(server, member, stream, groups, consumers)
-        if stream not in cached_heads:
+        states[stream] = state = _read_group_state(server, member, stream, groups, consumers)
+        cached_head = cached_heads.get(stream)
+        if cached_head is None:
             heads[stream] = read_stream_state(server, stream, head)
-        elif state is not None and _is_unchanged(cached_heads[stream], head, state):
-            heads[stream] = cached_heads[stream]
-        states[stream] = state
+        elif state is not None and _is_unchanged(cached_head, head, state):
+            heads[stream] = cached_head
     heads.update(stream_states(server, [stream for stream in streams if stream not in heads]))
     for _ in range(_ATTEMPTS):
         uncounted = [s for s, state in states.items() if state and state.entries_read is None and state.lag is not None]
@@ -224,14 +226,14 @@ def _read_group_state(
             else:
                 others.append(OtherConsumer(consumer.text, consumer.pending))
     return GroupState(
-        last_delivered=group.last_delivered,
-        entries_read=group.entries_read,
-        lag=group.lag,
-        ours=ours or 0,
-        has_consumer=ours is not None,
-        others=tuple(others),
-        counted=group.entries_read is not None,
-        released=released,
+        group.last_delivered,
+        group.entries_read,
+        group.lag,
+        ours or 0,
+        ours is not None,
+        tuple(others),
+        group.entries_read is not None,
+        released,
     )
 
 

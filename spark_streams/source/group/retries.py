@@ -148,9 +148,11 @@ class Retries:
         """Return, per stream with waiting entries, their number and when the next one is due (milliseconds since the
         epoch), as of the last trigger."""
         waiting: dict[str, dict[str, int | None]] = {}
+        if not self._delays:
+            return waiting
         for stream, retry_streams in self._retry_streams.items():
             entries = sum(retry.length for retry in retry_streams)
-            if entries and self._delays:
+            if entries:
                 due = [retry.due for retry in retry_streams if retry.due is not None]
                 waiting[stream] = {"entries": entries, "due": min(due, default=None)}
         return waiting

@@ -123,6 +123,8 @@ class MicroBatchStream:
         self._run = RunState(is_known=False, admission=Admission.of_options(options, first_at_once))
         self._prefetching: Future[object] | None = None  # the reservation for the next trigger
         self._heads: Mapping[str, StreamState] = {}  # of the last trigger, for reports
+        self._reported_heads: Mapping[str, StreamState] | None = None  # those of the last report
+        self._reported_ends: Mapping[str, object] = {}  # their JSON form
 
     def _greet(self, server: Server) -> None:
         """Refuse a server on which the query could lose entries without noticing."""
@@ -249,10 +251,12 @@ class MicroBatchStream:
     def reported(self) -> dict[str, object]:
         """Return the ends of the streams, and this run's counts of lost, claimed and dead-lettered entries, and of bad
         values."""
-        heads = {stream: state.last for stream, state in self._heads.items()}
-        offset = Offset(self.member.group, self.member.consumer, heads)
+        if self._reported_heads is not self._heads:  # Spark asks an idle query five times a second
+            ends = {stream: state.last for stream, state in self._heads.items()}
+            self._reported_heads = self._heads
+            self._reported_ends = Offset(self.member.group, self.member.consumer, ends).to_json()
         waiting = self._subscription.retries.waiting()
-        return {**offset.to_json(), **self.counters.to_json(), **({"waiting": waiting} if waiting else {})}
+        return {**self._reported_ends, **self.counters.to_json(), **({"waiting": waiting} if waiting else {})}
 
     def stop(self) -> None:
         """Release the lease and close the connections."""

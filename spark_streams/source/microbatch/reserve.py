@@ -31,6 +31,7 @@ from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.xinfo import StreamState
 
 _SKIP = pack("CLIENT", "REPLY", "SKIP")
+_SENT_AT_ONCE = 100  # steps
 
 
 @dataclass(frozen=True)
@@ -99,14 +100,14 @@ def reserve(
     while unfinished:
         steps = _round(unfinished, step, limits.reserve_round)
         read_to_the_end: set[str] = set()  # of this round
-        for (stream, _), groups, consumers in _taken(server, member, steps):
+        for stream, lone, replies in _taken(server, member, steps):
             name = stream.stream
             if name in read_to_the_end:
                 continue
-            if consumers is not None:
-                after = read_group_state(server, member, name, groups, consumers)
-            elif (lone := read_lone_group(member, groups)) is not None:
+            if lone is not None:
                 after = lone
+            elif replies is not None:
+                after = read_group_state(server, member, name, *replies)
             else:  # another client has joined the group: all steps of this round are one range
                 after = read_group_now(server, member, name)
                 read_to_the_end.add(name)
@@ -123,21 +124,27 @@ def reserve(
 
 def _taken(
     server: Server, member: Membership, steps: Sequence[tuple[_Reserving, int]]
-) -> list[tuple[tuple[_Reserving, int], Reply, Reply | None]]:
-    """Send all steps, to all servers at once. Return each with the replies to XINFO GROUPS and XINFO CONSUMERS. None:
-    the query was alone in the group."""
+) -> list[tuple[_Reserving, GroupState | None, tuple[Reply, Reply] | None]]:
+    """Send all steps, to all servers at once. Return the stream of each step with the group after it, if the query is
+    alone in the group; with the replies to XINFO GROUPS and XINFO CONSUMERS, if it was not alone; with neither, if it
+    is no longer alone.
+
+    Replies are parsed as they arrive, while the server executes the next steps. All are read before any error of the
+    server is raised."""
     parts = server.parts(steps, lambda step: step[0].stream)
     for connection, steps_of_server in parts:
         connection.require_silence()
-        connection.send(b"".join([_step(member, reserving, count) for reserving, count in steps_of_server]))
-    taken = []
+        for start in range(0, len(steps_of_server), _SENT_AT_ONCE):  # the server begins with the first ones
+            piece = steps_of_server[start : start + _SENT_AT_ONCE]
+            connection.send(b"".join([_step(member, reserving, count) for reserving, count in piece]))
+    taken: list[tuple[_Reserving, GroupState | None, tuple[Reply, Reply] | None]] = []
     for connection, steps_of_server in parts:
-        were_alone = [reserving.now.is_alone for reserving, _ in steps_of_server]
-        replies = iter(connection.replies(2 * len(were_alone) - sum(were_alone)))
-        taken += [
-            (step, next(replies), None if was_alone else next(replies))
-            for step, was_alone in zip(steps_of_server, were_alone, strict=True)
-        ]
+        for reserving, _ in steps_of_server:
+            groups = connection.next_reply()
+            if reserving.now.is_alone:
+                taken.append((reserving, read_lone_group(member, groups), None))
+            else:
+                taken.append((reserving, None, (groups, connection.next_reply())))
     return taken
 
 
@@ -190,16 +197,13 @@ def _round(streams: Sequence[_Reserving], step: int, limit: int) -> list[tuple[_
 
 
 def _xreadgroup(member: Membership, stream: str, count: int) -> list[str | int]:
-    words: list[str | int] = ["XREADGROUP", "GROUP", member.group, member.consumer, "COUNT", count]
-    return [*words, "STREAMS", stream, ">"]
+    return ["XREADGROUP", "GROUP", member.group, member.consumer, "COUNT", count, "STREAMS", stream, ">"]
 
 
 def _step(member: Membership, reserving: _Reserving, count: int) -> bytes:
     stream = reserving.stream
-    commands = [_SKIP, pack(*_xreadgroup(member, stream, count)), pack("XINFO", "GROUPS", stream)]
-    if not reserving.now.is_alone:
-        commands.append(pack("XINFO", "CONSUMERS", stream, member.group))
-    return b"".join(commands)
+    commands = _SKIP + pack(*_xreadgroup(member, stream, count)) + pack("XINFO", "GROUPS", stream)
+    return commands if reserving.now.is_alone else commands + pack("XINFO", "CONSUMERS", stream, member.group)
 
 
 def _read_one_with_reply(

@@ -209,15 +209,14 @@ class Connection(Commands):
 
     def replies(self, count: int) -> list[Reply]:
         """Return the next `count` replies as Python values; error replies are ReplyError values."""
-        replies: list[Reply] = []
-        gets, feed, receive = self._reader.gets, self._reader.feed, self._duplex.receive
-        while len(replies) < count:
-            reply = gets()
-            if reply is False:
-                feed(receive())  # type: ignore[arg-type]  # it takes any buffer
-            else:
-                replies.append(reply)
-        return replies
+        next_reply = self.next_reply
+        return [next_reply() for _ in range(count)]
+
+    def next_reply(self) -> Reply:
+        """Return the next reply as a Python value; an error reply is a ReplyError value."""
+        while (reply := self._reader.gets()) is False:
+            self._reader.feed(self._duplex.receive())  # type: ignore[arg-type]  # it takes any buffer
+        return reply
 
     def execute(self, *arguments: Argument) -> Reply:
         """Send one command and return its reply. Raises ServerReplyError (WrongKeyTypeError, …) for an error reply."""
@@ -243,7 +242,7 @@ class Connection(Commands):
         try:
             for count in self._sent_in_turn(commands):
                 for _ in range(count):
-                    reply = self.replies(1)[0]
+                    reply = self.next_reply()
                     unread -= 1
                     yield reply
         finally:

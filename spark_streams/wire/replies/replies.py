@@ -45,7 +45,8 @@ def milliseconds(reply: Sequence[bytes]) -> int:
 
 def pairs(reply: Sequence[Reply]) -> dict[bytes, Reply]:
     """Return `[name, value, name, value …]`, RESP2's form of a map, by name."""
-    return dict(zip(reply[0::2], reply[1::2], strict=True))
+    items = iter(reply)
+    return dict(zip(items, items, strict=True))
 
 
 def info(reply: bytes) -> dict[str, str]:

@@ -5,7 +5,7 @@ The functions `…_in` read a reply that is no error; the caller interprets erro
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
@@ -16,6 +16,9 @@ from spark_streams.wire.replies.replies import pairs
 from spark_streams.wire.replies.reply_errors import is_no_such_key
 
 Name = TypeVar("Name", str, bytes, str | bytes)
+# The fields of a group, as all servers send them except Redis 6.2, which lacks the last two. A trigger reads them for
+# each stream, so this form is read without a dictionary.
+_GROUP_FIELDS = [b"name", b"consumers", b"pending", b"last-delivered-id", b"entries-read", b"lag"]
 Entry = tuple[StreamId, Sequence[bytes]]  # its ID; name, value, name, value …
 
 
@@ -127,7 +130,7 @@ def idempotent_adds_in(reply: Sequence[Reply]) -> IdempotentAdds | None:
 
 def groups_in(reply: Sequence[Reply]) -> list[GroupInfo]:
     """Return the groups from the reply to XINFO GROUPS."""
-    return [_group_in(pairs(group)) for group in reply]
+    return [_group_in(group) for group in reply]
 
 
 def group_named(name: str, reply: Reply) -> GroupInfo | None:
@@ -135,10 +138,17 @@ def group_named(name: str, reply: Reply) -> GroupInfo | None:
     if isinstance(reply, ReplyError):
         return None
     wanted = name.encode()
-    return next((_group_in(info) for info in map(pairs, reply) if info[b"name"] == wanted), None)
+    for group in reply:
+        if wanted in group and (info := _group_in(group)).name == wanted:
+            return info
+    return None
 
 
-def _group_in(info: Mapping[bytes, Reply]) -> GroupInfo:
+def _group_in(group: Sequence[Reply]) -> GroupInfo:
+    if group[0::2] == _GROUP_FIELDS:
+        name, consumers, pending, last_delivered, entries_read, lag = group[1::2]
+        return GroupInfo(name, consumers, pending, StreamId.parse(last_delivered), entries_read, lag)
+    info = pairs(group)
     return GroupInfo(
         name=info[b"name"],
         consumers=info[b"consumers"],

@@ -257,7 +257,7 @@ def test_a_server_that_has_lost_a_batch_and_its_notes_is_noticed_without_a_numbe
             pipe.xadd("s", {"n": n})
         pipe.execute()
         second = one.latestOffset(first, FIFTY)
-        assert second["counts"]["s"] == {"read": 300, "added": 500, "before": True}
+        assert second["counts"]["s"] == "300 500 before"
         assert read(one, first, second)[0] == 300
         stop_all()
         for key in ("s", *raw.keys("rstream:notes:*")):
@@ -338,7 +338,7 @@ def test_a_batch_that_a_server_has_lost_before_its_tasks_read_it_is_noticed(serv
         assert dump is not None
         add(client, 200, first=300)
         second = one.latestOffset(first, FIFTY)
-        assert second["counts"]["s"] == {"read": 300, "added": 500, "before": True}
+        assert second["counts"]["s"] == "300 500 before"
         stop_all()
         raw.delete("s")
         raw.restore("s", 0, dump)
@@ -383,7 +383,7 @@ def test_a_stream_that_is_read_no_more_keeps_the_number_that_its_last_tasks_told
     start = one.initialOffset()
     end = one.latestOffset(start, FIFTY)
     had = read(one, start, end)
-    assert end["counts"]["s"]["before"]
+    assert "before" in end["counts"]["s"]
     assert estimating(server, streams="t").latestOffset(end, FIFTY) == end  # takes the notes, and is killed
     client.xadd("t", {"n": 1000}, id=ids[-1])
     other = estimating(server, streams="t")
