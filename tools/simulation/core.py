@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 
 from spark_streams.model.commit_mark import Mark
 from spark_streams.model.ids import MIN_ID, StreamId
-from spark_streams.source.findings.account import Known, StreamFacts, balance
+from spark_streams.source.findings.balance import Known, StreamFacts, balance
 from spark_streams.source.findings.diagnosis import Diagnosis, diagnose, explain
 from spark_streams.source.findings.finding import Finding, Kind
 from spark_streams.source.findings.group_state import GroupState, OtherConsumer

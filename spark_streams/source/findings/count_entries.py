@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from spark_streams.errors import ServerReplyError
 from spark_streams.model.ids import MAX_ID, MIN_ID, StreamId
-from spark_streams.source.findings.account import held_above
+from spark_streams.source.findings.balance import held_above
 from spark_streams.source.findings.snapshot import Evidence
 from spark_streams.wire.connection.connection import pack
 from spark_streams.wire.connection.named_errors import reading_error

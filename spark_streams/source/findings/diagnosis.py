@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 
 from spark_streams.model.commit_mark import Mark
 from spark_streams.model.ids import MIN_ID, StreamId
-from spark_streams.source.findings.account import held_above
+from spark_streams.source.findings.balance import held_above
 from spark_streams.source.findings.finding import Finding, GroupUse, Kind, Start
 from spark_streams.source.findings.group_state import GroupState
 from spark_streams.source.findings.snapshot import Ask, Evidence, Question, Run, Snapshot

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from spark_streams.model.ids import StreamId
 from spark_streams.source.entry_range import EntryRange, entries_per_stream
-from spark_streams.source.findings.account import held_above
+from spark_streams.source.findings.balance import held_above
 from spark_streams.source.findings.group_state import GroupState, fetch_state
 from spark_streams.source.microbatch.reserve import Reserving
 from spark_streams.source.quota import BatchQuota

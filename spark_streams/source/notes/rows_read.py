@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from spark_streams.model.ids import StreamId
-from spark_streams.source.findings.account import held_above
+from spark_streams.source.findings.balance import held_above
 from spark_streams.source.findings.count_entries import count_read
 from spark_streams.source.findings.data_loss import DataLoss
 from spark_streams.source.findings.finding import Finding, Kind

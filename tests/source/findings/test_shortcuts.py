@@ -4,7 +4,7 @@ import random
 
 from spark_streams.model.commit_mark import Mark
 from spark_streams.model.ids import StreamId
-from spark_streams.source.findings.account import Known, StreamFacts, balance, expected_count
+from spark_streams.source.findings.balance import Known, StreamFacts, balance, expected_count
 from spark_streams.source.findings.diagnosis import _is_at_checkpoint, _Stream
 from spark_streams.source.findings.group_state import GroupState, OtherConsumer
 from spark_streams.source.findings.snapshot import Run, Snapshot
