@@ -14,14 +14,12 @@ requests run one by one.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from spark_streams.engine.client import REPLY_ON
+from spark_streams.engine.client import REPLY_ON, Client
+from spark_streams.engine.core import Engine
+from spark_streams.engine.resp.request_parser import RequestParser
 from spark_streams.engine.resp.xadd_batch import Shapes, find_batch
-
-if TYPE_CHECKING:
-    from spark_streams.engine.core import Engine
-    from spark_streams.engine.server.connection import Connection
 
 LONGEST = 1024  # bytes of a request that may wait for others
 _FEWEST = 8  # ready sockets, and requests of one prefix, from which on a batch is faster
@@ -30,13 +28,27 @@ _PREFIX_END = b"\r\n$1\r\n*\r\n"  # the ID `*`
 _LONGEST_PREFIX = 256
 
 
+class Sender(Protocol):
+    """What a batch needs of a connection (connection.py)."""
+
+    client: Client
+    parser: RequestParser
+    closed: bool
+
+    def run_alone(self, data: bytes) -> None:
+        """Run a request that has waited for others."""
+
+    def reply_later(self, reply: bytes) -> None:
+        """Send a reply at the end of the turn."""
+
+
 class JointBatches:
     """The requests of one turn that wait for others of the same prefix."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._shapes = Shapes(min_chunk_bytes=1, make=engine.shapes.make)
-        self.waiting: dict[bytes, list[tuple[Connection, bytes]]] = {}
+        self.waiting: dict[bytes, list[tuple[Sender, bytes]]] = {}
         self._pause = 0  # turns of many ready sockets in which no request waits
         self.active = False  # whether requests may wait in this turn
 
@@ -46,7 +58,7 @@ class JointBatches:
         if self._pause and ready >= _FEWEST:
             self._pause -= 1
 
-    def take(self, connection: Connection, data: bytes) -> bool:
+    def take(self, connection: Sender, data: bytes) -> bool:
         """Let a request wait for others. Return False if it cannot be part of a batch, and must run now."""
         client = connection.client
         end = data.find(_PREFIX_END, 0, _LONGEST_PREFIX)
@@ -69,7 +81,7 @@ class JointBatches:
         self.waiting.clear()
         self._pause = 0 if batches else _PAUSE
 
-    def _run_as_one(self, group: list[tuple[Connection, bytes]]) -> bool:
+    def _run_as_one(self, group: list[tuple[Sender, bytes]]) -> bool:
         """Run requests as one batch. Return False if nothing was done."""
         data = b"".join([request for _connection, request in group])
         shape = self._shapes.learn(data)
