@@ -14,8 +14,9 @@ _NEVER = 1_000_000_000
 
 
 def begin() -> None:
-    """Collect only new objects from now on."""
-    sweep()
+    """Collect only new objects from now on. The first idle second collects what the start has left."""
+    gc.freeze()
+    gc.enable()
     gc.set_threshold(_YOUNG, _NEVER, _NEVER)
     gc.callbacks.append(_leave_out)
 

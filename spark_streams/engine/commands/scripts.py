@@ -6,7 +6,6 @@ runs the same commands. An error of a command has Redis' words, with the script'
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from typing import TypeAlias
 
@@ -95,6 +94,8 @@ def _call(engine: Engine, client: Client, sha: bytes, args: list[bytes]) -> Repl
 
 def _sha_of(text: bytes) -> bytes:
     """Return the SHA-1 of a script that this engine has. Raises CommandError."""
+    import hashlib  # it loads OpenSSL: not at every start
+
     sha = hashlib.sha1(text, usedforsecurity=False).hexdigest().encode()
     if sha not in _SCRIPTS:
         raise CommandError(_REFUSED)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import os
 import sys
+from collections.abc import Iterable
 from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
@@ -44,11 +44,18 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> None:  # type: ignore[override]
         unknown = message.partition("unrecognized arguments: ")[2].split(" ")[0]
         names = [f"--{name}" for name in OPTIONS]
-        similar_names = difflib.get_close_matches(unknown, names, 1) if unknown.startswith("--") else []
-        hint = f" (did you mean {similar_names[0]}?)" if similar_names else ""
+        hint = _similar(unknown, names) if unknown.startswith("--") else ""
         print(f"{self.prog}: {message}{hint}", file=sys.stderr)
         print(f"{self.prog} --help shows every option", file=sys.stderr)
         sys.exit(2)
+
+
+def _similar(name: str, names: Iterable[str]) -> str:
+    """Return a hint that names the most similar option, or nothing."""
+    import difflib  # only for errors
+
+    similar_names = difflib.get_close_matches(name, names, 1)
+    return f" (did you mean {similar_names[0]}?)" if similar_names else ""
 
 
 def _parser(prog: str) -> argparse.ArgumentParser:
@@ -188,8 +195,7 @@ def read_file(config: Config, path: Path, depth: int = 0) -> set[str]:
                 seen |= read_file(config, path.parent / value, depth + 1)
                 continue
             if name not in OPTIONS:
-                similar_names = difflib.get_close_matches(name, OPTIONS, 1)
-                raise SettingError("no such option" + (f" (did you mean {similar_names[0]}?)" if similar_names else ""))
+                raise SettingError("no such option" + _similar(name, OPTIONS))
             config.start_with(name, value)
             seen.add(name)
         except SettingError as problem:

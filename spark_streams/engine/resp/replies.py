@@ -25,7 +25,7 @@ class _Headers(dict[int, bytes]):
         return b"$%d" % length
 
 
-HEADERS = _Headers({length: b"$%d" % length for length in range(4096)})
+HEADERS = _Headers({length: b"$%d" % length for length in range(1024)})
 
 
 class CommandError(Exception):

@@ -66,6 +66,11 @@ class RequestParser:
         self._steps = 0  # steps that this call may still take
 
     @property
+    def holds(self) -> bool:
+        """Whether a part of a request is kept."""
+        return bool(self._held or self._count or self.unread)
+
+    @property
     def held(self) -> int:
         """Approximate bytes of the unfinished request and of unread data."""
         return len(self._held) + self._argument_bytes + len(self.unread) - self._position

@@ -160,7 +160,7 @@ class Shapes:
         self, min_chunk_bytes: int = _LEARN_FROM, make: Callable[[Callable[[], None]], None] = make_at_once
     ) -> None:
         self._min_chunk_bytes = min_chunk_bytes
-        self._make = make
+        self.make = make
         self._shapes: dict[tuple[bytes, ...], Shape | None] = {}
 
     def learn(self, data: bytes) -> Shape | None:
@@ -192,7 +192,7 @@ class Shapes:
             def make() -> None:
                 self._shapes[signature] = make_shape(prefix, args[1], keep, names, long)
 
-            self._make(make)
+            self.make(make)
         return self._shapes.get(signature)
 
 

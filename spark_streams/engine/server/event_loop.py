@@ -26,7 +26,7 @@ _IDLE_BEFORE_TIDYING = 0.9  # seconds without a request after which garbage is c
 log = logging.getLogger("rstream.engine")
 
 
-class _Tidying:
+class Tidying:
     """Work for idle times: collect garbage once, then pack cold data in small steps."""
 
     def __init__(self, shelf: Shelf) -> None:
@@ -37,12 +37,16 @@ class _Tidying:
 
     def put_off(self, moment: float) -> None:
         """Restart the idle time after a request."""
-        self._swept = self.unfinished = False
+        self._swept = False
         self._last_busy = moment
+        self.unfinished = self._shelf.is_full
 
     def tidy(self, moment: float) -> None:
-        """Do a step of work if the engine has been idle for long enough."""
+        """Do a step of work: one small node between requests, more if the engine has been idle for long enough."""
         if moment - self._last_busy < _IDLE_BEFORE_TIDYING:
+            if self._shelf.is_full:
+                self._shelf.pack_one()
+            self.unfinished = self._shelf.is_full
             return
         if not self._swept:
             self._swept = True
@@ -63,7 +67,7 @@ class Server:
         self._selector = selectors.DefaultSelector()
         self._connections = Connections(engine, self._selector)
         self._acceptor = Acceptor(engine, self._selector, self._connections)
-        self._tidying = _Tidying(engine.node_limits.shelf)
+        self._tidying = Tidying(engine.node_limits.shelf)
         self._pipe = (-1, -1)
         engine.wake = self._wake
         engine.serve_meanwhile = self._serve_meanwhile
@@ -119,7 +123,7 @@ class Server:
         """Serve clients that send a request within `patience` seconds; return the events."""
         events = self._selector.select(patience)
         self.engine.tick()
-        self._connections.begin_turn()
+        self._connections.begin_turn(len(events))
         self._handle(events)
         self._serve_waiting()
         self._connections.commit()
@@ -137,6 +141,8 @@ class Server:
                 self._acceptor.accept(key.data)
             else:
                 self._drain_pipe()
+        if self._connections.joint.waiting:
+            self._connections.joint.run()
 
     def _serve_waiting(self) -> None:
         """End waits whose deadline has passed, and run unfinished work of earlier turns."""

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import time
+
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_streams.engine.store import entryid
+from spark_streams.engine.server.event_loop import Tidying
+from spark_streams.engine.store import cold_nodes, entryid
 from spark_streams.engine.store.entry import entry_wire, fields_wire
 from spark_streams.engine.store.group import Group
 from spark_streams.engine.store.listpack_size import string_size
@@ -279,8 +283,8 @@ def test_what_is_due_comes_by_age() -> None:
     """Released entries first, then by time of delivery, then in the order of delivery; what moves comes once."""
     stream, group = make(60), Group(0, None)
     consumer = Consumer(b"c", 0)
-    for number, time in ((10, 5), (20, 3), (30, 5), (40, 9)):
-        group.deliver(stream.slices(group.last_id + 1, number << 64)[0], consumer, time, stream)
+    for number, delivered in ((10, 5), (20, 3), (30, 5), (40, 9)):
+        group.deliver(stream.slices(group.last_id + 1, number << 64)[0], consumer, delivered, stream)
     for first in (35, 5):
         for run in group.pending.between(first << 64, first << 64, stream):
             group.pending.move(run, group.released, 0, 0)
@@ -312,6 +316,27 @@ def test_cold_nodes_are_packed_and_read_as_before() -> None:
     assert found[0] == found[1]
     assert stream.entries_backwards(0, 905 << 64, 3) == plain.entries_backwards(0, 905 << 64, 3)
     assert stream.length == plain.length
+
+
+@pytest.mark.parametrize("small_node", [100_000, 10])
+def test_many_small_nodes_are_packed_between_requests(small_node: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each step packs one node, until few bytes are left. A large node waits until the engine is idle."""
+    monkeypatch.setattr(cold_nodes, "_MANY_HOT_BYTES", 10_000)
+    monkeypatch.setattr(cold_nodes, "_SMALL_NODE", small_node)
+    stream = make(1000, 100)
+    shelf = stream.limits.shelf
+    full = shelf.bytes
+    tidying = Tidying(shelf)
+    steps = 0
+    tidying.put_off(time.monotonic())
+    while tidying.unfinished:
+        tidying.tidy(time.monotonic())
+        steps += 1
+    if small_node == 10:
+        assert (steps, shelf.bytes) == (0, full)
+    else:
+        assert 0 < steps < 9
+        assert 0 < shelf.bytes <= 10_000
 
 
 def test_trimmed_nodes_do_not_stay_for_being_packed() -> None:
