@@ -1,4 +1,4 @@
-"""Accounts of all streams of a query, and what a trigger changes in them. balance.py computes the account of one stream."""
+"""Accounts of all streams of a query, and what a trigger changes in them. balance.py has the account of one stream."""
 
 from __future__ import annotations
 
