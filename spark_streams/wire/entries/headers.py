@@ -41,8 +41,8 @@ def number_at(reply: memoryview | bytes, offset: int, kind: bytes) -> tuple[int,
 def bounds_of(data: Bytes, number: Bytes, offset: Index) -> tuple[Index, Index]:
     """Return the offset behind each header, and that plus the number in the header: the end, for a string.
 
-    number: (rows × NUMBER) bytes at `offset` in data, after the header's kind. Raises ShapeError if one is no number, or
-    returns an end that no reply has.
+    number: (rows × NUMBER) bytes at `offset` in data, after the header's kind. If one is no number, raises ShapeError
+    or returns an end that no reply has.
     """
     short = number[:, 1] == _CR
     shorts = np.count_nonzero(short)

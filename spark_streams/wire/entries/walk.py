@@ -248,8 +248,8 @@ def _begin_with(windows: npt.NDArray[np.void], piece: bytes) -> Mask:
     size = windows.dtype.itemsize
     if len(piece) < 8:
         begins = windows.view(np.uint8).reshape(-1, size)[:, : len(piece)]
-        short: Mask = np.equal(begins, np.frombuffer(piece, np.uint8)).all(axis=1)
-        return short
+        same: Mask = np.ones(len(windows), np.bool_)
+        return np.equal(begins, np.frombuffer(piece, np.uint8)).all(axis=1, out=same)
     last = len(piece) - 8
     same = _have_word(windows, piece, last)
     for offset in range(0, last, 8):
@@ -260,5 +260,6 @@ def _begin_with(windows: npt.NDArray[np.void], piece: bytes) -> Mask:
 def _have_word(windows: npt.NDArray[np.void], piece: bytes, offset: int) -> Mask:
     """Return which windows have the same eight bytes at this offset as the piece."""
     word = int.from_bytes(piece[offset : offset + 8], "little")
-    same: Mask = np.ndarray((len(windows),), "<u8", windows, offset, (windows.dtype.itemsize,)) == np.uint64(word)
+    words = np.ndarray((len(windows),), "<u8", windows, offset, (windows.dtype.itemsize,))
+    same: Mask = np.equal(words, np.uint64(word))
     return same
