@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from spark_streams.errors import DecodeError, SchemaError
 from spark_streams.source.rows.cast import cast_values, check_castable
 from spark_streams.source.rows.malformed import Dead, Unfit
+from spark_streams.source.rows.plain_columns import plain_columns
 from spark_streams.source.rows.returned_page import Attempts
 from spark_streams.wire.entries.decode import EntryPage
 from spark_streams.wire.entries.lines import Mask
@@ -132,6 +133,7 @@ class Columns:
         unfit: list[Unfit] = []
         absent: list[str] = []
         arrays = []
+        plain = plain_columns(page, self.schema) if self.declared else {}
         for field in self.schema:
             if not self.declared:
                 arrays.append(source.meta(field.name, field.type))
@@ -139,6 +141,8 @@ class Columns:
                 arrays.append(source.meta(field.name.removeprefix("_"), field.type))
             elif field.name == self.corrupt:
                 arrays.append(None)  # filled after all others
+            elif field.name in plain:
+                arrays.append(plain[field.name].slice(0, rows))
             else:
                 values = page.field(field.name.encode()).slice(0, rows)
                 column, bad = cast_values(values, field.type)

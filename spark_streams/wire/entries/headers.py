@@ -4,10 +4,25 @@ from __future__ import annotations
 
 import numpy as np
 
-from spark_streams.wire.entries.lines import Bytes, Index, Mask, ShapeError
+from spark_streams.wire.entries.lines import Bytes, Index, ShapeError
 
-HEADER = 6  # bytes of a header that `bounds_of` reads: `$0␍␍` is the shortest with its required next bytes
+NUMBER = 5  # bytes after a header's kind that `bounds_of` reads: `7␍␊` is the shortest with its required next bytes
 _CR, _LF, _ZERO = b"\r\n0"
+
+
+_LINE_END = int.from_bytes(b"\r\n", "little")
+_BEYOND = 1 << 40  # no reply has so many bytes: what follows a string of this length cannot be read
+
+
+def _short_numbers() -> Index:
+    """Return the numbers below 100 by their first two bytes, a digit and ␍, or two digits; _BEYOND for other bytes."""
+    numbers = np.full(1 << 16, _BEYOND, np.int64)
+    for number in range(100):
+        numbers[int.from_bytes((b"%d\r" % number)[:2], "little")] = number
+    return numbers
+
+
+_SHORT = _short_numbers()
 
 
 def number_at(reply: memoryview | bytes, offset: int, kind: bytes) -> tuple[int, int]:
@@ -23,67 +38,74 @@ def number_at(reply: memoryview | bytes, offset: int, kind: bytes) -> tuple[int,
     return int(digits), offset + end + 2
 
 
-def bounds_of(data: Bytes, header: Bytes, offset: Index, kind: bytes = b"$") -> tuple[Index, Index]:
+def bounds_of(data: Bytes, number: Bytes, offset: Index) -> tuple[Index, Index]:
     """Return the offset behind each header, and that plus the number in the header: the end, for a string.
 
-    header: (rows × HEADER) bytes at `offset` in data. Raises ShapeError if one of them is no header.
+    number: (rows × NUMBER) bytes at `offset` in data, after the header's kind. If one is no number, raises ShapeError
+    or returns an end that no reply has.
     """
-    first = header[:, 1] - _ZERO  # wraps for bytes below '0'
-    short = header[:, 2] == _CR
-    if (header[:, 0] != kind[0]).any() or (first > 9).any():
-        raise ShapeError
-    number = first.astype(np.int64)
-    if not short.all():
-        return _longer(data, header, offset, kind, number, short)
-    if (header[:, 3] != _LF).any():
-        raise ShapeError
-    begin = offset + 4
-    return begin, begin + number
+    short = number[:, 1] == _CR
+    shorts = np.count_nonzero(short)
+    if shorts == len(short):
+        begin, right = offset + 3, number[:, 2] == _LF
+    elif not shorts:
+        begin, right = offset + 4, number[:, 2:4].view("<u2")[:, 0] == _LINE_END
+    else:
+        begin = offset + np.where(short, 3, 4)
+        right = np.where(short, number[:, 2], number[:, 3]) == _LF
+        right &= short | (number[:, 2] == _CR)
+    if np.count_nonzero(right) < len(right):
+        return _longer(data, number, offset)
+    return begin, begin + _SHORT.take(number[:, :2].view("<u2")[:, 0].astype(np.intp))
 
 
-def _longer(data: Bytes, header: Bytes, offset: Index, kind: bytes, number: Index, short: Mask) -> tuple[Index, Index]:
-    """As `bounds_of`, if some numbers have more than one digit."""
-    second, third = header[:, 2] - _ZERO, header[:, 3] - _ZERO
-    feed = np.where(short, header[:, 3], header[:, 4])
-    begin = offset + np.where(short, 4, 5)
+def _longer(data: Bytes, number: Bytes, offset: Index) -> tuple[Index, Index]:
+    """As `bounds_of`, if some numbers have more than two digits."""
+    first, second, third = (number[:, column] - _ZERO for column in range(3))  # wraps for bytes below '0'
+    if (first > 9).any():
+        raise ShapeError
+    short = number[:, 1] == _CR
+    value = first.astype(np.int64)
+    feed = np.where(short, number[:, 2], number[:, 3])
+    begin = offset + np.where(short, 3, 4)
     more = ~short
-    if ((number == 0) & more).any() or (second[more] > 9).any():
+    if ((value == 0) & more).any() or (second[more] > 9).any():
         raise ShapeError
-    number = np.where(short, number, 10 * number + second)
-    long = more & (header[:, 3] != _CR)
+    value = np.where(short, value, 10 * value + second)
+    long = more & (number[:, 2] != _CR)
     if long.any():
         if (third[long] > 9).any():
             raise ShapeError
-        feed = np.where(long, header[:, 5], feed)
-        begin = np.where(long, offset + 6, begin)
-        number = np.where(long, 10 * number + third, number)
-        longest = np.flatnonzero(long & (header[:, 4] != _CR))
+        feed = np.where(long, number[:, 4], feed)
+        begin = np.where(long, offset + 5, begin)
+        value = np.where(long, 10 * value + third, value)
+        longest = np.flatnonzero(long & (number[:, 3] != _CR))
         if len(longest):
-            number[longest], begin[longest] = _longest(data, offset[longest])
+            value[longest], begin[longest] = _longest(data, offset[longest])
             feed[longest] = _LF
     if (feed != _LF).any():
         raise ShapeError
-    return begin, begin + number
+    return begin, begin + value
 
 
 def _longest(data: Bytes, offset: Index) -> tuple[Index, Index]:
-    """Return (number, offset behind the header) of headers with four to nine digits; a string has at most 512 MB.
+    """Return (number, offset behind it) of numbers with four to nine digits; a string has at most 512 MB.
 
     Raises IndexError if the reply ends before such a string could end.
     """
-    size = 12  # kind, nine digits, line end
+    size = 11  # nine digits, line end
     header = (
         np.ndarray((len(data) - size + 1,), f"V{size}", data, 0, (1,))[offset].view(np.uint8).reshape(len(offset), size)
     )
     number = np.zeros(len(offset), np.int64)
     digits = np.zeros(len(offset), np.int64)
     going = np.ones(len(offset), np.bool_)
-    for column in range(1, 10):
+    for column in range(9):
         digit = header[:, column] - _ZERO
         going &= digit <= 9
         number = np.where(going, 10 * number + digit, number)
         digits += going
     row = np.arange(len(offset))
-    if (header[row, digits + 1] != _CR).any() or (header[row, digits + 2] != _LF).any():
+    if (header[row, digits] != _CR).any() or (header[row, digits + 1] != _LF).any():
         raise ShapeError
-    return number, offset + digits + 3
+    return number, offset + digits + 2

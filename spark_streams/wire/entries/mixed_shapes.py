@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from spark_streams.wire.entries.headers import HEADER, bounds_of
-from spark_streams.wire.entries.lines import Bytes, Index, Mask, ShapeError
+from spark_streams.wire.entries.headers import NUMBER, bounds_of
+from spark_streams.wire.entries.lines import DOLLAR, STAR, Bytes, Index, Mask, ShapeError
 
 _CR, _LF = b"\r\n"
 # Pages with entries of more fields than this, and fewer of them than FEW_ROWS, are parsed one by one faster.
 MANY_FIELDS, FEW_ROWS = 100, 30
-_BEHIND = 2 + HEADER  # bytes after a part that is followed by another: its line end, and the next header
+_BEHIND = 3 + NUMBER  # bytes after a part that is followed by another: its line end, and the next header
 
 
 @dataclass
@@ -53,7 +53,7 @@ def walk_mixed(data: Bytes, rows: Index, part_end: Index) -> tuple[MixedShapes, 
 
     Raises ShapeError, or IndexError, for any other bytes.
     """
-    after, parts = bounds_of(data, _behind(data, part_end), part_end + 2, b"*")
+    after, parts = bounds_of(data, _behind(data, part_end, STAR), part_end + 3)
     parts = parts - after
     if (parts % 2 != 0).any() or (parts == 0).any():
         raise ShapeError
@@ -66,8 +66,8 @@ def walk_mixed(data: Bytes, rows: Index, part_end: Index) -> tuple[MixedShapes, 
     part_end = after - 2
     step = 0
     while len(remaining):
-        name_begin, name_end = bounds_of(data, _behind(data, part_end), part_end + 2)
-        begin, end = bounds_of(data, _behind(data, name_end), name_end + 2)
+        name_begin, name_end = bounds_of(data, _behind(data, part_end), part_end + 3)
+        begin, end = bounds_of(data, _behind(data, name_end), name_end + 3)
         fields.append((remaining, np.full(len(remaining), step), name_begin, name_end, begin, end))
         step += 1
         finish[remaining] = end + 2
@@ -76,11 +76,13 @@ def walk_mixed(data: Bytes, rows: Index, part_end: Index) -> tuple[MixedShapes, 
     return MixedShapes(data, rows, count, *(np.concatenate(part) for part in zip(*fields, strict=True))), finish
 
 
-def _behind(data: Bytes, part_end: Index) -> Bytes:
-    """Return the headers after parts that end here. Raises ShapeError if a part has no line end."""
+def _behind(data: Bytes, part_end: Index, kind: int = DOLLAR) -> Bytes:
+    """Return the numbers in the headers after parts that end here. Raises ShapeError if a part has no line end, or if
+    a header is of another kind."""
     windows = np.ndarray((len(data) - _BEHIND + 1,), f"V{_BEHIND}", data, 0, (1,))[part_end]
     parts = windows.view(np.uint8).reshape(len(part_end), _BEHIND)
-    if (parts[:, 0] != _CR).any() or (parts[:, 1] != _LF).any():
-        raise ShapeError
-    header: Bytes = parts[:, 2:]
-    return header
+    for column, byte in enumerate((_CR, _LF, kind)):
+        if np.count_nonzero(parts[:, column] == byte) < len(parts):
+            raise ShapeError
+    number: Bytes = parts[:, 3:]
+    return number

@@ -11,7 +11,8 @@ import pyarrow.compute as pc
 from spark_streams.errors import ServerReplyError
 from spark_streams.model.ids import StreamId
 from spark_streams.wire.entries.entry_page import EntryPage, UInt64s, slices_of
-from spark_streams.wire.entries.lines import DASH, Index
+from spark_streams.wire.entries.lines import DASH, Index, Mask
+from spark_streams.wire.entries.spans import Spans
 from spark_streams.wire.entries.walk import Shape, Walk
 
 
@@ -62,25 +63,35 @@ class VectorPage(EntryPage):
         return milliseconds
 
     def field(self, name: bytes) -> pa.Array:
+        begin, end, valid = self._bounds_of(name)
+        if valid is None:
+            return slices_of(self._reply, begin, end)
+        if not len(begin):
+            return pa.nulls(self.count, pa.binary())
+        return slices_of(self._reply, begin, end, valid)
+
+    def spans(self, name: bytes) -> Spans | None:
+        """Return where each entry's value of this field lies; None if an entry has none."""
+        begin, end, valid = self._bounds_of(name)
+        return Spans(self._data, begin, end) if valid is None and len(begin) else None
+
+    def _bounds_of(self, name: bytes) -> tuple[Index, Index, Mask | None]:
+        """Return the bounds of each value of this field, and the mask of the rows that have one; None for all rows."""
         having = [shape for shape in self._shapes if shape.names is not None and name in shape.names]
         if len(having) == 1 and len(having[0].rows) == self.count:
-            return slices_of(self._reply, *_bounds_of(having[0], name))
+            return *_last_of(having[0], name), None
         valid = np.zeros(self.count, np.bool_)
         begin, end = np.empty(self.count, np.int64), np.empty(self.count, np.int64)
         for shape in having:
             valid[shape.rows] = True
-            begin[shape.rows], end[shape.rows] = _bounds_of(shape, name)
+            begin[shape.rows], end[shape.rows] = _last_of(shape, name)
         if self._mixed is not None:
             named = self._mixed.named(name)
             rows = self._mixed.rows[self._mixed.entry[named]]
             valid[rows] = True
             # A later field of the same name comes later here, too, and replaces the earlier one.
             begin[rows], end[rows] = self._mixed.begin[named], self._mixed.end[named]
-        if not valid.any():
-            return pa.nulls(self.count, pa.binary())
-        if valid.all():
-            return slices_of(self._reply, begin, end)
-        return slices_of(self._reply, begin[valid], end[valid], valid)
+        return (begin, end, None) if valid.all() else (begin[valid], end[valid], valid)
 
     def fields(self) -> tuple[pa.Array, pa.Array, pa.Array]:
         width = np.zeros(self.count, np.int64)
@@ -110,7 +121,7 @@ class VectorPage(EntryPage):
         return pa.array(offsets.astype(np.int32)), names.take(pa.array(name)), slices_of(self._reply, begin, end)
 
 
-def _bounds_of(shape: Shape, name: bytes) -> tuple[Index, Index]:
+def _last_of(shape: Shape, name: bytes) -> tuple[Index, Index]:
     """Return the bounds of the last field of that name, which is the valid one."""
     names = shape.names or []
     index = len(names) - 1 - names[::-1].index(name)

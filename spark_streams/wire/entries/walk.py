@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from spark_streams.wire.entries.headers import HEADER, bounds_of, number_at
+from spark_streams.wire.entries.headers import NUMBER, bounds_of, number_at
 from spark_streams.wire.entries.lines import Bytes, Index, Mask, ShapeError
 from spark_streams.wire.entries.mixed_shapes import FEW_ROWS, MANY_FIELDS, MixedShapes, walk_mixed
 
@@ -33,6 +33,8 @@ _SHARE = 4  # a shape of less than this share of the entries is too rare: the ot
 _PIECE = 64  # bytes of a segment that are compared at a time
 
 _BLOCK = 1 << 20  # bytes that are searched at a time
+# Searching for `*` alone is faster if the first bytes of a block have at most one in so many.
+_SPARSE, _SAMPLE = 100, 1 << 14
 _STAR, _TWO, _MINUS, _CR, _LF, _ZERO = b"*2-\r\n0"
 _START = int.from_bytes(b"*2\r\n$", "little")
 _START_BITS = np.uint64((1 << 40) - 1)
@@ -147,7 +149,7 @@ class Walk:
         for _ in range(parts // 2):
             length, name = number_at(self._reply, after, b"$")
             names.append(bytes(self._reply[name : name + length]))
-            segments.append(bytes(self._reply[part_end : name + length + 2]))
+            segments.append(bytes(self._reply[part_end : name + length + 3]))
             length, value = number_at(self._reply, name + length + 2, b"$")
             part_end = value + length
             after = part_end + 2
@@ -158,12 +160,12 @@ class Walk:
         position: Index = self.end[shape.rows]
         for segment in segments:
             for begin in range(0, len(segment), _PIECE):
-                headers, position = self._match(shape, position, segment[begin : begin + _PIECE])
+                numbers, position = self._match(shape, position, segment[begin : begin + _PIECE])
             if shape.names is None:
                 return position
             if len(shape.rows) < FEW_ROWS and len(segments) > MANY_FIELDS:
                 raise ShapeError
-            begin_of, end_of = bounds_of(self.data, headers, position)
+            begin_of, end_of = bounds_of(self.data, numbers, position)
             shape.begin.append(begin_of)
             shape.end.append(end_of)
             position = end_of
@@ -171,7 +173,7 @@ class Walk:
 
     def _match(self, shape: Shape, position: Index, piece: bytes) -> tuple[Bytes, Index]:
         """Keep the rows with these bytes at their position; return the bytes after them, and the offset of these."""
-        ahead = HEADER if shape.names is not None else 0
+        ahead = NUMBER if shape.names is not None else 0
         size = len(piece) + ahead
         if position[-1] + size > len(self.data):  # the last rows may be shorter than this shape
             near = position + size <= len(self.data)
@@ -179,7 +181,7 @@ class Walk:
             position = position[near]
         windows = np.ndarray((len(self.data) - size + 1,), f"V{size}", self.data, 0, (1,))[position]
         same = _begin_with(windows, piece)
-        if not same.all():
+        if np.count_nonzero(same) < len(same):
             shape.keep(same)
             position, windows = position[same], windows[same]
         return windows.view(np.uint8).reshape(len(position), size)[:, len(piece) :], position + len(piece)
@@ -213,25 +215,51 @@ class Walk:
 def _places_of_two(data: Bytes) -> Index:
     """Return the offsets of `*2`, block by block, so that a huge value costs no more than itself."""
     places: list[Index] = []
+    mask: Mask = np.zeros(-(-min(len(data), _BLOCK) // 64) * 64, np.bool_)
     for block_start in range(0, len(data) - 1, _BLOCK):
         block = data[block_start : block_start + _BLOCK + 1]
-        like = block[:-1] == _STAR
-        like &= block[1:] == _TWO
-        places.append(np.flatnonzero(like) + block_start)
-        if len(places[-1]) > _BLOCK // 9:  # an entry takes 18 bytes and has at most two of them: these are in a value
+        np.equal(block[:-1], _STAR, out=mask[: len(block) - 1])
+        mask[len(block) - 1 :] = False
+        if _SPARSE * np.count_nonzero(mask[:_SAMPLE]) < min(len(block), _SAMPLE):
+            place = _true_places(mask)
+            place = place[block[place + 1] == _TWO]
+        else:
+            mask[: len(block) - 1] &= block[1:] == _TWO
+            place = np.flatnonzero(mask)
+        places.append(place + block_start)
+        if len(place) > _BLOCK // 9:  # an entry takes 18 bytes and has at most two of them: these are in a value
             raise ShapeError
     return places[0] if len(places) == 1 else np.concatenate(places)
+
+
+def _true_places(mask: Mask) -> Index:
+    """Return np.flatnonzero(mask), faster if few are true: 64, then 8 of them are looked at together. The length is a
+    multiple of 64."""
+    eights = mask.view(np.uint64) != 0
+    place = np.flatnonzero(eights.view(np.uint64) != 0)
+    for finer in (eights, mask):
+        true = np.flatnonzero(finer.view(np.uint64)[place].view(np.bool_))
+        place = 8 * place[true >> 3] + (true & 7)
+    return place
 
 
 def _begin_with(windows: npt.NDArray[np.void], piece: bytes) -> Mask:
     """Return which windows begin with the piece. Compares words of eight bytes; the last word may overlap another."""
     size = windows.dtype.itemsize
-    same: Mask = np.ones(len(windows), np.bool_)
     if len(piece) < 8:
         begins = windows.view(np.uint8).reshape(-1, size)[:, : len(piece)]
+        same: Mask = np.ones(len(windows), np.bool_)
         return np.equal(begins, np.frombuffer(piece, np.uint8)).all(axis=1, out=same)
-    offsets = [*range(0, len(piece) - 8, 8), len(piece) - 8]
-    words = [int.from_bytes(piece[offset : offset + 8], "little") for offset in offsets]
-    for offset, word in zip(offsets, words, strict=True):
-        same &= np.ndarray((len(windows),), "<u8", windows, offset, (size,)) == np.uint64(word)
+    last = len(piece) - 8
+    same = _have_word(windows, piece, last)
+    for offset in range(0, last, 8):
+        same &= _have_word(windows, piece, offset)
+    return same
+
+
+def _have_word(windows: npt.NDArray[np.void], piece: bytes, offset: int) -> Mask:
+    """Return which windows have the same eight bytes at this offset as the piece."""
+    word = int.from_bytes(piece[offset : offset + 8], "little")
+    words = np.ndarray((len(windows),), "<u8", windows, offset, (windows.dtype.itemsize,))
+    same: Mask = np.equal(words, np.uint64(word))
     return same
