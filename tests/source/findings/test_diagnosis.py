@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_streams.model.ids import StreamId
-from spark_streams.source.findings import account, diagnosis
+from spark_streams.source.findings import balance, diagnosis
 from spark_streams.source.findings.finding import Finding, GroupUse, Kind, Start
 from spark_streams.source.findings.messages import PROBLEMS, Place
 from spark_streams.source.findings.remedies import REMEDIES, Act, Key, Strictness, error_of
@@ -34,7 +34,7 @@ def test_a_diagnosis_that_is_blind_somewhere_is_found(monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("lost", [0, 1])
 def test_an_account_that_is_wrong_is_found(monkeypatch: pytest.MonkeyPatch, lost: int) -> None:
-    monkeypatch.setattr(account, "_missing", lambda *given: lost)
+    monkeypatch.setattr(balance, "_missing", lambda *given: lost)
     assert any(True for seed in range(1, STATES) for _ in faults(seed))
 
 
