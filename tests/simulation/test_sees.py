@@ -12,7 +12,7 @@ from spark_streams.model.ids import MAX_ID
 from spark_streams.sink.ledger.balance import Balance
 from spark_streams.sink.ledger.join import LedgerJoin
 from spark_streams.sink.ledger.ledger_view import LedgerView
-from spark_streams.source.findings import account
+from spark_streams.source.findings import account, balance
 from spark_streams.source.findings.data_loss import DataLoss
 from spark_streams.source.findings.finding import Finding
 from spark_streams.source.findings.snapshot import Snapshot
@@ -70,7 +70,7 @@ def settles_what_is_under_way(patch: pytest.MonkeyPatch) -> None:
 
 
 def counts_no_losses(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(account, "_missing", lambda *given: 0)
+    patch.setattr(balance, "_missing", lambda *given: 0)
     patch.setattr(account, "_unread", lambda *given: 0)
 
 
@@ -84,7 +84,7 @@ def counts_losses_twice(patch: pytest.MonkeyPatch) -> None:
 
 
 def sees_losses_that_are_none(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(account, "_missing", lambda *given: 1)
+    patch.setattr(balance, "_missing", lambda *given: 1)
 
 
 def forgets_what_a_crash_left(patch: pytest.MonkeyPatch) -> None:
