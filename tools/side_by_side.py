@@ -11,7 +11,8 @@ If only a few tests failed, they run once more when all others have ended: a bus
 them. Tests that pass then do not count as failed. They are listed at the end, because they are defects of the tests.
 
 A test that waits forever fails after TEST_SECONDS, with the stacks of all threads. A pytest that does not end, whatever
-the reason, is ended after LEG_SECONDS with the same output, and runs again as a whole.
+the reason, is ended after LEG_SECONDS with the same output, and runs again as a whole. Both are machine seconds, which
+are longer on a busy machine (tools/machine_time.py).
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import NamedTuple
+
+from tools.machine_time import machine_seconds
 
 ROOT = Path(__file__).resolve().parents[1]
 # The longest folders begin first; folders that are not named here run, too.
@@ -81,7 +84,7 @@ CORES = min(5, os.cpu_count() or 1)
 SPARKS_AT_ONCE = CORES + 1
 AT_ONCE = CORES + 2  # one folder without Spark, in addition to the Sparks
 MAX_REPEATS = 10  # failed tests that run again at most
-TEST_SECONDS = 300  # the slowest test takes a fifth of it on a busy machine
+TEST_SECONDS = 300
 LEG_SECONDS = 1200
 NO_TESTS = 5  # pytest's exit code if -m deselects all tests
 INTERRUPTED = 130
@@ -107,6 +110,7 @@ class Leg:
     part: Part
     home: Path
     began: float = field(default_factory=time.monotonic)
+    began_by_machine: float = field(default_factory=machine_seconds)
     seconds: float = 0.0
     repeat: Leg | None = None  # second run of the failed tests
 
@@ -114,7 +118,8 @@ class Leg:
         (self.home / "tmp").mkdir(parents=True)
         environment = {name: value for name, value in os.environ.items() if name != "XDG_RUNTIME_DIR"}
         folders_of_leg = ["-o", f"cache_dir={self.home / 'cache'}", f"--basetemp={self.home / 't'}"]
-        options = [f"--timeout={TEST_SECONDS}", *folders_of_leg, *self.part.options]
+        limit = ["-p", "tools.stuck_tests", f"--timeout={TEST_SECONDS}"]
+        options = [*limit, *folders_of_leg, *self.part.options]
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
                 [self.python, "-m", "pytest", *options, *self.part.paths],
@@ -159,7 +164,7 @@ class Leg:
 
     def end_if_stuck(self) -> None:
         """End the pytest after LEG_SECONDS, with its servers and Sparks. It prints the stacks of its threads."""
-        if time.monotonic() - self.began > LEG_SECONDS:
+        if machine_seconds() - self.began_by_machine > LEG_SECONDS:
             self.process.send_signal(signal.SIGABRT)
             self.process.wait()
             with contextlib.suppress(ProcessLookupError):
@@ -220,16 +225,26 @@ def run(home: Path, waiting: list[Part]) -> Generator[Leg, None, None]:
                 leg.end_if_stuck()
             time.sleep(0.1)
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        for leg in running:
-            leg.process.send_signal(signal.SIGINT)
-        for leg in running:
-            try:
-                leg.process.wait(60)
-            except subprocess.TimeoutExpired:
-                os.killpg(leg.process.pid, signal.SIGKILL)
-                leg.process.wait()
-            show(leg)
+        with sigterm_without_effect():
+            for leg in running:
+                leg.process.send_signal(signal.SIGINT)
+            for leg in running:
+                try:
+                    leg.process.wait(60)
+                except subprocess.TimeoutExpired:
+                    os.killpg(leg.process.pid, signal.SIGKILL)
+                    leg.process.wait()
+                show(leg)
+
+
+@contextlib.contextmanager
+def sigterm_without_effect() -> Generator[None, None, None]:
+    """Do nothing at SIGTERM within the block. Programs that are started later do not inherit this, unlike SIG_IGN."""
+    before = signal.signal(signal.SIGTERM, lambda *_: None)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def run_again(home: Path, legs: list[Leg]) -> None:
@@ -240,8 +255,7 @@ def run_again(home: Path, legs: list[Leg]) -> None:
     stuck = [(leg, [*leg.part.paths]) for leg in legs if leg.is_stuck]
     for leg, tests in failed + stuck:
         part = leg.part._replace(name=f"{leg.name} again", paths=tuple(tests))
-        leg.repeat = Leg(part, home / part.name.removeprefix("tests/").translate(_FILE_NAME))
-        leg.repeat.process.wait()
+        (leg.repeat,) = run(home, [part])
         show(leg.repeat)
 
 

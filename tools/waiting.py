@@ -8,7 +8,9 @@ from collections.abc import Callable
 
 import redis
 
-PATIENCE = 30.0  # seconds: enough for every condition, on a busy machine, too
+from tools.machine_time import machine_seconds
+
+PATIENCE = 30.0  # machine seconds
 
 
 def until(
@@ -21,16 +23,16 @@ def until(
 ) -> None:
     """Wait until the condition is true, and check it each `interval` seconds. A Redis error counts as false.
 
-    Raises AssertionError after `within` seconds, or when `alive` returns False: the process that the condition needs
-    has ended. The error is the message and the last 3000 characters of `log`.
+    Raises AssertionError after `within` machine seconds (tools/machine_time.py), or when `alive` returns False: the
+    process that the condition needs has ended. The error is the message and the last 3000 characters of `log`.
     """
-    deadline = time.monotonic() + within
+    deadline = machine_seconds() + within
     while True:
         with contextlib.suppress(redis.RedisError):
             if condition():
                 return
         ended = alive is not None and not alive()
-        if ended or time.monotonic() > deadline:
+        if ended or machine_seconds() > deadline:
             text = f"the process has ended: {message}" if ended else message
             raise AssertionError(text if log is None else f"{text}\n{log()[-3000:]}")
         time.sleep(interval)

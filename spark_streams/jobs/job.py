@@ -25,7 +25,7 @@ from spark_streams.model.untyped import Json
 from spark_streams.options.access_options import server_of
 from spark_streams.options.table import ACCESS, IDENTITY
 from spark_streams.running.error_summary import first_line
-from spark_streams.running.stopping import Stop
+from spark_streams.running.stopping import Stop, is_under_submit
 from spark_streams.spark.connect import is_of_connect
 from spark_streams.wire.address.address import Address, default_url
 
@@ -74,7 +74,7 @@ class Job:
 
     def spark_settings(self) -> SparkSettings:
         """Return the settings of [spark]. Raises ConfigError, also if spark-submit has started the JVM without them."""
-        if self.get("spark") and _under_submit() and not self.settings_passed:
+        if self.get("spark") and is_under_submit() and not self.settings_passed:
             raise ConfigError(
                 "[spark] is for `rstream run`: pass --master and --conf to spark-submit, and leave [spark] out"
             )
@@ -85,7 +85,7 @@ class Job:
         if os.environ.get("SPARK_REMOTE"):
             raise JobError(_NEEDS_THE_DRIVER)
         builder = SparkSession.builder.appName(f"rstream {self.name}")
-        if not _under_submit():
+        if not is_under_submit():
             if not has_java():
                 raise JobError(NO_JAVA)
             settings = self.spark_settings()
@@ -104,7 +104,7 @@ class Job:
     def stop_with(self, call: Callable[[], None]) -> None:
         """Call this function when the job is to stop. For a job without a Spark session."""
         self.stop.on_request(call)
-        self.stop.listen(launch_gateway() if _under_submit() else None)  # type: ignore[no-untyped-call]
+        self.stop.listen(launch_gateway() if is_under_submit() else None)  # type: ignore[no-untyped-call]
 
     def plan(self, **facts: object) -> None:
         """Print the plan of a run with `--check`, which ends here: raises CheckedError. Otherwise do nothing."""
@@ -184,10 +184,6 @@ def inherit_access(access: Mapping[str, str], options: Mapping[str, str]) -> dic
         return dict(options)
     names_identity = not option_names.isdisjoint(name.lower() for name in IDENTITY)
     return {**{name: value for name, value in access.items() if not (names_identity and name in IDENTITY)}, **options}
-
-
-def _under_submit() -> bool:
-    return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 def as_texts(table: Mapping[str, object]) -> dict[str, str]:

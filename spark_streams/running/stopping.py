@@ -12,6 +12,7 @@ only noted, and raised between two calls.
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import threading
 import time
@@ -22,8 +23,13 @@ from types import FrameType
 from pyspark.java_gateway import ensure_callback_server_started
 
 from spark_streams.model.untyped import JavaObject
+from spark_streams.running.console import say
 
 SIGNALS = ("TERM", "INT")
+SIGTERM_IS_IGNORED = (
+    "SIGTERM does not stop this job, because spark-submit was started with SIGTERM ignored. To stop the job, run: "
+    "kill -INT {pid}"
+)
 _REPEAT_WINDOW = 1.0  # seconds: `timeout` and some supervisors signal the process and its group, which is one request
 
 
@@ -80,6 +86,9 @@ class Stop:
             for name in SIGNALS:
                 before = jvm_signal.handle(jvm_signal(name), _Handler(self._request))
                 self._restore_calls.append(partial(jvm_signal.handle, jvm_signal(name), before))
+                ignored = gateway.jvm.sun.misc.SignalHandler.SIG_IGN
+                if name == "TERM" and is_under_submit() and ignored.equals(before):
+                    say(SIGTERM_IS_IGNORED.format(pid=os.getpid()))
 
     def restore(self) -> None:
         """Restore the handlers that were there before `listen`."""
@@ -101,6 +110,11 @@ class Stop:
             self._requested.set()
             for call in self._callbacks:
                 call()
+
+
+def is_under_submit() -> bool:
+    """Whether a JVM (spark-submit) has started this Python. It receives the signals of a scheduler."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 class _Handler:

@@ -1,21 +1,26 @@
 """The jobs as a data engineer runs them: submitted, killed in the middle, started again, stopped; on both servers.
 
-One history for each server that is asked for, side by side: the sample is loaded, cleaned, aggregated and archived,
-each job is killed on the way, and the next process goes on. Then each is stopped. The tests look at what came of it.
+One history for each server, side by side: the sample is loaded, cleaned, aggregated and archived. Each job is killed
+before its end, and the next process continues. Then each job is stopped. The tests check the results. The history has a
+fixture for each killed job, so that each has a time limit of its own.
 """
 
 from __future__ import annotations
 
+import contextlib
 import random
 import time
 from collections import Counter
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import pytest
+import redis
 
 from tests.jobs.work import KEY, Running, Work, sample
 from tests.seeds import first_seed
+from tools.machine_time import machine_seconds
 from tools.servers.server import KINDS, Server, skip_without_redis
 from tools.waiting import until
 
@@ -25,13 +30,16 @@ SMALL = ("source.maxEntriesPerTrigger=150", "source.entriesPerPartition=75")
 GOES_ON = "job.trigger=200ms"
 # The archive trims to the entry, and all the time.
 TRIM = ("trim.approximate=false", "trim.every=50ms")
+STOPPED = ("etl", "aggregate", "archive", "load")
 
 
 @dataclass
 class History:
-    """What was seen on the way, and what there was at the end."""
+    """Observations of the history on one server, during the jobs and at their end."""
 
     work: Work
+    client: redis.Redis
+    chance: random.Random
     loaded_when_killed: list[str] = field(default_factory=list)
     left_when_killed: list[str] = field(default_factory=list)
     archived_when_killed: set[str] = field(default_factory=set)
@@ -40,109 +48,147 @@ class History:
     stops: dict[str, tuple[float, dict[str, object]]] = field(default_factory=dict)
 
     def ids(self, stream: str) -> list[str]:
-        with self.work.server.client(decode_responses=True) as client:
-            return [entry for entry, _ in client.xrange(stream)]
+        return [entry for entry, _ in self.client.xrange(stream)]
 
     def rows(self, stream: str) -> list[dict[str, str]]:
-        with self.work.server.client(decode_responses=True) as client:
-            return [fields for _, fields in client.xrange(stream)]
+        return [fields for _, fields in self.client.xrange(stream)]
 
 
-def live(work: Work, seed: int) -> History:
-    """Everything that happens on one server."""
-    with work:
-        return _live(work, seed)
+Kinds = dict[str, "History"]
 
 
-def _live(work: Work, seed: int) -> History:
-    chance = random.Random(seed)
-    history = History(work)
-    client = work.server.client(decode_responses=True)
+def kill_after(history: History, run: Running, job: str, batch: int) -> None:
+    """Kill the job somewhere after this batch, and before it has ended."""
+    run.wait_until(lambda: history.work.committed(job, batch), f"job {job} has not committed batch {batch}")
+    time.sleep(history.chance.random() / 2)
+    assert not run.ended(run.jobs - 1), run.output_file.read_text()[-3000:]
+    run.kill()
 
-    def kill_after(run: Running, job: str, batch: int) -> None:
-        """Somewhere after this batch, and before the job has ended."""
-        run.wait_until(lambda: work.committed(job, batch), f"job {job} has not committed batch {batch}")
-        time.sleep(chance.random() / 2)
-        assert not run.ended(run.jobs - 1), run.output_file.read_text()[-3000:]
-        run.kill()
 
+def kill_load(history: History) -> None:
+    work, client = history.work, history.client
     run = work.start(work.arguments("load", "sink.rowsPerSecond=200"))
     run.wait_until(lambda: client.xlen("flights") >= 100, "the job has not written 100 entries")
     run.kill()
-    # What the job had sent may still be in the server's input: a server sees the end of a connection after that.
+    # The commands of the killed job may still be in the server's input. It closes a connection after it has read them.
     until(lambda: len(client.client_list()) == 1, "the server still has connections of the killed job")
     history.loaded_when_killed = history.ids("flights")
 
+
+def finish_load_and_kill_etl(history: History) -> None:
+    work = history.work
     run = work.start(work.arguments("load"), work.arguments("etl", *SMALL))
-    kill_after(run, "etl", 1)
+    kill_after(history, run, "etl", 1)
     history.summaries["load"] = work.summary("load")
     history.all_ids = history.ids("flights")
 
+
+def finish_etl_and_kill_aggregate(history: History) -> None:
+    work = history.work
     run = work.start(work.arguments("etl", *SMALL), work.arguments("aggregate", *SMALL))
-    kill_after(run, "aggregate", 1)
+    kill_after(history, run, "aggregate", 1)
     history.summaries["etl"] = work.summary("etl")
 
-    # Another group, which has acknowledged 300 entries and was given one more.
+
+def finish_aggregate_and_kill_archive(history: History) -> None:
+    work, client = history.work, history.client
+    # Another group has acknowledged 300 entries, and one more is pending in it.
     client.xgroup_create("flights", "slow", "0")
-    client.xreadgroup("slow", "somebody", {"flights": ">"}, 301)
+    client.xreadgroup("slow", "other", {"flights": ">"}, 301)
     client.xack("flights", "slow", *history.all_ids[:300])
     run = work.start(work.arguments("aggregate", *SMALL), work.arguments("archive", *SMALL, *TRIM))
-    kill_after(run, "archive", 2)
+    kill_after(history, run, "archive", 2)
     history.summaries["aggregate"] = work.summary("aggregate")
     history.left_when_killed = history.ids("flights")
     history.archived_when_killed = set(work.parquet("archive")["id"].to_pylist())
 
+
+def finish_archive_and_stop_each(history: History) -> None:
+    work, client = history.work, history.client
     # As if these two had been killed just before the commit log: they run their last batch again.
     for job in ("etl", "aggregate"):
         work.forget_last_commit(job)
     # From here on the jobs do not end by themselves.
-    stopped = ("etl", "aggregate", "archive", "load")
     last = [
         work.arguments("archive", *SMALL, *TRIM),
-        *[work.arguments(job, *SMALL, GOES_ON) for job in stopped[:3]],
+        *[work.arguments(job, *SMALL, GOES_ON) for job in STOPPED[:3]],
         work.arguments("load", "sink.rowsPerSecond=20", f"job.checkpoint={work.folder}/again", "sink.stream=again"),
     ]
     run = work.start(*last)
-    for number, job in enumerate(stopped, start=1):
+    for number, job in enumerate(STOPPED, start=1):
         run.wait_until(lambda number=number: run.ended(number - 1), f"the job before {job} has not ended")
         if job == "etl":
             history.summaries["archive"] = work.summary("archive")
-        # Something to do, and the middle of it.
-        client.xadd("flights", {**sample()[0], "carrier": "ZZ"})
-        before = work.folder / "checkpoints" / job / "offsets"
-        batches = len(list(before.glob("[0-9]*"))) if before.exists() else 0
-        if job == "load":
-            run.wait_until(lambda: client.xlen("again") > 3, "job load has written no more than 3 entries")
-        else:
-            run.wait_until(
-                lambda before=before, batches=batches: len(list(before.glob("[0-9]*"))) > batches,
-                f"job {job} starts no batch",
-            )
-        began = time.monotonic()
-        if job == "aggregate":
-            run.interrupt()
-        else:
-            run.stop()
-        run.wait_until(
-            lambda number=number: run.ended(number) or run.process.poll() is not None, f"job {job} does not stop"
-        )
-        history.stops[job] = (time.monotonic() - began, work.summary(job))
+        stop_in_a_batch(history, run, number, job)
     run.finish()
-    client.close()
-    return history
+
+
+def stop_in_a_batch(history: History, run: Running, number: int, job: str) -> None:
+    """Stop the job while it has something to do."""
+    work, client = history.work, history.client
+    client.xadd("flights", {**sample()[0], "carrier": "ZZ"})
+    offsets = work.folder / "checkpoints" / job / "offsets"
+    batches = len(list(offsets.glob("[0-9]*"))) if offsets.exists() else 0
+    if job == "load":
+        run.wait_until(lambda: client.xlen("again") > 3, "job load has written no more than 3 entries")
+    else:
+        run.wait_until(lambda: len(list(offsets.glob("[0-9]*"))) > batches, f"job {job} starts no batch")
+    began = machine_seconds()
+    if job == "aggregate":
+        run.interrupt()
+    else:
+        run.stop()
+    run.wait_until(lambda: run.ended(number) or run.process.poll() is not None, f"job {job} does not stop")
+    history.stops[job] = (machine_seconds() - began, work.summary(job))
+
+
+def on_each_server(histories: Kinds, stage: Callable[[History], None]) -> Kinds:
+    """Run the next stage of each history, side by side."""
+    with ThreadPoolExecutor(len(histories)) as side_by_side:
+        list(side_by_side.map(stage, histories.values()))
+    return histories
+
+
+# Each stage has the time limit of the first test that needs it.
 
 
 @pytest.fixture(scope="module")
-def histories(servers_of_kinds: dict[str, Server], tmp_path_factory: pytest.TempPathFactory) -> dict[str, History]:
-    for server in servers_of_kinds.values():
-        with server.client() as client:
-            client.flushall()
+def begun(servers_of_kinds: dict[str, Server], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kinds]:
     seed = first_seed()
     print(f"RSTREAM_SEED={seed}")
-    works = [Work(tmp_path_factory.mktemp(kind), server) for kind, server in servers_of_kinds.items()]
-    with ThreadPoolExecutor(len(works)) as side_by_side:
-        lived = list(side_by_side.map(live, works, range(seed, seed + len(works))))
-    return {history.work.server.kind: history for history in lived}
+    with contextlib.ExitStack() as closing:
+        histories = Kinds()
+        for number, (kind, server) in enumerate(servers_of_kinds.items()):
+            client = closing.enter_context(server.client(decode_responses=True))
+            client.flushall()
+            work = closing.enter_context(Work(tmp_path_factory.mktemp(kind), server))
+            histories[kind] = History(work, client, random.Random(seed + number))
+        yield histories
+
+
+@pytest.fixture(scope="module")
+def load_killed(begun: Kinds) -> Kinds:
+    return on_each_server(begun, kill_load)
+
+
+@pytest.fixture(scope="module")
+def etl_killed(load_killed: Kinds) -> Kinds:
+    return on_each_server(load_killed, finish_load_and_kill_etl)
+
+
+@pytest.fixture(scope="module")
+def aggregate_killed(etl_killed: Kinds) -> Kinds:
+    return on_each_server(etl_killed, finish_etl_and_kill_aggregate)
+
+
+@pytest.fixture(scope="module")
+def archive_killed(aggregate_killed: Kinds) -> Kinds:
+    return on_each_server(aggregate_killed, finish_aggregate_and_kill_archive)
+
+
+@pytest.fixture(scope="module")
+def histories(archive_killed: Kinds) -> Kinds:
+    return on_each_server(archive_killed, finish_archive_and_stop_each)
 
 
 @pytest.fixture(params=KINDS)
@@ -155,6 +201,28 @@ def kind(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def history(kind: str, histories: dict[str, History]) -> History:
     return histories[kind]
+
+
+def test_load_is_killed_in_the_middle(kind: str, load_killed: Kinds) -> None:
+    assert 100 <= len(load_killed[kind].loaded_when_killed) < len(sample())
+
+
+def test_etl_is_killed_after_load_has_ended(kind: str, etl_killed: Kinds) -> None:
+    history = etl_killed[kind]
+    assert history.summaries["load"]["left"] == 0
+    assert len(history.all_ids) == len(sample())
+
+
+def test_aggregate_is_killed_after_etl_has_ended(kind: str, aggregate_killed: Kinds) -> None:
+    history = aggregate_killed[kind]
+    assert history.summaries["etl"]["entries"] < len(sample()), "the first run has committed some batches"
+    assert len(history.ids("flights:dead")) > 0
+
+
+def test_archive_is_killed_after_aggregate_has_ended(kind: str, archive_killed: Kinds) -> None:
+    history = archive_killed[kind]
+    assert history.summaries["aggregate"]["entries"] < len(sample()), "the first run has committed some batches"
+    assert 0 < len(history.archived_when_killed) < len(history.all_ids)
 
 
 def test_a_killed_load_goes_on_where_it_was(history: History) -> None:
@@ -216,7 +284,7 @@ def test_a_killed_archive_has_each_entry_once_and_trims_nothing_else(history: Hi
     assert len(history.left_when_killed) - (len(ids) - 300) == history.summaries["archive"]["trimmed"]
 
 
-@pytest.mark.parametrize("job", ["etl", "aggregate", "archive", "load"])
+@pytest.mark.parametrize("job", STOPPED)
 def test_a_job_that_is_asked_to_stop_finishes_its_batch(history: History, job: str) -> None:
     """SIGTERM to spark-submit, SIGINT to all: exit code 0 (the history saw it), within the documented time, not cut."""
     seconds, told = history.stops[job]

@@ -18,13 +18,14 @@ import pyarrow.dataset
 import pyspark
 import pytest
 
+from tools.machine_time import wait_for_end
 from tools.servers.server import Server
 from tools.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLE = ROOT / "tests" / "data" / "flights_sample.csv"
 LOG4J = ROOT / "conf" / "log4j2.properties"
-PATIENCE = 240.0  # seconds
+PATIENCE = 240.0  # machine seconds
 NEW_SESSION = ["new session"]  # in the place of a job: the ones behind it do not share a session with those before it
 
 # Small and quick to start: these sessions live for seconds.
@@ -76,7 +77,7 @@ class Running:
     def finish(self) -> None:
         """All jobs end well."""
         try:
-            self.process.wait(PATIENCE)
+            wait_for_end(self.process, PATIENCE)
         finally:
             if self.process.poll() is None:
                 self.kill()
@@ -124,13 +125,13 @@ class Work:
             "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": path,
         }  # fmt: skip
 
-    def start(self, *jobs: Sequence[str], submit: Sequence[str] = SUBMIT) -> Running:
-        """spark-submit these jobs, one after the other."""
+    def start(self, *jobs: Sequence[str], submit: Sequence[str] = SUBMIT, by: Sequence[str] = ()) -> Running:
+        """spark-submit these jobs, one after the other. by: words of a program that starts spark-submit."""
         place = self.folder / f"run{len(self.runs)}"
         place.mkdir(parents=True)
         (place / "plan.json").write_text(json.dumps(jobs))
         program = str(Path(sys.executable).parent / "spark-submit")
-        words = [program, *submit, "tests/jobs/runner.py", str(place / "plan.json"), str(place)]
+        words = [*by, program, *submit, "tests/jobs/runner.py", str(place / "plan.json"), str(place)]
         with (place / "said").open("wb") as said:
             process = subprocess.Popen(
                 words, cwd=ROOT, env=self.environment(), stdout=said, stderr=said, start_new_session=True

@@ -19,7 +19,8 @@ SECONDS = 300  # for one cell on a busy machine
 def executed(path: Path, home: Path) -> Any:
     """Execute a copy of the notebook in the folder `home`, and return it. Raises CellExecutionError.
 
-    The kernel runs in this Python. Its temporary files, and so its checkpoints, are below `home`.
+    The kernel runs in this Python. Its temporary files, and so its checkpoints, are below `home`, as is the folder of
+    IPython: HOME may not exist.
     """
     notebook = nbformat.read(path, as_version=4)
     environment = {name: value for name, value in os.environ.items() if name not in ("RSTREAM_URL", "XDG_RUNTIME_DIR")}
@@ -27,6 +28,7 @@ def executed(path: Path, home: Path) -> Any:
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
         "PYSPARK_PYTHON": sys.executable,
         "TMPDIR": str(home),
+        "IPYTHONDIR": str(home / "ipython"),
         "COLUMNS": "120",
     }
     client = NotebookClient(

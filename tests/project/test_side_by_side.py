@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tools import side_by_side
+from tools import machine_time, side_by_side
 from tools.servers.server import redis_server_path
 from tools.side_by_side import (
     BY_TURNS,
@@ -167,3 +167,43 @@ def test_fine():
     too_many = leg_of(project_folder / "many", many)
     run_again(project_folder / "more", [too_many])
     assert (too_many.code, too_many.repeat) == (1, None)
+
+
+def test_a_test_that_is_run_again_can_stop_a_program(project_folder: Path) -> None:
+    """The repetition inherits no ignored SIGTERM: a JVM then has no handler, and a job goes on forever."""
+    stops = """
+import signal, subprocess, sys
+from pathlib import Path
+def test_stops():
+    seen = Path(__file__).with_name("seen")
+    was_there = seen.exists()
+    seen.touch()
+    program = subprocess.Popen([sys.executable, "-c", "import time; print(flush=True); time.sleep(60)"], stdout=-1)
+    program.stdout.readline()
+    program.terminate()
+    assert program.wait(30) == -signal.SIGTERM
+    assert was_there
+"""
+    tests = project_folder / "test_stops.py"
+    tests.write_text(stops)
+    (leg,) = side_by_side.run(project_folder, [Part("tests/stops", "tests/stops", (str(tests),))])
+    assert "assert was_there" in "\n".join(leg.output())
+    run_again(project_folder / "again", [leg])
+    assert leg.code == 0
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+def test_a_limit_is_longer_on_a_busy_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, load = 100.0, 0.5
+    monkeypatch.setattr(machine_time.time, "monotonic", lambda: now)
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0))
+    clock = machine_time.MachineClock()
+    now += 10
+    assert clock() == 10
+    load = 8.0
+    now += 10
+    assert clock() == 12.5
+    load = 1_000_000.0
+    now += 100
+    assert clock() == 12.5 + 100 * machine_time.SLOWEST
