@@ -1,4 +1,4 @@
-"""pytest plugin: `--timeout` counts machine seconds (tools/machine_time.py), so a test may be slow on a busy machine."""
+"""pytest plugin: `--timeout` counts machine seconds (tools/machine_time.py), which are longer on a busy machine."""
 
 from __future__ import annotations
 

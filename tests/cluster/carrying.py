@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.cluster.standalone import EXECUTOR_MEMORY, PATIENCE, SPARK_HOME, Cluster, end_with_the_tests, wait_until
+from tools.machine_time import wait_for_end
 from tools.servers.server import Server
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -111,7 +112,7 @@ class Carrying:
     def ended(self) -> int:
         """Its exit code."""
         try:
-            return self.process.wait(PATIENCE)
+            return wait_for_end(self.process, PATIENCE)
         finally:
             if self.process.poll() is None:
                 self.process.kill()

@@ -15,6 +15,7 @@ from tests.cluster.conftest import Pythons
 from tests.cluster.pythons import pack
 from tests.cluster.standalone import PATIENCE, Cluster, wait_until
 from tests.jobs.work import sample
+from tools.machine_time import wait_for_end
 from tools.servers.server import Server
 
 pytestmark = [pytest.mark.cluster, pytest.mark.spark]
@@ -75,7 +76,7 @@ def test_a_job_by_spark_submit(cluster: Cluster, pythons: Pythons, real: Server,
         wait_until(lambda: job.poll() is not None or (tmp_path / "checkpoint" / "commits" / "1").exists(), "a batch")
         assert job.poll() is None, (tmp_path / "said").read_text()
         cluster.workers[cluster.executors()[0].worker].end()
-    code = job.wait(PATIENCE)
+    code = wait_for_end(job, PATIENCE)
     assert code == 0, f"{(tmp_path / 'said').read_text()}\n{cluster.output()}"
     departed = sum(row["dep_time"] != "NA" for row in rows)
     told = json.loads((tmp_path / "etl.json").read_text())

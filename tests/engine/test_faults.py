@@ -132,6 +132,12 @@ def test_script_kill_ends_busy_as_its_text_says(engine: LocalEngine, client: red
         client.xadd("s", {"n": 1})
 
 
+def seconds_of_a_ping(client: redis.Redis) -> float:
+    began = time.monotonic()
+    client.ping()
+    return time.monotonic() - began
+
+
 def test_answers_are_slow(engine: LocalEngine, client: redis.Redis) -> None:
     client.ping()
     with engine.delays("50ms"):
@@ -139,9 +145,7 @@ def test_answers_are_slow(engine: LocalEngine, client: redis.Redis) -> None:
         client.ping()
         client.ping()
         assert time.monotonic() - began >= 0.1
-    began = time.monotonic()
-    client.ping()
-    assert time.monotonic() - began < 0.05
+    assert min(seconds_of_a_ping(client) for _ in range(20)) < 0.05
 
 
 def test_faults_end_with_an_exception(engine: LocalEngine, client: redis.Redis) -> None:

@@ -18,6 +18,7 @@ import pytest
 
 from spark_streams.engine.commands import COMMANDS
 from tests.engine.wire import Wire, command, wire
+from tools.machine_time import machine_seconds
 from tools.servers.server import Served, serving
 
 INPUTS = int(os.environ.get("RSTREAM_HOSTILE", "10000"))
@@ -176,9 +177,9 @@ def test_promises_kept_open_cost_nothing(target: Served) -> None:
             for client in hostile:
                 with contextlib.suppress(ConnectionError, BrokenPipeError):
                     client.send(b"x")
-            begun = time.monotonic()
+            begun = machine_seconds()
             assert bystander.call("PING") == b"PONG"
-            assert time.monotonic() - begun < 0.5
+            assert machine_seconds() - begun < 0.5
         assert target.resident() < before + 20 * MB
 
 
@@ -191,10 +192,10 @@ def test_a_thousand_idle_clients_cost_little(target: Served) -> None:
         clients = [stack.enter_context(contextlib.closing(Wire(target))) for _ in range(1000)]
         assert [client.call("PING") for client in clients] == [b"PONG"] * 1000
         assert target.resident() < before + 1000 * 8192
-        begun = time.monotonic()
+        begun = machine_seconds()
         for _ in range(1000):
             busy.call("PING")
-        assert time.monotonic() - begun < 2
+        assert machine_seconds() - begun < 2
         assert busy.call("INFO", "clients").count(b"connected_clients:1001") == 1
 
 
@@ -213,9 +214,9 @@ def test_who_never_reads_costs_no_more_than_it_sends(target: Served) -> None:
                 done = mute.send(left)
                 sent, left = sent + done, left[done:]
             except BlockingIOError:
-                begun = time.monotonic()
+                begun = machine_seconds()
                 assert client.call("PING") == b"PONG"
-                assert time.monotonic() - begun < 0.5
+                assert machine_seconds() - begun < 0.5
                 time.sleep(0.02)
         assert 50 * sent > 200 * MB
         assert target.resident() < before + 40 * MB + 1.2 * sent

@@ -14,7 +14,7 @@ from tools.servers.server import Server
 
 pytestmark = pytest.mark.spark
 
-IGNORING_SIGTERM = ("sh", "-c", "trap '' TERM; exec \"$0\" \"$@\"")
+IGNORING_SIGTERM = ("sh", "-c", 'trap \'\' TERM; exec "$0" "$@"')
 
 
 def test_a_job_that_cannot_be_stopped_by_sigterm_says_so_and_stops_as_it_says(server: Server, tmp_path: Path) -> None:

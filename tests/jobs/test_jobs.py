@@ -104,7 +104,7 @@ def finish_aggregate_and_kill_archive(history: History) -> None:
 
 
 def finish_archive_and_stop_each(history: History) -> None:
-    work, client = history.work, history.client
+    work = history.work
     # As if these two had been killed just before the commit log: they run their last batch again.
     for job in ("etl", "aggregate"):
         work.forget_last_commit(job)

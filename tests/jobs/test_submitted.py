@@ -15,6 +15,7 @@ import pytest
 
 from tests.deadletter.making import fill, numbers
 from tests.jobs.work import NEW_SESSION, PATIENCE, Running, Work
+from tools.machine_time import wait_for_end
 from tools.servers.server import KINDS, Server, running_engine, skip_without_redis
 
 pytestmark = pytest.mark.spark
@@ -72,7 +73,7 @@ def submitted(
         with redriven:
             run = redriven.start(redrive, *checks_of(checked), NEW_SESSION, *variants)
             run.wait_until(lambda: run.ended(run.jobs - 1), "the last job has not ended")
-            run.process.wait(PATIENCE)
+            wait_for_end(run.process, PATIENCE)
             yield Submitted(run, works, redriven, checked, keys)
 
 

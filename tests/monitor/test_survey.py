@@ -11,6 +11,7 @@ import redis
 from spark_streams.monitor.lag_survey import GroupLag, survey
 from spark_streams.wire.connection.connection import Connection
 from spark_streams.wire.replies.scan import list_streams
+from tools.machine_time import machine_seconds
 from tools.servers.server import Server, counts_entries
 
 
@@ -128,9 +129,9 @@ def test_a_thousand_streams_take_a_handful_of_round_trips(
     honest = Connection.pipeline
     monkeypatch.setattr(Connection, "pipeline", lambda self, c: trips.append(len(c)) or honest(self, c))
     names = list_streams(connection)
-    began = time.monotonic()
+    began = machine_seconds()
     seen = survey(connection, names)
-    assert time.monotonic() - began < 5
+    assert machine_seconds() - began < 5
     assert len(seen.groups) == 1000
     assert {(one.lag, one.pending) for one in seen.groups} == {(1, 1)}
     assert len(trips) <= 3

@@ -14,6 +14,7 @@ import pytest
 
 from spark_streams.spark.read_limits import HAS_READ_LIMITS
 from tests.recipes.feed import READ, Feed
+from tools.machine_time import machine_seconds, wait_for_end
 from tools.servers.server import Server
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -45,10 +46,10 @@ def test_what_is_there_in_the_end_is_what_a_batch_gives(server: Server, tmp_path
         feed.round()
         process = started(server, tmp_path)
         try:
-            deadline = time.monotonic() + PATIENCE
+            deadline = machine_seconds() + PATIENCE
             while min(commits(tmp_path, query) for query in READ) < 1:
                 assert process.poll() is None, (tmp_path / "said").read_text()[-3000:]
-                assert time.monotonic() < deadline, (tmp_path / "said").read_text()[-3000:]
+                assert machine_seconds() < deadline, (tmp_path / "said").read_text()[-3000:]
                 feed.round()
                 time.sleep(0.2 + random.random() / 2)
         finally:
@@ -57,7 +58,7 @@ def test_what_is_there_in_the_end_is_what_a_batch_gives(server: Server, tmp_path
         before = {query: commits(tmp_path, query) for query in READ}
         feed.round()
         feed.close_the_windows()
-        code = started(server, tmp_path, "drain").wait(PATIENCE)
+        code = wait_for_end(started(server, tmp_path, "drain"), PATIENCE)
         assert code == 0, (tmp_path / "said").read_text()[-3000:]
         assert all(commits(tmp_path, query) > count for query, count in before.items())
         for query in READ:

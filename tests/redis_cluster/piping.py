@@ -16,6 +16,7 @@ from spark_streams.wire.replies.xinfo import stream_states
 from spark_streams.wire.session import Session
 from tests.sink.writing import HASTY, batch_of, close, frame, options, write
 from tools.driving import ALL, reader, rows
+from tools.machine_time import machine_seconds
 from tools.servers.server import Server
 
 STREAMS = [f"s{n}" for n in range(12)]
@@ -56,10 +57,10 @@ class Piping:
 
     def at_least(self, more: int, within: float = 60.0) -> None:
         """Wait until so many more rows are written."""
-        wanted, deadline = self.written + more, time.monotonic() + within
+        wanted, deadline = self.written + more, machine_seconds() + within
         while self.written < wanted:
             assert not self._told, self._told
-            assert time.monotonic() < deadline, f"{self.written} rows are written, and not {wanted}"
+            assert machine_seconds() < deadline, f"{self.written} rows are written, and not {wanted}"
             time.sleep(0.01)
 
     def end(self) -> None:

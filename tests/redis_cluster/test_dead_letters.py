@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import time
 from typing import Any
 from unittest import mock
 
@@ -30,6 +29,7 @@ from spark_streams.wire.connect import connect
 from spark_streams.wire.connection.connection import pack
 from tests.deadletter.making import DEAD, envelopes, fill, marks, numbers, redrive
 from tools.driving import ALL, drain, forget_all, reader, rows
+from tools.machine_time import machine_seconds
 from tools.sending import KilledError, at_each_point, before_sending, dying_at, in_turn, killed, lost
 from tools.servers.cluster import RedisCluster
 
@@ -93,7 +93,7 @@ def test_what_is_tried_again_waits_beside_its_stream_and_dies_in_another_slot(cl
         with mock.patch("spark_streams.wire.lease.Lease._take"):  # whoever died has one for ten seconds
             one = reader(cluster.server, **given)
             log.setdefault("committed", one.initialOffset())
-            deadline = time.monotonic() + 30
+            deadline = machine_seconds() + 30
             while log.get("idle", 0) < 3:
                 end = log.get("logged", log["committed"])
                 if end == log["committed"]:
@@ -103,7 +103,7 @@ def test_what_is_tried_again_waits_beside_its_stream_and_dies_in_another_slot(cl
                     log["rows"] |= {(row["_id"], row["n"]) for row in rows(one, log["committed"], end)}
                     log["committed"] = end
                     one.commit(end)
-                assert time.monotonic() < deadline
+                assert machine_seconds() < deadline
 
     def waiting() -> bool:
         keys = [retry_stream("s", "g", 1), retry_stream("s", "g", 2), returned_stream("s", "g")]

@@ -24,6 +24,7 @@ from spark_streams.model.keys import slot_of
 from tests.certificates import certificates
 from tests.jobs.work import PATIENCE, ROOT, SUBMIT
 from tests.redis_cluster.test_rights import IN_A_CLUSTER, RIGHTS
+from tools.machine_time import wait_for_end
 from tools.servers.cluster import RedisCluster, running_cluster
 from tools.servers.server import skip_without_redis
 from tools.waiting import until
@@ -131,7 +132,7 @@ def test_each_row_and_each_dead_letter_is_there_once(secured: RedisCluster, tmp_
     kill_amid_a_batch(started(tmp_path, url), tmp_path)
     again = started(tmp_path, url)
     try:
-        assert again.wait(PATIENCE) == 0, (tmp_path / "said").read_text()[-3000:]
+        assert wait_for_end(again, PATIENCE) == 0, (tmp_path / "said").read_text()[-3000:]
     finally:
         if again.poll() is None:
             os.killpg(again.pid, signal.SIGKILL)

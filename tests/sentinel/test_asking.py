@@ -21,6 +21,7 @@ from spark_streams.wire.session import Session
 from tests.identity.documented_rights import rights
 from tests.sentinel.stub import stub
 from tools.driving import add, drain, forget_all, reader
+from tools.machine_time import machine_seconds
 from tools.servers.sentinels import NAME, Sentinels
 from tools.servers.server import Server, free_port
 from tools.waiting import until
@@ -67,10 +68,10 @@ def test_a_sentinel_that_is_away_is_passed_over_and_not_waited_for_again(sentine
     try:
         with connect(address) as server:
             assert server.execute("PING") == b"PONG"
-        begun = time.monotonic()
+        begun = machine_seconds()
         for _ in range(5):
             connect(address).close()
-        assert time.monotonic() - begun < 1, "the one that stands still was asked again each time"
+        assert machine_seconds() - begun < 1, "the one that stands still was asked again each time"
     finally:
         sentinels.thaw(frozen)
 

@@ -16,6 +16,7 @@ from spark_streams.model.ids import StreamId
 from spark_streams.source.stream_reader import StreamReader
 from spark_streams.wire.blocked_read import BlockedRead
 from tools.driving import ALL, SMALL, add, forget_all, read, reader
+from tools.machine_time import machine_seconds
 from tools.servers.server import Server
 
 IDLE = replace(SMALL, idle_check=5.0, idle_wait=0.05)
@@ -27,16 +28,19 @@ def client(server: Server) -> Iterator[redis.Redis]:
     forget_all()
 
 
-def commands(client: redis.Redis) -> int:
-    """How many commands the server has carried out since it started."""
+def stream_commands(client: redis.Redis) -> int:
+    """Return the number of stream commands that the server has executed since it started.
+
+    The renewal of the lease is not among them: it comes by the clock, so more often on a busy machine.
+    """
     stats: dict[str, Any] = client.info("commandstats")
-    return sum(one["calls"] for one in stats.values())
+    return sum(one["calls"] for name, one in stats.items() if name.startswith("cmdstat_x"))
 
 
 def offset_after(one: StreamReader, at: dict[str, Any], seconds: float = 10.0) -> dict[str, Any]:
     """The end of the next batch, asked for as Spark does: again and again."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
+    deadline = machine_seconds() + seconds
+    while machine_seconds() < deadline:
         end = one.latestOffset(at, ALL)
         if end != at:
             return end
@@ -52,47 +56,47 @@ def idle(one: StreamReader, at: dict[str, Any]) -> None:
 @pytest.mark.parametrize("streams", [1, 40])
 def test_an_idle_query_sends_no_commands_while_it_waits(server: Server, client: redis.Redis, streams: int) -> None:
     names = [f"s{n}" for n in range(streams)]
-    one = reader(server, limits=IDLE, streams=",".join(names))
+    one = reader(server, limits=replace(IDLE, idle_check=600.0), streams=",".join(names))
     at = one.initialOffset()
     idle(one, at)
-    before = commands(client)
+    before = stream_commands(client)
     for _ in range(20):
         assert one.latestOffset(at, ALL) == at
-    # INFO itself, and one renewal of the lease at the most: PEXPIRE, ten GET, ECHO of its connection. It would be
-    # three for each stream and call if the query asked.
-    assert commands(client) - before <= 14
+    assert stream_commands(client) == before
 
 
 def test_an_entry_ends_the_wait_at_once(server: Server, client: redis.Redis) -> None:
     one = reader(server, limits=replace(IDLE, idle_wait=20.0))
     at = one.initialOffset()
-    idle_since = time.monotonic()
+    idle_since = machine_seconds()
     assert one.latestOffset(at, ALL) == at
     producer = threading.Timer(0.3, lambda: add(server.client(), 3))
     producer.start()
     end = offset_after(one, at)
-    assert time.monotonic() - idle_since < 10
+    assert machine_seconds() - idle_since < 10
     assert read(one, at, end)[0] == 0
     producer.join()
 
 
-def test_a_call_after_a_batch_of_another_source_waits_only_briefly(server: Server, client: redis.Redis) -> None:
+def test_a_call_after_a_batch_of_another_source_waits_only_briefly(
+    server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Spark commits the offset of an idle source, too, if another source of the query has had a batch."""
-    one = reader(server, limits=replace(IDLE, idle_wait=1.0))
+    waits: list[float] = []
+    monkeypatch.setattr(BlockedRead, "is_over", lambda self, seconds: waits.append(seconds))
+    one = reader(server, limits=replace(IDLE, idle_wait=1.0, idle_check=600.0))
     add(client, 1)
     start = one.initialOffset()
     at = one.latestOffset(start, ALL)
     read(one, start, at)
-    for _ in range(10):  # each waits twice as long as the one before, up to a second
+    for _ in range(11):
         assert one.latestOffset(at, ALL) == at
-    since = time.monotonic()
-    assert one.latestOffset(at, ALL) == at
-    assert time.monotonic() - since > 0.9
+    assert waits[:3] == [0.01, 0.02, 0.04]
+    assert waits[-1] == 1.0
     for _ in range(5):
         one.commit(at)
-        since = time.monotonic()
         assert one.latestOffset(at, ALL) == at
-        assert time.monotonic() - since < 0.2
+    assert waits[-5:] == [0.01] * 5
 
 
 def test_a_new_stream_of_the_pattern_ends_the_wait(server: Server, client: redis.Redis) -> None:
@@ -126,7 +130,7 @@ def test_entries_that_are_held_back_for_more_are_read_when_the_delay_is_over(
     add(client, 2)
     since = time.monotonic()
     assert read(one, at, offset_after(one, at)) == [0, 1]
-    assert 0.9 < time.monotonic() - since < 4
+    assert 0.9 < time.monotonic() - since < 30
 
 
 def test_a_retry_that_is_due_ends_the_wait(server: Server, client: redis.Redis) -> None:
@@ -136,9 +140,9 @@ def test_a_retry_that_is_due_ends_the_wait(server: Server, client: redis.Redis) 
     start = one.initialOffset()
     end = one.latestOffset(start, ALL)
     assert read(one, start, end) == []
-    since = time.monotonic()
+    since = machine_seconds()
     offset_after(one, end)
-    assert time.monotonic() - since < 4
+    assert machine_seconds() - since < 4
 
 
 def test_a_user_without_the_right_to_xread_reads_all_the_same(redis_server: Server) -> None:

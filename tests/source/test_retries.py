@@ -37,6 +37,7 @@ from tools.driving import (
     rows,
     stop_all,
 )
+from tools.machine_time import machine_seconds
 from tools.sending import KilledError, before_sending, dying_at, killed, reply_lost
 from tools.servers.server import Server, skip_without_xnack
 
@@ -72,7 +73,7 @@ def run(one: StreamReader, client: redis.Redis, at: dict[str, Any] | None = None
     """Batch after batch until nothing is new and nothing waits: the rows, and where it ends."""
     at = one.initialOffset() if at is None else at
     found: list[Any] = []
-    deadline = time.monotonic() + 20
+    deadline = machine_seconds() + 20
     while True:
         end = one.latestOffset(at, ALL)
         if end != at:
@@ -81,7 +82,7 @@ def run(one: StreamReader, client: redis.Redis, at: dict[str, Any] | None = None
             at = end
         elif not waiting(client):
             return found, at
-        assert time.monotonic() < deadline, "something waits for ever"
+        assert machine_seconds() < deadline, "something waits for ever"
 
 
 def waiting(client: redis.Redis) -> int:
@@ -190,14 +191,14 @@ def test_fewer_delays_strand_nothing(server: Server, client: redis.Redis) -> Non
     add_good_and_bad(client, bad=1, good=0)
     one = reader(server, **{**LETTERS, "retryDelay": "1ms,1h"})
     at = one.initialOffset()
-    deadline = time.monotonic() + 20
+    deadline = machine_seconds() + 20
     while not client.xlen(SECOND):
         end = one.latestOffset(at, ALL)
         if end != at:
             rows(one, at, end)
             one.commit(end)
             at = end
-        assert time.monotonic() < deadline
+        assert machine_seconds() < deadline
     found, _ = run(reader(server, **{**LETTERS, "retryDelay": "1ms"}), client, at)
     assert (found, [one["dl.deliveries"] for one in dead(client)]) == ([], ["3"])
 
@@ -241,7 +242,7 @@ def test_two_queries_of_a_group_try_each_entry_once_a_time(server: Server, clien
     both = [another_reader(server, consumer=name, **TWICE) for name in ("a", "b")]
     try:
         at = [one.initialOffset() for one in both]
-        deadline = time.monotonic() + 30
+        deadline = machine_seconds() + 30
         idle = 0
         while idle < 4:
             for place, one in enumerate(both):
@@ -252,7 +253,7 @@ def test_two_queries_of_a_group_try_each_entry_once_a_time(server: Server, clien
                     at[place], idle = end, 0
                 elif not waiting(client):
                     idle += 1
-            assert time.monotonic() < deadline
+            assert machine_seconds() < deadline
         assert sorted(one["n"] for one in dead(client)) == sorted(f"bad {n}" for n in range(20))
         assert {one["dl.deliveries"] for one in dead(client)} == {"3"}
     finally:
@@ -305,14 +306,14 @@ def test_waiting_entries_of_a_deleted_stream_return_all_the_same(server: Server,
     client.xadd("o:2", {"n": "1"})
     one = reader(server, streamsPattern="o:*", limits=LOOK_EACH_TIME, **TWICE)
     at = one.initialOffset()
-    deadline = time.monotonic() + 20
+    deadline = machine_seconds() + 20
     while not client.xlen(retry_stream("o:1", "g", 2)):
         end = one.latestOffset(at, ALL)
         if end != at:
             rows(one, at, end)
             one.commit(end)
             at = end
-        assert time.monotonic() < deadline
+        assert machine_seconds() < deadline
     client.delete("o:1")
     again = reader(server, streamsPattern="o:*", limits=LOOK_EACH_TIME, failOnDataLoss="false", **TWICE)
     while not dead(client):
@@ -321,7 +322,7 @@ def test_waiting_entries_of_a_deleted_stream_return_all_the_same(server: Server,
             rows(again, at, end)
             again.commit(end)
             at = end
-        assert time.monotonic() < deadline
+        assert machine_seconds() < deadline
     assert [(one["dl.stream"], one["dl.deliveries"]) for one in dead(client)] == [("o:1", "3")]
 
 
@@ -441,7 +442,7 @@ def test_killed_before_or_after_any_command_each_entry_is_tried_once_a_time_and_
             if met == place + 1:
                 fault(connection, request)
 
-        deadline = time.monotonic() + 20
+        deadline = machine_seconds() + 20
         with before_sending(word, act=at_place):
             while True:
                 try:
@@ -454,7 +455,7 @@ def test_killed_before_or_after_any_command_each_entry_is_tried_once_a_time_and_
                     with contextlib.suppress(KilledError, RStreamError):
                         if one.latestOffset(log["committed"], ALL) == log["committed"]:
                             break
-                assert time.monotonic() < deadline, (word, place, log, client.xlen("dead"), waiting(client))
+                assert machine_seconds() < deadline, (word, place, log, client.xlen("dead"), waiting(client))
         assert sorted(one["n"] for one in dead(client)) == ["bad 0", "bad 1"], (word, place)
         assert {one["dl.deliveries"] for one in dead(client)} == {"3"}
         assert len(log["rows"]) == 2
@@ -523,13 +524,13 @@ def test_killed_at_each_request_each_entry_is_tried_once_a_time(server: Server, 
         one = reader(server, TOLD, **AT_ONCE)
         if "committed" not in log:
             log["committed"] = log["logged"] = one.initialOffset()
-        deadline = time.monotonic() + 20
+        deadline = machine_seconds() + 20
         idle = 0
         while idle < 2:
             before = log["committed"]
             attempt(one, log["committed"], log)
             idle = idle + 1 if log["committed"] == before and not waiting(client) else 0
-            assert time.monotonic() < deadline, (log, waiting(client))
+            assert machine_seconds() < deadline, (log, waiting(client))
 
     turn, died = 1 + part, True
     while died:

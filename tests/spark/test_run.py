@@ -25,6 +25,7 @@ from spark_streams.running import spark_log_filter
 from spark_streams.spark.read_limits import HAS_READ_LIMITS
 from tests.conftest import by_turns, turn_of
 from tests.spark.streams import read_stream
+from tools.machine_time import wait_for_end
 from tools.servers.server import KINDS, Server, kind_of_turn
 from tools.waiting import until
 
@@ -113,7 +114,7 @@ def test_an_error_is_one_line(servers: list[Server], tmp_path: Path, request: py
     """An option, a server that does not answer, a value of an entry (of a query that was started before), a function of
     foreachBatch; and in the end an error that the program does not catch."""
     program = started("errors", tmp_path, servers, request)
-    assert program.process.wait(PATIENCE) == 1, program.output[-3000:]
+    assert wait_for_end(program.process, PATIENCE) == 1, program.output[-3000:]
     *caught, (last, lines) = program.sections
     expected = {
         "option": "# UnknownOptionError [RSTREAM_UNKNOWN_OPTION] format rstream has no option 'grup'; did you mean",
@@ -151,7 +152,7 @@ def test_a_query_that_is_asked_to_stop_finishes_its_batch(
     program.wait_for(program.says("stopping"), "the program does not report that it stops")
     time.sleep(1.2)  # two within a second are one request
     program.interrupt()
-    assert program.process.wait(PATIENCE) == -signal.SIGINT, program.output[-3000:]
+    assert wait_for_end(program.process, PATIENCE) == -signal.SIGINT, program.output[-3000:]
     finished = [stopping.format("10m"), "# batch of 1 finished", "# pending 0"]
     was_cut = "own_program.py: the batch in flight took longer than 500ms: it is cut, and the next run repeats it"
     cut = [stopping.format("500ms"), was_cut, "# pending 1"]

@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 from spark_streams.engine import LocalEngine
 from spark_streams.testing import assert_stream, run_until_drained
 from tests.spark.streams import read_stream
+from tools.machine_time import machine_seconds
 from tools.servers.server import Server
 
 pytestmark = pytest.mark.spark
@@ -57,10 +58,10 @@ def test_a_retry_of_an_hour_takes_less_than_a_second(
         run_until_drained(query)
         rstream_engine.advance("59m")
         assert_stream(rstream_client, "dead").is_empty()
-        began = time.monotonic()
+        began = machine_seconds()
         rstream_engine.advance("1m")
         while not rstream_client.xlen("dead"):
-            assert time.monotonic() - began < 30
+            assert machine_seconds() - began < 30
             time.sleep(0.01)
         print(f"{time.monotonic() - began:.2f} s")
     finally:

@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow.dataset
 import pytest
 
+from tools.machine_time import wait_for_end
 from tools.servers.server import Server
 from tools.waiting import until
 
@@ -69,7 +70,7 @@ class Job:
         self.process.wait()
 
     def finish(self) -> None:
-        assert self.process.wait(PATIENCE) == 0, self.output_file.read_text()[-3000:]
+        assert wait_for_end(self.process, PATIENCE) == 0, self.output_file.read_text()[-3000:]
 
 
 def version(python: Path) -> str:

@@ -6,6 +6,7 @@ import time
 from contextlib import ExitStack
 
 from tests.engine.wire import Failed, command, wait_blocked, wire
+from tools.machine_time import machine_seconds
 from tools.servers.server import Server
 
 
@@ -40,7 +41,7 @@ def test_time_is_up(server: Server) -> None:
         client.send("XREAD", "BLOCK", "100", "STREAMS", "s", "$")
         client.send("PING")
         assert client.reply() is None
-        assert 0.09 < time.monotonic() - begun < 1
+        assert 0.09 < time.monotonic() - begun < 30
         assert client.reply() == b"PONG"
 
 
@@ -140,9 +141,9 @@ def test_a_slow_reader_holds_up_nobody(server: Server) -> None:
         for _ in range(10):
             slow.send("XRANGE", "s", "-", "+")
         for _ in range(5):
-            begun = time.monotonic()
+            begun = machine_seconds()
             assert client.call("PING") == b"PONG"
-            assert time.monotonic() - begun < 5
+            assert machine_seconds() - begun < 5
         for _ in range(10):
             assert len(slow.reply()) == 10
 

@@ -6,7 +6,6 @@ import asyncio
 import shutil
 import socket
 import ssl
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import redis
 import redis.asyncio
 
 from tests.certificates import certificates
+from tools.machine_time import machine_seconds
 from tools.servers.server import Served, free_port, serving
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
@@ -95,9 +95,9 @@ def test_handshakes_that_stand_still_hold_up_nobody(secured: tuple[Served, int, 
                     [b"\x16\x03\x01", b"PING\r\n", b"*1\r\n$4\r\nPING\r\n", b"\x16\x03\x01\xff\xff"][number % 4]
                 )
         with redis.Redis(port=port, host="127.0.0.1", **_options(keys, certificate)) as client:
-            begun = time.monotonic()
+            begun = machine_seconds()
             assert client.ping()
-            assert time.monotonic() - begun < 1
+            assert machine_seconds() - begun < 1
     finally:
         for one in opened:
             one.close()

@@ -9,6 +9,7 @@ import pytest
 
 from spark_streams.sink.send.write import Task, append
 from tests.sink.writing import batch_of, close, frame, killed_before_chunk, numbers, options
+from tools.machine_time import machine_seconds
 from tools.servers.server import Server
 
 ROWS = list(range(120))
@@ -40,9 +41,9 @@ def test_rows_that_an_earlier_run_has_written_do_not_wait(server: Server) -> Non
     killed_before_chunk(49, [frame(rows)], options(server.url, chunkSize="10"), batch_of(0))
     assert len(numbers(server)) == 480
     checked, batch = options(server.url, rowsPerSecond="100"), batch_of(0)
-    began = time.monotonic()
+    began = machine_seconds()
     result = append([frame(rows)], checked, Task(batch), pace="one")
-    assert time.monotonic() - began < 2
+    assert machine_seconds() - began < 2
     close(checked, batch, result)
     assert numbers(server) == dict.fromkeys(rows, 1)
 
