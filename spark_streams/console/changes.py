@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from spark_streams.console.actions import with_options
+from spark_streams.model.own_python import python_command, python_environment
 from spark_streams.model.printable import json_text
 from spark_streams.model.untyped import Json
 
@@ -104,15 +104,12 @@ class Changes:
 
     async def _start(self, arguments: Sequence[str]) -> asyncio.subprocess.Process:
         return await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-c",
-            _RSTREAM,
-            *with_options(arguments, "--json"),
+            *python_command("-c", _RSTREAM, *with_options(arguments, "--json")),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             limit=_LINE,
-            env=self._environment,
+            env=python_environment(self._environment),
         )
 
     async def _run(self, change: Change) -> None:

@@ -21,6 +21,7 @@ import pyarrow as pa
 from spark_streams.deadletter.envelope import MARK, NAMES, raw, text
 from spark_streams.deadletter.page import DeadLetterPage
 from spark_streams.errors import TransformError
+from spark_streams.wire.address import allowed
 from spark_streams.wire.entries.lines import Index
 
 
@@ -54,12 +55,14 @@ Loaded = Callable[[Any], Any]
 
 
 def load(name: str) -> Loaded:
-    """Import the function `module:function`, also from the working directory. Raises TransformError."""
+    """Import the function `module:function`, also from the working directory, which comes last: a file there does not
+    replace a module of Python or of a package. Raises TransformError, NotAllowedError."""
     module, colon, function = name.partition(":")
     if not (module and colon and function):
         raise TransformError(f"transform {name!r} is not of the form module:function")
+    allowed.check_function("transform", name)
     if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
+        sys.path.append(os.getcwd())
     try:
         attribute = getattr(importlib.import_module(module), function, None)
     except Exception as error:

@@ -212,8 +212,8 @@ class BatchSourceOptions(ReadOptions):
 
 
 def check_archive(path: str) -> None:
-    """Raise NotAllowedError if the operator's allow list does not have the path."""
-    allowed.check_file("archivePath", path.removeprefix("file://"))
+    """Raise NotAllowedError if the operator's allow list does not have the path. path: as `location` returns it."""
+    allowed.check_file("archivePath", path)
 
 
 def _divided(maximum: int | None, count: int) -> int | None:

@@ -19,6 +19,7 @@ from spark_streams.options.values import (
     flag,
     function,
     glob,
+    location,
     number,
     one_of,
     per_stream,
@@ -120,7 +121,7 @@ _STARTING = Option(
 )
 _ARCHIVE = Option(
     "archivePath",
-    text,
+    location,
     None,
     "none",
     "Path of the table of the job `archive` (Parquet or Delta). Entries that are no longer in the stream are read "

@@ -10,6 +10,7 @@ import re
 import uuid
 from collections.abc import Callable
 from typing import TypeVar
+from urllib.parse import unquote, urlsplit
 
 from spark_streams.model.ids import InvalidStreamId, StreamId
 from spark_streams.model.pattern import is_pattern
@@ -26,6 +27,21 @@ def text(value: str) -> str:
     if not value:
         raise ValueError("must not be empty")
     return value
+
+
+def location(value: str) -> str:
+    """Parse the path of a folder, or a URI of another file system. A file URI becomes its path.
+
+    What reads the folder takes the result and decodes nothing, so an allow list compares the folder that is read.
+    """
+    if "://" not in text(value):
+        return value
+    parts = urlsplit(value)
+    if parts.scheme != "file":
+        return value
+    if parts.netloc not in ("", "localhost") or parts.query or parts.fragment or not parts.path:
+        raise ValueError("must be a path, or a URI like file:///folder without host, ? and #")
+    return unquote(parts.path, errors="surrogateescape")
 
 
 def count(value: str) -> int:

@@ -226,9 +226,13 @@ def _check_spark_python(findings: Findings, program: str, variable: str | None, 
 
 
 def _run_program(command: list[str]) -> str | None:
-    """Return the output of a program, None if it cannot be run or fails."""
+    """Return the output of a program, None if it cannot be run or fails. A Python imports nothing from the working
+    directory, as with `-P`, which an older Python does not have."""
+    environment = {**os.environ, "PYTHONSAFEPATH": "1"}
     try:
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=_PROBE_TIMEOUT, check=True)
+        ended = subprocess.run(
+            command, capture_output=True, text=True, timeout=_PROBE_TIMEOUT, check=True, env=environment
+        )
     except (OSError, subprocess.SubprocessError):
         return None
     return ended.stdout + ended.stderr

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from click.testing import CliRunner
 
 import spark_streams
 from spark_streams.cli import main
+from spark_streams.deadletter import transform
 from spark_streams.errors import NotAllowedError, OptionError
 from spark_streams.options.access_options import AccessOptions
 from spark_streams.options.sink_options import SinkOptions
@@ -160,6 +163,16 @@ def test_files_of_the_url_too(scheme: str, name: str, folder: Path) -> None:
         assert name in refused("FILES", url=f"{scheme}?{name}={path}")
     with pytest.raises(OptionError, match=f"parameter '{name}' is given twice; give it once"):
         parse(url=f"{scheme}?{name}={folder}/secret&{name}={folder}/allowed/password")
+
+
+def test_a_function_of_a_redrive_is_imported_only_if_it_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert transform.load("os.path:join") is os.path.join
+    monkeypatch.setenv("RSTREAM_ALLOW_PROVIDERS", "os.path:join")
+    assert transform.load("os.path:join") is os.path.join
+    for name in ("os:system", "os.path:exists", "antigravity:geohash"):
+        with pytest.raises(NotAllowedError, match=f"transform {name} is refused: RSTREAM_ALLOW_PROVIDERS"):
+            transform.load(name)
+    assert "antigravity" not in sys.modules
 
 
 def test_a_provider_is_called_only_if_it_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:

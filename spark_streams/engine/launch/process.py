@@ -6,13 +6,13 @@ import os
 import socket
 import stat
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO
 
 from spark_streams.engine.settings.table import PASSWORD_VARIABLE
+from spark_streams.model.own_python import python_command, python_environment
 
 _SOCKET_PATH_LIMIT = 100  # sun_path holds 104 bytes on macOS, 108 on Linux
 _READY = b"+PONG"
@@ -85,18 +85,15 @@ def open_own(path: Path) -> BinaryIO:
 
 def start(arguments: Sequence[str], log: Path, detached: bool) -> subprocess.Popen[bytes]:
     """Start `python -m spark_streams.engine`; its output goes to `log`. Detached: own session, working directory /."""
-    # The child imports this package, whatever its working directory is.
-    root = str(Path(__file__).resolve().parents[3])
     environment = {name: value for name, value in os.environ.items() if name != PASSWORD_VARIABLE}
-    environment |= {"PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))}
     with open_own(log) as output:
         return subprocess.Popen(
-            [sys.executable, "-m", "spark_streams.engine", *arguments],
+            python_command("-m", "spark_streams.engine", *arguments),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
             cwd="/",
-            env=environment,
+            env=python_environment(environment),
             start_new_session=detached,
             close_fds=True,
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import importlib.util
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -38,7 +39,7 @@ class ArchiveFile:
 
 @dataclass(frozen=True)
 class Archive:
-    """The table at a path: a folder, or a URI that pyarrow reads."""
+    """The table at a path: a folder, or a URI that pyarrow reads. path: as option archivePath is parsed."""
 
     path: str
 
@@ -74,7 +75,8 @@ class Archive:
     def _infos(self, store: fs.FileSystem, root: str, after: StreamId, last: StreamId) -> Iterable[fs.FileInfo]:
         top = store.get_file_info(fs.FileSelector(root))
         if any(info.base_name == "_delta_log" for info in top):
-            files = _delta_files(self.path)
+            # deltalake would take `file:/folder` for a URI.
+            files = _delta_files(self.path if "://" in self.path else os.path.abspath(self.path))
             paths = [path for path in files if ArchiveFile(path, 0, day_of(path)).may_hold(after, last)]
             return [info for info in store.get_file_info(paths) if _exists(info)]
         infos: list[fs.FileInfo] = []

@@ -4,7 +4,7 @@
     RSTREAM_ALLOW_HOSTS          servers, sentinels, cluster nodes and sockets of `url`     host, host:port, *.domain,
                                                                                             unix:///path
     RSTREAM_ALLOW_FILES          `passwordFile`, `archivePath`, the ssl_… files of `url`    file, or folder of files
-    RSTREAM_ALLOW_PROVIDERS      `credentialProvider`                                       module:function
+    RSTREAM_ALLOW_PROVIDERS      `credentialProvider`, `redrive.transform`, `--transform`   module:function
     RSTREAM_ALLOW_EMBEDDED       `embedded:`                                                embedded:, or folder
 
 A list is separated by commas. An empty variable refuses all values of its kind; an unset variable limits nothing. Paths
@@ -45,12 +45,17 @@ def check_file(option: str, path: str) -> None:
     _check((FILES, option, path))
 
 
+def check_function(option: str, name: str) -> None:
+    """Refuse a function (module:function) that is not in the environment's list. Raises NotAllowedError."""
+    _check((PROVIDERS, option, name))
+
+
 def check_identity(identity: Identity) -> None:
     """Refuse a file or a function that is not in the environment's lists. Raises NotAllowedError."""
     if identity.password_file:
         _check((FILES, "passwordFile", identity.password_file))
     if identity.provider:
-        _check((PROVIDERS, "credentialProvider", identity.provider))
+        check_function("credentialProvider", identity.provider)
 
 
 def _of_url(address: Address) -> Iterator[Named]:
@@ -102,7 +107,9 @@ def _path(url: str) -> str:
 
 
 def _is_within(value: str, entry: str) -> bool:
-    """Whether a path is this entry or below it."""
+    """Whether a path is this entry or below it. A URI is not a path of this machine."""
+    if "://" in value:
+        return False
     try:
         path, allowed = (Path(os.path.realpath(text)) for text in (value, entry))
     except ValueError:  # a path with a NUL in it

@@ -40,7 +40,7 @@ def client(server: Server) -> redis.Redis:
     return server.client(decode_responses=True)
 
 
-def reader(server: Server, path: Path, schema: pa.Schema = COLUMNS, **options: str) -> BatchReader:
+def reader(server: Server, path: Path | str, schema: pa.Schema = COLUMNS, **options: str) -> BatchReader:
     checked = BatchSourceOptions.parse({"url": server.url, "streams": "s", "archivePath": str(path), **options})
     return BatchReader(checked, Columns(schema, True, checked.mode, checked.column_name_of_corrupt_record), LIMITS)
 
@@ -228,6 +228,42 @@ def test_the_option_is_for_tables_and_obeys_the_list_of_files(monkeypatch: pytes
     for path in ("/etc", "s3://bucket/a", f"{tmp_path}/../b"):
         with pytest.raises(NotAllowedError, match="archivePath"):
             BatchSourceOptions.parse({"streams": "s", "archivePath": path})
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(NotAllowedError, match="archivePath s3://bucket/a"):
+        BatchSourceOptions.parse({"streams": "s", "archivePath": "s3://bucket/a"})
+
+
+# Each leads to the folder `secret` beside the listed folder `allowed`, or to no folder.
+AROUND = (
+    "{top}/allowed/%2e%2e/secret", "file://{top}/allowed/%2e%2e/secret", "file://{top}/allowed/..%2Fsecret",
+    "file://{top}/allowed/%2E%2E%2Fsecret", "file://{top}/allowed/%252e%252e/secret", "file://localhost{top}/secret",
+    "FILE://{top}/allowed/%2e%2e/secret", "{top}/allowed/link", "file://{top}/allowed/link", "file:{top}/secret",
+    "file:///{top}/allowed/../secret", "{top}/allowed/../secret",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("path", AROUND)
+def test_the_folder_that_is_read_is_the_one_that_the_list_is_asked_for(
+    path: str, server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    add(client, range(10))
+    Archiver(client, tmp_path / "secret").archive(10)
+    (tmp_path / "allowed").mkdir()
+    (tmp_path / "allowed" / "link").symlink_to(tmp_path / "secret")
+    monkeypatch.chdir(tmp_path / "allowed")
+    monkeypatch.setenv("RSTREAM_ALLOW_FILES", str(tmp_path / "allowed"))
+    with pytest.raises((NotAllowedError, ArchiveError)):
+        read(reader(server, path.format(top=tmp_path)))
+
+
+def test_a_file_uri_names_a_folder(server: Server, client: redis.Redis, tmp_path: Path) -> None:
+    add(client, range(10))
+    Archiver(client, tmp_path / "a b%").archive(10)
+    for uri in (f"file://{tmp_path}/a%20b%25", f"file://localhost{tmp_path}/a%20b%25"):
+        assert numbers(read(reader(server, uri))) == list(range(10))
+    for uri in ("file://host/a", "file:///a?b", "file:///a#b", "file://"):
+        with pytest.raises(InvalidOptionError, match="archivePath=.*must be a path, or a URI like file:///folder"):
+            BatchSourceOptions.parse({"streams": "s", "archivePath": uri})
 
 
 # -- Delta -------------------------------------------------------------------------------------------------------------
