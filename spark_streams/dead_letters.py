@@ -30,6 +30,7 @@ from redis.client import NEVER_DECODE
 
 from spark_streams.deadletter.envelope import raw, text
 from spark_streams.deadletter.write.failed_entry import Command, FailedEntry, acknowledgement, now
+from spark_streams.deadletter.write.origins import origin_command
 from spark_streams.errors import IdsExhaustedError, InvalidOptionError, ServerReplyError, UnsupportedError
 from spark_streams.model.ids import MAX_ID
 from spark_streams.model.keys import slot_of
@@ -105,7 +106,7 @@ def write(
                 letter.require_missing(reply)
             letter.queue(pipe, entry)
             try:
-                added, acknowledged = pipe.execute(raise_on_error=False)
+                added, acknowledged, _ = pipe.execute(raise_on_error=False)
             except redis.WatchError:
                 continue
             if not isinstance(added, Exception):
@@ -144,7 +145,7 @@ async def write_async(
                 letter.require_missing(reply)
             letter.queue(pipe, entry)
             try:
-                added, acknowledged = await pipe.execute(raise_on_error=False)
+                added, acknowledged, _ = await pipe.execute(raise_on_error=False)
             except redis.WatchError:
                 continue
             if not isinstance(added, Exception):
@@ -227,7 +228,10 @@ class _DeadLetter:
     def queue(self, pipe: Any, entry: FailedEntry) -> None:
         """Queue the transaction."""
         pipe.multi()
-        for command in (entry.dead_letter(text(self.to)), *acknowledgement(text(self.group), [entry])):
+        to, stream, group = text(self.to), text(self.stream), text(self.group)
+        for command in (
+            entry.dead_letter(to), *acknowledgement(group, [entry]), origin_command(to, stream, group)
+        ):  # fmt: skip
             pipe.execute_command(*_words(command))
 
     def restore(self, entry: FailedEntry) -> list[Any]:

@@ -38,6 +38,7 @@ TYPES = {
     "query_id": "UUID",
     "flag": "`true`, `false`",
     "streams": "names",
+    "location": "path",
     "function": "`module:function`",
     "duration": "duration",
     "delays": "durations",

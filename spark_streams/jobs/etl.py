@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from spark_streams.deadletter.write.origins import record_origins
 from spark_streams.deadletter.write.routing import TO
 from spark_streams.errors import ConfigError
 from spark_streams.jobs.feedback_loop import check_feedback_loop
@@ -29,6 +30,7 @@ from spark_streams.jobs.split import Split
 from spark_streams.options.sink_options import SinkOptions
 from spark_streams.options.source_options import SourceOptions
 from spark_streams.running.error_summary import first_line
+from spark_streams.wire.connect import connect
 
 SHAPE = {
     "source": FREE,
@@ -71,6 +73,7 @@ def body(job: Job) -> None:
         **({"tried_again": f"after {retry_delay}"} if retry_delay else {}),
         dead_letters=f"{dead_letter_options.stream} at {dead_letter_options.address}",
     )
+    _record_origins(dead_letter_options, query.streams, source.group)
     transaction = TRANSACTION if dead_letter_options.delivery == "exactly-once" else {}
     sink = {**transaction, **job.options("dead_letters"), **({"streamColumn": TO} if retry_delay else {})}
     batches = Batches(split, sql, [(output, output.open(spark)) for output in outputs], source, sink)
@@ -80,6 +83,13 @@ def body(job: Job) -> None:
     if source_dead_letters is not None:
         # Entries that the source moved before they became rows. (Other clients may write to that stream, too.)
         job.summarize(moved_by_source=count_added(source.address, source_dead_letters) - moved_before)
+
+
+def _record_origins(options: SinkOptions, streams: Sequence[str], group: str) -> None:
+    """Let a redrive send the dead letters of this job back to the streams that it reads."""
+    assert options.stream is not None  # a required key
+    with connect(options.address) as server:
+        record_origins(server, options.stream, streams, group)
 
 
 def _dead_letter_options(job: Job) -> SinkOptions:

@@ -22,11 +22,11 @@ def check_feedback_loop(source: SourceOptions, written: Mapping[str, SinkOptions
             continue
         if stream in (source.streams or ()):
             naming_option = "source.streams names"
-        elif pattern is not None and matches(pattern, stream):
+        elif pattern is not None and matches(pattern, stream) and not source.excludes(stream):
             naming_option = f"source.streamsPattern {pattern!r} finds"
         else:
             continue
         raise ConfigError(
-            f"{key} is {stream!r}, which {naming_option}, too: the job would read its own output without end; "
-            "name another stream"
+            f"{key} is {stream!r}, which {naming_option}, too: the job would read its own output without end. "
+            "Name another stream, or exclude it with source.streamsExcept"
         )

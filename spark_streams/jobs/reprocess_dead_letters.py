@@ -70,7 +70,7 @@ def body(job: Job) -> None:
         homeless = f"{report.homeless:,} dead letters name no original stream, or name {options.stream}"
         job.console.print(Text(printable(f"  {homeless}: set redrive.to")))
     if report.refused:
-        refused = f"{report.refused:,} dead letters stay: their group does not read that stream"
+        refused = f"{report.refused:,} dead letters stay: no query has recorded their stream and group as an origin"
         job.console.print(Text(f"  {refused}; name the streams that may receive them (redrive.allow)"))
     facts = report.facts()
     fact_names = ("stream", "dry_run", "moved", "parked", "left", "homeless", "refused")
@@ -94,7 +94,7 @@ def _plan(job: Job, options: RedriveOptions, dry_run: bool) -> None:
             do="count dead letters by destination" if dry_run else "move the selected dead letters, each once",
             to=checked_options.to
             or ", ".join(checked_options.allow)
-            or "the stream that each came from, if its group reads it",
+            or "the stream that each came from, if a query has recorded it",
             parking=f"{checked_options.parking}, after {checked_options.max_redrives} redrives",
             at_most=checked_options.limit or "all",
             rate=f"{checked_options.rate:,} dead letters a second" if checked_options.rate else "no limit",

@@ -86,6 +86,19 @@ def shards_key(stream: str) -> bytes:
     return key_beside(stream, "shards")
 
 
+def origins_key(stream: str) -> bytes:
+    """Return the key beside a dead-letter stream with a field for each origin of its dead letters (`origin_field`).
+
+    Only programs that write dead letters may write to it. A producer may not, so a forged dead letter adds no origin.
+    """
+    return key_beside(stream.encode(errors="surrogateescape"), "origins")
+
+
+def origin_field(stream: str, group: str) -> bytes:
+    """Return the field of a stream and a group from which dead letters come."""
+    return " ".join(quote(name, safe="", errors="surrogateescape") for name in (stream, group)).encode()
+
+
 # Streams beside a stream: entries that wait for a retry, and returned entries.
 _RETRY, _RETURNED = "retry", "returned"
 _OF_STREAM = r"(?s)rstream:{}:\{{([^}}]+)\}}(?::(.+))?:([^:]+)"

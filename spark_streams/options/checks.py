@@ -52,6 +52,7 @@ _NEEDS = (
     ("transactionQuery", "transactionBatch", "a query has many micro-batches"),
     ("shards", "shardBy", "rows with the same value in that column go to the same shard"),
     ("shardBy", "shards", "it sets the number of shards"),
+    ("streamsExcept", "streamsPattern", "it leaves out streams of the pattern"),
     ("maxTriggerDelay", "minEntriesPerTrigger", "it limits how long that option waits"),
     ("maxDeliveries", "deadLetterStream", "entries with too many deliveries move there"),
 )

@@ -9,7 +9,7 @@ from typing import ClassVar, Self
 
 from spark_streams.errors import InvalidOptionError
 from spark_streams.model.ids import MIN_ID, StreamId
-from spark_streams.model.pattern import is_pattern
+from spark_streams.model.pattern import is_pattern, matches
 from spark_streams.options.access_options import AccessOptions
 from spark_streams.options.checks import check_names_of_shards
 from spark_streams.options.per_stream import PerStream
@@ -30,6 +30,7 @@ class ReadOptions(AccessOptions):
 
     streams: tuple[str, ...] | None
     streams_pattern: str | None
+    streams_except: tuple[str, ...]
     starting_offsets: PerStream[str]
     starting_timestamp: PerStream[int | None] | None  # milliseconds since the epoch
     entries_per_partition: int
@@ -43,6 +44,10 @@ class ReadOptions(AccessOptions):
         """Pattern of a reader that names no streams."""
         assert self.streams_pattern is not None
         return self.streams_pattern
+
+    def excludes(self, stream: str) -> bool:
+        """Whether option streamsExcept names a stream of the pattern, or has a pattern that matches it."""
+        return any(stream == name or matches(name, stream) for name in self.streams_except)
 
     @property
     def accepts_loss(self) -> bool:

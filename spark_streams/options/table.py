@@ -111,6 +111,13 @@ _STREAMS = Option(
     "The streams to read: names separated by commas, or a JSON list.",
 )
 _PATTERN = Option("streamsPattern", glob, None, "", "")
+_EXCEPT = Option(
+    "streamsExcept",
+    streams,
+    (),
+    "none",
+    "Streams of `streamsPattern` that are not read: names or patterns, separated by commas, or a JSON list.",
+)
 _STARTING = Option(
     "startingOffsets",
     positions("$", "earliest", "latest"),
@@ -163,6 +170,7 @@ SOURCE: tuple[Option, ...] = (
         doc="Read every stream whose name matches this Redis pattern (`orders:*`), also streams that are created later "
         "([details](#streams-of-a-pattern)).",
     ),
+    _EXCEPT,
     Option(
         "onNewCheckpoint",
         one_of("resume", "restart", "fail"),
@@ -330,9 +338,9 @@ BATCH_SOURCE: tuple[Option, ...] = (
     replace(
         _PATTERN,
         shown="this or `streams`",
-        doc="Read every stream whose name matches this Redis pattern. Streams that begin with a dead letter, and names "
-        "that begin with `rstream:`, are left out.",
+        doc="Read every stream whose name matches this Redis pattern. Names that begin with `rstream:` are left out.",
     ),
+    _EXCEPT,
     replace(
         _STARTING,
         parse=positions("0", "earliest"),

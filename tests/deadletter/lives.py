@@ -21,6 +21,7 @@ from spark_streams.deadletter.redrive.redrive import Redrive
 from spark_streams.deadletter.redrive.redrive_plan import RedriveOptions
 from spark_streams.errors import RStreamError
 from spark_streams.model.ids import StreamId
+from spark_streams.model.keys import origin_field
 from spark_streams.source.limits import LIMITS
 from spark_streams.source.membership import Membership
 from spark_streams.source.notes.task_notes import Destination, collect, notes_key
@@ -105,7 +106,10 @@ class Lives:
         self._check(before)
         assert not self.places().dead
         keys = self.direct.execute("KEYS", "rstream:*")
-        assert {field for key in keys for field in self.direct.execute("HKEYS", key)} <= {b"t total -"}
+        assert {field for key in keys for field in self.direct.execute("HKEYS", key)} <= {
+            b"t total -",
+            origin_field("s", "g"),
+        }
 
     # -- what is done -----------------------------------------------------------------------------------------------
 

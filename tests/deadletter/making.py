@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import redis
 
@@ -12,6 +12,7 @@ from spark_streams.deadletter.envelope import MARK, dead_letter_fields, open_env
 from spark_streams.deadletter.limits import DEAD_LETTER_LIMITS
 from spark_streams.deadletter.redrive.redrive import Redrive, Report
 from spark_streams.deadletter.redrive.redrive_plan import RedriveOptions
+from spark_streams.model.keys import origin_field, origins_key
 from spark_streams.wire.address.address import Address
 from tools.servers.server import Server
 
@@ -24,12 +25,13 @@ def fill(
 ) -> list[str]:
     """Letters n = first, first+1, … of stream `s`, every third one with reason `decode`; their ids.
 
-    has_group: the stream is there with the group that gave them up, so that a redrive sends them back."""
+    has_group: the stream exists with the group, and is recorded as an origin, so that a redrive sends them back."""
     with server.client() as client:
         stream = told.get("stream", "s")
         if has_group and stream not in ("", into) and not stream.startswith("rstream:"):
             with contextlib.suppress(redis.ResponseError):  # the group that has given them up is there
                 client.xgroup_create(stream, told.get("group", "g"), id="0", mkstream=True)
+            record_origin(client, into, stream, told.get("group", "g"))
         pipe = client.pipeline(transaction=False)
         for n in range(first, first + count):
             entry = [b"n", b"%d" % n, b"raw", b"\xff\r\n"]
@@ -45,6 +47,11 @@ def fill(
             }
             pipe.execute_command("XADD", into, "*", *dead_letter_fields(entry, envelope))
         return [found.decode() for found in pipe.execute()]
+
+
+def record_origin(client: redis.Redis, into: str, stream: str, group: str) -> None:
+    """Record an origin as a query does that writes dead letters."""
+    client.hset(cast("Any", origins_key(into)), mapping={origin_field(stream, group): b""})
 
 
 def words(client: redis.Redis, stream: str) -> list[tuple[str, list[bytes]]]:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     "--allow",
     multiple=True,
     metavar="STREAM",
-    help="Send entries back only to this stream; repeatable.  [default: streams that have the entry's group]",
+    help="Send entries back only to this stream; repeatable.  [default: recorded origins of dead letters]",
 )
 @click.option("--limit", type=click.IntRange(1), help="Maximum number of dead letters, oldest first.")
 @click.option("--rate", type=click.IntRange(1), help="Maximum number of dead letters per second.")
@@ -75,8 +75,8 @@ def redrive(
 
     A dead letter is written as an entry with its original fields, and deleted in the same transaction. The new entry
     has one more field, dl.redriven, with the number of redrives and the ID of the dead letter. It goes to its original
-    stream (dl.stream) if its group (dl.group) exists there. Any other target must be named with --allow or --to. A
-    redrive never writes to keys rstream:*.
+    stream (dl.stream) if a query or consumer has recorded that dead letters of that stream and group are written here.
+    Any other target must be named with --allow or --to. A redrive never writes to keys rstream:*.
 
     All groups of the target stream receive the entry, including those that have processed it before. To avoid that,
     write to another stream with --to.
@@ -150,8 +150,8 @@ def print_report(report: Report) -> None:
         summary.append(f"{report.homeless:,} stay: they name no target stream, or this one; name a target with --to")
     if report.refused:
         summary.append(
-            f"{report.refused:,} stay: their group does not read that stream, or --allow does not name it; check the "
-            "destinations, and name the right ones with --allow STREAM"
+            f"{report.refused:,} stay: no query has recorded that stream and group as an origin, or --allow does not "
+            "name the stream. Check the destinations, and name the right ones with --allow STREAM"
         )
     if report.vanished:
         summary.append(f"{report.vanished:,} of them had just been deleted by another client")

@@ -1,19 +1,21 @@
-"""Exclude dead-letter streams from the streams that match a pattern.
+"""Dead-letter streams among the streams that match a pattern (`orders:*`, `orders:dead`).
 
-A dead-letter stream may match the pattern of the streams that its entries come from (`orders:*`, `orders:dead`). It is
-recognized by its entries, whichever program wrote them: when a stream is found for the first time, its first entry is
-read, once. A stream without entries is not classified before it has its first entry.
+A query excludes those that its options name, and those to which a query has written dead letters: a key that no
+producer may write records this (`keys.origins_key`). It reads every other stream. A first entry that looks like a dead
+letter may be from any producer, who must not be able to hide a stream: such a stream is read, and the log names the
+option that excludes it. The first entry is read once, when a stream is found. A stream without entries is not yet read.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from spark_streams.deadletter.envelope import is_dead_letter
 from spark_streams.deadletter.limits import DEAD_LETTER_LIMITS, DeadLetterLimits
 from spark_streams.deadletter.page_reader import FIRST_LOOK, PageSize, pages_of
-from spark_streams.deadletter.redrive.redrive_plan import PARKED
+from spark_streams.deadletter.redrive.destinations import PARKED
+from spark_streams.model.keys import origins_key
 from spark_streams.wire.connection.connection import ReplyError
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.reply_errors import is_wrong_type
@@ -53,24 +55,40 @@ def divide(
 
 
 class Inputs:
-    """Input streams of one query. It remembers the streams' classification, because reading an entry may be
-    expensive."""
+    """Input streams of one query. It remembers the streams with entries, because reading an entry may be expensive."""
 
     def __init__(self, limits: DeadLetterLimits = DEAD_LETTER_LIMITS) -> None:
         self._limits = limits
-        self._dead: set[str] = set()
         self._inputs: set[str] = set()
+        self._recorded: set[str] = set()
 
     def filter_inputs(self, server: Server, names: Sequence[str]) -> list[str]:
-        """Return the streams to read: those with entries that are not dead letters. Raises ServerError."""
-        present = set(names)
-        self._dead &= present
+        """Return the streams to read: those with entries, without recorded dead-letter streams. Warn once of each other
+        stream that begins with a dead letter. Raises ServerError."""
+        present = {*names}
         self._inputs &= present
-        classified = self._dead | self._inputs
-        unknown = [name for name in names if name not in classified]
+        self._recorded &= present
+        known = self._inputs | self._recorded
+        unknown = [name for name in names if name not in known]
         dead, inputs = divide(server, unknown, self._limits)
-        for name in sorted(dead):
-            _log.info("stream %r matches the pattern, but holds dead letters, so it is not read", name)
-        self._dead |= dead
-        self._inputs |= inputs
+        recorded = fetch_recorded(server, dead)
+        warn_of_dead_letters(dead - recorded)
+        self._recorded |= recorded
+        self._inputs |= inputs | (dead - recorded)
         return [name for name in names if name in self._inputs]
+
+
+def fetch_recorded(server: Server, streams: Iterable[str]) -> set[str]:
+    """Return those of these streams to which queries have written dead letters. Raises ServerError."""
+    names = sorted(streams)
+    replies = server.execute_all([("EXISTS", origins_key(name)) for name in names])
+    return {name for name, exists in zip(names, replies, strict=True) if exists}
+
+
+def warn_of_dead_letters(streams: Iterable[str]) -> None:
+    """Log that these streams of a pattern are read although they begin with a dead letter."""
+    for stream in sorted(streams):
+        _log.warning(
+            "stream %r matches streamsPattern and begins with a dead letter. The query reads it like any other stream. "
+            "To exclude it, set option streamsExcept=%s", stream, stream,
+        )  # fmt: skip

@@ -27,7 +27,7 @@ from spark_streams.deadletter.envelope import MARK, raw, text
 from spark_streams.deadletter.field_changes import FieldChanges
 from spark_streams.deadletter.kind_counts import KindCounts
 from spark_streams.deadletter.page import DeadLetterPage, by_value
-from spark_streams.deadletter.redrive.destinations import Origin
+from spark_streams.deadletter.redrive.destinations import PARKED, Origin
 from spark_streams.deadletter.redrive.page_plan import PagePlan
 from spark_streams.deadletter.transform import Transform
 from spark_streams.errors import InvalidOptionError
@@ -37,7 +37,6 @@ from spark_streams.wire.entries.encode import Requests, encode_xadd
 from spark_streams.wire.entries.lines import Index, Mask
 
 MAX_REDRIVES = 3
-PARKED = ":parked"
 
 
 @dataclass(frozen=True)

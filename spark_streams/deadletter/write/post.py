@@ -1,12 +1,12 @@
 """Post dead letters: each entry gets exactly one, and is acknowledged together with it.
 
     → WATCH to   XINFO STREAM to   is each dead letter still due?   its note exists, or the entry is pending
-    → MULTI   XADD to …   XACK …   HDEL notes   EXEC                nil if `to` has changed since WATCH
+    → MULTI   XADD to …   XACK …   HDEL notes   HSET origins   EXEC   nil if `to` has changed since WATCH
 
 If the dead-letter stream is in another slot of a cluster than the entries, no transaction covers both. Then there are
 two transactions, and `rstream:outbox:{to}:<group>:<stream>` holds the IDs of entries between them:
 
-    → MULTI   XADD to …   HSET outbox ids   EXEC                    in the slot of the dead letters
+    → MULTI   XADD to …   HSET outbox ids   HSET origins   EXEC     in the slot of the dead letters
     → MULTI   XACK …   HDEL notes   EXEC                            in the slot of the entries
     → HDEL outbox ids
 
@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from spark_streams.deadletter.ids_left import watch_and_check_ids
 from spark_streams.deadletter.limits import DEAD_LETTER_LIMITS, DeadLetterLimits
 from spark_streams.deadletter.write.failed_entry import Command, FailedEntry, acknowledgement, note_commands
+from spark_streams.deadletter.write.origins import origin_command
 from spark_streams.errors import RowTooLargeError, ServerReplyError, ServerUnreachableError
 from spark_streams.model.keys import key_beside
 from spark_streams.wire.connection.connection import Connection, Reply, ReplyError
@@ -134,6 +135,7 @@ class _Portion:
             then = acknowledgement(self.group, fresh)
         else:
             then = [("HSET", outbox, *[word for entry in fresh for word in (entry.id, b"")])]
+        then = [*then, origin_command(self.to, self.stream, self.group)]
         replies = _transaction(target, self.to, fresh, [*[entry.dead_letter(self.to) for entry in fresh], *then])
         if replies is None:
             return False

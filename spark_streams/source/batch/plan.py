@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from spark_streams.deadletter.envelope import is_dead_letter
+from spark_streams.deadletter.inspect.input_streams import fetch_recorded, warn_of_dead_letters
 from spark_streams.model.ids import MAX_ID, MIN_ID, StreamId
 from spark_streams.options.per_stream import PerStream
 from spark_streams.options.source_options import BatchSourceOptions
@@ -88,17 +89,21 @@ def _tasks(
 
 
 def fetch_inputs(server: Server, options: BatchSourceOptions, narrowing: Narrowing) -> dict[str, Head]:
-    """Return the streams to read: those of `streams`, or those that match the pattern and hold no dead letters.
+    """Return the streams to read: those of `streams`, or those that match the pattern. Recorded dead-letter
+    streams are not among these.
 
     Raises StreamMissingError if a stream of `streams` does not exist, WrongKeyTypeError.
     """
     if options.streams is not None:
         return fetch_heads(server, narrowing.among(options.streams), must_exist=True)
-    matching = matching_streams(server, options.pattern, but=())
+    matching = [stream for stream in matching_streams(server, options.pattern, but=()) if not options.excludes(stream)]
     if not matching:
         _log.warning("%s; nothing is read", nothing_matches(server, options.pattern))
     heads = fetch_heads(server, narrowing.among(matching), must_exist=False)
-    return {stream: head for stream, head in heads.items() if not head.has_dead_letters}
+    dead = {stream for stream, head in heads.items() if head.has_dead_letters}
+    recorded = fetch_recorded(server, dead)
+    warn_of_dead_letters(dead - recorded)
+    return {stream: head for stream, head in heads.items() if stream not in recorded}
 
 
 def _position(positions: PerStream[str], stream: str) -> StreamId:

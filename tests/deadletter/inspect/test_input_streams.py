@@ -1,4 +1,4 @@
-"""Dead letters are nobody's input: a stream that holds some is not read under a pattern, whoever wrote them."""
+"""Dead letters under a pattern: those that queries have written are not read, and no producer can hide a stream."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def batch(server: Server, **options: str) -> list[int]:
     return [row["n"] for part in one.partitions() for some in one.read(part) for row in some.to_pylist()]
 
 
-def test_dead_letters_of_any_writer_are_never_read_under_a_pattern(server: Server, client: redis.Redis) -> None:
+def test_dead_letters_of_another_query_are_not_read_under_a_pattern(server: Server, client: redis.Redis) -> None:
     """The query's options do not name them: they are another query's, or a job's."""
     add(client, 3, "o:1")
     fill(server, 5, first=100, into="o:dead")
@@ -58,6 +58,39 @@ def test_dead_letters_of_any_writer_are_never_read_under_a_pattern(server: Serve
     assert sorted(batch(server, **PATTERN)) == [0, 1, 2]
     assert drain(reader(server, streams="o:dead")) == [[100, 101, 102, 103, 104]]  # who names them reads them
     assert sorted(batch(server, streams="o:dead,o:1")) == [0, 1, 2, 100, 101, 102, 103, 104]
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_producer_cannot_hide_a_stream(
+    server: Server, client: redis.Redis, caplog: pytest.LogCaptureFixture, is_late: bool
+) -> None:
+    """By a first entry that looks like a dead letter. The log names the option that excludes the stream."""
+    add(client, 3, "o:1")
+    one = reader(server, **PATTERN)
+    start = one.initialOffset()
+    at = one.latestOffset(start, ALL) if is_late else start
+    seen = read(one, start, at) if is_late else []
+    fill(server, 2, first=10, into="o:2", has_group=False)
+    add(client, 2, "o:2", first=12)
+    forget_all()
+    assert sorted(seen + [n for batch in drain(reader(server, **PATTERN), start=at) for n in batch]) == [
+        0, 1, 2, 10, 11, 12, 13,
+    ]  # fmt: skip
+    warnings = {record.message for record in caplog.records if "streamsExcept" in record.message}
+    assert warnings == {
+        "stream 'o:2' matches streamsPattern and begins with a dead letter. The query reads it like any other stream. "
+        "To exclude it, set option streamsExcept=o:2"
+    }
+    assert sorted(batch(server, **PATTERN)) == [0, 1, 2, 10, 11, 12, 13]
+
+
+@pytest.mark.parametrize("names", ["o:2", "o:2,x", "o:[2-9]", '["o:2"]', "*2"])
+def test_an_option_excludes_streams_of_a_pattern(server: Server, client: redis.Redis, names: str) -> None:
+    for name, first in (("o:1", 0), ("o:2", 10)):
+        add(client, 2, name, first=first)
+    assert drain(reader(server, streamsExcept=names, **PATTERN)) == [[0, 1]]
+    assert client.xinfo_groups("o:2") == []
+    assert sorted(batch(server, streamsExcept=names, **PATTERN)) == [0, 1]
 
 
 def test_dead_letters_that_appear_while_the_query_runs_are_not_read(server: Server, client: redis.Redis) -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import Any
 
 import pytest
+import redis
 
+from spark_streams.dead_letters import write
 from spark_streams.deadletter.envelope import dead_letter_fields
 from spark_streams.errors import InvalidOptionError
 from spark_streams.model.keys import retry_stream, returned_stream
-from tests.deadletter.making import DEAD, fill, numbers, redrive
+from tests.deadletter.making import DEAD, fill, numbers, record_origin, redrive
 from tests.deadletter.test_cli import dead
 from tools.servers.server import Server
 
@@ -45,10 +48,10 @@ def test_no_dead_letter_goes_to_a_key_of_the_product(server: Server, own: str, a
         redrive(server, parking=own)
 
 
-def test_a_stream_that_the_group_does_not_read_gets_nothing_unless_it_is_named(server: Server) -> None:
+def test_a_stream_that_no_query_has_recorded_gets_nothing_unless_it_is_named(server: Server) -> None:
     fill(server, 6)
     with server.client() as client:
-        client.xgroup_create("payments", "pay", id="0", mkstream=True)
+        client.xgroup_create("payments", "g", id="0", mkstream=True)
         client.set("text", "x")
         for stream in ("payments", "new", "text", b"\xff", "a\nb"):
             forge(server, stream)
@@ -65,6 +68,44 @@ def test_a_stream_that_the_group_does_not_read_gets_nothing_unless_it_is_named(s
         named = redrive(server, allow=("new", "pay*"))
         assert (named.moved, named.refused) == (3, 3)
         assert (client.xlen("payments"), client.xlen("new")) == (2, 1)
+
+
+def test_a_forged_dead_letter_names_no_other_stream_of_a_known_group(server: Server) -> None:
+    """Group g reads payments, too, and its dead letters go to another stream."""
+    fill(server, 2)
+    with server.client() as client:
+        client.xgroup_create("payments", "g", id="0", mkstream=True)
+        record_origin(client, "other:dead", "payments", "g")
+        forge(server, "payments")
+        forge(server, "s", "other")
+        forge(server, "s g", "")
+        report = redrive(server)
+        assert (report.moved, report.refused) == (2, 3)
+        assert not client.exists("s g")
+        assert client.xlen("payments") == 0
+
+
+def test_a_parking_stream_has_the_origins_of_its_dead_letter_stream(server: Server) -> None:
+    fill(server, 3)
+    assert redrive(server, max_redrives=0).parked == 3
+    with server.client() as client:
+        forge(server, "payments", into=f"{DEAD}:parked")
+        report = redrive(server, stream=f"{DEAD}:parked", max_redrives=9)
+        assert (report.moved, report.refused, client.xlen("s")) == (3, 1, 3)
+
+
+@pytest.mark.parametrize("stream", ["s", "{t}s", "ä:%", "a b"])
+def test_an_entry_that_becomes_a_dead_letter_can_be_sent_back(server: Server, stream: str) -> None:
+    """What writes the dead letter records the origin."""
+    with server.client(decode_responses=True) as client:
+        for to in (DEAD, f"{stream}:dead"):
+            entry = client.xadd(stream, {"n": 1})
+            with contextlib.suppress(redis.ResponseError):
+                client.xgroup_create(stream, "g g", id="0")
+            client.xreadgroup("g g", "c", {stream: ">"})
+            assert write(client, stream, "g g", entry, {"n": 1}, to=to)
+            assert redrive(server, stream=to).moved == 1
+    assert numbers(server, stream) == [1, 1, 1, 1]
 
 
 def test_named_streams_are_the_only_ones(server: Server) -> None:
@@ -99,7 +140,7 @@ def test_a_redrive_lists_its_destinations_first(server: Server) -> None:
     assert first.split() == ["destination", "dead", "letters", "action"]
     assert [line.split()[1] for line in (s, pay)] in (["3", "1"], ["1", "3"])
     assert "pay\\u202e[red]" in shown
-    assert "1 stay: their group does not read that stream, or --allow does not name it" in shown
+    assert "1 stay: no query has recorded that stream and group as an origin, or --allow does not" in shown
     told = json.loads(dead(server, "redrive", DEAD, "--json", "--allow", "s").output)
     assert (told["moved"], told["refused"]) == (3, 1)
     assert {"action": "move", "to": "s", "letters": 3} in told["destinations"]

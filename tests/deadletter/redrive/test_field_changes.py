@@ -15,7 +15,7 @@ from spark_streams.deadletter.redrive.redrive_plan import RedriveOptions
 from spark_streams.deadletter.transform import DeadLetter
 from spark_streams.errors import InvalidOptionError, TransformError
 from spark_streams.wire.address.address import Address
-from tests.deadletter.making import DEAD, SMALL, fill, numbers, words
+from tests.deadletter.making import DEAD, SMALL, fill, numbers, record_origin, words
 from tests.deadletter.test_cli import dead
 from tools.sending import KilledError, dying_at
 from tools.servers.server import Server
@@ -77,7 +77,7 @@ def test_unusable_changes_are_refused(server: Server, arguments: list[str], mess
 
 def test_an_ambiguous_or_empty_result_moves_nothing(server: Server) -> None:
     with server.client() as client:
-        client.xgroup_create("s", "g", mkstream=True)
+        record_origin(client, DEAD, "s", "g")
         envelope = {"stream": "s", "id": "1-0", "group": "g"}
         twice = client.execute_command("XADD", DEAD, "*", *dead_letter_fields([b"a", b"1", b"a", b"2"], envelope))
         client.execute_command("XADD", DEAD, "*", *dead_letter_fields([b"b", b"1"], envelope))

@@ -32,7 +32,7 @@ from spark_streams.errors import (
     WrongKeyTypeError,
 )
 from spark_streams.model.ids import MAX_ID, StreamId
-from spark_streams.model.keys import retry_stream
+from spark_streams.model.keys import origins_key, retry_stream
 from spark_streams.wire.address.address import Address
 from spark_streams.wire.connection.connection import Connection
 from tests.deadletter.making import DEAD, SMALL, envelopes, fill, marks, numbers, redrive, words
@@ -46,7 +46,7 @@ def test_dead_letters_become_their_original_entries_with_a_mark_and_are_deleted(
     assert (report.moved, report.parked, report.left, report.looked_at) == (130, 0, 0, 130)
     with server.client() as client:
         assert client.xlen(DEAD) == 0
-        assert not client.keys("rstream:*")  # neither lease nor state
+        assert client.keys("rstream:*") == [origins_key(DEAD)]  # neither lease nor state
         entries = words(client, "s")
     assert [fields[:4] for _, fields in entries] == [[b"n", b"%d" % n, b"raw", b"\xff\r\n"] for n in range(130)]
     assert [fields[4:] for _, fields in entries] == [
