@@ -97,7 +97,9 @@ def run_until_drained(query: DataStreamWriter | StreamingQuery) -> StreamingQuer
 
     Args:
         query: `df.writeStream…` with its options, which is started with `trigger(availableNow=True)`; the query has
-            ended when this function returns. Or a running query with another trigger; it goes on running.
+            ended when this function returns. Or a running query with another trigger, which continues to run. If it is
+            idle, this takes five seconds, or a second per stream if there are more than five: an idle query asks the
+            server for released entries only then. With `streamsPattern` it takes at least two seconds.
 
     Returns:
         The query.
@@ -107,11 +109,12 @@ def run_until_drained(query: DataStreamWriter | StreamingQuery) -> StreamingQuer
     """
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+    from spark_streams.running.run_until_drained import drain_running
     from spark_streams.running.run_until_drained import run_until_drained as run
     from spark_streams.running.stopping import Stop
 
     if not isinstance(query, DataStreamWriter):
-        query.processAllAvailable()
+        drain_running(query)
         return query
     writer = query.trigger(availableNow=True)
     ended, _ = run(writer.start(), writer.start, Stop())

@@ -7,18 +7,22 @@ run also acknowledges the last batch.
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Callable
 from functools import partial
 
 from pyspark import SparkContext
 from pyspark.sql.streaming.query import StreamingQuery
 
-from spark_streams.model.untyped import JavaObject
+from spark_streams.model.untyped import JavaObject, Json
 from spark_streams.running.console import say
 from spark_streams.running.ending import wait_for_end
 from spark_streams.running.stopping import Stop
+from spark_streams.source.limits import LIMITS, Limits
 from spark_streams.spark.read_limits import HAS_READ_LIMITS
 
+_MARGIN = 0.5  # seconds: a call of the source that waits, and its trigger
 Start = Callable[[], StreamingQuery]
 
 
@@ -46,6 +50,49 @@ def run_until_drained(
             )
             return query, True
         query = restart()
+
+
+def drain_running(query: StreamingQuery, limits: Limits = LIMITS) -> None:
+    """Wait until a running query has read every entry that its streams have now.
+
+    Spark's processAllAvailable returns if the source reports no new offset. An idle source asks the server only at
+    intervals for entries that do not end its blocking read: released entries, and streams that a pattern finds. So wait
+    for the interval, too. After a batch the source asks at once.
+    """
+    began, batch = time.monotonic(), _batch_of(query)
+    query.processAllAvailable()
+    intervals = [limits.pattern_interval] if _may_find_streams(query) else []
+    if _batch_of(query) == batch:
+        intervals.append(max(limits.idle_check, limits.idle_check_each * _streams_of(query)))
+    if intervals:
+        time.sleep(max(0.0, began + max(intervals) + _MARGIN - time.monotonic()))
+        query.processAllAvailable()
+
+
+def _batch_of(query: StreamingQuery) -> object:
+    """Return the number of the last batch that has ended."""
+    return query.lastProgress["batchId"] if query.lastProgress else None
+
+
+def _streams_of(query: StreamingQuery) -> int:
+    """Return the number of streams that the sources of a query have read."""
+    progress: Json = query.lastProgress
+    ends = [source["endOffset"] for source in progress["sources"]] if progress else []
+    offsets = [json.loads(end) if isinstance(end, str) else end for end in ends]
+    return sum(len(offset.get("streams", ())) for offset in offsets if isinstance(offset, dict))
+
+
+def _may_find_streams(query: StreamingQuery) -> bool:
+    """Return whether a source of a query has option streamsPattern. Spark Connect does not tell: True."""
+    if not hasattr(query, "_jsq"):
+        return True
+    leaves: JavaObject = query._jsq.streamingQuery().logicalPlan().collectLeaves()
+    relations = [leaves.apply(index) for index in range(leaves.size())]
+    return any(
+        relation.relation().options().containsKey("streamsPattern")
+        for relation in relations
+        if relation.getClass().getSimpleName() == "StreamingDataSourceV2ScanRelation"
+    )
 
 
 def may_have_more(query: StreamingQuery) -> bool:

@@ -101,7 +101,7 @@ def test_what_is_wrong_is_one_line(
 def test_forged_dead_letters_are_not_moved_and_are_printed_as_text(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Reason and stream are another writer's: neither markup nor control characters, and no stream of another group."""
+    """Another client chose reason and stream: they are printed without markup and control characters."""
     fill(server, 3, into=DEAD)
     forged = {"reason": "[/]\x9b[bold]", "stream": "[red]pay\u202e"}
     fill(server, 2, first=7, into=DEAD, has_group=False, **forged)
@@ -109,7 +109,7 @@ def test_forged_dead_letters_are_not_moved_and_are_printed_as_text(
     assert call(monkeypatch, *arguments(tmp_path)) == 0
     shown = capsys.readouterr().out
     assert "2 × [/]\\x9b[bold] → [red]pay\\u202e" in shown
-    assert "2 dead letters stay: their group does not read that stream" in shown
+    assert "2 dead letters stay: no query has recorded their stream and group as an origin" in shown
     assert (summary(tmp_path)["moved"], summary(tmp_path)["refused"]) == (3, 2)
     assert call(monkeypatch, *arguments(tmp_path, 'redrive.allow=["*pay*"]')) == 0
     assert sorted(numbers(server, "[red]pay\u202e")) == [7, 8]

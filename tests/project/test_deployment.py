@@ -70,7 +70,7 @@ def test_a_release_is_published_without_a_password_from_its_tag_alone() -> None:
     release = parsed(".github/workflows/release.yml")
     assert release[True] == {"push": {"tags": ["v*"]}}  # YAML 1.1 reads `on` as a truth value
     publish = release["jobs"]["publish"]
-    assert (publish["needs"], publish["permissions"]) == ("build", {"id-token": "write"})
+    assert (publish["needs"], publish["permissions"]) == (["build", "sbom"], {"id-token": "write"})
     assert "secrets" not in (ROOT / ".github/workflows/release.yml").read_text(encoding="utf-8")
 
 
@@ -110,15 +110,27 @@ def test_who_runs_in_the_image_owns_the_data_and_nothing_else() -> None:
 
 
 def test_a_bill_of_materials_is_made_by_a_tool_whose_hash_is_known_and_is_on_the_release_s_page() -> None:
-    job = parsed(".github/workflows/release.yml")["jobs"]["sbom"]
-    runs = [step.get("run", "") for step in job["steps"]]
+    jobs = parsed(".github/workflows/release.yml")["jobs"]
+    runs = [step.get("run", "") for step in jobs["sbom"]["steps"]]
     assert "pip install --require-hashes -r .github/sbom-tools.txt" in runs
     assert any(run.startswith("cyclonedx-py environment ") and "sbom.cdx.json" in run for run in runs)
-    assert runs[-1].startswith("gh release create ")
-    assert runs[-1].endswith(" sbom.cdx.json")
+    [page] = [step["run"] for step in jobs["release"]["steps"] if "run" in step]
+    assert page.startswith("gh release create ")
+    assert page.endswith(" sbom.cdx.json")
     lock = (ROOT / ".github" / "sbom-tools.txt").read_text(encoding="utf-8")
     assert re.search(r"^cyclonedx-bom==\S+ \\\n    --hash=sha256:[0-9a-f]{64}", lock, re.M)
     assert not re.search(r"://|--index|--find-links", re.sub(r"(?m)^#.*", "", lock))
+
+
+def test_a_job_that_runs_code_of_packages_may_write_nothing() -> None:
+    release = parsed(".github/workflows/release.yml")
+    assert release["permissions"] == {"contents": "read"}
+    for name, job in release["jobs"].items():
+        runs = " ".join(step.get("run", "") for step in job["steps"])
+        if job.get("permissions"):
+            assert "pip" not in runs, name
+            assert "python" not in runs, name
+    assert release["jobs"]["release"]["needs"] == ["publish", "sbom"]
 
 
 def test_images_have_a_complete_version() -> None:

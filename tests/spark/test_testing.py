@@ -68,6 +68,32 @@ def test_a_retry_of_an_hour_takes_less_than_a_second(
         query.stop()
 
 
+@pytest.mark.parametrize("kind", ["released", "new stream"])
+def test_a_running_idle_query_is_drained(
+    kind: str, spark: SparkSession, rstream_engine: LocalEngine, rstream_client: redis.Redis, tmp_path: Path
+) -> None:
+    """Also of what does not end its blocking read: released entries, and a new stream of the pattern."""
+    rstream_client.xadd("s1", {"n": 1})
+    frame = read_stream(spark, Server("engine", rstream_engine.url), "n INT", group="g", streamsPattern="s*")
+    writer = frame.writeStream.format("memory").queryName("drained").option("checkpointLocation", str(tmp_path))
+    query = writer.start()
+    try:
+        run_until_drained(query)
+        time.sleep(3)
+        if kind == "released":
+            with rstream_client.pipeline() as transaction:
+                transaction.xadd("s1", {"n": 2}).xreadgroup("g", "other", {"s1": ">"})
+                entry, _ = transaction.execute()
+            run_until_drained(query)
+            assert rstream_client.execute_command("XNACK", "s1", "g", "FAIL", "IDS", 1, entry) == 1
+        else:
+            rstream_client.xadd("s2", {"n": 2})
+        run_until_drained(query)
+        assert sorted(row.n for row in spark.sql("SELECT n FROM drained").collect()) == [1, 2]
+    finally:
+        query.stop()
+
+
 def test_what_a_stream_has(rstream_engine: LocalEngine, rstream_url: str, rstream_client: redis.Redis) -> None:
     for server in (rstream_engine, rstream_url, rstream_client):
         assert_stream(server, "s").is_empty().has_length(0)

@@ -64,6 +64,8 @@ def prepare(settings: SparkSettings) -> None:
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     if settings.master.startswith("local"):  # on a cluster, Python may have another path
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        # Spark's web interface listens there. It has no login, and Spark has no property for the address.
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         # Also for the process that searches for data sources: a session cannot change its environment.
         add_to_path(os.environ)
 

@@ -1,8 +1,11 @@
 """Pace of a write (option rowsPerSecond): all its tasks together send at most this many rows a second.
 
-    rstream:pace:<name>    when the next rows may be sent: microseconds of the server's clock
+    rstream:pace:<name>    <next> <now>: when the next rows may be sent, and when this was written, in microseconds of
+                           the server's clock
 
-Before a task sends rows, it adds the time that they take at this rate, and waits until the time that was in the key.
+Before a task sends rows, it adds the time that they take at this rate, and waits until the time that was in the key. If
+the server's clock was set back, or a master with another clock has taken over, `now` is in the future. Then both times
+move with the clock, so a wait is never longer than the rows that are ahead take at this rate.
 """
 
 from __future__ import annotations
@@ -52,7 +55,16 @@ class Pace:
         node = server.connection_for(self._key)
         _, value, clock = node.execute_all([("WATCH", self._key), ("GET", self._key), ("TIME",)])
         now = milliseconds(clock) * 1000
-        start = max(now, parse_number(value or b"0") or 0)
+        start = max(now, _next_start(value or b"", now))
         expiry = (start + cost - now) // 1000 + _EXPIRY
-        done = transact(node, [("SET", self._key, start + cost, "PX", expiry)])
+        done = transact(node, [("SET", self._key, f"{start + cost} {now}", "PX", expiry)])
         return None if done is None else start - now
+
+
+def _next_start(value: bytes, now: int) -> int:
+    """Return when the next rows may be sent by the clock that shows `now`, 0 if the key has no such times."""
+    times = [parse_number(word) for word in value.split(b" ")]
+    if len(times) != 2 or None in times:
+        return 0
+    start, written = (time or 0 for time in times)
+    return start - max(0, written - now)

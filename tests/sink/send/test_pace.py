@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from spark_streams.model.keys import pace_key
 from spark_streams.sink.send.write import Task, append
 from tests.sink.writing import batch_of, close, frame, killed_before_chunk, numbers, options
 from tools.machine_time import machine_seconds
@@ -56,3 +57,28 @@ def test_the_pace_is_a_key_that_expires_and_without_the_option_there_is_none(ser
             keys = [key for key in client.keys("rstream:*") if "pace" in key]
             assert keys == (["rstream:pace:one"] if given else [])
             assert not given or 0 < client.ttl(keys[0]) <= 61
+
+
+@pytest.mark.parametrize("hours", [1, -1], ids=["set back", "set forward"])
+@pytest.mark.parametrize("ahead", [0, 500], ids=["nothing ahead", "half a second ahead"])
+def test_a_clock_that_is_set_makes_no_task_wait(server: Server, hours: int, ahead: int) -> None:
+    """The key is as a clock that was `hours` ahead has written it, with rows of `ahead` milliseconds."""
+    with server.client() as client:
+        seconds, microseconds = client.time()
+        written = (seconds + 3600 * hours) * 1_000_000 + microseconds
+        client.set(pace_key("one"), f"{written + 1000 * ahead} {written}")
+    checked, batch = options(server.url, rowsPerSecond="100"), batch_of(0)
+    began = machine_seconds()
+    append([frame(list(range(10)))], checked, Task(batch), pace="one")
+    assert machine_seconds() - began < 5
+    assert len(numbers(server)) == 10
+
+
+def test_rows_ahead_are_waited_for_after_the_clock_was_set_back(server: Server) -> None:
+    with server.client() as client:
+        seconds, microseconds = client.time()
+        written = (seconds + 3600) * 1_000_000 + microseconds
+        client.set(pace_key("one"), f"{written + 1_000_000} {written}")
+    began = time.monotonic()
+    append([frame([1])], options(server.url, rowsPerSecond="100"), Task(batch_of(0)), pace="one")
+    assert time.monotonic() - began >= 0.9
