@@ -260,7 +260,7 @@ def where_next(server: Server) -> None:
     lines = [
         (f"{client} XINFO GROUPS flights", "consumer groups of the stream and their positions"),
         (".venv/bin/rstream dead show flights:dead --limit 1", "a dead letter, with its reason"),
-        (".venv/bin/rstream dead redrive flights:dead --dry-run", "dead letters that a redrive would move"),
+        (".venv/bin/rstream dead redrive flights:dead", "dead letters that a redrive would move"),
         (".venv/bin/rstream groups", "lag and pending of all groups"),
         ("out/flights", "Parquet by month"),
         ("conf/etl.toml and jobs/etl.py", "the job; docs/guide/jobs.md describes how to run it on a cluster"),

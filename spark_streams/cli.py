@@ -40,6 +40,8 @@ from spark_streams.commands.url import url
 def main() -> None:
     """Redis Streams for Spark: show streams and consumer groups, run Spark jobs, serve a stream engine on this machine.
 
+    A command that changes something is a dry run without --yes. add appends entries at once.
+
     The server is --url, else $RSTREAM_URL, else the bundled engine of this machine (embedded:).
 
     \b

@@ -35,7 +35,7 @@ def add(
 
     Values of a JSON line: a string is written unchanged, and a number with its original digits. Other values are
     written as JSON. A field whose value is null is left out. The command prints the entry's ID; with `-` the number of
-    added entries.
+    added entries. It acts at once: its purpose is to write new data.
 
     \b
     Examples:

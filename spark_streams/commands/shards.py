@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 import click
 
 from spark_streams.commands.shared import connect, json_option, print_json, print_table, say, url_option
+from spark_streams.commands.yes import change_line, yes_option
 from spark_streams.errors import StreamStateError
+from spark_streams.model.operator_commands import redrive_command
 
 if TYPE_CHECKING:
     from spark_streams.shards.registry import ShardSet
@@ -29,20 +31,31 @@ if TYPE_CHECKING:
 @click.option(
     "--recreate", is_flag=True, help="Create the lost shards of STREAM again, empty. Their entries stay lost."
 )
+@yes_option
 @url_option
 @json_option
 def shards(
-    stream: str | None, delete: bool, force: bool, count: int | None, recreate: bool, url: str, as_json: bool
+    stream: str | None,
+    delete: bool,
+    force: bool,
+    count: int | None,
+    recreate: bool,
+    yes: bool,
+    url: str,
+    as_json: bool,
 ) -> None:
     """List sharded streams with their number of shards and their column. With STREAM: print the names of its shards,
     one per line.
+
+    --delete and --recreate are dry runs without --yes.
 
     \b
     Examples:
       rstream shards
       rstream shards orders | xargs -n 1 redis-cli -c XLEN
-      rstream shards orders --delete     before a change of the number of shards (docs/guide/order-by-key.md)
-      rstream shards orders --recreate   after shards were lost and cannot be restored
+      rstream shards orders --delete           preview: before a change of the number of shards
+                                               (docs/guide/order-by-key.md)
+      rstream shards orders --recreate --yes   after shards were lost and cannot be restored
     """
     if (delete or recreate) and stream is None:
         raise click.UsageError("--delete and --recreate need a STREAM; name one")
@@ -50,13 +63,15 @@ def shards(
         raise click.UsageError("--delete and --recreate exclude each other; leave out one of them")
     if (force or count is not None) and not delete:
         raise click.UsageError("--force and --count apply only with --delete")
+    if yes and not (delete or recreate):
+        raise click.UsageError("--yes applies only with --delete or --recreate")
     with connect(url) as server:
         if stream is None:
             _list(server, as_json)
         elif delete:
-            _delete(server, _survey(server, stream), count, force, as_json)
+            _delete(server, _survey(server, stream), count, force, yes, as_json)
         elif recreate:
-            _recreate(server, _survey(server, stream), as_json)
+            _recreate(server, _survey(server, stream), yes, as_json)
         else:
             _show(server, stream, as_json)
 
@@ -157,19 +172,22 @@ def _rows(survey: Survey, counts: Collection[int]) -> list[_Row]:
     return rows
 
 
-def _recreate(server: Server, survey: Survey, as_json: bool) -> None:
+def _recreate(server: Server, survey: Survey, yes: bool, as_json: bool) -> None:
     """Raises ShardsError if a plain stream or shards of another number exist, too."""
     from spark_streams.shards.settling import ensure_shards
     from spark_streams.shards.survey import require_complete
 
     require_complete(server, survey, accepts_loss=True)
-    assert survey.shard_set is not None
-    shard_set = ensure_shards(server, survey.stream, survey.shard_set.count, accepts_loss=True)
-    line = "\n".join(f"created {name}, empty" for name in survey.lost) or "no shard is lost; nothing was created"
-    _print(shard_set, line, as_json, recreated=survey.lost)
+    shard_set = survey.shard_set
+    assert shard_set is not None
+    if yes:
+        shard_set = ensure_shards(server, survey.stream, shard_set.count, accepts_loss=True)
+    lines = [change_line(yes, f"created {name}, empty") for name in survey.lost]
+    line = "\n".join(lines) or "no shard is lost; nothing was created"
+    _print(shard_set, line, as_json, dry_run=not yes, recreated=survey.lost)
 
 
-def _delete(server: Server, survey: Survey, count: int | None, force: bool, as_json: bool) -> None:
+def _delete(server: Server, survey: Survey, count: int | None, force: bool, yes: bool, as_json: bool) -> None:
     """Raises StreamStateError if a group has not read all entries, no group exists, or entries wait for a retry."""
     from spark_streams.shards.deletion import delete_shards, retry_streams_of
     from spark_streams.shards.registry import ShardSet
@@ -190,8 +208,10 @@ def _delete(server: Server, survey: Survey, count: int | None, force: bool, as_j
             shard_set,
             [name for name, retry_stream in retry_streams.items() if retry_stream.attempts is not None],
         )
-    delete_shards(server, survey, shard_set, retry_streams.items())
-    _print(shard_set, f"deleted {shard_set.stream}: {shard_set.count} shards", as_json)
+    if yes:
+        delete_shards(server, survey, shard_set, retry_streams.items())
+    line = change_line(yes, f"deleted {shard_set.stream}: {shard_set.count} shards")
+    _print(shard_set, line, as_json, dry_run=not yes)
 
 
 def _require_none_waits(server: Server, shard_set: ShardSet, names: Sequence[str]) -> None:
@@ -201,7 +221,7 @@ def _require_none_waits(server: Server, shard_set: ShardSet, names: Sequence[str
         raise StreamStateError(
             f"nothing was deleted: {waiting.entries:,} entries of {waiting.stream!r} at {server.address} wait for a "
             f"retry by group {waiting.group!r} (retryDelay); let its query run until rstream dead list shows none, or "
-            f"send them back with rstream dead redrive '{waiting.waits_in}'; --force deletes them, and they are lost"
+            f"send them back with {redrive_command(waiting.waits_in)}; --force deletes them, and they are lost"
         )
 
 

@@ -16,16 +16,13 @@ from spark_streams.model.pattern import escape
 @dataclass(frozen=True)
 class Action:
     """title: of the page and its button; command: words after `rstream`; options: names of its options, each with its
-    value; flags: options without a value; dry: options of the dry run; real: options of the change itself;
-    is_destructive: whether entries or a group are lost; patterns: parameters whose value the command takes as a
-    pattern: a name of the server is escaped there."""
+    value; flags: options without a value; is_destructive: whether entries or a group are lost; patterns: parameters
+    whose value the command takes as a pattern: a name of the server is escaped there."""
 
     title: str
     command: tuple[str, ...]
     options: tuple[str, ...]
     flags: tuple[str, ...] = ()
-    dry: tuple[str, ...] = ()
-    real: tuple[str, ...] = ("--yes",)
     is_destructive: bool = False
     patterns: tuple[str, ...] = ()
 
@@ -41,7 +38,7 @@ class Action:
                 if value:
                     words += [f"--{option}={value}"] if value.startswith("-") else [f"--{option}", value]
         words += [f"--{flag}" for flag in self.flags if any(parameters.get(flag, ()))]
-        words += self.dry if is_dry else self.real
+        words += [] if is_dry else ["--yes"]
         names = [self._plain("names", name) for name in parameters.get("names", ()) if name]
         if any(name.startswith("-") for name in names):
             return [*self.command, *words, "--", *names]
@@ -88,10 +85,8 @@ ACTIONS = {
         "Send back",
         ("dead", "redrive"),
         (*_LETTERS, "set", "unset", "to", "allow", "rate", "max-redrives", "parking"),
-        dry=("--dry-run",),
-        real=(),
     ),
-    "purge": Action("Delete dead letters", ("dead", "purge"), _LETTERS, dry=("--dry-run",), is_destructive=True),
+    "purge": Action("Delete dead letters", ("dead", "purge"), _LETTERS, is_destructive=True),
 }
 
 

@@ -30,5 +30,20 @@ def acknowledge_command(stream: str, group: str, consumer: str) -> str:
     return _command("groups ack", stream, group, "--consumer", consumer, "--yes")
 
 
+def redrive_command(stream: str) -> str:
+    """Return the command that sends dead letters, or entries that wait for a retry, back to their streams."""
+    return f"rstream dead redrive {shlex.join([stream, '--yes'])}"
+
+
+def delete_shards_command(stream: str, *options: str) -> str:
+    """Return the command that deletes a sharded stream. The command refuses if entries are unread."""
+    return f"rstream shards {shlex.join([stream, '--delete', *options, '--yes'])}"
+
+
+def recreate_shards_command(stream: str) -> str:
+    """Return the command that creates lost shards again, empty."""
+    return f"rstream shards {shlex.join([stream, '--recreate', '--yes'])}"
+
+
 def _command(name: str, stream: str, group: str, *options: str) -> str:
     return f"rstream {name} {shlex.join([stream, '--group', group, *options])}"

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from spark_streams.errors import NotPermittedError, ShardsError
 from spark_streams.model.keys import shards_key
+from spark_streams.model.operator_commands import delete_shards_command
 from spark_streams.shards.names import may_be_in_shards
 from spark_streams.shards.registry import ShardSet
 from spark_streams.shards.survey import Survey, fetch_surveys, plain_and_shards, require_complete
@@ -110,7 +111,7 @@ def _plan(server: Server, survey: Survey, count: int, key_column: str | None, ac
             f"stream {stream!r} at {server.address} is in {shard_set.count} shards, but option shards={count}. The "
             "shard of a key depends on this number, so it cannot change while the stream has rows. Set "
             f"shards={shard_set.count}, or write to another name. Or let the query read the stream to its end, stop "
-            f"all writers and readers, and delete it (`rstream shards {stream} --delete`) ({_PAGE})"
+            f"all writers and readers, and delete it (`{delete_shards_command(stream)}`) ({_PAGE})"
         )
     if key_column is not None and shard_set.key_column not in (None, key_column):
         raise ShardsError(

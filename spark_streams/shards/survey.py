@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from spark_streams.errors import ShardsError
 from spark_streams.model.ids import MIN_ID
 from spark_streams.model.keys import shards_key
+from spark_streams.model.operator_commands import delete_shards_command, recreate_shards_command
 from spark_streams.shards.names import possible_names, shards_of
 from spark_streams.shards.registry import ShardSet
 from spark_streams.wire.connection.connection import Reply, ReplyError
@@ -91,11 +92,12 @@ def require_complete(server: Server, survey: Survey, accepts_loss: bool = False)
         raise plain_and_shards(server, survey)
     if survey.shard_set is None and survey.existing:
         numbers = sorted(survey.existing)
+        delete = delete_shards_command(survey.stream, "--count", str(numbers[0]))
         raise ShardsError(
             f"key {shards_key(survey.stream).decode()!r} at {server.address} is lost, and stream {survey.stream!r} has "
             f"shards for the numbers {', '.join(map(str, numbers))}. Rows of one key may be in several of "
             f"them. Read the shards of the number that you do not use, with streamsPattern='{survey.stream}:*/"
-            f"{numbers[0]}:*'. Then delete them: `rstream shards {survey.stream} --delete --count {numbers[0]}`, which "
+            f"{numbers[0]}:*'. Then delete them: `{delete}`, which "
             "refuses while entries are unread"
         )
     if survey.lost and not accepts_loss:
@@ -122,7 +124,7 @@ def _lost(server: Server, survey: Survey) -> ShardsError:
     return ShardsError(
         f"{len(survey.lost)} of the {shard_set.count} shards of stream {stream!r} at {server.address} are lost{key}: "
         f"{names}. Their entries and groups are not on the server any more. Restore them from a replica or a backup. "
-        f"If that is not possible, run `rstream shards {stream} --recreate`: it creates the lost shards empty, and a "
+        f"If that is not possible, run `{recreate_shards_command(stream)}`: it creates the lost shards empty, and a "
         "query with a checkpoint then names or counts the lost entries (failOnDataLoss)"
     )
 

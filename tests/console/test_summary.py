@@ -72,7 +72,7 @@ def test_arguments_of_actions() -> None:
         *("groups", "seek", "--group=-g", "--", "-s", "a\\*"),
     ]
     redrive = ACTIONS["redrive"].arguments({"names": ["d"], "id": ["1-0", "2-0"], "set": ["a="]}, is_dry=True)
-    assert redrive == ["dead", "redrive", "d", "--id", "1-0", "--id", "2-0", "--set", "a=", "--dry-run"]
+    assert redrive == ["dead", "redrive", "d", "--id", "1-0", "--id", "2-0", "--set", "a="]
     assert ACTIONS["prune"].arguments({"names": ["s"], "group": ["[x]"], "idle": ["7d"]}, is_dry=False)[-2:] == [
         *("\\[x\\]", "--yes"),
     ]

@@ -104,8 +104,8 @@ def test_show_and_export_tell_everything_of_a_dead_letter(server: Server, tmp_pa
 def test_a_choice_that_means_nothing_says_what_there_is(server: Server, choice: list[str], said: str) -> None:
     fill(server, 90)
     for asked in (
-        ["list", DEAD], ["show", DEAD], ["export", DEAD], ["redrive", DEAD, "--dry-run"], ["redrive", DEAD],
-        ["purge", DEAD, "--yes"], ["purge", DEAD, "--dry-run"],
+        ["list", DEAD], ["show", DEAD], ["export", DEAD], ["redrive", DEAD], ["redrive", DEAD, "--yes"],
+        ["purge", DEAD, "--yes"], ["purge", DEAD],
     ):  # fmt: skip
         told = dead(server, *asked, *choice)
         assert told.exit_code == 0, told.output
@@ -151,14 +151,14 @@ def test_show_one_dead_letter_by_its_id(server: Server) -> None:
 
 def test_redrive_says_what_it_would_do_and_what_it_did(server: Server) -> None:
     fill(server, 90)
-    looked = dead(server, "redrive", DEAD, "--reason", "odd", "--dry-run")
+    looked = dead(server, "redrive", DEAD, "--reason", "odd")
     assert "odd     read   move    s             60" in looked.stdout
-    assert "would move 60 dead letters of dead" in looked.stdout
+    assert "dry run, nothing was changed; with --yes: moved 60 dead letters of dead" in looked.stdout
     assert numbers(server) == []
-    done = json.loads(dead(server, "redrive", DEAD, "--reason", "odd", "--limit", "50", "--json").stdout)
+    done = json.loads(dead(server, "redrive", DEAD, "--reason", "odd", "--limit", "50", "--yes", "--json").stdout)
     assert (done["moved"], done["parked"], done["stopped"], done["dry_run"]) == (50, 0, False, False)
     assert [(kind["reason"], kind["to"], kind["letters"]) for kind in done["by"]] == [("odd", "s", 50)]
-    again = dead(server, "redrive", DEAD, "--to", "retry", "--max-redrives", "0").stdout
+    again = dead(server, "redrive", DEAD, "--to", "retry", "--max-redrives", "0", "--yes").stdout
     assert "moved 0 dead letters of dead · parked 40" in again
     assert len(numbers(server, f"{DEAD}:parked")) == 40
 
@@ -167,33 +167,28 @@ def test_redrive_says_which_dead_letters_stay_because_they_name_no_stream_to_go_
     fill(server, 3, stream="")
     fill(server, 2, stream=DEAD)
     stay = "5 stay: they name no target stream, or this one; name a target with --to"
-    looked = dead(server, "redrive", DEAD, "--dry-run").stdout
-    assert f"would move 0 dead letters of dead · {stay}" in looked
+    looked = dead(server, "redrive", DEAD).stdout
+    assert f"with --yes: moved 0 dead letters of dead · {stay}" in looked
     assert "decode  read   stay    dead             1" in looked
-    assert f"moved 0 dead letters of dead · {stay}" in dead(server, "redrive", DEAD).stdout
-    assert json.loads(dead(server, "redrive", DEAD, "--json").stdout)["homeless"] == 5
-    assert "stay" not in dead(server, "redrive", DEAD, "--to", "s").stdout
+    assert f"moved 0 dead letters of dead · {stay}" in dead(server, "redrive", DEAD, "--yes").stdout
+    assert json.loads(dead(server, "redrive", DEAD, "--yes", "--json").stdout)["homeless"] == 5
+    assert "stay" not in dead(server, "redrive", DEAD, "--to", "s", "--yes").stdout
 
 
-def test_purge_asks_and_deletes_the_selected_dead_letters(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_purge_is_a_dry_run_without_yes(server: Server) -> None:
     fill(server, 90)
     with server.client() as client:
         client.xadd(DEAD, {"no": "letter"})
-    refused = dead(server, "purge", DEAD, given="y\n")
-    assert (refused.exit_code, numbers(server, "s")) == (2, [])
-    assert "use --yes or --dry-run" in refused.output
-    assert (
-        "would delete 30 dead letters of dead" in dead(server, "purge", DEAD, "--reason", "decode", "--dry-run").stdout
-    )
-    monkeypatch.setattr("spark_streams.commands.dead.dead.is_terminal", lambda: True)
-    unsure = dead(server, "purge", DEAD, "--reason", "decode", given="n\n")
-    assert (unsure.exit_code, "Delete 30 dead letters of dead?" in unsure.output) == (1, True)
-    with server.client() as client:
-        assert client.xlen(DEAD) == 91
-        assert dead(server, "purge", DEAD, "--reason", "decode", given="y\n").exit_code == 0
-        assert client.xlen(DEAD) == 61
+        planned = dead(server, "purge", DEAD, "--reason", "decode")
+        assert (planned.exit_code, client.xlen(DEAD)) == (0, 91)
+        assert "decode  read   s                    30" in planned.stdout
+        assert "dry run, nothing was changed; with --yes: deleted 30 dead letters of dead" in planned.stdout
+        told = json.loads(dead(server, "purge", DEAD, "--reason", "decode", "--json").stdout)
+        assert (told["deleted"], told["dry_run"], client.xlen(DEAD)) == (30, True, 91)
+        done = dead(server, "purge", DEAD, "--reason", "decode", "--yes")
+        assert (done.exit_code, done.stdout, client.xlen(DEAD)) == (0, "deleted 30 dead letters of dead\n", 61)
         told = json.loads(dead(server, "purge", DEAD, "--limit", "7", "--yes", "--json").stdout)
-        assert (told["deleted"], told["by"][0]["letters"]) == (7, 7)
+        assert (told["deleted"], told["dry_run"], told["by"][0]["letters"]) == (7, False, 7)
         assert "deleted 53 dead letters of dead" in dead(server, "purge", DEAD, "--yes").stdout
         assert [fields for _, fields in words(client, DEAD)] == [[b"no", b"letter"]]
 
@@ -211,7 +206,7 @@ def test_purge_asks_and_deletes_the_selected_dead_letters(server: Server, monkey
         (["redrive", DEAD, "--to", DEAD], 2, "cannot be sent to 'dead' itself"),
         (["redrive", DEAD, "--transform", "nowhere:x"], 1, "[RSTREAM_TRANSFORM] transform 'nowhere:x': nowhere cannot"),
         (
-            ["redrive", DEAD, "--to", "text"],
+            ["redrive", DEAD, "--to", "text", "--yes"],
             1,
             "[RSTREAM_WRONG_KEY_TYPE] dead letters of stream 'dead' cannot be moved to key",
         ),
@@ -233,14 +228,10 @@ def test_a_reason_is_chosen_by_its_category(server: Server) -> None:
     """As the job etl writes it: what stands before the colon. `--help` shows `--reason decode`."""
     fill(server, 3, reason="decode: amount is no DOUBLE")
     fill(server, 2, first=3, reason="decoder failed")
-    assert "moved 3 dead letters" in dead(server, "redrive", DEAD, "--reason", "decode", "--dry-run").output.replace(
-        "would move", "moved"
-    )
-    assert (
-        "would delete 1 dead letter of dead"
-        in dead(server, "purge", DEAD, "--reason", "dec*", "--limit", "1", "--dry-run").output
-    )
-    assert "moved 3 dead letters of dead" in dead(server, "redrive", DEAD, "--reason", "decode").output
+    assert "with --yes: moved 3 dead letters" in dead(server, "redrive", DEAD, "--reason", "decode").output
+    purged = dead(server, "purge", DEAD, "--reason", "dec*", "--limit", "1")
+    assert "with --yes: deleted 1 dead letter of dead" in purged.output
+    assert "moved 3 dead letters of dead" in dead(server, "redrive", DEAD, "--reason", "decode", "--yes").output
     assert "no dead letter of dead has reason 'decode'" in dead(server, "list", DEAD, "--reason", "decode").output
 
 
@@ -248,7 +239,7 @@ def test_one_dead_letter_is_one(server: Server, tmp_path: Path) -> None:
     fill(server, 1)
     file = str(tmp_path / "letters.jsonl")
     assert f"1 dead letter of {DEAD} written to" in dead(server, "export", DEAD, "--output", file).output
-    assert "moved 1 dead letter of dead" in dead(server, "redrive", DEAD).output
+    assert "moved 1 dead letter of dead" in dead(server, "redrive", DEAD, "--yes").output
 
 
 def test_a_file_that_cannot_be_written_is_named(server: Server, tmp_path: Path) -> None:

@@ -290,7 +290,7 @@ def test_rstream_sends_it_back_once_and_its_next_dead_letter_has_its_past(
     entry_id, fields = read(client)
     first = write("orders", "billing", entry_id, fields, to="orders:dead", error=FAILED)
     with pytest.raises(SystemExit) as ended:
-        main(["dead", "redrive", "orders:dead", "--url", server.url], prog_name="rstream")
+        main(["dead", "redrive", "orders:dead", "--yes", "--url", server.url], prog_name="rstream")
     assert ended.value.code == 0, capsys.readouterr()
     assert client.xlen("orders:dead") == 0
     entry_id, fields = read(client)

@@ -32,7 +32,18 @@ MEMBER = Membership(("s",), "g", "spark")
 
 def start(server: Server, *options: str) -> subprocess.Popen[str]:
     """`rstream dead redrive` in a process of its own."""
-    command = [sys.executable, "-m", "spark_streams.cli", "dead", "redrive", DEAD, "--json", "--url", server.url]
+    command = [
+        sys.executable,
+        "-m",
+        "spark_streams.cli",
+        "dead",
+        "redrive",
+        DEAD,
+        "--yes",
+        "--json",
+        "--url",
+        server.url,
+    ]
     return subprocess.Popen([*command, *options], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 

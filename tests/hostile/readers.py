@@ -30,7 +30,7 @@ COMMANDS: Sequence[tuple[str, ...]] = (
     ("top", "--once"), ("doctor",), ("show", "s"), ("show", "dead", "--json"), ("shards",), ("tail", "s"), ("tail",),
     ("tail", "--json"), ("exporter", "--once"), ("report", "-o", "-"), ("dead", "list"), ("dead", "list", "--json"),
     ("dead", "list", "dead"), ("dead", "show", "dead"), ("dead", "show", "dead", "--json"), ("dead", "export", "dead"),
-    ("dead", "redrive", "dead", "--dry-run"), ("dead", "purge", "dead", "--dry-run"),
+    ("dead", "redrive", "dead"), ("dead", "purge", "dead"),
     ("groups", "delete", "s", "--group", "g"), ("groups", "seek", "s", "--group", "g", "--to", "0"),
     ("groups", "claim", "s", "--group", "g", "--from", "c", "--to", "ann"),
 )  # fmt: skip

@@ -150,7 +150,7 @@ def test_a_writer(empty: Server) -> None:
 
 def test_the_way_back(filled: Server) -> None:
     limited = as_user(filled, *rights("redrive"))
-    ran = rstream(limited, "dead redrive dead --limit 2")
+    ran = rstream(limited, "dead redrive dead --limit 2 --yes")
     assert ran.exit_code == 0, ran.output
     ran = rstream(limited, "dead purge dead --yes")
     assert ran.exit_code == 0, ran.output
@@ -176,7 +176,7 @@ def test_a_looker(filled: Server, line: str, tmp_path: Path, monkeypatch: pytest
 
 def test_who_may_only_look_adds_and_moves_nothing(filled: Server) -> None:
     limited = as_user(filled, *rights("looker"))
-    for line in ("add s n=1", "dead redrive dead", "dead purge dead --yes", "groups delete s g --yes"):
+    for line in ("add s n=1", "dead redrive dead --yes", "dead purge dead --yes", "groups delete s g --yes"):
         assert rstream(limited, line).exit_code != 0
     with filled.client() as admin:
         assert (admin.xlen("s"), admin.xlen("dead")) == (28, 3)

@@ -148,7 +148,7 @@ def embedded(*words: str, url: str = "embedded:") -> Result:
 LOOKS = [
     ("streams",), ("groups",), ("lag", "--max", "1"), ("pending",), ("top", "--once"), ("report", "-o", "-"), ("url",),
     ("show", "s"), ("dead", "list"), ("dead", "list", "s"), ("dead", "show", "s"), ("dead", "export", "s"),
-    ("dead", "redrive", "s", "--dry-run"), ("dead", "purge", "s", "--dry-run"),
+    ("dead", "redrive", "s"), ("dead", "purge", "s"),
 ]  # fmt: skip
 
 

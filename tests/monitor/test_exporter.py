@@ -149,7 +149,7 @@ def test_dead_letters_are_right_whatever_way_they_go(
         assert ran.exit_code == 0, ran.output
 
     assert waiting() == {"odd": 200, "decode": 100}
-    rstream("redrive", DEAD, "--limit", "30")
+    rstream("redrive", DEAD, "--limit", "30", "--yes")
     assert waiting() == {"odd": 180, "decode": 90}
     rstream("purge", DEAD, "--reason", "decode", "--limit", "50", "--yes")
     assert waiting() == {"odd": 180, "decode": 40}
@@ -157,7 +157,7 @@ def test_dead_letters_are_right_whatever_way_they_go(
     assert waiting() == {"odd": 182, "decode": 41}
     client.xtrim(DEAD, maxlen=3, approximate=False)
     assert waiting() == {"odd": 2, "decode": 1}
-    rstream("redrive", DEAD)
+    rstream("redrive", DEAD, "--yes")
     assert waiting() == {}
     fill(server, 1, into="others", reason="of its own")
     assert waiting("others") == {"of its own": 1}

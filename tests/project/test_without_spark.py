@@ -49,7 +49,7 @@ def test_the_commands_of_rstream_need_no_spark(engine_server: Server) -> None:
             "pending orders --group billing",
         ),
         *("dead list", "dead show orders:dead", "dead export orders:dead"),
-        *("dead redrive orders:dead --allow orders --reason good",),
+        *("dead redrive orders:dead --allow orders --reason good --yes",),
         *("dead purge orders:dead --yes", "url"),
     ]
     lines = [f"{one} --url {engine_server.url}" for one in commands]

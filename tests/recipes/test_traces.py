@@ -67,7 +67,16 @@ def test_a_trace_goes_on_behind_a_dead_letter(
         ((_, letter),) = client.xrange("example:traced:dead")
         assert {name: letter[name] for name in came} == came
         (tmp_path / "repairs.py").write_text("def repair(letter):\n    return {**letter.fields, 'amount': '5.00'}\n")
-        words = ["dead", "redrive", "example:traced:dead", "--url", server.url, "--transform", "repairs:repair"]
+        words = [
+            "dead",
+            "redrive",
+            "example:traced:dead",
+            "--yes",
+            "--url",
+            server.url,
+            "--transform",
+            "repairs:repair",
+        ]
         with pytest.MonkeyPatch.context() as patched:
             patched.syspath_prepend(str(tmp_path))
             ended = CliRunner().invoke(main, words)

@@ -107,9 +107,9 @@ def test_dead_letters(filled: RedisCluster) -> None:
     }
     [shown] = rstream_json(filled, "dead", "show", DEAD, "--limit", "1")
     assert shown["envelope"]["stream"] == "orders-1"
-    assert rstream_json(filled, "dead", "redrive", DEAD, "--dry-run")["moved"] == 30
-    assert rstream_json(filled, "dead", "redrive", DEAD, "--reason", "decode")["moved"] == 10
-    assert rstream_json(filled, "dead", "redrive", DEAD, "--to", "orders-2", "--limit", "5")["moved"] == 5
+    assert rstream_json(filled, "dead", "redrive", DEAD)["moved"] == 30
+    assert rstream_json(filled, "dead", "redrive", DEAD, "--reason", "decode", "--yes")["moved"] == 10
+    assert rstream_json(filled, "dead", "redrive", DEAD, "--to", "orders-2", "--limit", "5", "--yes")["moved"] == 5
     assert rstream_json(filled, "dead", "purge", DEAD, "--yes")["deleted"] == 15
     lengths = {one["stream"]: one["length"] for one in rstream_json(filled, "streams")}
     assert (lengths["orders-1"], lengths["orders-2"], lengths.get(DEAD, 0)) == (30, 25, 0)

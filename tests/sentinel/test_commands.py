@@ -39,7 +39,7 @@ def test_every_command_finds_the_master_of_now(sentinels: Sentinels) -> None:
         ("show", "orders", "--last", "1"): "entry 2-1",
         ("exporter", "--once"): 'rstream_lag_entries{group="g",stream="orders"} 2.0',
         ("dead", "list"): DEAD,
-        ("dead", "redrive", DEAD): "moved 6 dead letters",
+        ("dead", "redrive", DEAD, "--yes"): "moved 6 dead letters",
         ("doctor",): "a master with 2 replicas",
         ("url",): f"redis://127.0.0.1:{now}",
     }.items():

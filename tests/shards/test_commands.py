@@ -93,23 +93,26 @@ def test_nothing_is_added_that_nobody_would_read(server: Server) -> None:
 
 
 def test_shards_are_deleted_when_all_groups_have_read_them(server: Server) -> None:
-    refused = rstream(server, "shards", "orders", "--delete")
+    refused = rstream(server, "shards", "orders", "--delete", "--yes")
     assert (refused.exit_code, "no group has read all" in refused.output) == (1, True)
     with server.client() as client:
         for name in NAMES:
             client.xgroup_create(name, "g", id="0")
-        refused = rstream(server, "shards", "orders", "--delete")
+        refused = rstream(server, "shards", "orders", "--delete", "--yes")
         assert (refused.exit_code, "group 'g' has not read all" in refused.output) == (1, True)
         for name in NAMES:
             for _, entries in client.xreadgroup("g", "c", {name: ">"}):
                 client.xack(name, "g", *[entry for entry, _ in entries])
-        assert rstream(server, "shards", "orders", "--delete").exit_code == 0
+        planned = rstream(server, "shards", "orders", "--delete")
+        assert planned.output == "dry run, nothing was changed; with --yes: deleted orders: 4 shards\n"
+        assert client.exists(*NAMES, "rstream:shards:{orders}") == 5
+        assert rstream(server, "shards", "orders", "--delete", "--yes").output == "deleted orders: 4 shards\n"
         assert not client.exists(*NAMES, "rstream:shards:{orders}")
     sharded(server.url, count=2)
 
 
 def test_force_deletes_shards_unread(server: Server) -> None:
-    assert rstream(server, "shards", "orders", "--delete", "--force").exit_code == 0
+    assert rstream(server, "shards", "orders", "--delete", "--force", "--yes").exit_code == 0
     assert json.loads(rstream(server, "shards", "--json").output) == []
 
 
@@ -126,7 +129,7 @@ def test_shards_are_not_deleted_while_entries_wait_for_retry(server: Server) -> 
             client.xgroup_create(name, "g", id="$")
         letter = dead_letter_fields([b"n", b"1"], {"stream": shard, "id": "5-5", "deliveries": "1"})
         client.execute_command("XADD", retry_stream(shard, "g", 2), "*", *letter)
-        refused = rstream(server, "shards", "orders", "--delete")
+        refused = rstream(server, "shards", "orders", "--delete", "--yes")
         assert refused.exit_code == 1
         assert f"1 entries of '{shard}'" in refused.output
         assert "wait for a retry by group 'g' (retryDelay)" in refused.output
@@ -135,9 +138,9 @@ def test_shards_are_not_deleted_while_entries_wait_for_retry(server: Server) -> 
         client.delete(retry_stream(shard, "g", 2))
         client.xgroup_create(returned_stream(shard, "g"), "g", id="0", mkstream=True)
         client.execute_command("XADD", returned_stream(shard, "g"), "*", *letter)
-        refused = rstream(server, "shards", "orders", "--delete")
+        refused = rstream(server, "shards", "orders", "--delete", "--yes")
         assert refused.exit_code == 1
         assert "group 'g' has not read all entries of 'rstream:returned" in refused.output
         client.execute_command("XADD", retry_stream(shard, "g", 1), "*", *letter)
-        assert rstream(server, "shards", "orders", "--delete", "--force").exit_code == 0
+        assert rstream(server, "shards", "orders", "--delete", "--force", "--yes").exit_code == 0
         assert not [key for key in client.scan_iter() if b"orders" in key and b":sink:" not in key]

@@ -146,8 +146,11 @@ def test_what_is_lost_wholly(server: Server, client: redis.Redis, who: str) -> N
 def test_recreate_makes_what_is_lost_and_a_query_then_names_the_loss(server: Server, client: redis.Redis) -> None:
     """Also the key. A second run finds nothing to do."""
     end = left_of(server, client, "the key and a shard")
-    assert rstream(server, "shards", "orders", "--recreate").splitlines() == [f"created {NAMES[2]}, empty"]
-    assert rstream(server, "shards", "orders", "--recreate") == "no shard is lost; nothing was created\n"
+    planned = f"dry run, nothing was changed; with --yes: created {NAMES[2]}, empty"
+    assert rstream(server, "shards", "orders", "--recreate").splitlines() == [planned]
+    assert not client.exists(NAMES[2])
+    assert rstream(server, "shards", "orders", "--recreate", "--yes").splitlines() == [f"created {NAMES[2]}, empty"]
+    assert rstream(server, "shards", "orders", "--recreate", "--yes") == "no shard is lost; nothing was created\n"
     assert client.hget(KEY, "shards") == "4"
     assert [client.xlen(name) for name in NAMES].count(0) == 1
     with pytest.raises(Exception, match=r"RSTREAM_(DATA_LOSS|GROUP_MISSING)\W.*orders:2/4"):
@@ -182,7 +185,7 @@ def test_shards_of_two_numbers_without_a_key(server: Server, client: redis.Redis
         assert not client.exists(KEY), who
     listed = json.loads(rstream(server, "shards", "--json"))
     assert [(one["shards"], one["key"]) for one in listed] == [(3, False), (4, False)]
-    delete = ("shards", "orders", "--delete", "--count", "3")
+    delete = ("shards", "orders", "--delete", "--count", "3", "--yes")
     assert "no group has read all entries of 'orders:0/3:" in rstream(server, *delete)
     assert [batch[0] for batch in drain(reader(server, group="h", streamsPattern="orders:*/3:*"))] == [-1]
     stop_all()
@@ -205,7 +208,7 @@ def test_delete_ends_a_stream_of_which_shards_are_lost(server: Server, client: r
     [row] = json.loads(rstream(server, "shards", "--json"))
     assert (row["lost"], row["key"]) == ([NAMES[2]], True)
     assert "1 lost" in rstream(server, "shards")
-    rstream(server, "shards", "orders", "--delete", "--force")
+    rstream(server, "shards", "orders", "--delete", "--force", "--yes")
     assert not client.exists(KEY, *NAMES)
     sink(server, shards="5", shardBy="key")
 

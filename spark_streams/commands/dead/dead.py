@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Unpack
 
@@ -27,8 +26,8 @@ from spark_streams.commands.shared import (
     say,
     url_option,
 )
+from spark_streams.commands.yes import change_line, yes_option
 from spark_streams.errors import ConfigError, StreamStateError
-from spark_streams.model.printable import printable
 from spark_streams.monitor.terminal.units import counted
 
 if TYPE_CHECKING:
@@ -51,8 +50,8 @@ def dead() -> None:
       rstream dead list                                  list streams that hold dead letters
       rstream dead list orders:dead                      count the dead letters of a stream by kind
       rstream dead show orders:dead --reason 'decode*'   show their fields
-      rstream dead redrive orders:dead --dry-run         count the dead letters per target stream
-      rstream dead redrive orders:dead --rate 2000       send them back
+      rstream dead redrive orders:dead                   preview: count the dead letters per target stream
+      rstream dead redrive orders:dead --rate 2000 --yes   send them back
     """
 
 
@@ -171,43 +170,33 @@ def export(stream: str, output: str, limit: int | None, url: str, **filters: Unp
 @dead.command()
 @click.argument("stream")
 @click.option("--limit", type=click.IntRange(1), help="Maximum number of dead letters, oldest first.")
-@click.option("--dry-run", is_flag=True, help="Only count the dead letters that would be deleted.")
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@yes_option
 @criteria_options
 @url_option
 @json_option
-def purge(
-    stream: str, limit: int | None, dry_run: bool, yes: bool, url: str, as_json: bool, **filters: Unpack[FilterOptions]
-) -> None:
-    """Delete dead letters of STREAM permanently. Other entries of STREAM stay."""
+def purge(stream: str, limit: int | None, yes: bool, url: str, as_json: bool, **filters: Unpack[FilterOptions]) -> None:
+    """Delete dead letters of STREAM permanently. Other entries of STREAM stay.
+
+    Without --yes this is a dry run, which counts the dead letters by kind.
+
+    \b
+    Examples:
+      rstream dead purge orders:dead --older 30d
+      rstream dead purge orders:dead --older 30d --yes
+    """
     from spark_streams.deadletter.redrive.purge import purge as delete
 
-    address, criteria = address_of(url, starts=not dry_run), criteria_of(filters)
-    if not (yes or dry_run):
-        if as_json or not is_terminal():
-            raise click.UsageError("a confirmation needs a terminal and no --json; use --yes or --dry-run")
-        with progress("count") as tell:
-            planned = delete(address, stream, criteria, limit, True, lambda done: tell(done.looked_at, done.total))
-        if not planned.deleted:
-            print_why_none_match(address, stream, criteria)
-            return
-        _print_kinds(planned.counts)
-        click.confirm(f"Delete {counted(planned.deleted, 'dead letter')} of {printable(stream)}?", abort=True)
+    address, criteria = address_of(url, starts=yes), criteria_of(filters)
     with progress("purge", quiet=as_json) as tell:
-        done = delete(address, stream, criteria, limit, dry_run, lambda done: tell(done.looked_at, done.total))
+        purged = delete(address, stream, criteria, limit, not yes, lambda done: tell(done.looked_at, done.total))
     if as_json:
-        print_json({"stream": stream, "dry_run": dry_run, "deleted": done.deleted, "by": _kinds(done.counts)})
+        print_json({"stream": stream, "dry_run": not yes, "deleted": purged.deleted, "by": _kinds(purged.counts)})
     else:
-        if dry_run and done.deleted:
-            _print_kinds(done.counts)
-        say(f"{'would delete' if dry_run else 'deleted'} {counted(done.deleted, 'dead letter')} of {stream}")
-    if not done.counts.letters:
+        if purged.deleted and not yes:
+            _print_kinds(purged.counts)
+        say(change_line(yes, f"deleted {counted(purged.deleted, 'dead letter')} of {stream}"))
+    if not purged.counts.letters:
         print_why_none_match(address, stream, criteria, as_json)
-
-
-def is_terminal() -> bool:
-    """Whether a user can answer a question."""
-    return sys.stdin.isatty()
 
 
 def _no_such_dead_letter(server: Server, stream: str, entry: str) -> StreamStateError:

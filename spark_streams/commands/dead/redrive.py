@@ -18,6 +18,7 @@ from spark_streams.commands.dead.criteria import (
     progress,
 )
 from spark_streams.commands.shared import address_of, json_option, print_json, print_table, say, url_option
+from spark_streams.commands.yes import change_line, yes_option
 from spark_streams.errors import OptionError
 from spark_streams.monitor.terminal.units import counted
 
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
     "--set", "assignments", multiple=True, metavar="NAME=VALUE", help="Set a field of each dead letter; repeatable."
 )
 @click.option("--unset", multiple=True, metavar="NAME", help="Remove a field of each dead letter; repeatable.")
-@click.option("--dry-run", is_flag=True, help="Only count the dead letters per target stream.")
+@yes_option
 @criteria_options
 @url_option
 @json_option
@@ -66,12 +67,14 @@ def redrive(
     transform: str | None,
     assignments: tuple[str, ...],
     unset: tuple[str, ...],
-    dry_run: bool,
+    yes: bool,
     url: str,
     as_json: bool,
     **filters: Unpack[FilterOptions],
 ) -> None:
     """Send dead letters of STREAM back to a stream, each exactly once, so that they are read again.
+
+    Without --yes this is a dry run, which counts the dead letters per target stream.
 
     A dead letter is written as an entry with its original fields, and deleted in the same transaction. The new entry
     has one more field, dl.redriven, with the number of redrives and the ID of the dead letter. It goes to its original
@@ -86,16 +89,16 @@ def redrive(
 
     \b
     Examples:
-      rstream dead redrive orders:dead --dry-run
-      rstream dead redrive orders:dead --allow orders --reason decode --rate 2000
-      rstream dead redrive orders:dead --id 1795163834542-0 --set amount=12.50 --unset note
-      rstream dead redrive orders:dead --field customer=ann --to orders:retry --transform repairs:amounts
+      rstream dead redrive orders:dead
+      rstream dead redrive orders:dead --allow orders --reason decode --rate 2000 --yes
+      rstream dead redrive orders:dead --id 1795163834542-0 --set amount=12.50 --unset note --yes
+      rstream dead redrive orders:dead --field customer=ann --to orders:retry --transform repairs:amounts --yes
     """
     from spark_streams.deadletter.field_changes import FieldChanges
     from spark_streams.deadletter.redrive.redrive import Redrive
     from spark_streams.deadletter.redrive.redrive_plan import RedriveOptions
 
-    address, criteria = address_of(url, starts=not dry_run), criteria_of(filters)
+    address, criteria = address_of(url, starts=yes), criteria_of(filters)
     try:
         changes = FieldChanges.parse(assignments, unset)
     except OptionError as error:
@@ -112,7 +115,7 @@ def redrive(
         except OptionError as error:
             raise click.UsageError(error.message) from None
         with stopping(run):
-            report = run.run(dry_run)
+            report = run.run(not yes)
     if as_json:
         print_json(report.facts())
     else:
@@ -139,11 +142,9 @@ def print_report(report: Report) -> None:
     rows = [(reason, stage, action, to, count.letters) for (action, to, stage, reason), count in report.counts]
     if rows:
         print_table(("reason", "stage", "action", "to", "dead letters"), rows)
-    summary = [
-        f"{'would move' if report.dry_run else 'moved'} {counted(report.moved, 'dead letter')} of {report.stream}"
-    ]
+    summary = [f"moved {counted(report.moved, 'dead letter')} of {report.stream}"]
     if report.parked:
-        summary.append(f"{'would park' if report.dry_run else 'parked'} {report.parked:,}")
+        summary.append(f"parked {report.parked:,}")
     if report.left:
         summary.append(f"{report.left:,} skipped by the transform")
     if report.homeless:
@@ -157,7 +158,7 @@ def print_report(report: Report) -> None:
         summary.append(f"{report.vanished:,} of them had just been deleted by another client")
     if not report.dry_run and report.seconds:
         summary.append(f"{report.seconds:.1f} s, {(report.moved + report.parked) / report.seconds:,.0f}/s")
-    say(" · ".join(summary))
+    say(change_line(not report.dry_run, " · ".join(summary)))
     if report.goes_on:
         say(
             f"continued a run that had moved {report.moved_before:,} dead letters; those after its last ID "

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, ClassVar, Generic, Protocol, TypeVar
 import click
 
 from spark_streams.commands.shared import json_option, named_streams, print_json, print_table, say, url_option
+from spark_streams.commands.yes import change_line, yes_option
 from spark_streams.errors import GroupInUseError, RStreamError, StreamStateError
 from spark_streams.model.pattern import is_pattern
 
@@ -39,7 +40,6 @@ class _OfEntries(Protocol):
 
 R = TypeVar("R", bound=Report)
 S = TypeVar("S")
-F = TypeVar("F", bound=Callable[..., object])
 
 
 @dataclass(frozen=True)
@@ -52,12 +52,6 @@ class ChangeOptions:
     even_active: bool
     url: str
     as_json: bool
-
-
-def yes_option(command: F) -> F:
-    """Add `--yes`, without which a command makes no change."""
-    text = "Make the change. Without --yes the command only prints what it would change."
-    return click.option("--yes", is_flag=True, help=text)(command)
 
 
 def change_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -175,7 +169,7 @@ class ChangeReport(Generic[R]):
             say(f"note: {line}")
         for line in self.refused:
             say(f"would be refused now: {line}")
-        say(summary if self.yes else f"dry run, nothing was changed; with --yes: {summary}")
+        say(change_line(self.yes, summary))
 
 
 def entries_in(reports: Iterable[_OfEntries]) -> int:

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from spark_streams.commands.groups.group_change import ChangeReport, load_groups, plural, server_time, yes_option
+from spark_streams.commands.groups.group_change import ChangeReport, load_groups, plural, server_time
 from spark_streams.commands.groups.seek import target_of
 from spark_streams.commands.shared import connect, json_option, url_option
+from spark_streams.commands.yes import yes_option
 
 if TYPE_CHECKING:
     from spark_streams.groups.target import Target

@@ -14,9 +14,9 @@ from spark_streams.commands.groups.group_change import (
     plural,
     resolve_streams,
     server_time,
-    yes_option,
 )
 from spark_streams.commands.shared import connect, json_option, url_option
+from spark_streams.commands.yes import yes_option
 
 if TYPE_CHECKING:
     from spark_streams.groups.create import Created

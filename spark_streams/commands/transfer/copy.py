@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Unpack
 import click
 
 from spark_streams.commands.dead.criteria import progress
-from spark_streams.commands.groups.group_change import yes_option
 from spark_streams.commands.shared import TARGET, address_of, json_option, to_url_option, url_option
 from spark_streams.commands.transfer.options import (
     RuleOptions,
@@ -19,6 +18,7 @@ from spark_streams.commands.transfer.options import (
     rules_of,
     selected_pages,
 )
+from spark_streams.commands.yes import yes_option
 from spark_streams.errors import CopyTargetError, OptionError
 
 if TYPE_CHECKING:

@@ -12,6 +12,7 @@ import click
 from spark_streams.commands.groups.group_change import REFUSED, server_time
 from spark_streams.commands.groups.seek import target_of
 from spark_streams.commands.shared import print_json, print_table, say
+from spark_streams.commands.yes import change_line
 from spark_streams.errors import OptionError
 from spark_streams.monitor.terminal.units import counted
 
@@ -145,8 +146,7 @@ class TransferReport:
         summary += [f"{passed.skipped:,} skipped by the transform"] if passed.skipped else []
         if self.yes:
             summary.append(f"{passed.seconds:.1f} s, {passed.facts()['entries_per_second']:,}/s")
-        text = " · ".join(summary)
-        say(text if self.yes else f"dry run, nothing was changed; with --yes: {text}")
+        say(change_line(self.yes, " · ".join(summary)))
 
     def refuse(self, reason: str) -> NoReturn:
         """Print why the change would be refused, and exit."""

@@ -21,6 +21,7 @@ from spark_streams.deadletter.envelope import text
 from spark_streams.errors import RedriveTakenError, ServerReplyError, StreamStateError
 from spark_streams.model.ids import InvalidStreamId, StreamId
 from spark_streams.model.keys import key_beside
+from spark_streams.model.operator_commands import redrive_command
 from spark_streams.wire import lease
 from spark_streams.wire.connection.connection import Argument, Connection, Reply
 from spark_streams.wire.connection.server import Server
@@ -119,7 +120,7 @@ def begin_or_continue(server: Server, stream: str, fresh: RedriveState) -> tuple
             home.execute("UNWATCH")
             raise StreamStateError(
                 f"stream {stream!r} at {server.address}: a redrive by another version of spark-streams has left its "
-                f"state in key {text(key)!r}, and this version cannot read it. Run rstream dead redrive {stream} with "
+                f"state in key {text(key)!r}, and this version cannot read it. Run {redrive_command(stream)} with "
                 "that version until it ends"
             )
         goes_on = stored is not None and stored.orders == fresh.orders and stored.run != fresh.run

@@ -135,12 +135,12 @@ def test_entries_waiting_for_retry_are_redriven_to_their_own_stream_only(server:
 def test_a_redrive_lists_its_destinations_first(server: Server) -> None:
     fill(server, 3)
     forge(server, "pay\u202e[red]")
-    shown = dead(server, "redrive", DEAD, "--dry-run").output
+    shown = dead(server, "redrive", DEAD).output
     first, s, pay, *_ = sorted(shown.splitlines()[:3], key=lambda line: not line.startswith("destination"))
     assert first.split() == ["destination", "dead", "letters", "action"]
     assert [line.split()[1] for line in (s, pay)] in (["3", "1"], ["1", "3"])
     assert "pay\\u202e[red]" in shown
     assert "1 stay: no query has recorded that stream and group as an origin, or --allow does not" in shown
-    told = json.loads(dead(server, "redrive", DEAD, "--json", "--allow", "s").output)
+    told = json.loads(dead(server, "redrive", DEAD, "--yes", "--json", "--allow", "s").output)
     assert (told["moved"], told["refused"]) == (3, 1)
     assert {"action": "move", "to": "s", "letters": 3} in told["destinations"]

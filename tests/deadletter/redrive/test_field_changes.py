@@ -30,10 +30,10 @@ def own_fields(server: Server) -> list[list[bytes]]:
 def test_a_corrected_dead_letter_is_sent_back_with_its_other_fields(server: Server) -> None:
     ids = fill(server, 5)
     arguments = ("--id", ids[2], "--set", "n=a=b", "--set", "new=\udcfe", "--unset", "raw")
-    planned = json.loads(dead(server, "redrive", DEAD, *arguments, "--dry-run", "--json").output)
+    planned = json.loads(dead(server, "redrive", DEAD, *arguments, "--json").output)
     assert (planned["moved"], planned["dry_run"]) == (1, True)
     assert own_fields(server) == []
-    done = json.loads(dead(server, "redrive", DEAD, *arguments, "--json").output)
+    done = json.loads(dead(server, "redrive", DEAD, *arguments, "--yes", "--json").output)
     assert done["moved"] == 1
     assert own_fields(server) == [[b"n", b"a=b", b"new", b"\xfe"]]
     with server.client() as client:
@@ -53,7 +53,7 @@ def test_ids_choose_dead_letters_in_every_command(server: Server) -> None:
     purged = json.loads(dead(server, "purge", DEAD, *options, "--field", "n=3", "--yes", "--json").output)
     assert purged["deleted"] == 1
     many = [word for entry in ids[:200] for word in ("--id", entry)]
-    assert json.loads(dead(server, "redrive", DEAD, *many, "--json").output)["moved"] == 199
+    assert json.loads(dead(server, "redrive", DEAD, *many, "--yes", "--json").output)["moved"] == 199
     assert sorted(numbers(server)) == [n for n in range(200) if n != 3]
 
 
@@ -69,7 +69,7 @@ def test_ids_choose_dead_letters_in_every_command(server: Server) -> None:
 )
 def test_unusable_changes_are_refused(server: Server, arguments: list[str], message: str) -> None:
     fill(server, 2)
-    result = dead(server, "redrive", DEAD, *arguments)
+    result = dead(server, "redrive", DEAD, *arguments, "--yes")
     assert result.exit_code == 2
     assert message in result.output
     assert numbers(server) == []
@@ -81,10 +81,10 @@ def test_an_ambiguous_or_empty_result_moves_nothing(server: Server) -> None:
         envelope = {"stream": "s", "id": "1-0", "group": "g"}
         twice = client.execute_command("XADD", DEAD, "*", *dead_letter_fields([b"a", b"1", b"a", b"2"], envelope))
         client.execute_command("XADD", DEAD, "*", *dead_letter_fields([b"b", b"1"], envelope))
-    result = dead(server, "redrive", DEAD, "--set", "a=3")
+    result = dead(server, "redrive", DEAD, "--set", "a=3", "--yes")
     assert result.exit_code == 1
     assert f"dead letter {twice.decode()} has the field 'a' 2 times" in result.output
-    assert "would have no field left" in dead(server, "redrive", DEAD, "--unset", "b").output
+    assert "would have no field left" in dead(server, "redrive", DEAD, "--unset", "b", "--yes").output
     with server.client() as client:
         assert client.xlen(DEAD) == 2
         assert client.xlen("s") == 0
@@ -129,6 +129,6 @@ def test_changes_of_fields() -> None:
 def test_progress_lines_for_programs(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(server, 40)
     monkeypatch.setenv("RSTREAM_PROGRESS", "json")
-    result = dead(server, "redrive", DEAD, "--json", apart=True)
+    result = dead(server, "redrive", DEAD, "--yes", "--json", apart=True)
     assert json.loads(result.stdout)["moved"] == 40
     assert json.loads(result.stderr.splitlines()[-1]) == {"done": 40, "total": 40, "note": "moved 40"}

@@ -607,7 +607,9 @@ def test_a_state_that_cannot_be_read_is_refused_and_nothing_is_moved(server: Ser
     fill(server, 5)
     with server.client() as client:
         client.set(redrive_key(DEAD), '{"run": "x", "of": "a later version"}')
-        with pytest.raises(StreamStateError, match="'rstream:redrive:{dead}', .* Run rstream dead redrive dead with"):
+        with pytest.raises(
+            StreamStateError, match="'rstream:redrive:{dead}', .* Run rstream dead redrive dead --yes with"
+        ):
             redrive(server)
     assert (numbers(server), numbers(server, DEAD)) == ([], list(range(5)))
 

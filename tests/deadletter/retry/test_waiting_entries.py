@@ -144,7 +144,7 @@ def test_what_waits_is_shown_sent_back_and_purged_like_dead_letters(server: Serv
         fill(client, 4)
         assert "dl.stream" in dead(server, "show", WAITING).output
         assert "deleted 1 " in dead(server, "purge", WAITING, "--limit", "1", "--yes").output
-        assert dead(server, "redrive", WAITING, "--json").exit_code == 0
+        assert dead(server, "redrive", WAITING, "--yes", "--json").exit_code == 0
         assert (numbers(client, "s"), client.xlen(WAITING)) == ([1, 2, 3], 0)
 
 
@@ -160,12 +160,12 @@ def test_a_redrive_never_moves_what_a_query_brings_back_meanwhile(server: Server
                 return
 
         with before_sending(b"XDEL", b"EXEC", act=query):
-            assert dead(server, "redrive", WAITING).exit_code == 0
+            assert dead(server, "redrive", WAITING, "--yes").exit_code == 0
         assert sorted(numbers(client, "s") + numbers(client, BACK)) == list(range(9))
         assert len(numbers(client, BACK)) == 5
 
 
-@pytest.mark.parametrize("command", [("redrive",), ("redrive", "--dry-run"), ("purge", "--yes")])
+@pytest.mark.parametrize("command", [("redrive",), ("redrive", "--yes"), ("purge",), ("purge", "--yes")])
 def test_returned_entries_are_left_to_the_query(server: Server, command: tuple[str, ...]) -> None:
     with server.client() as client, Connection(Address.parse(server.url)) as connection:
         fill(client, 2)
