@@ -1,4 +1,5 @@
-"""Lets a request in: the host that it names, its origin, its session. Adds the headers that every answer has."""
+"""Lets a request in: its size, the host that it names, the site that sends it. Finds its session, and adds the headers
+that every answer has. Each route says itself whether it needs the session: routes.py."""
 
 from __future__ import annotations
 
@@ -7,10 +8,12 @@ from urllib.parse import urlsplit
 
 from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from spark_streams.console.access import COOKIE, LOCAL, SESSION_SECONDS, Session, Signer, Users, host_of
+from spark_streams.console.access import LOCAL, SESSION_SECONDS, Signer, cookie_name, host_of, is_own_site
+from spark_streams.console.bounds import HEAD_BYTES
+from spark_streams.console.users import Users
 
 _HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
@@ -22,28 +25,35 @@ _HEADERS = {
     "x-frame-options": "DENY",
     "cache-control": "no-store",
 }
-_OPEN = ("/login", "/static/")  # paths for which no login is required
 
 
 class Guard:
     """Middleware. hosts: names by which browsers may call the console (a page of another name could be another site's
-    that resolves to this machine)."""
+    that resolves to this machine); is_https: browsers call it by HTTPS; has_proxy: all requests come through one."""
 
-    def __init__(self, app: ASGIApp, signer: Signer, users: Users, hosts: Collection[str], is_tls: bool) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        signer: Signer,
+        users: Users,
+        hosts: Collection[str],
+        is_https: bool,
+        has_proxy: bool = False,
+    ) -> None:
         self._app, self._signer, self._users = app, signer, users
-        self._hosts, self._is_tls = frozenset(host.lower() for host in hosts), is_tls
+        self._hosts, self._is_https, self._has_proxy = frozenset(host.lower() for host in hosts), is_https, has_proxy
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+        if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
+        if scope["type"] != "http":
+            raise ValueError(f"the console serves no {scope['type']}")
         request = Request(scope, receive)
-        session = self._signer.session(request.cookies.get(COOKIE))
+        refusal = self._refusal(request)
         cookie = None
-        if session is None and not self._users:
-            cookie = self._signer.new_cookie(LOCAL)
-            session = self._signer.session(cookie)
-        scope["session"] = session
+        if refusal is None:
+            cookie = self._find_session(request)
 
         async def send_guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -51,36 +61,65 @@ class Guard:
                 for name, value in _HEADERS.items():
                     headers[name] = value
                 if cookie is not None:
-                    headers.append("set-cookie", cookie_header(cookie, self._is_tls))
+                    headers.append("set-cookie", cookie)
             await send(message)
 
-        answer = self._refusal(request, session)
-        await (answer or self._app)(scope, receive, send_guarded)
+        await (refusal or self._app)(scope, receive, send_guarded)
 
-    def _refusal(self, request: Request, session: Session | None) -> Response | None:
+    def _find_session(self, request: Request) -> str | None:
+        """Put the session into the scope, or None, and the address of the browser. Return the header that sets the
+        cookie of a new session: without users, everybody has one."""
+        scope = request.scope
+        scope["session"] = self._signer.session(request.cookies.get(cookie_name(port_of(scope))))
+        scope["address"] = self._address(request)
+        if scope["session"] is not None or self._users:
+            return None
+        cookie = self._signer.new_cookie(LOCAL)
+        scope["session"] = self._signer.session(cookie)
+        return cookie_header(scope, cookie, self._is_https)
+
+    def _address(self, request: Request) -> str:
+        """Return the address of the browser. The last one in X-Forwarded-For is from our own proxy."""
+        forwarded = ",".join(request.headers.getlist("x-forwarded-for")) if self._has_proxy else ""
+        return forwarded.rpartition(",")[2].strip() or (request.client.host if request.client else "")
+
+    def _refusal(self, request: Request) -> Response | None:
         """Return the answer to a request that is not let in; None if it is."""
-        if host_of(request.headers.get("host", "")) not in self._hosts:
+        scope, headers = request.scope, request.headers
+        head = (*scope["headers"], (scope.get("raw_path") or b"", scope["query_string"]))
+        if sum(len(name) + len(value) for name, value in head) > HEAD_BYTES:
+            return PlainTextResponse(f"The address and headers have more than {HEAD_BYTES:,} bytes.\n", 431)
+        if host_of(headers.get("host", "")) not in self._hosts:
             return PlainTextResponse(
                 "The console does not answer to this host name. Start it with --allowed-host NAME.\n", 421
             )
-        if request.method not in ("GET", "HEAD") and not _is_same_origin(request):
+        site, mode, target = (headers.get(f"sec-fetch-{part}") for part in ("site", "mode", "dest"))
+        if not is_own_site(site, mode, target, request.method) or not _is_own_origin(request):
             return PlainTextResponse("The request comes from another site.\n", 403)
-        if session is None and not request.url.path.startswith(_OPEN):
-            if request.method == "GET" and "text/html" in request.headers.get("accept", ""):
-                return RedirectResponse("/login", 303)
-            return PlainTextResponse("Log in first.\n", 401)
         return None
 
 
-def _is_same_origin(request: Request) -> bool:
-    """Whether a form of the console's own pages has sent the request. Browsers send `Origin` with every POST."""
-    origin = request.headers.get("origin")
-    if origin is None:
-        return request.headers.get("sec-fetch-site", "same-origin") in ("same-origin", "none")
-    return urlsplit(origin).netloc.lower() == request.headers.get("host", "").lower()
+def _is_own_origin(request: Request) -> bool:
+    """Whether the request names no other origin. Browsers send `Origin` with every POST."""
+    origins = request.headers.getlist("origin")
+    host = request.headers.get("host", "").lower()
+    return all(_host_and_port(origin) == host for origin in origins)
 
 
-def cookie_header(value: str, is_tls: bool, max_age: int = SESSION_SECONDS) -> str:
+def _host_and_port(origin: str) -> str:
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return ""
+
+
+def port_of(scope: Scope) -> int:
+    """Return the port at which the console listens."""
+    server: tuple[str, int] = scope["server"]
+    return server[1]
+
+
+def cookie_header(scope: Scope, value: str, is_https: bool, max_age: int = SESSION_SECONDS) -> str:
     """Return the header that sets the session's cookie."""
-    secure = "; Secure" if is_tls else ""
-    return f"{COOKIE}={value}; Path=/; Max-Age={max_age}; HttpOnly; SameSite=Strict{secure}"
+    secure = "; Secure" if is_https else ""
+    return f"{cookie_name(port_of(scope))}={value}; Path=/; Max-Age={max_age}; HttpOnly; SameSite=Strict{secure}"
