@@ -14,21 +14,21 @@ RESPONSE_SECONDS = 60.0  # for which a browser may leave a page unread
 HEAD_BYTES = 32 << 10  # of a request's first line and headers
 
 # A form.
-FORM_BYTES = 2 << 20
+FORM_BYTES = 1 << 20
 LOGIN_BYTES = 16 << 10
 FIELDS = 2_000  # of a form or an address, with those that are within a field
 
 # Work.
 DRY_RUNS = 2  # at once; the page Doctor is one
 CHANGES = 4  # at once
-WORD_BYTES = 96 << 10  # of a word of a command
-COMMAND_BYTES = 512 << 10  # of all words: systems differ, Linux takes 2 MB with the environment
+COMMAND_BYTES = 96 << 10  # of all words: Linux takes 128 kB in one, and a form with the command ten times as much
 
 NAME_BYTES = 1_024  # of the name of a stream, a group or a consumer
+LONG_TEXT = 5_000  # characters of a text that a command prints
 USER_CHARACTERS = 100
 EDITABLE = 20_000  # characters of a value that a form can change
 EDITABLE_FIELDS = 500  # of a dead letter
-EDITABLE_BYTES = 512 << 10  # of all values that one form can change; encoded they are at most three times as long
+EDITABLE_BYTES = 768 << 10  # of all values that one form can change, as a browser encodes them
 _SHORT, _TEXT = 64, 2_048
 _VALUE = 4 * EDITABLE  # UTF-8
 
@@ -46,7 +46,7 @@ _PATTERNS = Bound(_TEXT, 20)
 PARAMETERS = {
     # What a page shows.
     "name": _NAME,
-    "stream": _PATTERNS,  # of a group, or a filter of dead letters
+    "stream": Bound(NAME_BYTES, 20),  # of a group, or a filter of dead letters
     "group": _NAME,
     "find": Bound(_TEXT),
     "own": Bound(_SHORT),
@@ -78,8 +78,8 @@ PARAMETERS = {
     "max-redrives": Bound(_SHORT),
     "allow": Bound(NAME_BYTES, 20),
     "parking": _NAME,
-    "set": Bound(WORD_BYTES, EDITABLE_FIELDS),
-    "unset": Bound(WORD_BYTES, EDITABLE_FIELDS),
+    "set": Bound(COMMAND_BYTES, EDITABLE_FIELDS),
+    "unset": Bound(COMMAND_BYTES, EDITABLE_FIELDS),
     "all": Bound(_SHORT),
     "even-active": Bound(_SHORT),
     "released": Bound(_SHORT),
@@ -89,14 +89,22 @@ PARAMETERS = {
     "value.": Bound(_VALUE),
     "remove.": Bound(_SHORT),
     # The change that a dry run has shown.
-    "arguments": Bound(2 * COMMAND_BYTES),
+    "arguments": Bound(6 * COMMAND_BYTES),
     "token": Bound(_TEXT),
     # Log in.
-    "user": Bound(4 * USER_CHARACTERS),
     "password": Bound(_TEXT),
 }
 
 
-def bound_of(parameter: str) -> Bound | None:
-    """Return the bound of a parameter; None if no page has it."""
-    return PARAMETERS.get(parameter) or PARAMETERS.get(parameter.rstrip("0123456789"))
+def is_known(parameter: str) -> bool:
+    """Whether a page has this parameter."""
+    return _plain(parameter) in PARAMETERS
+
+
+def bound_of(parameter: str) -> Bound:
+    """Return the bound of a parameter. Raises KeyError if it has none."""
+    return PARAMETERS[_plain(parameter)]
+
+
+def _plain(parameter: str) -> str:
+    return parameter.rstrip("0123456789") if parameter.startswith(("value.", "remove.")) else parameter

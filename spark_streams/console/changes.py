@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 
 from spark_streams.console.actions import with_options
 from spark_streams.console.audit import Audit
-from spark_streams.console.bounds import CHANGES, COMMAND_BYTES, DRY_RUNS, WORD_BYTES
+from spark_streams.console.bounds import CHANGES, COMMAND_BYTES, DRY_RUNS
 from spark_streams.console.change import Change, Outcome
 from spark_streams.deadletter.envelope import raw
 from spark_streams.errors import OptionError, TakenError
@@ -134,14 +134,13 @@ class Changes:
 
 def require_short(arguments: Sequence[str]) -> None:
     """Raise OptionError if the system would not start a command with these arguments."""
-    sizes = [len(raw(word)) + 1 for word in arguments]
-    if max(sizes) > WORD_BYTES or sum(sizes) > COMMAND_BYTES:
+    if sum(len(raw(word)) + 1 for word in arguments) > COMMAND_BYTES:
         raise _too_long()
 
 
 def _too_long() -> OptionError:
     return OptionError(
-        f"the change is too long for a command: at most {COMMAND_BYTES:,} bytes, and {WORD_BYTES:,} for one value. "
+        f"the change is too long for a command, which has at most {COMMAND_BYTES:,} bytes. "
         "Change fewer or shorter values, or write a function and use rstream dead redrive --transform MODULE:FUNCTION"
     )
 

@@ -5,21 +5,28 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import quote_plus, unquote_plus, urlencode
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
-from spark_streams.console.bounds import FIELDS, PARAMETERS, bound_of
+from spark_streams.console.bounds import FIELDS, bound_of, is_known
 from spark_streams.deadletter.envelope import raw
 from spark_streams.errors import OptionError
 
 FIXED = "fixed"  # the parameter of a form that has values which a browser would change: encoded as in an address
+_NAME = 300  # characters of an encoded name: no known one is as long
+_LONGER = 6  # times: an encoded value is at most so much longer, also if its line ends are CR LF
 
 
 def fixed(pairs: Iterable[tuple[str, str]]) -> str:
     """Return the value of the parameter FIXED with these pairs. It is ASCII without line ends."""
     return urlencode(list(pairs), errors="surrogateescape")
+
+
+def encoded_size(value: str) -> int:
+    """Return the bytes that a browser's form has for this value."""
+    return len(quote_plus(value.replace("\n", "\r\n"), errors="surrogateescape"))
 
 
 @dataclass(frozen=True)
@@ -31,19 +38,12 @@ class Parameters:
     @classmethod
     def parse(cls, text: str, is_form: bool = False) -> Parameters:
         """Parse the parameters of an address or a form. Raises OptionError for one that is over its bound."""
-        pairs = [pair for pair in _expanded(text, is_form) if bound_of(pair[0]) is not None]
+        pairs = tuple(_parse(text, is_form))
         for name, count in Counter(name for name, _ in pairs).items():
-            bound = bound_of(name)
-            if bound is not None and count > bound.times:
-                raise OptionError(f"parameter {name!r} occurs {count:,} times, and the console takes {bound.times}")
-        for name, value in pairs:
-            bound = bound_of(name)
-            if bound is not None and len(raw(value)) > bound.size:
-                raise OptionError(
-                    f"parameter {name!r} is longer than {bound.size:,} bytes, and the console takes no longer one; use "
-                    "the command line"
-                )
-        return cls(tuple(pairs))
+            times = bound_of(name).times
+            if count > times:
+                raise OptionError(f"parameter {name!r} occurs {count:,} times, and the console takes {times}")
+        return cls(pairs)
 
     @classmethod
     def of_query(cls, request: Request) -> Parameters:
@@ -69,25 +69,46 @@ class Parameters:
 
     def all(self, name: str) -> list[str]:
         """Return all values of a name, which has a bound."""
-        if bound_of(name) is None:
-            raise KeyError(f"{name} has no bound; known are {', '.join(PARAMETERS)}")
+        bound_of(name)
         return [value for key, value in self.pairs if key == name]
 
 
-def _expanded(text: str, is_form: bool) -> Iterator[tuple[str, str]]:
-    """Yield the parameters, and those within FIXED. Browsers write line ends of a form's values as CR LF."""
-    pairs = _parse(text, FIELDS)
-    left = FIELDS - len(pairs)
-    for name, value in pairs:
+def _parse(text: str, is_form: bool) -> Iterator[tuple[str, str]]:
+    """Yield the parameters, and those within FIXED. Nothing is decoded before its size is known: that takes a hundred
+    times the memory of the text. Browsers write line ends of a form's values as CR LF."""
+    if text.count("&") + text.count("%26") >= FIELDS:
+        _require_few(text)
+    for part in text.split("&"):
+        name, _, value = part.partition("=")
         if name == FIXED:
-            within = _parse(value, left)
-            left -= len(within)
-            yield from within
+            yield from _decoded(_unquoted(value).split("&"))
         else:
-            yield name, value.replace("\r\n", "\n") if is_form else value
+            yield from _decoded([part], "\r\n" if is_form else "\n")
 
 
-def _parse(text: str, most: int) -> list[tuple[str, str]]:
-    if text.count("&") >= most:
+def _require_few(text: str) -> None:
+    """Raise OptionError if there are too many parameters. One within FIXED ends with an encoded `&`."""
+    parts = text.split("&", FIELDS)
+    if len(parts) + sum(part.count("%26") for part in parts if part.startswith(f"{FIXED}=")) > FIELDS:
         raise OptionError(f"this address or form has more than {FIELDS:,} parameters, and the console takes no more")
-    return parse_qsl(text, keep_blank_values=True, errors="surrogateescape")
+
+
+def _decoded(parts: Iterable[str], line_end: str = "\n") -> Iterator[tuple[str, str]]:
+    """Yield the parameters that pages have. Raises OptionError for one that is too long."""
+    for part in parts:
+        encoded_name, _, encoded = part.partition("=")
+        name = _unquoted(encoded_name[:_NAME])
+        if not is_known(name):
+            continue
+        size = bound_of(name).size
+        value = _unquoted(encoded).replace(line_end, "\n") if len(encoded) <= _LONGER * size else None
+        if value is None or len(raw(value)) > size:
+            raise OptionError(
+                f"parameter {name!r} is longer than {size:,} bytes, and the console takes no longer one; use the "
+                "command line"
+            )
+        yield name, value
+
+
+def _unquoted(text: str) -> str:
+    return unquote_plus(text, errors="surrogateescape")

@@ -23,6 +23,7 @@ from spark_streams._version import __version__
 from spark_streams.console.access import Session, Signer
 from spark_streams.console.actions import shell_line, with_options
 from spark_streams.console.audit import Audit
+from spark_streams.console.bounds import LONG_TEXT, NAME_BYTES
 from spark_streams.console.changes import Changes
 from spark_streams.console.live import Live
 from spark_streams.console.login_attempts import LoginAttempts
@@ -81,7 +82,16 @@ class Pages:
 def _templates() -> Environment:
     templates = environment("spark_streams.console", PACKAGE)
     templates.filters.update(rate=rate, counted=counted, bytes=_bytes, clock=_clock, since=_since)
-    templates.globals.update(link=link, glob_escape=glob.escape, fixed=fixed, draw=draw, sparkline=sparkline)
+    templates.globals.update(
+        NAME_BYTES=NAME_BYTES,
+        LONG_TEXT=LONG_TEXT,
+        link=link,
+        glob_escape=glob.escape,
+        fixed=fixed,
+        draw=draw,
+        sparkline=sparkline,
+    )
+    templates.globals.update(NAME_BYTES=NAME_BYTES, LONG_TEXT=LONG_TEXT)
     return templates
 
 

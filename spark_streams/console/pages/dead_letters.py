@@ -12,7 +12,8 @@ from starlette.responses import Response
 
 from spark_streams.console.bounds import EDITABLE_BYTES, EDITABLE_FIELDS
 from spark_streams.console.cells import SHORT, Cell, cell, is_editable
-from spark_streams.console.parameters import Parameters
+from spark_streams.console.parameters import Parameters, encoded_size
+from spark_streams.console.short_names import is_short
 from spark_streams.console.site import Site, key_of
 from spark_streams.deadletter.criteria import Criteria, parse_criteria
 from spark_streams.deadletter.envelope import raw
@@ -164,10 +165,15 @@ async def dead_letter(site: Site, request: Request) -> Response:
         envelope=envelope,
         fields=fields_of(letter),
         more=max(0, len(letter.pairs) - EDITABLE_FIELDS),
-        origin=EntryName(letter.envelope.get("stream", ""), letter.envelope.get("id", "")),
-        previous=EntryName(previous_stream, previous_id),
+        origin=_entry_name(letter.envelope.get("stream", ""), letter.envelope.get("id", "")),
+        previous=_entry_name(previous_stream, previous_id),
         command=site.command(["dead", "show", name, wanted]),
     )
+
+
+def _entry_name(stream: str, entry: str) -> EntryName:
+    """Return the name, or an empty one for a name that no page takes."""
+    return EntryName(stream, entry) if is_short(stream, entry) else EntryName("", "")
 
 
 def fetch_letter(address: Address, stream: str, wanted: str) -> DeadLetter:
@@ -185,7 +191,7 @@ def fields_of(letter: DeadLetter) -> list[Field]:
     occurring = Counter(name for name, _ in letter.pairs)
     fields, left = [], EDITABLE_BYTES
     for number, (name, value) in enumerate(letter.pairs[:EDITABLE_FIELDS]):
-        size = len(raw(value))
+        size = encoded_size(value)
         can_change = size <= left and is_editable(value) and is_editable(name) and occurring[name] == 1
         left -= size if can_change else 0
         fields.append(Field(number, cell(raw(name), SHORT), cell(raw(value)), name, value if can_change else None))
