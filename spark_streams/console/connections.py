@@ -8,6 +8,8 @@ those that still wait for a request is closed, so strangers who only connect shu
 from __future__ import annotations
 
 import asyncio
+import gc
+import itertools
 import ssl
 from typing import ClassVar
 
@@ -17,6 +19,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from spark_streams.console.bounds import CONNECTIONS, REQUEST_SECONDS, RESPONSE_SECONDS
 from spark_streams.errors import ConfigError
 
+_COLLECTED = 50  # ended connections
+_ended = itertools.count(1)
 _UNFINISHED = (h11.IDLE, h11.SEND_BODY)  # states of a client whose request has not arrived
 
 
@@ -38,6 +42,7 @@ class Connection(H11Protocol):
     tls: ClassVar[ssl.SSLContext | None] = None
 
     _socket: asyncio.Transport
+    _early: bytearray
     _begun = 0.0
     _request_end: asyncio.TimerHandle | None = None
     _response_end: asyncio.TimerHandle | None = None
@@ -46,6 +51,7 @@ class Connection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self._socket = transport
         self._begun = self.loop.time()
+        self._early = bytearray()
         if not self._has_room():
             transport.abort()
             return
@@ -69,6 +75,8 @@ class Connection(H11Protocol):
             self._forget()
         else:
             super().connection_made(secured)
+            if self._early:
+                self.data_received(bytes(self._early))
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._forget()
@@ -76,6 +84,9 @@ class Connection(H11Protocol):
             super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        if self.transport is None:  # Python 3.11 gives the first bytes to the protocol before start_tls returns
+            self._early += data
+            return
         super().data_received(data)
         self._watch_request()
 
@@ -125,6 +136,15 @@ class Connection(H11Protocol):
         self.connections.discard(self)
         self._request_end = _cancel(self._request_end)
         self._response_end = _cancel(self._response_end)
+        if self.tls is not None:
+            _collect_buffers()
+
+
+def _collect_buffers() -> None:
+    """Free what ended TLS connections leave: objects in cycles, each set with a buffer of 256 kB, of whose size the
+    garbage collector does not know."""
+    if next(_ended) % _COLLECTED == 0:
+        gc.collect()
 
 
 def _cancel(timer: asyncio.TimerHandle | None) -> asyncio.TimerHandle | None:

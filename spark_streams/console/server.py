@@ -26,6 +26,7 @@ from spark_streams.monitor.exporter.stream_filter import StreamFilter
 from spark_streams.wire.address.address import Address
 
 _SNAPSHOT_SECONDS = 60.0  # that a snapshot may take
+_BACKLOG = 64  # connections that are accepted at once: each TLS connection begins with a buffer of 256 kB
 _END_SECONDS = 2  # after which open connections are cut at the end
 
 
@@ -94,6 +95,7 @@ def serve(
             http=type("Connection", (Connection,), {"tls": tls}),
             ws="none",
             loop="asyncio",
+            backlog=_BACKLOG,
             h11_max_incomplete_event_size=HEAD_BYTES,
             log_level="warning",
             access_log=False,
