@@ -31,6 +31,7 @@ from spark_streams.console.parameters import fixed
 from spark_streams.console.users import Users
 from spark_streams.deadletter.envelope import raw
 from spark_streams.model.numbers import parse_number
+from spark_streams.model.ids import StreamId
 from spark_streams.model.printable import printable_lines
 from spark_streams.monitor.report.rendering import PACKAGE, environment
 from spark_streams.monitor.report.svg import draw, sparkline
@@ -57,7 +58,7 @@ def link(path: str, **parameters: object) -> str:
     pairs = [
         (name, value if isinstance(value, str) else str(value))
         for name, values in parameters.items()
-        for value in (values if isinstance(values, list | tuple) else [values])
+        for value in (values if isinstance(values, list | tuple) and not isinstance(values, StreamId) else [values])
         if value not in (None, "")
     ]
     return f"{path}?{urlencode(pairs, errors='surrogateescape')}" if pairs else path
