@@ -30,8 +30,8 @@ from spark_streams.console.login_attempts import LoginAttempts
 from spark_streams.console.parameters import fixed
 from spark_streams.console.users import Users
 from spark_streams.deadletter.envelope import raw
-from spark_streams.model.numbers import parse_number
 from spark_streams.model.ids import StreamId
+from spark_streams.model.numbers import parse_number
 from spark_streams.model.printable import printable_lines
 from spark_streams.monitor.report.rendering import PACKAGE, environment
 from spark_streams.monitor.report.svg import draw, sparkline
