@@ -161,7 +161,7 @@ def _add_user(name: str, users_file: str | None) -> None:
     if not password:
         raise click.UsageError("the password is empty; type one, or write it to standard input")
     if users_file is None:
-        click.echo(f"{name}:{PasswordHash.of(password)}")
+        click.echo(f"{name}:{PasswordHash.make(password)}")
         return
     add_user(Path(users_file), name, password)
     say(f"{users_file} has user {name}; a console that runs reads the file again when it is restarted", err=True)

@@ -61,12 +61,12 @@ class Signer:
         parts = (cookie or "").split(_SEPARATOR)
         if len(parts) != 4:
             return None
-        user, session, expires, signature = parts
-        is_valid = _same(signature, self._signature("session", user, session, expires))
+        user, number, expires, signature = parts
+        is_valid = _same(signature, self._signature("session", user, number, expires))
         if not is_valid:
             return None
-        known = Session(unquote(user), session, int(expires))
-        return known if self.is_open(known) else None
+        session = Session(unquote(user), number, int(expires))
+        return session if self.is_open(session) else None
 
     def end(self, session: Session) -> None:
         """Let the cookie of this session be worth nothing from now on."""

@@ -65,8 +65,8 @@ class Audit:
         self._add(line)
 
     def _add(self, line: dict[str, Json]) -> None:
-        at = datetime.now(UTC).isoformat(timespec="milliseconds")
-        self._write(json_text({"at": at, **line}))
+        now = datetime.now(UTC).isoformat(timespec="milliseconds")
+        self._write(json_text({"at": now, **line}))
 
 
 def _named(change: Change) -> dict[str, Json]:

@@ -1,6 +1,6 @@
 """Wrong passwords: after some of them, the next ones are refused at once. Nobody waits for the attempts of others.
 
-An attempt counts from its begin, and for one name from one address there is one at a time. The right password takes the
+An attempt counts from its begin. There is one at a time for a name from an address. The right password takes the
 attempts back. An attempt that is refused does not count.
 """
 
@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 WINDOW = 60.0  # seconds for which an attempt counts
-PER_NAME = 5  # attempts for one name from one address
+PER_NAME = 5  # attempts for attempt name from one address
 PER_ADDRESS = 20  # attempts from one address
 _KEPT = 10_000  # names with addresses; the oldest are forgotten first
 
@@ -28,13 +28,13 @@ class LoginAttempts:
         self._running: set[Key] = set()
 
     def begin(self, name: str, address: str) -> float | None:
-        """Count an attempt, and return None; or return the seconds after which the next one is not refused."""
-        now, one = self._now(), (network_of(address), name)
-        if one in self._running:
+        """Count an attempt, and return None; or return the seconds after which the next attempt is not refused."""
+        now, attempt = self._now(), (network_of(address), name)
+        if attempt in self._running:
             return 1.0
-        limits: dict[Key, int] = {one: PER_NAME, one[:1]: PER_ADDRESS}
-        recent = {key: [at for at in self._times.get(key, ()) if at > now - WINDOW] for key in limits}
-        waits = [recent[key][-most] + WINDOW - now for key, most in limits.items() if len(recent[key]) >= most]
+        limits: dict[Key, int] = {attempt: PER_NAME, attempt[:1]: PER_ADDRESS}
+        recent = {key: [time for time in self._times.get(key, ()) if time > now - WINDOW] for key in limits}
+        waits = [recent[key][-limit] + WINDOW - now for key, limit in limits.items() if len(recent[key]) >= limit]
         if waits:
             return max(waits)
         for key, times in recent.items():
@@ -42,16 +42,16 @@ class LoginAttempts:
             self._times.move_to_end(key)
         while len(self._times) > _KEPT:
             self._times.popitem(last=False)
-        self._running.add(one)
+        self._running.add(attempt)
         return None
 
     def end(self, name: str, address: str, is_right: bool) -> None:
         """End an attempt. The right password takes back the attempts for this name, and one of the address."""
-        one = network_of(address), name
-        self._running.discard(one)
+        attempt = network_of(address), name
+        self._running.discard(attempt)
         if is_right:
-            self._times.pop(one, None)
-            if times := self._times.get(one[:1]):
+            self._times.pop(attempt, None)
+            if times := self._times.get(attempt[:1]):
                 times.pop()
 
 

@@ -96,7 +96,7 @@ def _templates() -> Environment:
     return templates
 
 
-async def _gone(request: Request) -> None:
+async def _wait_until_gone(request: Request) -> None:
     """Wait until the browser has gone."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
@@ -164,16 +164,16 @@ class Site:
         """Return the result of the work, which is cancelled if the browser goes. The form was read before. Raises
         HTTPException if the browser has gone."""
         task = asyncio.ensure_future(work)
-        gone = asyncio.ensure_future(_gone(request))
+        end = asyncio.ensure_future(_wait_until_gone(request))
         try:
-            await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((task, end), return_when=asyncio.FIRST_COMPLETED)
             if task.done():
                 return task.result()
             raise HTTPException(499, "the browser has gone")
         finally:
             task.cancel()
-            gone.cancel()
-            await asyncio.gather(task, gone, return_exceptions=True)
+            end.cancel()
+            await asyncio.gather(task, end, return_exceptions=True)
 
     @staticmethod
     def is_live(request: Request) -> bool:

@@ -40,7 +40,7 @@ class PasswordHash:
     digest: bytes
 
     @classmethod
-    def of(cls, password: str) -> PasswordHash:
+    def make(cls, password: str) -> PasswordHash:
         """Return the hash of a new password. It takes 32 MB and a tenth of a second."""
         salt = secrets.token_bytes(16)
         return cls(*_COST, salt, _digest(password, *_COST, salt))
@@ -143,7 +143,7 @@ def add_user(path: Path, name: str, password: str) -> None:
     try:
         lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
         others = [line for line in lines if line.partition(":")[0] != name]
-        text = "".join(f"{line}\n" for line in (*others, f"{name}:{PasswordHash.of(password)}"))
+        text = "".join(f"{line}\n" for line in (*others, f"{name}:{PasswordHash.make(password)}"))
         _replace(path.resolve(), text)
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"user {name} cannot be added to {path}: {error}") from error

@@ -26,7 +26,7 @@ from tools.servers.server import Server
 LONG = "n" * (NAME_BYTES + 1)
 
 
-def write_letter(client: redis.Redis, stream: str, fields: list[tuple[str, str]]) -> str:
+def write_dead_letter(client: redis.Redis, stream: str, fields: list[tuple[str, str]]) -> str:
     words = dead_letter_fields(
         [word.encode() for pair in fields for word in pair], {"stream": "s", "id": "1-0", "group": "g"}
     )
@@ -135,7 +135,7 @@ def test_names_that_are_too_long_are_counted_and_not_shown(server: Server) -> No
         client.xreadgroup("g", LONG, {"orders": ">"})
         client.xadd("orders", {"n": 2})
         client.xreadgroup("g", "ann", {"orders": ">"})
-        letter = write_letter(client, "d", [("a", "1")])
+        letter = write_dead_letter(client, "d", [("a", "1")])
         client.xadd(
             "d", {"n": 1, "dl.stream": LONG * 20, "dl.id": "1-1", "dl.previous": f"{LONG}/1-1"}, id="9999999999999-1"
         )
@@ -203,8 +203,8 @@ def test_patterns_are_bounded(server: Server) -> None:
 
 def test_a_dead_letter_with_very_many_or_large_fields_has_a_page_and_a_form(server: Server) -> None:
     with server.client() as client:
-        many = write_letter(client, "d", [(f"field{n}", "v" * 20) for n in range(100_000)])
-        large = write_letter(client, "d", [(f"field{n}", "é" * 19_999) for n in range(600)])
+        many = write_dead_letter(client, "d", [(f"field{n}", "v" * 20) for n in range(100_000)])
+        large = write_dead_letter(client, "d", [(f"field{n}", "é" * 19_999) for n in range(600)])
     with running_console(server.url, "--write") as console:
         browser = Browser(console.url)
         browser.get("/")
@@ -226,7 +226,7 @@ def test_a_dead_letter_with_very_many_or_large_fields_has_a_page_and_a_form(serv
 
 def test_a_change_that_is_too_long_for_a_command_is_named(server: Server) -> None:
     with server.client() as client:
-        letter = write_letter(client, "d", [(f"f{n}", "v") for n in range(40)])
+        letter = write_dead_letter(client, "d", [(f"f{n}", "v") for n in range(40)])
     with running_console(server.url, "--write") as console:
         browser = Browser(console.url)
         page = browser.get(f"/dead/letter?name=d&id={letter}")

@@ -69,7 +69,7 @@ def test_a_plain_password_is_refused_with_the_command_that_replaces_it(line: str
 
 
 def test_malformed_files_are_named(tmp_path: Path) -> None:
-    hashed = str(PasswordHash.of("x"))
+    hashed = str(PasswordHash.make("x"))
     weak = hashed.replace("ln=15", "ln=10")
     huge = hashed.replace("ln=15", "ln=20").replace("r=8", "r=99")
     for lines in (

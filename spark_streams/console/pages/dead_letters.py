@@ -189,11 +189,11 @@ def fields_of(letter: DeadLetter) -> list[Field]:
     """Return the first fields of a dead letter for a form. It cannot change a field whose name occurs twice, nor what
     would make the form too large."""
     occurring = Counter(name for name, _ in letter.pairs)
-    fields, left = [], EDITABLE_BYTES
+    fields, rest = [], EDITABLE_BYTES
     for number, (name, value) in enumerate(letter.pairs[:EDITABLE_FIELDS]):
         size = encoded_size(value)
-        can_change = size <= left and is_editable(value) and is_editable(name) and occurring[name] == 1
-        left -= size if can_change else 0
+        can_change = size <= rest and is_editable(value) and is_editable(name) and occurring[name] == 1
+        rest -= size if can_change else 0
         fields.append(Field(number, cell(raw(name), SHORT), cell(raw(value)), name, value if can_change else None))
     return fields
 
