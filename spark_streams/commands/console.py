@@ -106,7 +106,7 @@ def console(
       rstream console --host 0.0.0.0 --allowed-host ops.internal --users users.txt --behind-proxy
     """
     from spark_streams.console.access import is_loopback
-    from spark_streams.console.users import Users
+    from spark_streams.console.login.users import Users
 
     if add_user is not None:
         _add_user(add_user, users_file)
@@ -151,7 +151,7 @@ def console(
 
 def _add_user(name: str, users_file: str | None) -> None:
     """Write the user to the file, or print the line. The password is typed twice, or is the first line of input."""
-    from spark_streams.console.users import PasswordHash, add_user, check_name
+    from spark_streams.console.login.users import PasswordHash, add_user, check_name
 
     check_name(name)
     if sys.stdin.isatty():

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
-from spark_streams.console.guard import Guard
+from spark_streams.console.request.guard import Guard
 from spark_streams.console.routes import log_in_first, routes
 from spark_streams.console.site import Site
 from spark_streams.errors import (

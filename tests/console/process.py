@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO
 from urllib.parse import urlsplit
 
-from spark_streams.console.users import add_user
+from spark_streams.console.login.users import add_user
 from tools.stopping import stop
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from spark_streams.console import bounds
-from spark_streams.console.bounds import CONNECTIONS, DRY_RUNS
+from spark_streams.console.request.bounds import CONNECTIONS, DRY_RUNS
 from tests.certificates import certificates
 from tests.console.browser import Browser
 from tests.console.process import Console, running_console, write_users
@@ -169,7 +169,7 @@ def test_a_page_that_nobody_reads_is_dropped(
     """(In this process, with a shorter time.)"""
     import asyncio
 
-    from spark_streams.console import connections
+    from spark_streams.console.request import connections
 
     monkeypatch.setattr(connections, "RESPONSE_SECONDS", 1.0)
 

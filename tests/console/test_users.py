@@ -17,8 +17,8 @@ from click.testing import CliRunner
 
 from spark_streams.cli import main
 from spark_streams.console.access import LOCAL, Signer
-from spark_streams.console.login_attempts import PER_ADDRESS, PER_NAME, WINDOW, LoginAttempts, network_of
-from spark_streams.console.users import PasswordHash, Users, add_user
+from spark_streams.console.login.attempts import PER_ADDRESS, PER_NAME, WINDOW, LoginAttempts, network_of
+from spark_streams.console.login.users import PasswordHash, Users, add_user
 from spark_streams.errors import ConfigError
 from tests.console.browser import Browser, form_to, wait_for_change
 from tests.console.process import running_console, write_users

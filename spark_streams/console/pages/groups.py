@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from spark_streams.console.pages.pending import PendingEntry, fetch_pending
 from spark_streams.console.pages.streams import shards_of
-from spark_streams.console.parameters import Parameters
+from spark_streams.console.request.parameters import Parameters
 from spark_streams.console.site import Site, key_of
 from spark_streams.errors import UnsupportedError
 from spark_streams.groups.group_snapshot import GroupSnapshot, fetch_group

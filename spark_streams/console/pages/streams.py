@@ -13,7 +13,7 @@ from spark_streams.console.cells import SHORT, Cell, cell
 from spark_streams.console.entry_search import EntryPage, FieldFilter, read_entries
 from spark_streams.console.live import View
 from spark_streams.console.pages.pending import PendingEntry, fetch_pending
-from spark_streams.console.parameters import Parameters
+from spark_streams.console.request.parameters import Parameters
 from spark_streams.console.site import Pages, Site, key_of
 from spark_streams.errors import OptionError, StreamStateError
 from spark_streams.groups.group_snapshot import fetch_time

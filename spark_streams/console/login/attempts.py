@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 WINDOW = 60.0  # seconds for which an attempt counts
-PER_NAME = 5  # attempts for attempt name from one address
+PER_NAME = 5  # attempts for one name from one address
 PER_ADDRESS = 20  # attempts from one address
 _KEPT = 10_000  # names with addresses; the oldest are forgotten first
 
