@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from spark_streams.console.request.bounds import EDITABLE
+from spark_streams.console.bounds import EDITABLE
 
 LONG = 1_000  # characters of a value on an entry's own page
 SHORT = 120  # characters of a value in a list

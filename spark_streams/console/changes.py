@@ -15,8 +15,8 @@ from datetime import UTC, datetime
 
 from spark_streams.console.actions import with_options
 from spark_streams.console.audit import Audit
+from spark_streams.console.bounds import CHANGES, COMMAND_BYTES, DRY_RUNS
 from spark_streams.console.change import Change, Outcome
-from spark_streams.console.request.bounds import CHANGES, COMMAND_BYTES, DRY_RUNS
 from spark_streams.deadletter.envelope import raw
 from spark_streams.errors import OptionError, TakenError
 from spark_streams.model.own_python import python_command, python_environment

@@ -14,10 +14,10 @@ from starlette.types import ASGIApp
 
 from spark_streams.console.access import Signer
 from spark_streams.console.audit import Audit
+from spark_streams.console.bounds import HEAD_BYTES
 from spark_streams.console.changes import Changes
 from spark_streams.console.live import Live
 from spark_streams.console.login.users import Users
-from spark_streams.console.request.bounds import HEAD_BYTES
 from spark_streams.console.request.connections import Connection, tls_context
 from spark_streams.console.site import Site
 from spark_streams.errors import ConfigError

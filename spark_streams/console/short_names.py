@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from spark_streams.console.request.bounds import NAME_BYTES
+from spark_streams.console.bounds import NAME_BYTES
 from spark_streams.deadletter.envelope import raw
 from spark_streams.monitor.lag_survey import GroupLag, Survey
 

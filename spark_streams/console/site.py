@@ -23,11 +23,11 @@ from spark_streams._version import __version__
 from spark_streams.console.access import Session, Signer
 from spark_streams.console.actions import shell_line, with_options
 from spark_streams.console.audit import Audit
+from spark_streams.console.bounds import LONG_TEXT, NAME_BYTES
 from spark_streams.console.changes import Changes
 from spark_streams.console.live import Live
 from spark_streams.console.login.attempts import LoginAttempts
 from spark_streams.console.login.users import Users
-from spark_streams.console.request.bounds import LONG_TEXT, NAME_BYTES
 from spark_streams.console.request.parameters import fixed
 from spark_streams.deadletter.envelope import raw
 from spark_streams.model.ids import StreamId

@@ -11,9 +11,9 @@ import pytest
 import redis
 
 from spark_streams.console.actions import ACTIONS
+from spark_streams.console.bounds import COMMAND_BYTES, FIELDS, FORM_BYTES, NAME_BYTES, PARAMETERS, is_known
 from spark_streams.console.changes import require_short
 from spark_streams.console.pages.dead_letters import FILTERS, RANGES
-from spark_streams.console.request.bounds import COMMAND_BYTES, FIELDS, FORM_BYTES, NAME_BYTES, PARAMETERS, is_known
 from spark_streams.console.request.parameters import Parameters, _unquoted, fixed
 from spark_streams.deadletter.envelope import dead_letter_fields
 from spark_streams.errors import OptionError

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from spark_streams.console import bounds
-from spark_streams.console.request.bounds import CONNECTIONS, DRY_RUNS
+from spark_streams.console.bounds import CONNECTIONS, DRY_RUNS
 from tests.certificates import certificates
 from tests.console.browser import Browser
 from tests.console.process import Console, running_console, write_users

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from spark_streams.console.request.bounds import USER_CHARACTERS
+from spark_streams.console.bounds import USER_CHARACTERS
 from spark_streams.errors import ConfigError
 
 _MEMORY = 256 << 20  # bytes that a hash may take

@@ -9,10 +9,10 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from spark_streams.console.actions import ACTIONS, Action
+from spark_streams.console.bounds import FORM_BYTES
 from spark_streams.console.change import Change
 from spark_streams.console.changes import require_short
 from spark_streams.console.pages.dead_letters import changes_of, fetch_letter
-from spark_streams.console.request.bounds import FORM_BYTES
 from spark_streams.console.request.parameters import Parameters
 from spark_streams.console.site import Site
 from spark_streams.console.summary import Summary, summarize

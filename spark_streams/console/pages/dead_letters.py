@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from starlette.requests import Request
 from starlette.responses import Response
 
+from spark_streams.console.bounds import EDITABLE_BYTES, EDITABLE_FIELDS
 from spark_streams.console.cells import SHORT, Cell, cell, is_editable
-from spark_streams.console.request.bounds import EDITABLE_BYTES, EDITABLE_FIELDS
 from spark_streams.console.request.parameters import Parameters, encoded_size
 from spark_streams.console.short_names import is_short
 from spark_streams.console.site import Site, key_of

@@ -8,7 +8,7 @@ import math
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from spark_streams.console.request.bounds import LOGIN_BYTES
+from spark_streams.console.bounds import LOGIN_BYTES
 from spark_streams.console.request.guard import cookie_header
 from spark_streams.console.request.parameters import Parameters
 from spark_streams.console.site import Site

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from spark_streams.console.request.bounds import NAME_BYTES
+from spark_streams.console.bounds import NAME_BYTES
 from spark_streams.monitor.groups import shown
 from spark_streams.wire.connection.connection import ReplyError
 from spark_streams.wire.connection.server import Server

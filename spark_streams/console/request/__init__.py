@@ -1,1 +1,1 @@
-"""How a request comes in: its connection, its guard, its parameters, and the maximum of each."""
+"""How a request comes in: its connection, its guard, and its parameters."""

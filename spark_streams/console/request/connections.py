@@ -16,7 +16,7 @@ from typing import ClassVar
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from spark_streams.console.request.bounds import CONNECTIONS, REQUEST_SECONDS, RESPONSE_SECONDS
+from spark_streams.console.bounds import CONNECTIONS, REQUEST_SECONDS, RESPONSE_SECONDS
 from spark_streams.errors import ConfigError
 
 _COLLECTED = 50  # ended connections

@@ -12,8 +12,8 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from spark_streams.console.access import LOCAL, SESSION_SECONDS, Signer, cookie_name, host_of, is_own_site
+from spark_streams.console.bounds import HEAD_BYTES
 from spark_streams.console.login.users import Users
-from spark_streams.console.request.bounds import HEAD_BYTES
 
 _HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "

@@ -10,7 +10,7 @@ from urllib.parse import quote_plus, unquote_to_bytes, urlencode
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
-from spark_streams.console.request.bounds import FIELDS, bound_of, is_known
+from spark_streams.console.bounds import FIELDS, bound_of, is_known
 from spark_streams.deadletter.envelope import raw
 from spark_streams.errors import OptionError
 
