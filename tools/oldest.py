@@ -18,9 +18,10 @@ _FLOOR = re.compile(r"([A-Za-z0-9-]+)>=([0-9.]+)")
 
 
 def floors() -> dict[str, str]:
-    """Return the oldest versions of the required packages, and of Spark in the extra, by name."""
+    """Return the oldest versions of the required packages, of Spark and of what the console needs, by name."""
     project = tomllib.loads(PROJECT.read_text(encoding="utf-8"))["project"]
-    declared = project["dependencies"] + project["optional-dependencies"]["spark"]
+    extras = project["optional-dependencies"]
+    declared = project["dependencies"] + extras["spark"] + extras["console"]
     return {match[1]: match[2] for match in map(_FLOOR.match, declared) if match}
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -19,9 +20,6 @@ from spark_streams.commands.shared import (
 )
 from spark_streams.errors import ConfigError
 
-if TYPE_CHECKING:
-    from spark_streams.console.access import Users
-
 PORT = 9406
 
 
@@ -32,7 +30,7 @@ PORT = 9406
     "--host",
     default="127.0.0.1",
     show_default=True,
-    help="Address to listen on. An address that other machines reach needs --users.",
+    help="Address to listen on. An address that other machines reach needs --users, and TLS or --behind-proxy.",
 )
 @click.option("--write", is_flag=True, help="Allow changes. Without --write the console only shows them.")
 @click.option(
@@ -40,7 +38,12 @@ PORT = 9406
     "users_file",
     metavar="FILE",
     type=click.Path(dir_okay=False),
-    help="Require a login. FILE has a line NAME:PASSWORD for each user.",
+    help="Require a login. FILE has the users, with hashes of their passwords; --add-user writes it.",
+)
+@click.option(
+    "--add-user",
+    metavar="NAME",
+    help="Ask for a password, add NAME and its hash to the file of --users, and end. Without --users: print the line.",
 )
 @click.option(
     "--allowed-host", "allowed_hosts", metavar="NAME", multiple=True, help="Name by which browsers call it; repeatable."
@@ -48,9 +51,16 @@ PORT = 9406
 @click.option("--tls-certificate", type=click.Path(dir_okay=False), help="Serve HTTPS with this certificate (PEM).")
 @click.option("--tls-key", type=click.Path(dir_okay=False), help="Private key of the certificate (PEM).")
 @click.option(
+    "--behind-proxy",
+    is_flag=True,
+    help="A proxy serves HTTPS, and only the proxy reaches the console. It sets X-Forwarded-For and keeps Host.",
+)
+@click.option(
     "--log", "logs", metavar="FILE", multiple=True, help="Log of spark_streams.watch, for the page Queries; repeatable."
 )
-@click.option("--audit", metavar="FILE", help="Append a line for each change to FILE.  [default: standard error]")
+@click.option(
+    "--audit", metavar="FILE", help="Append a line for each login and change to FILE.  [default: standard error]"
+)
 @click.option(
     "--every",
     "interval_ms",
@@ -68,9 +78,11 @@ def console(
     host: str,
     write: bool,
     users_file: str | None,
+    add_user: str | None,
     allowed_hosts: tuple[str, ...],
     tls_certificate: str | None,
     tls_key: str | None,
+    behind_proxy: bool,
     logs: tuple[str, ...],
     audit: str | None,
     interval_ms: int,
@@ -90,38 +102,46 @@ def console(
     Examples:
       rstream console
       rstream console --write --log /var/log/billing.jsonl
-      rstream console --host 0.0.0.0 --allowed-host ops.internal --users users.txt
+      rstream console --users users.txt --add-user ann
+      rstream console --host 0.0.0.0 --allowed-host ops.internal --users users.txt --behind-proxy
     """
     from spark_streams.console.access import is_loopback
-    from spark_streams.monitor.watch.log_lines import File
+    from spark_streams.console.login.users import Users
 
+    if add_user is not None:
+        _add_user(add_user, users_file)
+        return
     if users_file is None and not is_loopback(host):
         raise click.UsageError(f"--host {host} is reached from other machines, so it needs --users FILE")
     if (tls_certificate is None) != (tls_key is None):
         raise click.UsageError("--tls-certificate and --tls-key belong together; set both")
+    if tls_certificate is None and not behind_proxy and not is_loopback(host):
+        raise click.UsageError(
+            f"--host {host} is reached from other machines, and without TLS passwords and pages are readable on the "
+            "network; set --tls-certificate and --tls-key, or --behind-proxy if a proxy serves HTTPS"
+        )
     try:
         from spark_streams.console.app import create_app
+        from spark_streams.console.audit import open_audit
         from spark_streams.console.server import serve, site_of
     except ImportError as error:
         raise ConfigError(
             f"rstream console needs the extra console ({error.name} is missing): pip install 'spark-streams[console]'"
         ) from None
     address = address_of(url)
-    try:
-        audit_log = File(None if audit is None else Path(audit))
-    except OSError as error:
-        raise ConfigError(f"the audit log {audit} cannot be written: {error.strerror}") from error
+    users = Users() if users_file is None else Users.read(users_file)
     site = site_of(
         address,
         {**os.environ, **login_environment(url)},
-        audit_log,
+        partial(say, err=True) if audit is None else open_audit(Path(audit)),
         lambda line: say(line, err=True),
         streams=names,
         max_streams=max_streams,
         interval=interval_ms / 1000,
-        users=_users(users_file),
+        users=users,
         is_writable=write,
-        is_tls=tls_certificate is not None,
+        is_https=tls_certificate is not None or behind_proxy,
+        has_proxy=behind_proxy,
         logs=tuple(Path(log) for log in logs),
         url="" if url == "embedded:" else str(address),
     )
@@ -129,13 +149,19 @@ def console(
     serve(app, host, port, tls_certificate, tls_key, lambda where: say(f"console of {address} at {where}", err=True))
 
 
-def _users(path: str | None) -> Users:
-    from spark_streams.console.access import Users
+def _add_user(name: str, users_file: str | None) -> None:
+    """Write the user to the file, or print the line. The password is typed twice, or is the first line of input."""
+    from spark_streams.console.login.users import PasswordHash, add_user, check_name
 
-    if path is None:
-        return Users()
-    try:
-        with open(path, encoding="utf-8") as file:
-            return Users.parse(file, path)
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"the users cannot be read from {path}: {error}") from error
+    check_name(name)
+    if sys.stdin.isatty():
+        password = click.prompt(f"Password of {name}", hide_input=True, confirmation_prompt=True, err=True)
+    else:
+        password = sys.stdin.readline().rstrip("\r\n")
+    if not password:
+        raise click.UsageError("the password is empty; type one, or write it to standard input")
+    if users_file is None:
+        click.echo(f"{name}:{PasswordHash.make(password)}")
+        return
+    add_user(Path(users_file), name, password)
+    say(f"{users_file} has user {name}; a console that runs reads the file again when it is restarted", err=True)

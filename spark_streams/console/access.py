@@ -1,4 +1,4 @@
-"""Who may use the console: hosts, users, session cookies, and tokens of planned changes. Pure.
+"""Who may use the console: hosts, session cookies, and tokens of planned changes. Pure.
 
 A cookie and a token are signed with a key of this process: a restart of the console ends all sessions.
 """
@@ -9,63 +9,30 @@ import hashlib
 import hmac
 import ipaddress
 import json
+import re
 import secrets
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from urllib.parse import quote, unquote
 
-from spark_streams.errors import ConfigError
 from spark_streams.model.numbers import parse_number
 
-COOKIE = "rstream_console"
+COOKIE = "rstream_console"  # before the port: a host has one set of cookies for all its ports
 SESSION_SECONDS = 12 * 3600
 PLAN_SECONDS = 600  # for which a planned change may be made
 LOCAL = "local"  # the user of a console without passwords
 _SEPARATOR = "|"
+_HOST = re.compile(r"(?:([A-Za-z0-9._-]+)|\[([0-9A-Fa-f:.]+)\])(?::[0-9]{1,5})?")
 
 
 @dataclass(frozen=True)
 class Session:
-    """A browser's session. user: its name; id: random."""
+    """A browser's session. user: its name; id: random; expires: seconds since the epoch."""
 
     user: str
     id: str
-
-
-@dataclass(frozen=True)
-class Users:
-    """Users and their passwords. Without users, everybody who reaches the console may use it."""
-
-    passwords: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-
-    @classmethod
-    def parse(cls, lines: Iterable[str], path: str) -> Users:
-        """Parse lines of the form NAME:PASSWORD; a line that begins with # is a comment. Raises ConfigError."""
-        passwords = []
-        for number, line in enumerate(lines, start=1):
-            text = line.rstrip("\r\n")
-            if not text.strip() or text.startswith("#"):
-                continue
-            name, colon, password = text.partition(":")
-            if not (name and colon and password):
-                raise ConfigError(f"{path}: line {number} is not of the form NAME:PASSWORD")
-            if not name.isprintable() or _SEPARATOR in name:
-                raise ConfigError(f"{path}: line {number}: the name must be printable, without {_SEPARATOR}")
-            passwords.append((name, password))
-        if not passwords:
-            raise ConfigError(f"{path} has no user; write a line NAME:PASSWORD")
-        return cls(tuple(passwords))
-
-    def __bool__(self) -> bool:
-        return bool(self.passwords)
-
-    def accepts(self, name: str, password: str) -> bool:
-        """Whether a user has this name and password. The time does not depend on where texts differ."""
-        accepted = False
-        for known_name, known_password in self.passwords:
-            same_name = _same(known_name, name)
-            accepted |= _same(known_password, password) and same_name
-        return accepted
+    expires: int = 0
 
 
 def _same(first: str, second: str) -> bool:
@@ -78,6 +45,7 @@ class Signer:
     def __init__(self, now: Callable[[], float] = time.time) -> None:
         self._key = secrets.token_bytes(32)
         self._now = now
+        self._ended: dict[str, int] = {}  # sessions of users who have logged out, until their cookies expire
 
     def _signature(self, *parts: str) -> str:
         return hmac.new(self._key, json.dumps(parts).encode(), hashlib.sha256).hexdigest()
@@ -85,16 +53,30 @@ class Signer:
     def new_cookie(self, user: str) -> str:
         """Return the value of a new session's cookie."""
         session, expires = secrets.token_urlsafe(16), str(round(self._now()) + SESSION_SECONDS)
-        return _SEPARATOR.join((user, session, expires, self._signature("session", user, session, expires)))
+        words = quote(user, safe=""), session, expires  # a cookie is ASCII, without ;
+        return _SEPARATOR.join((*words, self._signature("session", *words)))
 
     def session(self, cookie: str | None) -> Session | None:
         """Return the session of a cookie; None if there is no valid cookie."""
         parts = (cookie or "").split(_SEPARATOR)
         if len(parts) != 4:
             return None
-        user, session, expires, signature = parts
-        is_valid = _same(signature, self._signature("session", user, session, expires))
-        return Session(user, session) if is_valid and self._is_in_time(expires) else None
+        user, number, expires, signature = parts
+        is_valid = _same(signature, self._signature("session", user, number, expires))
+        if not is_valid:
+            return None
+        session = Session(unquote(user), number, int(expires))
+        return session if self.is_open(session) else None
+
+    def end(self, session: Session) -> None:
+        """Let the cookie of this session be worth nothing from now on."""
+        now = self._now()
+        self._ended = {id: expires for id, expires in self._ended.items() if expires >= now}
+        self._ended[session.id] = session.expires
+
+    def is_open(self, session: Session) -> bool:
+        """Whether the session has neither expired nor ended."""
+        return session.expires >= self._now() and session.id not in self._ended
 
     def plan_token(self, session: Session, arguments: Sequence[str]) -> str:
         """Return the token with which this session may run this command, in the next ten minutes."""
@@ -120,7 +102,19 @@ def is_loopback(host: str) -> bool:
 
 
 def host_of(header: str) -> str:
-    """Return the host of a `Host` header, without its port."""
-    if header.startswith("["):
-        return header[1:].partition("]")[0].lower()
-    return header.partition(":")[0].lower()
+    """Return the name in a `Host` header, which is `name` or `name:digits`; empty for any other text."""
+    match = _HOST.fullmatch(header)
+    return "" if match is None else (match[1] or match[2]).lower()
+
+
+def cookie_name(port: int) -> str:
+    """Return the name of the cookie of the console at this port."""
+    return f"{COOKIE}_{port}"
+
+
+def is_own_site(site: str | None, mode: str | None, target: str | None, method: str) -> bool:
+    """Whether the console's own page, a person, or a program that is no browser has sent the request; or another site
+    sends the person here. site, mode, target: Sec-Fetch-Site, Sec-Fetch-Mode and Sec-Fetch-Dest, None if missing."""
+    if site in (None, "same-origin", "none"):
+        return True
+    return method == "GET" and mode == "navigate" and target in (None, "document")

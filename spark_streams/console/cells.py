@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from spark_streams.console.bounds import EDITABLE
+
 LONG = 1_000  # characters of a value on an entry's own page
 SHORT = 120  # characters of a value in a list
-EDITABLE = 20_000  # characters of a value that a form can change
 
 
 class Cell(NamedTuple):

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from spark_streams.console.history import LagHistory
 from spark_streams.console.merged_shards import merge_shards, stream_of
+from spark_streams.console.short_names import is_short, with_short_names
 from spark_streams.deadletter.retry.waiting_entries import WaitingEntries
 from spark_streams.errors import RStreamError
 from spark_streams.monitor.exporter.dead_letters import Reason
@@ -26,7 +27,8 @@ _SHARE = 4  # a snapshot begins this many durations of the last one after its en
 class View:
     """What is known of the server. number: of the attempt; survey: the last snapshot, shards as one stream, at_ms=0 if
     there is none yet; stream_bytes: memory by stream; reasons, uncounted: of dead letters; failure: why the last
-    attempt failed, since failing_since_ms; rights: that the user lacks; left_out: streams beyond the maximum."""
+    attempt failed, since failing_since_ms; rights: that the user lacks; left_out: streams beyond the maximum;
+    too_long: streams, groups and consumers whose names are too long."""
 
     number: int = 0
     survey: Survey = field(default_factory=lambda: Survey(0, (), ()))
@@ -38,6 +40,7 @@ class View:
     failing_since_ms: int = 0
     rights: tuple[str, ...] = ()
     left_out: int = 0
+    too_long: int = 0
     history: LagHistory = field(default_factory=LagHistory)
 
 
@@ -96,7 +99,7 @@ class Live:
         if snapshot is None:
             since = before.failing_since_ms if before.failure else now
             return replace(before, number=before.number + 1, failure=self._snapshots.failure, failing_since_ms=since)
-        survey = merge_shards(Survey(now, snapshot.streams, snapshot.groups))
+        survey, too_long = with_short_names(merge_shards(Survey(now, snapshot.streams, snapshot.groups)))
         before.history.add(survey)
         sizes: Counter[str] = Counter()
         for stream, size in snapshot.stream_bytes.items():
@@ -105,11 +108,12 @@ class Live:
             before.number + 1,
             survey,
             sizes,
-            snapshot.reasons,
+            tuple(reason for reason in snapshot.reasons if is_short(reason.stream)),
             snapshot.uncounted,
-            snapshot.waiting,
+            tuple(waiting for waiting in snapshot.waiting if is_short(waiting.stream, waiting.group)),
             rights=tuple(self._snapshots.rights),
             left_out=self._snapshots.stream_filter.left_out,
+            too_long=too_long,
             history=before.history,
         )
 

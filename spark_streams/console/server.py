@@ -12,9 +12,13 @@ from pathlib import Path
 import uvicorn
 from starlette.types import ASGIApp
 
-from spark_streams.console.access import Signer, Users
+from spark_streams.console.access import Signer
+from spark_streams.console.audit import Audit
+from spark_streams.console.bounds import HEAD_BYTES
 from spark_streams.console.changes import Changes
 from spark_streams.console.live import Live
+from spark_streams.console.login.users import Users
+from spark_streams.console.request.connections import Connection, tls_context
 from spark_streams.console.site import Site
 from spark_streams.errors import ConfigError
 from spark_streams.monitor.exporter.snapshot_cache import SnapshotCache
@@ -22,6 +26,7 @@ from spark_streams.monitor.exporter.stream_filter import StreamFilter
 from spark_streams.wire.address.address import Address
 
 _SNAPSHOT_SECONDS = 60.0  # that a snapshot may take
+_BACKLOG = 64  # connections that are accepted at once: each TLS connection begins with a buffer of 256 kB
 _END_SECONDS = 2  # after which open connections are cut at the end
 
 
@@ -36,17 +41,19 @@ def site_of(
     interval: float = 2.0,
     users: Users | None = None,
     is_writable: bool = False,
-    is_tls: bool = False,
+    is_https: bool = False,
+    has_proxy: bool = False,
     logs: tuple[Path, ...] = (),
     url: str = "",
 ) -> Site:
     """Return the console of a server. environment: of the commands that it runs; audit: receives a line for each
-    change; tell: a line for each problem; the others are as the options of `rstream console`."""
+    login and change; tell: a line for each problem; the others are as the options of `rstream console`."""
     # A snapshot is never reused: Live asks for the next one when its time has come.
     snapshots = SnapshotCache(address, StreamFilter(streams, max_streams), 0, _SNAPSHOT_SECONDS, tell)
     live = Live(snapshots, interval)
-    changes = Changes({**environment, "RSTREAM_PROGRESS": "json"}, audit)
-    return Site(address, live, changes, Signer(), users or Users(), is_writable, is_tls, logs, url)
+    log = Audit(audit)
+    changes = Changes({**environment, "RSTREAM_PROGRESS": "json"}, log)
+    return Site(address, live, changes, log, Signer(), users or Users(), is_writable, is_https, has_proxy, logs, url)
 
 
 class _Server(uvicorn.Server):
@@ -82,19 +89,20 @@ def serve(
     except OSError as error:
         raise ConfigError(f"the console cannot listen on {host}:{port}: {error.strerror}; use --port") from error
     with listener:
+        tls = tls_context(certificate, key) if certificate and key else None
         config = uvicorn.Config(
             app,
+            http=type("Connection", (Connection,), {"tls": tls}),
+            ws="none",
+            loop="asyncio",
+            backlog=_BACKLOG,
+            h11_max_incomplete_event_size=HEAD_BYTES,
             log_level="warning",
             access_log=False,
             server_header=False,
-            ssl_certfile=certificate,
-            ssl_keyfile=key,
+            proxy_headers=False,
             timeout_graceful_shutdown=_END_SECONDS,
         )
-        try:
-            config.load()
-        except OSError as error:
-            raise ConfigError(f"the certificate or its key cannot be used: {error}") from error
         shown = f"[{bare}]" if ":" in bare else bare
-        where = f"{'https' if certificate else 'http'}://{shown}:{listener.getsockname()[1]}/"
+        where = f"{'https' if tls else 'http'}://{shown}:{listener.getsockname()[1]}/"
         _Server(config, lambda: begun(where)).run([listener])

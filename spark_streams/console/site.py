@@ -5,24 +5,32 @@ from __future__ import annotations
 import asyncio
 import glob
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import TypeVar
-from urllib.parse import parse_qsl, urlencode
+from typing import Any, TypeVar
+from urllib.parse import urlencode
 
 from jinja2 import Environment
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
 from spark_streams._version import __version__
-from spark_streams.console.access import Session, Signer, Users
+from spark_streams.console.access import Session, Signer
 from spark_streams.console.actions import shell_line, with_options
+from spark_streams.console.audit import Audit
+from spark_streams.console.bounds import LONG_TEXT, NAME_BYTES
 from spark_streams.console.changes import Changes
 from spark_streams.console.live import Live
+from spark_streams.console.login.attempts import LoginAttempts
+from spark_streams.console.login.users import Users
+from spark_streams.console.request.parameters import fixed
 from spark_streams.deadletter.envelope import raw
-from spark_streams.errors import OptionError
+from spark_streams.model.ids import StreamId
 from spark_streams.model.numbers import parse_number
 from spark_streams.model.printable import printable_lines
 from spark_streams.monitor.report.rendering import PACKAGE, environment
@@ -50,7 +58,7 @@ def link(path: str, **parameters: object) -> str:
     pairs = [
         (name, value if isinstance(value, str) else str(value))
         for name, values in parameters.items()
-        for value in (values if isinstance(values, list | tuple) else [values])
+        for value in (values if isinstance(values, list | tuple) and not isinstance(values, StreamId) else [values])
         if value not in (None, "")
     ]
     return f"{path}?{urlencode(pairs, errors='surrogateescape')}" if pairs else path
@@ -72,68 +80,26 @@ class Pages:
         return cls(number, count, len(rows)), rows[(number - 1) * PER_PAGE : number * PER_PAGE]
 
 
-MAX_BODY = 4 << 20  # bytes of a form
-FIXED = "fixed"  # the parameter of a form that has values which a browser would change: encoded as in an address
-
-
-def _parse(text: str) -> list[tuple[str, str]]:
-    """Raises OptionError."""
-    try:
-        return parse_qsl(text, keep_blank_values=True, errors="surrogateescape", max_num_fields=20_000)
-    except ValueError as error:
-        raise OptionError(f"the parameters of this address or form are not UTF-8, or too many: {error}") from None
-
-
-def _with_fixed(pairs: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
-    for name, value in pairs:
-        if name == FIXED:
-            yield from _parse(value)
-        else:
-            yield name, value
-
-
-def fixed(pairs: Iterable[tuple[str, str]]) -> str:
-    """Return the value of the parameter FIXED with these pairs. It is ASCII without line ends."""
-    return urlencode(list(pairs), errors="surrogateescape")
-
-
-@dataclass(frozen=True)
-class Parameters:
-    """Parameters of a request: of its address, or of a form."""
-
-    pairs: tuple[tuple[str, str], ...]
-
-    @classmethod
-    def of_query(cls, request: Request) -> Parameters:
-        """Return the parameters of the address."""
-        return cls(tuple(_with_fixed(_parse(request.scope["query_string"].decode("latin-1")))))
-
-    @classmethod
-    async def of_form(cls, request: Request) -> Parameters:
-        """Return the parameters of a form that the browser sends in the body."""
-        body = bytearray()
-        async for part in request.stream():
-            body += part
-            if len(body) > MAX_BODY:
-                raise OptionError(f"the form is larger than {MAX_BODY:,} bytes")
-        pairs = _parse(body.decode("latin-1"))
-        # Browsers write line ends of all values as CR LF.
-        return cls(tuple(_with_fixed((name, value.replace("\r\n", "\n")) for name, value in pairs)))
-
-    def get(self, name: str, default: str = "") -> str:
-        """Return the first value of a name."""
-        return next((value for key, value in self.pairs if key == name), default)
-
-    def all(self, name: str) -> list[str]:
-        """Return all values of a name."""
-        return [value for key, value in self.pairs if key == name]
-
-
 def _templates() -> Environment:
     templates = environment("spark_streams.console", PACKAGE)
     templates.filters.update(rate=rate, counted=counted, bytes=_bytes, clock=_clock, since=_since)
-    templates.globals.update(link=link, glob_escape=glob.escape, fixed=fixed, draw=draw, sparkline=sparkline)
+    templates.globals.update(
+        NAME_BYTES=NAME_BYTES,
+        LONG_TEXT=LONG_TEXT,
+        link=link,
+        glob_escape=glob.escape,
+        fixed=fixed,
+        draw=draw,
+        sparkline=sparkline,
+    )
+    templates.globals.update(NAME_BYTES=NAME_BYTES, LONG_TEXT=LONG_TEXT)
     return templates
+
+
+async def _wait_until_gone(request: Request) -> None:
+    """Wait until the browser has gone."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 def _bytes(size: int) -> str:
@@ -151,19 +117,23 @@ def _since(at_ms: float) -> str:
 
 @dataclass(frozen=True)
 class Site:
-    """The console. is_writable: whether it makes changes; logs: of queries; url: as commands name the server, empty if
-    they need no name; login_turn: held while a password is checked."""
+    """The console. is_writable: whether it makes changes; is_https: whether browsers call it by HTTPS; has_proxy:
+    whether all requests come through a proxy; logs: of queries; url: as commands name the server, empty if they need
+    no name; passwords: threads that check passwords."""
 
     address: Address
     live: Live
     changes: Changes
+    audit: Audit
     signer: Signer
     users: Users
     is_writable: bool
-    is_tls: bool = False
+    is_https: bool = False
+    has_proxy: bool = False
     logs: tuple[Path, ...] = ()
     url: str = ""
-    login_turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    attempts: LoginAttempts = field(default_factory=LoginAttempts)
+    passwords: ThreadPoolExecutor = field(default_factory=partial(ThreadPoolExecutor, 2))
     templates: Environment = field(default_factory=_templates)
 
     async def read(self, function: Callable[[Server], T]) -> T:
@@ -181,13 +151,29 @@ class Site:
         view = await self.live.view() if session is not None else None
         markup = self.templates.get_template(template).render(
             site=self,
-            path=request.url.path,
+            path=request.scope["path"],
             session=session,
             view=view,
             version=__version__,
             **values,
         )
         return HTMLResponse(printable_lines(markup), status)
+
+    @staticmethod
+    async def while_there(request: Request, work: Coroutine[Any, Any, T]) -> T:
+        """Return the result of the work, which is cancelled if the browser goes. The form was read before. Raises
+        HTTPException if the browser has gone."""
+        task = asyncio.ensure_future(work)
+        end = asyncio.ensure_future(_wait_until_gone(request))
+        try:
+            await asyncio.wait((task, end), return_when=asyncio.FIRST_COMPLETED)
+            if task.done():
+                return task.result()
+            raise HTTPException(499, "the browser has gone")
+        finally:
+            task.cancel()
+            end.cancel()
+            await asyncio.gather(task, end, return_exceptions=True)
 
     @staticmethod
     def is_live(request: Request) -> bool:

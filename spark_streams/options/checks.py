@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from spark_streams.errors import InvalidOptionError
-from spark_streams.shards.names import may_be_in_shards
+from spark_streams.shards.names import MAX_NAME, may_be_in_shards
 
 # At most one option of each line may be set.
 _ONE_OF_THESE = (
@@ -83,6 +83,7 @@ def check_names_of_shards(option: str, streams: Collection[str]) -> None:
     for stream in streams:
         if not may_be_in_shards(stream):
             raise InvalidOptionError(
-                f"options shards and {option} contradict each other: {stream!r} has "
-                "braces, which would put all its shards into one slot of a cluster; use a name without braces"
+                f"options shards and {option} contradict each other: {stream[:MAX_NAME]!r} has braces, which would put "
+                f"all its shards into one slot of a cluster, or more than {MAX_NAME:,} bytes; use a name without "
+                "braces that is not longer"
             )

@@ -17,6 +17,7 @@ from spark_streams.model.keys import SLOTS, tag_of_slot
 from spark_streams.model.numbers import parse_number
 
 MAX_SHARDS = 256  # shards of a stream
+MAX_NAME = 1_024  # bytes of a stream's name that can be in shards: all names of its shards then take 34 MB
 _NAME = re.compile(r"([^{}]+):([0-9]{1,3})/([0-9]{1,3}):\{[0-9]+\}", re.DOTALL)
 
 
@@ -68,4 +69,5 @@ def _endings() -> tuple[tuple[str, ...], ...]:
 
 def may_be_in_shards(stream: str) -> bool:
     """Whether a stream of this name can be in shards: braces would put all shards into one slot."""
-    return bool(stream) and not {"{", "}"} & set(stream)
+    is_short = len(stream) <= MAX_NAME and len(stream.encode("utf-8", "replace")) <= MAX_NAME
+    return bool(stream) and is_short and not {"{", "}"} & set(stream)

@@ -3,13 +3,13 @@
 one round trip       HGETALL key   TYPE stream   XLEN stream
 with a key           TYPE of each shard
 without a key        EXISTS of all names that a shard of the stream can have, unless a plain stream has been used:
-                     the key may be lost, and any shards with it. 32,896 names, 8 ms (R124).
+                     the key may be lost, and any shards with it. 32,896 names, 8 ms (R124), in portions.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from spark_streams.errors import ShardsError
@@ -24,6 +24,7 @@ from spark_streams.wire.replies.reply_errors import is_not_permitted, is_wrong_t
 from spark_streams.wire.replies.xinfo import stream_in
 
 _SHOWN = 8  # names in a message
+_PORTION = 1 << 20  # characters of the names that are asked for at once
 _log = logging.getLogger("spark_streams.shards")
 
 
@@ -182,16 +183,27 @@ def _existing_keys(server: Server, names: Sequence[str], count_hidden: bool) -> 
 
 def _search_shards(server: Server, stream: str) -> dict[int, list[str]]:
     """Return all shards that exist, of any number; none if the user may not read them."""
-    parts = [
-        (count, part)
-        for count, names in enumerate(possible_names(stream), 1)
-        for part in server.together(names, key=str)
-    ]
-    replies = server.pipeline([("EXISTS", *part) for _, part in parts])
     counts = set()
-    for (count, part), reply in zip(parts, replies, strict=True):
-        if isinstance(reply, ReplyError) and not is_not_permitted(reply):
-            raise server.error_of(reply, ("EXISTS", part[0]))
-        if reply and not isinstance(reply, ReplyError):
-            counts.add(count)
+    for portion in _portions(enumerate(possible_names(stream), 1)):
+        parts = [(count, part) for count, names in portion for part in server.together(names, key=str)]
+        replies = server.pipeline([("EXISTS", *part) for _, part in parts])
+        for (count, part), reply in zip(parts, replies, strict=True):
+            if isinstance(reply, ReplyError) and not is_not_permitted(reply):
+                raise server.error_of(reply, ("EXISTS", part[0]))
+            if reply and not isinstance(reply, ReplyError):
+                counts.add(count)
     return {count: _existing_keys(server, shards_of(stream, count), count_hidden=False) for count in sorted(counts)}
+
+
+def _portions(names_of: Iterable[tuple[int, list[str]]]) -> Iterator[list[tuple[int, list[str]]]]:
+    """Yield the names by the number of shards in portions of about a megabyte: one or two for a usual name."""
+    portion: list[tuple[int, list[str]]] = []
+    size = 0
+    for count, names in names_of:
+        portion.append((count, names))
+        size += count * len(names[0])
+        if size > _PORTION:
+            yield portion
+            portion, size = [], 0
+    if portion:
+        yield portion

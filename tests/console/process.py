@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import socket
 import subprocess
 import sys
 import tempfile
@@ -13,7 +14,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
+from urllib.parse import urlsplit
 
+from spark_streams.console.login.users import add_user
 from tools.stopping import stop
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -29,10 +32,42 @@ class Console:
     process: subprocess.Popen[bytes]
     file: IO[bytes]
 
+    @property
+    def host(self) -> str:
+        """Its name and port, as in the header Host."""
+        return urlsplit(self.url).netloc
+
+    @property
+    def port(self) -> int:
+        """The port at which it listens."""
+        return int(self.host.rpartition(":")[2])
+
+    def connect(self, data: bytes = b"") -> socket.socket:
+        """Return a new connection on which these bytes were sent."""
+        connection = socket.create_connection(("127.0.0.1", self.port), timeout=10)
+        connection.sendall(data)
+        return connection
+
+    def peak(self) -> int:
+        """Megabytes of its memory at most so far."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(status.partition("VmHWM:")[2].split()[0]) // 1024
+
+    def children(self) -> int:
+        """Processes that it has started and that run."""
+        return len(Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split())
+
     def output(self) -> str:
         """Return what it has printed so far; also the audit lines, unless `--audit` names a file."""
         size = os.fstat(self.file.fileno()).st_size
         return os.pread(self.file.fileno(), size, 0).decode()
+
+
+def write_users(path: Path, **passwords: str) -> Path:
+    """Write the file of users as `--add-user` does."""
+    for name, password in passwords.items():
+        add_user(path, name, password)
+    return path
 
 
 @contextlib.contextmanager

@@ -89,6 +89,27 @@ def test_pages_of_usual_data(server: Server, client: redis.Redis, tmp_path: Path
         assert browser.post("/plan", {"action": "no"}).status == 400
 
 
+def test_the_next_page_begins_at_the_next_entry(server: Server, client: redis.Redis) -> None:
+    """(All entries are of one millisecond.)"""
+    ids = [f"1795163834542-{number}" for number in range(120)]
+    for entry in ids:
+        client.xadd("s", {"n": 1}, id=entry)
+        client.xadd("d", {"n": 1, "dl.stream": "s", "dl.id": "1-0", "dl.reason": "r", "dl.group": "g"}, id=entry)
+    with running_console(server.url) as console:
+        browser = Browser(console.url)
+
+        def pages(address: str, pattern: str) -> list[str]:
+            seen: list[str] = []
+            while address:
+                page = browser.get(address).text
+                seen += re.findall(pattern, page)
+                address = next((a for a in _Links(page).links if re.search("[?&](at|first-id)=", a)), "")
+            return seen
+
+        assert pages("/stream?name=s", r'class="id"><a [^>]*>([0-9-]+)</a></td><td class="n">') == ids[::-1]
+        assert pages("/dead/stream?name=d", r'name="id" value="([0-9-]+)"') == ids
+
+
 def test_entries_are_found_by_id_time_and_field(server: Server, client: redis.Redis) -> None:
     write_normal(client)
     with running_console(server.url) as console:
@@ -189,7 +210,8 @@ def test_a_redrive_shows_its_progress_and_goes_on_after_a_restart(
         while len(seen) < 3:
             seen.update(re.findall(r"Running: ([0-9]+) of 300", browser.get("/changes/1").text))
         assert "<progress" in browser.get("/changes/1").text
-    stopped = json.loads(audit.read_text())  # the console has stopped it after a page
+    begun, stopped = map(json.loads, audit.read_text().splitlines())  # the console has stopped it after a page
+    assert "exit_code" not in begun
     assert stopped["exit_code"] == 130
     remaining = client.xlen(DEAD)
     assert 0 < remaining < LETTERS

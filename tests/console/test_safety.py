@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import ssl
 import subprocess
 import sys
 from pathlib import Path
@@ -13,14 +14,13 @@ import pytest
 from click.testing import CliRunner
 
 from spark_streams.cli import main
-from spark_streams.console.access import LOCAL, Session, Signer, Users, host_of, is_loopback
-from spark_streams.errors import ConfigError
+from spark_streams.console.access import COOKIE, LOCAL, Session, Signer, host_of, is_loopback
 from tests.certificates import certificates
 from tests.console.browser import Browser, form_to, wait_for_change
-from tests.console.process import running_console
+from tests.console.process import running_console, write_users
 from tools.servers.server import Server
 
-USERS = "# who may log in\nann:geheim:1\nbob:pass word\n"
+PASSWORDS = {"ann": "geheim:1", "bob": "pass word"}
 
 
 def seek(browser: Browser, to: str = "earliest") -> list[tuple[str, str]]:
@@ -59,6 +59,10 @@ def test_only_this_machine_reaches_it_unless_there_are_users() -> None:
     result = CliRunner().invoke(main, ["console", "--host", "0.0.0.0", "--port", "0"])
     assert result.exit_code == 2
     assert "needs --users" in result.output
+    for host in ("0.0.0.0", "::", "10.0.0.1", "ops.internal"):
+        result = CliRunner().invoke(main, ["console", "--host", host, "--users", "users", "--port", "0"])
+        assert (result.exit_code, "--tls-certificate" in result.output) == (2, True)
+        assert "--behind-proxy" in result.output
     assert [is_loopback(host) for host in ("127.0.0.1", "::1", "[::1]", "localhost", "127.9.9.9")] == [True] * 5
     assert not any(map(is_loopback, ("0.0.0.0", "10.0.0.1", "example.org", "", "::", "localhost.example.org")))
 
@@ -126,6 +130,39 @@ def test_a_page_of_another_site_changes_nothing(filled: Server) -> None:
     assert position(filled) == b"1-0"
 
 
+def test_a_request_of_another_site_gets_a_page_only_if_it_opens_it(filled: Server) -> None:
+    with running_console(filled.url) as console:
+        browser = Browser(console.url)
+
+        def status(site: str, mode: str, path: str = "/doctor", **more: str) -> int:
+            return browser.get(path, sec_fetch_site=site, sec_fetch_mode=mode, **more).status
+
+        assert status("same-origin", "cors") == status("none", "navigate") == 200
+        assert status("cross-site", "navigate", "/", sec_fetch_dest="document") == 200  # a link
+        for site in ("cross-site", "same-site", "odd"):
+            for mode in ("no-cors", "cors", "websocket"):
+                assert (
+                    status(site, mode) == status(site, mode, "/events") == status(site, mode, "/static/icon.svg") == 403
+                )
+            assert status(site, "navigate", sec_fetch_dest="iframe") == 403
+            assert browser.post("/plan", {"action": "no"}, sec_fetch_site=site, sec_fetch_mode="navigate").status == 403
+        assert browser.get("/", origin="http://evil.invalid").status == 403
+
+
+def test_behind_a_proxy(filled: Server, tmp_path: Path) -> None:
+    users, audit = write_users(tmp_path / "users", ann="geheim"), tmp_path / "audit"
+    arguments = ("--users", str(users), "--audit", str(audit), "--allowed-host", "ops.internal")
+    for is_behind, address in ((True, "10.1.2.3"), (False, "127.0.0.1")):
+        with running_console(filled.url, *arguments, *(["--behind-proxy"] if is_behind else [])) as console:
+            browser = Browser(console.url)
+            answer = browser.post(
+                "/login", {"name": "ann", "password": "geheim"}, host="ops.internal",
+                origin="https://ops.internal", x_forwarded_for="1.1.1.1, 10.1.2.3",
+            )  # fmt: skip
+            assert (answer.status, "; Secure" in answer.headers["set-cookie"]) == (303, is_behind)
+        assert json.loads(audit.read_text().splitlines()[-1])["address"] == address
+
+
 def test_every_answer_forbids_scripts_of_others_and_frames(filled: Server) -> None:
     with running_console(filled.url, "--allowed-host", "ops.internal") as console:
         browser = Browser(console.url)
@@ -144,8 +181,7 @@ def test_every_answer_forbids_scripts_of_others_and_frames(filled: Server) -> No
 
 
 def test_users_log_in(filled: Server, tmp_path: Path) -> None:
-    users = tmp_path / "users"
-    users.write_text(USERS)
+    users = write_users(tmp_path / "users", **PASSWORDS)
     with running_console(filled.url, "--write", "--users", str(users), "--host", "127.0.0.1") as console:
         browser = Browser(console.url)
         assert (browser.get("/").status, browser.get("/").headers["location"]) == (303, "/login")
@@ -153,34 +189,18 @@ def test_users_log_in(filled: Server, tmp_path: Path) -> None:
         assert browser.post("/plan", {"action": "seek"}).status == 401
         for name, password in (("ann", "pass word"), ("eve", "geheim:1")):
             assert browser.post("/login", {"name": name, "password": password}).status == 403
-        assert "rstream_console" not in browser.cookies
+        assert not browser.cookies
         assert browser.post("/login", {"name": "ann", "password": "geheim:1"}).status == 303
         assert "Log out ann" in browser.get("/").text
-        ours = browser.cookies["rstream_console"]
+        name = f"{COOKIE}_{console.port}"
+        ours = browser.cookies[name]
         for forged in (ours.replace("ann", "bob"), ours[:-1], "ann|x|9999999999|", "x"):
-            assert Browser(console.url, {"rstream_console": forged}).get("/").status == 303
+            assert Browser(console.url, {name: forged}).get("/").status == 303
         assert browser.post("/logout", {}).status == 303
         assert browser.get("/").status == 303
-
-
-def test_each_change_leaves_an_audit_line(filled: Server, tmp_path: Path) -> None:
-    users, audit = tmp_path / "users", tmp_path / "audit.jsonl"
-    users.write_text(USERS)
-    with running_console(filled.url, "--write", "--users", str(users), "--audit", str(audit)) as console:
-        browser = Browser(console.url)
-        browser.post("/login", {"name": "bob", "password": "pass word"})
-        fields = seek(browser)
-        assert not audit.read_text()  # a dry run is no change
-        browser.post("/changes", fields)
-        wait_for_change(browser, 1)
-        with filled.client() as client:
-            client.xgroup_destroy("s", "g")
-        browser.post("/changes", fields)
-        wait_for_change(browser, 2)
-    done, failed = map(json.loads, audit.read_text().splitlines())
-    assert (done["user"], done["exit_code"], done["read_again"]) == ("bob", 0, 1)
-    assert done["command"] == ["rstream", "groups", "seek", "s", "--group", "g", "--to", "earliest", "--yes"]
-    assert (failed["exit_code"], "no group" in failed["error"]) == (1, True)
+        stolen = Browser(console.url, {name: ours})  # the cookie that the browser had before
+        assert stolen.get("/").status == 303
+        assert stolen.post("/plan", {"action": "seek"}).status == 401
 
 
 def test_rights_that_the_user_lacks_are_shown(filled_redis: Server) -> None:
@@ -214,16 +234,6 @@ def test_passwords_are_neither_on_a_page_nor_on_a_command_line(filled_redis: Ser
             client.execute_command("ACL", "DELUSER", "support")
 
 
-def test_a_file_of_users() -> None:
-    users = Users.parse(USERS.splitlines(), "users")
-    assert users.accepts("ann", "geheim:1")
-    assert not users.accepts("ann", "pass word")
-    assert not users.accepts("ann\udc80", "geheim:1\udc80")
-    for lines in (["ann"], [":x"], ["ann:"], ["a|b:x"], ["a\x1b:x"], ["# no user"], []):
-        with pytest.raises(ConfigError, match="users"):
-            Users.parse(lines, "users")
-
-
 def test_cookies_and_tokens_end() -> None:
     now = 1000.0
     signer = Signer(lambda: now)
@@ -238,13 +248,34 @@ def test_cookies_and_tokens_end() -> None:
     now += 601
     assert not signer.is_planned(token, session, ["groups", "seek"])
     assert signer.session(cookie) is not None
+    other = signer.session(signer.new_cookie(LOCAL))
+    assert other is not None
+    signer.end(other)
+    assert (signer.is_open(other), signer.is_open(session)) == (False, True)
     now += 12 * 3600
     assert signer.session(cookie) is None
     assert Signer(lambda: 1000.0).session(cookie) is None  # of another process
 
 
 def test_host_names() -> None:
-    assert [host_of(text) for text in ("A.b:80", "[::1]:9", "[::1]", "", "a")] == ["a.b", "::1", "::1", "", "a"]
+    assert [host_of(text) for text in ("A.b:80", "[::1]:9", "[::1]", "a")] == ["a.b", "::1", "::1", "a"]
+    for text in (
+        "",
+        ":80",
+        "a:",
+        "a:b",
+        "a:80:80",
+        "a:/login?",
+        "a/login",
+        "a?b",
+        "a#b",
+        "x@a",
+        "a:80@b",
+        "a b",
+        "a\n",
+        "[a",
+    ):
+        assert host_of(text) == "", text
 
 
 def test_a_port_in_use_and_a_missing_file_are_named(filled: Server, tmp_path: Path) -> None:
@@ -273,6 +304,19 @@ def test_https(filled: Server, tmp_path: Path) -> None:
         )
         cookie = subprocess.check_output([sys.executable, "-c", code, str(folder / "ca.pem"), console.url], text=True)
         assert "; Secure" in cookie
+        settings = ssl.create_default_context(cafile=str(folder / "ca.pem"))
+        settings.maximum_version = ssl.TLSVersion.TLSv1_2
+        with settings.wrap_socket(console.connect(), server_hostname="127.0.0.1") as connection:
+            name, version, _ = connection.cipher() or ("", "", 0)
+        assert version == "TLSv1.2"
+        assert "GCM" in name or "CHACHA20" in name
+        settings.set_ciphers("ALL:@SECLEVEL=0")
+        settings.set_ciphers(":".join(c["name"] for c in settings.get_ciphers() if c["name"][-3:] == "SHA"))
+        with (
+            pytest.raises(ssl.SSLError, match=r"handshake|UNEXPECTED_EOF"),
+            settings.wrap_socket(console.connect(), server_hostname="127.0.0.1"),
+        ):
+            pass
     assert "cannot be used" in _failing("--tls-certificate", str(key), "--tls-key", str(key))
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from spark_streams.console.actions import ACTIONS, shell_line
-from spark_streams.console.changes import Change, Outcome, audit_line
+from spark_streams.console.audit import Audit
+from spark_streams.console.change import Change, Outcome
 from spark_streams.console.summary import summarize
 
 
@@ -84,11 +87,16 @@ def test_arguments_of_actions() -> None:
 def test_an_audit_line_has_one_line_for_any_name() -> None:
     from datetime import UTC, datetime
 
-    began = datetime(2026, 1, 2, tzinfo=UTC)
-    change = Change(1, "ann", ["groups", "seek", "a\nb\x1b", "--yes"], began)
-    assert "\n" not in audit_line(change)
+    lines: list[str] = []
+    audit = Audit(lines.append)
+    change = Change(1, "ann", ["groups", "seek", "a\nb\x1b", "--yes"], datetime.now(UTC))
+    audit.begin(change)
     change.outcome = Outcome(0, {"streams": [{"entries": 2}, {"entries": 3}]}, "")
-    assert audit_line(change) == (
-        '{"at": "2026-01-02T00:00:00.000+00:00", "user": "ann", "command": ["rstream", "groups", "seek", '
-        '"a\\nb\\u001b", "--yes"], "exit_code": 0, "entries": 5}'
-    )
+    audit.end(change)
+    audit.access("login failed", "a\n\udcff;ř", "::1")
+    assert not any("\n" in line for line in lines)
+    named = {"change": 1, "user": "ann", "command": ["rstream", "groups", "seek", "a\nb\x1b", "--yes"]}
+    begun, ended, failed = ({key: value for key, value in json.loads(line).items() if key != "at"} for line in lines)
+    assert begun == {"event": "change begins", **named}
+    assert ended == {"event": "change ends", **named, "exit_code": 0, "entries": 5}
+    assert failed == {"event": "login failed", "user": "a\n\udcff;ř", "address": "::1"}

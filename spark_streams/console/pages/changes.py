@@ -9,9 +9,12 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from spark_streams.console.actions import ACTIONS, Action
-from spark_streams.console.changes import Change
+from spark_streams.console.bounds import FORM_BYTES
+from spark_streams.console.change import Change
+from spark_streams.console.changes import require_short
 from spark_streams.console.pages.dead_letters import changes_of, fetch_letter
-from spark_streams.console.site import Parameters, Site
+from spark_streams.console.request.parameters import Parameters
+from spark_streams.console.site import Site
 from spark_streams.console.summary import Summary, summarize
 from spark_streams.errors import NotPermittedError, OptionError, StreamStateError, UnsupportedError
 from spark_streams.model.numbers import parse_number
@@ -21,7 +24,7 @@ _LETTER = "letter"  # the parameter with the ID of a dead letter whose fields a 
 
 async def plan(site: Site, request: Request) -> Response:
     """Run the dry run of a change, and show it with the button that makes the change."""
-    parameters = await Parameters.of_form(request)
+    parameters = await Parameters.of_form(request, FORM_BYTES)
     action = _action(parameters.get("action"))
     options = _options(action, parameters)
     if wanted := parameters.get(_LETTER):
@@ -30,7 +33,8 @@ async def plan(site: Site, request: Request) -> Response:
         options |= {name: values for name, values in changes_of(letter, parameters).items() if values}
         options["id"] = [wanted]
     dry, real = _arguments(action, options, True), _arguments(action, options, False)
-    outcome = await site.changes.dry_run(dry)
+    require_short(real)
+    outcome = await site.while_there(request, site.changes.dry_run(dry))
     session = request.scope["session"]
     return await site.page(
         request,
@@ -51,10 +55,10 @@ async def make(site: Site, request: Request) -> Response:
     """Begin a change whose dry run this session has seen."""
     if not site.is_writable:
         raise NotPermittedError("this console is read-only; start it with --write to make changes")
-    parameters = await Parameters.of_form(request)
+    parameters = await Parameters.of_form(request, FORM_BYTES)
     try:
         arguments = json.loads(parameters.get("arguments"))
-    except ValueError:
+    except (ValueError, RecursionError):
         arguments = None
     is_command = isinstance(arguments, list) and all(isinstance(word, str) for word in arguments)
     session = request.scope["session"]

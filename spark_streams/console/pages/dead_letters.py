@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from starlette.requests import Request
 from starlette.responses import Response
 
+from spark_streams.console.bounds import EDITABLE_BYTES, EDITABLE_FIELDS
 from spark_streams.console.cells import SHORT, Cell, cell, is_editable
-from spark_streams.console.site import Parameters, Site, key_of
+from spark_streams.console.request.parameters import Parameters, encoded_size
+from spark_streams.console.short_names import is_short
+from spark_streams.console.site import Site, key_of
 from spark_streams.deadletter.criteria import Criteria, parse_criteria
 from spark_streams.deadletter.envelope import raw
 from spark_streams.deadletter.page_reader import dead_letter_pages, extent, following
@@ -25,7 +29,6 @@ from spark_streams.wire.session import Session
 PAGE = 25  # dead letters
 _SECONDS = 2.0  # that a search takes at most
 _FIELDS = 6  # of a dead letter in a list
-_ALL_FIELDS = 500
 # The parameters of a filter, and the names of parse_criteria.
 FILTERS = {"stream": "streams", "reason": "reasons", "stage": "stages", "error": "errors", "field": "fields"}
 RANGES = {"older": "older", "newer": "newer", "first-id": "first", "last-id": "last"}
@@ -160,12 +163,17 @@ async def dead_letter(site: Site, request: Request) -> Response:
         letter=letter,
         age_ms=age_ms(StreamId.parse(letter.id), view.survey.at_ms),
         envelope=envelope,
-        fields=fields_of(letter)[:_ALL_FIELDS],
-        more=max(0, len(letter.pairs) - _ALL_FIELDS),
-        origin=EntryName(letter.envelope.get("stream", ""), letter.envelope.get("id", "")),
-        previous=EntryName(previous_stream, previous_id),
+        fields=fields_of(letter),
+        more=max(0, len(letter.pairs) - EDITABLE_FIELDS),
+        origin=_entry_name(letter.envelope.get("stream", ""), letter.envelope.get("id", "")),
+        previous=_entry_name(previous_stream, previous_id),
         command=site.command(["dead", "show", name, wanted]),
     )
+
+
+def _entry_name(stream: str, entry: str) -> EntryName:
+    """Return the name, or an empty one for a name that no page takes."""
+    return EntryName(stream, entry) if is_short(stream, entry) else EntryName("", "")
 
 
 def fetch_letter(address: Address, stream: str, wanted: str) -> DeadLetter:
@@ -178,18 +186,16 @@ def fetch_letter(address: Address, stream: str, wanted: str) -> DeadLetter:
 
 
 def fields_of(letter: DeadLetter) -> list[Field]:
-    """Return the fields of a dead letter for a form. A field whose name occurs twice cannot be changed."""
-    names = [name for name, _ in letter.pairs]
-    return [
-        Field(
-            number,
-            cell(raw(name), SHORT),
-            cell(raw(value)),
-            name,
-            value if is_editable(value) and is_editable(name) and names.count(name) == 1 else None,
-        )
-        for number, (name, value) in enumerate(letter.pairs[:_ALL_FIELDS])
-    ]
+    """Return the first fields of a dead letter for a form. It cannot change a field whose name occurs twice, nor what
+    would make the form too large."""
+    occurring = Counter(name for name, _ in letter.pairs)
+    fields, rest = [], EDITABLE_BYTES
+    for number, (name, value) in enumerate(letter.pairs[:EDITABLE_FIELDS]):
+        size = encoded_size(value)
+        can_change = size <= rest and is_editable(value) and is_editable(name) and occurring[name] == 1
+        rest -= size if can_change else 0
+        fields.append(Field(number, cell(raw(name), SHORT), cell(raw(value)), name, value if can_change else None))
+    return fields
 
 
 def changes_of(letter: DeadLetter, parameters: Parameters) -> dict[str, Sequence[str]]:

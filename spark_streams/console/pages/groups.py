@@ -10,7 +10,8 @@ from starlette.responses import Response
 
 from spark_streams.console.pages.pending import PendingEntry, fetch_pending
 from spark_streams.console.pages.streams import shards_of
-from spark_streams.console.site import Parameters, Site, key_of
+from spark_streams.console.request.parameters import Parameters
+from spark_streams.console.site import Site, key_of
 from spark_streams.errors import UnsupportedError
 from spark_streams.groups.group_snapshot import GroupSnapshot, fetch_group
 from spark_streams.model.ids import StreamId
@@ -50,18 +51,18 @@ async def group(site: Site, request: Request) -> Response:
     """Return the page of one group."""
     parameters = Parameters.of_query(request)
     stream, name, begin = parameters.get("stream"), parameters.get("group"), parameters.get("after", "-")
-
     if not all(isinstance(key_of(word), str) for word in (stream, name)):
         raise UnsupportedError("the console shows a group only if its name and its stream's are UTF-8; use redis-cli")
 
+    view = await site.live.view()
+
     def read(server: Server) -> _GroupRead:
-        names = shards_of(server, stream)
+        names = shards_of(server, stream, view)
         snapshots = [fetch_group(server, shard, name) for shard in names if isinstance(shard, str)]
         pending = fetch_pending(server, names, [name], _PENDING, begin)
         return _GroupRead(snapshots, sorted(pending, key=lambda entry: StreamId.parse(entry.id))[:_PENDING])
 
     details = None if site.is_live(request) else await site.read(read)
-    view = await site.live.view()
     key = stream, name
     lag = next((group for group in view.survey.groups if (group.stream, group.group) == key), None)
     began, ended = view.history.period if view.survey.at_ms else (0, 0)

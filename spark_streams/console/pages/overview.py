@@ -9,7 +9,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from spark_streams.console.live import View
-from spark_streams.console.site import Pages, Parameters, Site, link
+from spark_streams.console.request.parameters import Parameters
+from spark_streams.console.site import Pages, Site, link
 from spark_streams.monitor.lag_survey import GroupLag
 from spark_streams.monitor.rates import UNKNOWN
 from spark_streams.monitor.report.builders import group_row

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from spark_streams.console.bounds import NAME_BYTES
 from spark_streams.monitor.groups import shown
 from spark_streams.wire.connection.connection import ReplyError
 from spark_streams.wire.connection.server import Server
@@ -42,7 +43,7 @@ def fetch_pending(
                 PendingEntry(
                     command[2],
                     shown(entry),
-                    None if is_released else shown(consumer),
+                    None if is_released else shown(consumer)[:NAME_BYTES],
                     None if is_released else idle,
                     None if deliveries == FATAL else deliveries,
                 )

@@ -11,15 +11,19 @@ from starlette.responses import Response
 
 from spark_streams.console.cells import SHORT, Cell, cell
 from spark_streams.console.entry_search import EntryPage, FieldFilter, read_entries
+from spark_streams.console.live import View
 from spark_streams.console.pages.pending import PendingEntry, fetch_pending
-from spark_streams.console.site import Pages, Parameters, Site, key_of
+from spark_streams.console.request.parameters import Parameters
+from spark_streams.console.site import Pages, Site, key_of
 from spark_streams.errors import OptionError, StreamStateError
 from spark_streams.groups.group_snapshot import fetch_time
 from spark_streams.model.ids import MAX_ID, MIN_ID, U64_MAX, StreamId
+from spark_streams.model.keys import shards_key
 from spark_streams.model.times import duration, moment
 from spark_streams.monitor.groups import shown as name_as_text
 from spark_streams.monitor.lag_survey import age_ms
 from spark_streams.monitor.last_entries import Seen, existing
+from spark_streams.shards.names import may_be_in_shards
 from spark_streams.shards.settling import fetch_shard_sets
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.xinfo import StreamState, stream_states
@@ -102,7 +106,7 @@ async def stream(site: Site, request: Request) -> Response:
     groups = [group for group in view.survey.groups if group.stream == name]
 
     def read(server: Server) -> _StreamRead:
-        states = {shard: s for shard, s in stream_states(server, shards_of(server, name)).items() if s.exists}
+        states = {shard: s for shard, s in stream_states(server, shards_of(server, name, view)).items() if s.exists}
         if not states:
             raise StreamStateError(f"no stream {name!r} at {server.address}; the page Streams lists them")
         now = fetch_time(server, view.survey.at_ms)
@@ -133,9 +137,10 @@ async def entry(site: Site, request: Request) -> Response:
     parameters = Parameters.of_query(request)
     name, wanted = parameters.get("name"), parameters.get("id")
     entry_id = _entry_id(wanted)
+    view = await site.live.view()
 
     def read(server: Server) -> tuple[EntryPage, int]:
-        page = read_entries(server, shards_of(server, name), entry_id, entry_id)
+        page = read_entries(server, shards_of(server, name, view), entry_id, entry_id)
         return page, fetch_time(server, 0)
 
     page, now_ms = await site.read(read)
@@ -156,15 +161,23 @@ async def entry(site: Site, request: Request) -> Response:
     )
 
 
-def shards_of(server: Server, name: str) -> list[str | bytes]:
-    """Return the names of a stream's shards, or the stream itself. Raises StreamStateError if it does not exist,
-    ShardsError."""
+def shards_of(server: Server, name: str, view: View) -> list[str | bytes]:
+    """Return the names of a stream's shards, or the stream itself. Shards whose record is lost are searched only if the
+    stream is in the snapshot. Raises StreamStateError if it does not exist, ShardsError."""
     key = key_of(name)
-    shard_set = fetch_shard_sets(server, [key]).get(key) if isinstance(key, str) else None
+    is_known = any(stream.stream == name for stream in view.survey.streams)
+    may_have_shards = isinstance(key, str) and may_be_in_shards(key) and (is_known or _has_shards(server, key))
+    shard_set = fetch_shard_sets(server, [key]).get(key) if may_have_shards and isinstance(key, str) else None
     streams = existing(server, [key] if shard_set is None else [*shard_set.names])
     if not streams:
         raise StreamStateError(f"no stream {name!r} at {server.address}; the page Streams lists them")
     return streams
+
+
+def _has_shards(server: Server, stream: str) -> bool:
+    """Whether the server has no key of this name, and a record of its shards."""
+    kind, record = server.pipeline([("TYPE", stream), ("TYPE", shards_key(stream))])
+    return (kind, record) == (b"none", b"hash")
 
 
 def _shown(entry: Seen, now_ms: int) -> ShownEntry:

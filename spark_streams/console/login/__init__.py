@@ -1,0 +1,1 @@
+"""Users of the console, and attempts to log in."""

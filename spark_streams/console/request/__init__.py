@@ -1,0 +1,1 @@
+"""How a request comes in: its connection, its guard, and its parameters."""
