@@ -7,7 +7,6 @@ import glob
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
 from urllib.parse import parse_qsl, urlencode
@@ -25,6 +24,7 @@ from spark_streams.deadletter.envelope import raw
 from spark_streams.errors import OptionError
 from spark_streams.model.numbers import parse_number
 from spark_streams.model.printable import printable_lines
+from spark_streams.model.times import from_milliseconds
 from spark_streams.monitor.report.rendering import PACKAGE, environment
 from spark_streams.monitor.report.svg import draw, sparkline
 from spark_streams.monitor.terminal.units import counted, duration, rate, short
@@ -142,7 +142,7 @@ def _bytes(size: int) -> str:
 
 
 def _clock(at_ms: float) -> str:
-    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    return from_milliseconds(round(at_ms)).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def _since(at_ms: float) -> str:
