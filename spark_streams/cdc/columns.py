@@ -8,8 +8,8 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
-from spark_streams.cdc import sql
 from spark_streams.cdc.exact_json import name_in_json
+from spark_streams.cdc.sql import literal, quoted
 from spark_streams.cdc.values import Converter
 
 
@@ -28,7 +28,7 @@ class Columns:
         """Return the values: of the first of these maps that has one."""
         values = [
             f"coalesce({', '.join(f'try_element_at({members}, {_name(field)})' for members in maps)}) "
-            f"AS {sql.name(field.name)}"
+            f"AS {quoted(field.name)}"
             for field in self.row
         ]
         return F.expr(f"struct({', '.join(values)})")
@@ -36,8 +36,7 @@ class Columns:
     def named(self, names: str) -> Column:
         """Return the names of those columns whose members are in this array."""
         found = [
-            f"CASE WHEN array_contains({names}, {_name(field)}) THEN {sql.literal(field.name)} END"
-            for field in self.row
+            f"CASE WHEN array_contains({names}, {_name(field)}) THEN {literal(field.name)} END" for field in self.row
         ]
         return F.expr(f"array_compact(array({', '.join(found)}))")
 
@@ -48,7 +47,7 @@ class Columns:
             found = [f"filter({fields}, part -> part.field = {_name(field)})"]
             if not self.is_case_sensitive:
                 found.append(f"filter({fields}, part -> lower(part.field) = lower({_name(field)}))")
-            return f"coalesce({', '.join(f'get({parts}, 0)' for parts in found)}) AS {sql.name(field.name)}"
+            return f"coalesce({', '.join(f'get({parts}, 0)' for parts in found)}) AS {quoted(field.name)}"
 
         return F.expr(f"struct({', '.join(map(kind, self.row))})")
 
@@ -56,7 +55,7 @@ class Columns:
         """Return typed values, null if they do not fit."""
 
         def typed(field: StructField) -> str:
-            name = sql.name(field.name)
+            name = quoted(field.name)
             return f"{self.converter.value(f'{values}.{name}', field.dataType, f'{kinds}.{name}')} AS {name}"
 
         return F.expr(f"struct({', '.join(map(typed, self.row))})")
@@ -65,7 +64,7 @@ class Columns:
         """Return why the first value that does not fit does not; null if all fit."""
 
         def reason(field: StructField) -> str:
-            name = sql.name(field.name)
+            name = quoted(field.name)
             is_unfit = f"{values}.{name} IS NOT NULL AND {typed}.{name} IS NULL"
             return f"WHEN {is_unfit} THEN {self.converter.reason(f'{values}.{name}', field, f'{kinds}.{name}')}"
 
@@ -74,4 +73,4 @@ class Columns:
 
 def _name(field: StructField) -> str:
     """Return the name of a column's member."""
-    return sql.literal(name_in_json(field.name))
+    return literal(name_in_json(field.name))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from pyspark.sql.types import DataType
 
 
-def name(text: str) -> str:
+def quoted(text: str) -> str:
     """Return a name in quotes."""
     return f"`{text.replace('`', '``')}`"
 

@@ -24,10 +24,10 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from spark_streams.cdc import sql, times
 from spark_streams.cdc.decimals import exact_decimal, is_ambiguous, scaled, whole_number
 from spark_streams.cdc.exact_json import TEXTS, is_number, name_in_json, read_json, text_of
-from spark_streams.cdc.sql import let
+from spark_streams.cdc.sql import cast, let, literal, quoted
+from spark_streams.cdc.times import WHOLE, Unit, date, moment
 
 Decimals = Literal["text", "base64"]
 
@@ -36,7 +36,7 @@ _KIND = f"name: STRING, type: STRING, parameters: {TEXTS}"
 FIELD = f"field: STRING, {_KIND}, items: STRUCT<{_KIND}>"
 _UNKNOWN = f"cast(NULL AS STRUCT<{_KIND}>)"
 # Names of Kafka Connect's and Debezium's types of times, by unit.
-_TIMES: dict[times.Unit, str] = {"ms": "[.]Timestamp$", "us": "[.]MicroTimestamp$", "ns": "[.]NanoTimestamp$"}
+_TIMES: dict[Unit, str] = {"ms": "[.]Timestamp$", "us": "[.]MicroTimestamp$", "ns": "[.]NanoTimestamp$"}
 _VARIABLE_SCALE = "STRUCT<scale: STRING, value: STRING>"
 
 
@@ -45,7 +45,7 @@ class Converter:
     """unit: of times that are numbers, decimals: form of decimal numbers that are texts; both in events without a
     schema, None if it is not known."""
 
-    unit: times.Unit | None
+    unit: Unit | None
     decimals: Decimals | None
 
     def value(self, value: str, target: DataType, kind: str) -> str:
@@ -61,10 +61,10 @@ class Converter:
 
     def reason(self, value: str, field: StructField, kind: str) -> str:
         """Return why the value of a column does not fit."""
-        unfit = sql.literal(f"column {field.name!r} does not fit {field.dataType.simpleString().upper()}")
+        unfit = literal(f"column {field.name!r} does not fit {field.dataType.simpleString().upper()}")
         if not isinstance(field.dataType, DecimalType) or self.decimals is not None:
             return unfit
-        ambiguous = sql.literal(
+        ambiguous = literal(
             f"column {field.name!r} may be text or base64, and the event has no schema. Set decimals='text' or "
             "decimals='base64'"
         )
@@ -76,7 +76,7 @@ class Converter:
         if isinstance(target, StructType):
             members = [
                 f"{self._nested(_member(parts, field), field.dataType, _UNKNOWN, _UNKNOWN, depth + 1)} "
-                f"AS {sql.name(field.name)}"
+                f"AS {quoted(field.name)}"
                 for field in target
             ]
             return f"CASE WHEN {parts} IS NOT NULL THEN struct({', '.join(members)}) END"
@@ -97,27 +97,27 @@ class Converter:
             return exact_decimal(let("text", text_of(value), self._digits(value, target, kind)), target)
         if isinstance(target, (DateType, TimestampType, TimestampNTZType)):
             return let("text", text_of(value), self._time(value, target, kind))
-        return sql.cast(text_of(value), target)
+        return cast(text_of(value), target)
 
     def _time(self, value: str, target: DataType, kind: str) -> str:
         """Return a date or a time from `text`: of a number, of a text that is a number, or of ISO-8601."""
         if isinstance(target, DateType):
-            of_number = times.date("text")
+            of_number = date("text")
         elif isinstance(target, TimestampType):
             of_number = self._moment(kind)
         else:
             # A number counts from 1970 in UTC, whatever the session's time zone is.
             seconds = f"cast(unix_micros({self._moment(kind)}) AS DECIMAL(20, 0)) / 1000000BD"
             of_number = f"TIMESTAMP_NTZ'1970-01-01 00:00:00' + make_dt_interval(0, 0, 0, {seconds})"
-        is_numeric = f"{is_number(value)} OR rlike(text, '{times.WHOLE}')"
-        return f"CASE WHEN {is_numeric} THEN {of_number} ELSE {sql.cast('text', target)} END"
+        is_numeric = f"{is_number(value)} OR rlike(text, '{WHOLE}')"
+        return f"CASE WHEN {is_numeric} THEN {of_number} ELSE {cast('text', target)} END"
 
     def _moment(self, kind: str) -> str:
         """Return a time that is the number `text`, in the unit that its type says."""
         is_of_unit = {unit: f"rlike({kind}.name, '{name}')" for unit, name in _TIMES.items()}
         if self.unit is not None:
             is_of_unit[self.unit] = f"coalesce({is_of_unit[self.unit]}, true)"
-        return times.moment("text", is_of_unit)
+        return moment("text", is_of_unit)
 
     def _digits(self, value: str, target: DecimalType, kind: str) -> str:
         """Return a decimal number, which is `text`, as digits; null if its form cannot be told."""
@@ -140,13 +140,13 @@ def _case(choices: Sequence[tuple[str, str]], otherwise: str) -> str:
 
 
 def _member(parts: str, field: StructField) -> str:
-    return f"{parts}.{sql.name(name_in_json(field.name))}"
+    return f"{parts}.{quoted(name_in_json(field.name))}"
 
 
 def _shape(target: DataType) -> str:
     """Return the type with STRING for each value that is not nested."""
     if isinstance(target, StructType):
-        fields = [f"{sql.name(name_in_json(field.name))}: {_shape(field.dataType)}" for field in target]
+        fields = [f"{quoted(name_in_json(field.name))}: {_shape(field.dataType)}" for field in target]
         return f"STRUCT<{', '.join(fields)}>"
     if isinstance(target, ArrayType):
         return f"ARRAY<{_shape(target.elementType)}>"
@@ -160,8 +160,7 @@ def _fits(parts: str, typed: str, target: DataType, depth: int) -> str:
     part, value = f"part{depth}", f"value{depth}"
     if isinstance(target, StructType):
         each = [
-            _fits(_member(parts, field), f"{typed}.{sql.name(field.name)}", field.dataType, depth + 1)
-            for field in target
+            _fits(_member(parts, field), f"{typed}.{quoted(field.name)}", field.dataType, depth + 1) for field in target
         ]
         return f"({parts} IS NULL OR ({' AND '.join(each)}))"
     if isinstance(target, ArrayType):
