@@ -90,13 +90,13 @@ def debezium(
     members = ("__image", "__before", "__keys")
     named = staged.withColumns({name: name_members(F.col(name), names, is_case_sensitive) for name in members})
     forms = forms_of(unavailable)
-    known = named.select(
+    without_placeholders = named.select(
         "*",
         F.map_keys(F.map_filter("__image", lambda _, value: value.isin(*forms))).alias("__unavailable"),
         F.transform_values("__image", lambda _, value: F.when(~value.isin(*forms), value)).alias("__known"),
         F.transform_values("__before", lambda _, value: F.when(~value.isin(*forms), value)).alias("__known_before"),
     )
-    values = known.select(
+    values = without_placeholders.select(
         "*",
         columns.values("__known", "__keys").alias("__values"),
         columns.values("__known_before").alias("__values_before"),

@@ -35,19 +35,19 @@ class Columns:
 
     def named(self, names: str) -> Column:
         """Return the names of those columns whose members are in this array."""
-        found = [
+        columns = [
             f"CASE WHEN array_contains({names}, {_name(field)}) THEN {literal(field.name)} END" for field in self.row
         ]
-        return F.expr(f"array_compact(array({', '.join(found)}))")
+        return F.expr(f"array_compact(array({', '.join(columns)}))")
 
     def kinds(self, fields: str) -> Column:
         """Return the parts of the event's schema that describe the columns. fields: the array of all parts."""
 
         def kind(field: StructField) -> str:
-            found = [f"filter({fields}, part -> part.field = {_name(field)})"]
+            parts_of_name = [f"filter({fields}, part -> part.field = {_name(field)})"]
             if not self.is_case_sensitive:
-                found.append(f"filter({fields}, part -> lower(part.field) = lower({_name(field)}))")
-            return f"coalesce({', '.join(f'get({parts}, 0)' for parts in found)}) AS {quoted(field.name)}"
+                parts_of_name.append(f"filter({fields}, part -> lower(part.field) = lower({_name(field)}))")
+            return f"coalesce({', '.join(f'get({parts}, 0)' for parts in parts_of_name)}) AS {quoted(field.name)}"
 
         return F.expr(f"struct({', '.join(map(kind, self.row))})")
 

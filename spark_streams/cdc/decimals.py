@@ -60,10 +60,10 @@ def _unsigned(hexadecimal: str) -> str:
 
 def _by_parts(text: str, target: DecimalType) -> str:
     """Return a number with an exponent, or with zeros behind the last place of the type."""
-    sign, whole, fraction, exponent = (f"regexp_extract({text}, '{_PARTS}', {group})" for group in range(1, 5))
+    sign, integer, fraction, exponent = (f"regexp_extract({text}, '{_PARTS}', {group})" for group in range(1, 5))
     # excess: how many digits are behind the last place; if negative, how many zeros are missing.
     excess = f"length({fraction}) - coalesce(try_cast({exponent} AS INT), 0) - {target.scale}"
-    parts = f"struct({sign} AS sign, concat({whole}, {fraction}) AS digits, {excess} AS excess)"
+    parts = f"struct({sign} AS sign, concat({integer}, {fraction}) AS digits, {excess} AS excess)"
     all_digits = f"concat(parts.digits, repeat('0', least(-parts.excess, {_MOST_ZEROS})))"
     first_digits = "left(parts.digits, length(parts.digits) - parts.excess)"
     kept = f"CASE WHEN parts.excess <= 0 THEN {all_digits} ELSE {first_digits} END"

@@ -64,7 +64,7 @@ def name_in_json(text: str) -> str:
     return text.replace(_ESCAPED, _ESCAPED * 2).replace(_MARK, _MARK + _ESCAPED)
 
 
-def number_in_json(number: float) -> str:
+def number_in_json(number: str) -> str:
     """Return the value of a number that was read."""
     return f"{_MARK}{number}"
 
@@ -79,10 +79,10 @@ def name_members(members: Column, names: Sequence[str], is_case_sensitive: bool)
     if not is_case_sensitive and names:
         other_case = F.exists(keys, lambda key: F.lower(key).isin(*by_case) & ~key.isin(*names))
         is_exact &= ~other_case
-        known = F.create_map(*[F.lit(text) for pair in by_case.items() for text in pair])
+        name_by_case = F.create_map(*[F.lit(text) for pair in by_case.items() for text in pair])
 
         def rename(key: Column) -> Column:
-            name = F.try_element_at(known, F.lower(key))
+            name = F.try_element_at(name_by_case, F.lower(key))
             return F.when(name.isNull() | F.array_contains(keys, name), key).otherwise(name)
 
         name_of = F.transform(keys, rename)

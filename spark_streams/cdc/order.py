@@ -6,8 +6,8 @@
     └ 0: a row of a snapshot; 1: a change
 
 Debezium appends an event again after an error of the server, which may come after a later one: so the source's time
-comes before the entry's ID. A snapshot reads a row as it was when the snapshot began, but with the time of the reading.
-Changes that follow it may have an earlier time. So each change is later than all rows of snapshots.
+comes before the entry's ID. A row of a snapshot has its state at the begin of the snapshot, but the time of the
+reading. Changes that follow it may have an earlier time. So each change is later than all rows of snapshots.
 """
 
 from __future__ import annotations

@@ -25,10 +25,10 @@ def forms_of(placeholder: str) -> tuple[str, ...]:
     single_bytes = [base64.b64encode(bytes([byte])).decode() for byte in data]
     containers = (
         *([element] for element in (*texts, as_uuid)),
-        [number_in_json(byte) for byte in data],
-        [number_in_json(float(byte)) for byte in data],
+        [number_in_json(str(byte)) for byte in data],
+        [number_in_json(f"{byte}.0") for byte in data],
         single_bytes,  # decimals
-        [{"scale": number_in_json(0), "value": byte} for byte in single_bytes],
+        [{"scale": number_in_json("0"), "value": byte} for byte in single_bytes],
         {text: text},  # hstore
     )
     in_json = [json.dumps(value, ensure_ascii=False, separators=(",", ":")) for value in containers]

@@ -159,10 +159,10 @@ def _fits(parts: str, typed: str, target: DataType, depth: int) -> str:
     """Return whether each part that is not null has a value."""
     part, value = f"part{depth}", f"value{depth}"
     if isinstance(target, StructType):
-        each = [
+        conditions = [
             _fits(_member(parts, field), f"{typed}.{quoted(field.name)}", field.dataType, depth + 1) for field in target
         ]
-        return f"({parts} IS NULL OR ({' AND '.join(each)}))"
+        return f"({parts} IS NULL OR ({' AND '.join(conditions) or 'true'}))"
     if isinstance(target, ArrayType):
         fits = _fits(part, value, target.elementType, depth + 1)
         return f"({parts} IS NULL OR forall(zip_with({parts}, {typed}, ({part}, {value}) -> {fits}), fits -> fits))"

@@ -107,7 +107,7 @@ def text_columns(batch: pa.RecordBatch, nulls: str, apart: Collection[str] = ())
 def _without_nulls(maps: pa.MapArray) -> pa.MapArray:
     """Return the maps without pairs whose value is null."""
     bounds = maps.offsets.to_numpy()
-    first, last = int(bounds[0]), int(bounds[-1])
+    first, last = bounds[0].item(), bounds[-1].item()
     names, values = maps.keys.slice(first, last - first), maps.items.slice(first, last - first)
     if not values.null_count:
         return maps
