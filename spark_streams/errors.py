@@ -193,7 +193,7 @@ class IdsExhaustedError(ServerError):
     """The stream has used its last possible entry ID (2^64−1-2^64−1), or has too few left."""
 
     condition = "RSTREAM_IDS_EXHAUSTED"
-    remedy = "Write to a new stream. No entry can be added to this one."
+    remedy = "Stop its readers and writers, and rename it (`RENAME`): entries and groups are kept under the new name."
 
 
 class StreamStateError(RStreamError):

@@ -2,7 +2,8 @@
 
     python examples/recipes/latest_of_changes.py
 
-Needs `pip install deltalake`. Deletes are applied; an event that comes twice or late changes nothing.
+Needs `pip install deltalake`. Deletes are applied; an event that comes twice or late changes nothing. A large value
+that is not in the event, because it has not changed, keeps the value of the table.
 """
 
 import json
@@ -22,6 +23,23 @@ STREAM = "example:shop.public.customers"
 DEAD = f"{STREAM}:dead"
 COLUMNS = "id BIGINT, name STRING, credit DECIMAL(10,2)"
 TABLE = pa.schema({"id": pa.int64(), "name": pa.string(), "credit": pa.decimal128(10, 2), "_order": pa.string()})
+VALUES = ("name", "credit")
+
+
+def latest_of(changes: DataFrame) -> DataFrame:
+    """Return the latest event of each key, and each value from the latest event that holds the value, with that event's order
+    as `of_<name>`."""
+    event = F.max_by(F.struct("_order", (F.col("_operation") == "delete").alias("is_delete")), "_order")
+    values_by_name = [
+        F.max_by(F.struct(name, "_order"), F.when(~F.array_contains("_unchanged", name), F.col("_order"))).alias(name)
+        for name in VALUES
+    ]
+    values = [
+        F.col(f"{name}.{part}").alias(alias)
+        for name in VALUES
+        for part, alias in ((name, name), ("_order", f"of_{name}"))
+    ]
+    return changes.groupBy("id").agg(event.alias("event"), *values_by_name).select("id", "event.*", *values)
 
 
 def merging(url: str, path: str) -> Callable[[DataFrame, int], None]:
@@ -36,16 +54,16 @@ def merging(url: str, path: str) -> Callable[[DataFrame, int], None]:
         last = table.transaction_version(query)
         if last is not None and last >= number:
             return  # an earlier run merged it, and was killed before Spark committed the batch
-        event = F.struct("name", "credit", "_order", (F.col("_operation") == "delete").alias("is_delete"))
-        latest = routed.good.groupBy("id").agg(F.max_by(event, "_order").alias("event")).select("id", "event.*")
-        rows = latest.toArrow()
-        values = {name: f"s.{name}" for name in TABLE.names}
+        rows = latest_of(routed.good).toArrow()
+        # The event may lack a large value: then s.of_name is the order of an earlier event that holds the value, or null.
+        new = {name: f"CASE WHEN s.of_{name} > t._order THEN s.{name} ELSE t.{name} END" for name in VALUES}
+        inserted = {name: f"s.{name}" for name in TABLE.names}
         once = CommitProperties(app_transactions=[Transaction(query, number)])
         (
             table.merge(rows, "s.id = t.id", source_alias="s", target_alias="t", commit_properties=once)
             .when_matched_delete("s.is_delete AND s._order > t._order")
-            .when_matched_update(values, "s._order > t._order")
-            .when_not_matched_insert(values, "NOT s.is_delete")
+            .when_matched_update({"_order": "s._order", **new}, "s._order > t._order")
+            .when_not_matched_insert(inserted, "NOT s.is_delete")
             .execute()
         )
 

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -33,6 +32,7 @@ from spark_streams.deadletter.envelope import raw
 from spark_streams.model.ids import StreamId
 from spark_streams.model.numbers import parse_number
 from spark_streams.model.printable import printable_lines
+from spark_streams.model.times import from_milliseconds
 from spark_streams.monitor.report.rendering import PACKAGE, environment
 from spark_streams.monitor.report.svg import draw, sparkline
 from spark_streams.monitor.terminal.units import counted, duration, rate, short
@@ -108,7 +108,7 @@ def _bytes(size: int) -> str:
 
 
 def _clock(at_ms: float) -> str:
-    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    return from_milliseconds(round(at_ms)).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def _since(at_ms: float) -> str:

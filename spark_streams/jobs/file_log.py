@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import unquote
@@ -19,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_streams.jobs.job import JobError
+from spark_streams.model.times import from_milliseconds
 
 _LOG_OFFSET = re.compile(r'"logOffset"\s*:\s*(\d+)')
 
@@ -57,7 +57,7 @@ class FileLog(NamedTuple):
         if changed:
             other_files = f" (and {len(changed) - 1:,} other files)" if len(changed) > 1 else ""
             loaded_at, changed_at = (
-                datetime.fromtimestamp(time / 1000, UTC).isoformat(timespec="milliseconds")
+                from_milliseconds(time).isoformat(timespec="milliseconds")
                 for time in (self.files[changed[0]], listed[changed[0]])
             )
             raise JobError(

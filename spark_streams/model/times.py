@@ -7,6 +7,7 @@ import re
 
 from spark_streams.model.ids import U64_MAX
 
+EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
@@ -16,6 +17,11 @@ def duration(value: str) -> int:
     if match is None or int(match[1]) == 0:
         raise ValueError("must be a duration above 0 with its unit, such as 500ms, 30s, 15m, 2h or 7d")
     return int(match[1]) * _UNITS[match[2]]
+
+
+def from_milliseconds(number: int) -> datetime.datetime:
+    """Return the time of this many milliseconds since the epoch: datetime.fromtimestamp takes a float, and rounds."""
+    return EPOCH + datetime.timedelta(milliseconds=number)
 
 
 def moment(value: str) -> int:
@@ -28,7 +34,7 @@ def moment(value: str) -> int:
     except ValueError:
         raise ValueError("must be a time as ISO-8601 or in milliseconds since the epoch") from None
     when = when if when.tzinfo else when.replace(tzinfo=datetime.UTC)
-    milliseconds = (when - datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)) // datetime.timedelta(milliseconds=1)
+    milliseconds = (when - EPOCH) // datetime.timedelta(milliseconds=1)
     if milliseconds < 0:
         raise ValueError("is before 1970: entry IDs start at 1970")
     return milliseconds

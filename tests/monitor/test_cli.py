@@ -250,6 +250,15 @@ def test_an_unknown_name_is_an_error_with_the_nearest_names(
     assert said.format(url=server.url) in told.output
 
 
+@pytest.mark.parametrize("words", [("a=1",), ("a=1", "--id", "5-1"), ("-",)])
+def test_an_entry_for_a_stream_without_an_id_left(client: redis.Redis, server: Server, words: tuple[str, ...]) -> None:
+    client.xadd("s", {"n": 1}, id="18446744073709551615-18446744073709551615")
+    said = rstream(server, "add", "s", *words, given='{"a": 1}\n')
+    assert said.exit_code == 1
+    assert "RSTREAM_IDS_EXHAUSTED" in said.output
+    assert "rename it (RENAME)" in " ".join(said.output.split())
+
+
 def test_add_one_entry(server: Server, client: redis.Redis) -> None:
     said = rstream(server, "add", "s", "a=1", "b=x=y", "--id", "5-1")
     assert said.output == "5-1\n"

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import base64
+import hashlib
+import itertools
 import json
-from datetime import UTC, date, datetime
+import uuid
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 import spark_streams
 from spark_streams.errors import InvalidOptionError, SchemaError
@@ -133,7 +139,8 @@ def base64_of(number: int) -> str:
 @pytest.mark.parametrize(
     ("number", "expected"),
     [(0, "0.00"), (1250, "12.50"), (-1, "-0.01"), (-1250, "-12.50"), (127, "1.27"), (128, "1.28"), (-129, "-1.29"),
-     (2**63 - 1, "92233720368547758.07"), (-(2**63), "-92233720368547758.08"), (2**63, None)],
+     (2**63 - 1, "92233720368547758.07"), (-(2**63), "-92233720368547758.08"), (2**63, "92233720368547758.08"),
+     (10**19 - 1, "99999999999999999.99"), (10**19, None), (2**200, None)],
 )  # fmt: skip
 def test_decimal_numbers_as_bytes(spark: SparkSession, number: int, expected: str | None) -> None:
     amount = field("amount", "org.apache.kafka.connect.data.Decimal", scale="2")
@@ -194,6 +201,270 @@ def test_times_without_a_schema_need_their_unit(spark: SparkSession, unit: str, 
     assert (row["at"], row["_malformed"]) == (None, "column 'at' does not fit TIMESTAMP")
 
 
+def columns_of(row: Row, schema: str) -> list[Any]:
+    return [row[name] for name in StructType.fromDDL(schema).names]
+
+
+def event_text(members: str) -> str:
+    """An event whose row is this JSON, unchanged: json.dumps writes no 1.10."""
+    return f'{{"op": "c", "source": {{"ts_ms": 1700000000000}}, "after": {{{members}}}}}'
+
+
+def enveloped(text: str, *fields: dict[str, object]) -> str:
+    """The same event with a schema."""
+    envelope: Any = with_schema(None, *fields)
+    return f'{{"schema": {json.dumps(envelope["schema"])}, "payload": {text}}}'
+
+
+TIMES = {
+    "ns": [
+        ("1700000000000016000", 1_700_000_000_000_016), ("1700000000000016999", 1_700_000_000_000_016), ("-1", -1),
+        ("-1000", -1), ("-1001", -2), ("999", 0), ("0", 0), (str(-(2**63)), -(2**63) // 1000),
+        (str(2**63 - 1), (2**63 - 1) // 1000), ("1.700000000000016E18", 1_700_000_000_000_016), ("-1.5", -1),
+        (str(2**63), None),
+    ],
+    "us": [
+        ("1700000000000016", 1_700_000_000_000_016), ("-1", -1), ("-1.5", -2),
+        ("-62135510400000000", -62_135_510_400_000_000), ("253402300799999999", 253_402_300_799_999_999),
+        ("1e30", None), ("253402300800000000", None),
+    ],
+    "ms": [
+        ("1700000000016", 1_700_000_000_016_000), ("-1", -1000), ("1.7e12", 1_700_000_000_000_000),
+        ("1700000000000.016", 1_700_000_000_000_016), ("-62135596800001", None), ("253402300800000", None),
+    ],
+}  # fmt: skip
+KINDS_OF_TIMES = {"ns": "NanoTimestamp", "us": "MicroTimestamp", "ms": "Timestamp"}
+
+
+@pytest.mark.parametrize("unit", [*TIMES])
+def test_a_number_becomes_a_time_without_losing_a_microsecond(spark: SparkSession, unit: Any) -> None:
+    """Of an event without a schema, of one with it, and within an array."""
+    kind = f"io.debezium.time.{KINDS_OF_TIMES[unit]}"
+    entries = []
+    for number, _ in TIMES[unit]:
+        text = event_text(f'"at": {number}, "plain": {number}, "each": [{number}]')
+        entries += [fields_of({}, text), fields_of({}, enveloped(text, field("at", kind), field("plain", kind)))]
+    schema = "at TIMESTAMP, plain TIMESTAMP_NTZ, each ARRAY<TIMESTAMP>"
+    rows = converted(spark, schema, *entries, timestamps=unit)
+    for row, (number, micros) in zip(rows, [each for each in TIMES[unit] for _ in range(2)], strict=True):
+        expected = None if micros is None else datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=micros)
+        shown = [row["at"], row["plain"], *(row["each"] or [None])]
+        assert [value and value.replace(tzinfo=UTC) for value in shown] == [expected] * 3, number
+        assert (row["_malformed"] is None) == (micros is not None), number
+
+
+DECIMAL = "org.apache.kafka.connect.data.Decimal"
+VARIABLE = "io.debezium.data.VariableScaleDecimal"
+
+
+def as_bytes(number: int, size: int) -> str:
+    """Bytes of this many, more than the number needs."""
+    return base64.b64encode(number.to_bytes(size, "big", signed=True)).decode()
+
+
+NINES = 10**38 - 1
+OF_1234 = str(int.from_bytes(base64.b64decode("1234"), signed=True))
+DECIMALS: list[tuple[str, str, dict[str, object] | None, str | None]] = [
+    # a JSON number, with a schema that says bytes
+    ("DECIMAL(18,0)", "12345678", field("n", DECIMAL, scale="0"), "12345678"),
+    ("DECIMAL(18,2)", "1234", field("n", DECIMAL, scale="2"), "1234"),
+    ("DECIMAL(18,2)", "-12.5", field("n", DECIMAL, scale="2"), "-12.50"),
+    # bytes
+    ("DECIMAL(18,0)", '"1234"', field("n", DECIMAL, scale="0"), OF_1234),
+    ("DECIMAL(38,2)", f'"{base64_of(NINES)}"', field("n", DECIMAL, scale="2"), f"{'9' * 36}.99"),
+    ("DECIMAL(38,2)", f'"{base64_of(-NINES)}"', field("n", DECIMAL, scale="2"), f"-{'9' * 36}.99"),
+    ("DECIMAL(38,0)", f'"{base64_of(10**38)}"', field("n", DECIMAL, scale="0"), None),
+    ("DECIMAL(38,0)", f'"{base64_of(-(10**38))}"', field("n", DECIMAL, scale="0"), None),
+    ("DECIMAL(38,38)", f'"{base64_of(NINES)}"', field("n", DECIMAL, scale="38"), f"0.{'9' * 38}"),
+    ("DECIMAL(10,2)", f'"{as_bytes(-1250, 40)}"', field("n", DECIMAL, scale="2"), "-12.50"),
+    ("DECIMAL(10,2)", f'"{as_bytes(1250, 17)}"', field("n", DECIMAL, scale="2"), "12.50"),
+    ("DECIMAL(10,4)", f'"{base64_of(1250)}"', field("n", DECIMAL, scale="2"), "12.5000"),
+    ("DECIMAL(10,1)", f'"{base64_of(1250)}"', field("n", DECIMAL, scale="2"), "12.5"),
+    ("DECIMAL(10,1)", f'"{base64_of(1255)}"', field("n", DECIMAL, scale="2"), None),
+    ("DECIMAL(10,0)", f'"{base64_of(5)}"', field("n", DECIMAL, scale="-2"), "500"),
+    ("DECIMAL(10,0)", '""', field("n", DECIMAL, scale="0"), None),
+    # a scale for each value
+    ("DECIMAL(38,2)", f'{{"scale": 2, "value": "{base64_of(NINES)}"}}', field("n", VARIABLE), f"{'9' * 36}.99"),
+    ("DECIMAL(10,2)", f'{{"scale": 3, "value": "{base64_of(-1250)}"}}', field("n", VARIABLE), "-1.25"),
+    ("DECIMAL(10,2)", f'{{"scale": -1, "value": "{base64_of(7)}"}}', None, "70"),
+    ("DECIMAL(10,2)", f'{{"scale": 3, "value": "{base64_of(1255)}"}}', field("n", VARIABLE), None),
+    ("DECIMAL(10,2)", '{"scale": 2}', field("n", VARIABLE), None),
+    # a text, which the schema says is one
+    ("DECIMAL(10,2)", '"1234"', field("n"), "1234.00"),
+    # without a schema: digits may be base64
+    ("DECIMAL(10,2)", '"1234"', None, None),
+    ("DECIMAL(18,0)", '"12345678"', None, None),
+    ("DECIMAL(10,2)", '"+123"', None, None),
+    ("DECIMAL(10,2)", '"12.50"', None, "12.50"),
+    ("DECIMAL(10,2)", '"-123"', None, "-123.00"),
+    ("DECIMAL(10,2)", '"12345"', None, "12345.00"),
+    # every digit
+    ("DECIMAL(18,2)", "1234567890123456.78", None, "1234567890123456.78"),
+    ("DECIMAL(17,0)", "12345678901234567", None, "12345678901234567"),
+    ("DECIMAL(38,0)", "9" * 38, None, "9" * 38),
+    ("DECIMAL(38,38)", "-0." + "9" * 38, None, "-0." + "9" * 38),
+    ("DECIMAL(18,2)", "1.23456789012345678e15", None, "1234567890123456.78"),
+    ("DECIMAL(18,2)", "1.234E-2", None, None),
+    ("DECIMAL(18,4)", "1.23E-2", None, "0.0123"),
+    ("DECIMAL(4,2)", "1.10000", None, "1.10"),
+    ("DECIMAL(4,2)", "1.105", None, None),
+    ("DECIMAL(4,2)", "100", None, None),
+    ("DECIMAL(4,2)", "-0.0", None, "0"),
+    ("DECIMAL(10,0)", "1e400", None, None),
+    ("DECIMAL(10,0)", "1e99999", None, None),
+]  # fmt: skip
+
+
+def test_decimal_numbers_keep_every_digit(spark: SparkSession) -> None:
+    """As a column, as an element and as a member; null if a digit does not fit."""
+    bare = {f"n{place}": case for place, case in enumerate(DECIMALS) if case[2] is None}
+    known = {f"n{place}": case for place, case in enumerate(DECIMALS) if case[2] is not None}
+    for cases in (bare, known):
+        members = ", ".join(
+            f'"{name}": {value}, "{name}s": [{value}, null]' for name, (_, value, _, _) in cases.items()
+        )
+        maps = ", ".join(f'"{name}m": {{"a": {value}}}' for name, (_, value, _, _) in cases.items())
+        fields = [
+            part
+            for name, (_, _, kind, _) in cases.items()
+            for part in ([] if kind is None else [kind | {"field": name}, field(f"{name}s") | {"items": kind}])
+        ]
+        text = event_text(members if fields else f"{members}, {maps}")
+        schema = ", ".join(f"{name} {column}, {name}s ARRAY<{column}>" for name, (column, _, _, _) in cases.items())
+        schema += "" if fields else "".join(f", {name}m MAP<STRING, {cases[name][0]}>" for name in cases)
+        (row,) = converted(spark, schema, fields_of({}, enveloped(text, *fields) if fields else text))
+        for name, case in cases.items():
+            number = None if case[3] is None else Decimal(case[3])
+            assert row[name] == number, case
+            assert row[f"{name}s"] == (None if number is None else [number, None]), case
+            assert fields or row[f"{name}m"] == (None if number is None else {"a": number}), case
+
+
+def test_the_form_of_a_decimal_number_without_a_schema_can_be_set(spark: SparkSession) -> None:
+    entry = fields_of({}, event_text('"n": "1234", "m": 1234'))
+    schema = "n DECIMAL(12,2), m DECIMAL(12,2)"
+    (untold,) = converted(spark, schema, entry)
+    (text,) = converted(spark, schema, entry, decimals="text")
+    (data,) = converted(spark, schema, entry, decimals="base64")
+    assert untold["_malformed"] == (
+        "column 'n' may be text or base64, and the event has no schema. Set decimals='text' or decimals='base64'"
+    )
+    of_bytes = Decimal(int.from_bytes(base64.b64decode("1234"), signed=True)) / 100
+    assert [(row["n"], row["m"]) for row in (text, data)] == [(1234, 1234), (of_bytes, 1234)]
+    assert text["_malformed"] is data["_malformed"] is None
+
+
+def test_texts_of_numbers_are_unchanged(spark: SparkSession) -> None:
+    """Nothing is read as a floating-point number, at any depth, and no text is taken for a number."""
+    members = (
+        '"a": 1.10, "b": "1.10", "c": 1234567890123456.78, "d": 1e400, "e": {"x": 1.10, "y": [0.1000, "\\u0001"]}, '
+        '"f": "\\u00015", "g": "u0001", "h": "\\\\u00015", "i": true, "j": "\\u0001u0001\\u0001", '
+        '"k": "{\\"x\\": 1.10}", '
+        '"l": {"x": 1.10, "y": 1234567890123456.78}, "m": {"x": 1.10}, "n": -0, "u0001 \\u0001": 1.10'
+    )
+    schema = ", ".join(f"{name} STRING" for name in "abcdefghijk")
+    schema += ", l STRUCT<x: STRING, y: DECIMAL(18,2)>, m MAP<STRING, STRING>, n STRING, `u0001 \x01` STRING"
+    (row,) = converted(spark, schema, fields_of({}, event_text(members)))
+    assert row["_malformed"] is None
+    assert columns_of(row, schema) == [
+        "1.10", "1.10", "1234567890123456.78", "1e400", '{"x":1.10,"y":[0.1000,"\\u0001"]}', "\x015", "u0001",
+        "\\u00015", "true", "\x01u0001\x01", '{"x": 1.10}', Row(x="1.10", y=Decimal("1234567890123456.78")),
+        {"x": "1.10"}, "-0", "1.10",
+    ]  # fmt: skip
+
+
+def test_a_part_that_does_not_fit_makes_the_value_null(spark: SparkSession) -> None:
+    schema = "a STRUCT<x: INT>, b ARRAY<INT>, c MAP<STRING, STRUCT<x: INT>>, d STRUCT<x: INT>"
+    good = '"a": {"x": 1}, "b": [1, null], "c": {"k": {"x": 2}}, "d": null'
+    texts = [good, *(good.replace(*change) for change in [("[1,", '["x",'), ('{"x": 1}', '{"x": 1.5}'), ("2", '"y"')])]
+    texts.append(good.replace('"d": null', '"d": "text"'))
+    rows = converted(spark, schema, *[fields_of({}, event_text(text)) for text in texts])
+    assert columns_of(rows[0], schema) == [Row(x=1), [1, None], {"k": Row(x=2)}, None]
+    assert [row["_malformed"] and row["_malformed"].split("'")[1] for row in rows] == [None, "b", "a", "c", "d"]
+
+
+def test_names_in_another_case_are_those_of_the_columns(spark: SparkSession) -> None:
+    """As Spark matches columns. Of members with one name, the last one counts; an exact name comes first."""
+    amount = field("AMOUNT", DECIMAL, scale="2")
+    entries = [
+        fields_of({"ID": 1}, with_schema(event("c", None, {"Name": "ann", "Amount": base64_of(1250)}), amount)),
+        fields_of({}, event_text('"ID": 1, "id": 2, "Id": 3, "NAME": "x", "Name": "y", "amount": 1.5, "amount": 2.5')),
+    ]
+    schema = "id INT, name STRING, amount DECIMAL(10,2)"
+    rows = converted(spark, schema, *entries)
+    assert [columns_of(row, schema) for row in rows] == [[1, "ann", Decimal("12.50")], [2, "y", Decimal("2.50")]]
+    spark.conf.set("spark.sql.caseSensitive", "true")
+    try:
+        rows = converted(spark, schema, *entries)
+    finally:
+        spark.conf.unset("spark.sql.caseSensitive")
+    assert [columns_of(row, schema) for row in rows] == [[None, None, None], [2, None, Decimal("2.50")]]
+
+
+def test_a_field_that_occurs_twice_has_its_last_value(spark: SparkSession) -> None:
+    """Spark accepts a map with a key twice from a source, but makes none."""
+    one, two = (json.dumps(event("c", None, {"id": n})) for n in (1, 2))
+    fields = pa.array([[("key", "{}"), ("value", one), ("value", two)]], pa.map_(pa.string(), pa.string()))
+    table = pa.table({"_stream": ["s"], "_id": ["1-0"], "_fields": fields})
+    (row,) = spark_streams.debezium(spark.createDataFrame(table), "id INT").collect()
+    assert row["id"] == 2
+
+
+PLACEHOLDER = "__debezium_unavailable_value"
+UUID_PLACEHOLDER = str(uuid.UUID(bytes=hashlib.md5(PLACEHOLDER.encode()).digest(), version=3))
+LARGE = {
+    "a": ("STRING", PLACEHOLDER),
+    "b": ("BINARY", base64.b64encode(PLACEHOLDER.encode()).decode()),
+    "c": ("ARRAY<STRING>", [PLACEHOLDER]),
+    "d": ("ARRAY<BINARY>", [base64.b64encode(PLACEHOLDER.encode()).decode()]),
+    "e": ("ARRAY<INT>", list(PLACEHOLDER.encode())),
+    "f": ("ARRAY<DOUBLE>", [float(byte) for byte in PLACEHOLDER.encode()]),
+    "g": ("MAP<STRING, STRING>", {PLACEHOLDER: PLACEHOLDER}),
+    "h": ("STRING", {PLACEHOLDER: PLACEHOLDER}),
+    "i": ("STRING", json.dumps({PLACEHOLDER: PLACEHOLDER})),
+    "j": ("DECIMAL(10,2)", PLACEHOLDER),
+    "k": ("ARRAY<STRING>", [UUID_PLACEHOLDER]),
+    "l": ("STRING", PLACEHOLDER.encode().hex()),
+    "m": ("TIMESTAMP", PLACEHOLDER),
+    "n": ("STRUCT<x: INT>", PLACEHOLDER),
+}
+
+
+@pytest.mark.parametrize("unwrapped", [False, True])
+@pytest.mark.parametrize("has_schema", [False, True])
+def test_a_large_value_that_has_not_changed_is_null_and_named(
+    spark: SparkSession, unwrapped: bool, has_schema: bool
+) -> None:
+    """In each form that Debezium gives its placeholder, for each type of column."""
+    image = {"id": 1, **{name: value for name, (_, value) in LARGE.items()}, "z": "text"}
+    value: Any = image if unwrapped else event("u", image, image)
+    if has_schema:
+        fields = [field(name) for name in image]
+        value = (
+            {"schema": {"type": "struct", "fields": fields}, "payload": value}
+            if unwrapped
+            else with_schema(value, *fields)
+        )
+    schema = f"id INT, {', '.join(f'{name} {kind}' for name, (kind, _) in LARGE.items())}, z STRING"
+    (row,) = converted(spark, schema, fields_of({"id": 1}, value), unwrapped=unwrapped)
+    assert row["_malformed"] is None
+    assert columns_of(row, schema) == [1, *([None] * len(LARGE)), "text"]
+    assert row["_unchanged"] == list(LARGE)
+    if not unwrapped:
+        assert [*row["_before"]] == columns_of(row, schema)
+
+
+def test_the_placeholder_is_a_setting(spark: SparkSession) -> None:
+    entry = fields_of({}, event("u", None, {"id": 1, "name": "n/a", "more": [PLACEHOLDER], "MORE": None}))
+    schema = "id INT, Name STRING, more ARRAY<STRING>"
+    (row,) = converted(spark, schema, entry, unavailable="n/a")
+    assert (columns_of(row, schema), row["_unchanged"]) == ([1, None, [PLACEHOLDER]], ["Name"])
+    (row,) = converted(spark, schema, entry)
+    assert (columns_of(row, schema), row["_unchanged"]) == ([1, "n/a", None], ["more"])
+    (row,) = converted(spark, schema, fields_of({"id": 1}, "x"))
+    assert row["_unchanged"] == []
+
+
 HOSTILE = [
     {b"a": b"1", b"b": b"2"}, {b"\xff": b"\xfe"}, {b"key": b"\xff", b"value": b"\xff"},
     fields_of("{", "{"), fields_of("[]", "[]"), fields_of("1", "null"), fields_of({}, {"op": "x"}),
@@ -233,6 +504,81 @@ def test_the_order_is_the_sources_then_the_entrys(spark: SparkSession) -> None:
     assert [row["id"] for row in sorted(rows, key=lambda row: row["_order"])] == list(range(len(later)))
 
 
+SNAPSHOTS = ["true", "first", "first_in_data_collection", "last_in_data_collection", "last", "incremental", True]
+READ, STREAMED = 1_744_620_287_000, 1_744_613_916_000  # a change during a long snapshot is earlier than the reading
+
+
+def latest(spark: SparkSession, *streams: list[dict[str, object]]) -> list[str]:
+    """The names of the latest events of streams: the events of one follow each other."""
+    rows = [
+        (str(place), f"{READ + 1000 * (n + 1)}-0", fields_of({"id": 1}, each))
+        for place, events in enumerate(streams)
+        for n, each in enumerate(events)
+    ]
+    changes = spark_streams.debezium(spark.createDataFrame(rows, ENTRIES), CUSTOMERS)
+    found = changes.groupBy("_stream").agg(F.max_by("name", "_order").alias("name")).collect()
+    return [row["name"] for row in sorted(found, key=lambda row: int(row["_stream"]))]
+
+
+def of_name(op: str, name: str, **source: object) -> dict[str, object]:
+    image = {"id": 1, "name": name}
+    return event(op, image if op == "d" else None, None if op == "d" else image, **source)
+
+
+POSITIONS: list[tuple[dict[str, object], dict[str, object]]] = [
+    ({"lsn": 100}, {"lsn": 150}),
+    ({"lsn": 100}, {"lsn": 100}),
+    ({}, {}),
+    ({"lsn": 100}, {}),
+    ({"lsn": 100}, {"lsn": None, "snapshot": None}),
+    ({"lsn": 100}, {"lsn": 150, "ts_ms": None}),
+    ({"file": "bin.000009", "pos": 900, "row": 0}, {"file": "bin.000009", "pos": 950, "row": 0}),
+    ({"file": "bin.000009", "pos": 900, "gtid": None}, {"file": "bin.000010", "pos": 4, "gtid": "a:1"}),
+    ({"file": "bin.000009", "pos": 900}, {"file": "bin.000001", "pos": 4}),
+    ({"file": "", "pos": 0}, {"file": "bin.000001", "pos": 4}),
+    ({"change_lsn": None, "commit_lsn": "00:01"}, {"change_lsn": "00:02", "event_serial_no": 1}),
+    ({"scn": "100"}, {"scn": "150"}),
+]
+
+
+def test_a_change_is_later_than_a_row_of_a_snapshot_before_it(spark: SparkSession) -> None:
+    """Also if the snapshot is taken again: it does not undo the change that follows it."""
+    streams = []
+    for snapshot, op, (of_snapshot, of_change) in itertools.product(SNAPSHOTS, "rc", POSITIONS):
+        read = of_name(op, "read", **{"ts_ms": READ, "snapshot": snapshot, **of_snapshot})
+        first = of_name("u", "first", **{"ts_ms": STREAMED - 1000, **of_change})
+        for change in "cud":
+            streams.append([read, of_name(change, "changed", **{"ts_ms": STREAMED, **of_change})])
+        streams.append([read, first, read, of_name("u", "changed", **{"ts_ms": STREAMED, **of_change})])
+    assert latest(spark, *streams) == ["changed"] * len(streams)
+
+
+def test_of_rows_of_snapshots_the_later_one_counts(spark: SparkSession) -> None:
+    first = of_name("r", "first", ts_ms=STREAMED, snapshot="last", lsn=100)
+    second = of_name("r", "second", ts_ms=READ, snapshot="true", lsn=120)
+    assert latest(spark, [first, second], [second, first]) == ["second"] * 2
+
+
+def test_a_time_that_cannot_be_right_orders_nothing(spark: SparkSession) -> None:
+    """IDs that are not milliseconds tell nothing."""
+    cases: list[tuple[object, int, bool]] = [
+        (READ + 86_400_000, READ, False), (READ + 86_400_001, READ, True), (2**62, READ, True), (2**70, READ, True),
+        (READ, READ * 1000, False), (READ, 7, False), (-1, READ, True), ("x", READ, True), (1.5, READ, True),
+        (None, READ, False), (0, READ, False), (str(READ), READ, False),
+    ]  # fmt: skip
+    rows = [
+        (str(place), f"{entry}-0", fields_of({"id": 1}, of_name("u", "odd", ts_ms=time)))
+        for place, (time, entry, _) in enumerate(cases)
+    ]
+    changes = spark_streams.debezium(spark.createDataFrame(rows, ENTRIES), CUSTOMERS).collect()
+    for row, (time, entry, is_wrong) in zip(sorted(changes, key=lambda row: int(row["_stream"])), cases, strict=True):
+        assert (row["_order"] is None, row["_malformed"] is not None) == (is_wrong, is_wrong), (time, entry)
+        assert row["name"] == "odd"
+        assert not is_wrong or row["_malformed"].startswith("source.ts_ms is ")
+    right, odd = of_name("u", "right", ts_ms=READ), of_name("u", "odd", ts_ms=READ * 2)
+    assert latest(spark, [right, odd], [odd, right]) == ["right"] * 2
+
+
 def test_wrong_arguments(spark: SparkSession) -> None:
     frame = frame_of(spark, {b"a": b"1"})
     with pytest.raises(SchemaError, match="column '_order' twice"):
@@ -245,6 +591,12 @@ def test_wrong_arguments(spark: SparkSession) -> None:
         spark_streams.debezium(frame, "INT")
     with pytest.raises(InvalidOptionError, match="timestamps='s' must be one of 'ms', 'us', 'ns'"):
         spark_streams.debezium(frame, CUSTOMERS, timestamps="s")  # type: ignore[arg-type]
+    with pytest.raises(InvalidOptionError, match="decimals='hex' must be one of 'text', 'base64'"):
+        spark_streams.debezium(frame, CUSTOMERS, decimals="hex")  # type: ignore[arg-type]
+    with pytest.raises(InvalidOptionError, match="unavailable must not be empty"):
+        spark_streams.debezium(frame, CUSTOMERS, unavailable="")
+    with pytest.raises(SchemaError, match="column '_unchanged' twice"):
+        spark_streams.debezium(frame, "id INT, _unchanged STRING")
 
 
 @pytest.mark.parametrize("compact", [False, True])

@@ -5,9 +5,9 @@ The memory grows with the number of groups, not with the time of the report.
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Iterable, Mapping
 
+from spark_streams.model import times
 from spark_streams.model.untyped import Json
 from spark_streams.monitor.lag_survey import GroupLag, Survey
 from spark_streams.monitor.rates import Key, Rates, rates_between, total
@@ -145,7 +145,7 @@ class LogReading:
 
     def add(self, line: Mapping[str, Json]) -> None:
         """Add a line."""
-        at_ms = round(datetime.datetime.fromisoformat(line["at"]).timestamp() * 1000)
+        at_ms = times.moment(line["at"])
         self._began, self._ended = min(self._began or at_ms, at_ms), max(self._ended, at_ms)
         name = line["query"]
         query = self._queries.setdefault(name, QueryRow(name))

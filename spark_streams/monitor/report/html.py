@@ -5,12 +5,12 @@ The content is selected here, its appearance is in templates/. Pure.
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Iterator
 from typing import NamedTuple
 
 from spark_streams._version import __version__
 from spark_streams.model.printable import printable_lines
+from spark_streams.model.times import from_milliseconds
 from spark_streams.monitor.report.rendering import MAX_ROWS, render
 from spark_streams.monitor.report.report import Report
 from spark_streams.monitor.report.svg import draw
@@ -72,7 +72,7 @@ def _period(report: Report) -> str:
 
 
 def _moment(at_ms: int) -> str:
-    return datetime.datetime.fromtimestamp(at_ms / 1000, datetime.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    return from_milliseconds(at_ms).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def tiles(report: Report) -> Iterator[Tile]:

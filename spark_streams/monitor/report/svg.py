@@ -8,13 +8,13 @@ Positions are computed here; the elements are in templates/chart.html, the colou
 
 from __future__ import annotations
 
-import datetime
 import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from markupsafe import Markup
 
+from spark_streams.model.times import from_milliseconds
 from spark_streams.monitor.report.rendering import render
 from spark_streams.monitor.report.report import Chart, Line
 from spark_streams.monitor.report.series import thinned
@@ -213,5 +213,5 @@ def time_ticks(began: int, ended: int) -> list[tuple[int, str]]:
 
 
 def _clock(at_ms: int, seconds: bool, day: bool = False) -> str:
-    moment = datetime.datetime.fromtimestamp(at_ms / 1000, datetime.UTC)
+    moment = from_milliseconds(at_ms)
     return moment.strftime("%b %d" if day else "%H:%M:%S" if seconds else "%H:%M")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -11,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from spark_streams.model.printable import printable
+from spark_streams.model.times import from_milliseconds
 from spark_streams.monitor.lag_survey import ConsumerLag, GroupLag
 from spark_streams.monitor.rates import UNKNOWN, History, Key, Rates
 from spark_streams.monitor.terminal.names import shorten, widths
@@ -91,7 +91,7 @@ class Board:
 
     def _head(self, groups: list[GroupLag], rates: dict[Key, Rates], width: int) -> Iterator[RenderableType]:
         last, title = self._history.last, self._title
-        time_of_day = datetime.datetime.fromtimestamp(last.at_ms / 1000, datetime.UTC).strftime("%H:%M:%S UTC")
+        time_of_day = from_milliseconds(last.at_ms).strftime("%H:%M:%S UTC")
         about = f"   {time_of_day}   every {title.every_ms / 1000:g} s   {title.server}   {title.where}"
         yield _line(("rstream top", "bold"), about)
         totals: list[_Part] = [f"streams {len(last.streams):,}   groups {len(groups):,}"]

@@ -10,8 +10,9 @@ How each type is written:
     timestamp              2013-01-31T10:00:00.000000Z, UTC, six places (timestamp_ntz: without the Z)
     array, struct, map     JSON (json_text.py); in it binary as base64, decimals, NaN and infinities as strings
 
-A map column called `_fields` is not written as JSON: each of its pairs is a field, before the other fields. Columns
-with the stream or the ID of a row (destination.py) are not fields.
+A map column called `_fields` is not written as JSON: each of its pairs is a field, before the other fields. A pair
+whose value is null is written as a column is that is null. Columns with the stream or the ID of a row (destination.py)
+are not fields.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -88,7 +90,7 @@ def text_columns(batch: pa.RecordBatch, nulls: str, apart: Collection[str] = ())
         if field.name in apart:
             continue
         if field.name == FIELDS:
-            first = column
+            first = _without_nulls(column) if nulls == "omit" else column
             continue
         text = text_of(column)
         if pa.types.is_temporal(field.type) and pc.any(pc.starts_with(text, "<value")).as_py():
@@ -100,6 +102,19 @@ def text_columns(batch: pa.RecordBatch, nulls: str, apart: Collection[str] = ())
     if nulls == "empty":
         columns = [pc.fill_null(column, b"") for column in columns]
     return Fields(names, columns, first)
+
+
+def _without_nulls(maps: pa.MapArray) -> pa.MapArray:
+    """Return the maps without pairs whose value is null."""
+    bounds = maps.offsets.to_numpy()
+    first, last = bounds[0].item(), bounds[-1].item()
+    names, values = maps.keys.slice(first, last - first), maps.items.slice(first, last - first)
+    if not values.null_count:
+        return maps
+    is_valid = values.is_valid()
+    before = np.concatenate([[0], np.cumsum(is_valid.to_numpy(zero_copy_only=False))])
+    offsets = pa.array(before[bounds - first].astype(np.int32))
+    return pa.MapArray.from_arrays(offsets, names.filter(is_valid), values.filter(is_valid))
 
 
 def _is_text(kind: pa.DataType) -> bool:

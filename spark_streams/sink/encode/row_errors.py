@@ -13,9 +13,17 @@ from spark_streams.errors import EntryIdError, RStreamError
 from spark_streams.model.ids import MAX_ID, InvalidStreamId, StreamId
 from spark_streams.sink.encode.chunks import Chunk
 from spark_streams.wire.connection.connection import ReplyError
+from spark_streams.wire.connection.named_errors import ids_exhausted
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.replies import parse_replies
-from spark_streams.wire.replies.reply_errors import ID_TOO_LOW, IDS_EXHAUSTED, is_id_form_unknown, is_id_refusal
+from spark_streams.wire.replies.reply_errors import (
+    ID_TOO_LOW,
+    IDS_EXHAUSTED,
+    is_exhausted,
+    is_id_form_unknown,
+    is_id_refusal,
+)
+from spark_streams.wire.replies.xinfo import read_stream_state
 
 _ROWS_PER_REQUEST = 200  # entries may be large
 
@@ -23,6 +31,8 @@ _ROWS_PER_REQUEST = 200  # entries may be large
 def error_of_row(server: Server, chunk: Chunk, place: int, refusal: ReplyError) -> RStreamError:
     """Return the named error for the row at this index of the chunk, whose XADD was refused with `refusal`."""
     stream, row = chunk.streams[chunk.codes[place]], int(chunk.rows[place])
+    if is_exhausted(refusal):
+        return ids_exhausted(server.address, stream.decode("utf-8", "replace"), f"row {row} of this task")
     if chunk.ids is not None and refuses_own_id(chunk, place, refusal):
         own_id = chunk.ids.values[place].as_py()
         if own_id.endswith("-*") and is_id_form_unknown(refusal):
@@ -37,8 +47,11 @@ def error_of_row(server: Server, chunk: Chunk, place: int, refusal: ReplyError) 
 
 def id_refused(server: Server, chunk: Chunk, place: int) -> RStreamError:
     """Return the named error for a row whose ID the server would refuse."""
+    stream = chunk.streams[chunk.codes[place]]
+    (state,) = server.pipeline([("XINFO", "STREAM", stream)])
     has_own_id = chunk.ids is not None and chunk.ids.values[place].is_valid
-    return error_of_row(server, chunk, place, ReplyError(ID_TOO_LOW if has_own_id else IDS_EXHAUSTED))
+    is_full = not has_own_id or read_stream_state(server, stream, state).last == MAX_ID
+    return error_of_row(server, chunk, place, ReplyError(IDS_EXHAUSTED if is_full else ID_TOO_LOW))
 
 
 def _id_refused(server: Server, stream: bytes, row: int, explicit: str, column: str | None) -> EntryIdError:
@@ -130,4 +143,5 @@ def _first_refused_of_partial(ids: Sequence[str | None], top: StreamId) -> int |
 
 def refuses_own_id(chunk: Chunk, place: int, refusal: ReplyError) -> bool:
     """Whether a row was refused because its explicit ID is not above the IDs before it."""
-    return chunk.ids is not None and chunk.ids.values[place].is_valid and is_id_refusal(refusal)
+    has_own_id = chunk.ids is not None and chunk.ids.values[place].is_valid
+    return has_own_id and (is_id_refusal(refusal) or is_exhausted(refusal))

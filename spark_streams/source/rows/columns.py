@@ -20,6 +20,7 @@ from spark_streams.source.rows.malformed import Dead, Unfit
 from spark_streams.source.rows.plain_columns import plain_columns
 from spark_streams.source.rows.returned_page import Attempts
 from spark_streams.wire.entries.decode import EntryPage
+from spark_streams.wire.entries.entry_page import last_of_each_name
 from spark_streams.wire.entries.lines import Mask
 
 CORRUPT_RECORD = "_corrupt_record"
@@ -222,10 +223,15 @@ class _Rows:
         return pa.array(micros, mask=is_too_large).cast(to)
 
     def _fields(self, to: pa.DataType) -> pa.Array:
-        """Return all fields in their order. Duplicate fields of an entry are duplicate keys of the map."""
+        """Return all fields in their order. If a name occurs twice, a map of strings has its last value, as its column
+        does: Spark finds the first of two equal keys. A map of binaries is the entry itself, with both."""
         offsets, names, values = self.page.fields()
-        fields = cast_values(names, to.key_type)[0], cast_values(values, to.item_type)[0]
-        return pa.MapArray.from_arrays(offsets, *fields).cast(to).slice(0, self.count)
+        names, values = cast_values(names, to.key_type)[0], cast_values(values, to.item_type)[0]
+        if pa.types.is_string(to.key_type) and self.page.may_repeat_names():
+            last = last_of_each_name(offsets, names)
+            if last is not None:
+                offsets, names, values = last[0], names.take(last[1]), values.take(last[1])
+        return pa.MapArray.from_arrays(offsets, names, values).cast(to).slice(0, self.count)
 
 
 def _any_bad(unfit: Sequence[Unfit]) -> Mask:

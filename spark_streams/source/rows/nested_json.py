@@ -2,7 +2,7 @@
 
     array    a JSON array
     struct   an object: fields by name; missing fields are null, others are ignored, the last field of a name is used
-    map      an object: its names are texts of the key's type
+    map      an object: its names are texts of the key's type; the last field of a name is used
     scalar   a JSON string, number, true or false; its text is read as a field's text is (text_forms.py):
              1.50 is as exact a decimal as "1.50", and "NaN" is a float
     binary   a JSON string in base64
@@ -26,13 +26,24 @@ import pyarrow.compute as pc
 from spark_streams.model.untyped import Json
 from spark_streams.source.rows.arrow_json import raw_type, read_lines
 from spark_streams.source.rows.bisect_cast import assemble, bisect_cast
+from spark_streams.source.rows.deep_json import decode_deep
+from spark_streams.wire.entries.entry_page import last_of_each_name
 from spark_streams.wire.entries.lines import Index, Mask
 
 _MIN_SIZE = 50  # rows; reading fewer one by one is faster than further bisecting
 CastTexts = Callable[[pa.Array, pa.DataType], tuple[pa.Array, pa.Array | None]]
 
 # Objects become tuples of pairs. Numbers become their text, so that no digit is rounded.
-_decode = json.JSONDecoder(object_pairs_hook=tuple, parse_float=str, parse_int=str, parse_constant=str).decode
+_decoder = json.JSONDecoder(object_pairs_hook=tuple, parse_float=str, parse_int=str, parse_constant=str)
+
+
+def _decode(text: str) -> Json:
+    """Return a value of any depth. Raises ValueError."""
+    try:
+        value: Json = _decoder.decode(text)
+        return value
+    except RecursionError:
+        return decode_deep(text, _decoder.raw_decode)
 
 
 def is_nested(to: pa.DataType) -> bool:
@@ -106,7 +117,7 @@ class _Reader:
         for row, json_text in enumerate(text.to_pylist()):
             try:
                 values.append(None if json_text is None else _decode(json_text))
-            except (ValueError, RecursionError):
+            except ValueError:
                 values.append(None)
                 self._bad[row] = True
         column = self._column(values, np.arange(len(text)), to)
@@ -154,8 +165,16 @@ class _Reader:
             for index in np.unique(owners[keys.is_null().to_numpy(zero_copy_only=False)]).tolist():
                 values[index] = None
             return self._map(values, rows, to)
-        items = self._part([item for value in values for _, item in value or ()], rows[owners], to.item_field)
-        return pa.MapArray.from_arrays(_offsets(values)[1], keys, items, type=to)
+        items = [item for value in values for _, item in value or ()]
+        offsets = _bounds(sizes, np.zeros(len(values), np.bool_))
+        last = last_of_each_name(offsets, keys)
+        if last is not None:
+            offsets, positions = last
+            keys, owners = keys.take(positions), owners[positions.to_numpy()]
+            items = [items[position] for position in positions.to_pylist()]
+        is_null = np.array([value is None for value in values], np.bool_)
+        bounds = pa.array(offsets.to_numpy(), mask=np.append(is_null, False))
+        return pa.MapArray.from_arrays(bounds, keys, self._part(items, rows[owners], to.item_field), type=to)
 
     def _struct(self, values: list[Json], rows: Index, to: pa.DataType) -> pa.Array:
         structs = [None if value is None else dict(value) for value in self._require(tuple, values, rows)]

@@ -5,6 +5,7 @@
     NOAUTH              the server needs a password, and the URL has none
     WRONGPASS           the user or the password is wrong, or the user is disabled
     MOVED, CROSSSLOT …  the address names one server, which is a node of a cluster
+    … exhausted …       the stream has used its last possible ID
     NOPERM              the user has no right to the command, or to a key
     anything else       the server's text
 
@@ -20,6 +21,7 @@ import redis
 
 from spark_streams.errors import (
     GroupMissingError,
+    IdsExhaustedError,
     LoginError,
     NotPermittedError,
     RStreamError,
@@ -27,8 +29,10 @@ from spark_streams.errors import (
     UnsupportedError,
     WrongKeyTypeError,
 )
+from spark_streams.model.ids import MAX_ID
 from spark_streams.wire.address.address import Address
 
+EXHAUSTED = "exhausted the last possible ID"  # in the server's text
 # NOPERM … to run the 'xgroup|create' command: the same words in Redis 7 and 8 and in Valkey.
 _REFUSED_COMMAND = re.compile(r"'([^' ]+)' command")
 _TAG = re.compile(r"\{[^}]+\}")
@@ -48,6 +52,8 @@ def error_behind(address: Address, code: str, text: str, words: Sequence[str]) -
             "names the command that creates its group at the checkpoint's position"
             + (" (embedded: forgets its streams when it ends)" if address.forgets else "")
         )
+    if EXHAUSTED in text:
+        return ids_exhausted(address, _key_of(words))
     if code in ("NOAUTH", "WRONGPASS"):
         return login_refused(address, text, code)
     if code == "NOPERM":
@@ -66,6 +72,14 @@ def error_behind(address: Address, code: str, text: str, words: Sequence[str]) -
 def not_a_stream(address: Address, key: str, command: str) -> WrongKeyTypeError:
     """Return the error for a key of another type. command: the command that was, or would be, refused for it."""
     return WrongKeyTypeError(f"key {key!r} at {address} holds another type than a stream; name another key ({command})")
+
+
+def ids_exhausted(address: Address, stream: str, entries: str = "more entries") -> IdsExhaustedError:
+    """Return the error for a stream that can take no more entries. entries: which it was to take."""
+    return IdsExhaustedError(
+        f"stream {stream!r} at {address} cannot take {entries}: its last ID is {MAX_ID}, the highest possible one. "
+        "Stop its readers and writers, and rename it (RENAME): its entries and groups are kept under the new name"
+    )
 
 
 def node_of_a_cluster(address: Address) -> UnsupportedError:

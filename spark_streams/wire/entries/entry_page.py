@@ -43,6 +43,10 @@ class EntryPage(ABC):
     def fields(self) -> tuple[pa.Array, pa.Array, pa.Array]:
         """Return (offsets int32, names binary, values binary): the fields of entry i are offsets[i] … offsets[i+1]."""
 
+    def may_repeat_names(self) -> bool:
+        """Whether an entry may have a field twice; False only if none has."""
+        return True
+
 
 def last_values(fields: tuple[pa.Array, pa.Array, pa.Array], name: bytes) -> pa.Array:
     """Return EntryPage.field of what EntryPage.fields returns."""
@@ -52,6 +56,23 @@ def last_values(fields: tuple[pa.Array, pa.Array, pa.Array], name: bytes) -> pa.
     # A later field of the name replaces an earlier one.
     positions[np.searchsorted(offsets.to_numpy(), field_positions, side="right") - 1] = field_positions
     return values.take(pa.array(positions, mask=positions < 0))
+
+
+def last_of_each_name(offsets: pa.Array, names: pa.Array) -> tuple[pa.Array, pa.Array] | None:
+    """Return (offsets, positions) of the pairs without those whose name occurs again in the same row; None if no name
+    does. offsets: int32 from 0, as of EntryPage.fields; names: without nulls."""
+    bounds = offsets.to_numpy()
+    rows = np.repeat(np.arange(len(bounds) - 1), np.diff(bounds))
+    coded = names.dictionary_encode()
+    keys = rows * len(coded.dictionary) + coded.indices.to_numpy()
+    # np.unique returns the first position of a key: from the end, its last one.
+    from_end = np.unique(keys[::-1], return_index=True)[1]
+    if len(from_end) == len(keys):
+        return None
+    positions = np.sort(len(keys) - 1 - from_end)
+    kept = np.zeros(len(bounds), np.int32)
+    np.cumsum(np.bincount(rows[positions], minlength=len(bounds) - 1), out=kept[1:])
+    return pa.array(kept), pa.array(positions)
 
 
 def slices_of(data: memoryview | bytes, begin: Index, end: Index, valid: Mask | None = None) -> pa.Array:

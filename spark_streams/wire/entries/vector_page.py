@@ -75,6 +75,10 @@ class VectorPage(EntryPage):
         begin, end, valid = self._bounds_of(name)
         return Spans(self._data, begin, end) if valid is None and len(begin) else None
 
+    def may_repeat_names(self) -> bool:
+        shapes = [shape.names or [] for shape in self._shapes]
+        return self._mixed is not None or any(len(set(names)) < len(names) for names in shapes)
+
     def _bounds_of(self, name: bytes) -> tuple[Index, Index, Mask | None]:
         """Return the bounds of each value of this field, and the mask of the rows that have one; None for all rows."""
         having = [shape for shape in self._shapes if shape.names is not None and name in shape.names]

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TypeGuard
 
 from spark_streams.wire.connection.connection import Reply, ReplyError
+from spark_streams.wire.connection.named_errors import EXHAUSTED
 
 IDS_EXHAUSTED = "ERR The stream has exhausted the last possible ID, unable to add more items"
 ID_TOO_LOW = "ERR The ID specified in XADD is equal or smaller than the target stream top item"
@@ -64,6 +65,11 @@ def is_wrong_number_of_arguments(reply: Reply) -> TypeGuard[ReplyError]:
 def is_id_refusal(reply: Reply) -> TypeGuard[ReplyError]:
     """XADD: the given ID is invalid, or not above the last ID of the stream."""
     return any(_says(reply, sentence) for sentence in _ID_REFUSALS)
+
+
+def is_exhausted(reply: Reply) -> TypeGuard[ReplyError]:
+    """XADD: the stream has used its last possible ID."""
+    return _says(reply, EXHAUSTED)
 
 
 def is_id_form_unknown(reply: Reply) -> TypeGuard[ReplyError]:

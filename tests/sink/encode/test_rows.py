@@ -22,6 +22,7 @@ from pyspark.sql.types import IntegerType, StructType
 
 from spark_streams.errors import (
     EntryIdError,
+    IdsExhaustedError,
     ReplicationError,
     RetriesExhaustedError,
     RStreamError,
@@ -29,6 +30,7 @@ from spark_streams.errors import (
     ServerUnreachableError,
     WrongKeyTypeError,
 )
+from spark_streams.model.ids import MAX_ID
 from spark_streams.options.sink_options import SinkOptions
 from spark_streams.sink.batch_writer import BatchWriter
 from spark_streams.sink.encode.chunks import OwnIds
@@ -418,3 +420,39 @@ def test_a_connection_that_is_cut_does_not_make_rows_with_ids_an_error(
         append([rows], options(proxy.url, chunkSize="20", idColumn="key"), None)
         assert proxy.cut_so_far >= 3
     assert numbers(server) == Counter(range(200))
+
+
+@pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
+@pytest.mark.parametrize(
+    "ids", [[None], ["5-1"], ["5-*"], [f"{MAX_ID}"]], ids=["generated", "own", "partial", "highest"]
+)
+def test_a_stream_that_has_used_its_last_id(server: Server, delivery: str, ids: list[str | None]) -> None:
+    """The named error with its remedy, not the server's words; whatever ID the row has."""
+    with server.client() as client:
+        client.xadd("out", {"n": -1}, id=f"{MAX_ID}")
+    rows = pa.RecordBatch.from_pydict({"n": [0] * len(ids), "key": pa.array(ids, pa.string())})
+    checked = options(server.url, idColumn="key")
+    with pytest.raises(IdsExhaustedError, match=r"stream 'out' at .* cannot take row 0 of this task: .*\(RENAME\)"):
+        append([rows], checked, Task(batch_of(0)) if delivery == "exactly-once" else None)
+    assert numbers(server) == Counter([-1])
+
+
+def test_the_highest_id_is_written_once_though_its_reply_is_lost(server: Server) -> None:
+    rows = pa.RecordBatch.from_pydict({"n": [0], "key": [f"{MAX_ID}"]})
+    with before_sending(b"XADD", act=reply_lost, times=1):
+        append([rows], options(server.url, idColumn="key"), None)
+    assert numbers(server) == Counter([0])
+
+
+def test_a_pair_of_fields_that_is_null_is_not_written(server: Server) -> None:
+    """As a column that is null; with nulls=empty both are written as an empty text. A row of nulls is no entry."""
+    pairs = [[(b"a", b"1"), (b"b", None)], [(b"b", None), (b"c", b"")], None, [(b"a", None)]]
+    maps = pa.array(pairs, pa.map_(pa.binary(), pa.binary()))
+    batch = pa.RecordBatch.from_pydict({"_fields": maps, "n": pa.array([0, None, 2, 3], pa.int32())}).slice(1)
+    append([batch], options(server.url), Task(batch_of(0)))
+    append([batch.slice(0, 1)], options(server.url, nulls="empty", stream="empty"), None)
+    with server.client() as client:
+        assert [fields for _, fields in client.xrange("out")] == [{b"c": b""}, {b"n": b"2"}, {b"n": b"3"}]
+        assert [fields for _, fields in client.xrange("empty")] == [{b"b": b"", b"c": b"", b"n": b""}]
+    with pytest.raises(SchemaError, match="row 0 of this task has only nulls"):
+        append([pa.RecordBatch.from_pydict({"_fields": maps.slice(3)})], options(server.url), None)

@@ -13,6 +13,7 @@ from spark_streams.errors import DecodeError, SchemaError
 from spark_streams.source.rows.columns import Columns
 from spark_streams.spark.arrow_schema import arrow_schema
 from spark_streams.wire.entries.decode import ExactPage
+from spark_streams.wire.entries.vector_page import VectorPage
 
 US = pa.timestamp("us", tz="UTC")
 
@@ -178,3 +179,44 @@ def test_a_corrupt_record_column_that_cannot_be_filled_is_refused() -> None:
 def test_failfast_names_the_first_row_of_its_own_stream() -> None:
     with pytest.raises(DecodeError, match="entry 3-0 of stream 'c': field 'd' is b'yesterday', which is no date32"):
         Columns(pa.schema([("d", pa.date32())]), True, "FAILFAST").batch(BAD, 4, STREAMS)
+
+
+TWICE = [
+    [b"a", b"1", b"b", b"x", b"a", b"2", b"j", b'{"x":1,"x":2}'],
+    [b"j", b'{"x":5}', b"a", b"3"],
+    [b"a", b"4", b"a", b"", b"a", b"6", b"j", b'{"x":"no","x":6}'],
+]
+
+
+def resp(entries: list[list[bytes]]) -> bytes:
+    """The reply to XRANGE."""
+    parts = [b"*%d\r\n" % len(entries)]
+    for place, fields in enumerate(entries):
+        words = b"".join(b"$%d\r\n%b\r\n" % (len(word), word) for word in fields)
+        entry = b"%d-0" % (1000 + place)
+        parts.append(b"*2\r\n$%d\r\n%b\r\n*%d\r\n%b" % (len(entry), entry, len(fields), words))
+    return b"".join(parts)
+
+
+@pytest.mark.parametrize("times", [1, 40])
+@pytest.mark.parametrize("entries", [TWICE, TWICE[:1], TWICE[1:2]], ids=["mixed", "twice", "once"])
+def test_of_a_name_that_occurs_twice_the_last_value_counts(entries: list[list[bytes]], times: int) -> None:
+    """In a column, a struct, a map and _fields as strings; _fields as bytes is the entry itself, with both."""
+    entries = entries * times
+    texts, raw = pa.map_(pa.string(), pa.string()), pa.map_(pa.binary(), pa.binary())
+    schema = pa.schema([("a", pa.string()), ("j", pa.struct([("x", pa.int32())])), ("_fields", texts)])
+    as_map = pa.schema([("j", pa.map_(pa.string(), pa.int32())), ("_fields", raw)])
+    exact = ExactPage([[b"%d-0" % (1000 + place), fields] for place, fields in enumerate(entries)])
+    for page in (exact, VectorPage(resp(entries))):
+        assert page.count == len(entries)
+        rows = Columns(schema, True, "FAILFAST").batch(page, page.count, "s").batch.to_pylist()
+        maps = Columns(as_map, True, "FAILFAST").batch(page, page.count, "s").batch.to_pylist()
+        for fields, row, other in zip(entries, rows, maps, strict=True):
+            names, values = fields[::2], fields[1::2]
+            last = {name.decode(): value.decode() for name, value in zip(names, values, strict=True)}
+            number = json.loads(last["j"])["x"]
+            assert (row["a"], row["j"], dict(other["j"])) == (last["a"], {"x": number}, {"x": number})
+            assert len(row["_fields"]) == len(last)
+            assert dict(row["_fields"]) == last
+            assert len(other["j"]) == 1
+            assert other["_fields"] == list(zip(names, values, strict=True))

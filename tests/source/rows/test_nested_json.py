@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from spark_streams.sink.encode.fields import text_columns
 from spark_streams.source.rows.arrow_json import raw_type, read_lines
 from spark_streams.source.rows.cast import cast_texts, cast_values
-from spark_streams.source.rows.nested_json import _Reader, read_json
+from spark_streams.source.rows.deep_json import decode_deep
+from spark_streams.source.rows.nested_json import _decoder, _Reader, read_json
 from tests.seeds import TIMES
 
 UTC = datetime.UTC
@@ -47,6 +48,9 @@ def cast(texts: list[str | None], to: pa.DataType) -> tuple[list[Any], list[bool
         ('{"label": 1.50}', POINT, {"x": None, "label": "1.50"}),
         ('{"label": true}', POINT, {"x": None, "label": "true"}),
         ('{"b": 1, "a": null}', pa.map_(pa.string(), pa.int64()), [("b", 1), ("a", None)]),
+        ('{"a": "x", "b": 2, "a": 3}', pa.map_(pa.string(), pa.int64()), [("b", 2), ("a", 3)]),
+        ('{"1": 1, "01": 2, "2": 3}', pa.map_(pa.int32(), pa.int64()), [(1, 2), (2, 3)]),
+        ('{"x": "no", "x": 2}', POINT, {"x": 2, "label": None}),
         ('{"1": {"x": 3}}', pa.map_(pa.int32(), POINT), [(1, {"x": 3, "label": None})]),
         ("[[1], null, []]", pa.list_(INTS), [[1], None, []]),
         ('["AP8=", ""]', pa.list_(pa.binary()), [b"\x00\xff", b""]),
@@ -282,3 +286,47 @@ def test_a_million_open_brackets_are_survived(text: str) -> None:
         values, unfit = cast([json.dumps(good), text], to)
         assert values[0] == good
         assert unfit == [False, not undeclared]
+
+
+DEEP = "[" * 5_000 + "1" + "]" * 5_000
+DEEP_OBJECT = '{"a":' * 5_000 + "null" + "}" * 5_000
+
+
+@pytest.mark.parametrize("to", [INTS, POINT, pa.map_(pa.string(), pa.int32()), pa.list_(POINT), pa.list_(pa.binary())])
+@pytest.mark.parametrize("deep", [DEEP, DEEP_OBJECT, DEEP[:-1], DEEP + "]", DEEP.replace("1", "x")])
+def test_a_deep_text_is_read_alike_alone_and_beside_others(to: pa.DataType, deep: str) -> None:
+    """Beside rows that Arrow reads, and beside some that it does not, so that Python reads them row by row."""
+    good = {INTS: "[1]", POINT: '{"x": 1}'}.get(to, "[]" if pa.types.is_list(to) else "{}")
+    others = [good, '{"x": 1, "x": 2}', "[", "[[1]]", '{"label": 1}', "null"]
+    for text in (deep, f'{{"x": 1, "more": {deep}}}', f'{{"x": {deep}}}', f"[1, {deep}]", f'[{{"more": {deep}}}]'):
+        alone = cast([text], to)
+        for beside in (*([other] for other in others), others, [good] * 200, ["["] * 200):
+            values, unfit = cast([*beside, text], to)
+            assert (values[-1:], unfit[-1:]) == alone
+
+
+def test_a_text_of_depth_100_000() -> None:
+    text = '{"x": 1, "more": ' + "[" * 100_000 + "]" * 100_000 + "}"
+    for beside in ([], ['{"x": 1, "x": 2}'], ["["], ['{"x": 2}'] * 100):
+        assert cast([*beside, text], POINT)[0][-1] == {"x": 1, "label": None}
+
+
+json_values = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.text(max_size=4)),
+    lambda parts: st.one_of(st.lists(parts, max_size=3), st.dictionaries(st.text(max_size=3), parts, max_size=3)),
+)
+
+
+@given(json_values, st.data())
+def test_a_text_of_any_depth_is_read_as_pythons_reader_reads_it(value: object, data: st.DataObject) -> None:
+    """Also a text that is cut, or in which a character is another one."""
+    text = json.dumps(value, ensure_ascii=data.draw(st.booleans()), indent=data.draw(st.sampled_from([None, 1])))
+    place = data.draw(st.integers(0, len(text)))
+    text = text[:place] + data.draw(st.sampled_from(["", "", " ", ",", "]", "}", '"', ":", "1", "\0"])) + text[place:]
+    try:
+        expected = _decoder.decode(text)
+    except ValueError:
+        with pytest.raises(ValueError):  # noqa: PT011 - any
+            decode_deep(text, _decoder.raw_decode)
+    else:
+        assert decode_deep(text, _decoder.raw_decode) == expected
