@@ -15,7 +15,7 @@ from spark_streams.engine.resp.replies import CommandError, Reply, error
 
 if TYPE_CHECKING:
     from spark_streams.engine.client import Client
-    from spark_streams.engine.store.keyspace import Database
+    from spark_streams.engine.store.keyspace import Ready
 
 
 class Waiters:
@@ -53,11 +53,12 @@ class Waiters:
         self.remove(waiter)
         self._deliver(waiter.client, reply)
 
-    def serve(self, db: Database) -> None:
-        """Attempt the commands of all waiters for ready keys again."""
-        while db.ready:
-            keys, db.ready = list(db.ready), {}
-            for key in keys:
+    def serve(self, ready: Ready) -> None:
+        """Attempt the commands of all waiters for ready keys again, and for those that become ready by that."""
+        while ready:
+            keys = list(ready)
+            ready.clear()
+            for db, key in keys:
                 for waiter in list(db.waiting.get(key, ())):
                     if isinstance(waiter, Waiter) and waiter.client.waiter is waiter:
                         self._try(waiter)
