@@ -54,14 +54,16 @@ class Waiters:
         self._deliver(waiter.client, reply)
 
     def serve(self, ready: Ready) -> None:
-        """Attempt the commands of all waiters for ready keys again, and for those that become ready by that."""
+        """Attempt the commands of all waiters for ready keys again, and for those that become ready by that.
+
+        An attempt looks at all keys of its waiter: one is enough, however many of its keys are ready.
+        """
         while ready:
-            keys = list(ready)
+            waiters = dict.fromkeys(waiter for db, key in ready for waiter in db.waiting.get(key, ()))
             ready.clear()
-            for db, key in keys:
-                for waiter in list(db.waiting.get(key, ())):
-                    if isinstance(waiter, Waiter) and waiter.client.waiter is waiter:
-                        self._try(waiter)
+            for waiter in waiters:
+                if isinstance(waiter, Waiter) and waiter.client.waiter is waiter:
+                    self._try(waiter)
 
     def _try(self, waiter: Waiter) -> None:
         try:

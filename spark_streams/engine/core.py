@@ -175,7 +175,7 @@ class Engine:
         if client.queue is None:
             replies = self.execute_batch(client, batch)
         else:
-            client.queue.append(batch)
+            self.memory.grow(client.enqueue(batch))
             replies = QUEUED * len(batch.sections)
         if replies is not None:
             self.commands_processed += len(batch.sections)
@@ -262,7 +262,7 @@ class Engine:
             if client.queue is not None and "intransaction" not in spec.flags:
                 if "nomulti" in spec.flags:
                     raise CommandError("ERR Command not allowed inside a transaction")
-                client.queue.append(args)
+                self.memory.grow(client.enqueue(args))
                 return QUEUED
             if spec is not self._timed:
                 self._time(spec)
@@ -312,7 +312,7 @@ class Engine:
         if args[0].lower() in HTTP_WORDS:
             raise HttpRequestError
         spec = find(args)
-        if spec.name.encode() == args[0].lower():
+        if args[0] in (spec.name.encode(), spec.name.upper().encode()):
             self._command_cache[args[0]] = spec
         return spec
 

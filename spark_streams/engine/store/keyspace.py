@@ -150,7 +150,8 @@ class Database:
             if key in self.values:
                 self.touch(key, 0)
         for key in self.waiting:
-            self.ready[self, key] = None
+            if key in self.values:
+                self.ready[self, key] = None
         self.changes += len(self.values)
         self.values.clear()
         self.expires.clear()

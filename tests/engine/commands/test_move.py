@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -160,7 +161,7 @@ def test_a_moved_stream_has_its_released_entries() -> None:
     assert entry[:2] == [b"1-1", [b"a", b"1"]]
 
 
-def test_the_file_has_it(tmp_path: Path) -> None:
+def test_the_file_records_a_move(tmp_path: Path) -> None:
     """As it was sent; what expired meanwhile comes before it; a move that did nothing is not recorded."""
     now = [1_700_000_000_000]
     inside = Inside(tmp_path, clock=lambda: now[0])
@@ -191,12 +192,30 @@ def test_the_file_has_it(tmp_path: Path) -> None:
     inside.stop()
 
 
+@pytest.mark.parametrize("words", [("FLUSHALL",), ("SWAPDB", 0, 1), ("MSET", *["v"] * 100_000), ("MSET",)])
+def test_a_client_that_waits_for_many_keys_stops_nobody(engine_server: Server, words: tuple[object, ...]) -> None:
+    """Each change attempts its command once, not once for each of its keys."""
+    keys = [f"k{number}" for number in range(10_000)]
+    if words == ("MSET",):
+        words = ("MSET", *[word for key in keys for word in (key, "v")])
+    with wire(engine_server) as client, wire(engine_server) as blocked:
+        client.call("FLUSHALL")
+        client.call("SET", "k1", "not a list")
+        client.call("DEL", "k1")
+        blocked.send("BLPOP", *keys, "0")
+        wait_blocked(client, 1)
+        begun = time.monotonic()
+        client.call(*words)
+        assert time.monotonic() - begun < 2
+        client.call("FLUSHALL")
+
+
 def test_memory_does_not_grow(engine_server: Server) -> None:
     """MOVE is allowed above maxmemory, as in Redis: it takes none."""
     with wire(engine_server) as client:
         client.call("FLUSHALL")
-        client.call("SET", "k", "v" * 10_000)
-        client.call("CONFIG", "SET", "maxmemory", 5_000)
+        client.call("SET", "k", "v" * 1_000_000)
+        client.call("CONFIG", "SET", "maxmemory", 500_000)
         try:
             assert str(client.call("SET", "o", "v")).startswith("OOM")
             assert client.call("MOVE", "k", 1) == 1

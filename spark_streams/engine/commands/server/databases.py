@@ -43,6 +43,8 @@ def copy(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     value = source.get(args[1])
     if value is None or (target.get(args[2]) is not None and not replace):
         return integer(0)
+    if engine.memory.limit:
+        engine.memory.grow(size_of(value))  # sizes of large values take time
     target.remove(args[2], changes=0)
     _put(target, args[2], copy_of(value), source.expires.get(args[1]))
     return integer(1)
