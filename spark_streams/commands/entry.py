@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import click
 
 from spark_streams.errors import StreamStateError
+from spark_streams.model.id_times import age_ms
 from spark_streams.model.ids import MAX_ID, MIN_ID, U64_MAX, StreamId
 
 if TYPE_CHECKING:
     from spark_streams.wire.connection.server import Server
 
-_NO_TIME = 100 * 366 * 86_400_000  # milliseconds: an ID that is further from now is not a time
 _VALUE = 500  # characters of a value that are shown
 _ALIGNED = 24  # columns: values are aligned behind names up to this width
 
@@ -31,8 +31,8 @@ def age(entry: str) -> str:
     """Return how long ago an entry was added, or its ID if that is not a time."""
     from spark_streams.monitor.terminal.units import duration
 
-    ms = time.time() * 1000 - StreamId.parse(entry).ms
-    return f"{duration(max(ms, 0))} ago" if abs(ms) < _NO_TIME else entry
+    ms = age_ms(StreamId.parse(entry), time.time_ns() // 1_000_000)
+    return entry if ms is None else f"{duration(ms)} ago"
 
 
 def print_entry(title: str, entry: str, pairs: Iterable[tuple[bytes, bytes]], note: str = "") -> None:

@@ -2,7 +2,7 @@
 
 A survey takes a few round trips, independent of the number of streams: the streams and their groups; each group's first
 undelivered entry, its oldest pending entry and its consumers; the consumers' oldest pending entries. Only if the server
-does not know a lag, the undelivered entries themselves are counted, up to a limit.
+does not know a lag, or knows one that is impossible, the undelivered entries themselves are counted, up to a limit.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from spark_streams.deadletter.envelope import names_origin
 from spark_streams.errors import NotPermittedError, RStreamError, WrongKeyTypeError
+from spark_streams.model.id_times import age_ms
 from spark_streams.model.ids import MAX_ID, MIN_ID, StreamId
 from spark_streams.monitor.groups import shown
 from spark_streams.wire.connection.connection import Argument, Reply, ReplyError
@@ -28,6 +29,7 @@ from spark_streams.wire.replies.xinfo import (
     ends_in,
     groups_in,
     idempotent_adds_in,
+    possible_lag,
     stream_in,
 )
 
@@ -37,7 +39,6 @@ _COUNTED_TOGETHER = 200_000
 _PAGE = 1_000  # entries of a group per round trip
 _PAGE_BYTES = 16 << 20
 _COMMANDS = 4_000  # per round trip
-_FIRST_TIME = 1_000_000_000_000  # ms (September 2001): smaller IDs are a producer's own numbers, not times
 
 
 @dataclass(frozen=True)
@@ -177,11 +178,6 @@ def fetch_replies(server: Server, commands: Sequence[Sequence[Argument]]) -> lis
     return replies
 
 
-def age_ms(entry: StreamId, at_ms: int) -> int | None:
-    """Return the age of an entry by its ID, None if the ID is not a time."""
-    return None if entry.ms < _FIRST_TIME else max(0, at_ms - entry.ms)
-
-
 def _is_refused(
     server: Server, key: str | bytes, replies: Mapping[str, Reply], refused: Callable[[RStreamError], None] | None
 ) -> bool:
@@ -288,7 +284,7 @@ def _server_lag(draft: _Draft) -> int | None:
         return 0
     if draft.info.last_delivered < draft.first:
         return draft.stream.length
-    return None if draft.info.lag is None else min(draft.info.lag, draft.stream.length)
+    return possible_lag(draft.info.lag, draft.stream.length)
 
 
 def _count(server: Server, drafts: Iterable[_Draft], limit: int, page_entries: int) -> None:

@@ -114,4 +114,7 @@ def _of_stream(stream: StreamSummary, sizes: Mapping[str, int]) -> Sample:
 
 
 def _of_reason(reason: Reason) -> Sample:
-    return (reason.stream, reason.reason), (reason.count, reason.newest_ms / 1000)
+    return (reason.stream, reason.reason), (
+        reason.count,
+        None if reason.newest_ms is None else reason.newest_ms / 1000,
+    )
