@@ -82,6 +82,5 @@ def _shown(value: bytes) -> str:
 
 def _printable(raw: bytes) -> str:
     from spark_streams.model.printable import printable
-    from spark_streams.monitor.groups import shown
 
-    return printable(shown(raw))
+    return printable(raw.decode("utf-8", "backslashreplace"))

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from spark_streams.model.printable import name_text
 from spark_streams.wire.connection.connection import ReplyError
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.released import released_in
@@ -69,7 +70,7 @@ def view_streams(server: Server, streams: Sequence[str | bytes], count_released:
         state, ends = stream_in(description), ends_in(description)
         infos[stream] = [info._replace(lag=_lag(info, ends)) for info in groups_in(groups)]
         adds = idempotent_adds_in(description)
-        views.append(StreamView(shown(stream), state.length, state.added, str(state.last), (), adds))
+        views.append(StreamView(name_text(stream), state.length, state.added, str(state.last), (), adds))
     released = _released(server, infos) if count_released else {}
     return [
         replace(
@@ -91,11 +92,6 @@ def _released(server: Server, infos: Mapping[str | bytes, Sequence[GroupInfo]]) 
     return counts
 
 
-def shown(name: bytes | str) -> str:
-    """Return a name as text. Bytes that are not UTF-8 are shown as `\\xff`."""
-    return name if isinstance(name, str) else name.decode("utf-8", "backslashreplace")
-
-
 def _lag(info: GroupInfo, ends: StreamEnds | None) -> int | None:
     """Return the lag of a group: by its position if that tells it, else as the server counts, unless the stream's
     entries contradict that."""
@@ -108,4 +104,4 @@ def _lag(info: GroupInfo, ends: StreamEnds | None) -> int | None:
 
 def _group(stream: str, info: GroupInfo, released: int | None) -> GroupView:
     position = str(info.last_delivered)
-    return GroupView(stream, shown(info.name), info.consumers, info.pending, info.lag, position, released)
+    return GroupView(stream, name_text(info.name), info.consumers, info.pending, info.lag, position, released)

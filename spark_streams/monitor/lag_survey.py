@@ -15,7 +15,7 @@ from spark_streams.deadletter.envelope import names_origin
 from spark_streams.errors import NotPermittedError, RStreamError, WrongKeyTypeError
 from spark_streams.model.id_times import age_ms
 from spark_streams.model.ids import MAX_ID, MIN_ID, StreamId
-from spark_streams.monitor.groups import shown
+from spark_streams.model.printable import name_text
 from spark_streams.wire.connection.connection import Argument, Reply, ReplyError
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.released import released_in
@@ -200,7 +200,7 @@ def _stream_summary(key: str | bytes, reply: Reply) -> tuple[StreamSummary, Stre
     """Return the stream, and the ID of its first entry."""
     state, ends = stream_in(reply), ends_in(reply)
     state_without_ends = StreamSummary(
-        shown(key), state.length, state.added, str(state.last), idempotent=idempotent_adds_in(reply)
+        name_text(key), state.length, state.added, str(state.last), idempotent=idempotent_adds_in(reply)
     )
     if ends is None:
         return state_without_ends, MIN_ID
@@ -249,7 +249,7 @@ def _fetch_group_details(
 def _consumer(info: ConsumerInfo, oldest: Sequence[Reply] | None) -> ConsumerLag:
     is_own = oldest is not None and oldest[1] == info.name and oldest[2] >= 0  # a released entry has the idle time -1
     oldest_idle_ms = oldest[2] if oldest is not None and is_own else None
-    return ConsumerLag(shown(info.name), info.pending, info.idle, oldest_idle_ms)
+    return ConsumerLag(name_text(info.name), info.pending, info.idle, oldest_idle_ms)
 
 
 def _fetch_oldest_of_consumers(server: Server, drafts: Sequence[_Draft]) -> None:
@@ -322,7 +322,7 @@ def _group_lag(draft: _Draft, at_ms: int) -> GroupLag:
         waiting.append(first)
     return GroupLag(
         draft.stream.stream,
-        shown(draft.name),
+        name_text(draft.name),
         draft.counted if ahead is None else ahead,
         draft.more,
         age_ms(min(waiting), at_ms) if waiting else 0,

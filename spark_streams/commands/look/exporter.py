@@ -65,7 +65,7 @@ def exporter(
       rstream exporter orders 'payments-*' --host 0.0.0.0 --port 9405
       rstream exporter --once | grep lag_seconds
     """  # fmt: skip
-    from spark_streams.model.printable import printable, printable_lines
+    from spark_streams.model.printable import printable
     from spark_streams.monitor.exporter.dead_letters import SECONDS
     from spark_streams.monitor.exporter.metrics import Collector
     from spark_streams.monitor.exporter.snapshot_cache import SnapshotCache
@@ -83,7 +83,8 @@ def exporter(
     page = Exposition(Collector(snapshots), None if once else port, host)
     try:
         if once:
-            click.echo(printable_lines(page.text()), nl=False)
+            # The same bytes as over HTTP, in any locale. Labels are printable.
+            click.echo(page.text().encode(), nl=False)
             if snapshots.failure is not None:
                 raise click.exceptions.Exit(1)
         else:

@@ -17,8 +17,8 @@ from spark_streams.errors import OptionError, StreamStateError
 from spark_streams.groups.group_snapshot import fetch_time
 from spark_streams.model.id_times import age_ms
 from spark_streams.model.ids import MAX_ID, MIN_ID, U64_MAX, StreamId
+from spark_streams.model.printable import name_text as name_as_text
 from spark_streams.model.times import duration, moment
-from spark_streams.monitor.groups import shown as name_as_text
 from spark_streams.monitor.last_entries import Seen, existing
 from spark_streams.shards.settling import fetch_shard_sets
 from spark_streams.wire.connection.server import Server

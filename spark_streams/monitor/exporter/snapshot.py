@@ -14,8 +14,8 @@ from spark_streams.deadletter.page_reader import FIRST_LOOK, PageSize, pages_of
 from spark_streams.deadletter.retry.waiting_entries import WaitingEntries, waiting_entries, waiting_of
 from spark_streams.errors import NotPermittedError, RStreamError, ServerError
 from spark_streams.model.numbers import parse_number
+from spark_streams.model.printable import name_text
 from spark_streams.monitor.exporter.dead_letters import DeadLetters, Reason
-from spark_streams.monitor.groups import shown
 from spark_streams.monitor.lag_survey import GroupLag, StreamSummary, survey
 from spark_streams.wire.connection.connection import Connection, ReplyError
 from spark_streams.wire.connection.server import Server
@@ -76,9 +76,9 @@ def take_snapshot(
         groups += seen.groups
         existing = {stream.stream for stream in seen.streams}
         size.learn(len(keys), sum(stream.end_bytes for stream in seen.streams), len(keys))
-        sizes.update(_sizes(server, [key for key in keys if shown(key) in existing], refused))
+        sizes.update(_sizes(server, [key for key in keys if name_text(key) in existing], refused))
     nodes = [memory for node in server.nodes() for memory in _memory(node, refused)]
-    dead_letters.refresh(server, streams, {shown(key): key for key in names}, refused)
+    dead_letters.refresh(server, streams, {name_text(key): key for key in names}, refused)
     return Snapshot(
         tuple(streams),
         tuple(groups),
@@ -117,7 +117,7 @@ def _sizes(server: Server, keys: Sequence[str | bytes], refused: Refused) -> dic
                 refused(server.error_of(reply, command))
                 return sizes
             if reply is not None:  # None: deleted since
-                sizes[shown(command[2])] = reply
+                sizes[name_text(command[2])] = reply
     return sizes
 
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from spark_streams.errors import NotPermittedError, RStreamError
+from spark_streams.model.printable import name_text
 from spark_streams.monitor.exporter.dead_letters import SECONDS, DeadLetters
 from spark_streams.monitor.exporter.snapshot import Snapshot, take_snapshot
 from spark_streams.monitor.exporter.stream_filter import StreamFilter
@@ -80,7 +81,8 @@ class SnapshotCache:
         self._rights.clear()
         names = self.stream_filter.streams(server)
         self._last = take_snapshot(server, names, self._dead_letters, self._is_refused, self._max_seconds, self._now)
-        missing = sorted(self.stream_filter.names - {stream.stream for stream in self._last.streams})
+        existing = {stream.stream for stream in self._last.streams}
+        missing = sorted({*map(name_text, self.stream_filter.names)} - existing)
         for name in missing[:_NAMED]:
             self._report_once(f"stream {name!r} does not exist yet at {server.address}")
         if self.stream_filter.left_out:
