@@ -25,6 +25,11 @@ def name_text(name: bytes | str) -> str:
     return _LIKE_A_BYTE.sub(rb"\\x5c", raw).decode("utf-8", "backslashreplace")
 
 
+def is_utf8(text: str) -> bool:
+    """Whether the text can be encoded: it has no half of a surrogate pair, and no byte that was not UTF-8."""
+    return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)
+
+
 def label_text(text: str) -> str:
     """Return a text as a label of a metric: printable, and two texts never have the same label.
 

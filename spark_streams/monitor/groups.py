@@ -56,6 +56,7 @@ def view_streams(server: Server, streams: Sequence[str | bytes], count_released:
 
     Raises WrongKeyTypeError.
     """
+    streams = list(dict.fromkeys(streams))
     replies = server.pipeline(
         [("XINFO", subcommand, stream) for stream in streams for subcommand in ("STREAM", "GROUPS")]
     )
