@@ -101,11 +101,12 @@ class StreamSummary:
 @dataclass(frozen=True)
 class Survey:
     """All streams and groups at `at_ms`: milliseconds since the epoch by the server's clock, or by this machine's if
-    TIME is refused."""
+    TIME is refused. left_out: number of groups beyond the maximum."""
 
     at_ms: int
     streams: tuple[StreamSummary, ...]
     groups: tuple[GroupLag, ...]
+    left_out: int = 0
 
 
 @dataclass
@@ -135,12 +136,14 @@ def survey(
     counted: int | None = None,
     page: int = _PAGE,
     refused: Callable[[RStreamError], None] | None = None,
+    max_groups: int | None = None,
 ) -> Survey:
     """Return the state of these streams; missing streams are left out.
 
     counted: maximum of a lag that is counted entry by entry; page: entries of a group per round trip for that; refused:
     receives an error if the user lacks a right or a key is not a stream, and the survey continues without it. If
-    refused is None, such an error is raised, except for TIME. Raises WrongKeyTypeError, ServerError.
+    refused is None, such an error is raised, except for TIME. max_groups: the others are only counted. Raises
+    WrongKeyTypeError, ServerError.
     """
     clock, *replies = fetch_replies(
         server, [("TIME",), *[("XINFO", w, s) for s in streams for w in ("STREAM", "GROUPS")]]
@@ -160,14 +163,15 @@ def survey(
         stream, first = _stream_summary(key, description)
         stream_states.append(stream)
         drafts += [_Draft(key, group.name, stream, group, first) for group in groups_in(groups)]
+    left_out = 0 if max_groups is None else max(0, len(drafts) - max_groups)
+    drafts = drafts[: len(drafts) - left_out]
     _fetch_group_details(server, drafts, refused)
     _fetch_oldest_of_consumers(server, drafts)
     unknown = [draft for draft in drafts if _server_lag(draft) is None]
     share = max(page, min(COUNTED, _COUNTED_TOGETHER // max(1, len(unknown))))
     _count(server, unknown, share if counted is None else counted, page)
-    return Survey(
-        at_ms, tuple(stream_states), tuple(_group_lag(draft, at_ms) for draft in drafts if not draft.is_deleted)
-    )
+    groups = tuple(_group_lag(draft, at_ms) for draft in drafts if not draft.is_deleted)
+    return Survey(at_ms, tuple(stream_states), groups, left_out)
 
 
 def fetch_replies(server: Server, commands: Sequence[Sequence[Argument]]) -> list[Reply]:

@@ -102,7 +102,7 @@ def run(words: list[str], given: bytes = b"{}\n") -> str:
 
 
 @pytest.fixture
-def some(engine_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Server:
+def filled_server(engine_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Server:
     """Two streams, a group with pending entries, a dead letter; files are written to a folder of their own."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("RSTREAM_REPLY_TIMEOUT", "1s")
@@ -120,15 +120,15 @@ def some(engine_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.random
 @pytest.mark.parametrize("path", COMMANDS, ids="-".join)
-def test_no_argument_ends_a_command_by_a_traceback(some: Server, path: tuple[str, ...]) -> None:
+def test_no_argument_ends_a_command_by_a_traceback(filled_server: Server, path: tuple[str, ...]) -> None:
     seed = first_seed()
     chance = random.Random(f"{seed} {path}")
     for _ in range(15 * TIMES):
-        run(words_for(chance, path, COMMANDS[path], some.url))
+        run(words_for(chance, path, COMMANDS[path], filled_server.url))
 
 
 @pytest.mark.parametrize("path", COMMANDS, ids="-".join)
-def test_each_text_that_is_not_utf_8_is_refused_by_its_name(some: Server, path: tuple[str, ...]) -> None:
+def test_each_text_that_is_not_utf_8_is_refused_by_its_name(filled_server: Server, path: tuple[str, ...]) -> None:
     """Before anything is done: of each parameter in turn, but for files, whose names may be any bytes."""
     command = COMMANDS[path]
     for bad in command.params:
@@ -143,7 +143,7 @@ def test_each_text_that_is_not_utf_8_is_refused_by_its_name(some: Server, path: 
             elif param is bad or param.required:
                 words += [max(param.opts, key=len), *[given] * param.nargs]
         if bad.name != "url" and any("--url" in param.opts for param in command.params):
-            words += ["--url", some.url]
+            words += ["--url", filled_server.url]
         said = run([*words, *arguments])
         if "is not UTF-8" not in said:
             # A required option or the value of another one was refused first.
@@ -182,28 +182,28 @@ LINES = {
 
 @pytest.mark.parametrize(("line", "message"), LINES.values(), ids=LINES)
 def test_a_line_that_cannot_be_added_is_named_with_what_was_added_before(
-    some: Server, line: bytes, message: str
+    filled_server: Server, line: bytes, message: str
 ) -> None:
     good = b'{"n":1}\n\n{"n":"\\ud83d\\ude00"}\n'
-    said = run(["add", "new", "-", "--url", some.url], good + line + b'\n{"n":3}\n')
+    said = run(["add", "new", "-", "--url", filled_server.url], good + line + b'\n{"n":3}\n')
     assert f"line 4 {message}" in said
     assert "(2 entries were added before)" in said
-    with some.client() as client:
+    with filled_server.client() as client:
         assert [fields for _, fields in client.xrange("new")] == [{b"n": b"1"}, {b"n": "😀".encode()}]
 
 
-def test_a_long_number_and_a_deep_value_that_can_be_read_are_added(some: Server) -> None:
+def test_a_long_number_and_a_deep_value_that_can_be_read_are_added(filled_server: Server) -> None:
     """With all digits, whatever Python's own limits are."""
     number, deep = b"9" * 5_000, b"[" * 100 + b"]" * 100
-    assert run(["add", "new", "-", "--url", some.url], b'{"n":%b,"d":%b}\n' % (number, deep)).startswith(
+    assert run(["add", "new", "-", "--url", filled_server.url], b'{"n":%b,"d":%b}\n' % (number, deep)).startswith(
         "added 1 entry"
     )
-    with some.client() as client:
+    with filled_server.client() as client:
         assert [fields for _, fields in client.xrange("new")] == [{b"n": number, b"d": deep}]
 
 
 @pytest.mark.parametrize("locale", ["C", "C.UTF-8"])
-def test_real_arguments_of_a_process(some: Server, locale: str) -> None:
+def test_real_arguments_of_a_process(filled_server: Server, locale: str) -> None:
     """As a shell passes them: bytes."""
     environment = {**os.environ, "LC_ALL": locale, "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
     for words in (
@@ -212,30 +212,32 @@ def test_real_arguments_of_a_process(some: Server, locale: str) -> None:
         [b"add", b"new", b"a=\xff"],
         [b"tail", b"\xed\xa0\x80"],
     ):
-        command = [sys.executable.encode(), b"-m", b"spark_streams.cli", *words, b"--url", some.url.encode()]
+        command = [sys.executable.encode(), b"-m", b"spark_streams.cli", *words, b"--url", filled_server.url.encode()]
         ended = subprocess.run(command, capture_output=True, timeout=60, env=environment, check=False)
         assert ended.returncode == 2, words
         assert b"is not UTF-8" in ended.stderr
         assert b"Traceback" not in ended.stderr
     environment["RSTREAM_PASSWORD"] = "\udcff"
-    command = [sys.executable.encode(), b"-m", b"spark_streams.cli", b"lag", b"--url", some.url.encode()]
+    command = [sys.executable.encode(), b"-m", b"spark_streams.cli", b"lag", b"--url", filled_server.url.encode()]
     ended = subprocess.run(command, capture_output=True, timeout=60, env=environment, check=False)
     assert ended.returncode == 2
     assert b"RSTREAM_PASSWORD is not UTF-8" in ended.stderr
 
 
-def test_a_file_may_have_any_name(some: Server, tmp_path: Path) -> None:
-    run(["export", "s", "out\udcff.jsonl", "--url", some.url])
+def test_a_file_may_have_any_name(filled_server: Server, tmp_path: Path) -> None:
+    run(["export", "s", "out\udcff.jsonl", "--url", filled_server.url])
     assert (tmp_path / "out\udcff.jsonl").read_bytes().count(b"\n") == 5
-    assert "imported 5 entries" in run(["import", "out\udcff.jsonl", "copy", "--url", some.url])
+    assert "imported 5 entries" in run(["import", "out\udcff.jsonl", "copy", "--url", filled_server.url])
 
 
-def test_a_stream_that_is_named_twice_is_shown_once(some: Server) -> None:
+def test_a_stream_that_is_named_twice_is_shown_once(filled_server: Server) -> None:
     for words in (["groups", "list"], ["lag"], ["pending"]):
-        said = run([*words, "s", "s", "--json", "--url", some.url])
-        assert said == run([*words, "s", "--json", "--url", some.url]) or '"idle' in said, words
-        assert said.count('"stream": "s"') == run([*words, "s", "--json", "--url", some.url]).count('"stream": "s"')
+        said = run([*words, "s", "s", "--json", "--url", filled_server.url])
+        assert said == run([*words, "s", "--json", "--url", filled_server.url]) or '"idle' in said, words
+        assert said.count('"stream": "s"') == run([*words, "s", "--json", "--url", filled_server.url]).count(
+            '"stream": "s"'
+        )
 
 
-def test_one_snapshot_as_json(some: Server) -> None:
-    assert run(["top", "--once", "--json", "--url", some.url]).count("\n") == 1
+def test_one_snapshot_as_json(filled_server: Server) -> None:
+    assert run(["top", "--once", "--json", "--url", filled_server.url]).count("\n") == 1

@@ -55,9 +55,9 @@ def tail(names: tuple[str, ...], follow: bool, count: int, group: str | None, ur
     consumers, and the next N entries that are not delivered yet. With -f it shows all undelivered entries, and new
     ones. Nothing is delivered, and the group's position stays unchanged.
 
-    Long values are cut, and bytes that are not UTF-8 are shown as \\xff; --json prints complete entries, one per line.
-    If the server does not answer, -f waits for it: no entry is skipped or printed twice. Ctrl-C ends the command with
-    exit code 0.
+    Long values and many fields are cut, and bytes that are not UTF-8 are shown as \\xff; --json prints complete
+    entries, one per line. If the server does not answer, -f waits for it: no entry is skipped or printed twice. Ctrl-C
+    ends the command with exit code 0.
 
     \b
     Examples:

@@ -36,7 +36,7 @@ class NodeMemory:
 @dataclass(frozen=True)
 class Snapshot:
     """streams, groups: as in a survey; stream_bytes: by stream; reasons, uncounted: of dead letters; waiting: entries
-    that wait for a retry; seconds: that the snapshot took."""
+    that wait for a retry; seconds: that the snapshot took; groups_left_out: groups beyond the maximum."""
 
     streams: tuple[StreamSummary, ...]
     groups: tuple[GroupLag, ...]
@@ -46,6 +46,7 @@ class Snapshot:
     uncounted: dict[str, int]
     waiting: tuple[WaitingEntries, ...]
     seconds: float
+    groups_left_out: int = 0
 
 
 def take_snapshot(
@@ -54,16 +55,18 @@ def take_snapshot(
     dead_letters: DeadLetters,
     refused: Refused,
     max_seconds: float,
+    max_groups: int,
     now: Callable[[], float] = time.monotonic,
 ) -> Snapshot:
     """Return a snapshot of these streams; missing streams are left out. refused: receives an error for each missing
-    right. Raises ServerError, also if the snapshot takes longer than `max_seconds`.
+    right; max_groups: of all streams together, the others are only counted. Raises ServerError, also if the snapshot
+    takes longer than `max_seconds`.
     """
     began = now()
     streams: list[StreamSummary] = []
     groups: list[GroupLag] = []
     sizes: dict[str, int] = {}
-    size, done = PageSize(first=FIRST_LOOK), 0
+    size, done, left_out = PageSize(first=FIRST_LOOK), 0, 0
     for keys in pages_of(names, size):
         if now() - began > max_seconds:
             raise ServerError(
@@ -71,7 +74,8 @@ def take_snapshot(
                 f"{server.address} in {now() - began:.1f} s; name fewer streams, or set a larger --time-limit"
             )
         done += len(keys)
-        seen = survey(server, keys, refused=refused)
+        seen = survey(server, keys, refused=refused, max_groups=max_groups - len(groups))
+        left_out += seen.left_out
         streams += seen.streams
         groups += seen.groups
         existing = {stream.stream for stream in seen.streams}
@@ -88,6 +92,7 @@ def take_snapshot(
         dead_letters.uncounted,
         _waiting(server, names, groups, refused),
         now() - began,
+        left_out,
     )
 
 
