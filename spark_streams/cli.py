@@ -3,7 +3,7 @@
 The commands are in commands/. A read-only command never changes a stream or a group, and starts no engine. Exit codes:
 0 success; 1 error of the server or the engine; 2 wrong usage; 3 a check failed: a group is further behind than
 `rstream lag` allows, `rstream doctor` reports a warning or a danger, or a change (`rstream groups …`,
-`rstream copy`) would be refused.
+`rstream copy`) would be refused; 4 `rstream lag --max-seconds` could not be checked.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ import click
 
 from spark_streams.commands.shared import connect, json_option, print_json, say, url_option
 from spark_streams.errors import SchemaError, ServerReplyError
+from spark_streams.model.printable import is_utf8, printable
 from spark_streams.monitor.terminal.units import counted
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def add(
     if fields == ("-",):
         if entry != "*":
             raise click.UsageError("--id sets the ID of a single entry, so it cannot be used with -; leave out --id")
-        entries: Iterable[Sequence[str]] = _lines(click.open_file("-", encoding="utf-8"))
+        entries: Iterable[Sequence[str]] = _lines(click.open_file("-", "rb"))
     else:
         entries = [_pairs(fields)]
     from spark_streams.shards.settling import require_plain
@@ -107,21 +108,38 @@ class _Number(str):
     """A number with its original digits."""
 
 
-def _lines(lines: Iterable[str]) -> Iterator[list[str]]:
-    """Yield the fields of each line. Empty lines are skipped. Raises SchemaError."""
+def _lines(lines: Iterable[bytes]) -> Iterator[list[str]]:
+    """Yield the fields of each line. Empty lines are skipped. Raises SchemaError, which names the line."""
     for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            value = json.loads(line, parse_int=_Number, parse_float=_Number, parse_constant=_Number)
-        except ValueError as error:
-            raise SchemaError(f"line {number} is not JSON: {error}") from None
+        if line.strip():
+            try:
+                yield _fields(line)
+            except SchemaError as error:
+                raise SchemaError(f"line {number} {error.message}") from None
+
+
+def _fields(line: bytes) -> list[str]:
+    """Return the fields of a line: name, value, name, value … Raises SchemaError."""
+    try:
+        value = json.loads(line.decode(), parse_int=_Number, parse_float=_Number, parse_constant=_Number)
         if not isinstance(value, Mapping):
-            raise SchemaError(f"line {number} is not a JSON object; write one JSON object on each line")
+            raise SchemaError("is not a JSON object; write one JSON object on each line")
         fields = [word for name, content in value.items() if content is not None for word in (name, _text(content))]
-        if not fields:
-            raise SchemaError(f"line {number} has no field whose value is not null; an entry needs at least one")
-        yield fields
+    except UnicodeDecodeError as error:
+        raise SchemaError(f"is not UTF-8 (byte {error.start + 1}); convert the input to UTF-8") from None
+    except ValueError as error:
+        raise SchemaError(f"is not JSON: {error}") from None
+    except RecursionError:
+        raise SchemaError("is nested too deeply to be read; write the inner value as a string") from None
+    if not fields:
+        raise SchemaError("has no field whose value is not null; an entry needs at least one")
+    for name, content in zip(fields[::2], fields[1::2], strict=True):
+        if not (is_utf8(name) and is_utf8(content)):
+            raise SchemaError(
+                f"has half of a surrogate pair in field '{printable(name):.100}', which is no character; write both "
+                r"halves, such as \ud83d\ude00, or leave it out"
+            )
+    return fields
 
 
 def _text(value: object) -> str:

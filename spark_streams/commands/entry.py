@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 import click
 
 from spark_streams.errors import StreamStateError
+from spark_streams.model.id_times import age_ms
 from spark_streams.model.ids import MAX_ID, MIN_ID, U64_MAX, StreamId
 
 if TYPE_CHECKING:
     from spark_streams.wire.connection.server import Server
 
-_NO_TIME = 100 * 366 * 86_400_000  # milliseconds: an ID that is further from now is not a time
-_VALUE = 500  # characters of a value that are shown
+_VALUE = 500  # characters of a name or a value that are shown
+_FIELDS = 200  # fields of an entry that are shown, and again so many of its envelope
 _ALIGNED = 24  # columns: values are aligned behind names up to this width
 
 
@@ -31,24 +32,33 @@ def age(entry: str) -> str:
     """Return how long ago an entry was added, or its ID if that is not a time."""
     from spark_streams.monitor.terminal.units import duration
 
-    ms = time.time() * 1000 - StreamId.parse(entry).ms
-    return f"{duration(max(ms, 0))} ago" if abs(ms) < _NO_TIME else entry
+    ms = age_ms(StreamId.parse(entry), time.time_ns() // 1_000_000)
+    return entry if ms is None else f"{duration(ms)} ago"
 
 
 def print_entry(title: str, entry: str, pairs: Iterable[tuple[bytes, bytes]], note: str = "") -> None:
     """Print an entry, one line per field. title: before the ID; note: after it.
 
-    Bytes that are not UTF-8 and terminal control characters are escaped. Long values are cut."""
+    Bytes that are not UTF-8 and terminal control characters are escaped. Long names and values are cut, and so are
+    many fields: the envelope of a dead letter (dl.*), which comes last, is shown all the same."""
     from spark_streams.model.printable import printable
+    from spark_streams.monitor.terminal.units import counted
 
     entry_age = age(entry)
     remarks = "   ".join(printable(remark) for remark in ("" if entry_age == entry else entry_age, note) if remark)
     head = click.style(f"{printable(title)} {entry}", bold=True)
     click.echo(head + (click.style(f"   {remarks}", dim=True) if remarks else ""))
-    lines = [(_printable(name), _shown(value), name.startswith(b"dl.")) for name, value in pairs]
+    own, envelope = list[tuple[bytes, bytes]](), list[tuple[bytes, bytes]]()
+    for pair in pairs:
+        (envelope if pair[0].startswith(b"dl.") else own).append(pair)
+    shown_pairs = [*own[:_FIELDS], *envelope[:_FIELDS]]
+    left_out = len(own) + len(envelope) - len(shown_pairs)
+    lines = [(_shown(name), _shown(value), name.startswith(b"dl.")) for name, value in shown_pairs]
     width = max((len(name) for name, _, _ in lines if len(name) <= _ALIGNED), default=0)
     for name, value, dim in lines:
         click.echo(f"  {click.style(name, dim=dim)}{' ' * (width - len(name))}  {value}".rstrip())
+    if left_out:
+        click.echo(f"  … and {counted(left_out, 'more field')} (--json has all of them)")
 
 
 def entry_as_json(entry: str, pairs: Iterable[tuple[bytes, bytes]], **more: object) -> dict[str, object]:
@@ -82,6 +92,5 @@ def _shown(value: bytes) -> str:
 
 def _printable(raw: bytes) -> str:
     from spark_streams.model.printable import printable
-    from spark_streams.monitor.groups import shown
 
-    return printable(shown(raw))
+    return printable(raw.decode("utf-8", "backslashreplace"))

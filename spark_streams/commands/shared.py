@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import sys
@@ -12,7 +13,7 @@ import click
 from click.core import ParameterSource
 
 from spark_streams.errors import RStreamError, StreamStateError
-from spark_streams.model.printable import json_text, printable, printable_lines
+from spark_streams.model.printable import is_utf8, json_text, name_text, printable, printable_lines
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -43,6 +44,11 @@ Resolved = tuple[str | None, click.Command | None, list[str]]  # name, command, 
 class Group(click.Group):
     """A group of commands. An RStreamError is printed as one line, with exit code 1."""
 
+    def add_command(self, cmd: click.Command, name: str | None = None) -> None:
+        if not isinstance(cmd, click.Group) and cmd.callback is not None:
+            cmd.callback = _with_text_only(cmd.callback)
+        super().add_command(cmd, name)
+
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Resolved:
         if args[0] in REMOVED:
             ctx.fail(REMOVED[args[0]])
@@ -53,6 +59,40 @@ class Group(click.Group):
             return super().invoke(ctx)
         except RStreamError as error:
             raise click.ClickException(printable_lines(str(error))) from error
+
+
+def _with_text_only(callback: Callable[..., object]) -> Callable[..., object]:
+    """Return the callback of a command that refuses arguments which are not UTF-8, before it does anything."""
+
+    @functools.wraps(callback)
+    def checked(*args: object, **kwargs: object) -> object:
+        context = click.get_current_context()
+        for param in context.command.params:
+            if param.name in context.params and not _is_path(param):
+                _require_text(context, param, context.params[param.name])
+        return callback(*args, **kwargs)
+
+    return checked
+
+
+def _is_path(param: click.Parameter) -> bool:
+    """Whether the parameter names a file, whose name may be any bytes."""
+    return isinstance(param.type, click.Path | click.File) or param.metavar == "FILE" or param.name == "file"
+
+
+def _require_text(context: click.Context, param: click.Parameter, value: object) -> None:
+    """Raise UsageError if the value, or one of several, is not UTF-8. Python passes its bytes as surrogates."""
+    for text in value if isinstance(value, tuple) else (value,):
+        if isinstance(text, tuple):
+            _require_text(context, param, text)
+        elif isinstance(text, str) and not is_utf8(text):
+            shown = printable(name_text(text))
+            raise click.BadParameter(
+                f"'{shown:.200}' is not UTF-8. rstream takes only names and values in UTF-8. Set the shell's locale to "
+                "UTF-8; for a key that has such a name, use redis-cli",
+                context,
+                param,
+            )
 
 
 def milliseconds(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
@@ -120,6 +160,8 @@ def _access(name: str, metavar: str, text: str, side: str = "") -> Callable[[F],
 
     def keep(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
         if value is not None:
+            if metavar != "FILE":
+                _require_text(ctx, param, value)
             typed = ctx.get_parameter_source(param.name or "") is ParameterSource.COMMANDLINE
             ctx.meta.setdefault(side + (_TYPED if typed else _ENVIRONMENT), {})[name] = value
 
@@ -143,7 +185,13 @@ def _given_beside_the_url(side: str) -> dict[str, str]:
     context = click.get_current_context(silent=True)
     sources = (side + _TYPED, side + _ENVIRONMENT)
     typed, around = ({}, {}) if context is None else (context.meta.get(source, {}) for source in sources)
-    if secret := os.environ.get("RSTREAM_TO_PASSWORD" if side else "RSTREAM_PASSWORD"):
+    variable = "RSTREAM_TO_PASSWORD" if side else "RSTREAM_PASSWORD"
+    if secret := os.environ.get(variable):
+        if not is_utf8(secret):
+            raise click.UsageError(
+                f"the password in {variable} is not UTF-8. Set it in a shell whose locale is UTF-8, or write it to a "
+                "file and name that with --password-file"
+            )
         around = {**around, "password": secret}
     if not typed.keys().isdisjoint(IDENTITY):
         around = {name: value for name, value in around.items() if name not in IDENTITY}
@@ -207,6 +255,7 @@ def named_streams(server: Server, streams: Sequence[str], with_retry_streams: bo
     from spark_streams.shards.settling import fetch_shard_sets
     from spark_streams.wire.replies.scan import list_streams, without_retry_streams
 
+    streams = tuple(dict.fromkeys(streams))  # each once
     if not streams:
         all_streams = list_streams(server)
         return all_streams if with_retry_streams else without_retry_streams(all_streams)

@@ -22,6 +22,9 @@ WRONG_PASSWORD = "WRONGPASS invalid username-password pair or user is disabled."
 # First words of an HTTP request; a browser sends them before any body. Source: Redis' `processCommand`.
 HTTP_WORDS = frozenset((b"post", b"host:"))
 MAX_REFUSALS = 100  # commands refused to a client that is not logged in, before its connection is closed
+MAX_WATCHED = 64 * 1024  # bytes of keys that a client may watch while there is no memory
+# Commands that take memory, and are allowed while there is none: they count all the same.
+_GROWING = frozenset(("xreadgroup", "xclaim", "xautoclaim", "client|setname", "client|setinfo", "hello"))
 _QUIET_SECONDS = 60
 HTTP_REQUEST = (
     "it sent an HTTP request (POST or Host:), as a web page does that tries to run commands here. None was run"
@@ -101,12 +104,22 @@ class Guard:
             raise CommandError("NOAUTH Authentication required.")
         if self._loading and "loading" not in spec.flags:
             raise CommandError(LOADING)
+        if self._memory.limit:
+            self._check_memory(client, spec, args)
+
+    def _check_memory(self, client: Client, spec: Command, args: list[bytes]) -> None:
+        """Raise CommandError (OOM) if the command may take memory and there is none."""
         memory = self._memory
-        if memory.limit and "denyoom" in spec.flags:
-            if memory.full():
-                raise CommandError(OUT_OF_MEMORY)
+        if client.queue is not None:
+            # As in Redis: any command that would be queued.
+            is_refused = not spec.flags & {"intransaction", "nomulti"}
+        else:
+            is_refused = "denyoom" in spec.flags or (spec.name == "watch" and client.watched_bytes > MAX_WATCHED)
+        if is_refused and memory.full():
+            raise CommandError(OUT_OF_MEMORY)
+        if client.queue is None and ("denyoom" in spec.flags or spec.name in _GROWING):
             memory.note(args)
-        elif spec.name == "exec" and memory.limit and client.queue and self._any_denied(client.queue) and memory.full():
+        elif spec.name == "exec" and client.queue and self._any_denied(client.queue) and memory.full():
             client.leave_transaction()
             raise CommandError(f"EXECABORT Transaction discarded because of: {OUT_OF_MEMORY}")
 

@@ -15,7 +15,7 @@ from spark_streams.engine.resp.replies import CommandError, Reply, error
 
 if TYPE_CHECKING:
     from spark_streams.engine.client import Client
-    from spark_streams.engine.store.keyspace import Database
+    from spark_streams.engine.store.keyspace import Ready
 
 
 class Waiters:
@@ -53,14 +53,17 @@ class Waiters:
         self.remove(waiter)
         self._deliver(waiter.client, reply)
 
-    def serve(self, db: Database) -> None:
-        """Attempt the commands of all waiters for ready keys again."""
-        while db.ready:
-            keys, db.ready = list(db.ready), {}
-            for key in keys:
-                for waiter in list(db.waiting.get(key, ())):
-                    if isinstance(waiter, Waiter) and waiter.client.waiter is waiter:
-                        self._try(waiter)
+    def serve(self, ready: Ready) -> None:
+        """Attempt the commands of all waiters for ready keys again, and for those that become ready by that.
+
+        An attempt looks at all keys of its waiter: one is enough, however many of its keys are ready.
+        """
+        while ready:
+            waiters = dict.fromkeys(waiter for db, key in ready for waiter in db.waiting.get(key, ()))
+            ready.clear()
+            for waiter in waiters:
+                if isinstance(waiter, Waiter) and waiter.client.waiter is waiter:
+                    self._try(waiter)
 
     def _try(self, waiter: Waiter) -> None:
         try:

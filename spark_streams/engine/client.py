@@ -1,4 +1,8 @@
-"""A client as commands see it: name, protocol, database, transaction, reply mode, blocked command. No socket."""
+"""A client as commands see it: name, protocol, database, transaction, reply mode, blocked command. No socket.
+
+What the engine keeps for a client beside its connection counts for maxmemory (`kept_bytes`): names, queued commands,
+watched keys, and the keys that it waits for.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +16,16 @@ if TYPE_CHECKING:
     from spark_streams.engine.store.keyspace import Database
 
 REPLY_ON, REPLY_OFF, REPLY_SKIP_NEXT, REPLY_SKIPPING = range(4)
+# Approximate bytes of memory in addition to those of the text.
+_PER_ARGUMENT, _PER_KEY = 50, 450
 
 
 class Client:
     """State of one connection."""
 
     __slots__ = ("address", "authenticated", "broken", "closing", "created", "db", "dirty", "id", "laddr",
-                 "last_command", "last_seen", "lib_name", "lib_ver", "name", "queue",
-                 "refusals", "reply_mode", "resp", "waiter", "watching")  # fmt: skip
+                 "last_command", "last_seen", "lib_name", "lib_ver", "name", "queue", "queued_bytes",
+                 "refusals", "reply_mode", "resp", "waiter", "watched_bytes", "watching")  # fmt: skip
 
     def __init__(self, identity: int, db: Database, address: str, laddr: str, now: int) -> None:
         self.id = identity
@@ -35,9 +41,11 @@ class Client:
         self.resp = 2
         self.reply_mode = REPLY_ON
         self.queue: list[Request] | None = None  # commands since MULTI
+        self.queued_bytes = 0  # approximate memory of the queue
         self.broken = False  # a queued command was refused: EXEC aborts
         self.dirty = False  # a watched key changed: EXEC returns nil
         self.watching: list[tuple[Database, bytes]] = []
+        self.watched_bytes = 0  # approximate memory of the watched keys
         self.waiter: Waiter | None = None  # set while blocked
         self.authenticated = True
         self.refusals = 0  # commands refused before it logged in
@@ -48,6 +56,35 @@ class Client:
         """Whether it is connected by a Unix socket, whose ends have one name, or from a loopback address."""
         return self.address == self.laddr or self.address.startswith(("127.", "[::1]"))
 
+    @property
+    def kept_bytes(self) -> int:
+        """Approximate bytes of memory that the engine keeps for this client beside its connection."""
+        names = len(self.name) + len(self.lib_name) + len(self.lib_ver)
+        awaited = 0 if self.waiter is None else self.waiter.bytes
+        return names + self.queued_bytes + self.watched_bytes + awaited
+
+    def enqueue(self, request: Request) -> int:
+        """Queue a request of a transaction (`queue` is not None). Return the bytes of memory that it takes."""
+        assert self.queue is not None
+        self.queue.append(request)
+        if isinstance(request, list):
+            size = sum(map(len, request)) + _PER_ARGUMENT * len(request)
+        else:
+            size = 2 * len(request.raw) + _PER_ARGUMENT * len(request.sections)
+        self.queued_bytes += size
+        return size
+
+    def watch(self, db: Database, key: bytes) -> int:
+        """Watch a key. Return the bytes of memory that it takes."""
+        watchers = db.watched.setdefault(key, set())
+        if self in watchers:
+            return 0
+        watchers.add(self)
+        self.watching.append((db, key))
+        size = len(key) + _PER_KEY
+        self.watched_bytes += size
+        return size
+
     def unwatch(self) -> None:
         """Forget all watched keys."""
         for db, key in self.watching:
@@ -57,11 +94,13 @@ class Client:
                 if not clients:
                     del db.watched[key]
         self.watching.clear()
+        self.watched_bytes = 0
         self.dirty = False
 
     def leave_transaction(self) -> None:
         """Reset the transaction, as after EXEC or DISCARD."""
         self.queue = None
+        self.queued_bytes = 0
         self.broken = False
         self.unwatch()
 
@@ -71,6 +110,7 @@ class Waiter:
 
     __slots__ = (
         "attempt",
+        "bytes",
         "client",
         "db",
         "deadline",
@@ -89,6 +129,7 @@ class Waiter:
         self.client = client
         self.db = db
         self.keys = keys
+        self.bytes = sum(map(len, keys)) + _PER_KEY * len(keys)  # approximate memory of the keys
         self.deadline = deadline  # Unix milliseconds; None: no timeout
         self.attempt = attempt
         self.timeout_reply = timeout_reply  # the reply after the deadline

@@ -25,7 +25,7 @@ from spark_streams.engine.resp.replies import QUEUED, CommandError, Reply, error
 from spark_streams.engine.resp.requests import Request
 from spark_streams.engine.resp.xadd_batch import BackgroundShapeMaker, Shapes, XaddBatch
 from spark_streams.engine.settings.config import Config
-from spark_streams.engine.store.keyspace import Database
+from spark_streams.engine.store.keyspace import Database, Ready
 from spark_streams.engine.store.memory import MemoryGauge
 from spark_streams.engine.store.node_limits import NodeLimits
 
@@ -53,7 +53,10 @@ class Engine:
         self.serve_meanwhile: Callable[[], None] = lambda: None  # serve clients during a long job; set by the server
         self.config = Config(self.node_limits)
         self.persistence = Persistence(self)
-        self.databases = [Database(number, lambda: 0 if self.loading else self.now) for number in range(DATABASES)]
+        self.ready: Ready = {}
+        self.databases = [
+            Database(number, lambda: 0 if self.loading else self.now, self.ready) for number in range(DATABASES)
+        ]
         for db in self.databases:
             db.expired = self._expired
         self.memory = MemoryGauge(self.databases)
@@ -143,7 +146,7 @@ class Engine:
                 before = len(out)
                 reply.write(out, client.resp)
                 reply_budget -= sum(map(len, out[before:]))
-            if client.db.ready:
+            if self.ready:
                 self.serve_ready()
                 self._may_be_long = True
             if client.waiter is not None or client.closing or reply_budget < 0:
@@ -172,7 +175,7 @@ class Engine:
         if client.queue is None:
             replies = self.execute_batch(client, batch)
         else:
-            client.queue.append(batch)
+            self.memory.grow(client.enqueue(batch))
             replies = QUEUED * len(batch.sections)
         if replies is not None:
             self.commands_processed += len(batch.sections)
@@ -213,9 +216,7 @@ class Engine:
 
     def serve_ready(self) -> None:
         """Serve clients that wait for keys that have just changed."""
-        for db in self.databases:
-            if db.ready:
-                self.waiters.serve(db)
+        self.waiters.serve(self.ready)
 
     def block(self, waiter: Waiter) -> None:
         """Block the client of this waiter. Its command counts as called when it has its reply."""
@@ -261,7 +262,7 @@ class Engine:
             if client.queue is not None and "intransaction" not in spec.flags:
                 if "nomulti" in spec.flags:
                     raise CommandError("ERR Command not allowed inside a transaction")
-                client.queue.append(args)
+                self.memory.grow(client.enqueue(args))
                 return QUEUED
             if spec is not self._timed:
                 self._time(spec)
@@ -311,7 +312,7 @@ class Engine:
         if args[0].lower() in HTTP_WORDS:
             raise HttpRequestError
         spec = find(args)
-        if spec.name.encode() == args[0].lower():
+        if args[0] in (spec.name.encode(), spec.name.upper().encode()):
             self._command_cache[args[0]] = spec
         return spec
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from spark_streams.engine.store.stream import Stream
 
 _IDS_PER_COMMAND = 50_000  # Redis takes a million arguments
-_HEADS = 1_000
+_HEADS, _LONGEST_KEPT = 1_000, 200  # heads that are kept, for keys of at most these bytes
 
 
 class Journal:
@@ -119,9 +119,11 @@ class Journal:
             count = fields[1:cut]
             head = self._heads.get((key, count))
             if head is None:
-                if len(self._heads) >= _HEADS:
-                    self._heads.clear()
-                head = self._heads[key, count] = xadd_head(key, count)
+                head = xadd_head(key, count)
+                if len(key) <= _LONGEST_KEPT:
+                    if len(self._heads) >= _HEADS:
+                        self._heads.clear()
+                    self._heads[key, count] = head
         else:
             words = [b"XADD", key, b"MAXLEN", b"=", number(keep)]
             head = b"*%d%b" % (int(fields[1:cut]) + 6, fields_wire(words)[2:])

@@ -18,9 +18,9 @@ from spark_streams.errors import GroupInUseError
 from spark_streams.groups.delete import Deleted, delete_group, plan_delete_group
 from spark_streams.groups.group_keys import GroupKey
 from spark_streams.groups.group_snapshot import GroupSnapshot, fetch_group
+from spark_streams.model.id_times import age_ms
 from spark_streams.model.ids import MAX_ID, StreamId
 from spark_streams.model.pattern import matches
-from spark_streams.monitor.lag_survey import age_ms
 from spark_streams.monitor.terminal.units import duration
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.xinfo import groups_in

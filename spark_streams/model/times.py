@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import re
 
-from spark_streams.model.ids import U64_MAX
+from spark_streams.model.numbers import parse_number
 
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -27,8 +27,8 @@ def from_milliseconds(number: int) -> datetime.datetime:
 def moment(value: str) -> int:
     """Parse milliseconds since the epoch, or an ISO-8601 time (UTC if it names no zone), into milliseconds."""
     plain = value.strip()
-    if plain.isascii() and plain.isdigit() and int(plain) <= U64_MAX:
-        return int(plain)
+    if (number := parse_number(plain)) is not None:
+        return number
     try:
         when = datetime.datetime.fromisoformat(plain)
     except ValueError:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from spark_streams.errors import InvalidOptionError, UnsupportedError
+from spark_streams.monitor.metrics_server import serve
 
 if TYPE_CHECKING:
     from wsgiref.simple_server import WSGIServer
@@ -32,7 +33,7 @@ class Exposition:
         self, collector: Collects, port: int | None = None, host: str = "127.0.0.1", file: Path | None = None
     ) -> None:
         try:
-            from prometheus_client import CollectorRegistry, start_http_server
+            from prometheus_client import CollectorRegistry
         except ImportError:
             raise UnsupportedError(
                 "Prometheus metrics need the package prometheus_client; run pip install 'spark-streams[monitor]'"
@@ -44,7 +45,7 @@ class Exposition:
         self._thread: threading.Thread | None = None
         if port is not None:
             try:
-                self._server, self._thread = start_http_server(port, host, self._registry)
+                self._server, self._thread = serve(self._registry, host, port)
             except OSError as error:
                 raise InvalidOptionError(f"metrics cannot be served at {host}:{port}: {error}") from error
         if file is not None:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from spark_streams.deadletter.retry.waiting_entries import WaitingEntries
+from spark_streams.model.printable import label_text
 from spark_streams.monitor.lag_survey import GroupLag
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def metrics(table: Table, samples: Iterable[Sample]) -> Iterator[Metric]:
     for labels, values in samples:
         for metric, value in zip(families, values, strict=True):
             if value is not None:
-                metric.add_metric(labels, value)
+                metric.add_metric([label_text(label) for label in labels], value)
     yield from families
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from spark_streams.errors import StreamStateError
 from spark_streams.model.ids import StreamId
-from spark_streams.monitor.groups import shown
+from spark_streams.model.printable import name_text
 from spark_streams.monitor.last_entries import Name, Seen, entries_of
 from spark_streams.wire.connection.connection import ReplyError
 from spark_streams.wire.connection.server import Server
@@ -34,8 +34,8 @@ def positions_of(server: Server, streams: Sequence[Name], group: str) -> dict[Na
         info = group_named(group, reply)
         if info is None:
             raise StreamStateError(
-                f"no group {group!r} of stream {shown(command[2])!r} at {server.address}; rstream groups "
-                f"{shown(command[2])} lists its groups"
+                f"no group {group!r} of stream {name_text(command[2])!r} at {server.address}; rstream groups "
+                f"{name_text(command[2])} lists its groups"
             )
         positions[command[2]] = info.last_delivered
     return positions
@@ -52,7 +52,7 @@ def pending_entries(server: Server, stream: Name, group: str, limit: int) -> Ite
         seen = next(entries_of(stream, reply), None)
         is_held = idle >= 0
         yield Pending(
-            entry_id, stream, shown(consumer) if is_held else None, idle if is_held else None, deliveries, seen
+            entry_id, stream, name_text(consumer) if is_held else None, idle if is_held else None, deliveries, seen
         )
 
 

@@ -6,11 +6,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from spark_streams.model.printable import name_text
 from spark_streams.wire.connection.connection import ReplyError
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.released import released_in
 from spark_streams.wire.replies.reply_errors import is_no_such_key
-from spark_streams.wire.replies.xinfo import GroupInfo, IdempotentAdds, groups_in, idempotent_adds_in, stream_in
+from spark_streams.wire.replies.xinfo import (
+    GroupInfo,
+    IdempotentAdds,
+    StreamEnds,
+    ends_in,
+    groups_in,
+    idempotent_adds_in,
+    possible_lag,
+    stream_in,
+)
 
 
 @dataclass(frozen=True)
@@ -46,6 +56,7 @@ def view_streams(server: Server, streams: Sequence[str | bytes], count_released:
 
     Raises WrongKeyTypeError.
     """
+    streams = list(dict.fromkeys(streams))
     replies = server.pipeline(
         [("XINFO", subcommand, stream) for stream in streams for subcommand in ("STREAM", "GROUPS")]
     )
@@ -57,9 +68,10 @@ def view_streams(server: Server, streams: Sequence[str | bytes], count_released:
         for reply in (description, groups):
             if isinstance(reply, ReplyError):
                 raise server.error_of(reply, ("XINFO", "STREAM", stream))
-        state, infos[stream] = stream_in(description), groups_in(groups)
+        state, ends = stream_in(description), ends_in(description)
+        infos[stream] = [info._replace(lag=_lag(info, ends)) for info in groups_in(groups)]
         adds = idempotent_adds_in(description)
-        views.append(StreamView(shown(stream), state.length, state.added, str(state.last), (), adds))
+        views.append(StreamView(name_text(stream), state.length, state.added, str(state.last), (), adds))
     released = _released(server, infos) if count_released else {}
     return [
         replace(
@@ -81,11 +93,16 @@ def _released(server: Server, infos: Mapping[str | bytes, Sequence[GroupInfo]]) 
     return counts
 
 
-def shown(name: bytes | str) -> str:
-    """Return a name as text. Bytes that are not UTF-8 are shown as `\\xff`."""
-    return name if isinstance(name, str) else name.decode("utf-8", "backslashreplace")
+def _lag(info: GroupInfo, ends: StreamEnds | None) -> int | None:
+    """Return the lag of a group: by its position if that tells it, else as the server counts, unless the stream's
+    entries contradict that."""
+    if ends is None or info.last_delivered >= ends.last[0]:
+        return 0
+    if info.last_delivered < ends.first[0]:
+        return ends.length
+    return possible_lag(info.lag, ends.length)
 
 
 def _group(stream: str, info: GroupInfo, released: int | None) -> GroupView:
     position = str(info.last_delivered)
-    return GroupView(stream, shown(info.name), info.consumers, info.pending, info.lag, position, released)
+    return GroupView(stream, name_text(info.name), info.consumers, info.pending, info.lag, position, released)

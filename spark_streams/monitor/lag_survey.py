@@ -2,7 +2,7 @@
 
 A survey takes a few round trips, independent of the number of streams: the streams and their groups; each group's first
 undelivered entry, its oldest pending entry and its consumers; the consumers' oldest pending entries. Only if the server
-does not know a lag, the undelivered entries themselves are counted, up to a limit.
+does not know a lag, or knows one that is impossible, the undelivered entries themselves are counted, up to a limit.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 
 from spark_streams.deadletter.envelope import names_origin
 from spark_streams.errors import NotPermittedError, RStreamError, WrongKeyTypeError
+from spark_streams.model.id_times import age_ms
 from spark_streams.model.ids import MAX_ID, MIN_ID, StreamId
-from spark_streams.monitor.groups import shown
+from spark_streams.model.printable import name_text
 from spark_streams.wire.connection.connection import Argument, Reply, ReplyError
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.released import released_in
@@ -28,6 +29,7 @@ from spark_streams.wire.replies.xinfo import (
     ends_in,
     groups_in,
     idempotent_adds_in,
+    possible_lag,
     stream_in,
 )
 
@@ -37,7 +39,6 @@ _COUNTED_TOGETHER = 200_000
 _PAGE = 1_000  # entries of a group per round trip
 _PAGE_BYTES = 16 << 20
 _COMMANDS = 4_000  # per round trip
-_FIRST_TIME = 1_000_000_000_000  # ms (September 2001): smaller IDs are a producer's own numbers, not times
 
 
 @dataclass(frozen=True)
@@ -100,11 +101,12 @@ class StreamSummary:
 @dataclass(frozen=True)
 class Survey:
     """All streams and groups at `at_ms`: milliseconds since the epoch by the server's clock, or by this machine's if
-    TIME is refused."""
+    TIME is refused. left_out: number of groups beyond the maximum."""
 
     at_ms: int
     streams: tuple[StreamSummary, ...]
     groups: tuple[GroupLag, ...]
+    left_out: int = 0
 
 
 @dataclass
@@ -134,12 +136,14 @@ def survey(
     counted: int | None = None,
     page: int = _PAGE,
     refused: Callable[[RStreamError], None] | None = None,
+    max_groups: int | None = None,
 ) -> Survey:
     """Return the state of these streams; missing streams are left out.
 
     counted: maximum of a lag that is counted entry by entry; page: entries of a group per round trip for that; refused:
     receives an error if the user lacks a right or a key is not a stream, and the survey continues without it. If
-    refused is None, such an error is raised, except for TIME. Raises WrongKeyTypeError, ServerError.
+    refused is None, such an error is raised, except for TIME. max_groups: the others are only counted. Raises
+    WrongKeyTypeError, ServerError.
     """
     clock, *replies = fetch_replies(
         server, [("TIME",), *[("XINFO", w, s) for s in streams for w in ("STREAM", "GROUPS")]]
@@ -159,14 +163,15 @@ def survey(
         stream, first = _stream_summary(key, description)
         stream_states.append(stream)
         drafts += [_Draft(key, group.name, stream, group, first) for group in groups_in(groups)]
+    left_out = 0 if max_groups is None else max(0, len(drafts) - max_groups)
+    drafts = drafts[: len(drafts) - left_out]
     _fetch_group_details(server, drafts, refused)
     _fetch_oldest_of_consumers(server, drafts)
     unknown = [draft for draft in drafts if _server_lag(draft) is None]
     share = max(page, min(COUNTED, _COUNTED_TOGETHER // max(1, len(unknown))))
     _count(server, unknown, share if counted is None else counted, page)
-    return Survey(
-        at_ms, tuple(stream_states), tuple(_group_lag(draft, at_ms) for draft in drafts if not draft.is_deleted)
-    )
+    groups = tuple(_group_lag(draft, at_ms) for draft in drafts if not draft.is_deleted)
+    return Survey(at_ms, tuple(stream_states), groups, left_out)
 
 
 def fetch_replies(server: Server, commands: Sequence[Sequence[Argument]]) -> list[Reply]:
@@ -175,11 +180,6 @@ def fetch_replies(server: Server, commands: Sequence[Sequence[Argument]]) -> lis
     for start in range(0, len(commands), _COMMANDS):
         replies += server.pipeline(commands[start : start + _COMMANDS])
     return replies
-
-
-def age_ms(entry: StreamId, at_ms: int) -> int | None:
-    """Return the age of an entry by its ID, None if the ID is not a time."""
-    return None if entry.ms < _FIRST_TIME else max(0, at_ms - entry.ms)
 
 
 def _is_refused(
@@ -204,7 +204,7 @@ def _stream_summary(key: str | bytes, reply: Reply) -> tuple[StreamSummary, Stre
     """Return the stream, and the ID of its first entry."""
     state, ends = stream_in(reply), ends_in(reply)
     state_without_ends = StreamSummary(
-        shown(key), state.length, state.added, str(state.last), idempotent=idempotent_adds_in(reply)
+        name_text(key), state.length, state.added, str(state.last), idempotent=idempotent_adds_in(reply)
     )
     if ends is None:
         return state_without_ends, MIN_ID
@@ -253,7 +253,7 @@ def _fetch_group_details(
 def _consumer(info: ConsumerInfo, oldest: Sequence[Reply] | None) -> ConsumerLag:
     is_own = oldest is not None and oldest[1] == info.name and oldest[2] >= 0  # a released entry has the idle time -1
     oldest_idle_ms = oldest[2] if oldest is not None and is_own else None
-    return ConsumerLag(shown(info.name), info.pending, info.idle, oldest_idle_ms)
+    return ConsumerLag(name_text(info.name), info.pending, info.idle, oldest_idle_ms)
 
 
 def _fetch_oldest_of_consumers(server: Server, drafts: Sequence[_Draft]) -> None:
@@ -288,7 +288,7 @@ def _server_lag(draft: _Draft) -> int | None:
         return 0
     if draft.info.last_delivered < draft.first:
         return draft.stream.length
-    return None if draft.info.lag is None else min(draft.info.lag, draft.stream.length)
+    return possible_lag(draft.info.lag, draft.stream.length)
 
 
 def _count(server: Server, drafts: Iterable[_Draft], limit: int, page_entries: int) -> None:
@@ -326,7 +326,7 @@ def _group_lag(draft: _Draft, at_ms: int) -> GroupLag:
         waiting.append(first)
     return GroupLag(
         draft.stream.stream,
-        shown(draft.name),
+        name_text(draft.name),
         draft.counted if ahead is None else ahead,
         draft.more,
         age_ms(min(waiting), at_ms) if waiting else 0,

@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 from spark_streams.deadletter.inspect.export import fields_as_json
 from spark_streams.errors import CopyFileError, InvalidOptionError
 from spark_streams.model.ids import MIN_ID, StreamId
-from spark_streams.model.printable import json_text
+from spark_streams.model.printable import is_utf8, json_text
 from spark_streams.transfer.entries import Entry
 
 Write = Callable[[Sequence[Entry]], None]
@@ -139,6 +139,8 @@ def _entry_of_line(line: bytes) -> Entry | None:
 def _bytes(value: object) -> bytes:
     """Return the bytes of a text, or of {"base64": …}. Raises ValueError."""
     if isinstance(value, str):
+        if not is_utf8(value):
+            raise ValueError("a name or value has half of a surrogate pair, which is no character")
         return value.encode()
     if isinstance(value, _Object) and [name for name, _ in value] == ["base64"] and isinstance(value[0][1], str):
         return base64.b64decode(value[0][1], validate=True)

@@ -17,6 +17,7 @@ from spark_streams.commands.dead.criteria import (
 from spark_streams.commands.dead.redrive import redrive
 from spark_streams.commands.entry import age, no_such_entry, parse_id, print_entry
 from spark_streams.commands.shared import (
+    Group,
     address_of,
     connect,
     json_option,
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from spark_streams.wire.connection.server import Server
 
 
-@click.group(short_help="Dead letters: list, send back, delete.")
+@click.group(cls=Group, short_help="Dead letters: list, send back, delete.")
 def dead() -> None:
     """Dead letters are entries that could not be processed: show them, send them back, or delete them.
 

@@ -11,10 +11,18 @@ from spark_streams.commands.groups.delete_group import delete
 from spark_streams.commands.groups.prune import prune
 from spark_streams.commands.groups.release_pending import release
 from spark_streams.commands.groups.seek import create, seek
-from spark_streams.commands.shared import connect, json_option, named_streams, print_json, print_table, url_option
+from spark_streams.commands.shared import (
+    Group,
+    connect,
+    json_option,
+    named_streams,
+    print_json,
+    print_table,
+    url_option,
+)
 
 
-class _ListsByItself(click.Group):
+class _ListsByItself(Group):
     """A command group whose default command is `list`: `rstream groups orders`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

@@ -38,6 +38,13 @@ PORT = 9405
     help="Maximum time for a snapshot. It must be less than Prometheus' scrape_timeout.",
 )
 @max_streams_option
+@click.option(
+    "--max-groups",
+    type=click.IntRange(1),
+    default=10_000,
+    show_default=True,
+    help="Maximum number of groups of all streams together.",
+)
 @click.option("--once", is_flag=True, help="Print the metrics once and stop. Exit code 1: the server does not answer.")
 @url_option
 def exporter(
@@ -47,6 +54,7 @@ def exporter(
     interval_ms: int,
     time_limit: int,
     max_streams: int,
+    max_groups: int,
     once: bool,
     url: str,
 ) -> None:
@@ -65,7 +73,7 @@ def exporter(
       rstream exporter orders 'payments-*' --host 0.0.0.0 --port 9405
       rstream exporter --once | grep lag_seconds
     """  # fmt: skip
-    from spark_streams.model.printable import printable, printable_lines
+    from spark_streams.model.printable import printable
     from spark_streams.monitor.exporter.dead_letters import SECONDS
     from spark_streams.monitor.exporter.metrics import Collector
     from spark_streams.monitor.exporter.snapshot_cache import SnapshotCache
@@ -78,12 +86,19 @@ def exporter(
     address = address_of(url)
     limit = time_limit / 1000
     snapshots = SnapshotCache(
-        address, StreamFilter(names, max_streams), interval_ms / 1000, limit, tell, limit if once else SECONDS
+        address,
+        StreamFilter(names, max_streams),
+        interval_ms / 1000,
+        limit,
+        tell,
+        limit if once else SECONDS,
+        max_groups=max_groups,
     )
     page = Exposition(Collector(snapshots), None if once else port, host)
     try:
         if once:
-            click.echo(printable_lines(page.text()), nl=False)
+            # The same bytes as over HTTP, in any locale. Labels are printable.
+            click.echo(page.text().encode(), nl=False)
             if snapshots.failure is not None:
                 raise click.exceptions.Exit(1)
         else:

@@ -14,7 +14,7 @@ from spark_streams.errors import StreamStateError
 if TYPE_CHECKING:
     from spark_streams.monitor.lag_survey import GroupLag
 
-BEHIND = 3  # exit code
+BEHIND, UNKNOWN = 3, 4  # exit codes
 
 
 @click.command(short_help="Show or check how far each group is behind.")
@@ -40,13 +40,15 @@ def lag(
     lag       entries not yet delivered to the group (10,000+: counted only up to there,
               because the server does not know the lag)
     behind    age of the oldest entry that the group has not acknowledged;
-              ? if entry IDs are not times
+              ? if its ID is not a time in milliseconds (before September 2001, or more
+              than a day ahead of the server's clock)
     pending   entries delivered and not acknowledged
     released  pending entries that a consumer released (XNACK): the group's next reader takes them
     oldest    how long the oldest pending entry has been pending
 
     With --max or --max-seconds the command prints one line and sets the exit code: 0 no group is too far behind; 3 a
-    group is too far behind; 1 the lag could not be read. Nothing on the server changes.
+    group is too far behind; 4 --max-seconds could not be checked for a group, because its entry IDs are not times, and
+    no other group is too far behind; 1 the lag could not be read. Nothing on the server changes.
 
     \b
     Examples:
@@ -69,14 +71,15 @@ def lag(
         raise StreamStateError(f"no group {group!r} at {address} reads from these streams; rstream groups lists them")
     checks = max_entries is not None or max_seconds is not None
     late_groups = [group_lag for group_lag in groups if _is_beyond(group_lag, max_entries, max_seconds)]
+    unchecked = [group_lag for group_lag in groups if max_seconds is not None and group_lag.lag_ms is None]
     if as_json:
         print_json([asdict(group_lag) for group_lag in groups])
     elif checks:
-        say(_verdict(groups, late_groups))
+        say(_verdict(groups, late_groups, unchecked))
     else:
         _print(groups)
-    if late_groups:
-        sys.exit(BEHIND)
+    if late_groups or unchecked:
+        sys.exit(BEHIND if late_groups else UNKNOWN)
 
 
 def _is_beyond(group_lag: GroupLag, max_entries: int | None, max_seconds: float | None) -> bool:
@@ -85,12 +88,19 @@ def _is_beyond(group_lag: GroupLag, max_entries: int | None, max_seconds: float 
     return max_seconds is not None and group_lag.lag_ms is not None and group_lag.lag_ms > max_seconds * 1000
 
 
-def _verdict(groups: list[GroupLag], late_groups: list[GroupLag]) -> str:
+def _verdict(groups: list[GroupLag], late_groups: list[GroupLag], unchecked: list[GroupLag]) -> str:
     from spark_streams.model.printable import printable
 
     group_count = "1 group" if len(groups) == 1 else f"{len(groups):,} groups"
     if not groups:
         return "ok: no groups"
+    if unchecked and not late_groups:
+        first = unchecked[0]
+        more = f" ({len(unchecked) - 1:,} more of {group_count})" if len(unchecked) > 1 else ""
+        return printable(
+            f"unknown: {first.group} of {first.stream} is {_behind(first)}; how many seconds is not known, because its "
+            f"entry IDs are not times{more}. Check the number of entries: --max"
+        )
     worst = max(late_groups or groups, key=lambda group_lag: (group_lag.lag_ms or 0, group_lag.lag))
     worst_line = f"{worst.group} of {worst.stream} is {_behind(worst)}"
     if not late_groups:

@@ -120,7 +120,7 @@ def _consumers(names: tuple[str, ...], group: str | None, consumer: str | None, 
 def _entries(
     stream: str, group: str, consumer: str | None, limit: int, idle: int | None, url: str, as_json: bool
 ) -> None:
-    from spark_streams.monitor.groups import shown
+    from spark_streams.model.printable import name_text
     from spark_streams.monitor.terminal.units import duration
     from spark_streams.wire.replies.released import FATAL, SHOWN
 
@@ -130,7 +130,7 @@ def _entries(
             "XPENDING", stream, group, *waited_for, "-", "+", limit, *([] if consumer is None else [consumer])
         )
     rows = [
-        (shown(entry), None if waited < 0 else shown(who), None if waited < 0 else waited, deliveries)
+        (name_text(entry), None if waited < 0 else name_text(who), None if waited < 0 else waited, deliveries)
         for entry, who, waited, deliveries in reply
     ]
     if as_json:

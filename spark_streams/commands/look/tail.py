@@ -55,9 +55,9 @@ def tail(names: tuple[str, ...], follow: bool, count: int, group: str | None, ur
     consumers, and the next N entries that are not delivered yet. With -f it shows all undelivered entries, and new
     ones. Nothing is delivered, and the group's position stays unchanged.
 
-    Long values are cut, and bytes that are not UTF-8 are shown as \\xff; --json prints complete entries, one per line.
-    If the server does not answer, -f waits for it: no entry is skipped or printed twice. Ctrl-C ends the command with
-    exit code 0.
+    Long values and many fields are cut, and bytes that are not UTF-8 are shown as \\xff; --json prints complete
+    entries, one per line. If the server does not answer, -f waits for it: no entry is skipped or printed twice. Ctrl-C
+    ends the command with exit code 0.
 
     \b
     Examples:
@@ -198,14 +198,14 @@ class _Screen:
         self._by_name, self._first = by_name, True
 
     def __call__(self, entry: Seen | Pending) -> None:
+        from spark_streams.model.printable import name_text
         from spark_streams.monitor.group_preview import Pending
-        from spark_streams.monitor.groups import shown
         from spark_streams.monitor.terminal.units import duration
         from spark_streams.wire.replies.released import FATAL
 
         click.echo("", nl=not self._first)
         self._first = False
-        title, note = shown(entry.stream) if self._by_name else "entry", ""
+        title, note = name_text(entry.stream) if self._by_name else "entry", ""
         if isinstance(entry, Pending):
             deliveries = f"delivered {entry.deliveries:,} times" if entry.deliveries != 1 else "delivered once"
             note = f"pending for {entry.consumer} for {duration(entry.idle_ms)}, {deliveries}"
@@ -220,17 +220,17 @@ class _Screen:
 
 def _line(seen: Seen | Pending) -> None:
     """Print an entry as a line of JSON."""
+    from spark_streams.model.printable import name_text
     from spark_streams.monitor.group_preview import Pending
-    from spark_streams.monitor.groups import shown
 
     if isinstance(seen, Pending):
         held = {"consumer": seen.consumer, "idle_ms": seen.idle_ms, "deliveries": seen.deliveries}
-        group_fields = {"stream": shown(seen.stream), "pending": held}
+        group_fields = {"stream": name_text(seen.stream), "pending": held}
         entry = entry_as_json(str(seen.id), () if seen.entry is None else seen.entry.pairs, **group_fields)
         if seen.entry is None:
             entry["fields"] = None
     else:
-        entry = entry_as_json(str(seen.id), seen.pairs, stream=shown(seen.stream))
+        entry = entry_as_json(str(seen.id), seen.pairs, stream=name_text(seen.stream))
     say(json_text(entry))
 
 

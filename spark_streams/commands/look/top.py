@@ -41,7 +41,9 @@ _FIND_MS = 10_000  # between two searches for new streams
 )
 @click.option("--for", "lasts", metavar="TIME", callback=milliseconds, help="Stop after this time (5m).")
 @click.option(
-    "--once", is_flag=True, help="Print one board and stop. This is the default if the output is not a terminal."
+    "--once",
+    is_flag=True,
+    help="Print one board, or one line of JSON, and stop. This is the default if the output is not a terminal.",
 )
 @url_option
 @json_option
@@ -70,7 +72,7 @@ def top(
     watch = ServerWatch(url, names, group, interval_ms)
     with contextlib.suppress(KeyboardInterrupt):
         if as_json:
-            _print_lines(watch, lasts)
+            _print_lines(watch, lasts, once)
         elif once or not sys.stdout.isatty():
             _print_once(watch)
         else:
@@ -139,7 +141,7 @@ def _print_once(watch: ServerWatch) -> None:
     console().print(Board(watch.title, watch.history, height=10_000))
 
 
-def _print_lines(watch: ServerWatch, lasts: int | None) -> None:
+def _print_lines(watch: ServerWatch, lasts: int | None, once: bool) -> None:
     from spark_streams.monitor.rates import UNKNOWN
 
     for _ in _ticks(watch.interval, lasts):
@@ -154,6 +156,8 @@ def _print_lines(watch: ServerWatch, lasts: int | None) -> None:
             group_rates = {"added_per_s": speed.added, "delivered_per_s": speed.delivered}
             groups.append({**asdict(group_lag), **group_rates, "acknowledged_per_s": speed.acknowledged})
         say(json_text({"at_ms": last.at_ms, "groups": groups}))
+        if once:
+            return
 
 
 def _show(watch: ServerWatch, lasts: int | None) -> None:

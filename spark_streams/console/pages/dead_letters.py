@@ -20,9 +20,9 @@ from spark_streams.deadletter.envelope import raw
 from spark_streams.deadletter.page_reader import dead_letter_pages, extent, following
 from spark_streams.deadletter.transform import DeadLetter, dead_letters_of
 from spark_streams.errors import StreamStateError
+from spark_streams.model.id_times import age_ms
 from spark_streams.model.ids import StreamId
 from spark_streams.model.keys import read_retry_stream
-from spark_streams.monitor.lag_survey import age_ms
 from spark_streams.wire.address.address import Address
 from spark_streams.wire.session import Session
 

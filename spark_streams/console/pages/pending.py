@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from spark_streams.console.bounds import NAME_BYTES
-from spark_streams.monitor.groups import shown
+from spark_streams.model.printable import name_text
 from spark_streams.wire.connection.connection import ReplyError
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.released import FATAL
@@ -42,8 +42,8 @@ def fetch_pending(
             pending.append(
                 PendingEntry(
                     command[2],
-                    shown(entry),
-                    None if is_released else shown(consumer)[:NAME_BYTES],
+                    name_text(entry),
+                    None if is_released else name_text(consumer)[:NAME_BYTES],
                     None if is_released else idle,
                     None if deliveries == FATAL else deliveries,
                 )

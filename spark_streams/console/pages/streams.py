@@ -17,11 +17,11 @@ from spark_streams.console.request.parameters import Parameters
 from spark_streams.console.site import Pages, Site, key_of
 from spark_streams.errors import OptionError, StreamStateError
 from spark_streams.groups.group_snapshot import fetch_time
+from spark_streams.model.id_times import age_ms
 from spark_streams.model.ids import MAX_ID, MIN_ID, U64_MAX, StreamId
 from spark_streams.model.keys import shards_key
+from spark_streams.model.printable import name_text as name_as_text
 from spark_streams.model.times import duration, moment
-from spark_streams.monitor.groups import shown as name_as_text
-from spark_streams.monitor.lag_survey import age_ms
 from spark_streams.monitor.last_entries import Seen, existing
 from spark_streams.shards.names import may_be_in_shards
 from spark_streams.shards.settling import fetch_shard_sets

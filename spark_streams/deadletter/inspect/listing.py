@@ -13,6 +13,7 @@ from spark_streams.deadletter.page_reader import FIRST_LOOK, PageSize, dead_lett
 from spark_streams.deadletter.retry.waiting_entries import WaitingEntries, waiting_entries
 from spark_streams.deadletter.transform import DeadLetter, dead_letters_of
 from spark_streams.model.keys import read_retry_stream
+from spark_streams.model.printable import name_text
 from spark_streams.wire.address.address import Address
 from spark_streams.wire.connection.connection import ReplyError
 from spark_streams.wire.connection.server import Server
@@ -68,7 +69,7 @@ def _dead_letter_streams(server: Server, candidates: Sequence[bytes]) -> list[De
                 continue
             received += sum(map(len, last[0][1])) + sum(map(len, first[0][1]))
             if any(names_origin(entry[0][1]) for entry in (first, last)):
-                shown = name.decode("utf-8", "backslashreplace")
+                shown = name_text(name)
                 streams.append(DeadLetterStream(shown, length, text(first[0][0]), text(last[0][0]), name))
         size.learn(len(names), received, len(names))
     return streams

@@ -9,6 +9,7 @@ from spark_streams.errors import StreamStateError, UnsupportedError
 from spark_streams.model.ids import StreamId
 from spark_streams.model.keys import RetryStream, delays_key, read_retry_stream, retry_stream, returned_stream
 from spark_streams.model.numbers import parse_number
+from spark_streams.model.printable import name_text
 from spark_streams.options.values import MOST_DELAYS
 from spark_streams.wire.address.address import Address
 from spark_streams.wire.connection.connection import ReplyError
@@ -77,7 +78,7 @@ def _fetch_waiting(server: Server, name: bytes, stream: RetryStream) -> WaitingE
     now, length, first, delays = replies
     if not first:
         return None
-    shown, attempts = name.decode("utf-8", "backslashreplace"), stream.attempts
+    shown, attempts = name_text(name), stream.attempts
     if attempts is None:
         return WaitingEntries(shown, length, stream.stream, stream.group, None, None, None)
     due = None

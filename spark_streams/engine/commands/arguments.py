@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from spark_streams.engine.resp.replies import CommandError
 from spark_streams.engine.store import entryid
+from spark_streams.engine.store.keyspace import Database
 from spark_streams.model.ids import U64_MAX
 
 SYNTAX = "ERR syntax error"
 NOT_INTEGER = "ERR value is not an integer or out of range"
+NOT_SMALL = "ERR value is out of range, value must between -2147483648 and 2147483647"
 BAD_ID = "ERR Invalid stream ID specified as stream command argument"
 BAD_NAME = "ERR Client names cannot contain spaces, newlines or special characters."
 
@@ -35,6 +38,16 @@ def integer_of(text: bytes, problem: str = NOT_INTEGER) -> int:
         if -(1 << 63) <= value < 1 << 63:
             return value
     raise CommandError(problem)
+
+
+def database_of(databases: Sequence[Database], text: bytes, problem: str = "") -> Database:
+    """Return the database of this number. Raises CommandError: `problem`, or Redis' own text, if it is no number."""
+    number = integer_of(text, problem or NOT_INTEGER)
+    if not -(1 << 31) <= number < 1 << 31:
+        raise CommandError(problem or NOT_SMALL)
+    if not 0 <= number < len(databases):
+        raise CommandError("ERR DB index is out of range")
+    return databases[number]
 
 
 def name_of(text: bytes, problem: str = BAD_NAME) -> bytes:

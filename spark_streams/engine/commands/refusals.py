@@ -29,7 +29,6 @@ _REASONS = {
     "it has no set commands but SADD, SREM, SISMEMBER, SMEMBERS": "scard smismember spop srandmember sscan smove sdiff "
     "sinter sunion",
     "it has no RENAMENX, only RENAME": "renamenx",
-    "it moves no keys between databases": "move",
     "it keeps no access times": "touch",
     "it picks no keys at random": "randomkey",
     "it keeps no record of slow commands": "slowlog latency",

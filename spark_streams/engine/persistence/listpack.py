@@ -17,6 +17,8 @@ from collections.abc import Iterable
 
 _INTEGER = re.compile(rb"0|-?[1-9][0-9]{0,18}")
 _SIZES = {0xF1: 2, 0xF2: 3, 0xF3: 4, 0xF4: 8}
+_UNKNOWN = 0xFFFF  # a count that does not fit into its two bytes
+_SMALL_NUMBERS = [b"%d" % number for number in range(0x80)]
 
 
 class BadDataError(ValueError):
@@ -27,6 +29,11 @@ class TooLargeError(Exception):
     """The value would take more memory than allowed."""
 
 
+class TooManyElementsError(Exception):
+    """The listpacks have more elements than allowed for the size of their payload."""
+
+
+HEADER = 6  # bytes before the first element
 PER_ELEMENT = 50  # bytes of memory that an element takes at least, in addition to its own
 
 
@@ -46,7 +53,7 @@ def pack(elements: Iterable[bytes | int]) -> bytes:
         count += 1
     out.append(0xFF)
     out[0:4] = len(out).to_bytes(4, "little")
-    out[4:6] = min(count, 0xFFFF).to_bytes(2, "little")
+    out[4:6] = min(count, _UNKNOWN).to_bytes(2, "little")
     return bytes(out)
 
 
@@ -92,19 +99,33 @@ def _back_length_bytes(length: int) -> int:
     return 1 if length <= 127 else 2 if length < 16383 else 3 if length < 2097151 else 4 if length < 268435455 else 5
 
 
-def unpack(data: bytes, max_elements: int = 1 << 62) -> list[bytes]:
-    """Return the elements of a listpack. Raises BadDataError, TooLargeError if there are more than `max_elements`."""
+def most_elements(header: bytes, size: int) -> int:
+    """Return how many elements a listpack of `size` bytes has at most, by its first six bytes.
+
+    `unpack` refuses a listpack that has more. An element takes two bytes at least.
+    """
+    count = int.from_bytes(header[4:HEADER], "little")
+    fitting = max(size - HEADER - 1, 0) // 2
+    return fitting if count == _UNKNOWN else min(count, fitting)
+
+
+def unpack(data: bytes, memory_limit: int = 1 << 62) -> list[bytes]:
+    """Return the elements of a listpack. Raises BadDataError, TooLargeError if they take over `memory_limit` bytes."""
+    expected = most_elements(data, len(data))
+    affordable = memory_limit // PER_ELEMENT
+    stop = min(expected, affordable)
     if len(data) < 7 or int.from_bytes(data[:4], "little") != len(data) or data[-1] != 0xFF:
         raise BadDataError("not a listpack")
     elements: list[bytes] = []
-    position, end = 6, len(data) - 1
-    while position < end:
+    position, end = HEADER, len(data) - 1
+    while position < end and len(elements) <= stop:
         code = data[position]
         start = position
         if code < 0x80:
-            elements.append(b"%d" % code)
-            position += 1
-        elif code < 0xC0:
+            elements.append(_SMALL_NUMBERS[code])
+            position += 2
+            continue
+        if code < 0xC0:
             position += 1 + (code & 63)
             elements.append(data[start + 1 : position])
         elif code < 0xE0:
@@ -123,11 +144,10 @@ def unpack(data: bytes, max_elements: int = 1 << 62) -> list[bytes]:
         else:
             raise BadDataError("not an element of a listpack")
         position += _back_length_bytes(position - start)
-        if position > end:
-            raise BadDataError("an element ends behind the listpack")
-        if len(elements) > max_elements:
-            raise TooLargeError
-    count = int.from_bytes(data[4:6], "little")
-    if count not in (0xFFFF, len(elements)):
+    if position > end:
+        raise BadDataError("an element ends behind the listpack")
+    if len(elements) > affordable:
+        raise TooLargeError
+    if int.from_bytes(data[4:HEADER], "little") not in (_UNKNOWN, len(elements)):
         raise BadDataError("a listpack has a wrong count")
     return elements

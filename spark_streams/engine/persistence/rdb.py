@@ -25,12 +25,20 @@ Redis 7.0; a stream that remembers messages (XADD IDMP) is written for 8.6, a st
 
 from __future__ import annotations
 
-from spark_streams.engine.persistence.listpack import PER_ELEMENT, BadDataError, TooLargeError, unpack
+from spark_streams.engine.persistence.listpack import (
+    HEADER,
+    PER_ELEMENT,
+    BadDataError,
+    TooLargeError,
+    most_elements,
+    unpack,
+)
 from spark_streams.model.ids import U64_MAX
 
 # Types of streams, by their names in `rdb.h`.
 STREAM, STREAM_2, STREAM_3, STREAM_4, STREAM_5 = 15, 19, 21, 26, 27
 DELETED, SAME_FIELDS = 1, 2  # flags of an entry in a node
+_COMPRESSED = 3  # the special encoding of a string that is compressed by LZF
 _MAX_RATIO = 90  # highest compression of LZF: 264 bytes from 3
 
 
@@ -69,8 +77,8 @@ def put_id(out: bytearray, entry_id: int) -> None:
 class Source:
     """Bytes and the read position. Raises BadDataError if they end too early.
 
-    `memory_left` is the memory that the value may still take. Each part is charged before it is created. Raises
-    TooLargeError.
+    `memory_left` is the memory that the value may still take. Each part is
+    charged before it is created. Raises TooLargeError.
     """
 
     __slots__ = ("data", "memory_left", "position")
@@ -89,10 +97,19 @@ class Source:
     def listpack(self) -> list[bytes]:
         """Return the elements of a listpack. They are not charged: the entries that are made of them are."""
         memory_left = self.memory_left
-        packed = self.string()
-        elements = unpack(packed, self.memory_left // PER_ELEMENT)
+        elements = unpack(self.string(), self.memory_left)
         self.memory_left = memory_left
         return elements
+
+    def skip_listpack(self) -> int:
+        """Skip a listpack, which is not expanded. Return how many elements it has at most."""
+        value, special = self._length()
+        if not special:
+            return most_elements(self.take(value)[:HEADER], value)
+        if value != _COMPRESSED:
+            raise BadDataError("not a listpack")
+        packed, plain = self.length(), self.length()
+        return most_elements(_expand(self.take(packed), plain, HEADER), plain)
 
     def take(self, count: int) -> bytes:
         """Read this number of bytes."""
@@ -141,7 +158,7 @@ class Source:
         if value < 3:
             self.charge(PER_ELEMENT)
             return b"%d" % int.from_bytes(self.take(1 << value), "little", signed=True)
-        if value != 3:
+        if value != _COMPRESSED:
             raise BadDataError("not a string")
         packed, plain = self.length(), self.length()
         if plain > packed * _MAX_RATIO:
@@ -172,11 +189,16 @@ class Source:
         return value
 
 
-def _expand(data: bytes, length: int) -> bytes:
-    """Decompress LZF: runs of plain bytes, and references to bytes up to 8 KB before."""
+def _expand(data: bytes, length: int, enough: int | None = None) -> bytes:
+    """Decompress LZF: runs of plain bytes, and references to bytes up to 8 KB before.
+
+    enough: return after this number of bytes.
+    """
     out = bytearray()
     position = 0
     while position < len(data) and len(out) <= length:
+        if enough is not None and len(out) >= enough:
+            return bytes(out[:enough])
         control = data[position]
         position += 1
         if control < 32:

@@ -6,7 +6,7 @@ from collections.abc import Container, Iterator
 from itertools import groupby
 
 from spark_streams.engine.persistence.crc64 import crc64
-from spark_streams.engine.persistence.listpack import BadDataError
+from spark_streams.engine.persistence.listpack import BadDataError, TooManyElementsError
 from spark_streams.engine.persistence.rdb import (
     DELETED,
     SAME_FIELDS,
@@ -38,10 +38,12 @@ class OtherTypeError(Exception):
     """The payload is valid, but its value is no stream."""
 
 
-def load(payload: bytes, limits: NodeLimits, now: int, memory_limit: int = 1 << 62) -> Stream:
-    """Return the stream of a payload, which may take `memory_limit` bytes of memory.
+def load(
+    payload: bytes, limits: NodeLimits, now: int, memory_limit: int = 1 << 62, element_limit: int = 1 << 62
+) -> Stream:
+    """Return the stream of a payload. It may take `memory_limit` bytes, and have `element_limit` listpack elements.
 
-    Raises WrongVersionError, OtherTypeError, BadDataError, TooLargeError.
+    Raises WrongVersionError, OtherTypeError, BadDataError, TooLargeError, TooManyElementsError.
     """
     if len(payload) < 10 or int.from_bytes(payload[-10:-8], "little") > READ_VERSION:
         raise WrongVersionError
@@ -53,6 +55,8 @@ def load(payload: bytes, limits: NodeLimits, now: int, memory_limit: int = 1 << 
         kind = source.take(1)[0]
         if kind not in _STREAM_KINDS and kind <= max(_STREAM_KINDS):
             raise OtherTypeError
+        if kind in _STREAM_KINDS and _most_elements(source) > element_limit:
+            raise TooManyElementsError
         value = _stream(source, kind, limits, now) if kind in _STREAM_KINDS else None
     except (IndexError, ValueError, OverflowError) as problem:
         raise BadDataError(str(problem)) from None
@@ -62,6 +66,17 @@ def load(payload: bytes, limits: NodeLimits, now: int, memory_limit: int = 1 << 
 
 
 _STREAM_KINDS = (STREAM, STREAM_2, STREAM_3, STREAM_4, STREAM_5)
+
+
+def _most_elements(source: Source) -> int:
+    """Return how many elements the listpacks of all nodes have at most. The source stays where it is."""
+    begin = source.position
+    elements = 0
+    for _ in range(source.count(18)):
+        source.string()
+        elements += source.skip_listpack()
+    source.position = begin
+    return elements
 
 
 def _stream(source: Source, kind: int, limits: NodeLimits, now: int) -> Stream:
@@ -117,7 +132,7 @@ def _idempotence(source: Source, memory: Idempotence, now: int) -> None:
         if producer in memory.producers:
             raise BadDataError("a producer appears twice")
         if messages:
-            memory.producers[producer] = messages
+            memory.restore(producer, messages)
     memory.added, memory.duplicates = source.number(), source.number()
 
 
@@ -130,6 +145,12 @@ def _entries(first: int, elements: list[bytes]) -> Iterator[tuple[int, list[byte
         raise BadDataError("not a node of a stream")
     for _ in range(live + deleted):
         flags = int(elements[index])
+        if flags & DELETED and flags & SAME_FIELDS:
+            # Nothing is made of it.
+            index += width + 4
+            if int(elements[index - 1]) != width + 3:
+                raise BadDataError("not an entry of a stream")
+            continue
         ms = (first >> 64) + int(elements[index + 1]) & U64_MAX
         entry_id = ms << 64 | first + int(elements[index + 2]) & U64_MAX
         index += 3

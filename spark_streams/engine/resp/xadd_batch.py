@@ -34,6 +34,7 @@ SHORTEST = 256  # bytes of a chunk from which on a batch is searched
 _LEARN_FROM = 4096  # bytes of a chunk from which a shape may be learned
 _MAX_FIELDS = 32
 _MAX_SHAPES = 64
+_LONGEST_SHAPE = 16_384  # bytes of a prefix with its names
 _SHORT = 100  # lengths below may vary
 
 _COUNT = re.compile(rb"\*([1-9][0-9]?)\r\n")
@@ -179,6 +180,8 @@ class Shapes:
         values = args[id_at + 2 :: 2]
         long = [len(value) if len(value) >= _SHORT else 0 for value in values]
         prefix = data[: ends[id_at]]
+        if len(prefix) + sum(map(len, names)) > _LONGEST_SHAPE:
+            return None
         signature = (prefix, *names, b"%a" % long)
         if signature not in self._shapes:
             if len(self._shapes) >= _MAX_SHAPES:

@@ -34,6 +34,7 @@ READ_LITTLE = 64 * 1024  # unless the last read returned as much: a larger buffe
 PAUSE_ABOVE = 8 * 1024 * 1024  # unsent bytes above which a connection's commands wait
 UNREAD_BEFORE_AUTH = 16 * 1024  # unsent bytes above which a client that is not logged in is closed
 SLICE_SECONDS = 0.002  # time of one connection per turn
+PER_CONNECTION = 3000  # approximate bytes of the objects of a connection
 PER_REQUEST = 100  # approximate bytes that Python needs for each request
 SHORT = 4096  # bytes that run in the turn in which they arrive, however long the turn has taken
 
@@ -89,6 +90,11 @@ class Connection:
         """Approximate bytes of memory of requests that have not run."""
         read = self.backlog_bytes + PER_REQUEST * len(self.backlog) if self.backlog else 0
         return self.parser.held + read + len(self.unparsed)
+
+    @property
+    def memory(self) -> int:
+        """Approximate bytes of memory of the connection and of what is kept for its client."""
+        return PER_CONNECTION + self.unrun_bytes + self.waiting + self.client.kept_bytes
 
     @property
     def waiting(self) -> int:

@@ -112,8 +112,8 @@ class Connections:
                 connection.close()
 
     def _buffered(self) -> int:
-        """Bytes that wait in all connections, input and output."""
-        return sum(connection.unrun_bytes + connection.waiting for connection in self.by_id.values())
+        """Bytes of all connections: input and output that wait, and what is kept for their clients."""
+        return sum(connection.memory for connection in self.by_id.values())
 
     def _describe_buffers(self, client: Client) -> tuple[int, int]:
         """Return a client's input that has not run and its unsent output, in bytes."""

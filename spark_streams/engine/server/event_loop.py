@@ -156,6 +156,7 @@ class Server:
     def _run_periodic_tasks(self, moment: float) -> None:
         """Once a second: silent connections, expired keys, the append-only file."""
         self._connections.close_idle_and_slow(moment)
+        self.engine.memory.measure_clients()
         for db in self.engine.databases:
             if db.expires and self.engine.active_expire:
                 db.drop_expired()

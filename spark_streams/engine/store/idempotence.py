@@ -21,18 +21,21 @@ from spark_streams.model.ids import U64_MAX
 MAX_DURATION = 86_400
 MAX_SIZE = 10_000
 _DEFAULT = (100, 100)  # default seconds and messages
+# Approximate bytes of memory in addition to those of the text.
+_PER_PRODUCER, _PER_MESSAGE = 300, 200
 _PAUSE = 100  # milliseconds between two removals of expired messages
 
 
 class Idempotence:
     """The remembered messages of one stream."""
 
-    __slots__ = ("_next_expiry", "added", "duplicates", "duration", "max_size", "producers")
+    __slots__ = ("_next_expiry", "added", "duplicates", "duration", "max_size", "memory", "producers")
 
     def __init__(self, duration: int, max_size: int) -> None:
         self.duration = duration  # seconds
         self.max_size = max_size  # messages of one producer
         self.producers: dict[bytes, dict[bytes, int]] = {}
+        self.memory = 0  # approximate bytes of the producers and their messages
         self.added = 0  # messages ever remembered
         self.duplicates = 0  # duplicate adds
         self._next_expiry = 0
@@ -44,19 +47,35 @@ class Idempotence:
 
     def find(self, producer: bytes, message: bytes) -> int | None:
         """Return the entry of this message, or None. Registers the producer."""
-        return self.producers.setdefault(producer, {}).get(message)
+        return self._messages(producer).get(message)
+
+    def _messages(self, producer: bytes) -> dict[bytes, int]:
+        """Return the messages of a producer. Registers the producer."""
+        messages = self.producers.get(producer)
+        if messages is None:
+            messages = self.producers[producer] = {}
+            self.memory += len(producer) + _PER_PRODUCER
+        return messages
+
+    def restore(self, producer: bytes, messages: dict[bytes, int]) -> None:
+        """Store the messages of a new producer, the oldest first."""
+        self._messages(producer).update(messages)
+        self.memory += sum(map(len, messages)) + _PER_MESSAGE * len(messages)
 
     def remember(self, producer: bytes, message: bytes, entry_id: int) -> None:
         """Store the entry of this message; above the limit, the producer's oldest message is removed."""
-        messages = self.producers.setdefault(producer, {})
+        messages = self._messages(producer)
+        if message not in messages:
+            self.memory += len(message) + _PER_MESSAGE
         messages[message] = entry_id
         self.added += 1
         if len(messages) > self.max_size:
-            del messages[next(iter(messages))]
+            self.forget(producer, next(iter(messages)))
 
     def forget(self, producer: bytes, message: bytes) -> None:
         """Remove this message, which must be remembered."""
         del self.producers[producer][message]
+        self.memory -= len(message) + _PER_MESSAGE
 
     def configure(self, duration: int | None, max_size: int | None) -> bool:
         """Set the limits (XCFGSET). A change clears the memory; False: nothing has changed."""
@@ -66,6 +85,7 @@ class Idempotence:
         if (self.duration, self.max_size) == before:
             return False
         self.producers.clear()
+        self.memory = 0
         return True
 
     def forget_old(self, now: int) -> None:
@@ -76,9 +96,10 @@ class Idempotence:
         latest = self.latest_forgotten(now)
         for producer, messages in list(self.producers.items()):
             while messages and messages[oldest := next(iter(messages))] >> 64 <= latest:
-                del messages[oldest]
+                self.forget(producer, oldest)
             if not messages:
                 del self.producers[producer]
+                self.memory -= len(producer) + _PER_PRODUCER
 
     def latest_forgotten(self, now: int) -> int:
         """Return the latest time of an entry whose message has expired, in Unix milliseconds."""

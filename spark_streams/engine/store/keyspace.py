@@ -5,6 +5,8 @@
     watched  key → clients that WATCH it           changed keys mark them dirty
     waiting  key → waiters, in order of arrival    changed keys are put on `ready`, and served after the command
 
+All databases share `ready`, because a command may change a key of another database than its client's (COPY, MOVE).
+
 The clock is passed in: an expired key is removed when it is next accessed.
 
 `changes` counts as Redis does for rdb_changes_since_last_save: most commands count once, others once for each element
@@ -39,6 +41,10 @@ class Waiting(Protocol):
     needs_key: bool
 
 
+# Changed keys that clients wait for, in the order of the changes.
+Ready: TypeAlias = "dict[tuple[Database, bytes], None]"
+
+
 def wrong_type() -> CommandError:
     """Return the error for a value of another type."""
     return CommandError("WRONGTYPE Operation against a key holding the wrong kind of value")
@@ -56,14 +62,14 @@ class Database:
 
     __slots__ = ("changes", "clock", "expired", "expires", "number", "ready", "values", "waiting", "watched")
 
-    def __init__(self, number: int, clock: Callable[[], int]) -> None:
+    def __init__(self, number: int, clock: Callable[[], int], ready: Ready) -> None:
         self.number = number
+        self.ready = ready
         self.clock = clock
         self.values: dict[bytes, Value] = {}
         self.expires: dict[bytes, int] = {}
         self.watched: dict[bytes, set[Watcher]] = {}
         self.waiting: dict[bytes, dict[Waiting, None]] = {}
-        self.ready: dict[bytes, None] = {}
         self.changes = 0
         self.expired: Callable[[Database, bytes], None] = lambda db, key: None  # called for every key that expires
 
@@ -136,15 +142,16 @@ class Database:
         """Record a change of groups or counters of a stream, which for WATCH, as in Redis, is no change of the key."""
         self.changes += changes
         if self.waiting and key in self.waiting:
-            self.ready[key] = None
+            self.ready[self, key] = None
 
     def clear(self) -> None:
         """Remove all keys (FLUSHDB)."""
         for key in list(self.watched):
             if key in self.values:
                 self.touch(key, 0)
-        for key in list(self.waiting):
-            self.ready[key] = None
+        for key in self.waiting:
+            if key in self.values:
+                self.ready[self, key] = None
         self.changes += len(self.values)
         self.values.clear()
         self.expires.clear()

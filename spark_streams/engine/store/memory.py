@@ -4,8 +4,10 @@ The resident size of a Python process says little about the data: memory freed b
 while. So the data is measured, node by node and value by value, as rarely as possible:
 
     |<----- measured ----->|<-- since -->|                  |
-    values, buffers, when    bytes of the   available bytes   maxmemory
+    values, clients, when    bytes of the   available bytes   maxmemory
     last measured            writes since
+
+Connections grow without a write (unfinished requests, unread replies): they are measured once a second, which is fast.
 
 The process before any data (`base`: the interpreter and this package) is not included: with `--maxmemory 10mb` the data
 may take that much. `since` is an upper bound, so nothing needs measuring while it stays below maxmemory. Above, the
@@ -28,14 +30,15 @@ _SHARE = 20  # measuring takes at most one part in this many of the time
 
 
 class MemoryGauge:
-    """Measures the data of databases. `buffers` returns the bytes that wait in connections."""
+    """Measures the data of databases. `buffers` returns the bytes of connections and their clients."""
 
     def __init__(self, databases: Sequence[Database]) -> None:
         self._databases = databases
         self.buffers: Callable[[], int] = lambda: 0
         self.base = resident()
         self.limit = 0  # maxmemory; 0: none
-        self._counted = 0
+        self._data = 0  # bytes when last measured
+        self._clients = 0
         self._since = 0
         self._next = 0.0  # time.perf_counter() before which the data is not measured again
 
@@ -51,25 +54,35 @@ class MemoryGauge:
         return sum(_size_of_all(db.values) + 100 * len(db.expires) for db in self._databases)
 
     def used(self) -> int:
-        """Measure and return the bytes of the data and of waiting input and output."""
+        """Measure and return the bytes of the data and of the connections."""
         begun = time.perf_counter()
-        self._counted = self.dataset() + self.buffers()
+        self._data, self._clients = self.dataset(), self.buffers()
         self._since = 0
         ended = time.perf_counter()
         self._next = ended + _SHARE * (ended - begun)
-        return self._counted
+        return self._data + self._clients
+
+    def measure_clients(self) -> None:
+        """Measure the bytes of connections, which grow without a write. Called once a second."""
+        if self.limit:
+            self._clients = self.buffers()
+
+    @property
+    def _bound(self) -> int:
+        """The most bytes that may be used now."""
+        return self._data + self._clients + self._since
 
     def full(self) -> bool:
         """Whether more than `limit` is used."""
-        if not self.limit or self._counted + self._since <= self.limit:
+        if not self.limit or self._bound <= self.limit:
             return False
         if time.perf_counter() >= self._next:
             self.used()
-        return self._counted + self._since > self.limit
+        return self._bound > self.limit
 
     def available_bytes(self) -> int | None:
         """Return the bytes below `limit`, by the last measurement; None if there is no limit."""
-        return max(self.limit - self._counted - self._since, 0) if self.limit else None
+        return max(self.limit - self._bound, 0) if self.limit else None
 
     def grow(self, size: int) -> None:
         """Count bytes that a write took in addition to its arguments."""

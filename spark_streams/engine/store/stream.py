@@ -33,6 +33,8 @@ from spark_streams.engine.store.node_list import NodeList, Slice
 
 # An inexact node is closed at this many bytes on the wire, so that offsets fit in 32 bits.
 _MAX_WIRE_BYTES = 1 << 20
+# Approximate bytes of a range of pending entries, and of an ID that a range stores.
+PER_RANGE, _PER_ID = 200, 44
 # Nodes of at most this many entries may take batches, whose entries are 256 KB at most.
 _MAX_BATCH_NODE_ENTRIES = 10_000
 
@@ -226,7 +228,7 @@ class Stream(NodeList):
         """Return the approximate bytes of memory of the stream, including groups."""
         entries = sum(node.memory for node in self.nodes)
         groups = sum(len(name) + _memory_of(group) for name, group in self.groups.items())
-        return 500 + entries + groups
+        return 500 + entries + groups + self.idempotence.memory
 
     def set_last_id(self, last_id: int) -> None:
         """Set the ID above which the next ID must be (XSETID); it is not below the newest live entry.
@@ -290,4 +292,6 @@ class Stream(NodeList):
 
 def _memory_of(group: Group) -> int:
     names = sum(map(len, group.consumers))
-    return 500 + 200 * len(group.pending.index.ranges) + 300 * len(group.consumers) + names
+    ranges = group.pending.index.ranges
+    stored_ids = sum([len(pel_range.ids) for pel_range in ranges if pel_range.ids is not None])
+    return 500 + PER_RANGE * len(ranges) + _PER_ID * stored_ids + 300 * len(group.consumers) + names

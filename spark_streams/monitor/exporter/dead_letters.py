@@ -18,6 +18,7 @@ from spark_streams.deadletter.kind_counts import KindCounts
 from spark_streams.deadletter.limits import DEAD_LETTER_LIMITS, DeadLetterLimits
 from spark_streams.deadletter.page_reader import PageSize, read_page
 from spark_streams.errors import NotPermittedError, RStreamError, ServerUnreachableError
+from spark_streams.model.id_times import is_time
 from spark_streams.model.ids import StreamId
 from spark_streams.model.keys import read_retry_stream
 from spark_streams.monitor.lag_survey import StreamSummary
@@ -30,12 +31,13 @@ _SHOWN = 100  # characters of a reason
 
 @dataclass(frozen=True)
 class Reason:
-    """The number of dead letters of a stream with this reason. newest_ms: time of the newest one, by its ID."""
+    """The number of dead letters of a stream with this reason. newest_ms: time of the newest one, by its ID; None if
+    the IDs are not times."""
 
     stream: str
     reason: str
     count: int
-    newest_ms: int
+    newest_ms: int | None
 
 
 @dataclass
@@ -118,12 +120,14 @@ class DeadLetters:
     @property
     def reasons(self) -> list[Reason]:
         """The counts so far, by stream and reason."""
+        now_ms = time.time_ns() // 1_000_000
         reasons: dict[tuple[str, str], Reason] = {}
         for name, progress in sorted(self._progress.items()):
             for (reason,), count in progress.counts.counts:
                 shown = raw(reason).decode("utf-8", "backslashreplace")[:_SHOWN]
-                previous = reasons.get((name, shown), Reason(name, shown, 0, 0))
-                newest = max(previous.newest_ms, StreamId.parse(count.last).ms)
+                previous = reasons.get((name, shown), Reason(name, shown, 0, None))
+                last = StreamId.parse(count.last)
+                newest = max(previous.newest_ms or 0, last.ms) if is_time(last, now_ms) else previous.newest_ms
                 reasons[name, shown] = Reason(name, shown, previous.count + count.letters, newest)
         return list(reasons.values())
 

@@ -30,6 +30,7 @@ _SNAPSHOT = Table(
         Family("rstream_scrape_seconds", "Seconds that the last refresh took."),
         Family("rstream_streams", "Streams that the exporter reads."),
         Family("rstream_streams_left_out", "Streams beyond --max-streams, which it does not read."),
+        Family("rstream_groups_left_out", "Groups beyond --max-groups, which have no metrics."),
     ),
 )
 _RIGHTS = Table(("right",), (Family("rstream_missing_right", "1 for each right that the exporter's user lacks."),))
@@ -89,9 +90,8 @@ class Collector:
         yield from metrics(_EXPORTER, [((__version__,), (1,))])
         if snapshot is None:
             return
-        yield from metrics(
-            _SNAPSHOT, [((), (snapshot.seconds, len(snapshot.streams), self._snapshots.stream_filter.left_out))]
-        )
+        left_out = self._snapshots.stream_filter.left_out, snapshot.groups_left_out
+        yield from metrics(_SNAPSHOT, [((), (snapshot.seconds, len(snapshot.streams), *left_out))])
         yield from metrics(_RIGHTS, (((right,), (1,)) for right in self._snapshots.rights))
         yield from metrics(_NODE, (((memory.node,), (memory.used, memory.limit or None)) for memory in snapshot.nodes))
         yield from group_metrics(snapshot.groups)
@@ -114,4 +114,7 @@ def _of_stream(stream: StreamSummary, sizes: Mapping[str, int]) -> Sample:
 
 
 def _of_reason(reason: Reason) -> Sample:
-    return (reason.stream, reason.reason), (reason.count, reason.newest_ms / 1000)
+    return (reason.stream, reason.reason), (
+        reason.count,
+        None if reason.newest_ms is None else reason.newest_ms / 1000,
+    )

@@ -14,8 +14,8 @@ from spark_streams.deadletter.page_reader import FIRST_LOOK, PageSize, pages_of
 from spark_streams.deadletter.retry.waiting_entries import WaitingEntries, waiting_entries, waiting_of
 from spark_streams.errors import NotPermittedError, RStreamError, ServerError
 from spark_streams.model.numbers import parse_number
+from spark_streams.model.printable import name_text
 from spark_streams.monitor.exporter.dead_letters import DeadLetters, Reason
-from spark_streams.monitor.groups import shown
 from spark_streams.monitor.lag_survey import GroupLag, StreamSummary, survey
 from spark_streams.wire.connection.connection import Connection, ReplyError
 from spark_streams.wire.connection.server import Server
@@ -36,7 +36,7 @@ class NodeMemory:
 @dataclass(frozen=True)
 class Snapshot:
     """streams, groups: as in a survey; stream_bytes: by stream; reasons, uncounted: of dead letters; waiting: entries
-    that wait for a retry; seconds: that the snapshot took."""
+    that wait for a retry; seconds: that the snapshot took; groups_left_out: groups beyond the maximum."""
 
     streams: tuple[StreamSummary, ...]
     groups: tuple[GroupLag, ...]
@@ -46,6 +46,7 @@ class Snapshot:
     uncounted: dict[str, int]
     waiting: tuple[WaitingEntries, ...]
     seconds: float
+    groups_left_out: int = 0
 
 
 def take_snapshot(
@@ -54,16 +55,18 @@ def take_snapshot(
     dead_letters: DeadLetters,
     refused: Refused,
     max_seconds: float,
+    max_groups: int,
     now: Callable[[], float] = time.monotonic,
 ) -> Snapshot:
     """Return a snapshot of these streams; missing streams are left out. refused: receives an error for each missing
-    right. Raises ServerError, also if the snapshot takes longer than `max_seconds`.
+    right; max_groups: of all streams together, the others are only counted. Raises ServerError, also if the snapshot
+    takes longer than `max_seconds`.
     """
     began = now()
     streams: list[StreamSummary] = []
     groups: list[GroupLag] = []
     sizes: dict[str, int] = {}
-    size, done = PageSize(first=FIRST_LOOK), 0
+    size, done, left_out = PageSize(first=FIRST_LOOK), 0, 0
     for keys in pages_of(names, size):
         if now() - began > max_seconds:
             raise ServerError(
@@ -71,14 +74,15 @@ def take_snapshot(
                 f"{server.address} in {now() - began:.1f} s; name fewer streams, or set a larger --time-limit"
             )
         done += len(keys)
-        seen = survey(server, keys, refused=refused)
+        seen = survey(server, keys, refused=refused, max_groups=max_groups - len(groups))
+        left_out += seen.left_out
         streams += seen.streams
         groups += seen.groups
         existing = {stream.stream for stream in seen.streams}
         size.learn(len(keys), sum(stream.end_bytes for stream in seen.streams), len(keys))
-        sizes.update(_sizes(server, [key for key in keys if shown(key) in existing], refused))
+        sizes.update(_sizes(server, [key for key in keys if name_text(key) in existing], refused))
     nodes = [memory for node in server.nodes() for memory in _memory(node, refused)]
-    dead_letters.refresh(server, streams, {shown(key): key for key in names}, refused)
+    dead_letters.refresh(server, streams, {name_text(key): key for key in names}, refused)
     return Snapshot(
         tuple(streams),
         tuple(groups),
@@ -88,6 +92,7 @@ def take_snapshot(
         dead_letters.uncounted,
         _waiting(server, names, groups, refused),
         now() - began,
+        left_out,
     )
 
 
@@ -117,7 +122,7 @@ def _sizes(server: Server, keys: Sequence[str | bytes], refused: Refused) -> dic
                 refused(server.error_of(reply, command))
                 return sizes
             if reply is not None:  # None: deleted since
-                sizes[shown(command[2])] = reply
+                sizes[name_text(command[2])] = reply
     return sizes
 
 

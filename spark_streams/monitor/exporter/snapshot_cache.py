@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from spark_streams.errors import NotPermittedError, RStreamError
+from spark_streams.model.printable import name_text
 from spark_streams.monitor.exporter.dead_letters import SECONDS, DeadLetters
 from spark_streams.monitor.exporter.snapshot import Snapshot, take_snapshot
 from spark_streams.monitor.exporter.stream_filter import StreamFilter
@@ -15,6 +16,7 @@ from spark_streams.monitor.kept_connection import KeptConnection
 from spark_streams.wire.address.address import Address
 from spark_streams.wire.connection.server import Server
 
+MAX_GROUPS = 10_000  # by default
 _NAMED = 50  # maximum number of missing rights, and of missing streams, that are named
 
 
@@ -23,7 +25,7 @@ class SnapshotCache:
 
     max_age: seconds for which a snapshot is used; max_seconds: that it may take; tell: receives one line for each
     problem when it begins, and when the server answers again; dead_letter_seconds: per snapshot for reading dead
-    letters; now: a monotonic clock, in seconds.
+    letters; now: a monotonic clock, in seconds; max_groups: the others are only counted.
     """
 
     def __init__(
@@ -35,8 +37,10 @@ class SnapshotCache:
         tell: Callable[[str], None],
         dead_letter_seconds: float = SECONDS,
         now: Callable[[], float] = time.monotonic,
+        max_groups: int = MAX_GROUPS,
     ) -> None:
         self.stream_filter = stream_filter
+        self._max_groups = max_groups
         self._max_age, self._max_seconds = max_age, max_seconds
         self._tell, self._now = tell, now
         self._connection = KeptConnection(address, lambda error: tell(str(error)))
@@ -79,10 +83,16 @@ class SnapshotCache:
     def _refresh(self, server: Server) -> None:
         self._rights.clear()
         names = self.stream_filter.streams(server)
-        self._last = take_snapshot(server, names, self._dead_letters, self._is_refused, self._max_seconds, self._now)
-        missing = sorted(self.stream_filter.names - {stream.stream for stream in self._last.streams})
+        self._last = take_snapshot(
+            server, names, self._dead_letters, self._is_refused, self._max_seconds, self._max_groups, self._now
+        )
+        existing = {stream.stream for stream in self._last.streams}
+        missing = sorted({*map(name_text, self.stream_filter.names)} - existing)
         for name in missing[:_NAMED]:
             self._report_once(f"stream {name!r} does not exist yet at {server.address}")
+        if left_out := self._last.groups_left_out:
+            address = self._connection.address
+            self._report_once(f"{left_out:,} more groups at {address} are left out; use --max-groups", "groups")
         if self.stream_filter.left_out:
             self._report_once(
                 f"{self.stream_filter.left_out:,} more streams at {server.address} are left out; use --max-streams"

@@ -232,7 +232,9 @@ def _urgency(group: GroupLag) -> tuple[bool, bool, int, int, int]:
 
 
 def _colour(group: GroupLag) -> str:
-    behind = group.lag_ms or 0
+    if group.lag_ms is None:
+        return ""
+    behind = group.lag_ms
     return "red" if behind >= _STUCK_MS else "yellow" if behind >= _SLOW_MS else "green"
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 
 from spark_streams.deadletter.retry.waiting_entries import WaitingEntries, waiting_of
 from spark_streams.model.keys import is_returned
+from spark_streams.model.printable import name_text
 from spark_streams.monitor.kept_connection import KeptConnection
 from spark_streams.monitor.lag_survey import GroupLag, survey
 from spark_streams.wire.address.address import Address
@@ -47,7 +48,8 @@ class LagCache:
             stale = sorted({stream for stream, _ in group_keys if self._read_at.get(stream, since - 1) < since})
             if stale and not self._refresh(stale):
                 return {}
-            return {key: self._lags[key] for key in group_keys if key in self._lags}
+            as_shown = {key: (name_text(key[0]), name_text(key[1])) for key in group_keys}
+            return {key: self._lags[shown] for key, shown in as_shown.items() if shown in self._lags}
 
     def waiting(self, keys: Iterable[Key]) -> list[WaitingEntries]:
         """Return the entries of these groups that wait for a retry; none if the server does not answer."""
@@ -78,7 +80,8 @@ class LagCache:
         def fetch_lags(server: Server) -> None:
             snapshot = survey(server, streams)
             now = self._now()
-            for key in [key for key in self._lags if key[0] in set(streams)]:
+            refreshed = {*map(name_text, streams)}
+            for key in [key for key in self._lags if key[0] in refreshed]:
                 del self._lags[key]
             self._lags.update({(group.stream, group.group): group for group in snapshot.groups})
             self._read_at.update(dict.fromkeys(streams, now))

@@ -56,7 +56,8 @@ class IdempotentAdds:
 
 class GroupInfo(NamedTuple):
     """consumers: their number. pending: entries delivered and not acknowledged. last_delivered: the group's position.
-    entries_read, lag: Redis' own counts; None if unknown, as always before Redis 7.
+    entries_read, lag: Redis' own counts; None if unknown, as always before Redis 7. A lag below zero, which XGROUP and
+    XSETID can make (ENTRIESREAD too high, ENTRIESADDED too low), is unknown.
     """
 
     name: bytes
@@ -147,16 +148,26 @@ def group_named(name: str, reply: Reply) -> GroupInfo | None:
 def _group_in(group: Sequence[Reply]) -> GroupInfo:
     if group[0::2] == _GROUP_FIELDS:
         name, consumers, pending, last_delivered, entries_read, lag = group[1::2]
+        lag = None if lag is None or lag < 0 else lag
         return GroupInfo(name, consumers, pending, StreamId.parse(last_delivered), entries_read, lag)
     info = pairs(group)
+    lag = info.get(b"lag")
     return GroupInfo(
         name=info[b"name"],
         consumers=info[b"consumers"],
         pending=info[b"pending"],
         last_delivered=StreamId.parse(info[b"last-delivered-id"]),
         entries_read=info.get(b"entries-read"),
-        lag=info.get(b"lag"),
+        lag=None if lag is None or lag < 0 else lag,
     )
+
+
+def possible_lag(lag: int | None, length: int) -> int | None:
+    """Return the lag of a group that has undelivered entries and stands within its stream; None if it is impossible.
+
+    Counts that XGROUP or XSETID has set wrong are noticed only if they give no entry, or more than the stream has.
+    """
+    return lag if lag is not None and 1 <= lag <= length else None
 
 
 def consumers_in(reply: Sequence[Reply]) -> list[ConsumerInfo]:

@@ -52,7 +52,7 @@ OTHERS: Rows = [
     ("LPOP nol", 0), ("BLPOP l 0", 1), ("LRANGE l 0 -1", 0), ("EXPIRE n 100", 1),
     ("EXPIRE nope 100", 0), ("PERSIST n", 1), ("PERSIST n", 0), ("EXPIRE n -1", 1), ("RENAME a a2", 1),
     ("RENAME a2 b", 1), ("COPY b b2", 1), ("COPY b b2", 0),
-    ("COPY b b2 REPLACE", 1), ("SWAPDB 0 3", 1), ("FLUSHALL", 5),
+    ("COPY b b2 REPLACE", 1), ("MOVE b2 1", 1), ("MOVE b2 1", 0), ("SWAPDB 0 3", 1), ("FLUSHALL", 5),
     ("FLUSHALL", 0),
 ]  # fmt: skip
 

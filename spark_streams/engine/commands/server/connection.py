@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from spark_streams.engine.client import REPLY_ON, Client
 from spark_streams.engine.command_table import command
-from spark_streams.engine.commands.arguments import integer_of, name_of, syntax_error
-from spark_streams.engine.core import DATABASES, REDIS_VERSION, Engine
+from spark_streams.engine.commands.arguments import database_of, integer_of, name_of, syntax_error
+from spark_streams.engine.core import REDIS_VERSION, Engine
 from spark_streams.engine.resp.replies import OK, PONG, Array, CommandError, Map, Reply, bulk, integer, simple
 
 
@@ -84,10 +84,7 @@ def auth(engine: Engine, client: Client, args: list[bytes]) -> Reply:
 @command("select", 2, "fast loading")
 def select(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """SELECT index"""
-    number = integer_of(args[1])
-    if not 0 <= number < DATABASES:
-        raise CommandError("ERR DB index is out of range")
-    client.db = engine.databases[number]
+    client.db = database_of(engine.databases, args[1])
     return OK
 
 

@@ -1,4 +1,4 @@
-"""COPY SWAPDB, OBJECT ENCODING and MEMORY USAGE: keys between databases, and facts about keys."""
+"""COPY MOVE SWAPDB, OBJECT ENCODING and MEMORY USAGE: keys between databases, and facts about keys."""
 
 from __future__ import annotations
 
@@ -7,20 +7,13 @@ import sys
 
 from spark_streams.engine.client import Client
 from spark_streams.engine.command_table import command
-from spark_streams.engine.commands.arguments import integer_of, syntax_error
+from spark_streams.engine.commands.arguments import database_of, integer_of, syntax_error
 from spark_streams.engine.commands.values.keys import encoding_of
 from spark_streams.engine.core import Engine
 from spark_streams.engine.resp.replies import NIL, OK, CommandError, Reply, bulk, integer
 from spark_streams.engine.store.keyspace import Database, Value
 from spark_streams.engine.store.memory import size_of
 from spark_streams.engine.store.stream import Stream
-
-
-def _database(engine: Engine, text: bytes, problem: str = "ERR value is not an integer or out of range") -> Database:
-    number = integer_of(text, problem)
-    if not 0 <= number < len(engine.databases):
-        raise CommandError("ERR DB index is out of range")
-    return engine.databases[number]
 
 
 def copy_of(value: Value) -> Value:
@@ -41,7 +34,7 @@ def copy(engine: Engine, client: Client, args: list[bytes]) -> Reply:
             replace = True
         elif option == b"db" and index + 1 < len(args):
             index += 1
-            target = _database(engine, args[index])
+            target = database_of(engine.databases, args[index])
         else:
             raise syntax_error()
         index += 1
@@ -50,19 +43,39 @@ def copy(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     value = source.get(args[1])
     if value is None or (target.get(args[2]) is not None and not replace):
         return integer(0)
-    due = source.expires.get(args[1])
+    if engine.memory.limit:
+        engine.memory.grow(size_of(value))  # sizes of large values take time
     target.remove(args[2], changes=0)
-    target.set(args[2], copy_of(value))
-    if due is not None:
-        target.expires[args[2]] = due
+    _put(target, args[2], copy_of(value), source.expires.get(args[1]))
     return integer(1)
+
+
+@command("move", 3, "write fast", (1, 1, 1))
+def move(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """MOVE key database: the value itself, with its time of expiry."""
+    source, target, key = client.db, database_of(engine.databases, args[2]), args[1]
+    if source is target:
+        raise CommandError("ERR source and destination objects are the same")
+    value = source.get(key)
+    if value is None or target.get(key) is not None:
+        return integer(0)
+    due = source.expires.get(key)
+    source.remove(key, changes=0)
+    _put(target, key, value, due)
+    return integer(1)
+
+
+def _put(db: Database, key: bytes, value: Value, due: int | None) -> None:
+    db.set(key, value)
+    if due is not None:
+        db.expires[key] = due
 
 
 @command("swapdb", 3, "write fast")
 def swapdb(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """SWAPDB one other: the clients of one database see the keys of the other."""
-    first = _database(engine, args[1], "ERR invalid first DB index")
-    other = _database(engine, args[2], "ERR invalid second DB index")
+    first = database_of(engine.databases, args[1], "ERR invalid first DB index")
+    other = database_of(engine.databases, args[2], "ERR invalid second DB index")
     if first is not other:
         first.values, other.values = other.values, first.values
         first.expires, other.expires = other.expires, first.expires

@@ -77,10 +77,7 @@ def watch(engine: Engine, client: Client, args: list[bytes]) -> Reply:
         raise CommandError("ERR WATCH inside MULTI is not allowed")
     for key in args[1:]:
         client.db.expire_if_due(key)
-        watchers = client.db.watched.setdefault(key, set())
-        if client not in watchers:
-            watchers.add(client)
-            client.watching.append((client.db, key))
+        engine.memory.grow(client.watch(client.db, key))
     return OK
 
 

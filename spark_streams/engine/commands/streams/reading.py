@@ -32,7 +32,7 @@ from spark_streams.engine.store.group import Group
 from spark_streams.engine.store.keyspace import Database, wrong_type
 from spark_streams.engine.store.node_list import Slice
 from spark_streams.engine.store.pel_range import Consumer, PelRange
-from spark_streams.engine.store.stream import Stream
+from spark_streams.engine.store.stream import PER_RANGE, Stream
 
 _NEVER = 1 << 63  # later than any time
 
@@ -208,6 +208,8 @@ def _read_new(
         slices, total = quota.cut(slices, total, len(_NEW) if claim is not None else 0)
     if total:
         owner = None if options.no_ack else consumer
+        if owner is not None:
+            engine.memory.grow(PER_RANGE * len(slices))
         group.deliver(slices, owner, engine.now, stream)
         if engine.journal is not None:
             engine.journal.delivered(db, key, options.group, group, slices, owner, engine.now)

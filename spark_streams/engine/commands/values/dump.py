@@ -9,13 +9,18 @@ from spark_streams.engine.commands.arguments import integer_of, syntax_error
 from spark_streams.engine.core import Engine
 from spark_streams.engine.persistence import snapshot
 from spark_streams.engine.persistence.dump import dump as payload_of
-from spark_streams.engine.persistence.listpack import BadDataError, TooLargeError
+from spark_streams.engine.persistence.listpack import BadDataError, TooLargeError, TooManyElementsError
 from spark_streams.engine.persistence.restore import OtherTypeError, WrongVersionError, load
 from spark_streams.engine.resp.replies import NIL, OK, CommandError, Reply, bulk
 from spark_streams.engine.store.memory import size_of
 from spark_streams.engine.store.stream import Stream
 
 _USUAL_GROWTH = 8  # bytes in memory for a byte of a payload, usually
+# Reading a payload blocks the other clients: for at most 50 ms, unless it is large. Payloads of Redis have up to four
+# elements for each byte (compressed entries of many small numbers), and take up to 200 bytes of memory.
+_FEW_ELEMENTS, _ELEMENTS_PER_BYTE = 100_000, 4
+_LITTLE_MEMORY, _MEMORY_PER_BYTE = 64 << 20, 400
+_UNCOMPRESSED = "Send a payload that is not compressed: CONFIG SET rdbcompression no on its server, then DUMP"
 
 
 @command("dump", 2, "readonly", (1, 1, 1))
@@ -92,13 +97,20 @@ def _value_of(payload: bytes, engine: Engine) -> Stream:
     """Return the stream of a payload. Raises CommandError if it cannot be read, or takes too much memory."""
     limit = engine.config.number("proto-max-bulk-len") + _USUAL_GROWTH * len(payload)
     available_bytes = engine.memory.available_bytes()
+    affordable = limit if available_bytes is None else min(available_bytes, limit)
+    expanded = max(_LITTLE_MEMORY, _MEMORY_PER_BYTE * len(payload))
+    elements = max(_FEW_ELEMENTS, _ELEMENTS_PER_BYTE * len(payload))
     try:
-        return load(
-            payload, engine.node_limits, engine.now, limit if available_bytes is None else min(available_bytes, limit)
-        )
+        if engine.loading:
+            return load(payload, engine.node_limits, engine.now, affordable)
+        return load(payload, engine.node_limits, engine.now, min(affordable, expanded), elements)
+    except TooManyElementsError:
+        raise CommandError(f"ERR this payload expands to over {elements} elements. {_UNCOMPRESSED}") from None
     except TooLargeError:
-        if available_bytes is not None and available_bytes < limit:
+        if available_bytes is not None and available_bytes <= min(limit, expanded):
             raise CommandError(OUT_OF_MEMORY) from None
+        if expanded < limit:
+            raise CommandError(f"ERR this payload expands to over {expanded} bytes. {_UNCOMPRESSED}") from None
         raise CommandError(
             f"ERR the value of this payload takes over {limit} bytes of memory. A larger proto-max-bulk-len allows it"
         ) from None
