@@ -33,6 +33,7 @@ from spark_streams.source.rows.columns import Columns
 from spark_streams.source.rows.malformed import Dead
 from spark_streams.source.shard_sets import require_not_in_shards_since, require_shards_of, with_shards
 from spark_streams.source.task.read_partition import TaskCallbacks, read_task
+from spark_streams.spark.commit_calls import CommitCalls
 from spark_streams.spark.read_limits import (
     ReadAllAvailable,
     ReadLimit,
@@ -93,10 +94,12 @@ class StreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailable
         limits: Limits = LIMITS,
         batch: Callable[[], MicroBatchName | None] = micro_batch,
         first_at_once: bool = False,
+        commit_calls: CommitCalls | None = None,
     ) -> None:
         """first_at_once: the first trigger does not wait for minEntriesPerTrigger. Spark may end the run after it, and
-        the reader does not know."""
+        the reader does not know; commit_calls: checks that Spark calls `commit`, None: it is not checked."""
         self._first_at_once = first_at_once
+        self._commit_calls = commit_calls
         self._options = options
         self._now = now
         self._limits = limits
@@ -217,6 +220,8 @@ class StreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailable
 
     def partitions(self, start: dict[str, object], end: dict[str, object]) -> Sequence[InputPartition]:
         begin, stop = self._offset(start), self._offset(end)
+        if self._commit_calls is not None and begin != stop:
+            self._commit_calls.plan(begin.token, stop.token)
         plan = self._ready_batches(begin).plan(begin, stop)
         if begin == stop:
             return []
@@ -232,7 +237,10 @@ class StreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailable
         return [EntriesPartition(task, without_key if index else batch) for index, task in enumerate(tasks)]
 
     def commit(self, end: dict[str, object]) -> None:
-        self.batches.commit(self._offset(end))
+        committed = self._offset(end)
+        if self._commit_calls is not None:
+            self._commit_calls.committed = committed.token
+        self.batches.commit(committed)
 
     def stop(self) -> None:
         if self._batches is not None:
