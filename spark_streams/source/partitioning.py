@@ -45,15 +45,17 @@ def _task_of(ranges: list[_Plain]) -> Task:
 
 @dataclass(frozen=True)
 class Plan:
-    """A batch as tasks. narrowed: the batch is a piece of a failed batch, or there are such pieces (poison_batch)."""
+    """A batch as tasks. narrowed: the batch is a piece of a failed batch, or there are such pieces (poison_batch);
+    noted: streams with entries that an earlier run of the batch has noted (notes_of_replay)."""
 
     tasks: list[Task]
     narrowed: bool
+    noted: frozenset[str] = frozenset()
 
     @classmethod
-    def of_tasks(cls, tasks: list[Task], narrowed: bool) -> Plan:
+    def of_tasks(cls, tasks: list[Task], narrowed: bool, noted: frozenset[str] = frozenset()) -> Plan:
         """Return a plan that has at least one task if it is narrowed: a task reports this to the sink."""
-        return cls(tasks if tasks or not narrowed else [Task(())], narrowed)
+        return cls(tasks if tasks or not narrowed else [Task(())], narrowed, noted)
 
 
 def divide_into_tasks(

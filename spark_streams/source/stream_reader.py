@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -33,6 +33,7 @@ from spark_streams.source.rows.columns import Columns
 from spark_streams.source.rows.malformed import Dead
 from spark_streams.source.shard_sets import require_not_in_shards_since, require_shards_of, with_shards
 from spark_streams.source.task.read_partition import TaskCallbacks, read_task
+from spark_streams.spark.commit_calls import CommitCalls
 from spark_streams.spark.read_limits import (
     ReadAllAvailable,
     ReadLimit,
@@ -58,8 +59,8 @@ class TaskBatch:
 
     token: name of the batch; narrowed: it is a piece of a failed batch; lossy: it has fewer entries than its offset
     says; tasks: number of its tasks; notes_stream: stream whose notes hash has the notes on columns; reports_absent:
-    these notes name columns that no entry has a field for; attempt_key: key under which Spark's name of the batch is
-    noted, None: attempts are not counted."""
+    these notes name columns that no entry has a field for; noted: see Plan; attempt_key: key under which Spark's name
+    of the batch is noted, None: attempts are not counted."""
 
     token: str
     narrowed: bool
@@ -67,6 +68,7 @@ class TaskBatch:
     tasks: int
     notes_stream: str
     reports_absent: bool
+    noted: frozenset[str]
     attempt_key: bytes | None
 
 
@@ -92,10 +94,12 @@ class StreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailable
         limits: Limits = LIMITS,
         batch: Callable[[], MicroBatchName | None] = micro_batch,
         first_at_once: bool = False,
+        commit_calls: CommitCalls | None = None,
     ) -> None:
         """first_at_once: the first trigger does not wait for minEntriesPerTrigger. Spark may end the run after it, and
-        the reader does not know."""
+        the reader does not know; commit_calls: checks that Spark calls `commit`, None: it is not checked."""
         self._first_at_once = first_at_once
+        self._commit_calls = commit_calls
         self._options = options
         self._now = now
         self._limits = limits
@@ -216,6 +220,8 @@ class StreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailable
 
     def partitions(self, start: dict[str, object], end: dict[str, object]) -> Sequence[InputPartition]:
         begin, stop = self._offset(start), self._offset(end)
+        if self._commit_calls is not None and begin != stop:
+            self._commit_calls.plan(begin.token, stop.token)
         plan = self._ready_batches(begin).plan(begin, stop)
         if begin == stop:
             return []
@@ -224,12 +230,17 @@ class StreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailable
         tasks = plan.tasks or [Task(())]
         notes_stream, reports_absent = next(iter(stop.taken_from), ""), not self.batches.knows_fields
         attempt_key = None if self._options.max_deliveries is None or not stop.held else attempt_key_of(stop)
-        batch = TaskBatch(stop.token, plan.narrowed, lossy, len(tasks), notes_stream, reports_absent, attempt_key)
+        batch = TaskBatch(
+            stop.token, plan.narrowed, lossy, len(tasks), notes_stream, reports_absent, plan.noted, attempt_key
+        )
         without_key = replace(batch, attempt_key=None)  # only the first task notes the attempt
         return [EntriesPartition(task, without_key if index else batch) for index, task in enumerate(tasks)]
 
     def commit(self, end: dict[str, object]) -> None:
-        self.batches.commit(self._offset(end))
+        committed = self._offset(end)
+        if self._commit_calls is not None:
+            self._commit_calls.committed = committed.token
+        self.batches.commit(committed)
 
     def stop(self) -> None:
         if self._batches is not None:
@@ -264,6 +275,9 @@ class StreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailable
                 names = [streams] * len(rows) if isinstance(streams, str) else streams.take(pa.array(rows)).to_pylist()
                 notes.run(lambda server: writer(server).dead(names, dead))
 
+            def good(entries: Mapping[str, Sequence[bytes]]) -> None:
+                notes.run(lambda server: writer(server).good(entries))
+
             def columns(report: ColumnReport, is_complete: bool) -> None:
                 report = replace(report, tasks=batch.tasks, absent=report.absent if batch.reports_absent else ())
                 if not report:
@@ -280,7 +294,7 @@ class StreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailable
                 session.run(lambda server: report_batch_kind(server, NARROWED, self._batch()))
             elif batch.lossy:
                 session.run(lambda server: report_batch_kind(server, LOSSY, self._batch()))
-            callbacks = TaskCallbacks(lost, counted, unreadable, columns)
+            callbacks = TaskCallbacks(lost, counted, unreadable, columns, batch.noted, good)
             fails = self._options.fail_on_data_loss
             yield from read_task(session, member, task, self._columns, callbacks, fails, self._limits)
 

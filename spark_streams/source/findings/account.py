@@ -38,12 +38,14 @@ class Account:
         above: Mapping[str, int] | None,
         member: Membership,
         created: Mapping[str, Start],
+        joined: Collection[str],
         count_up_to: CountUpTo,
     ) -> tuple[Account, list[Finding]]:
         """Compare the streams with what was read of them. Return the new account, and missing entries as losses.
 
         above: how many entries are reserved above the checkpoint, None: as this run knows; created: starts of groups
-        that this run has created; count_up_to: called only if the count is unknown otherwise.
+        that this run has created; joined: streams whose group did not have the query's consumer; count_up_to: called
+        only if the count is unknown otherwise.
         """
         known_streams, lost = dict(self.by_stream), []
         for stream, state in snapshot.groups.items():
@@ -54,7 +56,7 @@ class Account:
                 if expected is not None:
                     known_streams[stream] = expected
                     continue
-            start = created.get(stream)
+            start, is_new = created.get(stream), not (begin.token and stream in begin.positions)
             facts = StreamFacts(
                 head,
                 state,
@@ -64,6 +66,7 @@ class Account:
                 begin[stream],
                 None if above is None else above.get(stream, 0),
                 bool(begin.token),
+                start is None and is_new and (stream in joined or state.is_shared(member)),
                 state.is_shared(member),
                 start is not None and start.position == state.last_delivered and start.amid,
                 _estimate(begin, stream),

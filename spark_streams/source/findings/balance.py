@@ -54,7 +54,8 @@ class StreamFacts:
 
     state: of its group; ask: asks the server how many entries the stream has ever had up to a position, None: unknown;
     run: what this run knows; logged: what the checkpoint knows, at `logged_at`; reserved: how many entries above the
-    checkpoint are reserved for the query, None: as this run knows; has_token: there is a checkpoint; is_shared: other
+    checkpoint are reserved for the query, None: as this run knows; has_token: there is a checkpoint; is_joining: the
+    query has had no batch of the stream, and other clients have made the group or read from it; is_shared: other
     consumers read from the group; made_amid: this run has created the group, at an entry that the stream had; estimate:
     the count at the checkpoint, if it is only estimated and the tasks' notes no longer exist.
     """
@@ -67,6 +68,7 @@ class StreamFacts:
     logged_at: StreamId = MIN_ID
     reserved: int | None = None
     has_token: bool = True
+    is_joining: bool = False
     is_shared: bool = False
     made_amid: bool = False
     estimate: int | None = None
@@ -143,7 +145,12 @@ def balance(facts: StreamFacts) -> Balance:
     if added is None:
         return Balance(None)
     known_count = _last_count(facts, added)
-    count = _shared(facts, added, known_count) if facts.is_shared else _own(facts, added, known_count)
+    if facts.is_joining and facts.run.counts is None:
+        count = _joined(facts, added)
+    elif facts.is_shared:
+        count = _shared(facts, added, known_count)
+    else:
+        count = _own(facts, added, known_count)
     if count is None:
         return Balance(None)
     if facts.position > head.last or count.ahead:
@@ -166,6 +173,17 @@ def _balanced(facts: StreamFacts, added: int, count: Count, lost: int) -> Balanc
     if missed > 0 and held is not None and state.lag is not None and state.lag - held < missed:
         jumps_at = facts.position
     return Balance(Count(read, added, missed, count.shared, facts.position > facts.head.last), lost, jumps_at)
+
+
+def _joined(facts: StreamFacts, added: int) -> Count | None:
+    """Return the count of a group when the query first meets it. Entries that the group has missed by then are no loss
+    of the query, although the server may not count them as read."""
+    server_count = facts.state.entries_read
+    was_trimmed = facts.head.length < added
+    read = facts.up_to if was_trimmed or server_count is None else server_count
+    if read is None:
+        return None
+    return Count(read, added, 0 if server_count is None else read - server_count, facts.is_shared)
 
 
 def _last_count(facts: StreamFacts, added: int) -> Count | None:

@@ -49,8 +49,9 @@ from spark_streams.source.microbatch.remove import Removing
 from spark_streams.source.microbatch.replay import Replay
 from spark_streams.source.microbatch.run_state import RunState
 from spark_streams.source.microbatch.trigger import Trigger
+from spark_streams.source.notes.notes_of_replay import keep_due_notes
 from spark_streams.source.notes.rows_read import RowsRead
-from spark_streams.source.notes.task_notes import delete_notes, open_notes
+from spark_streams.source.notes.task_notes import open_notes
 from spark_streams.source.offset import Offset
 from spark_streams.source.partitioning import Plan, divide_into_tasks
 from spark_streams.source.recovery.claim import Claims
@@ -76,7 +77,7 @@ class CurrentBatch:
     end: its offset, whose token names the batch; ranges: its entries, None: not known yet; is_new: this run has created
     the batch; is_counted: this run's attempt at it was counted (maxDeliveries); is_opened: this run has created the key
     for the notes of its tasks (task_notes); is_cut: entries of it were set aside (source.recovery.poison_batch);
-    is_acknowledged: its entries were acknowledged before its tasks read them (at-most-once).
+    is_acknowledged: its entries were acknowledged before its tasks read them (at-most-once); noted: see Plan.
     """
 
     end: Offset
@@ -86,6 +87,7 @@ class CurrentBatch:
     is_opened: bool = False
     is_cut: bool = False
     is_acknowledged: bool = False
+    noted: frozenset[str] = frozenset()
 
 
 class MicroBatchStream:
@@ -212,8 +214,9 @@ class MicroBatchStream:
                 # whether or not maxDeliveries is set now.
                 is_cut = self._step(lambda server, run: self._count_attempt(server, begin, end, run))
                 batch = self._current = replace(batch, is_cut=is_cut, is_counted=True)
-            ranges = self._ranges_after_a_restart(batch) if batch.ranges is None else batch.ranges
-            batch = self._current = replace(batch, ranges=ranges)
+            if batch.ranges is None:
+                batch = self._current = self._after_a_restart(batch)
+            ranges = batch.ranges or []
             if self._options.delivery == "at-most-once" and batch.is_new and not batch.is_acknowledged:
                 batch, ranges = self._acknowledged_first(batch, ranges)
         except GroupMissingError:
@@ -230,7 +233,7 @@ class MicroBatchStream:
             end.claimed and piece_consumers(end)
         )
         planned = divide_into_tasks(ranges, size, self._options.ordered, self._limits)
-        return Plan.of_tasks(planned, narrowed=batch.is_cut or holds_pieces)
+        return Plan.of_tasks(planned, batch.is_cut or holds_pieces, batch.noted)
 
     def commit(self, end: Offset) -> None:
         """Acknowledge up to `end`, unless that is done or in progress. The same code as in `next` (S3)."""
@@ -405,21 +408,22 @@ class MicroBatchStream:
         batch = self._current = replace(batch, is_acknowledged=True)
         return batch, pending
 
-    def _ranges_after_a_restart(self, batch: CurrentBatch) -> list[EntryRange]:
-        """Return the ranges of a batch that an earlier run has created."""
+    def _after_a_restart(self, batch: CurrentBatch) -> CurrentBatch:
+        """Return a batch that an earlier run has created, with its ranges."""
         if self._options.delivery == "at-most-once":
             offset = batch.end.to_json()
             _log.warning("skipped a batch that a crash interrupted (delivery=at-most-once): %s", offset)
-            return []
+            return replace(batch, ranges=[])
         return self._ask(lambda server: self._read_again(server, batch))
 
-    def _read_again(self, server: Server, batch: CurrentBatch) -> list[EntryRange]:
+    def _read_again(self, server: Server, batch: CurrentBatch) -> CurrentBatch:
         end = batch.end
         self._subscription.hold(server, end.streams)
         self._acknowledging.marks.lower_for_replay(server, end)
-        delete_notes(server, self.member, end.streams)
         replay = Replay(server, self.member, self._losses, self._run.admission.size, self._limits, batch.is_cut)
-        return replay.ranges(end)
+        ranges = replay.ranges(end)
+        noted = keep_due_notes(server, self.member, end, ranges, batch.is_cut, self._limits)
+        return replace(batch, ranges=ranges, noted=noted)
 
     def _dead_letter(self, entries: DeadEntries) -> None:
         """Write entries that were delivered too often to the dead-letter stream."""

@@ -104,7 +104,7 @@ class Observer:
         elif run.prefetched is not None:
             run = replace(run, account=run.account.with_reserved(run.prefetched.ranges))
         member, created, ask = self._subscription.member, self._subscription.created, partial(count_read, server)
-        account, lost = run.account.compare(begin, Snapshot(heads, groups), above, member, created, ask)
+        account, lost = run.account.compare(begin, Snapshot(heads, groups), above, member, created, run.joined, ask)
         if lost:  # what is planned of these streams may name entries that are counted now
             self._losses.report(*lost)
             losing = {finding.stream for finding in lost}

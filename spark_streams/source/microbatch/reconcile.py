@@ -108,6 +108,7 @@ class Reconciler:
         unknown = [stream for stream, state in states.items() if not state.has_consumer]
         if unknown:
             create_consumers(server, self._member, unknown)
+            run = replace(run, joined=run.joined | {*unknown})
         if self._no_ack:
             states = self._bookmarks(states, begin.positions)
         elif was_no_ack:

@@ -60,6 +60,7 @@ class RunState:
     moved: Moves = field(default_factory=Moves)  # where the query goes on elsewhere than at its checkpoint
     passed: Mapping[str, StreamId] = field(default_factory=dict)  # up to where it skips what nobody was given
     others_have_pending: bool = False  # other consumers of the groups have pending entries
+    joined: frozenset[str] = frozenset()  # streams whose group did not have the query's consumer
     older_at: str | None = None  # token of a checkpoint that older versions kept positions beside
 
     def unknown(self) -> RunState:
@@ -75,6 +76,7 @@ class RunState:
             account=self.account,
             moved=self.moved,
             passed=self.passed,
+            joined=self.joined,
         )
 
     def with_skipped_positions(

@@ -2,7 +2,8 @@
 
 Tasks must not move the group or append to streams, because they may run twice (FACTS S7). So they write notes into a
 hash in the stream's slot, `rstream:notes:…`. Each entry has a field, named by the batch's token and the entry: a second
-run writes the same fields. After the batch is committed, the driver converts the notes into dead letters. Each dead
+run writes the same fields. A note lives until its entry has a dead letter, or was read again as good by the tasks of a
+replay (notes_of_replay). After the batch is committed, the driver converts the notes into dead letters. Each dead
 letter, its acknowledgement and the removal of its note are one transaction.
 
 If a batch may have dead letters, the driver writes the field `batch` with the batch's token into each hash before any
@@ -43,9 +44,10 @@ from spark_streams.wire.connection.connection import pack
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.replies import parse_replies
 
-_LETTER, _LOST, _COLUMNS, _READ = b"letter", b"lost", b"columns", b"read"
+LETTER, LOST, _COLUMNS, _READ = b"letter", b"lost", b"columns", b"read"
 _TOTAL = b"total"  # the driver's note: sum of the `lost` notes of a batch
-_BATCH = b"batch"  # field with the token of the batch whose notes the hash holds
+EARLIER = b"earlier"  # the driver's note: the same of earlier runs of a batch that is replayed
+BATCH = b"batch"  # field with the token of the batch whose notes the hash holds
 _RECEIPT = b"receipt"  # kind of note that versions before 0.1 wrote; ignored
 _NewNote = tuple[str, bytes, bytes]  # stream, field, value
 _Notes = dict[bytes, FailedEntry | ColumnReport]  # parsed notes by their fields
@@ -54,6 +56,11 @@ _Notes = dict[bytes, FailedEntry | ColumnReport]  # parsed notes by their fields
 def notes_key(stream: str, member: Membership) -> bytes:
     """Return the key of the hash with the notes on one stream."""
     return key_beside(stream, "notes", member.group, member.consumer)
+
+
+def prefix_of(token: str, kind: bytes) -> bytes:
+    """Return the begin of the fields of a kind of notes on a batch. The entry or range follows it."""
+    return b"%b %b " % (token.encode(), kind)
 
 
 @dataclass(frozen=True)
@@ -76,27 +83,33 @@ class NoteWriter:
             row_fields = slice(bounds[row], bounds[row + 1])
             pairs = zip(names[row_fields].to_pylist(), values[row_fields].to_pylist(), strict=True)
             words = [self.query, self.batch, now(), reason, *[word for pair in pairs for word in pair]]
-            notes.append((stream, b"%b %b %b" % (self.token.encode(), _LETTER, entry), pack(*words)))
+            notes.append((stream, prefix_of(self.token, LETTER) + entry, pack(*words)))
             if len(notes) == self.limits.note_page:
                 self._write(notes)
                 notes = []
         self._write(notes)
 
+    def good(self, entries: Mapping[str, Sequence[bytes]]) -> None:
+        """Delete the notes on entries that fit now, by stream: an earlier run may have noted them."""
+        prefix = prefix_of(self.token, LETTER)
+        for stream, ids in entries.items():
+            delete_notes(self.server, notes_key(stream, self.member), [prefix + entry for entry in ids], self.limits)
+
     def lost(self, entries: EntryRange, count: int) -> None:
         """Note that entries of a range are missing. Ranges of several consumers may begin at the same ID."""
         name = b"%b/%b" % (bytes(entries.after), _quoted(entries.consumer))
-        self._write([(entries.stream, b"%b %b %b" % (self.token.encode(), _LOST, name), str(count).encode())])
+        self._write([(entries.stream, prefix_of(self.token, LOST) + name, str(count).encode())])
 
     def read(self, entries: EntryRange, count: int) -> None:
         """Note how many entries a range has, after it is read to its end, if its count is an estimate."""
         name = b"%b/%b" % (bytes(entries.after), bytes(entries.last))
-        self._write([(entries.stream, b"%b %b %b" % (self.token.encode(), _READ, name), str(count).encode())])
+        self._write([(entries.stream, prefix_of(self.token, _READ) + name, str(count).encode())])
 
     def columns(self, notes_stream: str, task: EntryRange, report: ColumnReport, is_complete: bool) -> None:
         """Note the column report of a task. notes_stream: stream whose hash has the note; task: its first range;
         is_complete: False if the task ended early; then a report of an earlier run of the task stays."""
         name = b"%b/%b/%b" % (_quoted(task.stream), bytes(task.after), _quoted(task.consumer))
-        field = b"%b %b %b" % (self.token.encode(), _COLUMNS, name)
+        field = prefix_of(self.token, _COLUMNS) + name
         command = "HSET" if is_complete else "HSETNX"
         self.server.execute(command, notes_key(notes_stream, self.member), field, report.to_json())
 
@@ -163,7 +176,7 @@ def collect(
     deleted, unless they `may_be_deleted`: the remaining notes are kept then.
     """
     keys = {stream: notes_key(stream, member) for stream in streams}
-    commands = [("HGET", key, _BATCH) if stream in opened.streams else ("EXISTS", key) for stream, key in keys.items()]
+    commands = [("HGET", key, BATCH) if stream in opened.streams else ("EXISTS", key) for stream, key in keys.items()]
     replies = dict(zip(keys, server.execute_all(commands), strict=True))
     # If the field names another batch, that batch was read later: these notes were collected, and the checkpoint is an
     # older one.
@@ -171,8 +184,8 @@ def collect(
     if collected.deleted and not opened.may_be_deleted:
         raise _notes_are_deleted(server, member, collected.deleted[0])
     streams_with_notes = [stream for stream, reply in replies.items() if reply or stream in opened.streams]
-    kinds_left_out = [_LOST, _TOTAL, *([_READ] if opened.keeps_read else [])]
-    left_out = tuple(b"%b %b " % (token.encode(), kind) for kind in kinds_left_out)
+    kinds_left_out = [LOST, EARLIER, _TOTAL, *([_READ] if opened.keeps_read else [])]
+    left_out = tuple(prefix_of(token, kind) for kind in kinds_left_out)
     for stream in streams_with_notes:
         notes_left = dict[bytes, bytes]()
         for page in _pages(server, keys[stream], limits.note_page, left_out, notes_left):
@@ -188,16 +201,18 @@ def collect(
 def _total_lost(server: Server, key: bytes, token: str, notes: Mapping[bytes, bytes], is_committed: bool) -> int:
     """Return how many entries the tasks of a batch have found missing, and replace their notes by the total. notes:
     fields of the hash; is_committed: see OpenedNotes."""
-    prefix, total_field = b"%b %b " % (token.encode(), _LOST), b"%b %b -" % (token.encode(), _TOTAL)
-    lost = {field: parse_number(value) or 0 for field, value in notes.items() if field.startswith(prefix)}
-    if total_field in notes or is_committed:
-        total = parse_number(notes.get(total_field, b"0")) or 0
+    total_field, earlier_field = prefix_of(token, _TOTAL) + b"-", prefix_of(token, EARLIER) + b"-"
+    numbers = {field: parse_number(value) or 0 for field, value in notes.items()}
+    lost = [number for field, number in numbers.items() if field.startswith(prefix_of(token, LOST))]
+    if total_field in numbers or is_committed:
+        total = numbers.get(total_field, 0)
         commands: list[tuple[str | bytes | int, ...]] = []
     else:
-        total = sum(lost.values())
+        total = max(sum(lost), numbers.get(earlier_field, 0))
         commands = [("HSET", key, total_field, total)]
-    if lost:
-        server.execute_all([*commands, ("HDEL", key, *lost)])
+    replaced = [field for field in notes if field.startswith((prefix_of(token, LOST), earlier_field))]
+    if replaced:
+        server.execute_all([*commands, ("HDEL", key, *replaced)])
     return total
 
 
@@ -247,15 +262,15 @@ def _notes_are_deleted(server: Server, member: Membership, stream: str) -> Strea
     return error_of(finding, remedy_of(finding, lenient=False), Place(member, str(server.address)))
 
 
+def delete_notes(server: Server, key: bytes, fields: Sequence[bytes], limits: Limits = LIMITS) -> None:
+    """Delete these fields of a hash of notes, a page with each command. Raises ServerError."""
+    pages = [fields[first : first + limits.note_page] for first in range(0, len(fields), limits.note_page)]
+    server.execute_all([("HDEL", key, *page) for page in pages])
+
+
 def open_notes(server: Server, member: Membership, streams: Iterable[str], token: str) -> None:
     """Allow the tasks of this batch to write notes on these streams. Raises ServerError."""
-    server.execute_all([("HSET", notes_key(stream, member), _BATCH, token) for stream in streams])
-
-
-def delete_notes(server: Server, member: Membership, streams: Sequence[str]) -> None:
-    """Delete the notes of an earlier run's tasks, because the batch is read again, perhaps with another schema, mode or
-    other ranges. The notes of the previous batch were collected when this batch was planned."""
-    server.execute_all([("DEL", notes_key(stream, member)) for stream in streams])
+    server.execute_all([("HSET", notes_key(stream, member), BATCH, token) for stream in streams])
 
 
 def fetch_rows_read(
@@ -263,15 +278,11 @@ def fetch_rows_read(
 ) -> dict[tuple[StreamId, StreamId], int]:
     """Return how many entries the tasks of the batch with this token have read, by range (after, last]."""
     counts: dict[tuple[StreamId, StreamId], int] = {}
-    cursor = b"0"
-    while True:
-        pattern = b"%b %b *" % (token.encode(), _READ)
-        cursor, flat = server.execute("HSCAN", notes_key(stream, member), cursor, "MATCH", pattern, "COUNT", 500)
-        for name, value in zip(flat[0::2], flat[1::2], strict=True):
+    for page in scan(server, notes_key(stream, member), LIMITS.note_page, prefix_of(token, _READ) + b"*"):
+        for name, value in page.items():
             after, last = name.split(b" ")[2].split(b"/")
             counts[StreamId.parse(after), StreamId.parse(last)] = parse_number(value) or 0
-        if cursor == b"0":
-            return counts
+    return counts
 
 
 def _pages(
@@ -281,21 +292,21 @@ def _pages(
     that are not in the pages; they are put into `notes_left`."""
     has_notes = True
     while has_notes:
-        has_notes, cursor = False, b"0"
-        while True:
-            cursor, flat = server.execute("HSCAN", key, cursor, "COUNT", size)
-            fields = zip(flat[0::2], flat[1::2], strict=True)
-            page = {}
-            for name, value in fields:
-                if name.startswith(left_out):
-                    notes_left[name] = value
-                elif name != _BATCH:
-                    page[name] = value
+        has_notes = False
+        for fields in scan(server, key, size):
+            notes_left.update({name: value for name, value in fields.items() if name.startswith(left_out)})
+            page = {name: value for name, value in fields.items() if name != BATCH and name not in notes_left}
             if page:
                 has_notes = True
                 yield page
-            if cursor == b"0":
-                break
+
+
+def scan(server: Server, key: bytes, size: int, pattern: bytes = b"*") -> Iterator[dict[bytes, bytes]]:
+    """Yield the fields of a hash of notes, about `size` at a time. A field may be in several pages."""
+    cursor = None
+    while cursor != b"0":
+        cursor, flat = server.execute("HSCAN", key, cursor or b"0", "MATCH", pattern, "COUNT", size)
+        yield dict(zip(flat[0::2], flat[1::2], strict=True))
 
 
 def _parse(member: Membership, stream: str, note: Note) -> FailedEntry | ColumnReport | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -35,12 +35,15 @@ class TaskCallbacks:
 
     lost: with a range and the number of its missing entries (failOnDataLoss=false); counted: with a range whose count
     is an estimate, and the number of entries read; unreadable: with the streams of a page's rows, and the rows that do
-    not fit the schema (mode DEADLETTER); columns: with the report on columns."""
+    not fit the schema (mode DEADLETTER); columns: with the report on columns; good: with the IDs of entries that fit,
+    by stream. It is called for the streams in `noted`: an earlier run may have noted these entries."""
 
     lost: Callable[[EntryRange, int], None]
     counted: Callable[[EntryRange, int], None]
     unreadable: Callable[[str | pa.Array, Dead], None]
     columns: ReportColumns
+    noted: frozenset[str] = frozenset()
+    good: Callable[[Mapping[str, Sequence[bytes]]], None] = lambda entries: None
 
 
 def read_task(
@@ -70,6 +73,8 @@ def read_task(
                 if decoded.dead is not None:
                     # A dead letter is made of the entry in the retry stream, not of the first one.
                     callbacks.unreadable(page.streams, replace(decoded.dead, page=page.entries))
+                if callbacks.noted:
+                    callbacks.good(_good_entries(page, decoded.dead, callbacks.noted))
                 tally.add(entries, page.rows, streams, decoded)
                 yield decoded.batch
             for entry_range, count in page.ended:
@@ -80,6 +85,18 @@ def read_task(
                 if fail_on_data_loss:
                     raise _data_loss(server, member, entry_range, count)
                 callbacks.lost(entry_range, entry_range.count - count)
+
+
+def _good_entries(page: Page, dead: Dead | None, noted: frozenset[str]) -> dict[str, list[bytes]]:
+    """Return the IDs of the entries of a page that fit the schema, by stream, of these streams."""
+    ids = page.entries.ids().slice(0, page.rows).to_pylist()
+    streams = [page.streams] * page.rows if isinstance(page.streams, str) else page.streams.to_pylist()
+    bad = frozenset[int]() if dead is None else frozenset(dead.rows.tolist())
+    good: dict[str, list[bytes]] = {}
+    for row, (stream, entry) in enumerate(zip(streams, ids, strict=False)):
+        if stream in noted and row not in bad:
+            good.setdefault(stream, []).append(entry)
+    return good
 
 
 def _unwrap_returned(page: Page) -> tuple[EntryPage, str | pa.Array, Attempts | None]:
