@@ -27,8 +27,8 @@ VALUES = ("name", "credit")
 
 
 def latest_of(changes: DataFrame) -> DataFrame:
-    """Return the latest event of each key, and each value from the latest event that holds the value, with that event's order
-    as `of_<name>`."""
+    """Return the latest event of each key, and each value from the latest event that holds it, with that event's order as
+    `of_<name>`."""
     event = F.max_by(F.struct("_order", (F.col("_operation") == "delete").alias("is_delete")), "_order")
     values_by_name = [
         F.max_by(F.struct(name, "_order"), F.when(~F.array_contains("_unchanged", name), F.col("_order"))).alias(name)
@@ -55,7 +55,7 @@ def merging(url: str, path: str) -> Callable[[DataFrame, int], None]:
         if last is not None and last >= number:
             return  # an earlier run merged it, and was killed before Spark committed the batch
         rows = latest_of(routed.good).toArrow()
-        # The event may lack a large value: then s.of_name is the order of an earlier event that holds the value, or null.
+        # The event may lack a large value: s.of_name is then the order of an earlier event that holds it, or null.
         new = {name: f"CASE WHEN s.of_{name} > t._order THEN s.{name} ELSE t.{name} END" for name in VALUES}
         inserted = {name: f"s.{name}" for name in TABLE.names}
         once = CommitProperties(app_transactions=[Transaction(query, number)])
