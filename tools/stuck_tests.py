@@ -17,10 +17,10 @@ def pytest_timeout_set_timer(item: pytest.Item, settings: Settings) -> bool:
 
     def check(*_: object) -> None:
         __tracebackhide__ = True
-        left = deadline - machine_seconds()
-        if left <= 0:
+        seconds = deadline - machine_seconds()
+        if seconds <= 0:
             timeout_sigalrm(item, settings)
-        signal.setitimer(signal.ITIMER_REAL, max(left, 0.1))
+        signal.setitimer(signal.ITIMER_REAL, max(seconds, 0.1))
 
     def cancel() -> None:
         signal.setitimer(signal.ITIMER_REAL, 0)

@@ -27,8 +27,8 @@ VALUES = ("name", "credit")
 
 
 def latest_of(changes: DataFrame) -> DataFrame:
-    """Return the latest event of each key, and each value from the latest event that holds it, with that event's order as
-    `of_<name>`."""
+    """Return the latest event of each key. Each value is from the latest event that holds it, with the order of that
+    event as `of_<name>`."""
     event = F.max_by(F.struct("_order", (F.col("_operation") == "delete").alias("is_delete")), "_order")
     values_by_name = [
         F.max_by(F.struct(name, "_order"), F.when(~F.array_contains("_unchanged", name), F.col("_order"))).alias(name)

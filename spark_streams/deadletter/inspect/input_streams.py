@@ -68,8 +68,8 @@ class Inputs:
         present = {*names}
         self._inputs &= present
         self._recorded &= present
-        known = self._inputs | self._recorded
-        unknown = [name for name in names if name not in known]
+        classified = self._inputs | self._recorded
+        unknown = [name for name in names if name not in classified]
         dead, inputs = divide(server, unknown, self._limits)
         recorded = fetch_recorded(server, dead)
         warn_of_dead_letters(dead - recorded)

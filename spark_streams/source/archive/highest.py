@@ -32,12 +32,12 @@ def _highest(archive: Archive, store: fs.FileSystem, above: Mapping[str, StreamI
     ranges = [EntryRange(stream, after, MAX_ID, 1, owned=True, counted=False) for stream, after in above.items()]
     for day in reversed(days_of(archive, ranges)):
         # Earlier days have lower IDs. IDs that are no time are in a folder of their own, named 0 here.
-        left = [part for part in ranges if not day or part.stream not in highest]
-        for group in groups_of_day(archive, store, day, left) if left else ():
-            streams, ms, seq = matching_keys(store, group, left)
+        open_ranges = [part for part in ranges if not day or part.stream not in highest]
+        for group in groups_of_day(archive, store, day, open_ranges) if open_ranges else ():
+            streams, ms, seq = matching_keys(store, group, open_ranges)
             for stream in pc.unique(streams).to_pylist():
                 rows = pc.equal(streams, stream).to_numpy(zero_copy_only=False)
                 newest = ms[rows].max()
-                found = StreamId(int(newest), int(seq[rows][ms[rows] == newest].max()))
-                highest[stream] = max(found, highest.get(stream, found))
+                entry_id = StreamId(int(newest), int(seq[rows][ms[rows] == newest].max()))
+                highest[stream] = max(entry_id, highest.get(stream, entry_id))
     return highest

@@ -37,7 +37,7 @@ def killed_before_commit(server: Server, limits: Any = SMALL, **options: str) ->
     return start, end
 
 
-def letters(client: redis.Redis, stream: str = "dead") -> list[str]:
+def dead_numbers(client: redis.Redis, stream: str = "dead") -> list[str]:
     return sorted(fields["n"] for _, fields in client.xrange(stream))
 
 
@@ -63,7 +63,7 @@ def test_a_function_that_skips_a_replayed_batch_leaves_its_dead_letters(
     again = reader(server, **LETTERS, **options)
     assert again.partitions(start, end), "the function returns early, so no task runs"
     finish(again, end)
-    assert letters(client) == ["bad 0", "bad 1"]
+    assert dead_numbers(client) == ["bad 0", "bad 1"]
     assert pending_count(client) == 0
     assert not due_notes(client)
 
@@ -79,7 +79,7 @@ def test_a_batch_that_is_replayed_three_times_and_skipped_leaves_one_dead_letter
         again.partitions(start, end)  # for another action on the same batch
     finish(again, end)
     assert drain(reader(server, **LETTERS), start=end) == []
-    assert letters(client) == ["bad 0"]
+    assert dead_numbers(client) == ["bad 0"]
 
 
 def test_an_entry_of_a_skipped_batch_is_retried(server: Server, client: redis.Redis) -> None:
@@ -97,7 +97,7 @@ def test_an_entry_of_a_skipped_batch_is_retried(server: Server, client: redis.Re
             batches += 1
         offset = new
     assert batches == 1
-    assert letters(client) == ["bad 0"]
+    assert dead_numbers(client) == ["bad 0"]
 
 
 def test_a_skipped_batch_of_a_retry_leaves_the_dead_letter(server: Server, client: redis.Redis) -> None:
@@ -116,7 +116,7 @@ def test_a_skipped_batch_of_a_retry_leaves_the_dead_letter(server: Server, clien
     again = reader(server, **options)
     again.partitions(end, retried)
     finish(again, retried)
-    assert letters(client) == ["bad 0"]
+    assert dead_numbers(client) == ["bad 0"]
 
 
 @pytest.mark.parametrize("tasks", [0, 1, 2, 3])
@@ -134,7 +134,7 @@ def test_a_replay_that_runs_some_tasks_leaves_one_dead_letter_for_each_entry(
     for share in shares[:tasks]:
         assert list(again.read(share))
     finish(again, end)
-    assert letters(client) == [f"bad {n}" for n in range(9)]
+    assert dead_numbers(client) == [f"bad {n}" for n in range(9)]
     assert pending_count(client) == 0
 
 
@@ -154,7 +154,7 @@ def test_a_task_that_is_ended_early_leaves_the_notes_on_what_it_has_not_read(
     finish(again, end)
     good_now = {text for text in given if text.startswith("bad")}
     assert good_now
-    assert set(letters(client)) == {f"bad {n}" for n in range(30)} - good_now
+    assert set(dead_numbers(client)) == {f"bad {n}" for n in range(30)} - good_now
     assert not due_notes(client)
 
 
@@ -191,7 +191,7 @@ def test_only_entries_that_are_still_bad_become_dead_letters(server: Server, cli
     third = reader(server, **LETTERS)
     third.partitions(start, end)
     finish(third, end)
-    assert letters(client) == ["bad 0"]
+    assert dead_numbers(client) == ["bad 0"]
 
 
 def test_a_mode_without_dead_letters_does_not_pass_over_notes_of_entries_that_nobody_read_again(
@@ -205,7 +205,7 @@ def test_a_mode_without_dead_letters_does_not_pass_over_notes_of_entries_that_no
         again.latestOffset(end, ALL)
     assert pending_count(client) == 1
     finish(reader(server, **LETTERS), end)
-    assert letters(client) == ["bad 0"]
+    assert dead_numbers(client) == ["bad 0"]
 
 
 @pytest.mark.parametrize("taken_by", ["XCLAIM", "XACK"])
@@ -226,7 +226,7 @@ def test_an_entry_that_another_consumer_has_taken_is_that_consumers(
     again = reader(server, **options)
     again.partitions(start, end)
     assert drain(again, start=end)[1:] == []
-    assert letters(client) == ["bad 1"]
+    assert dead_numbers(client) == ["bad 1"]
 
 
 def test_entries_that_a_task_has_missed_are_counted_if_the_replay_is_skipped(
@@ -276,7 +276,7 @@ def test_a_batch_that_was_cut_reads_its_pieces_again(server: Server, client: red
         again.partitions(start, end)
     numbers = [n for batch in drain(again, start=end) for n in batch]
     assert sorted(numbers) == list(range(30))
-    assert letters(client) == ["bad 0", "bad 1"]
+    assert dead_numbers(client) == ["bad 0", "bad 1"]
     assert pending_count(client) == 0
 
 
@@ -310,7 +310,7 @@ def test_killed_at_any_command_of_a_replay_each_entry_is_a_row_or_a_dead_letter(
         finish(again, batch["end"])
 
     def check() -> None:
-        assert letters(client) == expected
+        assert dead_numbers(client) == expected
         assert pending_count(client) == 0
         assert not due_notes(client)
 
