@@ -5,7 +5,7 @@ batch that it has written. So a note on an entry stays until a task reads the en
 writes the same field. A task that finds it good deletes the field (NoteWriter.good).
 
     note           what the replay does with it
-    `letter`       kept, unless another consumer has the entry now, or it was set aside for a batch of its own
+    dead letters   kept, unless another consumer has the entry now, or it was set aside for a batch of its own
     lost, earlier  replaced by one number, `earlier`: the replay may divide the batch into other ranges. Missing entries
                    stay missing, so the batch has lost the larger number: `earlier`, or those that this run's tasks find
     others         deleted: they describe what tasks have read, and no entry depends on them
