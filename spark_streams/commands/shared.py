@@ -68,16 +68,20 @@ def _with_text_only(callback: Callable[..., object]) -> Callable[..., object]:
     def checked(*args: object, **kwargs: object) -> object:
         context = click.get_current_context()
         for param in context.command.params:
-            if param.name in context.params and not _is_path(param):
+            if param.name in context.params and not _takes_bytes(param):
                 _require_text(context, param, context.params[param.name])
         return callback(*args, **kwargs)
 
     return checked
 
 
-def _is_path(param: click.Parameter) -> bool:
-    """Whether the parameter names a file, whose name may be any bytes."""
-    return isinstance(param.type, click.Path | click.File) or param.metavar == "FILE" or param.name == "file"
+# Files, values of fields, what dead letters are selected by, names of consumers: by metavar or by name.
+_OF_BYTES = frozenset(("FILE", "TEXT", "NAME", "NAME=VALUE", "CONSUMER", "file", "fields", "consumer", "consumers"))
+
+
+def _takes_bytes(param: click.Parameter) -> bool:
+    """Whether the value may be any bytes. Python passes those that are not UTF-8 as surrogates."""
+    return isinstance(param.type, click.Path | click.File) or not _OF_BYTES.isdisjoint((param.metavar, param.name))
 
 
 def _require_text(context: click.Context, param: click.Parameter, value: object) -> None:

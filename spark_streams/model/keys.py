@@ -24,7 +24,7 @@ _TAG = re.compile(rb"[^{]*\{([^}]+)\}", re.DOTALL)
 def key_beside(stream: str | bytes, kind: str, *names: str) -> bytes:
     """Return `rstream:<kind>:{<tag>}:<name>…`, with the stream's hash tag in braces. If the tag is not the stream's
     complete name, the name follows it."""
-    raw = stream.encode() if isinstance(stream, str) else stream
+    raw = stream.encode("utf-8", "surrogateescape") if isinstance(stream, str) else stream
     tag = hash_tag(raw)
     where = b"{%b}" % tag + (b"" if tag == raw else b":" + raw)
     return b":".join([b"rstream", kind.encode(), where, *[_quoted(name) for name in names]])
@@ -33,7 +33,7 @@ def key_beside(stream: str | bytes, kind: str, *names: str) -> bytes:
 @lru_cache(maxsize=256)
 def _quoted(name: str) -> bytes:
     """Return a name as part of a key. The same few names are in the keys of all streams."""
-    return quote(name, safe="").encode()
+    return quote(name, safe="", errors="surrogateescape").encode()
 
 
 def key_of_query(kind: str, group: str, consumer: str) -> bytes:

@@ -54,8 +54,13 @@ class ReplyTooLargeError(Exception):
 
 
 def pack(*arguments: Argument) -> bytes:
-    """Return the RESP request of one command."""
-    return _pack(arguments)
+    """Return the RESP request of one command. Surrogates stand for bytes that are not UTF-8."""
+    try:
+        return _pack(arguments)
+    except UnicodeEncodeError:
+        return _pack(
+            tuple(word.encode("utf-8", "surrogateescape") if isinstance(word, str) else word for word in arguments)
+        )
 
 
 class Commands(ABC):
@@ -258,7 +263,7 @@ class Connection(Commands):
         sizer = PageSizer(_FIRST_PIECE, _LARGEST_PIECE, _PIECE_BYTES, growth=5)
         while sent < len(commands):
             piece = commands[sent : sent + sizer.size]
-            self.send(b"".join([_pack(tuple(command)) for command in piece]))
+            self.send(b"".join([pack(*command) for command in piece]))
             ahead = sent - read
             sent += len(piece)
             if ahead:
