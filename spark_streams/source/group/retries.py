@@ -73,7 +73,7 @@ class Retries:
         self._retry_streams, self._returned_names, self._existing, self._joined = {}, {}, set(), set()
 
     def forget_stream(self, stream: str) -> None:
-        """Forget a stream that is gone, and for which nothing waits."""
+        """Forget a missing stream, for which nothing waits."""
         self._retry_streams.pop(stream, None)
         returned = self._returned_names.pop(stream, "")
         self._existing.discard(returned)

@@ -17,7 +17,6 @@ from spark_streams.source.findings.group_state import fetch_state, missing
 from spark_streams.source.group.commit_marks import delete_marks
 from spark_streams.source.group.consumer_lease import Lease
 from spark_streams.source.group.expected_streams import ExpectedStreams
-from spark_streams.source.group.gone_streams import forget, is_idle
 from spark_streams.source.group.group_admin import create_groups_at, set_groups_to, streams_without_group
 from spark_streams.source.group.initial_position import (
     FIRST,
@@ -30,6 +29,7 @@ from spark_streams.source.group.initial_position import (
     save_initial_positions,
     unused_start,
 )
+from spark_streams.source.group.missing_streams import forget, is_idle
 from spark_streams.source.group.retries import Retries
 from spark_streams.source.limits import Limits
 from spark_streams.source.membership import Membership
@@ -57,7 +57,7 @@ class Subscription:
         self._retry_origins: tuple[str, ...] = ()  # streams whose retries were last asked for
         self._returned_streams: Sequence[str] = ()  # of these
         self._dropped: set[str] = set()  # streams of the checkpoint without group that the options no longer name
-        self._gone: set[str] = set()  # streams of returned entries in the checkpoint, of streams that are gone
+        self._unused_returned: set[str] = set()  # streams of returned entries in the checkpoint, of missing streams
         self._read: set[str] = set()  # streams of the pattern that this run has read, and that are not forgotten
         self.created: dict[str, Start] = {}  # starts of groups that this run has created
         self.late: Mapping[str, Start] = {}  # starts of groups that the first trigger creates
@@ -185,26 +185,27 @@ class Subscription:
         if at_once:
             self.retries.forget()
         if self.by_pattern:
-            self._forget_gone(server, streams, begin)
+            self._forget_missing(server, streams, begin)
         # A stream that no longer matches the pattern may have entries that wait for a retry or are returned.
-        returned = [stream for stream in begin.streams if is_returned(stream) and stream not in self._gone]
+        returned = [stream for stream in begin.streams if is_returned(stream) and stream not in self._unused_returned]
         origins = (*streams, *(map(origin_of, returned) if self.by_pattern else ()))
         if at_once or self._options.retry_delay or origins != self._retry_origins:
             self._retry_origins = origins
             limit = self._limits.returned_entries if find_new else 0
             self._returned_streams = self.retries.return_due(server, origins, begin, limit)
-        return [stream for stream in self._returned_streams if stream not in self._gone]
+        return [stream for stream in self._returned_streams if stream not in self._unused_returned]
 
-    def _forget_gone(self, server: Server, streams: Sequence[str], begin: Offset) -> None:
-        """Forget streams that are gone, here and on the server, unless entries of them wait (gone_streams)."""
+    def _forget_missing(self, server: Server, streams: Sequence[str], begin: Offset) -> None:
+        """Forget missing streams, here and on the server, unless entries of them wait (missing_streams)."""
         returned = {origin_of(stream): stream for stream in begin.streams if is_returned(stream)}
         self._read |= {*streams, *returned}
-        gone = self._read - {*streams}
-        left = {returned[stream] for stream in gone & returned.keys() if is_idle(server, self.member, stream)}
+        missing_streams = self._read - {*streams}
+        idle = {stream for stream in missing_streams & returned.keys() if is_idle(server, self.member, stream)}
+        unused = {returned[stream] for stream in idle}
         # If an entry is returned after all, the query continues at the group's position, and not at a mark.
-        delete_marks(server, self.member, sorted(left - self._gone))
-        self._gone = left
-        for stream in gone - returned.keys():
+        delete_marks(server, self.member, sorted(unused - self._unused_returned))
+        self._unused_returned = unused
+        for stream in missing_streams - returned.keys():
             if forget(server, self.member, stream):
                 self.retries.forget_stream(stream)
                 self._read.discard(stream)
@@ -261,9 +262,9 @@ class Subscription:
             self._dropped = {stream for stream, state in states.items() if state is None}
         return begin.without(self._dropped) if self._dropped & {*begin.streams} else begin
 
-    def without_gone(self, begin: Offset) -> Offset:
-        """Return the checkpoint without the returned entries of streams that are gone, as of the last trigger."""
-        return begin.without(self._gone) if self._gone & {*begin.streams} else begin
+    def without_unused_returned(self, begin: Offset) -> Offset:
+        """Return the checkpoint without the streams of returned entries that are not used any more."""
+        return begin.without(self._unused_returned) if self._unused_returned & {*begin.streams} else begin
 
     def _fetch_matching(self, server: Server) -> tuple[list[str], list[str]]:
         """Return the streams that match the pattern, and those of them that do not have the group."""

@@ -1,4 +1,4 @@
-"""A pattern whose streams come and go: what is gone is forgotten, here and on the server, but no entry that waits."""
+"""A pattern whose streams come and go: missing ones are forgotten, also on the server, but no entry that waits."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import redis
 
 from spark_streams.model.keys import retry_stream, returned_stream
-from spark_streams.source.group.gone_streams import forget
+from spark_streams.source.group.missing_streams import forget
 from spark_streams.source.membership import Membership
 from spark_streams.source.stream_reader import StreamReader
 from spark_streams.wire.address.address import Address
@@ -50,7 +50,7 @@ def keys_of(client: redis.Redis, stream: str) -> list[str]:
 
 @pytest.mark.parametrize("bad", [False, True])
 @pytest.mark.parametrize("options", [{}, RETRIES])
-def test_nothing_stays_of_a_stream_that_is_gone(
+def test_nothing_stays_of_a_missing_stream(
     server: Server, client: redis.Redis, options: dict[str, str], bad: bool
 ) -> None:
     add(client, 1, "s:stays")
@@ -137,7 +137,7 @@ def test_a_returned_entry_that_comes_while_its_stream_is_forgotten_is_read(serve
     assert keys_of(client, "s:1") == []
 
 
-def test_a_stream_that_comes_back_is_read_from_its_first_entry(server: Server, client: redis.Redis) -> None:
+def test_a_stream_that_is_created_again_is_read_from_its_first_entry(server: Server, client: redis.Redis) -> None:
     add(client, 1, "s:stays")
     query = Query(server, **RETRIES)
     query.trigger()

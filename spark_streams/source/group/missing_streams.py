@@ -1,4 +1,4 @@
-"""Streams of a pattern that are gone: their keys are deleted, unless entries wait for a retry.
+"""Streams of a pattern that are missing: their keys are deleted, unless entries wait for a retry.
 
     1. The stream is missing, and the checkpoint no longer names it (findings.remedies).
     2. Nothing waits for a retry, and the group has acknowledged all returned entries (is_idle). The next offset does
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from spark_streams.model.keys import delays_key, keys_of_consumer, retry_stream, returned_stream
+from spark_streams.model.keys import delays_key, keys_of_consumer, origins_key, retry_stream, returned_stream
 from spark_streams.options.values import MOST_DELAYS
 from spark_streams.source.membership import Membership
 from spark_streams.wire.connection.connection import Connection, Reply, ReplyError
@@ -37,7 +37,7 @@ def forget(server: Server, member: Membership, stream: str) -> bool:
     if not _has_nothing(_state(node, member, stream)):
         node.execute("UNWATCH")
         return False
-    keys: list[bytes | str] = [*retries, returned, delays_key(stream, member.group)]
+    keys: list[bytes | str] = [*retries, *map(origins_key, retries), returned, delays_key(stream, member.group)]
     for name in (stream, returned):
         keys += [key for kind, key in keys_of_consumer(name, member.group, member.consumer) if kind in _KINDS]
     return transact(node, [("DEL", *keys)]) is not None
