@@ -70,7 +70,6 @@ class RStreamDataSource(DataSource):
         from spark_streams.source.refused_reader import RefusedReader
         from spark_streams.source.stream_reader import StreamReader
         from spark_streams.spark.batch_starts import for_this_spark
-        from spark_streams.spark.commit_calls import CommitCalls
         from spark_streams.spark.read_limits import HAS_READ_LIMITS
 
         try:
@@ -82,7 +81,8 @@ class RStreamDataSource(DataSource):
                     "option retryDelay has nothing to retry: set mode=DEADLETTER. If the query rejects rows itself "
                     "(route_dead_letters), declare _attempt INT and _first_failed TIMESTAMP in the schema"
                 )
-            live = StreamReader(options, columns, first_at_once=not HAS_READ_LIMITS, commit_calls=CommitCalls())
+            live = StreamReader(options, columns, first_at_once=not HAS_READ_LIMITS)
+            live.check_commit_calls()
             if options.archive_path is None:
                 return for_this_spark(live)
             from spark_streams.source.history_reader import HistoryReader

@@ -235,11 +235,12 @@ class TakenError(StreamStateError):
 
 
 class ConsumerTakenError(TakenError):
-    """Another running query uses the same group and consumer."""
+    """Another running query uses the same group and consumer, or this query reads one `load()` twice."""
 
     condition = "RSTREAM_CONSUMER_TAKEN"
     remedy = (
-        "Stop the other query, or set another `consumer` to share its entries, or another `group` to read all entries."
+        "Stop the other query, or set another `consumer` to share its entries, or another `group` to read all entries. "
+        "For a self-join, call `load()` for each side, each with its own `group`."
     )
 
 

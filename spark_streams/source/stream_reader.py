@@ -94,12 +94,11 @@ class StreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailable
         limits: Limits = LIMITS,
         batch: Callable[[], MicroBatchName | None] = micro_batch,
         first_at_once: bool = False,
-        commit_calls: CommitCalls | None = None,
     ) -> None:
         """first_at_once: the first trigger does not wait for minEntriesPerTrigger. Spark may end the run after it, and
-        the reader does not know; commit_calls: checks that Spark calls `commit`, None: it is not checked."""
+        the reader does not know."""
         self._first_at_once = first_at_once
-        self._commit_calls = commit_calls
+        self._commit_calls: CommitCalls | None = None  # None: the calls are not checked
         self._options = options
         self._now = now
         self._limits = limits
@@ -116,6 +115,10 @@ class StreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailable
         return {**self.__dict__, "_batches": None, "_cached_offsets": []}
 
     # -- on the driver -----------------------------------------------------------------------------------------
+
+    def check_commit_calls(self) -> None:
+        """Refuse a Spark that does not commit each batch before it plans the next one."""
+        self._commit_calls = CommitCalls()
 
     @property
     def batches(self) -> MicroBatchStream:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -129,6 +130,17 @@ def test_entries_that_do_not_fit_become_dead_letters_of_their_query_and_batch(
     assert sorted(letter["n"] for letter in letters) == [f"{n}?" for n in range(5)]
     assert {(letter["dl.query"], letter["dl.batch"]) for letter in letters} == {(str(query.id), "1")}
     assert pending(client) == 0
+
+
+@pytest.mark.parametrize("twice", [lambda one: one.join(one.select("n"), "n"), lambda one: one.union(one)])
+def test_a_query_that_reads_one_load_twice_is_refused_and_told_the_cause(
+    spark: SparkSession, server: Server, tmp_path: Path, twice: Callable[[DataFrame], DataFrame]
+) -> None:
+    append(numbers(spark, 0, 50), server, "s")
+    frame = twice(read_stream(spark, server, SCHEMA, streams="s"))
+    cause = r"RSTREAM_CONSUMER_TAKEN.*reads one load\(\) twice \(a self-join or a union\).*call load\(\) for each side"
+    with pytest.raises(StreamingQueryException, match=cause):
+        start(frame, tmp_path).awaitTermination()
 
 
 def test_a_second_query_with_the_same_consumer_is_refused_and_the_first_goes_on(

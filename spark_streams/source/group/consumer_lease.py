@@ -1,7 +1,8 @@
 """Consumer lease: one running query per group and consumer, on each of its streams (wire.lease).
 
-Two queries with the same consumer would take each other's entries, also two that are started from one DataFrame. Other
-queries never claim entries of a consumer with a live lease (spark_streams.source.recovery.claim).
+Two queries with the same consumer would take each other's entries, also two that are started from one DataFrame. A
+query that reads one DataFrame twice (a self-join) has two sources, in two processes. Other queries never claim entries
+of a consumer with a live lease (spark_streams.source.recovery.claim).
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ class Lease(lease.Lease):
             f"stream {stream!r} at {self._address}: another running query is consumer {self._consumer!r} of group "
             f"{self._group!r}{where}, and one load is for one query: give this one a load of its own, with another "
             "group (option group: both get all entries) or another consumer (option consumer: they share them), or "
-            "stop the other one"
+            "stop the other one. If this query reads one load() twice (a self-join or a union), it takes the consumer "
+            "from itself: call load() for each side, each with its own option group"
         )
 
     def live(self, server: Server, consumers: Sequence[tuple[str, str]]) -> set[tuple[str, str]]:

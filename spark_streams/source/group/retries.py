@@ -72,6 +72,13 @@ class Retries:
         """Forget all streams, so that the next trigger asks the server."""
         self._retry_streams, self._returned_names, self._existing, self._joined = {}, {}, set(), set()
 
+    def forget_stream(self, stream: str) -> None:
+        """Forget a missing stream, for which nothing waits."""
+        self._retry_streams.pop(stream, None)
+        returned = self._returned_names.pop(stream, "")
+        self._existing.discard(returned)
+        self._joined.discard(returned)
+
     def return_due(self, server: Server, streams: Iterable[str], begin: Offset | None, limit: int | None) -> list[str]:
         """Return due entries to the returned streams of these streams. Return the returned streams to read.
 

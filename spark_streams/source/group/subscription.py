@@ -14,6 +14,7 @@ from spark_streams.model.keys import is_returned, key_of_query, origin_of, retur
 from spark_streams.options.source_options import SourceOptions
 from spark_streams.source.findings.finding import Start
 from spark_streams.source.findings.group_state import fetch_state, missing
+from spark_streams.source.group.commit_marks import delete_marks
 from spark_streams.source.group.consumer_lease import Lease
 from spark_streams.source.group.expected_streams import ExpectedStreams
 from spark_streams.source.group.group_admin import create_groups_at, set_groups_to, streams_without_group
@@ -28,6 +29,7 @@ from spark_streams.source.group.initial_position import (
     save_initial_positions,
     unused_start,
 )
+from spark_streams.source.group.missing_streams import forget, is_idle
 from spark_streams.source.group.retries import Retries
 from spark_streams.source.limits import Limits
 from spark_streams.source.membership import Membership
@@ -55,6 +57,8 @@ class Subscription:
         self._retry_origins: tuple[str, ...] = ()  # streams whose retries were last asked for
         self._returned_streams: Sequence[str] = ()  # of these
         self._dropped: set[str] = set()  # streams of the checkpoint without group that the options no longer name
+        self._unused_returned: set[str] = set()  # streams of returned entries in the checkpoint, of missing streams
+        self._read: set[str] = set()  # streams of the pattern that this run has read, and that are not forgotten
         self.created: dict[str, Start] = {}  # starts of groups that this run has created
         self.late: Mapping[str, Start] = {}  # starts of groups that the first trigger creates
         self.member = Membership(options.streams or (), options.group, options.consumer)
@@ -180,14 +184,31 @@ class Subscription:
         trigger if the query has retryDelay, otherwise only if the streams have changed."""
         if at_once:
             self.retries.forget()
+        if self.by_pattern:
+            self._forget_missing(server, streams, begin)
         # A stream that no longer matches the pattern may have entries that wait for a retry or are returned.
-        unmatched = [origin_of(stream) for stream in begin.streams if is_returned(stream)] if self.by_pattern else []
-        origins = (*streams, *unmatched)
+        returned = [stream for stream in begin.streams if is_returned(stream) and stream not in self._unused_returned]
+        origins = (*streams, *(map(origin_of, returned) if self.by_pattern else ()))
         if at_once or self._options.retry_delay or origins != self._retry_origins:
             self._retry_origins = origins
             limit = self._limits.returned_entries if find_new else 0
             self._returned_streams = self.retries.return_due(server, origins, begin, limit)
-        return self._returned_streams
+        return [stream for stream in self._returned_streams if stream not in self._unused_returned]
+
+    def _forget_missing(self, server: Server, streams: Sequence[str], begin: Offset) -> None:
+        """Forget missing streams, here and on the server, unless entries of them wait (missing_streams)."""
+        returned = {origin_of(stream): stream for stream in begin.streams if is_returned(stream)}
+        self._read |= {*streams, *returned}
+        missing_streams = self._read - {*streams}
+        idle = {stream for stream in missing_streams & returned.keys() if is_idle(server, self.member, stream)}
+        unused = {returned[stream] for stream in idle}
+        # If an entry is returned after all, the query continues at the group's position, and not at a mark.
+        delete_marks(server, self.member, sorted(unused - self._unused_returned))
+        self._unused_returned = unused
+        for stream in missing_streams - returned.keys():
+            if forget(server, self.member, stream):
+                self.retries.forget_stream(stream)
+                self._read.discard(stream)
 
     def _meet_existing_groups(self, server: Server, begin: Offset) -> None:
         """Do as `onNewCheckpoint` says at the first trigger of a query without a checkpoint, if its group existed.
@@ -240,6 +261,10 @@ class Subscription:
             _, states = fetch_state(server, self.member, unnamed)
             self._dropped = {stream for stream, state in states.items() if state is None}
         return begin.without(self._dropped) if self._dropped & {*begin.streams} else begin
+
+    def without_unused_returned(self, begin: Offset) -> Offset:
+        """Return the checkpoint without the streams of returned entries that are not used any more."""
+        return begin.without(self._unused_returned) if self._unused_returned & {*begin.streams} else begin
 
     def _fetch_matching(self, server: Server) -> tuple[list[str], list[str]]:
         """Return the streams that match the pattern, and those of them that do not have the group."""

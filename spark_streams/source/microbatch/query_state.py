@@ -82,7 +82,7 @@ class Observer:
         find_new = run.admission.until is None
         streams = self._subscription.streams_to_read(server, begin, find_new, at_once=not run.is_known)
         logged, run = self._checkpoint(server, begin, streams, run)
-        begin = run.moved.apply_to(logged)
+        begin = self._subscription.without_unused_returned(run.moved.apply_to(logged))
         heads: Mapping[str, StreamState]
         heads, fetched = fetch_state(server, self._subscription.member, streams, run.heads)
         groups = self._agreeing(begin, heads, fetched, run)
