@@ -86,7 +86,7 @@ def _set_group(server: Server, stream: str, group: GroupInfo) -> CopiedGroup:
     for _ in range(_ATTEMPTS):
         node = server.connection_for(stream)
         node.execute("WATCH", stream)
-        [planned] = plan_groups([group], [one for one in fetch_groups(node, stream) if one.name == group.name])
+        [planned] = plan_groups([group], [info for info in fetch_groups(node, stream) if info.name == group.name])
         if planned.state == UNCHANGED:
             node.execute("UNWATCH")
             return planned
