@@ -27,13 +27,13 @@ from spark_streams.errors import CopyFileError, InvalidOptionError
 from spark_streams.model.ids import MIN_ID, StreamId
 from spark_streams.model.printable import is_utf8, json_text
 from spark_streams.transfer.entries import Entry
+from spark_streams.transfer.parquet import SCHEMA, rows_of
 
 Write = Callable[[Sequence[Entry]], None]
 
 STANDARD = "-"  # standard output or input
 _PAGE, _PAGE_BYTES = 1_000, 4 << 20  # entries, bytes of lines
-_FIELDS = pa.list_(pa.struct([("name", pa.binary()), ("value", pa.binary())]))
-_SCHEMA = pa.schema([("id", pa.string()), ("fields", _FIELDS)])
+_LINE_BYTES = 1 << 30
 
 
 def is_parquet(name: str) -> bool:
@@ -53,7 +53,7 @@ def read_file(name: str) -> Iterator[list[Entry]]:
     number, last = 0, MIN_ID
     try:
         with contextlib.nullcontext(sys.stdin.buffer) if name == STANDARD else open(name, "rb") as file:
-            for page in _rows(file) if parquet else _lines(file):
+            for page in rows_of(file, name) if parquet else _lines(file, name):
                 entries = []
                 for item in page:
                     number += 1
@@ -84,7 +84,7 @@ def write_file(name: str) -> Iterator[Write]:
     try:
         with partial.open("wb") as file:
             if is_parquet(name):
-                with pq.ParquetWriter(file, _SCHEMA, compression="zstd") as writer:
+                with pq.ParquetWriter(file, SCHEMA, compression="zstd") as writer:
                     yield lambda entries: writer.write_batch(_batch(entries))
             else:
                 yield lambda entries: _write_lines(file, entries)
@@ -107,10 +107,21 @@ def _write_lines(file: IO[bytes], entries: Sequence[Entry]) -> None:
         file.write(json_text(value, separators=(",", ":")).encode() + b"\n")
 
 
-def _lines(file: IO[bytes]) -> Iterator[list[bytes]]:
-    while lines := file.readlines(_PAGE_BYTES):
-        for start in range(0, len(lines), _PAGE):
-            yield lines[start : start + _PAGE]
+def _lines(file: IO[bytes], name: str) -> Iterator[list[bytes]]:
+    """Yield lines, some at a time. Raises CopyFileError for a line that does not end."""
+    lines: list[bytes] = []
+    size = number = 0
+    while line := file.readline(_LINE_BYTES):
+        number += 1
+        if len(line) == _LINE_BYTES and not line.endswith(b"\n"):
+            raise CopyFileError(f"line {number:,} of {name!r} has more than {_LINE_BYTES:,} bytes: it is not an entry")
+        lines.append(line)
+        size += len(line)
+        if len(lines) == _PAGE or size >= _PAGE_BYTES:
+            yield lines
+            lines, size = [], 0
+    if lines:
+        yield lines
 
 
 class _Object(list[tuple[str, Any]]):
@@ -162,22 +173,7 @@ def _batch(entries: Sequence[Entry]) -> pa.RecordBatch:
     offsets = list(accumulate((len(entry.fields) // 2 for entry in entries), initial=0))
     pairs = pa.StructArray.from_arrays([pa.array(names, pa.binary()), pa.array(values, pa.binary())], ["name", "value"])
     fields = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pairs)
-    return pa.record_batch([pa.array([str(entry.id) for entry in entries]), fields], schema=_SCHEMA)
-
-
-def _rows(file: IO[bytes]) -> Iterator[list[tuple[str | None, Any]]]:
-    """Yield (ID, fields) of the rows of each row group, which is a page of the export."""
-    parquet = pq.ParquetFile(file)
-    columns = [parquet.schema_arrow.field(name).type for name in _SCHEMA.names if name in parquet.schema_arrow.names]
-    if len(columns) < len(_SCHEMA) or not _are_fields(columns[1]):
-        raise pa.ArrowInvalid(f"it has not the columns {', '.join(map(str, _SCHEMA))}")
-    for group in range(parquet.num_row_groups):
-        for batch in parquet.iter_batches(_PAGE, row_groups=[group], columns=_SCHEMA.names):
-            yield list(zip(batch.column("id").to_pylist(), batch.column("fields").to_pylist(), strict=True))
-
-
-def _are_fields(kind: pa.DataType) -> bool:
-    return bool(kind == _FIELDS or kind == pa.map_(pa.binary(), pa.binary()))
+    return pa.record_batch([pa.array([str(entry.id) for entry in entries]), fields], schema=SCHEMA)
 
 
 def _entry_of_row(row: tuple[str | None, Any]) -> Entry:
