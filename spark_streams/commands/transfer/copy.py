@@ -78,7 +78,7 @@ def copy(
       rstream copy orders orders --to-url redis+cluster://a:6379,b:6379 --groups --rate 20000 --yes
       rstream copy orders masked --where country=DE --transform masking:hide_names --yes
     """
-    from spark_streams.transfer.groups import fetch_groups, plan_groups, set_groups
+    from spark_streams.transfer.target import create_groups, fetch_groups, plan_groups
     from spark_streams.wire.session import Session
 
     rules, address = rules_of(options, rate), address_of(url)
@@ -93,7 +93,7 @@ def copy(
         filled = _fill(report, writer, target, pages, rules)
         groups = reader.run(lambda server: fetch_groups(server, source)) if with_groups else []
         if groups and yes and filled.is_equal:
-            report.groups = writer.run(lambda server: set_groups(server, target, groups))
+            report.groups = writer.run(lambda server: create_groups(server, target, groups))
         elif groups:
             existing = writer.run(lambda server: fetch_groups(server, target)) if filled.state.exists else []
             report.groups = plan_groups(groups, existing)

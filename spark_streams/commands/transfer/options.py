@@ -19,7 +19,7 @@ from spark_streams.monitor.terminal.units import counted
 if TYPE_CHECKING:
     from spark_streams.groups.target import Target
     from spark_streams.transfer.entries import Entry, Rules
-    from spark_streams.transfer.groups import CopiedGroup
+    from spark_streams.transfer.target import CopiedGroup
     from spark_streams.transfer.transfer import Filled
     from spark_streams.wire.session import Session
 
@@ -136,8 +136,8 @@ class TransferReport:
             say(f"target: {self.target} ({before})")
         if self.groups:
             print_table(
-                ("group", "position of the source", "of the target", "pending (not copied)", "state"),
-                [(g.group, g.source_position, g.position, g.pending, _state_of(g)) for g in self.groups],
+                ("group", "position", "pending (not copied)", "state"),
+                [(g.group, g.position, g.pending, "exists, unchanged" if g.exists else "new") for g in self.groups],
             )
         for note in self.notes:
             say(f"note: {note}")
@@ -159,9 +159,3 @@ class TransferReport:
 
 def _cells(facts: Mapping[str, object]) -> tuple[object, ...]:
     return (facts["entries"], facts["first"] or "-", facts["last"] or "-", facts["checksum"])
-
-
-def _state_of(group: CopiedGroup) -> str:
-    """Return what a copy does with a group of the target."""
-    is_used = group.state == "unchanged" and group.consumers
-    return f"unchanged: {counted(group.consumers, 'consumer')} on the target" if is_used else group.state
