@@ -131,7 +131,7 @@ class BatchReader(SameVersion, DataSourceReader):
         """Return the tasks of the streams, and those of the archive only."""
         if self._archive is None:
             return plan_tasks(server, self._options, self._narrowing, self._limits), []
-        tasks, ranges = plan_with_archive(server, self._options, self._narrowing, self._archive, self._limits)
+        tasks, ranges = plan_with_archive(server, self._options, self._narrowing, self._limits)
         # The files are listed after the streams were asked: entries that were trimmed before are in them.
         return tasks, history_tasks(self._archive, ranges, self._options.min_partitions or 1)
 

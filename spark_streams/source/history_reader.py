@@ -102,10 +102,6 @@ class HistoryReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailabl
         if history != self._finished:
             opened = self._opened(position, history)
             further = next_history(self._archive, opened, self._ends_after(opened, limit))
-            if further is None and history.bounds is None:
-                # An empty batch: the checkpoint has the bounds before the streams are read. Otherwise a run that is
-                # killed before its first offset would find that its group has passed these entries.
-                further = replace(opened, read=MAX_ID)
             if further is not None:
                 return _with_history(position, further)
             self._finished = history
@@ -146,7 +142,7 @@ class HistoryReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailabl
         def bounds(server: Server, member: Membership) -> History:
             if history.bounds is not None:
                 return history
-            return begin_history(server, member, self._live.resolved_options.starting_offsets, self._archive)
+            return begin_history(server, member, self._live.resolved_options.starting_offsets)
 
         opened = batches.open_groups(begin, tuple(history.bounds or ()), bounds)
         self._is_open = True

@@ -6,8 +6,7 @@
 
 Up to `border` the stream has no entry, so all entries there come from the archive, in batches by ID. Above it a few
 entries may be missing (XTRIM … ACKED): they are the last batch. `until` is the last ID that the stream has given after
-the query's group was created, or the archive's highest ID of the stream: a stream that was deleted, emptied or restored
-to an older state has fewer. From then on no entry that the group needs is trimmed, so the group delivers the others.
+the query's group was created. From then on no entry that the group needs is trimmed, so the group delivers the others.
 """
 
 from __future__ import annotations
@@ -26,7 +25,6 @@ from spark_streams.model.ids import MAX_ID, MIN_ID, InvalidStreamId, StreamId
 from spark_streams.model.untyped import Json
 from spark_streams.options.per_stream import PerStream
 from spark_streams.source.archive.files import Archive
-from spark_streams.source.archive.highest import highest_ids
 from spark_streams.source.archive.page import id_parts
 from spark_streams.source.archive.rows import KEYS, first_row_group, in_order
 from spark_streams.source.batch.plan import fetch_heads
@@ -88,11 +86,11 @@ class History:
         return [part for part in parts if part.after < part.last]
 
 
-def begin_history(server: Server, member: Membership, starting: PerStream[str], archive: Archive) -> History:
+def begin_history(server: Server, member: Membership, starting: PerStream[str]) -> History:
     """Return the history of a query whose groups exist now. starting: startingOffsets.
 
     Raises GroupExistsError if the streams have entries between the start and a group's position: neither the archive
-    nor the group would give them to the query. Raises GroupMissingError, ArchiveError, ServerError.
+    nor the group would give them to the query. Raises GroupMissingError, ServerError.
     """
     _, groups = fetch_state(server, member, member.streams)
     require_present(server, member, groups)
@@ -112,14 +110,12 @@ def begin_history(server: Server, member: Membership, starting: PerStream[str], 
                 "its own"
             )
     heads = fetch_heads(server, list(afters), must_exist=False)
-    generated = {stream: head.generated for stream, head in heads.items()}
-    last_ids = generated | highest_ids(archive, generated)
     return History(
         MIN_ID,
         {
             stream: Bounds(
-                after, last_ids[stream] if (first := heads[stream].first) is None else first.previous(),
-                last_ids[stream],
+                after, heads[stream].generated if (first := heads[stream].first) is None else first.previous(),
+                heads[stream].generated,
             )
             for stream, after in afters.items()
         },
@@ -147,7 +143,7 @@ def next_history(archive: Archive, history: History, ends: Iterator[StreamId]) -
 
 def batch_ends(archive: Archive, ranges: Sequence[EntryRange], quota: BatchQuota) -> Iterator[StreamId]:
     """Yield the last IDs of batches that the quota admits. Entries of several streams are taken in the order of their
-    IDs. A batch has all entries with its last ID: one of each stream, also above the quota. Raises ArchiveError."""
+    IDs. Raises ArchiveError."""
     last = max((part.last for part in ranges), default=MIN_ID)
     limit = _Limit.from_quota(archive, ranges, quota)
     if limit is None:
@@ -159,8 +155,7 @@ def batch_ends(archive: Archive, ranges: Sequence[EntryRange], quota: BatchQuota
         streams, (ms, seq) = keys["stream"].cast(pa.string()), id_parts(keys["id"])
         begin = 0
         while begin < keys.num_rows:
-            has_end = (ms[begin:] == end.ms) & (seq[begin:] == end.seq) if end is not None else np.zeros(1, np.bool_)
-            count = max(limit.fitting(streams[begin:], taken), int(has_end.sum()))
+            count = limit.fitting(streams[begin:], taken)
             if not count:
                 assert end is not None
                 yield end

@@ -55,7 +55,7 @@ def rows_beside(archive: Archive, ranges: Sequence[EntryRange], seen: Mapping[st
     seen: IDs (binary) that were read, by stream. Batches that the job rewrites meanwhile have only entries that were
     read, so files that vanish are listed again. Raises ArchiveError.
     """
-    return retrying(lambda: [_page(rows) for rows in in_order(archive, ranges, seen, _COLUMNS)], archive)
+    return _retrying(lambda: [_page(rows) for rows in in_order(archive, ranges, seen, _COLUMNS)], archive)
 
 
 def in_order(
@@ -114,8 +114,7 @@ def _divide(held: pa.Table, frontier: int | None) -> tuple[pa.Table, pa.Table | 
     return held.take(pa.array(order[:count])), rest
 
 
-def retrying(read: Callable[[], _T], archive: Archive) -> _T:
-    """Read again if a file was removed. Raises ArchiveError if files vanish each time."""
+def _retrying(read: Callable[[], _T], archive: Archive) -> _T:
     for _ in range(_ATTEMPTS):
         try:
             return read()
@@ -154,45 +153,24 @@ def _row_groups(
     """Yield the row groups by their lowest IDs, each with milliseconds that no ID of a later one is below. None: there
     is no later one. Files are opened day by day."""
 
-    all_days = retrying(partial(days_of, archive, ranges), archive)
-    for day, next_day in zip_longest(all_days, all_days[1:]):
-        groups = retrying(partial(groups_of_day, archive, store, day, ranges), archive)
-        yield from zip_longest(groups, (group.lowest for group in groups[1:]), fillvalue=next_day)
+    def days() -> list[int]:
+        return sorted({_day(file) for file in archive.files(after, last)})
 
+    def groups_of(day: int) -> list[RowGroup]:
+        groups = []
+        for file in archive.files(StreamId(day, 0), StreamId(day, U64_MAX)):
+            if _day(file) == day:
+                with store.open_input_file(file.path) as opened:
+                    groups += _groups(_opened(opened, file.path), file, ranges)
+        return sorted(groups, key=lambda group: (group.lowest, group.path, group.number))
 
-def days_of(archive: Archive, ranges: Sequence[EntryRange]) -> list[int]:
-    """Return the days that may have an entry of the ranges, as `_day` names them. Raises ArchiveError."""
     if not ranges:
-        return []
-    files = archive.files(min(part.after for part in ranges), max(part.last for part in ranges))
-    return sorted({_day(file) for file in files})
-
-
-def groups_of_day(archive: Archive, store: fs.FileSystem, day: int, ranges: Sequence[EntryRange]) -> list[RowGroup]:
-    """Return the row groups of a day that may have an entry of the ranges, by their lowest IDs.
-
-    Raises ArchiveError, and FileNotFoundError if a file was removed.
-    """
-    groups = []
-    for file in archive.files(StreamId(day, 0), StreamId(day, U64_MAX)):
-        if _day(file) == day:
-            with store.open_input_file(file.path) as opened:
-                groups += _groups(_opened(opened, file.path), file, ranges)
-    return sorted(groups, key=lambda group: (group.lowest, group.path, group.number))
-
-
-def matching_keys(
-    store: fs.FileSystem, group: RowGroup, ranges: Sequence[EntryRange]
-) -> tuple[pa.Array, UInt64s, UInt64s]:
-    """Return stream, milliseconds and sequence number of the entries of a row group that lie in a range. Raises
-    FileNotFoundError if the file was removed."""
-    with store.open_input_file(group.path) as opened:
-        file = pq.ParquetFile(opened, metadata=group.metadata)
-        keys = file.read_row_group(group.number, columns=list(KEYS)).combine_chunks()
-    streams, ids = keys["stream"].combine_chunks(), keys["id"].combine_chunks()
-    ms, seq = id_parts(ids)
-    mask = _mask(streams, ids, (ms, seq), ranges, {})
-    return streams.filter(pa.array(mask)), ms[mask], seq[mask]
+        return
+    after, last = min(part.after for part in ranges), max(part.last for part in ranges)
+    all_days = _retrying(days, archive)
+    for day, next_day in zip_longest(all_days, all_days[1:]):
+        groups = _retrying(partial(groups_of, day), archive)
+        yield from zip_longest(groups, (group.lowest for group in groups[1:]), fillvalue=next_day)
 
 
 def _day(file: ArchiveFile) -> int:

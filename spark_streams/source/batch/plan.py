@@ -12,8 +12,6 @@ from spark_streams.model.ids import MAX_ID, MIN_ID, StreamId
 from spark_streams.options.per_stream import PerStream
 from spark_streams.options.source_options import BatchSourceOptions
 from spark_streams.shards.names import Shard
-from spark_streams.source.archive.files import Archive
-from spark_streams.source.archive.highest import highest_ids
 from spark_streams.source.batch.probe_streams import ProbeTarget, may_be_large, probe_streams
 from spark_streams.source.batch.split_points import cut
 from spark_streams.source.batch.stream_bounds import Head, Narrowing, range_of
@@ -44,19 +42,16 @@ def plan_tasks(
 
 
 def plan_with_archive(
-    server: Server, options: BatchSourceOptions, narrowing: Narrowing, archive: Archive, limits: Limits = LIMITS
+    server: Server, options: BatchSourceOptions, narrowing: Narrowing, limits: Limits = LIMITS
 ) -> tuple[list[Task], list[EntryRange]]:
     """Return what each task reads from the stream and its archive, and the ranges that are in the archive only.
 
     The border between both is the first entry of the stream at this moment. Entries below it were trimmed, so they are
     in the archive. Entries above it may be trimmed before a task reads them, or between others (XTRIM … ACKED): those
-    tasks read the archive after the stream, up to the last ID that the stream has given, or the archive's highest ID: a
-    stream that was emptied or restored to an older state has fewer. Raises as `plan_tasks`, and ArchiveError.
+    tasks read the archive after the stream, up to the last ID that the stream has given. Raises as `plan_tasks`.
     """
     options = with_shards(server, options)
     heads = fetch_inputs(server, options, narrowing)
-    highest = highest_ids(archive, {stream: head.generated for stream, head in heads.items()})
-    heads = {stream: replace(head, generated=highest.get(stream, head.generated)) for stream, head in heads.items()}
     history: list[EntryRange] = []
     for stream, head in heads.items():
         after = max(_position(options.starting_offsets, stream), narrowing.after)
