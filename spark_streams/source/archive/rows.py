@@ -106,14 +106,33 @@ def _matching_pages(file: pq.ParquetFile, group: int, mask: Mask, columns: Seque
 
 
 def _divide(held: pa.Table, frontier: int | None) -> tuple[pa.Table, pa.Table | None]:
-    """Return the rows below the frontier, in the order of their IDs and streams, and the others."""
+    """Return the rows below the frontier, in the order of their IDs and streams, and the others. A row that the archive
+    has twice is returned once. Raises ArchiveError."""
     ms, seq = id_parts(held["id"].combine_chunks())
-    names = held["stream"].combine_chunks().cast(pa.string())
-    streams = pc.rank(names, tiebreaker="dense").to_numpy()
+    streams = pc.rank(held["stream"].combine_chunks().cast(pa.string()), tiebreaker="dense").to_numpy()
     order = np.lexsort((streams, seq, ms))
     count = len(order) if frontier is None else int(np.searchsorted(ms[order], np.uint64(frontier)))
     rest = None if count == len(order) else held.take(pa.array(order[count:]))
-    return held.take(pa.array(order[:count])), rest
+    order = order[:count]
+    is_first = np.ones(count, np.bool_)
+    is_first[1:] = (np.diff(ms[order]) != 0) | (np.diff(seq[order]) != 0) | (np.diff(streams[order]) != 0)
+    for place in np.flatnonzero(~is_first):
+        _require_same(held.take(pa.array(order[place - 1 : place + 1])))
+    return held.take(pa.array(order[is_first])), rest
+
+
+def _require_same(rows: pa.Table) -> None:
+    """Raise ArchiveError if two rows of one ID have different fields. The job archives an entry again if its stream and
+    its group were restored to an older state."""
+    if "fields" in rows.column_names:
+        first, second = rows["fields"].to_pylist()
+        if first != second:
+            stream, entry_id = rows["stream"][0].as_py(), rows["id"][0].as_py()
+            raise ArchiveError(
+                f"the archive has two different entries with ID {entry_id} of stream {stream!r}: the stream was restored "
+                "to an older state, and new entries got old IDs. The read cannot know which one is meant. Read the table "
+                "with spark.read and keep one of them, or set startingOffsets above this ID"
+            )
 
 
 def retrying(read: Callable[[], _T], archive: Archive) -> _T:
