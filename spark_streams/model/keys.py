@@ -129,6 +129,11 @@ def delays_key(stream: str, group: str) -> bytes:
     return key_beside(stream, "delays", group)
 
 
+def copied_key(stream: str, group: bytes) -> bytes:
+    """Return the key with the position that `rstream copy --groups` gave a group."""
+    return key_beside(stream.encode(errors="surrogateescape"), "copied", quote(group, safe=""))
+
+
 # Kinds of keys beside a stream, for a group and a consumer of it. Earlier versions wrote `claims`.
 _OF_A_CONSUMER = ("lease", "committed", "first", "start", "notes", "claims", "attempts", "tried", "failure")
 

@@ -17,11 +17,18 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from spark_streams.errors import UnsupportedError
-from spark_streams.model.ids import MAX_ID, StreamId
 from spark_streams.model.untyped import Json
 from spark_streams.options.source_options import SourceOptions
 from spark_streams.source.archive.files import Archive
-from spark_streams.source.archive.history import History, batch_ends, begin_history, next_history
+from spark_streams.source.archive.history import (
+    END,
+    Cut,
+    History,
+    batch_ends,
+    begin_history,
+    next_history,
+    require_unread,
+)
 from spark_streams.source.archive.rows import Rows, rows_beside, rows_of
 from spark_streams.source.archive.seen import read_ids
 from spark_streams.source.archive.tasks import history_tasks
@@ -73,7 +80,7 @@ class HistoryReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailabl
         self._archive = Archive(options.archive_path)
         self._is_open = False  # this process has the lease, and the groups exist
         self._finished: History | None = None  # the history behind which the archive has nothing more
-        self._ends: tuple[StreamId, ReadLimit, Iterator[StreamId]] | None = None  # of the batches after an ID
+        self._ends: tuple[Cut, ReadLimit, Iterator[Cut]] | None = None  # of the batches after a cut
 
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_ends": None}
@@ -105,6 +112,8 @@ class HistoryReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailabl
             if further is not None:
                 return _with_history(position, further)
             self._finished = history
+        if history.lost():
+            self._live.batches.ask(lambda server: require_unread(server, self._archive, history))
         end = self._live.latestOffset(position, limit)
         return start if end == position else end
 
@@ -118,7 +127,7 @@ class HistoryReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailabl
             return []
         ranges = read.trimmed(history.read, read.read)
         trimmed = self._tasks(ranges)
-        removed = self._tasks(read.removed()) if read.read == MAX_ID else []
+        removed = self._tasks(read.removed()) if read.read == END else []
         tasks, name = [*trimmed, *removed] or [Task(())], secrets.token_hex(6)
         return [HistoryPartition(task, name, n >= len(trimmed), n == 0) for n, task in enumerate(tasks)]
 
@@ -142,23 +151,23 @@ class HistoryReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailabl
         def bounds(server: Server, member: Membership) -> History:
             if history.bounds is not None:
                 return history
-            return begin_history(server, member, self._live.resolved_options.starting_offsets)
+            return begin_history(server, member, self._archive, self._live.resolved_options, begin)
 
-        opened = batches.open_groups(begin, tuple(history.bounds or ()), bounds)
+        opened = batches.open_groups(begin, history.joined, bounds)
         self._is_open = True
         return opened
 
-    def _ends_after(self, history: History, limit: ReadLimit) -> Iterator[StreamId]:
+    def _ends_after(self, history: History, limit: ReadLimit) -> Iterator[Cut]:
         """Return the ends of the batches after `history.read`. They are found once per run."""
         if self._ends is None or self._ends[:2] != (history.read, limit):
             entries = limit.max_rows if isinstance(limit, ReadMaxRows) and limit.max_rows < UNLIMITED else None
             quota = BatchQuota.from_options(self._options).with_entries(entries)
-            ends = batch_ends(self._archive, history.trimmed(history.read, MAX_ID), quota)
+            ends = batch_ends(self._archive, history.trimmed(history.read, END), quota)
         else:
             ends = self._ends[2]
         return self._noting(ends, limit)
 
-    def _noting(self, ends: Iterator[StreamId], limit: ReadLimit) -> Iterator[StreamId]:
+    def _noting(self, ends: Iterator[Cut], limit: ReadLimit) -> Iterator[Cut]:
         for end in ends:
             self._ends = (end, limit, ends)
             yield end

@@ -16,13 +16,12 @@ from spark_streams.errors import CopyTargetError, InvalidOptionError
 from spark_streams.model.ids import StreamId
 from spark_streams.model.keys import is_product_key
 from spark_streams.shards.settling import require_plain
-from spark_streams.source.findings.count_entries import count_read
 from spark_streams.transfer.entries import Entry
-from spark_streams.wire.connection.connection import Argument, ReplyError, pack
+from spark_streams.wire.connection.connection import ReplyError, pack
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.multi_exec import execute_packed
-from spark_streams.wire.replies.reply_errors import is_busy_group, is_id_refusal
-from spark_streams.wire.replies.xinfo import GroupInfo, ends_in, groups_in, read_stream_state
+from spark_streams.wire.replies.reply_errors import is_id_refusal
+from spark_streams.wire.replies.xinfo import ends_in, read_stream_state
 from spark_streams.wire.session import Session
 
 
@@ -99,48 +98,3 @@ class Appender:
                 f"stream {self._stream!r} at {server.address} refuses entry {entry.id}, because another client adds "
                 "entries to it; stop that client, or name another target"
             )
-
-
-@dataclass(frozen=True)
-class CopiedGroup:
-    """A group of the source. position: its last-delivered ID; pending: entries that stay with the source; exists:
-    the target has a group of this name, which stays unchanged."""
-
-    group: str
-    position: str
-    pending: int
-    exists: bool
-
-
-def fetch_groups(server: Server, stream: str) -> list[GroupInfo]:
-    """Return the groups of a stream. Raises ServerError."""
-    return groups_in(server.execute("XINFO", "GROUPS", stream))
-
-
-def plan_groups(groups: Sequence[GroupInfo], existing: Sequence[GroupInfo]) -> list[CopiedGroup]:
-    """Return the groups that would be created. existing: groups of the target."""
-    names = {group.name for group in existing}
-    return [
-        CopiedGroup(
-            group.name.decode("utf-8", "surrogateescape"), str(group.last_delivered), group.pending, group.name in names
-        )
-        for group in groups
-    ]
-
-
-def create_groups(server: Server, stream: str, groups: Sequence[GroupInfo]) -> list[CopiedGroup]:
-    """Create the groups at their positions, with the number of entries that the target has up to there. Raises
-    ServerError."""
-    existing: list[GroupInfo] = []
-    for group in groups:
-        [reply] = server.pipeline([("XINFO", "STREAM", stream)])
-        head = read_stream_state(server, stream, reply)
-        read = count_read(server, stream, head, min(group.last_delivered, head.last)) if head.exists else None
-        counted: tuple[Argument, ...] = () if read is None else ("ENTRIESREAD", read)
-        create = ("XGROUP", "CREATE", stream, group.name, bytes(group.last_delivered), "MKSTREAM", *counted)
-        [reply] = server.pipeline([create])
-        if is_busy_group(reply):
-            existing.append(group)
-        elif isinstance(reply, ReplyError):
-            raise server.error_of(reply, create[:4])
-    return plan_groups(groups, existing)

@@ -422,3 +422,230 @@ def test_a_pattern_reads_the_archive_of_the_streams_it_begins_with(
     query = Query(server, tmp_path / "a", streamsPattern="s:*")
     query.run()
     assert query.numbers == list(range(10))
+
+
+# -- streams that are behind their archive ---------------------------------------------------------------------------
+
+
+def lose(client: redis.Redis, how: str) -> None:
+    """Lose the stream, or restore it to an older state."""
+    client.delete("s")
+    if how == "empty":
+        client.xgroup_create("s", "other", "0", mkstream=True)
+    if how.startswith("older"):
+        add_hours(client, range(10, 25))
+    if how == "older and new":
+        client.xadd("s", {"n": 1000}, id=f"{START + 30 * HOUR}-7")
+    if how == "new only":
+        client.xadd("s", {"n": 2000}, id=f"{START + 30 * HOUR}-7")
+
+
+LOST = ["missing", "empty", "older", "older and new", "new only"]
+MORE = {"older and new": [1000], "new only": [2000]}
+
+
+@pytest.mark.parametrize("how", LOST)
+@pytest.mark.parametrize("limit", [None, 1, 7])
+@pytest.mark.parametrize("by", ["streams", "streamsPattern"])
+def test_what_a_stream_has_lost_comes_from_the_archive(
+    server: Server, client: redis.Redis, archiver: Archiver, how: str, limit: int | None, by: str
+) -> None:
+    """The stream was created again, or its server was restored to an older state. New entries have higher IDs, or IDs
+    between those of the archive."""
+    add_hours(client, range(60))
+    archiver.archive(60, trim=False)
+    lose(client, how)
+    options = {"streamsPattern": "[s]"} if by == "streamsPattern" else {}
+    query = Query(server, archiver.path, ALL if limit is None else ReadMaxRows(limit), **options)
+    query.run()
+    assert sorted(query.numbers) == [*range(60), *MORE.get(how, [])]
+    if limit is not None:
+        lost = [batch for batch, end in zip(query.batches, query.log[1:], strict=True) if is_limited(end)]
+        assert all(len(batch) <= limit for batch in lost)
+    forget_all()
+    client.delete("rstream:lease:{s}:g:spark")
+    add_hours(client, range(60, 70))
+    again = Query(server, archiver.path, **options)
+    again.log, again.done = query.log, query.done
+    again.run()
+    assert again.numbers == list(range(60, 70))
+
+
+def is_limited(end: dict[str, Any]) -> bool:
+    return "history" in end and not end["history"]["read"].startswith("18446744073709551615")
+
+
+@pytest.mark.parametrize(("how", "limit"), [("missing", 15), ("older and new", 15), ("new only", None)])
+def test_a_query_on_a_lost_stream_that_is_killed_at_every_request_reads_each_entry_once(
+    server: Server, client: redis.Redis, tmp_path: Path, how: str, limit: int | None
+) -> None:
+    query = None
+
+    def begin() -> None:
+        nonlocal query
+        forget_all()
+        client.flushall()
+        archiver = Archiver(client, tmp_path / str(len(list(tmp_path.iterdir()))))
+        add_hours(client, range(40))
+        archiver.archive(40, trim=False)
+        lose(client, how)
+        query = Query(server, archiver.path, ALL if limit is None else ReadMaxRows(limit))
+
+    def act() -> None:
+        assert query is not None
+        forget_all()
+        client.delete("rstream:lease:{s}:g:spark")  # of the killed run
+        query.run()
+
+    def check() -> None:
+        assert query is not None
+        assert sorted(query.numbers) == [*range(40), *MORE.get(how, [])]
+        stop_all()
+
+    assert at_each_point(begin, act, check) > 15
+
+
+@pytest.mark.parametrize("by", ["streams", "streamsPattern"])
+def test_one_stream_of_several_is_missing_and_comes_back_later(
+    server: Server, client: redis.Redis, tmp_path: Path, by: str
+) -> None:
+    archivers = [Archiver(client, tmp_path / "a", stream) for stream in ("s:1", "s:2", "x")]
+    for number, archiver in enumerate(archivers):
+        add_hours(client, range(100 * number, 100 * number + 20), archiver.stream)
+        archiver.number = 10 * number
+        archiver.archive(20, trim=number == 0)
+    client.delete("s:2")
+    options = {"streamsPattern": "s:*"} if by == "streamsPattern" else {"streams": "s:1,s:2"}
+    query = Query(server, tmp_path / "a", ReadMaxRows(6), **options)
+    query.run()
+    assert sorted(query.numbers) == [*range(20), *range(100, 120)]
+    add_hours(client, range(120, 130), "s:2")
+    stop_all()
+    query.run()
+    assert sorted(query.numbers) == [*range(20), *range(100, 130)]
+
+
+def test_a_stream_that_gets_its_old_entries_after_the_archive_was_read_is_refused(
+    server: Server, client: redis.Redis, archiver: Archiver
+) -> None:
+    """An operator loads a backup into the stream while the query runs. The query would read these entries twice."""
+    add_hours(client, range(40))
+    archiver.archive(40, trim=False)
+    client.delete("s")
+    query = Query(server, archiver.path, ReadMaxRows(10))
+    query.run(batches=2)
+    client.xadd("s", {"n": 7}, id=f"{START}-7")  # of another ID: it is a new entry
+    add_hours(client, range(30, 40))
+    with pytest.raises(ArchiveError, match=f"'s' got entry {START + 30 * HOUR}-0 after the query began.*new group"):
+        query.run()
+    stop_all()
+    fresh = Query(server, archiver.path, group="other")
+    fresh.run()
+    assert sorted(fresh.numbers) == sorted([*range(40), 7])
+
+
+# -- kills and ends of batches ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("by", ["streams", "streamsPattern"])
+@pytest.mark.parametrize("archived", ["nothing", "another stream"])
+def test_a_query_that_is_killed_before_its_first_offset_starts_again(
+    server: Server, client: redis.Redis, archiver: Archiver, by: str, archived: str
+) -> None:
+    """The archive has nothing to give, so the first batch is of the stream: its entries are reserved, and no offset."""
+    add_hours(client, range(20))
+    if archived == "another stream":
+        write_batch(archiver.path, 0, [("other", f"{START + 9000 * HOUR}-0", [("n", "1")])])
+    options = {"streamsPattern": "[s]"} if by == "streamsPattern" else {}
+    for _ in range(2):
+        one = history_reader(server, archiver.path, **options)
+        first = one.initialOffset()
+        assert one.latestOffset(first, ReadMaxRows(5)) != first
+        forget_all()
+        client.delete("rstream:lease:{s}:g:spark")
+    pending: Any = client.xpending("s", "g")
+    assert pending["pending"] >= 5
+    query = Query(server, archiver.path, ReadMaxRows(5), **options)
+    query.run()
+    assert sorted(query.numbers) == list(range(20))
+
+
+@pytest.mark.parametrize("begin_at", ["the start", "the group"])
+def test_a_query_without_anything_in_the_archive_may_be_killed_at_every_request(
+    server: Server, client: redis.Redis, tmp_path: Path, begin_at: str
+) -> None:
+    query = None
+
+    def begin() -> None:
+        nonlocal query
+        forget_all()
+        client.flushall()
+        archiver = Archiver(client, tmp_path / str(len(list(tmp_path.iterdir()))))
+        add_hours(client, range(12))
+        if begin_at == "the group":
+            client.xgroup_create("s", "g", "0")
+        query = Query(server, archiver.path, ReadMaxRows(5))
+
+    def act() -> None:
+        assert query is not None
+        forget_all()
+        client.delete("rstream:lease:{s}:g:spark")  # of the killed run
+        query.run()
+
+    def check() -> None:
+        assert query is not None
+        assert sorted(query.numbers) == list(range(12))
+        stop_all()
+
+    assert at_each_point(begin, act, check) > 15
+
+
+def test_what_a_committed_query_has_read_is_still_refused_without_its_checkpoint(
+    server: Server, client: redis.Redis, archiver: Archiver
+) -> None:
+    add_hours(client, range(20))
+    query = Query(server, archiver.path, ReadMaxRows(5))
+    query.run()
+    stop_all()
+    with pytest.raises(GroupExistsError, match="has passed entry"):
+        Query(server, archiver.path).run()
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 5])
+@pytest.mark.parametrize("per_stream", [False, True])
+def test_entries_of_several_streams_with_equal_ids_are_divided_by_the_limit(
+    server: Server, client: redis.Redis, tmp_path: Path, limit: int, per_stream: bool
+) -> None:
+    names = ["s", "t", "u"]
+    for number, stream in enumerate(names):
+        one = Archiver(client, tmp_path / "a", stream)
+        add_hours(client, range(12), stream)
+        one.number = 10 * number
+        one.archive(12)
+    options = {"streams": ",".join(names)}
+    if per_stream:
+        options["maxEntriesPerTrigger"] = '{"s": 1, "t": 2, "u": 100}'
+    query = Query(server, tmp_path / "a", ReadMaxRows(limit), **options)
+    query.run()
+    assert sorted(query.numbers) == sorted([*range(12)] * 3)
+    assert all(len(batch) <= limit for batch in query.batches)
+    if not per_stream:
+        assert all(len(batch) == limit for batch in query.batches[:-1])
+    ends = [str(end) for end in query.log]
+    assert len(set(ends)) == len(ends)
+
+
+def test_an_entry_that_a_restored_job_archived_twice_is_read_once(
+    server: Server, client: redis.Redis, archiver: Archiver
+) -> None:
+    """The server was restored to an older state, and with it the group of the job."""
+    rows_of_job = [("s", f"{START + n * HOUR}-0", [("n", str(n))]) for n in range(40)]
+    write_batch(archiver.path, 0, rows_of_job[:30])
+    write_batch(archiver.path, 1, rows_of_job[20:])
+    query = Query(server, archiver.path, ReadMaxRows(7))
+    query.run()
+    assert query.numbers == list(range(40))
+    assert all(len(batch) <= 7 for batch in query.batches)
+    write_batch(archiver.path, 2, [("s", f"{START + 25 * HOUR}-0", [("n", "99")])])
+    with pytest.raises(ArchiveError, match=f"two different entries .*{START + 25 * HOUR}-0"):
+        Query(server, archiver.path, group="other").run()

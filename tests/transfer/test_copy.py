@@ -21,12 +21,15 @@ from spark_streams.cli import main
 from spark_streams.errors import CopyTargetError
 from spark_streams.model.ids import StreamId
 from spark_streams.transfer.entries import Entry
+from spark_streams.transfer.groups import apply, fetch_groups
 from spark_streams.transfer.target import Appender
 from spark_streams.wire.address.address import Address
+from spark_streams.wire.connect import connect
 from spark_streams.wire.session import Session
 from tests.groups.conftest import APART
 from tests.proxy import Proxy
 from tests.transfer.conftest import Rstream, RstreamJson
+from tools.sending import at_each_point
 from tools.servers.cluster import RedisCluster
 from tools.servers.server import Server, counts_entries
 from tools.waiting import until
@@ -287,6 +290,118 @@ def test_groups_are_created_at_their_positions_with_the_right_lag(
     }
     assert (groups[b"half"]["pending"], groups[b"half"]["lag"], groups[b"end\xff"]["lag"]) == (0, 8, 0)
     assert (groups[b"half"]["entries-read"], groups[b"end\xff"]["entries-read"]) == (7, 15)
+
+
+def read_all(client: redis.Redis, count: int, stream: str = "s", group: str = "g") -> None:
+    """Read and acknowledge."""
+    reply: Any = client.xreadgroup(group, "reader", {stream: ">"}, count=count)
+    client.xack(stream, group, *[entry for entry, _ in reply[0][1]])
+
+
+def test_a_second_copy_moves_groups_that_nobody_has_used(
+    client: redis.Redis, other: Server, rstream_json: RstreamJson, rstream: Rstream
+) -> None:
+    """Copy once, stop the producers, run the same command again: consumers of the target get nothing twice."""
+    numbered(client, 20)
+    client.xgroup_create("s", "g", "0")
+    client.xgroup_create("s", b"end\xff", "$")
+    read_all(client, 7)
+    words = ("copy", "s", "t", "--to-url", other.url, "--groups")
+    first = rstream_json(*words, "--yes")
+    assert {group["state"] for group in first["groups"]} == {"new"}
+    read_all(client, 9)
+    client.xadd("s", {"n": 21}, id="21-1")
+    client.xgroup_setid("s", b"end\xff", "21-1")
+    planned, done = rstream_json(*words), rstream_json(*words, "--yes")
+    assert planned["groups"] == done["groups"]
+    assert {(g["group"], g["position"], g["target_position"], g["state"], g["exists"]) for g in done["groups"]} == {
+        ("g", "16-1", "16-1", "moved", True),
+        ("end\udcff", "21-1", "21-1", "moved", True),
+    }
+    target = other.client()
+    groups = {group["name"]: group for group in target.xinfo_groups("t")}
+    assert groups[b"g"]["last-delivered-id"] == b"16-1"
+    assert (groups[b"g"]["entries-read"], groups[b"g"]["lag"], groups[b"end\xff"]["lag"]) == (16, 5, 0)
+    reply: Any = target.xreadgroup("g", "reader", {"t": ">"})
+    assert [entry for entry, _ in reply[0][1]] == [b"17-1", b"18-1", b"19-1", b"20-1", b"21-1"]
+    again = rstream_json(*words, "--yes")["groups"]
+    assert {(g["group"], g["state"]) for g in again} == {("g", "left"), ("end\udcff", "unchanged")}
+    ran = rstream(*words)
+    lines = [line.split() for line in ran.stdout.splitlines()]
+    assert ["group", "source", "target", "pending", "(not", "copied)", "state"] in lines
+    assert ["g", "16-1", "21-1", "0", "left"] in lines
+
+
+@pytest.mark.parametrize("use", ["consumer", "pending", "read and gone", "set back", "set forward", "of its own"])
+def test_a_group_that_was_used_is_left_and_named(client: redis.Redis, rstream_json: RstreamJson, use: str) -> None:
+    numbered(client, 20)
+    client.xgroup_create("s", "g", "0")
+    read_all(client, 7)
+    words = ("copy", "s", "t", "--groups", "--yes")
+    if use == "of its own":
+        client.xgroup_create("t", "g", "5-1", mkstream=True)
+        rstream_json(*words)
+    else:
+        rstream_json(*words)
+    if use == "consumer":
+        client.xgroup_createconsumer("t", "g", "c")
+    elif use == "pending":
+        client.xreadgroup("g", "c", {"t": ">"}, count=2)
+    elif use == "read and gone":
+        read_all(client, 2, "t")
+        client.xgroup_delconsumer("t", "g", "reader")
+    elif use != "of its own":
+        client.xgroup_setid("t", "g", "3-1" if use == "set back" else "12-1")
+    [before] = client.xinfo_groups("t")
+    read_all(client, 9)
+    report = rstream_json(*words)
+    [after] = client.xinfo_groups("t")
+    assert after == before
+    [group] = report["groups"]
+    assert (group["state"], group["position"]) == ("left", "16-1")
+    assert group["target_position"] == before["last-delivered-id"].decode()
+    [note] = [note for note in report["notes"] if "group 'g' of the target stays at" in note]
+    assert group["reason"] in note
+    assert "rstream groups seek t --group g --to 16-1 --yes" in note
+
+
+def test_a_group_is_not_moved_back(client: redis.Redis, rstream_json: RstreamJson) -> None:
+    numbered(client, 20)
+    client.xgroup_create("s", "g", "15-1")
+    rstream_json("copy", "s", "t", "--groups", "--yes")
+    client.xgroup_setid("s", "g", "5-1")
+    [group] = rstream_json("copy", "s", "t", "--groups", "--yes")["groups"]
+    assert (group["state"], group["target_position"], group["reason"]) == (
+        "left", "15-1", "a copy moves groups forward only",
+    )  # fmt: skip
+
+
+def test_a_copy_of_groups_that_is_killed_at_every_request_moves_them_once(client: redis.Redis, server: Server) -> None:
+    def begin() -> None:
+        client.flushall()
+        numbered(client, 20)
+        client.xgroup_create("s", "g", "0")
+        client.xgroup_create("s", "h", "15-1")
+        read_all(client, 7)
+        copy()
+        read_all(client, 9)
+        client.xgroup_create("s", "new", "3-1")
+
+    def copy() -> None:
+        with connect(Address.parse(server.url)) as connected:
+            if not client.exists("t"):
+                fill_target()
+            apply(connected, "t", fetch_groups(connected, "s"))
+
+    def fill_target() -> None:
+        for entry, fields in content(client):
+            client.execute_command("XADD", "t", entry, *fields)  # type: ignore[no-untyped-call]
+
+    def check() -> None:
+        positions = {group["name"]: group["last-delivered-id"] for group in client.xinfo_groups("t")}
+        assert positions == {b"g": b"16-1", b"h": b"15-1", b"new": b"3-1"}
+
+    assert at_each_point(begin, copy, check) > 5
 
 
 def test_a_group_above_the_copied_entries_has_no_lag(client: redis.Redis, rstream_json: RstreamJson) -> None:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 @range_options
 @rule_options
 @rate_option
-@click.option("--groups", "with_groups", is_flag=True, help="Also create the groups of SOURCE at their positions.")
+@click.option("--groups", "with_groups", is_flag=True, help="Also create the groups of SOURCE, or move unused ones.")
 @yes_option
 @url_option
 @to_url_option
@@ -69,8 +69,9 @@ def copy(
     The transform is a function of one argument. It has `fields` (a dict), `pairs` (a list of name and value) and `id`.
     The function returns the new fields as a dict or as a list of pairs, or None to skip the entry.
 
-    --groups creates each group of SOURCE at its last-delivered ID. Pending entries are not copied: the groups of TARGET
-    have none. Groups that TARGET has already stay unchanged.
+    --groups creates each group of SOURCE at its last-delivered ID. A later copy moves the groups that an earlier one
+    has created to their new positions, if no consumer has used them. Other groups of TARGET stay, and the report names
+    them. Pending entries are not copied: the groups of TARGET have none.
 
     \b
     Examples:
@@ -78,7 +79,7 @@ def copy(
       rstream copy orders orders --to-url redis+cluster://a:6379,b:6379 --groups --rate 20000 --yes
       rstream copy orders masked --where country=DE --transform masking:hide_names --yes
     """
-    from spark_streams.transfer.target import create_groups, fetch_groups, plan_groups
+    from spark_streams.transfer.groups import apply, decide, fetch_groups, plan
     from spark_streams.wire.session import Session
 
     rules, address = rules_of(options, rate), address_of(url)
@@ -93,14 +94,16 @@ def copy(
         filled = _fill(report, writer, target, pages, rules)
         groups = reader.run(lambda server: fetch_groups(server, source)) if with_groups else []
         if groups and yes and filled.is_equal:
-            report.groups = writer.run(lambda server: create_groups(server, target, groups))
-        elif groups:
-            existing = writer.run(lambda server: fetch_groups(server, target)) if filled.state.exists else []
-            report.groups = plan_groups(groups, existing)
+            report.groups = writer.run(lambda server: apply(server, target, groups))
+        elif groups and filled.state.exists:
+            report.groups = writer.run(lambda server: plan(server, target, groups))
+        else:
+            report.groups = [decide(group, None, ()) for group in groups]
         if sum(group.pending for group in report.groups):
             report.notes.append(
                 "pending entries of groups are not copied; the groups of the target do not deliver them"
             )
+        report.notes += [note for group in report.groups if (note := group.note(target)) is not None]
     _finish(report, writer, filled, "copied")
 
 

@@ -19,7 +19,7 @@ from spark_streams.monitor.terminal.units import counted
 if TYPE_CHECKING:
     from spark_streams.groups.target import Target
     from spark_streams.transfer.entries import Entry, Rules
-    from spark_streams.transfer.target import CopiedGroup
+    from spark_streams.transfer.groups import CopiedGroup
     from spark_streams.transfer.transfer import Filled
     from spark_streams.wire.session import Session
 
@@ -136,8 +136,8 @@ class TransferReport:
             say(f"target: {self.target} ({before})")
         if self.groups:
             print_table(
-                ("group", "position", "pending (not copied)", "state"),
-                [(g.group, g.position, g.pending, "exists, unchanged" if g.exists else "new") for g in self.groups],
+                ("group", "source", "target", "pending (not copied)", "state"),
+                [(g.group, g.position, g.target_position, g.pending, g.state) for g in self.groups],
             )
         for note in self.notes:
             say(f"note: {note}")

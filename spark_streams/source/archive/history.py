@@ -1,54 +1,91 @@
 """What a new query reads from the archive before it reads its streams, and where its batches end.
 
-    archive  ████████████████████ · █ ·      entries that the job `archive` has written
-    stream                        █ · █ █    entries that the stream has
+    archive  ████████████████████ · █ ·                  entries that the job `archive` has written
+    stream                        █ · █ █                entries that the stream has
              after            border   until
+    archive  ████████████████████ · █ · ████████████     the stream was created again, or restored to an older state
+    stream                        █ · █
+             after            border until  archived
 
 Up to `border` the stream has no entry, so all entries there come from the archive, in batches by ID. Above it a few
 entries may be missing (XTRIM … ACKED): they are the last batch. `until` is the last ID that the stream has given after
 the query's group was created. From then on no entry that the group needs is trimmed, so the group delivers the others.
+If the archive has higher IDs, the stream has lost these entries: they come from the archive, in batches by ID, too.
 """
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from spark_streams.errors import GroupExistsError, OffsetError
+from spark_streams.errors import ArchiveError, GroupExistsError, OffsetError
 from spark_streams.model.ids import MAX_ID, MIN_ID, InvalidStreamId, StreamId
+from spark_streams.model.keys import is_product_key
+from spark_streams.model.pattern import matches
 from spark_streams.model.untyped import Json
-from spark_streams.options.per_stream import PerStream
+from spark_streams.options.source_options import SourceOptions
+from spark_streams.source.archive.batch_limit import BatchLimit
 from spark_streams.source.archive.files import Archive
+from spark_streams.source.archive.highest import highest_ids
 from spark_streams.source.archive.page import id_parts
 from spark_streams.source.archive.rows import KEYS, first_row_group, in_order
 from spark_streams.source.batch.plan import fetch_heads
 from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.findings.group_state import GroupState, fetch_state, missing
+from spark_streams.source.group.commit_marks import CommitMarks, Marks
 from spark_streams.source.membership import Membership
+from spark_streams.source.offset import Offset
 from spark_streams.source.quota import BatchQuota
 from spark_streams.wire.connection.server import Server
 
 
+class Cut(NamedTuple):
+    """Place between two archived entries, which are in the order of their IDs, and of their streams if the IDs are
+    equal. It is behind the entries up to `id`; at `id` itself only behind those of streams up to `stream`, None: all.
+    """
+
+    id: StreamId
+    stream: str | None = None
+
+    def of(self, stream: str) -> StreamId:
+        """Return the last ID of a stream that is before the cut."""
+        is_before = self.stream is None or stream <= self.stream
+        return self.id if is_before or self.id == MIN_ID else self.id.previous()
+
+
+BEGIN, END = Cut(MIN_ID), Cut(MAX_ID)
+_PAGE = 1_000  # entries
+
+
 class Bounds(NamedTuple):
-    """Bounds of one stream's history, as drawn above."""
+    """Bounds of one stream's history, as drawn above. archived: below `until` if the archive has no higher ID."""
 
     after: StreamId
     border: StreamId
     until: StreamId
+    archived: StreamId = MIN_ID
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the archive has entries above the last ID that the stream has given."""
+        return self.archived > self.until
+
+    def to_json(self) -> list[str]:
+        """Return the JSON form."""
+        return [str(entry_id) for entry_id in (self if self.is_behind else self[:3])]
 
 
 @dataclass(frozen=True)
 class History:
-    """How far a query has read the archive. read: up to this ID of all streams, MAX_ID: everything; bounds: by stream,
-    None: the query has not begun."""
+    """How far a query has read the archive. read: before this cut, END: everything; bounds: by stream, None: the query
+    has not begun."""
 
-    read: StreamId = MIN_ID
+    read: Cut = BEGIN
     bounds: Mapping[str, Bounds] | None = None
 
     @classmethod
@@ -58,7 +95,7 @@ class History:
             if not value:
                 return cls()
             bounds = {stream: Bounds(*map(StreamId.parse, ids)) for stream, ids in value["streams"].items()}
-            return cls(StreamId.parse(value["read"]), bounds)
+            return cls(Cut(StreamId.parse(value["read"]), value.get("stream")), bounds)
         except (KeyError, AttributeError, TypeError, InvalidStreamId) as error:
             raise OffsetError(f"the history {value!r} of the checkpoint's offset cannot be read: {error}") from None
 
@@ -66,37 +103,112 @@ class History:
         """Return the JSON form; empty if the query has not begun."""
         if self.bounds is None:
             return {}
-        streams = {stream: [str(entry_id) for entry_id in ids] for stream, ids in sorted(self.bounds.items())}
-        return {"read": str(self.read), "streams": streams}
+        streams = {stream: bounds.to_json() for stream, bounds in sorted(self.bounds.items())}
+        read = {"read": str(self.read.id)} | ({} if self.read.stream is None else {"stream": self.read.stream})
+        return {**read, "streams": streams}
 
-    def trimmed(self, after: StreamId, last: StreamId) -> list[EntryRange]:
-        """Return the ranges with after < ID ≤ last of which the streams have no entry."""
-        parts = [
-            EntryRange(stream, max(after, ids.after), min(last, ids.border), 1, owned=True, counted=False)
+    @property
+    def joined(self) -> list[str]:
+        """The streams that had entries, and so the group, when the query began."""
+        return [stream for stream, ids in (self.bounds or {}).items() if ids.until > MIN_ID]
+
+    def trimmed(self, after: Cut, last: Cut) -> list[EntryRange]:
+        """Return the ranges between two cuts of which only the archive has entries."""
+        return [
+            part
             for stream, ids in (self.bounds or {}).items()
+            for begin, end in ((ids.after, ids.border), (max(ids.after, ids.until), ids.archived))
+            for part in _range(stream, max(after.of(stream), begin), min(last.of(stream), end))
         ]
-        return [part for part in parts if part.after < part.last]
 
     def removed(self) -> list[EntryRange]:
         """Return the ranges of which the streams may lack a few entries."""
-        parts = [
-            EntryRange(stream, max(ids.after, ids.border), ids.until, 1, owned=True, counted=False)
+        return [
+            part
             for stream, ids in (self.bounds or {}).items()
+            for part in _range(stream, max(ids.after, ids.border), ids.until)
         ]
-        return [part for part in parts if part.after < part.last]
+
+    def lost(self) -> list[EntryRange]:
+        """Return the ranges above the last ID of streams that are behind the archive."""
+        return [
+            part
+            for stream, ids in (self.bounds or {}).items()
+            for part in _range(stream, max(ids.after, ids.until), ids.archived)
+        ]
 
 
-def begin_history(server: Server, member: Membership, starting: PerStream[str]) -> History:
-    """Return the history of a query whose groups exist now. starting: startingOffsets.
+def _range(stream: str, after: StreamId, last: StreamId) -> list[EntryRange]:
+    return [EntryRange(stream, after, last, 1, owned=True, counted=False)] if after < last else []
+
+
+def begin_history(
+    server: Server, member: Membership, archive: Archive, options: SourceOptions, begin: Offset
+) -> History:
+    """Return the history of a query whose groups exist now. begin: its first offset.
 
     Raises GroupExistsError if the streams have entries between the start and a group's position: neither the archive
-    nor the group would give them to the query. Raises GroupMissingError, ServerError.
+    nor the group would give them to the query. Raises GroupMissingError, ArchiveError, ServerError.
     """
     _, groups = fetch_state(server, member, member.streams)
     require_present(server, member, groups)
-    positions = {stream: group.last_delivered for stream, group in groups.items() if group is not None}
-    starts = {stream: starting.value_for(stream) for stream in positions}
+    starts = {stream: options.starting_offsets.value_for(stream) for stream in groups}
     afters = {stream: StreamId.parse(start) for stream, start in starts.items() if start != "$"}
+    _begin_groups(server, member, options, begin, afters, groups)
+    # The archive is read between the two: what it has above the second is not what the stream has given meanwhile.
+    heads = fetch_heads(server, list(afters), must_exist=False)
+    archived = _archived(archive, options, {stream: head.generated for stream, head in heads.items()})
+    heads = fetch_heads(server, list(afters), must_exist=False)
+    bounds = {}
+    for stream, after in afters.items():
+        head = heads[stream]
+        border = head.generated if head.first is None else head.first.previous()
+        bounds[stream] = Bounds(after, border, head.generated, archived.get(stream, MIN_ID))
+    for stream, after in _archived_only(server, options, archived.keys() - groups.keys()).items():
+        bounds[stream] = Bounds(after, MIN_ID, MIN_ID, archived[stream])
+    return History(BEGIN, bounds)
+
+
+def _archived(archive: Archive, options: SourceOptions, generated: Mapping[str, StreamId]) -> dict[str, StreamId]:
+    pattern = options.streams_pattern
+    if pattern is None:
+        return highest_ids(archive, generated)
+    return highest_ids(archive, generated, lambda name: not is_product_key(name) and matches(pattern, name))
+
+
+def _archived_only(server: Server, options: SourceOptions, streams: Iterable[str]) -> dict[str, StreamId]:
+    """Return where to begin on streams that match the pattern, and of which only the archive has entries. The query
+    does not read a stream that holds dead letters."""
+    starts = {stream: options.starting_offsets.value_for(stream) for stream in sorted(streams)}
+    heads = fetch_heads(server, list(starts), must_exist=False)
+    return {
+        stream: StreamId.parse(start)
+        for stream, start in starts.items()
+        if start != "$" and heads[stream].first is None
+    }
+
+
+def _begin_groups(
+    server: Server,
+    member: Membership,
+    options: SourceOptions,
+    begin: Offset,
+    afters: Mapping[str, StreamId],
+    groups: Mapping[str, GroupState | None],
+) -> None:
+    """Raise GroupExistsError if a group has passed an entry that its stream still has. Otherwise write the marks of a
+    query that has committed nothing.
+
+    Such a mark proves that the entries which are pending for the query's consumer were reserved by a run of this query
+    that was killed before its first offset was logged: this run reads them."""
+    marks = CommitMarks(member, options.no_ack, at_most_once=False)
+    known = marks.read(server, Marks(), list(afters))
+    positions = {}
+    for stream, group in groups.items():
+        mark = known.by_stream.get(stream)
+        assert group is not None
+        has_begun = mark is not None and mark.begun and stream in begin.positions
+        positions[stream] = begin[stream] if has_begun else group.last_delivered
     passed = [stream for stream, after in afters.items() if after < positions[stream]]
     commands = [
         ("XRANGE", stream, bytes(afters[stream].next()), bytes(positions[stream]), "COUNT", 1) for stream in passed
@@ -109,17 +221,29 @@ def begin_history(server: Server, member: Membership, starting: PerStream[str]) 
                 "startingOffsets on. Start it with its checkpoint, set onNewCheckpoint=restart, or give it a group of "
                 "its own"
             )
-    heads = fetch_heads(server, list(afters), must_exist=False)
-    return History(
-        MIN_ID,
-        {
-            stream: Bounds(
-                after, heads[stream].generated if (first := heads[stream].first) is None else first.previous(),
-                heads[stream].generated,
-            )
-            for stream, after in afters.items()
-        },
-    )  # fmt: skip
+    marks.write(server, known, marks.mark_begin(known, positions))
+
+
+def require_unread(server: Server, archive: Archive, history: History) -> None:
+    """Raise ArchiveError if a stream that was behind the archive has got an entry whose ID the query has read from the
+    archive: it may be the same entry or another one."""
+    for part in history.lost():
+        first, last = bytes(part.after.next()), bytes(part.last)
+        while page := server.execute("XRANGE", part.stream, first, last, "COUNT", _PAGE):
+            ids = pa.array([entry[0] for entry in page], pa.binary())
+            covered = replace(part, last=StreamId.parse(page[-1][0]))
+            for keys in in_order(archive, [replace(covered, after=StreamId.parse(page[0][0]).previous())], {}, KEYS):
+                both = keys["id"].filter(pc.is_in(keys["id"].cast(pa.binary()), ids))
+                if len(both):
+                    raise ArchiveError(
+                        f"stream {part.stream!r} got entry {both[0]} after the query began, and the query has read an "
+                        f"entry with this ID from the archive at {archive.path!r}. It cannot know whether both are the "
+                        "same. Do not add archived entries to a stream that is behind its archive. Then start with a "
+                        "new checkpoint and a new group: entries that the stream has then are read from the stream"
+                    )
+            if covered.last >= part.last:
+                break
+            first = bytes(covered.last.next())
 
 
 def require_present(server: Server, member: Membership, groups: Mapping[str, GroupState | None]) -> None:
@@ -129,23 +253,23 @@ def require_present(server: Server, member: Membership, groups: Mapping[str, Gro
             raise missing(server, member, stream, stream_too=False)
 
 
-def next_history(archive: Archive, history: History, ends: Iterator[StreamId]) -> History | None:
+def next_history(archive: Archive, history: History, ends: Iterator[Cut]) -> History | None:
     """Return the history after the next batch; None: all of it is read. ends: of the batches after `read`."""
     end = next(ends, None)
     if end is not None:
         return replace(history, read=end)
     removed = history.removed()
-    if history.read == MAX_ID or not removed:
+    if history.read == END or not removed:
         return None
     has_files = archive.files(min(part.after for part in removed), max(part.last for part in removed))
-    return replace(history, read=MAX_ID) if has_files else None
+    return replace(history, read=END) if has_files else None
 
 
-def batch_ends(archive: Archive, ranges: Sequence[EntryRange], quota: BatchQuota) -> Iterator[StreamId]:
-    """Yield the last IDs of batches that the quota admits. Entries of several streams are taken in the order of their
-    IDs. Raises ArchiveError."""
-    last = max((part.last for part in ranges), default=MIN_ID)
-    limit = _Limit.from_quota(archive, ranges, quota)
+def batch_ends(archive: Archive, ranges: Sequence[EntryRange], quota: BatchQuota) -> Iterator[Cut]:
+    """Yield where batches that the quota admits end. Entries of several streams are taken in the order of their IDs,
+    and of the streams' names if IDs are equal: no two batches end at the same place. Raises ArchiveError."""
+    last = Cut(max((part.last for part in ranges), default=MIN_ID))
+    limit = BatchLimit.from_quota(archive, ranges, quota)
     if limit is None:
         if first_row_group(archive, ranges) is not None:
             yield last
@@ -163,37 +287,6 @@ def batch_ends(archive: Archive, ranges: Sequence[EntryRange], quota: BatchQuota
                 continue
             taken += Counter(streams[begin : begin + count].to_pylist())
             begin += count
-            end = StreamId(int(ms[begin - 1]), int(seq[begin - 1]))
+            end = Cut(StreamId(int(ms[begin - 1]), int(seq[begin - 1])), streams[begin - 1].as_py())
     if end is not None:
         yield last
-
-
-@dataclass(frozen=True)
-class _Limit:
-    """How many entries a batch has at most. entries: of all streams; of_stream: by stream."""
-
-    entries: int | None
-    quota: BatchQuota = field(repr=False)
-
-    @classmethod
-    def from_quota(cls, archive: Archive, ranges: Sequence[EntryRange], quota: BatchQuota) -> _Limit | None:
-        """Return the limit; None: there is none. Bytes count by the average size of the first entries."""
-        entries = [quota.entries] if quota.entries is not None else []
-        if quota.size is not None and (group := first_row_group(archive, ranges)) is not None:
-            entries.append(max(1, math.floor(quota.size / group.entry_bytes)))
-        if not entries and all(quota.limit_of(part.stream) is None for part in ranges):
-            return None
-        return cls(min(entries, default=None), quota)
-
-    def fitting(self, streams: pa.Array, taken: Mapping[str, int]) -> int:
-        """Return how many of the next entries fit into a batch that has `taken`. streams: of the entries."""
-        fitting = len(streams) if self.entries is None else max(0, self.entries - sum(taken.values()))
-        encoded = streams.dictionary_encode()
-        numbers = encoded.indices.to_numpy(zero_copy_only=False)
-        for number, stream in enumerate(encoded.dictionary.to_pylist()):
-            limit = self.quota.limit_of(stream)
-            if limit is not None:
-                places = np.flatnonzero(numbers == number)
-                remaining = max(0, limit - taken.get(stream, 0))
-                fitting = min(fitting, int(places[remaining]) if remaining < len(places) else len(streams))
-        return min(fitting, len(streams))

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from spark_streams.errors import ArchiveError
-from spark_streams.model.ids import U64_MAX, InvalidStreamId, StreamId
+from spark_streams.model.ids import MAX_ID, U64_MAX, InvalidStreamId, StreamId
 from spark_streams.source.archive.files import Archive, ArchiveFile
 from spark_streams.source.archive.page import ArchivePage, id_parts
 from spark_streams.source.entry_range import EntryRange
@@ -55,7 +55,7 @@ def rows_beside(archive: Archive, ranges: Sequence[EntryRange], seen: Mapping[st
     seen: IDs (binary) that were read, by stream. Batches that the job rewrites meanwhile have only entries that were
     read, so files that vanish are listed again. Raises ArchiveError.
     """
-    return _retrying(lambda: [_page(rows) for rows in in_order(archive, ranges, seen, _COLUMNS)], archive)
+    return retrying(lambda: [_page(rows) for rows in in_order(archive, ranges, seen, _COLUMNS)], archive)
 
 
 def in_order(
@@ -89,8 +89,8 @@ def _page(rows: pa.RecordBatch) -> Rows:
 
 
 def _may_be_yielded_at_once(ms: UInt64s, seq: UInt64s, frontier: int | None) -> bool:
-    """Whether these IDs are in order and below the frontier."""
-    follows = (ms[1:] > ms[:-1]) | ((ms[1:] == ms[:-1]) & (seq[1:] >= seq[:-1]))
+    """Whether these IDs are in order, without equal ones, and below the frontier."""
+    follows = (ms[1:] > ms[:-1]) | ((ms[1:] == ms[:-1]) & (seq[1:] > seq[:-1]))
     return bool(follows.all() and (frontier is None or not len(ms) or ms[-1] < np.uint64(frontier)))
 
 
@@ -106,15 +106,37 @@ def _matching_pages(file: pq.ParquetFile, group: int, mask: Mask, columns: Seque
 
 
 def _divide(held: pa.Table, frontier: int | None) -> tuple[pa.Table, pa.Table | None]:
-    """Return the rows below the frontier, in the order of their IDs, and the others."""
+    """Return the rows below the frontier, in the order of their IDs and streams, and the others. A row that the archive
+    has twice is returned once. Raises ArchiveError."""
     ms, seq = id_parts(held["id"].combine_chunks())
-    order = np.lexsort((seq, ms))
+    streams = pc.rank(held["stream"].combine_chunks().cast(pa.string()), tiebreaker="dense").to_numpy()
+    order = np.lexsort((streams, seq, ms))
     count = len(order) if frontier is None else int(np.searchsorted(ms[order], np.uint64(frontier)))
     rest = None if count == len(order) else held.take(pa.array(order[count:]))
-    return held.take(pa.array(order[:count])), rest
+    order = order[:count]
+    is_first = np.ones(count, np.bool_)
+    is_first[1:] = (np.diff(ms[order]) != 0) | (np.diff(seq[order]) != 0) | (np.diff(streams[order]) != 0)
+    for place in np.flatnonzero(~is_first):
+        _require_same(held.take(pa.array(order[place - 1 : place + 1])))
+    return held.take(pa.array(order[is_first])), rest
 
 
-def _retrying(read: Callable[[], _T], archive: Archive) -> _T:
+def _require_same(rows: pa.Table) -> None:
+    """Raise ArchiveError if two rows of one ID have different fields. The job archives an entry again if its stream and
+    its group were restored to an older state."""
+    if "fields" in rows.column_names:
+        first, second = rows["fields"].to_pylist()
+        if first != second:
+            stream, entry_id = rows["stream"][0].as_py(), rows["id"][0].as_py()
+            raise ArchiveError(
+                f"the archive has two different entries with ID {entry_id} of stream {stream!r}: the stream was restored "
+                "to an older state, and new entries got old IDs. The read cannot know which one is meant. Read the table "
+                "with spark.read and keep one of them, or set startingOffsets above this ID"
+            )
+
+
+def retrying(read: Callable[[], _T], archive: Archive) -> _T:
+    """Read again while the job rewrites its last batch. Raises ArchiveError."""
     for _ in range(_ATTEMPTS):
         try:
             return read()
@@ -161,15 +183,15 @@ def _row_groups(
         for file in archive.files(StreamId(day, 0), StreamId(day, U64_MAX)):
             if _day(file) == day:
                 with store.open_input_file(file.path) as opened:
-                    groups += _groups(_opened(opened, file.path), file, ranges)
+                    groups += _groups(open_parquet(opened, file.path), file, ranges)
         return sorted(groups, key=lambda group: (group.lowest, group.path, group.number))
 
     if not ranges:
         return
     after, last = min(part.after for part in ranges), max(part.last for part in ranges)
-    all_days = _retrying(days, archive)
+    all_days = retrying(days, archive)
     for day, next_day in zip_longest(all_days, all_days[1:]):
-        groups = _retrying(partial(groups_of, day), archive)
+        groups = retrying(partial(groups_of, day), archive)
         yield from zip_longest(groups, (group.lowest for group in groups[1:]), fillvalue=next_day)
 
 
@@ -178,7 +200,7 @@ def _day(file: ArchiveFile) -> int:
     return 0 if file.day is None else file.day
 
 
-def _opened(opened: pa.NativeFile, path: str) -> pq.ParquetFile:
+def open_parquet(opened: pa.NativeFile, path: str) -> pq.ParquetFile:
     """Return the file. Raises ArchiveError if it is no file of an archive."""
     try:
         file = pq.ParquetFile(opened)
@@ -190,22 +212,42 @@ def _opened(opened: pa.NativeFile, path: str) -> pq.ParquetFile:
     return file
 
 
+@dataclass(frozen=True)
+class IdBounds:
+    """Bounds of a row group by its statistics, None: unknown. streams: first and last name; lowest, highest:
+    milliseconds."""
+
+    streams: tuple[str, str] | None
+    lowest: int | None
+    highest: int | None
+
+    def may_hold(self, stream: str, after: StreamId, last: StreamId = MAX_ID) -> bool:
+        """Whether the row group may have an ID of the stream with after < ID ≤ last."""
+        return (
+            (self.streams is None or self.streams[0] <= stream <= self.streams[1])
+            and (self.lowest is None or self.lowest <= last.ms)
+            and (self.highest is None or self.highest >= after.ms)
+        )
+
+
+def id_bounds(file: pq.ParquetFile, number: int, source: ArchiveFile) -> IdBounds:
+    """Return the bounds of a row group. Texts of IDs have the order of IDs only if they are plain times."""
+    column = {file.schema.column(position).path: position for position in range(len(file.schema))}
+    metadata = file.metadata.row_group(number)
+    streams, ids = (_bounds(metadata.column(column[name])) for name in KEYS)
+    is_plain = ids is not None and source.day is not None and _FIRST_DAY <= source.day <= _LAST_DAY
+    lowest, highest = (_milliseconds(bound) for bound in ids) if ids is not None and is_plain else (None, None)
+    return IdBounds(streams, lowest, highest)
+
+
 def _groups(file: pq.ParquetFile, source: ArchiveFile, ranges: Sequence[EntryRange]) -> list[RowGroup]:
     """Return the row groups that may have an entry of the ranges, by their statistics."""
-    column = {file.schema.column(number).path: number for number in range(len(file.schema))}
     groups = []
     for number in range(file.num_row_groups):
-        metadata = file.metadata.row_group(number)
-        streams, ids = (_bounds(metadata.column(column[name])) for name in KEYS)
-        is_plain = ids is not None and source.day is not None and _FIRST_DAY <= source.day <= _LAST_DAY
-        lowest, highest = (_milliseconds(bound) for bound in ids) if ids is not None and is_plain else (None, None)
-        if any(
-            (streams is None or streams[0] <= part.stream <= streams[1])
-            and (lowest is None or lowest <= part.last.ms)
-            and (highest is None or highest >= part.after.ms)
-            for part in ranges
-        ):
-            groups.append(RowGroup(source.path, file.metadata, number, _day(source) if lowest is None else lowest))
+        bounds = id_bounds(file, number, source)
+        if any(bounds.may_hold(part.stream, part.after, part.last) for part in ranges):
+            lowest = _day(source) if bounds.lowest is None else bounds.lowest
+            groups.append(RowGroup(source.path, file.metadata, number, lowest))
     return groups
 
 

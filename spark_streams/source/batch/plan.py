@@ -9,9 +9,13 @@ from dataclasses import replace
 from spark_streams.deadletter.envelope import is_dead_letter
 from spark_streams.deadletter.inspect.input_streams import fetch_recorded, warn_of_dead_letters
 from spark_streams.model.ids import MAX_ID, MIN_ID, StreamId
+from spark_streams.model.keys import is_product_key
+from spark_streams.model.pattern import matches
 from spark_streams.options.per_stream import PerStream
 from spark_streams.options.source_options import BatchSourceOptions
 from spark_streams.shards.names import Shard
+from spark_streams.source.archive.files import Archive
+from spark_streams.source.archive.highest import highest_ids
 from spark_streams.source.batch.probe_streams import ProbeTarget, may_be_large, probe_streams
 from spark_streams.source.batch.split_points import cut
 from spark_streams.source.batch.stream_bounds import Head, Narrowing, range_of
@@ -48,22 +52,46 @@ def plan_with_archive(
 
     The border between both is the first entry of the stream at this moment. Entries below it were trimmed, so they are
     in the archive. Entries above it may be trimmed before a task reads them, or between others (XTRIM … ACKED): those
-    tasks read the archive after the stream, up to the last ID that the stream has given. Raises as `plan_tasks`.
+    tasks read the archive after the stream, up to the last ID that the stream has given. Above that, the archive has
+    what the stream has lost, if it was created again or restored to an older state. Raises as `plan_tasks`, except for
+    a missing stream of which the archive has entries, and ArchiveError.
     """
     options = with_shards(server, options)
-    heads = fetch_inputs(server, options, narrowing)
+    heads, archived = _fetch_with_archive(server, options, narrowing)
     history: list[EntryRange] = []
     for stream, head in heads.items():
         after = max(_position(options.starting_offsets, stream), narrowing.after)
         last = min(_position(options.ending_offsets, stream), narrowing.last)
-        last = min(last, head.generated if head.first is None else head.first.previous())
-        if after < last:
-            history.append(EntryRange(stream, after, last, 1, owned=True, counted=False))
+        border = head.generated if head.first is None else head.first.previous()
+        lost = archived.get(stream, MIN_ID)
+        for begin, end in ((after, min(last, border)), (max(after, head.generated), min(last, lost))):
+            if begin < end:
+                history.append(EntryRange(stream, begin, end, 1, owned=True, counted=False))
     with_removed = {
         stream: head if head.last is None else replace(head, last=max(head.last, head.generated))
         for stream, head in heads.items()
     }
     return _tasks(server, options, narrowing, with_removed, limits), history
+
+
+def _fetch_with_archive(
+    server: Server, options: BatchSourceOptions, narrowing: Narrowing
+) -> tuple[dict[str, Head], dict[str, StreamId]]:
+    """Return the streams to read, and the archive's highest ID of those that have lost it."""
+    assert options.archive_path is not None
+    archive, is_pattern = Archive(options.archive_path), options.streams is None
+
+    def is_input(stream: str) -> bool:
+        return not is_product_key(stream) and matches(options.pattern, stream) and bool(narrowing.among([stream]))
+
+    inputs = fetch_inputs(server, options, narrowing, must_exist=False)
+    generated = {stream: head.generated for stream, head in inputs.items()}
+    archived = highest_ids(archive, generated, is_input if is_pattern else None)
+    # The streams are asked again: the archive may have an entry that a stream was given after the first time.
+    heads = fetch_heads(server, [stream for stream in inputs if stream not in archived], must_exist=not is_pattern)
+    others = fetch_heads(server, list(archived), must_exist=False)
+    # A stream with entries that matches and is no input holds dead letters.
+    return heads | {s: head for s, head in others.items() if s in inputs or head.first is None}, archived
 
 
 def _tasks(
@@ -88,14 +116,16 @@ def _tasks(
     return divide_into_tasks(_cut(server, heads, ranges, entries), entries, limits=limits)
 
 
-def fetch_inputs(server: Server, options: BatchSourceOptions, narrowing: Narrowing) -> dict[str, Head]:
+def fetch_inputs(
+    server: Server, options: BatchSourceOptions, narrowing: Narrowing, must_exist: bool = True
+) -> dict[str, Head]:
     """Return the streams to read: those of `streams`, or those that match the pattern. Recorded dead-letter
     streams are not among these.
 
     Raises StreamMissingError if a stream of `streams` does not exist, WrongKeyTypeError.
     """
     if options.streams is not None:
-        return fetch_heads(server, narrowing.among(options.streams), must_exist=True)
+        return fetch_heads(server, narrowing.among(options.streams), must_exist)
     matching = [stream for stream in matching_streams(server, options.pattern, but=()) if not options.excludes(stream)]
     if not matching:
         _log.warning("%s; nothing is read", nothing_matches(server, options.pattern))

@@ -171,11 +171,11 @@ class MicroBatchStream:
             self._subscription.streams_to_read(server, begin, find_new=True, at_once=True)
             return question(server, self.member)
 
-        return self._ask(open_and_ask)
+        return self.ask(open_and_ask)
 
     def hold(self, begin: Offset) -> None:
         """Hold the lease without reading an entry, after `open_groups`."""
-        self._ask(lambda server: self._subscription.streams_to_read(server, begin, find_new=False, at_once=False))
+        self.ask(lambda server: self._subscription.streams_to_read(server, begin, find_new=False, at_once=False))
 
     def next(self, begin: Offset, limit: int | None) -> Offset | None:
         """Acknowledge up to `begin`, reserve the next batch of at most `limit` entries, and return its end. None: there
@@ -183,7 +183,7 @@ class MicroBatchStream:
         self._check_owner(begin)
         self._server.renew_login()
         was_idle, self._is_idle = self._is_idle, False
-        if was_idle and self._idle.lasts(begin) and not self._ask(self._subscription.has_changed):
+        if was_idle and self._idle.lasts(begin) and not self.ask(self._subscription.has_changed):
             self._is_idle = True
             return None
         has_settled = self._run.acknowledged.includes(begin)
@@ -220,10 +220,10 @@ class MicroBatchStream:
             if self._options.delivery == "at-most-once" and batch.is_new and not batch.is_acknowledged:
                 batch, ranges = self._acknowledged_first(batch, ranges)
         except GroupMissingError:
-            self._ask(lambda server: self._require_groups(server, begin, end))
+            self.ask(lambda server: self._require_groups(server, begin, end))
             raise
         if end.notes and not batch.is_opened:  # once per run: later calls would hide that the key was deleted
-            self._ask(lambda server: open_notes(server, self.member, end.taken_from, end.token))
+            self.ask(lambda server: open_notes(server, self.member, end.taken_from, end.token))
             self._current = replace(batch, is_opened=True)
         size = self._run.admission.size([entries.count for entries in ranges])
         # If earlier runs wrote rows that this batch does not have, other batches have these rows. Those batches are
@@ -299,7 +299,7 @@ class MicroBatchStream:
 
         return self._server.run(attempt)
 
-    def _ask(self, question: Callable[[Server], T]) -> T:
+    def ask(self, question: Callable[[Server], T]) -> T:
         """Run a step that does not change what this run knows."""
         return self._step(lambda server, run: (question(server), run))
 
@@ -394,12 +394,12 @@ class MicroBatchStream:
         Each of the two steps may be repeated. Entries that other clients have acknowledged or claimed meanwhile are
         reported as lost."""
         try:
-            pending = self._ask(lambda server: self._acknowledging.with_ids(server, ranges))
+            pending = self.ask(lambda server: self._acknowledging.with_ids(server, ranges))
             for stream, taken in (entries_per_stream(ranges) - entries_per_stream(pending)).items():
                 origin = f"of a batch up to {batch.end[stream]} of group {self.member.group!r}"
                 self._losses.report(Finding(Kind.PENDING_TAKEN, stream, lost=taken, detail=origin))
             batch = self._current = replace(batch, ranges=pending)
-            self._ask(lambda server: self._acknowledging.acknowledge_before_reading(server, batch.end))
+            self.ask(lambda server: self._acknowledging.acknowledge_before_reading(server, batch.end))
         except GroupMissingError:
             if not self._losses.allowed:
                 raise
@@ -414,7 +414,7 @@ class MicroBatchStream:
             offset = batch.end.to_json()
             _log.warning("skipped a batch that a crash interrupted (delivery=at-most-once): %s", offset)
             return replace(batch, ranges=[])
-        return self._ask(lambda server: self._read_again(server, batch))
+        return self.ask(lambda server: self._read_again(server, batch))
 
     def _read_again(self, server: Server, batch: CurrentBatch) -> CurrentBatch:
         end = batch.end

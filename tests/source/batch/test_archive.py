@@ -16,7 +16,7 @@ import redis
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_streams.errors import ArchiveError, InvalidOptionError, NotAllowedError, SchemaError
+from spark_streams.errors import ArchiveError, InvalidOptionError, NotAllowedError, SchemaError, StreamMissingError
 from spark_streams.model.ids import StreamId
 from spark_streams.options.source_options import BatchSourceOptions
 from spark_streams.source.archive.files import ArchiveFile
@@ -41,7 +41,8 @@ def client(server: Server) -> redis.Redis:
 
 
 def reader(server: Server, path: Path | str, schema: pa.Schema = COLUMNS, **options: str) -> BatchReader:
-    checked = BatchSourceOptions.parse({"url": server.url, "streams": "s", "archivePath": str(path), **options})
+    named = {} if "streamsPattern" in options else {"streams": "s"}
+    checked = BatchSourceOptions.parse({"url": server.url, **named, "archivePath": str(path), **options})
     return BatchReader(checked, Columns(schema, True, checked.mode, checked.column_name_of_corrupt_record), LIMITS)
 
 
@@ -191,6 +192,65 @@ def test_ids_that_are_no_times_are_read(server: Server, client: redis.Redis, tmp
     archiver.archive(5)
     assert numbers(read(reader(server, tmp_path / "a"))) == list(range(6))
     assert numbers(read(reader(server, tmp_path / "a", startingOffsets="9-5", endingOffsets="100-0"))) == [2, 3, 4]
+
+
+# -- streams that are behind their archive --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["missing", "empty", "older", "older and new", "emptied", "lost and far above"])
+@pytest.mark.parametrize("by", ["streams", "streamsPattern"])
+def test_what_a_stream_has_lost_comes_from_the_archive(
+    server: Server, client: redis.Redis, tmp_path: Path, how: str, by: str
+) -> None:
+    """The stream was created again, or its server was restored to an older state."""
+    archiver = Archiver(client, tmp_path / "a")
+    add(client, range(300))
+    archiver.archive(250, trim=False)
+    lose(client, how)
+    rest = {"older": range(250), "older and new": [*range(250), 1000], "lost and far above": [*range(250), 2000]}
+    expected = sorted(rest.get(how, range(250)))
+    assert numbers(read(reader(server, tmp_path / "a", minPartitions="3", **named(by)))) == expected
+    bounds = {"startingOffsets": f"{START + 100 * HOUR}-0", "endingOffsets": f"{START + 200 * HOUR}-0"}
+    within = [n for n in expected if 100 < n <= 200 or n == 1000]
+    assert numbers(read(reader(server, tmp_path / "a", **bounds, **named(by)))) == within
+
+
+def named(by: str) -> dict[str, str]:
+    """The option that names stream s."""
+    return {"streamsPattern": "[s]"} if by == "streamsPattern" else {}
+
+
+def lose(client: redis.Redis, how: str) -> None:
+    if how == "emptied":
+        client.xtrim("s", maxlen=0)
+        client.delete("s")
+        client.xgroup_create("s", "other", "0", mkstream=True)
+        client.xgroup_destroy("s", "other")
+        return
+    client.delete("s")
+    if how == "empty":
+        client.xgroup_create("s", "other", "0", mkstream=True)
+    elif how.startswith("older"):
+        add(client, range(20, 120))
+    if how == "older and new":
+        client.xadd("s", {"n": 1000}, id=f"{START + 150 * HOUR}-7")
+    if how == "lost and far above":
+        client.xadd("s", {"n": 2000}, id=f"{START + 900 * HOUR}-0")
+
+
+def test_a_missing_stream_of_several_is_read_from_the_archive_if_it_is_there(
+    server: Server, client: redis.Redis, tmp_path: Path
+) -> None:
+    archivers = [Archiver(client, tmp_path / "a", stream) for stream in "st"]
+    add(client, range(20), "s")
+    add(client, range(100, 120), "t")
+    for number, archiver in enumerate(archivers):
+        archiver.number = 10 * number
+        archiver.archive(10)
+    client.delete("t")
+    assert numbers(read(reader(server, tmp_path / "a", streams="s,t"))) == [*range(20), *range(100, 110)]
+    with pytest.raises(StreamMissingError, match="'u'"):
+        reader(server, tmp_path / "a", streams="s,u").partitions()
 
 
 # -- refusals ----------------------------------------------------------------------------------------------------------
