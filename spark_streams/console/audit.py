@@ -5,6 +5,7 @@ The file can be read by its owner only. A change whose first line cannot be writ
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Callable
@@ -27,16 +28,17 @@ def open_audit(path: Path) -> Callable[[str], None]:
             os.fchmod(descriptor, 0o600)
     except OSError as error:
         raise ConfigError(f"the audit log {path} cannot be written: {error.strerror}") from error
-    file = os.fdopen(descriptor, "a", encoding="utf-8", errors="backslashreplace", buffering=1)
 
     def append(line: str) -> None:
-        file.write(line + "\n")
+        data = f"{line}\n".encode("utf-8", "backslashreplace")
+        if os.write(descriptor, data) < len(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     return append
 
 
 class Audit:
-    """write: receives each line."""
+    """write: receives each line. Each method raises ConfigError if it cannot be written."""
 
     def __init__(self, write: Callable[[str], None]) -> None:
         self._write = write
@@ -46,13 +48,8 @@ class Audit:
         self._add({"event": event, "user": user, "address": address})
 
     def begin(self, change: Change) -> None:
-        """Write the first line of a change: when, who, what. Raises ConfigError if it cannot be written."""
-        try:
-            self._add({"event": "change begins", **_named(change)})
-        except OSError as error:
-            raise ConfigError(
-                f"the audit log cannot be written: {error.strerror}. The change was not made; free the log's disk"
-            ) from error
+        """Write the first line of a change: when, who, what."""
+        self._add({"event": "change begins", **_named(change)})
 
     def end(self, change: Change) -> None:
         """Write the last line of a change: its exit code, and how many entries it has changed."""
@@ -66,7 +63,10 @@ class Audit:
 
     def _add(self, line: dict[str, Json]) -> None:
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
-        self._write(json_text({"at": now, **line}))
+        try:
+            self._write(json_text({"at": now, **line}))
+        except OSError as error:
+            raise ConfigError(f"the audit log cannot be written: {error.strerror}; make room for it") from error
 
 
 def _named(change: Change) -> dict[str, Json]:

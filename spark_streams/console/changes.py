@@ -11,6 +11,7 @@ import errno
 import json
 from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from spark_streams.console.actions import with_options
@@ -18,7 +19,7 @@ from spark_streams.console.audit import Audit
 from spark_streams.console.bounds import CHANGES, COMMAND_BYTES, DRY_RUNS
 from spark_streams.console.change import Change, Outcome
 from spark_streams.deadletter.envelope import raw
-from spark_streams.errors import OptionError, TakenError
+from spark_streams.errors import ConfigError, OptionError, RStreamError, TakenError
 from spark_streams.model.own_python import python_command, python_environment
 from spark_streams.model.untyped import Json
 
@@ -104,7 +105,7 @@ class Changes:
         except OSError as error:
             if error.errno == errno.E2BIG:  # the environment counts, too
                 raise _too_long() from error
-            raise
+            raise TakenError(f"the command could not be started: {error.strerror}; try again soon") from error
 
     async def _run(self, change: Change) -> None:
         try:
@@ -113,10 +114,17 @@ class Changes:
             assert process.stderr is not None
             output, error = await asyncio.gather(process.stdout.read(), self._read_progress(change, process.stderr))
             change.outcome = _outcome(await process.wait(), output, error)
-        except (OSError, ValueError, OptionError) as error:  # it could not be started, or printed an endless line
+        except (OSError, ValueError, RStreamError) as error:  # it could not be started, or printed an endless line
             change.outcome = Outcome(1, None, f"the command could not be run: {error}")
         finally:
+            self._write_end(change)
+
+    def _write_end(self, change: Change) -> None:
+        try:
             self._audit.end(change)
+        except ConfigError as error:
+            outcome = change.outcome or Outcome(1, None, "")
+            change.outcome = replace(outcome, error=f"{outcome.error} {error.message}".strip())
 
     @staticmethod
     async def _read_progress(change: Change, stream: asyncio.StreamReader) -> str:
