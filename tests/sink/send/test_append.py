@@ -9,8 +9,8 @@ import pytest
 import redis
 
 from spark_streams.errors import (
+    IdsExhaustedError,
     SchemaError,
-    ServerReplyError,
     ServerUnreachableError,
     UnsupportedError,
     WrongKeyTypeError,
@@ -87,7 +87,7 @@ def test_a_key_of_another_type_is_named_and_untouched(server: Server, client: re
 
 def test_what_the_server_refuses_is_traced_to_its_row(server: Server, client: redis.Redis, delivery: str) -> None:
     client.xadd("out", {"n": "top"}, id=f"{2**64 - 1}-{2**64 - 1}")
-    with pytest.raises(ServerReplyError, match=r"XADD out \(row 0 of this task\) at .* was answered with: ERR"):
+    with pytest.raises(IdsExhaustedError, match=r"stream 'out' at .* cannot take row 0 of this task: its last ID is"):
         write(server, {"n": [1, 2]}, delivery)
 
 
