@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
-from spark_streams.commands.shared import connect, named_streams, output_option, url_option
+from spark_streams.commands.names import named_streams
+from spark_streams.commands.shared import connect, output_option, url_option
 from spark_streams.errors import StreamStateError
 from spark_streams.jobs.arguments import MONITORING, sample_argument
 from spark_streams.wire.address.server_url import redacted
@@ -74,7 +75,7 @@ def _columns(url: str, stream: str) -> Sequence[tuple[str, str]]:
     from spark_streams.jobs.settings.sample_config import columns_of
 
     with connect(url) as server:
-        named_streams(server, [stream])
+        named_streams(server, [stream], exact=True)
         columns = columns_of(server, stream)
     if not columns:
         raise StreamStateError(f"no entry of stream {stream!r} has fields that can become columns; leave out --stream")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 from click.core import ParameterSource
 
-from spark_streams.errors import RStreamError, StreamStateError
+from spark_streams.errors import RStreamError
 from spark_streams.model.printable import is_utf8, json_text, name_text, printable, printable_lines
 
 if TYPE_CHECKING:
@@ -249,40 +249,6 @@ def connect(url: str, starts: bool = False) -> Server:
     from spark_streams.wire.connect import connect as connected
 
     return connected(address_of(url, starts))
-
-
-def named_streams(server: Server, streams: Sequence[str], with_retry_streams: bool = False) -> Sequence[str | bytes]:
-    """Return these streams, or all streams of the server if there are no names. A sharded stream becomes its shards.
-
-    with_retry_streams: all streams include those that hold entries waiting for a retry. Raises StreamStateError if a
-    stream does not exist."""
-    from spark_streams.shards.settling import fetch_shard_sets
-    from spark_streams.wire.replies.scan import list_streams, without_retry_streams
-
-    streams = tuple(dict.fromkeys(streams))  # each once
-    if not streams:
-        all_streams = list_streams(server)
-        return all_streams if with_retry_streams else without_retry_streams(all_streams)
-    sets = fetch_shard_sets(server, streams)
-    streams = [name for stream in streams for name in (sets[stream].names if stream in sets else (stream,))]
-    from spark_streams.wire.replies.reply_errors import is_no_such_key
-
-    # XINFO rather than EXISTS: a user with rights for stream commands only may send it.
-    replies = server.pipeline([("XINFO", "STREAM", name) for name in streams])
-    missing = [name for name, reply in zip(streams, replies, strict=True) if is_no_such_key(reply)]
-    if missing:
-        raise StreamStateError(
-            f"no stream {', '.join(map(repr, missing))} at {server.address}; {_hint_for(server, missing)}"
-        )
-    return streams
-
-
-def _hint_for(server: Server, missing: Sequence[str]) -> str:
-    """Return a hint with the names that are nearest to the missing ones."""
-    from spark_streams.wire.replies.absent_streams import suggest_names
-
-    near = [repr(name) for name in suggest_names(server, missing).values()]
-    return f"did you mean {', '.join(near)}?" if near else "rstream streams lists the streams"
 
 
 def say(text: str, err: bool = False) -> None:

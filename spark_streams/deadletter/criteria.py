@@ -18,6 +18,7 @@ from spark_streams.deadletter.kind_counts import KindCounts
 from spark_streams.deadletter.page import KIND, DeadLetterPage, by_value
 from spark_streams.errors import InvalidOptionError
 from spark_streams.model.ids import MAX_ID, MIN_ID, U64_MAX, StreamId
+from spark_streams.model.pattern import NamesAndPatterns
 from spark_streams.model.times import duration
 from spark_streams.wire.entries.lines import Mask
 
@@ -30,10 +31,10 @@ _LISTED = 10  # values in a message
 class Criteria:
     """A dead letter must match all criteria that are set; of several texts for one name, any.
 
-    streams, reasons, stages, errors: patterns for `dl.stream` … (* ? [] as in file names). A reason also matches by the
-    text before its colon: `decode` matches `decode: amount is no DOUBLE`. fields: (name, value) of original fields;
-    first, last: range of the dead letters' own IDs; older, newer: their age in milliseconds; ids: their own IDs, empty
-    for any.
+    streams: names or Redis patterns for `dl.stream`; reasons, stages, errors: patterns for `dl.reason` … (* ? [] as in
+    file names). A reason also matches by the text before its colon: `decode` matches `decode: amount is no DOUBLE`.
+    fields: (name, value) of original fields; first, last: range of their own IDs; older, newer: their age in
+    milliseconds; ids: their own IDs, empty for any; named: `streams`, divided into streams that exist and patterns.
     """
 
     streams: tuple[str, ...] = ()
@@ -46,6 +47,7 @@ class Criteria:
     older: int | None = None
     newer: int | None = None
     ids: tuple[StreamId, ...] = ()
+    named: NamesAndPatterns | None = None
 
     def range(self, now: int) -> tuple[StreamId, StreamId]:
         """Return (first, last) ID of dead letters that can match. now: the server's time, ms since the epoch."""
@@ -66,7 +68,10 @@ class Criteria:
     def mask(self, page: DeadLetterPage) -> Mask:
         """Return per row whether it matches, without the range of IDs."""
         mask = np.ones(page.count, np.bool_)
-        patterns_of = {"stream": self.streams, "reason": self.reasons, "stage": self.stages, "error": self.errors}
+        if self.streams:
+            named = self.named or NamesAndPatterns.divide(self.streams, ())
+            mask &= by_value(page.envelope_column("stream"), named.selects).astype(bool)
+        patterns_of = {"reason": self.reasons, "stage": self.stages, "error": self.errors}
         for name, patterns in patterns_of.items():
             if patterns:
                 mask &= by_value(page.envelope_column(name), partial(matches_value, name, patterns)).astype(bool)

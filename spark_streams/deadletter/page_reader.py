@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
@@ -19,6 +19,7 @@ from spark_streams.wire.connection.page_sizer import PageSizer
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.entries.decode import decode_entries
 from spark_streams.wire.entries.lines import Index
+from spark_streams.wire.replies.named_streams import names_and_patterns
 from spark_streams.wire.replies.replies import milliseconds
 from spark_streams.wire.replies.xinfo import read_stream_state
 from spark_streams.wire.session import Session
@@ -30,11 +31,13 @@ FIRST_LOOK = 20  # streams whose first entries are read at once; their size deci
 
 @dataclass(frozen=True)
 class Extent:
-    """Range of a stream, both IDs included; length: entries of the complete stream."""
+    """Range of a stream, both IDs included; length: entries of the complete stream; criteria: of dead letters, in which
+    each stream is settled to be a name or a pattern."""
 
     first: StreamId
     last: StreamId
     length: int
+    criteria: Criteria
 
 
 def extent(server: Server, stream: str | bytes, criteria: Criteria) -> Extent:
@@ -51,7 +54,8 @@ def extent(server: Server, stream: str | bytes, criteria: Criteria) -> Extent:
     if isinstance(clock, ReplyError):
         raise server.error_of(clock, ("TIME",))
     first, last = criteria.range(milliseconds(clock))
-    return Extent(first, min(last, state.last), state.length)
+    settled = replace(criteria, named=names_and_patterns(server, criteria.streams)) if criteria.streams else criteria
+    return Extent(first, min(last, state.last), state.length, settled)
 
 
 class PageSize:
@@ -126,7 +130,6 @@ def dead_letter_pages(
     session: Session,
     stream: str | bytes,
     within: Extent,
-    criteria: Criteria,
     limits: DeadLetterLimits = DEAD_LETTER_LIMITS,
 ) -> Iterator[tuple[DeadLetterPage, Index]]:
     """Yield all pages with the rows of matching dead letters, also pages without any. Raises ServerError."""
@@ -137,7 +140,7 @@ def dead_letter_pages(
         page, received = run_with_smaller_pages(session, size, read)
         if not page.count:
             return
-        rows: Index = np.flatnonzero(criteria.mask(page) & page.are_dead_letters())
+        rows: Index = np.flatnonzero(within.criteria.mask(page) & page.are_dead_letters())
         yield page, rows
         size.learn(page.count, received, len(rows))
         first = following(page.ids[page.count - 1].as_py())

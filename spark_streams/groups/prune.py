@@ -20,7 +20,8 @@ from spark_streams.groups.group_keys import GroupKey
 from spark_streams.groups.group_snapshot import GroupSnapshot, fetch_group
 from spark_streams.model.id_times import age_ms
 from spark_streams.model.ids import MAX_ID, StreamId
-from spark_streams.model.pattern import matches
+from spark_streams.model.pattern import NamesAndPatterns
+from spark_streams.model.printable import name_text
 from spark_streams.monitor.terminal.units import duration
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.xinfo import groups_in
@@ -54,12 +55,16 @@ class PruneSearch:
     in_use: int
 
 
-def find_abandoned(server: Server, streams: Sequence[str], pattern: str, idle_ms: int, now_ms: int) -> PruneSearch:
-    """Examine the groups of these streams whose names match a Redis pattern. Raises StreamStateError, ServerError."""
+def find_abandoned(
+    server: Server, streams: Sequence[str], groups: Sequence[str], exact: bool, idle_ms: int, now_ms: int
+) -> PruneSearch:
+    """Examine the groups of these streams. groups: names or patterns, empty for all; exact: all are names. Raises
+    StreamStateError, ServerError."""
     abandoned, kept, in_use = [], [], 0
-    for stream, group in _groups_of(server, streams):
-        name = group.decode("utf-8", "backslashreplace")
-        if not matches(pattern, name):
+    found = [(stream, group, name_text(group)) for stream, group in _groups_of(server, streams)]
+    wanted = NamesAndPatterns.divide(groups, {*groups} if exact else {name for _, _, name in found})
+    for stream, group, name in found:
+        if groups and not wanted.selects(name):
             continue
         if name.encode() != group:
             kept.append(KeptGroup(stream, name, "its name is not UTF-8"))

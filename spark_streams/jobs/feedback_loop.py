@@ -22,7 +22,7 @@ def check_feedback_loop(source: SourceOptions, written: Mapping[str, SinkOptions
             continue
         if stream in (source.streams or ()):
             naming_option = "source.streams names"
-        elif pattern is not None and matches(pattern, stream) and not source.excludes(stream):
+        elif pattern is not None and matches(pattern, stream) and source.without_excluded([stream]):
             naming_option = f"source.streamsPattern {pattern!r} finds"
         else:
             continue

@@ -151,7 +151,7 @@ def _inputs(server: Server, source: SourceOptions) -> list[str]:
     """Return the streams that match the pattern and that the query would read now."""
     own_streams = own_dead_letter_streams(source.dead_letter_stream)
     matching = matching_streams(server, source.pattern, own_streams)
-    return Inputs().filter_inputs(server, [stream for stream in matching if not source.excludes(stream)])
+    return Inputs().filter_inputs(server, source.without_excluded(matching))
 
 
 def foreach_batch(rows: DataFrame, function: Callable[[DataFrame, int], None]) -> DataStreamWriter:

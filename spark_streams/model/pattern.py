@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Container, Iterable
+from dataclasses import dataclass
 from functools import lru_cache
 
 
@@ -60,7 +62,7 @@ def _class(pattern: bytes, index: int) -> tuple[bytes, int]:
 
 def escape(name: str) -> str:
     """Return a pattern that matches only this name."""
-    return re.sub(r"([*?\[\]\\])", r"\\\1", name) if is_pattern(name) else name
+    return re.sub(r"([*?\[\]\\])", r"\\\1", name)
 
 
 def is_pattern(name: str) -> bool:
@@ -69,5 +71,29 @@ def is_pattern(name: str) -> bool:
 
 
 def matches(pattern: str, name: str) -> bool:
-    """Whether the pattern matches the name, as in Redis."""
-    return compile_pattern(pattern.encode()).fullmatch(name.encode()) is not None
+    """Whether the pattern matches the name, as in Redis. Bytes that are not UTF-8 are surrogate escapes."""
+    return compile_pattern(_bytes(pattern)).fullmatch(_bytes(name)) is not None
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
+
+
+@dataclass(frozen=True)
+class NamesAndPatterns:
+    """Words that a user gave for streams or groups: names, and patterns. A word with special characters is a name if
+    something has this name, and a pattern only otherwise."""
+
+    names: frozenset[str] = frozenset()
+    patterns: tuple[str, ...] = ()
+
+    @classmethod
+    def divide(cls, words: Iterable[str], existing: Container[str]) -> NamesAndPatterns:
+        """Divide words. existing: has all names that exist."""
+        words = list(dict.fromkeys(words))
+        patterns = tuple(word for word in words if is_pattern(word) and word not in existing)
+        return cls(frozenset(words) - set(patterns), patterns)
+
+    def selects(self, name: str) -> bool:
+        """Whether the words mean this name."""
+        return name in self.names or any(name == pattern or matches(pattern, name) for pattern in self.patterns)

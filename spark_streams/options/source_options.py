@@ -5,11 +5,11 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from spark_streams.errors import InvalidOptionError
 from spark_streams.model.ids import MIN_ID, StreamId
-from spark_streams.model.pattern import is_pattern, matches
+from spark_streams.model.pattern import NamesAndPatterns, is_pattern
 from spark_streams.options.access_options import AccessOptions
 from spark_streams.options.checks import check_names_of_shards
 from spark_streams.options.per_stream import PerStream
@@ -45,9 +45,11 @@ class ReadOptions(AccessOptions):
         assert self.streams_pattern is not None
         return self.streams_pattern
 
-    def excludes(self, stream: str) -> bool:
-        """Whether option streamsExcept names a stream of the pattern, or has a pattern that matches it."""
-        return any(stream == name or matches(name, stream) for name in self.streams_except)
+    def without_excluded(self, streams: Sequence[str]) -> list[str]:
+        """Return these streams of the pattern without those that option streamsExcept names. A word of the option is a
+        pattern only if none of these streams has this name."""
+        excluded = NamesAndPatterns.divide(self.streams_except, frozenset(streams))
+        return [stream for stream in streams if not excluded.selects(stream)]
 
     @property
     def accepts_loss(self) -> bool:
@@ -59,6 +61,19 @@ class ReadOptions(AccessOptions):
             raise InvalidOptionError("source option streams is missing (or streamsPattern): set one of them")
         if self.streams is not None:
             self._check_named(self.streams)
+            return self._for_named(self.streams)._checked()
+        return self._checked()
+
+    def _for_named(self, streams: tuple[str, ...]) -> Self:
+        """Return these options, in which the name of a stream that is read is no pattern."""
+        bound: dict[str, Any] = {}
+        for option in self.TABLE:
+            value: object = getattr(self, option.field)
+            if isinstance(value, PerStream) and value.named:
+                bound[option.field] = value.of(streams)
+        return replace(self, **bound)
+
+    def _checked(self) -> Self:
         if "columnNameOfCorruptRecord" in self.explicit and self.mode != "PERMISSIVE":
             raise InvalidOptionError(f"columnNameOfCorruptRecord has no meaning in mode={self.mode}: remove it")
         if self.starting_timestamp is None:
@@ -129,7 +144,7 @@ class SourceOptions(ReadOptions):
 
     def checked(self) -> Self:
         checked = super().checked()
-        self._check_limits()
+        checked._check_limits()
         self._check_dead_letters()
         if self.on_new_checkpoint != "resume" and not self.is_start_given:
             raise InvalidOptionError(

@@ -74,7 +74,7 @@ def claim(
         return hand_over(server, snapshot, to, remaining, options.yes)
 
     with connect(options.url) as server:
-        snapshots = load_groups(server, names, options.group)
+        snapshots = load_groups(server, names, options.group, options.exact)
         touched = None if source is None else [source]
         refused = (
             []
@@ -143,7 +143,7 @@ def ack(
         return acknowledge(server, snapshot, choice.without_taken(entries_in(report.stream_reports)), options.yes)
 
     with connect(options.url) as server:
-        snapshots = load_groups(server, names, options.group)
+        snapshots = load_groups(server, names, options.group, options.exact)
         refused = [
             reason
             for snapshot in snapshots

@@ -13,8 +13,8 @@ from spark_streams.commands.groups.group_change import (
     change_options,
     load_groups,
     plural,
-    resolve_streams,
 )
+from spark_streams.commands.names import resolve_streams
 from spark_streams.commands.shared import connect
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def _groups(server: Server, names: Sequence[str], options: ChangeOptions, report
     from spark_streams.wire.replies.xinfo import group_named
 
     group = options.group
-    streams = resolve_streams(server, names, group)
+    streams = resolve_streams(server, names, group, options.exact)
     group_keys = find_group_keys(server, {group: streams})[group]
     waiting = count_waiting(server, group_keys)
     group_keys = [group_key for group_key in group_keys if group_key.key not in waiting]
@@ -135,7 +135,7 @@ def _consumers(
     from spark_streams.groups.group_keys import GroupKey
 
     group = options.group
-    streams = resolve_streams(server, names, group)
+    streams = resolve_streams(server, names, group, options.exact)
     streams_with_consumer = {stream for stream in streams if find_consumers(server, stream, group, consumer)}
     leftover_keys = {
         stream: [GroupKey(key, "", consumer, stream) for key in find_consumer_keys(server, stream, group, consumer)]
@@ -143,7 +143,7 @@ def _consumers(
         if stream not in streams_with_consumer
     }
     # Keys may remain of a consumer that was deleted.
-    snapshots = load_groups(server, [stream for stream in streams if not leftover_keys.get(stream)], group)
+    snapshots = load_groups(server, [stream for stream in streams if not leftover_keys.get(stream)], group, exact=True)
     refused = [
         reason
         for snapshot in snapshots

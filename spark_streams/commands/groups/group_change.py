@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, ClassVar, Generic, Protocol, TypeVar
 
 import click
 
-from spark_streams.commands.shared import json_option, named_streams, print_json, print_table, say, url_option
+from spark_streams.commands.names import exact_option, require_existing, resolve_streams
+from spark_streams.commands.shared import json_option, print_json, print_table, say, url_option
 from spark_streams.commands.yes import change_line, yes_option
-from spark_streams.errors import GroupInUseError, RStreamError, StreamStateError
-from spark_streams.model.pattern import is_pattern
+from spark_streams.errors import GroupInUseError, RStreamError
 
 if TYPE_CHECKING:
     from spark_streams.groups.group_snapshot import GroupSnapshot
@@ -40,14 +40,16 @@ class _OfEntries(Protocol):
 
 R = TypeVar("R", bound=Report)
 S = TypeVar("S")
+F = TypeVar("F", bound=Callable[..., object])
 
 
 @dataclass(frozen=True)
 class ChangeOptions:
-    """Options of every command that changes groups. yes: make the change, otherwise only print it; even_active: even if
-    a consumer that is not a query was active in the last minute."""
+    """Options of every command that changes groups. exact: streams are names, never patterns; yes: make the change,
+    otherwise only print it; even_active: even if a consumer that is not a query was active in the last minute."""
 
     group: str
+    exact: bool
     yes: bool
     even_active: bool
     url: str
@@ -55,51 +57,37 @@ class ChangeOptions:
 
 
 def change_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add --group, --yes, --even-active, the server and --json. The command receives them as `options`."""
+    """Add --group, --exact, --yes, --even-active, the server and --json. The command receives them as `options`."""
 
     @click.option("--group", required=True, help="The group.")
+    @exact_option
     @yes_option
     @click.option(
         "--even-active", is_flag=True, help="Even if a consumer that is not a query was active in the last minute."
     )
     @functools.wraps(command)
-    def with_options(*, group: str, yes: bool, even_active: bool, url: str, as_json: bool, **arguments: object) -> None:
-        command(options=ChangeOptions(group, yes, even_active, url, as_json), **arguments)
+    def with_options(
+        *, group: str, exact: bool, yes: bool, even_active: bool, url: str, as_json: bool, **arguments: object
+    ) -> None:
+        command(options=ChangeOptions(group, exact, yes, even_active, url, as_json), **arguments)
 
     return url_option(json_option(with_options))
 
 
-def resolve_streams(server: Server, names: Sequence[str], group: str | None) -> list[str]:
-    """Return the streams of names and patterns (with `*`, `?` or `[`), in order. A sharded stream becomes its shards.
-
-    group: a pattern matches only streams that have this group. Raises StreamStateError if a pattern matches none."""
-    from spark_streams.shards.settling import fetch_shard_sets
+def all_streams(server: Server) -> list[str]:
+    """Return all streams whose names are UTF-8, without the product's own."""
     from spark_streams.wire.replies.scan import matching_streams
-    from spark_streams.wire.replies.xinfo import group_named
 
-    streams: list[str] = []
-    sets = fetch_shard_sets(server, [name for name in names if not is_pattern(name)])
-    for name in names:
-        if not is_pattern(name):
-            streams += sets[name].names if name in sets else [name]
-            continue
-        matching = matching_streams(server, name, ())
-        if group is not None:
-            replies = server.pipeline([("XINFO", "GROUPS", stream) for stream in matching])
-            matching = [stream for stream, reply in zip(matching, replies, strict=True) if group_named(group, reply)]
-        if not matching:
-            having = "" if group is None else f" has a group {group!r} and"
-            raise StreamStateError(f"no stream at {server.address}{having} matches {name!r}")
-        streams += matching
-    return list(dict.fromkeys(streams))
+    return matching_streams(server, "*", ())
 
 
-def load_groups(server: Server, names: Sequence[str], group: str) -> list[GroupSnapshot]:
-    """Return the state of the group on each stream of the names. Raises StreamStateError."""
+def load_groups(server: Server, names: Sequence[str], group: str, exact: bool = False) -> list[GroupSnapshot]:
+    """Return the state of the group on each stream of the names. exact: as for resolve_streams. Raises
+    StreamStateError."""
     from spark_streams.groups.group_snapshot import fetch_group
 
-    streams = resolve_streams(server, names, group)
-    named_streams(server, streams)
+    streams = resolve_streams(server, names, group, exact)
+    require_existing(server, streams)
     return [fetch_group(server, stream, group) for stream in streams]
 
 

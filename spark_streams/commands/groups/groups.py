@@ -11,15 +11,8 @@ from spark_streams.commands.groups.delete_group import delete
 from spark_streams.commands.groups.prune import prune
 from spark_streams.commands.groups.release_pending import release
 from spark_streams.commands.groups.seek import create, seek
-from spark_streams.commands.shared import (
-    Group,
-    connect,
-    json_option,
-    named_streams,
-    print_json,
-    print_table,
-    url_option,
-)
+from spark_streams.commands.names import named_streams
+from spark_streams.commands.shared import Group, connect, json_option, print_json, print_table, url_option
 
 
 class _ListsByItself(Group):

@@ -11,10 +11,11 @@ import click
 from spark_streams.commands.groups.group_change import (
     ChangeReport,
     Row,
+    all_streams,
     plural,
-    resolve_streams,
     server_time,
 )
+from spark_streams.commands.names import exact_option, resolve_streams
 from spark_streams.commands.shared import connect, json_option, milliseconds, say, url_option
 from spark_streams.commands.yes import yes_option
 
@@ -31,11 +32,20 @@ if TYPE_CHECKING:
     callback=milliseconds,
     help="Only groups without a read for this time (1d, 7d).",
 )
-@click.option("--group", "pattern", metavar="PATTERN", default="*", help="Only groups whose names match (nb-*).")
+@click.option(
+    "--group",
+    "groups",
+    metavar="GROUP",
+    multiple=True,
+    help="Only this group, or groups that match (nb-*); repeatable.",
+)
+@exact_option
 @yes_option
 @url_option
 @json_option
-def prune(names: tuple[str, ...], idle: int, pattern: str, yes: bool, url: str, as_json: bool) -> None:
+def prune(
+    names: tuple[str, ...], idle: int, groups: tuple[str, ...], exact: bool, yes: bool, url: str, as_json: bool
+) -> None:
     """Delete groups of STREAM (a name or a pattern; default: all streams) that were not read from for --idle.
 
     Without --yes this is a dry run. A group stays if a running query uses it, or if a consumer was active within
@@ -62,13 +72,12 @@ def prune(names: tuple[str, ...], idle: int, pattern: str, yes: bool, url: str, 
         )
     report = _PruneReport(yes, as_json)
     with connect(url) as server:
-        streams = resolve_streams(server, names or ("*",), None)
-        report.outcome = pruning.find_abandoned(server, streams, pattern, idle, server_time(server))
+        streams = resolve_streams(server, names, None, exact) if names else all_streams(server)
+        report.outcome = pruning.find_abandoned(server, streams, groups, exact, idle, server_time(server))
         abandoned = report.outcome.abandoned
-        groups = dict.fromkeys(group.group for group in abandoned)
         streams_of = {
             group: [abandoned_group.stream for abandoned_group in abandoned if abandoned_group.group == group]
-            for group in groups
+            for group in dict.fromkeys(abandoned_group.group for abandoned_group in abandoned)
         }
         group_keys = find_group_keys(server, streams_of) if abandoned else {}
         waiting = count_waiting(server, [key for keys in group_keys.values() for key in keys])

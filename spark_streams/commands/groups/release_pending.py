@@ -58,7 +58,7 @@ def release(
         return give_back(server, snapshot, choice.without_taken(entries_in(report.stream_reports)), mode, options.yes)
 
     with connect(options.url) as server:
-        snapshots = load_groups(server, names, options.group)
+        snapshots = load_groups(server, names, options.group, options.exact)
         refused = [reason for snapshot in snapshots for reason in snapshot.in_use([consumer], options.even_active)]
         report.carry_out(snapshots, refused, release_on_stream)
     if any(query_of(consumer) in snapshot.marks for snapshot in snapshots):

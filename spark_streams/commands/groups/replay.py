@@ -8,6 +8,7 @@ import click
 
 from spark_streams.commands.groups.group_change import ChangeReport, load_groups, plural, server_time
 from spark_streams.commands.groups.seek import target_of
+from spark_streams.commands.names import exact_option
 from spark_streams.commands.shared import connect, json_option, url_option
 from spark_streams.commands.yes import yes_option
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     help="The last entry; default: the last one that it has committed.",
 )
 @click.option("--consumer", metavar="QUERY", help="The query (its option consumer), if several read from the group.")
+@exact_option
 @yes_option
 @url_option
 @json_option
@@ -38,6 +40,7 @@ def replay(
     begin: Target,
     end: Target | None,
     consumer: str | None,
+    exact: bool,
     yes: bool,
     url: str,
     as_json: bool,
@@ -68,7 +71,7 @@ def replay(
     with connect(url) as server:
         report: ChangeReport[Replayed] = ChangeReport(yes, as_json)
         span = Span(begin, end, server_time(server))
-        snapshots = load_groups(server, names, group)
+        snapshots = load_groups(server, names, group, exact)
         queries = {snapshot.stream: find_query(snapshot, consumer) for snapshot in snapshots}
         report.carry_out(
             snapshots,

@@ -12,9 +12,9 @@ from spark_streams.commands.groups.group_change import (
     change_options,
     load_groups,
     plural,
-    resolve_streams,
     server_time,
 )
+from spark_streams.commands.names import exact_option, resolve_streams
 from spark_streams.commands.shared import connect, json_option, url_option
 from spark_streams.commands.yes import yes_option
 
@@ -70,7 +70,7 @@ def seek(names: tuple[str, ...], target: Target, options: ChangeOptions) -> None
     with connect(options.url) as server:
         report: ChangeReport[Sought] = ChangeReport(options.yes, options.as_json)
         now = server_time(server)
-        snapshots = load_groups(server, names, options.group)
+        snapshots = load_groups(server, names, options.group, options.exact)
         refused = [reason for snapshot in snapshots for reason in snapshot.in_use(None, options.even_active)]
         report.carry_out(
             snapshots,
@@ -108,11 +108,19 @@ def seek(names: tuple[str, ...], target: Target, options: ChangeOptions) -> None
     help="The first position, as --to of seek.",
 )
 @click.option("--mkstream", is_flag=True, help="Create the stream if it does not exist.")
+@exact_option
 @yes_option
 @url_option
 @json_option
 def create(
-    names: tuple[str, ...], group: str, target: Target, mkstream: bool, yes: bool, url: str, as_json: bool
+    names: tuple[str, ...],
+    group: str,
+    target: Target,
+    mkstream: bool,
+    exact: bool,
+    yes: bool,
+    url: str,
+    as_json: bool,
 ) -> None:
     """Create a group of STREAM (XGROUP CREATE) that begins at --start.
 
@@ -134,7 +142,7 @@ def create(
     with connect(url, starts=yes) as server:
         report: ChangeReport[Created] = ChangeReport(yes, as_json)
         now = server_time(server)
-        streams = resolve_streams(server, names, None)
+        streams = resolve_streams(server, names, None, exact)
         planned = [plan_create(server, stream, group, target, now, mkstream)[0] for stream in streams]
         if yes:
             report.stream_reports = [make(server, stream, group, target, now, mkstream) for stream in streams]

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from spark_streams.commands.shared import connect, json_option, named_streams, print_json, print_table, say, url_option
+from spark_streams.commands.names import named_streams
+from spark_streams.commands.shared import connect, json_option, print_json, print_table, say, url_option
 from spark_streams.errors import StreamStateError
 
 if TYPE_CHECKING:

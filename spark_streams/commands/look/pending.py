@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import click
 
+from spark_streams.commands.names import named_streams
 from spark_streams.commands.shared import (
     connect,
     json_option,
     milliseconds,
-    named_streams,
     print_json,
     print_table,
     url_option,

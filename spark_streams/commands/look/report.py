@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from spark_streams.commands.shared import address_of, connect, milliseconds, named_streams, output_option, url_option
+from spark_streams.commands.names import named_streams
+from spark_streams.commands.shared import address_of, connect, milliseconds, output_option, url_option
 from spark_streams.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from spark_streams.commands.entry import entry_as_json, no_such_entry, parse_id, print_entry
-from spark_streams.commands.shared import connect, json_option, named_streams, print_json, say, url_option
+from spark_streams.commands.names import named_streams
+from spark_streams.commands.shared import connect, json_option, print_json, say, url_option
 
 if TYPE_CHECKING:
     from spark_streams.wire.connection.server import Server
@@ -41,7 +42,7 @@ def show(stream: str, entry: str | None, first: int | None, last: int | None, ur
     if sum(option is not None for option in (entry, first, last)) > 1:
         raise click.UsageError("ID, --first and --last exclude each other; use one of them")
     with connect(url) as server:
-        streams = named_streams(server, [stream])
+        streams = named_streams(server, [stream], exact=True)
         if entry is not None:
             rows = _entries(server, streams, "XRANGE", *map(bytes, parse_id(entry)))
             if not rows:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from spark_streams.commands.entry import entry_as_json, print_entry
-from spark_streams.commands.groups.group_change import resolve_streams
-from spark_streams.commands.shared import address_of, json_option, named_streams, say, url_option
+from spark_streams.commands.names import require_existing, resolve_streams, streams_by_word
+from spark_streams.commands.shared import address_of, json_option, say, url_option
 from spark_streams.errors import RetriesExhaustedError
 from spark_streams.model.pattern import is_pattern
 from spark_streams.model.printable import json_text
@@ -129,23 +129,23 @@ class Tail:
                 yield from entries_to_come(server, stream, position, self._count)
 
     def _streams(self, server: Server, follow: bool) -> Sequence[Name]:
-        if self._names and (plain := [name for name in self._names if not is_pattern(name)]):
-            named_streams(server, plain)
-        if follow or not self._names:
+        if not self._names:
             return self._matching(server)
-        return [*resolve_streams(server, self._names, self._group)]
+        by_word = streams_by_word(server, self._names)
+        require_existing(server, [name for names, is_found in by_word.values() if not is_found for name in names])
+        return self._matching(server) if follow else [*resolve_streams(server, self._names, self._group)]
 
     def _matching(self, server: Server) -> list[Name]:
         """Return the streams that exist now."""
         from spark_streams.monitor.last_entries import existing
-        from spark_streams.wire.replies.scan import list_streams, matching_streams
+        from spark_streams.wire.replies.scan import list_streams
 
         if not self._names:
             return self._with_group(server, list_streams(server))
-        plain = resolve_streams(server, [name for name in self._names if not is_pattern(name)], None)
-        patterns = [name for name in self._names if is_pattern(name)]
-        matching = [stream for pattern in patterns for stream in matching_streams(server, pattern, plain)]
-        return [*existing(server, plain), *self._with_group(server, matching)]
+        by_word = streams_by_word(server, self._names).values()
+        plain = list(dict.fromkeys(name for names, is_found in by_word if not is_found for name in names))
+        found = [name for names, is_found in by_word if is_found for name in names if name not in plain]
+        return [*existing(server, plain), *self._with_group(server, found)]
 
     def _with_group(self, server: Server, streams: Sequence[Name]) -> list[Name]:
         from spark_streams.wire.replies.xinfo import group_named

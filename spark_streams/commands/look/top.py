@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from spark_streams.commands.shared import connect, json_option, milliseconds, named_streams, say, url_option
+from spark_streams.commands.names import named_streams
+from spark_streams.commands.shared import connect, json_option, milliseconds, say, url_option
 from spark_streams.errors import ServerError
 from spark_streams.model.printable import json_text
 

@@ -63,7 +63,7 @@ def find_letters(address: Address, stream: str | bytes, criteria: Criteria, limi
     searched, deadline = 0, time.monotonic() + _SECONDS
     with Session(address) as session:
         within = extent(session.get(), stream, criteria)
-        for page, rows in dead_letter_pages(session, stream, within, criteria):
+        for page, rows in dead_letter_pages(session, stream, within):
             searched += page.count
             rest = limit - len(letters)
             letters += dead_letters_of(page, rows[:rest])

@@ -16,6 +16,8 @@ from spark_streams.deadletter.limits import DEAD_LETTER_LIMITS, DeadLetterLimits
 from spark_streams.deadletter.page_reader import FIRST_LOOK, PageSize, pages_of
 from spark_streams.deadletter.redrive.destinations import PARKED
 from spark_streams.model.keys import origins_key
+from spark_streams.model.pattern import escape, is_pattern
+from spark_streams.model.printable import json_text
 from spark_streams.wire.connection.connection import ReplyError
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.reply_errors import is_wrong_type
@@ -90,5 +92,11 @@ def warn_of_dead_letters(streams: Iterable[str]) -> None:
     for stream in sorted(streams):
         _log.warning(
             "stream %r matches streamsPattern and begins with a dead letter. The query reads it like any other stream. "
-            "To exclude it, set option streamsExcept=%s", stream, stream,
+            "To exclude it, set option streamsExcept=%s", stream, _option(stream),
         )  # fmt: skip
+
+
+def _option(stream: str) -> str:
+    """Return the value of streamsExcept that excludes this stream, whatever other streams there are."""
+    name = escape(stream) if is_pattern(stream) else stream
+    return name if "," not in name and name == name.strip() else json_text([name])

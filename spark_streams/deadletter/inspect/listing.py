@@ -88,7 +88,7 @@ def count_by_kind(
     done = 0
     with Session(address) as session:
         within = extent(session.get(), stream, criteria)
-        for page, rows in dead_letter_pages(session, stream, within, criteria, limits):
+        for page, rows in dead_letter_pages(session, stream, within, limits):
             counts.add(page.ids, page.kind(), rows)
             done += page.count
             tell(done, within.length)
@@ -106,7 +106,7 @@ def each_dead_letter(
     remaining = limit
     with Session(address) as session:
         within = extent(session.get(), stream, criteria)
-        for page, rows in dead_letter_pages(session, stream, within, criteria, limits):
+        for page, rows in dead_letter_pages(session, stream, within, limits):
             selected = rows if remaining is None else rows[:remaining]
             yield from dead_letters_of(page, selected)
             if remaining is not None:

@@ -17,9 +17,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from spark_streams.deadletter.criteria import matches
 from spark_streams.model.keys import is_product_key, origin_field, origins_key, read_retry_stream
+from spark_streams.model.pattern import NamesAndPatterns
 from spark_streams.wire.connection.server import Server
+from spark_streams.wire.replies.named_streams import names_and_patterns
 
 PARKED = ":parked"  # the end of the default name of a parking stream
 Origin = tuple[str, str]  # (stream, group) of a dead letter, as text
@@ -27,10 +28,11 @@ Origin = tuple[str, str]  # (stream, group) of a dead letter, as text
 
 class Destinations:
     """Destinations of one redrive. stream: of the dead letters; allow: names or patterns of streams that the operator
-    allows. It remembers origins."""
+    allows; exact: all are names; recorded: these only if they are recorded, too. It remembers origins."""
 
-    def __init__(self, stream: str, allow: Sequence[str]) -> None:
-        self._allow = allow
+    def __init__(self, stream: str, allow: Sequence[str], exact: bool = False, recorded: bool = False) -> None:
+        self._allow, self._exact, self._recorded = allow, exact, recorded
+        self._allowed: NamesAndPatterns | None = None
         waiting = read_retry_stream(stream)
         self._retried_stream = None if waiting is None else waiting.stream
         self._keys = [origins_key(stream), origins_key(stream.removesuffix(PARKED))]
@@ -40,7 +42,10 @@ class Destinations:
         """Return the origins that are allowed as destinations. Raises ServerError."""
         candidates = [origin for origin in origins if origin[0] and not is_product_key(origin[0])]
         if self._allow:
-            return frozenset(origin for origin in candidates if matches(self._allow, origin[0]))
+            self._allowed = self._allowed or names_and_patterns(server, self._allow, self._exact)
+            candidates = [origin for origin in candidates if self._allowed.selects(origin[0])]
+            if not self._recorded:
+                return frozenset(candidates)
         if self._retried_stream is not None:
             return frozenset(origin for origin in candidates if origin[0] == self._retried_stream)
         self._look_up(server, sorted({*candidates} - self._is_known.keys()))

@@ -50,7 +50,7 @@ def purge(
                 session.run(lambda server: lease.hold(server, [stream]))
             within = session.run(lambda server: extent(server, stream, criteria))
             purged.total = within.length
-            for page, selected in dead_letter_pages(session, stream, within, criteria, limits):
+            for page, selected in dead_letter_pages(session, stream, within, limits):
                 if not dry_run:
                     lease.hold(session.get(), [stream])
                 rows = selected if limit is None else selected[: limit - purged.deleted]

@@ -7,7 +7,7 @@ import functools
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
 from spark_streams.deadletter import transform
 from spark_streams.deadletter.kind_counts import KindCounts
@@ -107,7 +107,7 @@ class Redrive:
             self._repair = transform.load(options.transform)
         self._address, self._tell, self._clock, self._sleep = address, tell, clock, sleep
         self._size = PageSize(limits)
-        self._destinations = Destinations(options.stream, options.allow)
+        self._destinations = Destinations(options.stream, options.allow, options.exact, options.recorded)
         self.report = Report(options.stream)
 
     def stop(self) -> None:
@@ -130,6 +130,7 @@ class Redrive:
                 session.run(lambda server: lease.hold(server, [stream]))
             within = session.run(lambda server: extent(server, stream, self._options.criteria))
             state = RedriveState.begin(self._options.digest(), within.last)
+            self._options = replace(self._options, criteria=within.criteria)
             if not dry_run:
                 fresh = state
                 state, report.goes_on = session.run(lambda server: begin_or_continue(server, stream, fresh))

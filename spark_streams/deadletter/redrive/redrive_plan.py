@@ -44,8 +44,9 @@ class RedriveOptions:
     """stream: of the dead letters; to: destination, None: the stream that each came from; limit: how many to move,
     None: all; rate: dead letters per second, None: no limit; max_redrives: how often a dead letter is redriven at most;
     parking: the stream for those beyond; transform: `module:function` that repairs dead letters; allow: streams that
-    entries may return to, with * ? [], by default those that the dead letters' group reads; changes: of fields of each
-    dead letter. The digest has these names."""
+    entries may return to, names or patterns, by default recorded origins; exact: these are names, never patterns;
+    recorded: only recorded origins, also with `allow`; changes: of fields of each dead letter. The digest has these
+    names."""
 
     stream: str
     criteria: Criteria = field(default_factory=Criteria)
@@ -57,6 +58,8 @@ class RedriveOptions:
     transform: str | None = None
     allow: tuple[str, ...] = ()
     changes: FieldChanges = field(default_factory=FieldChanges)
+    exact: bool = False
+    recorded: bool = False
 
     def checked(self) -> RedriveOptions:
         """Return the options with the name of the parking stream. Raises InvalidOptionError."""
@@ -94,8 +97,12 @@ class RedriveOptions:
             del fields["allow"]
         if not self.changes:
             del fields["changes"]
+        for name in ("exact", "recorded"):
+            if not fields[name]:
+                del fields[name]
         if not self.criteria.ids:
             del fields["criteria"]["ids"]
+        del fields["criteria"]["named"]  # what the server made of `streams`
         document = json.dumps(fields, sort_keys=True).encode("utf-8", "surrogatepass")
         return hashlib.sha256(document).hexdigest()[:16]
 

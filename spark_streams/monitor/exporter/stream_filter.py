@@ -5,25 +5,24 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
+from spark_streams.model.pattern import is_pattern
 from spark_streams.wire.connection.server import Server
+from spark_streams.wire.replies.named_streams import names_and_patterns
 from spark_streams.wire.replies.scan import list_streams, matching_streams
 
 MAX_STREAMS = 10_000  # by default
 _SEARCH_INTERVAL = 10.0  # seconds between two searches for new streams, and ten times the duration of the last search
-_GLOB = frozenset("*?[")
 
 Name = str | bytes
 
 
 class StreamFilter:
-    """The streams of these names and patterns (`*`, `?`, `[]` as in SCAN), or all; the first `max_streams` by name."""
+    """The streams of these names and patterns (named_streams.py), or all; the first `max_streams` by name."""
 
     def __init__(
         self, names: Sequence[str] = (), max_streams: int = MAX_STREAMS, now: Callable[[], float] = time.monotonic
     ) -> None:
-        self._names = [name for name in names if not _GLOB & set(name)]
-        self._patterns = [name for name in names if _GLOB & set(name)]
-        self._finds_all = not names
+        self._words = names
         self._max_streams = max_streams
         self._now = now
         self._streams: Sequence[Name] = ()
@@ -33,7 +32,7 @@ class StreamFilter:
     @property
     def names(self) -> frozenset[str]:
         """The streams that are named without a pattern, existing or not."""
-        return frozenset(self._names)
+        return frozenset(name for name in self._words if not is_pattern(name))
 
     def streams(self, server: Server) -> Sequence[Name]:
         """Return the streams, searched a few seconds ago at most. A named stream may not exist. Raises ServerError."""
@@ -47,7 +46,7 @@ class StreamFilter:
         return self._streams
 
     def _refresh(self, server: Server) -> Sequence[Name]:
-        if self._finds_all:
+        if not self._words:
             return list_streams(server)
-        streams = set(self._names).union(*[matching_streams(server, pattern, ()) for pattern in self._patterns])
-        return sorted(streams)
+        words = names_and_patterns(server, self._words)
+        return sorted(words.names.union(*[matching_streams(server, pattern, ()) for pattern in words.patterns]))

@@ -126,7 +126,7 @@ def fetch_inputs(
     """
     if options.streams is not None:
         return fetch_heads(server, narrowing.among(options.streams), must_exist)
-    matching = [stream for stream in matching_streams(server, options.pattern, but=()) if not options.excludes(stream)]
+    matching = options.without_excluded(matching_streams(server, options.pattern, but=()))
     if not matching:
         _log.warning("%s; nothing is read", nothing_matches(server, options.pattern))
     heads = fetch_heads(server, narrowing.among(matching), must_exist=False)

@@ -277,7 +277,7 @@ class Subscription:
         """Return the streams that match the pattern and have entries, without those that the options exclude."""
         own = own_dead_letter_streams(self._options.dead_letter_stream)
         matching = matching_streams(server, self._options.pattern, own)
-        return self._inputs.filter_inputs(server, list(filterfalse(self._options.excludes, matching)))
+        return self._inputs.filter_inputs(server, self._options.without_excluded(matching))
 
     def _reset_to_first_entry(self, server: Server, streams: Sequence[str]) -> None:
         """Set the groups of new streams back to their first entry. Spark asks a query with a checkpoint, too, where it

@@ -7,6 +7,7 @@ of the target node finds it if that node is scanned last.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 
 from spark_streams.model.keys import is_product_key, is_retry_or_returned
@@ -24,13 +25,22 @@ def matching_streams(server: Server, pattern: str, but: Iterable[str]) -> list[s
     product (`rstream:…`), even if another client created it: a query may write to that key at any time, and entries
     waiting for retry are read with the stream from which they come.
     """
-    names: set[str] = set()
-    for name in _scan(server, "MATCH", pattern):
-        try:
-            names.add(name.decode())
-        except UnicodeDecodeError:
-            continue
+    names = readable(matching_keys(server, pattern))
     return sorted(name for name in names.difference(but) if name and not is_product_key(name))
+
+
+def matching_keys(server: Server, pattern: str) -> set[bytes]:
+    """Return the names of all streams that match a Redis pattern, as bytes."""
+    return _scan(server, "MATCH", pattern)
+
+
+def readable(names: Iterable[bytes]) -> set[str]:
+    """Return those of these names that are UTF-8, as text."""
+    texts = set()
+    for name in names:
+        with contextlib.suppress(UnicodeDecodeError):
+            texts.add(name.decode())
+    return texts
 
 
 def list_streams(server: Server) -> list[bytes]:

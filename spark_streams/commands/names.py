@@ -1,0 +1,118 @@
+"""The streams that names and patterns on the command line mean. The rule: wire/replies/named_streams.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+import click
+
+from spark_streams.commands.shared import say
+from spark_streams.errors import StreamStateError
+from spark_streams.model.keys import is_product_key
+from spark_streams.monitor.terminal.units import counted
+
+if TYPE_CHECKING:
+    from spark_streams.wire.connection.server import Server
+
+F = TypeVar("F", bound=Callable[..., object])
+Name = str | bytes  # bytes if it is not UTF-8
+
+
+def exact_option(command: F) -> F:
+    """Add `--exact`, with which a name is never taken as a pattern."""
+    return click.option("--exact", is_flag=True, help="Each STREAM is a name, never a pattern.")(command)
+
+
+def streams_by_word(server: Server, words: Sequence[str], exact: bool = False) -> dict[str, tuple[list[Name], bool]]:
+    """Return for each word its streams, and whether it is a pattern. A sharded stream becomes its shards. A stream that
+    is named may not exist. exact: all words are names. Raises ServerError."""
+    from spark_streams.shards.settling import fetch_shard_sets
+    from spark_streams.wire.replies.named_streams import names_and_patterns
+    from spark_streams.wire.replies.scan import matching_keys
+
+    divided = names_and_patterns(server, words, exact)
+    sets = fetch_shard_sets(server, sorted(divided.names))
+    streams: dict[str, tuple[list[Name], bool]] = {}
+    for word in words:
+        if word in divided.names:
+            streams[word] = (list(sets[word].names) if word in sets else [word]), False
+        else:
+            streams[word] = [_name(key) for key in sorted(matching_keys(server, word)) if not _is_ours(key)], True
+    return streams
+
+
+def named_streams(
+    server: Server, words: Sequence[str], with_retry_streams: bool = False, exact: bool = False
+) -> list[Name]:
+    """Return the streams of names and patterns, or all streams of the server if there are no words.
+
+    with_retry_streams: all streams include those that hold entries waiting for a retry; exact: all words are names.
+    Raises StreamStateError if a stream does not exist, or if a pattern matches none."""
+    from spark_streams.wire.replies.scan import list_streams, without_retry_streams
+
+    if not words:
+        every = list_streams(server)
+        return [*(every if with_retry_streams else without_retry_streams(every))]
+    by_word = streams_by_word(server, words, exact)
+    require_existing(server, [name for names, is_pattern in by_word.values() if not is_pattern for name in names])
+    for word, (names, _) in by_word.items():
+        if not names:
+            raise _no_match(server, word)
+    return list(dict.fromkeys(name for names, _ in by_word.values() for name in names))
+
+
+def resolve_streams(server: Server, words: Sequence[str], group: str | None, exact: bool = False) -> list[str]:
+    """Return the streams of names and patterns, for a command that changes them. A stream that is named may not exist.
+
+    group: a pattern matches only streams that have this group. A stream whose name is not UTF-8 is left out, with a
+    note. Raises StreamStateError if a pattern matches none."""
+    streams: list[str] = []
+    for word, (names, is_pattern) in streams_by_word(server, words, exact).items():
+        readable = [name for name in names if isinstance(name, str)]
+        if left_out := len(names) - len(readable):
+            say(f"note: {counted(left_out, 'stream')} of {word} left out: no name in UTF-8; use redis-cli", err=True)
+        if is_pattern and group is not None:
+            readable = _with_group(server, readable, group)
+        if not readable:
+            raise _no_match(server, word, "" if group is None else f" has a group {group!r} and")
+        streams += readable
+    return list(dict.fromkeys(streams))
+
+
+def require_existing(server: Server, names: Sequence[Name]) -> None:
+    """Raise StreamStateError if one of these streams does not exist. The error has the nearest names."""
+    from spark_streams.wire.replies.absent_streams import suggest_names
+    from spark_streams.wire.replies.reply_errors import is_no_such_key
+
+    # XINFO rather than EXISTS: a user with rights for stream commands only may send it.
+    replies = server.pipeline([("XINFO", "STREAM", name) for name in names])
+    missing = [str(name) for name, reply in zip(names, replies, strict=True) if is_no_such_key(reply)]
+    if missing:
+        near = [repr(name) for name in suggest_names(server, missing).values()]
+        hint = f"did you mean {', '.join(near)}?" if near else "rstream streams lists the streams"
+        raise StreamStateError(f"no stream {', '.join(map(repr, missing))} at {server.address}; {hint}")
+
+
+def _with_group(server: Server, streams: Sequence[str], group: str) -> list[str]:
+    from spark_streams.wire.replies.xinfo import group_named
+
+    replies = server.pipeline([("XINFO", "GROUPS", stream) for stream in streams])
+    return [stream for stream, reply in zip(streams, replies, strict=True) if group_named(group, reply)]
+
+
+def _no_match(server: Server, word: str, having: str = "") -> StreamStateError:
+    return StreamStateError(
+        f"no stream at {server.address}{having} is called {word!r} or matches it; rstream streams lists the streams"
+    )
+
+
+def _name(key: bytes) -> Name:
+    try:
+        return key.decode()
+    except UnicodeDecodeError:
+        return key
+
+
+def _is_ours(key: bytes) -> bool:
+    return is_product_key(key.decode("utf-8", "surrogateescape"))

@@ -1,0 +1,40 @@
+"""The rule for every command and option that takes names or patterns of streams: first the stream of that name.
+
+orders[1]    the stream orders[1], if it exists; else the streams that the pattern matches, such as orders1
+orders:*     the stream orders:*, if it exists; else orders:1, orders:2 …
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from spark_streams.model.keys import shards_key
+from spark_streams.model.pattern import NamesAndPatterns, escape, is_pattern
+from spark_streams.wire.connection.connection import ReplyError
+from spark_streams.wire.connection.server import Server
+from spark_streams.wire.replies.reply_errors import is_not_permitted
+from spark_streams.wire.replies.scan import matching_streams
+
+
+def names_and_patterns(server: Server, words: Sequence[str], exact: bool = False) -> NamesAndPatterns:
+    """Divide words into names and patterns of streams. exact: all are names. Raises ServerError."""
+    doubtful = [] if exact else [word for word in dict.fromkeys(words) if is_pattern(word)]
+    if not doubtful:
+        return NamesAndPatterns(frozenset(words))
+    return NamesAndPatterns.divide(words, existing_streams(server, doubtful))
+
+
+def existing_streams(server: Server, names: Sequence[str]) -> set[str]:
+    """Return those of these names that are streams, sharded ones included. Raises ServerError."""
+    # XINFO rather than EXISTS: a user with rights for stream commands only may send it.
+    replies = server.pipeline([("XINFO", "STREAM", name) for name in names])
+    kinds = server.pipeline([("TYPE", shards_key(name)) for name in names])
+    existing = set()
+    for name, reply, kind in zip(names, replies, kinds, strict=True):
+        if is_not_permitted(reply):  # no right to this key, but the pattern may match streams with rights
+            is_stream = bool(matching_streams(server, escape(name), ()))
+        else:
+            is_stream = not isinstance(reply, ReplyError)
+        if is_stream or kind == b"hash":
+            existing.add(name)
+    return existing
