@@ -53,7 +53,7 @@ _COMMANDS: Mapping[str, tuple[Sequence[str], Sequence[str]]] = {
             *("HGETALL {}", "HKEYS {}", "HVALS {}", "HLEN {}", "HDEL {} a", "SADD {} a", "SREM {} a", "SMEMBERS {}"),
         ),
     ),
-    REDRIVE: ((*_LOOK, *_FIND, *_TRANSACTION, "XADD {} * a 1", "XDEL {} 0-1"), (*_LEASE, *_NOTES)),
+    REDRIVE: ((*_LOOK, *_FIND, *_TRANSACTION, "XADD {} * a 1", "XDEL {} 0-1"), (*_LEASE, *_NOTES, "HMGET {} a")),
 }  # fmt: skip
 # In a cluster every use reads the slots, and dead letters are moved to other slots with notes beside their streams.
 _SLOTS = ("CLUSTER SLOTS", "CLUSTER INFO")

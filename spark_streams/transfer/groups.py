@@ -68,7 +68,7 @@ def plan(server: Server, stream: str, groups: Sequence[GroupInfo]) -> list[Copie
 
 
 def decide(group: GroupInfo, existing: GroupInfo | None, record: Sequence[StreamId]) -> CopiedGroup:
-    """Return what a copy does with a group. existing: the target's group; record: positions that copies gave it. Pure."""
+    """Return what a copy does with a group. existing: on the target; record: positions that copies gave it. Pure."""
     name, position = group.name.decode("utf-8", "surrogateescape"), str(group.last_delivered)
     copied = CopiedGroup(name, position, group.pending, existing is not None, position)
     if existing is None:
@@ -133,4 +133,3 @@ def _record(server: Server, stream: str, group: bytes, positions: Sequence[Strea
     [reply] = server.pipeline([command])
     if isinstance(reply, ReplyError) and not is_not_permitted(reply):
         raise server.error_of(reply, command[:2])
-

@@ -51,8 +51,6 @@ def test_the_stream_of_that_name_is_changed_and_no_other(
 ) -> None:
     name, other = pair
     before = client.xinfo_groups(other)
-        0
-    ]
     planned = rstream_json(*change, name)
     assert [row["stream"] for row in planned["streams"]] == [name]
     done = rstream_json(*change, name, "--yes")

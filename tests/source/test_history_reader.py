@@ -506,7 +506,7 @@ def test_a_query_on_a_lost_stream_that_is_killed_at_every_request_reads_each_ent
 
 
 @pytest.mark.parametrize("by", ["streams", "streamsPattern"])
-def test_one_stream_of_several_is_missing_and_comes_back_later(
+def test_one_stream_of_several_is_missing_and_is_created_later(
     server: Server, client: redis.Redis, tmp_path: Path, by: str
 ) -> None:
     archivers = [Archiver(client, tmp_path / "a", stream) for stream in ("s:1", "s:2", "x")]

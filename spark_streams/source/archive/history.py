@@ -52,7 +52,7 @@ class Cut(NamedTuple):
     id: StreamId
     stream: str | None = None
 
-    def of(self, stream: str) -> StreamId:
+    def last_id_of(self, stream: str) -> StreamId:
         """Return the last ID of a stream that is before the cut."""
         is_before = self.stream is None or stream <= self.stream
         return self.id if is_before or self.id == MIN_ID else self.id.previous()
@@ -118,7 +118,7 @@ class History:
             part
             for stream, ids in (self.bounds or {}).items()
             for begin, end in ((ids.after, ids.border), (max(ids.after, ids.until), ids.archived))
-            for part in _range(stream, max(after.of(stream), begin), min(last.of(stream), end))
+            for part in _range(stream, max(after.last_id_of(stream), begin), min(last.last_id_of(stream), end))
         ]
 
     def removed(self) -> list[EntryRange]:
@@ -202,10 +202,10 @@ def _begin_groups(
     Such a mark proves that the entries which are pending for the query's consumer were reserved by a run of this query
     that was killed before its first offset was logged: this run reads them."""
     marks = CommitMarks(member, options.no_ack, at_most_once=False)
-    known = marks.read(server, Marks(), list(afters))
+    saved = marks.read(server, Marks(), list(afters))
     positions = {}
     for stream, group in groups.items():
-        mark = known.by_stream.get(stream)
+        mark = saved.by_stream.get(stream)
         assert group is not None
         has_begun = mark is not None and mark.begun and stream in begin.positions
         positions[stream] = begin[stream] if has_begun else group.last_delivered
@@ -221,7 +221,7 @@ def _begin_groups(
                 "startingOffsets on. Start it with its checkpoint, set onNewCheckpoint=restart, or give it a group of "
                 "its own"
             )
-    marks.write(server, known, marks.mark_begin(known, positions))
+    marks.write(server, saved, marks.mark_begin(saved, positions))
 
 
 def require_unread(server: Server, archive: Archive, history: History) -> None:
@@ -233,10 +233,10 @@ def require_unread(server: Server, archive: Archive, history: History) -> None:
             ids = pa.array([entry[0] for entry in page], pa.binary())
             covered = replace(part, last=StreamId.parse(page[-1][0]))
             for keys in in_order(archive, [replace(covered, after=StreamId.parse(page[0][0]).previous())], {}, KEYS):
-                both = keys["id"].filter(pc.is_in(keys["id"].cast(pa.binary()), ids))
-                if len(both):
+                common = keys["id"].filter(pc.is_in(keys["id"].cast(pa.binary()), ids))
+                if len(common):
                     raise ArchiveError(
-                        f"stream {part.stream!r} got entry {both[0]} after the query began, and the query has read an "
+                        f"stream {part.stream!r} got entry {common[0]} after the query began, and the query has read an "
                         f"entry with this ID from the archive at {archive.path!r}. It cannot know whether both are the "
                         "same. Do not add archived entries to a stream that is behind its archive. Then start with a "
                         "new checkpoint and a new group: entries that the stream has then are read from the stream"

@@ -129,9 +129,9 @@ def _require_same(rows: pa.Table) -> None:
         if first != second:
             stream, entry_id = rows["stream"][0].as_py(), rows["id"][0].as_py()
             raise ArchiveError(
-                f"the archive has two different entries with ID {entry_id} of stream {stream!r}: the stream was restored "
-                "to an older state, and new entries got old IDs. The read cannot know which one is meant. Read the table "
-                "with spark.read and keep one of them, or set startingOffsets above this ID"
+                f"the archive has two different entries with ID {entry_id} of stream {stream!r}: the stream was "
+                "restored to an older state, and new entries got old IDs. The read cannot tell which one is valid. "
+                "Read the table with spark.read and keep one of them, or set startingOffsets above this ID"
             )
 
 
