@@ -52,8 +52,8 @@ def named_streams(
     from spark_streams.wire.replies.scan import list_streams, without_retry_streams
 
     if not words:
-        every = list_streams(server)
-        return [*(every if with_retry_streams else without_retry_streams(every))]
+        all_streams = list_streams(server)
+        return [*(all_streams if with_retry_streams else without_retry_streams(all_streams))]
     by_word = streams_by_word(server, words, exact)
     require_existing(server, [name for names, is_pattern in by_word.values() if not is_pattern for name in names])
     for word, (names, _) in by_word.items():

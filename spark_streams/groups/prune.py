@@ -61,9 +61,9 @@ def find_abandoned(
     """Examine the groups of these streams. groups: names or patterns, empty for all; exact: all are names. Raises
     StreamStateError, ServerError."""
     abandoned, kept, in_use = [], [], 0
-    found = [(stream, group, name_text(group)) for stream, group in _groups_of(server, streams)]
-    wanted = NamesAndPatterns.divide(groups, {*groups} if exact else {name for _, _, name in found})
-    for stream, group, name in found:
+    group_names = [(stream, group, name_text(group)) for stream, group in _groups_of(server, streams)]
+    wanted = NamesAndPatterns.divide(groups, {*groups} if exact else {name for _, _, name in group_names})
+    for stream, group, name in group_names:
         if groups and not wanted.selects(name):
             continue
         if name.encode() != group:

@@ -31,7 +31,7 @@ class PerStream(Generic[T]):
                 return value
         return self.otherwise
 
-    def of(self, streams: Iterable[str]) -> PerStream[T]:
+    def for_streams(self, streams: Iterable[str]) -> PerStream[T]:
         """Return the same values for streams that the user names."""
         return replace(self, streams=frozenset(streams))
 

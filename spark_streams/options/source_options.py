@@ -70,7 +70,7 @@ class ReadOptions(AccessOptions):
         for option in self.TABLE:
             value: object = getattr(self, option.field)
             if isinstance(value, PerStream) and value.named:
-                bound[option.field] = value.of(streams)
+                bound[option.field] = value.for_streams(streams)
         return replace(self, **bound)
 
     def _checked(self) -> Self:

@@ -15,11 +15,11 @@ from functools import partial
 from pyspark import SparkContext
 from pyspark.sql.streaming.query import StreamingQuery
 
+from spark_streams.model.intervals import IDLE_CHECK, IDLE_CHECK_EACH, PATTERN_INTERVAL
 from spark_streams.model.untyped import JavaObject, Json
 from spark_streams.running.console import say
 from spark_streams.running.ending import wait_for_end
 from spark_streams.running.stopping import Stop
-from spark_streams.source.limits import LIMITS, Limits
 from spark_streams.spark.read_limits import HAS_READ_LIMITS
 
 _MARGIN = 0.5  # seconds: a call of the source that waits, and its trigger
@@ -52,7 +52,7 @@ def run_until_drained(
         query = restart()
 
 
-def drain_running(query: StreamingQuery, limits: Limits = LIMITS) -> None:
+def drain_running(query: StreamingQuery) -> None:
     """Wait until a running query has read every entry that its streams have now.
 
     Spark's processAllAvailable returns if the source reports no new offset. An idle source asks the server only at
@@ -61,9 +61,9 @@ def drain_running(query: StreamingQuery, limits: Limits = LIMITS) -> None:
     """
     began, batch = time.monotonic(), _batch_of(query)
     query.processAllAvailable()
-    intervals = [limits.pattern_interval] if _may_find_streams(query) else []
+    intervals = [PATTERN_INTERVAL] if _may_find_streams(query) else []
     if _batch_of(query) == batch:
-        intervals.append(max(limits.idle_check, limits.idle_check_each * _streams_of(query)))
+        intervals.append(max(IDLE_CHECK, IDLE_CHECK_EACH * _streams_of(query)))
     if intervals:
         time.sleep(max(0.0, began + max(intervals) + _MARGIN - time.monotonic()))
         query.processAllAvailable()

@@ -35,9 +35,10 @@ from spark_streams.options.source_options import BatchSourceOptions
 from spark_streams.source.archive.files import Archive
 from spark_streams.source.archive.rows import rows_beside, rows_of
 from spark_streams.source.archive.seen import NO_GROUP, SeenIds
+from spark_streams.source.archive.table_plan import plan_with_archive
 from spark_streams.source.archive.tasks import history_tasks
 from spark_streams.source.batch.infer_schema import infer
-from spark_streams.source.batch.plan import plan_tasks, plan_with_archive
+from spark_streams.source.batch.plan import plan_tasks
 from spark_streams.source.batch.pushdown import narrowing_of
 from spark_streams.source.batch.sample import sample
 from spark_streams.source.batch.stream_bounds import Narrowing

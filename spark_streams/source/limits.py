@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from spark_streams.deadletter.limits import DEAD_LETTER_LIMITS, DeadLetterLimits
+from spark_streams.model.intervals import IDLE_CHECK, IDLE_CHECK_EACH, PATTERN_INTERVAL
 from spark_streams.wire.lease import DEFAULT_TERMS, Terms
 
 
@@ -79,10 +80,10 @@ class Limits:
     prefetch_entries: int = 50_000
     claim_page: int = 1_000
     returned_entries: int = 20_000
-    pattern_interval: float = 2.0
+    pattern_interval: float = PATTERN_INTERVAL
     idle_wait: float = 0.2
-    idle_check: float = 5.0
-    idle_check_each: float = 1.0
+    idle_check: float = IDLE_CHECK
+    idle_check_each: float = IDLE_CHECK_EACH
     sweep_streams: int = 500
     lag_check: float = 10.0
     read_ids: int = 2_000

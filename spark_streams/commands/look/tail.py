@@ -144,8 +144,8 @@ class Tail:
             return self._with_group(server, list_streams(server))
         by_word = streams_by_word(server, self._names).values()
         plain = list(dict.fromkeys(name for names, is_found in by_word if not is_found for name in names))
-        found = [name for names, is_found in by_word if is_found for name in names if name not in plain]
-        return [*existing(server, plain), *self._with_group(server, found)]
+        matching = [name for names, is_found in by_word if is_found for name in names if name not in plain]
+        return [*existing(server, plain), *self._with_group(server, matching)]
 
     def _with_group(self, server: Server, streams: Sequence[Name]) -> list[Name]:
         from spark_streams.wire.replies.xinfo import group_named

@@ -13,6 +13,7 @@ from starlette.requests import Request
 from spark_streams.console.bounds import FIELDS, bound_of, is_known
 from spark_streams.deadletter.envelope import raw
 from spark_streams.errors import OptionError
+from spark_streams.model.numbers import parse_number
 
 FIXED = "fixed"  # the parameter of a form that has values which a browser would change: encoded as in an address
 _NAME = 300  # characters of an encoded name: no known one is as long
@@ -55,7 +56,7 @@ class Parameters:
     async def of_form(cls, request: Request, size: int) -> Parameters:
         """Return the parameters of a form that the browser sends in the body. size: bytes of the largest one."""
         too_large = HTTPException(413, f"the form is larger than {size:,} bytes")
-        if int(request.headers.get("content-length", "0")) > size:
+        if (parse_number(request.headers.get("content-length", "0")) or 0) > size:
             raise too_large
         body = bytearray()
         async for part in request.stream():

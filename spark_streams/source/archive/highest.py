@@ -33,13 +33,13 @@ def _highest_ids(
     highest: dict[str, StreamId] = {}
 
     def is_wanted(bounds: IdBounds) -> bool:
-        """Whether a row group with these bounds may raise an ID. Only one stream of many is told by its bounds."""
+        """Whether a row group with these bounds may raise an ID. Only one stream of many is known by its bounds."""
         if bounds.streams is None or bounds.streams[0] != bounds.streams[1]:
             return matches is not None or any(bounds.may_hold(stream, after) for stream, after in above.items())
         stream = bounds.streams[0]
-        known = max(above.get(stream, MIN_ID), highest.get(stream, MIN_ID))
+        lowest = max(above.get(stream, MIN_ID), highest.get(stream, MIN_ID))
         is_named = stream in above or (matches is not None and matches(stream))
-        return is_named and bounds.may_hold(stream, known)
+        return is_named and bounds.may_hold(stream, lowest)
 
     for file in reversed(archive.files(after, MAX_ID)):
         for stream, entry_id in _ids_of(store, file, is_wanted).items():

@@ -236,9 +236,9 @@ def require_unread(server: Server, archive: Archive, history: History) -> None:
                 common = keys["id"].filter(pc.is_in(keys["id"].cast(pa.binary()), ids))
                 if len(common):
                     raise ArchiveError(
-                        f"stream {part.stream!r} got entry {common[0]} after the query began, and the query has read an "
-                        f"entry with this ID from the archive at {archive.path!r}. It cannot know whether both are the "
-                        "same. Do not add archived entries to a stream that is behind its archive. Then start with a "
+                        f"stream {part.stream!r} got entry {common[0]} after the query began, and the query has read "
+                        f"an entry with this ID from the archive at {archive.path!r}. It cannot tell whether both are "
+                        "the same. Do not add archived entries to a stream that is behind its archive. Start with a "
                         "new checkpoint and a new group: entries that the stream has then are read from the stream"
                     )
             if covered.last >= part.last:

@@ -9,13 +9,9 @@ from dataclasses import replace
 from spark_streams.deadletter.envelope import is_dead_letter
 from spark_streams.deadletter.inspect.input_streams import fetch_recorded, warn_of_dead_letters
 from spark_streams.model.ids import MAX_ID, MIN_ID, StreamId
-from spark_streams.model.keys import is_product_key
-from spark_streams.model.pattern import matches
 from spark_streams.options.per_stream import PerStream
 from spark_streams.options.source_options import BatchSourceOptions
 from spark_streams.shards.names import Shard
-from spark_streams.source.archive.files import Archive
-from spark_streams.source.archive.highest import highest_ids
 from spark_streams.source.batch.probe_streams import ProbeTarget, may_be_large, probe_streams
 from spark_streams.source.batch.split_points import cut
 from spark_streams.source.batch.stream_bounds import Head, Narrowing, range_of
@@ -42,67 +38,19 @@ def plan_tasks(
     Raises StreamMissingError if a stream of `streams` does not exist, ShardsError, WrongKeyTypeError.
     """
     options = with_shards(server, options)
-    return _tasks(server, options, narrowing, fetch_inputs(server, options, narrowing), limits)
+    return tasks_within(server, options, narrowing, fetch_inputs(server, options, narrowing), limits)
 
 
-def plan_with_archive(
-    server: Server, options: BatchSourceOptions, narrowing: Narrowing, limits: Limits = LIMITS
-) -> tuple[list[Task], list[EntryRange]]:
-    """Return what each task reads from the stream and its archive, and the ranges that are in the archive only.
-
-    The border between both is the first entry of the stream at this moment. Entries below it were trimmed, so they are
-    in the archive. Entries above it may be trimmed before a task reads them, or between others (XTRIM … ACKED): those
-    tasks read the archive after the stream, up to the last ID that the stream has given. Above that, the archive has
-    what the stream has lost, if it was created again or restored to an older state. Raises as `plan_tasks`, except for
-    a missing stream of which the archive has entries, and ArchiveError.
-    """
-    options = with_shards(server, options)
-    heads, archived = _fetch_with_archive(server, options, narrowing)
-    history: list[EntryRange] = []
-    for stream, head in heads.items():
-        after = max(_position(options.starting_offsets, stream), narrowing.after)
-        last = min(_position(options.ending_offsets, stream), narrowing.last)
-        border = head.generated if head.first is None else head.first.previous()
-        lost = archived.get(stream, MIN_ID)
-        for begin, end in ((after, min(last, border)), (max(after, head.generated), min(last, lost))):
-            if begin < end:
-                history.append(EntryRange(stream, begin, end, 1, owned=True, counted=False))
-    with_removed = {
-        stream: head if head.last is None else replace(head, last=max(head.last, head.generated))
-        for stream, head in heads.items()
-    }
-    return _tasks(server, options, narrowing, with_removed, limits), history
-
-
-def _fetch_with_archive(
-    server: Server, options: BatchSourceOptions, narrowing: Narrowing
-) -> tuple[dict[str, Head], dict[str, StreamId]]:
-    """Return the streams to read, and the archive's highest ID of those that have lost it."""
-    assert options.archive_path is not None
-    archive, is_pattern = Archive(options.archive_path), options.streams is None
-
-    def is_input(stream: str) -> bool:
-        return not is_product_key(stream) and matches(options.pattern, stream) and bool(narrowing.among([stream]))
-
-    inputs = fetch_inputs(server, options, narrowing, must_exist=False)
-    generated = {stream: head.generated for stream, head in inputs.items()}
-    archived = highest_ids(archive, generated, is_input if is_pattern else None)
-    # The streams are asked again: the archive may have an entry that a stream was given after the first time.
-    heads = fetch_heads(server, [stream for stream in inputs if stream not in archived], must_exist=not is_pattern)
-    others = fetch_heads(server, list(archived), must_exist=False)
-    # A stream with entries that matches and is no input holds dead letters.
-    return heads | {s: head for s, head in others.items() if s in inputs or head.first is None}, archived
-
-
-def _tasks(
+def tasks_within(
     server: Server, options: BatchSourceOptions, narrowing: Narrowing, heads: Mapping[str, Head], limits: Limits
 ) -> list[Task]:
+    """Return what each task reads of these streams."""
     bounded = [
         range_of(
             stream,
             head,
-            _position(options.starting_offsets, stream),
-            _position(options.ending_offsets, stream),
+            position_of(options.starting_offsets, stream),
+            position_of(options.ending_offsets, stream),
             narrowing,
         )
         for stream, head in heads.items()
@@ -136,7 +84,7 @@ def fetch_inputs(
     return {stream: head for stream, head in heads.items() if stream not in recorded}
 
 
-def _position(positions: PerStream[str], stream: str) -> StreamId:
+def position_of(positions: PerStream[str], stream: str) -> StreamId:
     """Return the ID of a position. `$` is the highest ID: the newest entry bounds the range."""
     position = positions.value_for(stream)
     return MAX_ID if position == "$" else StreamId.parse(position)

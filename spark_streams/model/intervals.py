@@ -1,0 +1,5 @@
+"""Intervals at which an idle query asks the server (source.limits has what they mean), in seconds."""
+
+PATTERN_INTERVAL = 2.0
+IDLE_CHECK = 5.0
+IDLE_CHECK_EACH = 1.0
