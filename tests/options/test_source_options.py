@@ -243,7 +243,14 @@ def test_what_is_given_by_stream_is_checked_stream_by_stream(option: str, value:
 def test_a_name_goes_before_a_pattern_and_patterns_in_their_order() -> None:
     given = {**GOOD, "streams": "a,a*,b:1,b:2", "maxEntriesPerTrigger": '{"a*": 1, "b:*": 3, "b:2": 4, "?": 5}'}
     most = SourceOptions.parse(given).max_entries_per_trigger
-    assert [most.value_for(stream) for stream in ("a*", "a", "b:1", "b:2", "c", "other")] == [1, 1, 3, 4, 5, None]
+    assert [most.value_for(stream) for stream in ("a*", "a", "b:1", "b:2", "c", "other")] == [
+        1,
+        5,
+        3,
+        4,
+        5,
+        None,
+    ]  # the stream a* has this name, so it is not a pattern
 
 
 def test_sizes_count_as_redis_does() -> None:
