@@ -179,7 +179,7 @@ def test_values_and_consumers_may_be_any_bytes(filled_server: Server) -> None:
         )
         assert len(client.xpending_range("s", "g", "-", "+", 9, b"d\xfe")) == 1
     run(["dead", "list", "dead", "--reason", "\udcff", *url])
-    run(["dead", "redrive", "dead", "--set", "a=\udcff", "--dry-run", *url])
+    run(["dead", "redrive", "dead", "--set", "a=\udcff", *url])
 
 
 LINES = {
