@@ -46,6 +46,7 @@ class Signer:
         self._key = secrets.token_bytes(32)
         self._now = now
         self._ended: dict[str, int] = {}  # sessions of users who have logged out, until their cookies expire
+        self._used: dict[str, int] = {}  # signatures of tokens that have made their change, until they expire
 
     def _signature(self, *parts: str) -> str:
         return hmac.new(self._key, json.dumps(parts).encode(), hashlib.sha256).hexdigest()
@@ -79,18 +80,21 @@ class Signer:
         return session.expires >= self._now() and session.id not in self._ended
 
     def plan_token(self, session: Session, arguments: Sequence[str]) -> str:
-        """Return the token with which this session may run this command, in the next ten minutes."""
+        """Return the token with which this session may run this command once, in the next ten minutes."""
         expires = str(round(self._now()) + PLAN_SECONDS)
-        return f"{expires}{_SEPARATOR}{self._signature('plan', session.id, expires, *arguments)}"
+        number = f"{expires}.{secrets.token_urlsafe(8)}"  # each dry run has a token of its own
+        return f"{number}{_SEPARATOR}{self._signature('plan', session.id, number, *arguments)}"
 
-    def is_planned(self, token: str, session: Session, arguments: Sequence[str]) -> bool:
-        """Whether the session has seen the dry run of this command in the last ten minutes."""
-        expires, _, signature = token.partition(_SEPARATOR)
-        is_valid = _same(signature, self._signature("plan", session.id, expires, *arguments))
-        return is_valid and self._is_in_time(expires)
-
-    def _is_in_time(self, expires: str) -> bool:
-        return (parse_number(expires) or 0) >= self._now()
+    def use_plan(self, token: str, session: Session, arguments: Sequence[str]) -> bool:
+        """Use the token of a command. Return whether the session has seen the dry run of this command in the last ten
+        minutes, and has not made the change since."""
+        number, _, given = token.partition(_SEPARATOR)
+        signature = self._signature("plan", session.id, number, *arguments)
+        expires, now = parse_number(number.partition(".")[0]) or 0, self._now()
+        if not _same(given, signature) or expires < now or signature in self._used:
+            return False
+        self._used = {used: until for used, until in self._used.items() if until >= now} | {signature: expires}
+        return True
 
 
 def is_loopback(host: str) -> bool:

@@ -10,7 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from spark_streams.model.ids import StreamId
 from spark_streams.model.pattern import escape
+from spark_streams.model.untyped import Json
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,19 @@ class Action:
 
     def _plain(self, parameter: str, value: str) -> str:
         return escape(value) if parameter in self.patterns else value
+
+
+def bounded(action: Action, options: dict[str, Sequence[str]], dry_run: Json) -> dict[str, Sequence[str]]:
+    """Return the options of a change of dead letters with the bounds that its dry run has shown: a dead letter that
+    arrives later is not part of it, and no other stream receives one. dry_run: its output."""
+    if action.command[0] != "dead" or not isinstance(dry_run, dict):
+        return options
+    last = max((StreamId.parse(row["last"]) for row in dry_run.get("by", ()) if row.get("last")), default=None)
+    bounds: dict[str, Sequence[str]] = {} if last is None else {"last-id": [str(last)]}
+    moved_to = [row["to"] for row in dry_run.get("destinations", ()) if row["action"] == "move"]
+    if moved_to and not any(options.get("to", ())):
+        bounds["allow"] = [escape(stream) for stream in moved_to]
+    return {**options, **bounds}
 
 
 _NAMES = ("names",)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from spark_streams.console.actions import ACTIONS, Action
+from spark_streams.console.actions import ACTIONS, Action, bounded
 from spark_streams.console.bounds import FORM_BYTES
 from spark_streams.console.change import Change
 from spark_streams.console.changes import require_short
@@ -32,9 +32,10 @@ async def plan(site: Site, request: Request) -> Response:
         letter = await site.read(lambda server: fetch_letter(site.address, stream, wanted))
         options |= {name: values for name, values in changes_of(letter, parameters).items() if values}
         options["id"] = [wanted]
-    dry, real = _arguments(action, options, True), _arguments(action, options, False)
-    require_short(real)
+    dry = _arguments(action, options, True)
     outcome = await site.while_there(request, site.changes.dry_run(dry))
+    real = _arguments(action, bounded(action, options, outcome.output), False)
+    require_short(real)
     session = request.scope["session"]
     return await site.page(
         request,
@@ -62,8 +63,10 @@ async def make(site: Site, request: Request) -> Response:
         arguments = None
     is_command = isinstance(arguments, list) and all(isinstance(word, str) for word in arguments)
     session = request.scope["session"]
-    if not is_command or not site.signer.is_planned(parameters.get("token"), session, arguments):
-        raise NotPermittedError("this change has no dry run of the last ten minutes; open its page and check it again")
+    if not is_command or not site.signer.use_plan(parameters.get("token"), session, arguments):
+        raise NotPermittedError(
+            "this change has no dry run of the last ten minutes, or was made already; open its page and check it again"
+        )
     change = site.changes.start(session.user, arguments)
     return RedirectResponse(f"/changes/{change.number}", 303)
 
