@@ -88,10 +88,10 @@ class Signer:
     def use_plan(self, token: str, session: Session, arguments: Sequence[str]) -> bool:
         """Use the token of a command. Return whether the session has seen the dry run of this command in the last ten
         minutes, and has not made the change since."""
-        number, _, given = token.partition(_SEPARATOR)
+        number, _, token_signature = token.partition(_SEPARATOR)
         signature = self._signature("plan", session.id, number, *arguments)
         expires, now = parse_number(number.partition(".")[0]) or 0, self._now()
-        if not _same(given, signature) or expires < now or signature in self._used:
+        if not _same(token_signature, signature) or expires < now or signature in self._used:
             return False
         self._used = {used: until for used, until in self._used.items() if until >= now} | {signature: expires}
         return True
