@@ -5,12 +5,10 @@ A page shows the command; its dry run is shown before it can be run. Pure.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from spark_streams.model.ids import StreamId
 from spark_streams.model.pattern import escape
 from spark_streams.model.untyped import Json
 
@@ -54,17 +52,16 @@ class Action:
         return escape(value) if parameter in self.patterns else value
 
 
-def bounded(action: Action, options: dict[str, Sequence[str]], dry_run: Json) -> dict[str, Sequence[str]]:
-    """Return the options of a change of dead letters with the bounds that its dry run has shown: a dead letter that
-    arrives later is not part of it, and no other stream receives one. dry_run: its output."""
-    if action.command[0] != "dead" or not isinstance(dry_run, dict):
-        return options
-    last = max((StreamId.parse(row["last"]) for row in dry_run.get("by", ()) if row.get("last")), default=None)
-    bounds: dict[str, Sequence[str]] = {} if last is None else {"last-id": [str(last)]}
-    moved_to = [row["to"] for row in dry_run.get("destinations", ()) if row["action"] == "move"]
-    if moved_to and not any(options.get("to", ())):
-        bounds["allow"] = [escape(stream) for stream in moved_to]
-    return {**options, **bounds}
+def bounds_of(dry_run: Json) -> list[str]:
+    """Return the options with which a change is no more than its dry run has shown (commands/bounds.py). dry_run: its
+    output."""
+    return [*dry_run.get("bounds", ())] if isinstance(dry_run, dict) else []
+
+
+def without(options: Mapping[str, Sequence[str]], replaced: Sequence[str]) -> dict[str, Sequence[str]]:
+    """Return the options without those that these words set."""
+    names = {word.removeprefix("--").partition("=")[0] for word in replaced if word.startswith("--")}
+    return {name: values for name, values in options.items() if name not in names}
 
 
 _NAMES = ("names",)
@@ -109,23 +106,3 @@ def with_options(arguments: Sequence[str], *options: str) -> list[str]:
     """Return the arguments with these options, before a `--` that ends options."""
     place = arguments.index("--") if "--" in arguments else len(arguments)
     return [*arguments[:place], *options, *arguments[place:]]
-
-
-def shell_line(arguments: Sequence[str]) -> str:
-    """Return the command as one line for a POSIX shell, with control characters as escapes."""
-    return " ".join(["rstream", *map(_quoted, arguments)])
-
-
-def _quoted(word: str) -> str:
-    if word.isprintable():
-        return shlex.quote(word)
-    characters = (_escaped(character) for character in word)
-    return "$'" + "".join(characters) + "'"
-
-
-def _escaped(character: str) -> str:
-    if character in "\\'":
-        return "\\" + character
-    if character.isprintable():
-        return character
-    return "".join(f"\\x{byte:02x}" for byte in character.encode("utf-8", "surrogateescape"))

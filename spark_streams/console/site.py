@@ -20,7 +20,7 @@ from starlette.responses import HTMLResponse
 
 from spark_streams._version import __version__
 from spark_streams.console.access import Session, Signer
-from spark_streams.console.actions import shell_line, with_options
+from spark_streams.console.actions import with_options
 from spark_streams.console.audit import Audit
 from spark_streams.console.bounds import LONG_TEXT, NAME_BYTES
 from spark_streams.console.changes import Changes
@@ -31,6 +31,7 @@ from spark_streams.console.request.parameters import fixed
 from spark_streams.deadletter.envelope import raw
 from spark_streams.model.ids import StreamId
 from spark_streams.model.numbers import parse_number
+from spark_streams.model.operator_commands import shell_line
 from spark_streams.model.printable import printable_lines
 from spark_streams.model.times import from_milliseconds
 from spark_streams.monitor.report.rendering import PACKAGE, environment

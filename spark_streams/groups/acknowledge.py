@@ -13,12 +13,13 @@ from spark_streams.wire.connection.server import Server
 
 @dataclass
 class Acknowledged:
-    """Entries that were, or would be, acknowledged on one stream, by consumer."""
+    """Entries that were, or would be, acknowledged on one stream, by consumer. last: the last one."""
 
     stream: str
     group: str
     entries: int = 0
     consumers: dict[str, int] = field(default_factory=dict)
+    last: str = ""
 
     def add(self, consumer: str, entries: int) -> None:
         """Add entries of a consumer."""
@@ -47,4 +48,5 @@ def acknowledge(server: Server, snapshot: GroupSnapshot, choice: Choice, act: bo
             command: tuple[Argument, ...] = ("XACK", snapshot.stream, snapshot.group, *page.ids)
             [count] = change(server, snapshot.stream, snapshot.group, queries, [command])
         acknowledged.add(page.owner, count)
+        acknowledged.last = page.later(acknowledged.last)
     return acknowledged

@@ -34,7 +34,7 @@ _PAGE = 1_000  # entries that one command changes, some milliseconds of the serv
 class Claimed:
     """Entries that were, or would be, handed over on one stream. gone: pending entries that are not in the stream any
     more, which Redis 7 and later remove from the pending list; above: entries that stay, because they are above the
-    commit mark of the new query."""
+    commit mark of the new query; last: the last one that is handed over."""
 
     stream: str
     group: str
@@ -43,6 +43,7 @@ class Claimed:
     entries: int = 0
     gone: int = 0
     above: int = 0
+    last: str = ""
 
 
 def claim(server: Server, snapshot: GroupSnapshot, to: str, choice: Choice, act: bool) -> Claimed:
@@ -62,6 +63,7 @@ def claim(server: Server, snapshot: GroupSnapshot, to: str, choice: Choice, act:
             deleted = _count_deleted(server, snapshot, sorted({*page.ids} - {*claimed}))
             report.entries += len(claimed)
         report.gone += deleted
+        report.last = page.later(report.last)
     return report
 
 

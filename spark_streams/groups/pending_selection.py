@@ -49,6 +49,10 @@ class Page:
     consumer: bytes | None
     ids: list[bytes]
 
+    def later(self, last: str) -> str:
+        """Return the later of an ID and the page's last one. last: empty for none."""
+        return str(max(StreamId.parse(self.ids[-1]), StreamId.parse(last or "0-0")))
+
     @property
     def owner(self) -> str:
         """The consumer's name as text."""

@@ -16,13 +16,14 @@ from spark_streams.wire.replies.reply_errors import is_unknown_command
 @dataclass
 class Released:
     """Entries that were, or would be, released on one stream. mode: the entry's delivery count: `fail` keeps it,
-    `silent` subtracts one, `fatal` marks the entry as not to be read again."""
+    `silent` subtracts one, `fatal` marks the entry as not to be read again; last: the last one."""
 
     stream: str
     group: str
     consumer: str
     mode: str
     entries: int = 0
+    last: str = ""
 
 
 def release(server: Server, snapshot: GroupSnapshot, choice: Choice, mode: str, act: bool) -> Released:
@@ -36,6 +37,7 @@ def release(server: Server, snapshot: GroupSnapshot, choice: Choice, mode: str, 
             commands = [(*head, count, *page.ids)]
             [count] = change(server, snapshot.stream, snapshot.group, queries_among(choice.consumers), commands)
         released.entries += count
+        released.last = page.later(released.last)
     return released
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 
 
 def seek_command(stream: str, group: str, position: object) -> str:
@@ -47,3 +48,28 @@ def recreate_shards_command(stream: str) -> str:
 
 def _command(name: str, stream: str, group: str, *options: str) -> str:
     return f"rstream {name} {shlex.join([stream, '--group', group, *options])}"
+
+
+def shell_line(arguments: Sequence[str]) -> str:
+    """Return the command as one line for a POSIX shell. arguments: the words after `rstream`."""
+    return f"rstream {shell_words(arguments)}"
+
+
+def shell_words(words: Sequence[str]) -> str:
+    """Return the words for a POSIX shell, with control characters as escapes."""
+    return " ".join(map(_quoted, words))
+
+
+def _quoted(word: str) -> str:
+    if word.isprintable():
+        return shlex.quote(word)
+    characters = (_escaped(character) for character in word)
+    return "$'" + "".join(characters) + "'"
+
+
+def _escaped(character: str) -> str:
+    if character in "\\'":
+        return "\\" + character
+    if character.isprintable():
+        return character
+    return "".join(f"\\x{byte:02x}" for byte in character.encode("utf-8", "surrogateescape"))

@@ -6,10 +6,11 @@ import json
 
 import pytest
 
-from spark_streams.console.actions import ACTIONS, shell_line
+from spark_streams.console.actions import ACTIONS
 from spark_streams.console.audit import Audit
 from spark_streams.console.change import Change, Outcome
 from spark_streams.console.summary import summarize
+from spark_streams.model.operator_commands import shell_line
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Unpack
 
 import click
 
+from spark_streams.commands.bounds import say_bounds, up_to_last
 from spark_streams.commands.dead.criteria import (
     FilterOptions,
     criteria_of,
@@ -190,12 +191,15 @@ def purge(stream: str, limit: int | None, yes: bool, url: str, as_json: bool, **
     address, criteria = address_of(url, starts=yes), criteria_of(filters)
     with progress("purge", quiet=as_json) as tell:
         purged = delete(address, stream, criteria, limit, not yes, lambda done: tell(done.looked_at, done.total))
+    bounds = [] if yes else up_to_last([purged.last])
     if as_json:
-        print_json({"stream": stream, "dry_run": not yes, "deleted": purged.deleted, "by": _kinds(purged.counts)})
+        kinds = _kinds(purged.counts)
+        print_json({"stream": stream, "dry_run": not yes, "deleted": purged.deleted, "by": kinds, "bounds": bounds})
     else:
         if purged.deleted and not yes:
             _print_kinds(purged.counts)
         say(change_line(yes, f"deleted {counted(purged.deleted, 'dead letter')} of {stream}"))
+        say_bounds(bounds)
     if not purged.counts.letters:
         print_why_none_match(address, stream, criteria, as_json)
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Unpack
 
 import click
 
+from spark_streams.commands.bounds import bounds_of, say_bounds, up_to_last
 from spark_streams.commands.dead.criteria import (
     FilterOptions,
     criteria_of,
@@ -20,10 +21,12 @@ from spark_streams.commands.dead.criteria import (
 from spark_streams.commands.shared import address_of, json_option, print_json, print_table, say, url_option
 from spark_streams.commands.yes import change_line, yes_option
 from spark_streams.errors import OptionError
+from spark_streams.model.pattern import is_pattern
 from spark_streams.monitor.terminal.units import counted
 
 if TYPE_CHECKING:
     from spark_streams.deadletter.redrive.redrive import Redrive, Report
+    from spark_streams.deadletter.redrive.redrive_plan import RedriveOptions
 
 
 @click.command()
@@ -37,6 +40,8 @@ if TYPE_CHECKING:
     metavar="STREAM",
     help="Send entries back only to this stream; repeatable.  [default: recorded origins of dead letters]",
 )
+@click.option("--exact", is_flag=True, help="Each STREAM of --allow is a name, never a pattern.")
+@click.option("--recorded", is_flag=True, help="With --allow: only to recorded origins among these streams.")
 @click.option("--limit", type=click.IntRange(1), help="Maximum number of dead letters, oldest first.")
 @click.option("--rate", type=click.IntRange(1), help="Maximum number of dead letters per second.")
 @click.option(
@@ -60,6 +65,8 @@ def redrive(
     stream: str,
     to: str | None,
     allow: tuple[str, ...],
+    exact: bool,
+    recorded: bool,
     limit: int | None,
     rate: int | None,
     max_redrives: int,
@@ -103,7 +110,11 @@ def redrive(
         changes = FieldChanges.parse(assignments, unset)
     except OptionError as error:
         raise click.UsageError(error.message) from None
-    options = RedriveOptions(stream, criteria, to, limit, rate, max_redrives, parking, transform, allow, changes)
+    if (exact or recorded) and not allow:
+        raise click.UsageError("--exact and --recorded apply only with --allow; name the streams with --allow")
+    options = RedriveOptions(
+        *(stream, criteria, to, limit, rate, max_redrives, parking, transform, allow, changes, exact, recorded)
+    )
     with progress("redrive", quiet=as_json) as tell:
 
         def show(report: Report) -> None:
@@ -116,14 +127,32 @@ def redrive(
             raise click.UsageError(error.message) from None
         with stopping(run):
             report = run.run(not yes)
+    bounds = _bounds(report, options) if report.dry_run and not report.stopped else []
     if as_json:
-        print_json(report.facts())
+        print_json({**report.facts(), "bounds": bounds})
     else:
         print_report(report)
+        say_bounds(bounds)
     if not report.has_matches and not report.stopped:
         print_why_none_match(address, stream, criteria, as_json)
     if report.stopped:
         sys.exit(130)
+
+
+def _bounds(report: Report, options: RedriveOptions) -> list[str]:
+    """Return the bounds of a redrive: the last dead letter, and the streams that receive one."""
+    if not report.moved + report.parked:
+        return []
+    last = up_to_last([report.last])
+    if options.to is not None:
+        return last
+    streams = [to for action, to, _ in report.destinations() if action == "move"]
+    if not streams:
+        return last
+    flags = ["exact"] if any(map(is_pattern, streams)) else []
+    # A recorded origin is a stream and a group. Other groups of the same stream stay refused.
+    flags += [] if options.allow and not options.recorded else ["recorded"]
+    return [*last, *bounds_of({"allow": streams}, *flags)]
 
 
 _ACTIONS = {

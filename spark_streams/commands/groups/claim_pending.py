@@ -6,6 +6,7 @@ from typing import Unpack
 
 import click
 
+from spark_streams.commands.bounds import up_to_last
 from spark_streams.commands.groups.choice import SelectionOptions, choice_of, choice_options
 from spark_streams.commands.groups.group_change import (
     ChangeOptions,
@@ -96,6 +97,7 @@ def claim(
             claimed.above,
         ),
         f"handed over {plural(entries_in(report.stream_reports), 'entry', 'entries')}",
+        up_to_last(one_stream.last for one_stream in report.stream_reports),
     )
 
 
@@ -105,7 +107,9 @@ def claim(
     "--consumer", "consumers", metavar="CONSUMER", multiple=True, help="Only entries of this consumer; repeatable."
 )
 @click.option("--released", is_flag=True, help="Only entries that a consumer released (XNACK).")
-@click.option("--all", "everything", is_flag=True, help="All pending entries; use it without other selecting options.")
+@click.option(
+    "--all", "everything", is_flag=True, help="All pending entries; of the selecting options it takes only --last-id."
+)
 @choice_options
 @change_options
 def ack(
@@ -131,9 +135,12 @@ def ack(
     from spark_streams.groups.group_snapshot import GroupSnapshot, query_of
 
     has_idle = selection["idle"] is not None
-    if everything == bool(consumers or released or has_idle or any(selection.values())):
+    selecting = {name: value for name, value in selection.items() if not (everything and name == "last")}
+    if everything == bool(
+        consumers or released or any(value is not None and value != () for value in selecting.values())
+    ):
         selecting_options = "--consumer, --released, --id, --first-id, --last-id, --idle, --limit"
-        raise click.UsageError(f"no entries selected; use one of {selecting_options}, or --all alone")
+        raise click.UsageError(f"no entries selected; use one of {selecting_options}, or --all with at most --last-id")
     if released and (consumers or has_idle):
         raise click.UsageError("--released cannot be combined with --consumer or --idle")
     report: ChangeReport[Acknowledged] = ChangeReport(options.yes, options.as_json)
@@ -160,4 +167,5 @@ def ack(
             ", ".join(f"{name}: {count:,}" for name, count in acknowledged.consumers.items()) or "-",
         ),
         f"acknowledged {plural(entries_in(report.stream_reports), 'entry', 'entries')}",
+        up_to_last(one_stream.last for one_stream in report.stream_reports),
     )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, Generic, Protocol, TypeVar
 
 import click
 
+from spark_streams.commands.bounds import say_bounds
 from spark_streams.commands.names import exact_option, require_existing, resolve_streams
 from spark_streams.commands.shared import json_option, print_json, print_table, say, url_option
 from spark_streams.commands.yes import change_line, yes_option
@@ -101,13 +102,14 @@ def server_time(server: Server) -> int:
 @dataclass
 class ChangeReport(Generic[R]):
     """The change that a command makes or plans. stream_reports: one per stream; refused: reasons why it would be
-    refused now; notes: what a query does afterwards."""
+    refused now; notes: what a query does afterwards; bounds: options that limit the change to the planned one."""
 
     yes: bool
     as_json: bool
     stream_reports: list[R] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    bounds: Sequence[str] = ()
 
     def add_query_notes(self, queries: Iterable[str]) -> None:
         """Add a note for each query that has committed entries of the changed group."""
@@ -133,8 +135,10 @@ class ChangeReport(Generic[R]):
                 raise type(error)(f"{error.message} (already changed: {done})") from None
             raise
 
-    def show(self, head: Sequence[str], row: Callable[[R], Row], summary: str) -> None:
-        """Print the report. summary: one line that begins with a past participle: `set 2 groups`."""
+    def show(self, head: Sequence[str], row: Callable[[R], Row], summary: str, bounds: Sequence[str] = ()) -> None:
+        """Print the report. summary: one line that begins with a past participle: `set 2 groups`; bounds: of a dry
+        run."""
+        self.bounds = () if self.yes else bounds
         if self.as_json:
             print_json(self._json())
         else:
@@ -148,6 +152,7 @@ class ChangeReport(Generic[R]):
             "refused": self.refused,
             "streams": [asdict(report) for report in self.stream_reports],
             "then": self.notes,
+            "bounds": self.bounds,
         }
 
     def _print(self, head: Sequence[str], row: Callable[[R], Row], summary: str) -> None:
@@ -158,6 +163,7 @@ class ChangeReport(Generic[R]):
         for line in self.refused:
             say(f"would be refused now: {line}")
         say(change_line(self.yes, summary))
+        say_bounds(self.bounds)
 
 
 def entries_in(reports: Iterable[_OfEntries]) -> int:

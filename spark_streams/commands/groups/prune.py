@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from spark_streams.commands.bounds import bounds_of
 from spark_streams.commands.groups.group_change import (
     ChangeReport,
     Row,
@@ -18,6 +19,7 @@ from spark_streams.commands.groups.group_change import (
 from spark_streams.commands.names import exact_option, resolve_streams
 from spark_streams.commands.shared import connect, json_option, milliseconds, say, url_option
 from spark_streams.commands.yes import yes_option
+from spark_streams.model.pattern import escape
 
 if TYPE_CHECKING:
     from spark_streams.groups.prune import Pruned, PruneSearch
@@ -107,6 +109,7 @@ def prune(
         ),
         f"deleted {plural(len(report.stream_reports), 'group')}, "
         f"with {plural(pending, 'pending entry', 'pending entries')}",
+        bounds_of({"group": dict.fromkeys(escape(pruned.group) for pruned in report.stream_reports)}),
     )
 
 

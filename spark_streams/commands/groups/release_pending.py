@@ -6,6 +6,7 @@ from typing import Unpack
 
 import click
 
+from spark_streams.commands.bounds import up_to_last
 from spark_streams.commands.groups.choice import SelectionOptions, choice_of, choice_options
 from spark_streams.commands.groups.group_change import (
     ChangeOptions,
@@ -71,4 +72,5 @@ def release(
         ("stream", "group", "consumer", "entries", "mode"),
         lambda released: (released.stream, released.group, released.consumer, released.entries, released.mode),
         f"released {plural(entries_in(report.stream_reports), 'entry', 'entries')}",
+        up_to_last(one_stream.last for one_stream in report.stream_reports),
     )

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
 
+from spark_streams.commands.bounds import bounds_of
 from spark_streams.commands.groups.group_change import ChangeReport, load_groups, plural, server_time
 from spark_streams.commands.groups.seek import target_of
 from spark_streams.commands.names import exact_option
 from spark_streams.commands.shared import connect, json_option, url_option
 from spark_streams.commands.yes import yes_option
+from spark_streams.model.ids import StreamId
 
 if TYPE_CHECKING:
+    from spark_streams.groups.replay import Replayed
     from spark_streams.groups.target import Target
 
 
@@ -65,7 +69,7 @@ def replay(
       rstream replay orders --group etl --from 1h
       rstream replay orders --group etl --from 2026-11-20T08:00 --to 2026-11-20T09:00 --yes
     """
-    from spark_streams.groups.replay import Replayed, Span, find_query, next_steps
+    from spark_streams.groups.replay import Span, find_query, next_steps
     from spark_streams.groups.replay import replay as hand_again
 
     with connect(url) as server:
@@ -97,4 +101,13 @@ def replay(
             replayed.held,
         ),
         f"returned {plural(entries, 'entry', 'entries')} to the query",
+        _bounds(report.stream_reports),
     )
+
+
+def _bounds(replays: Sequence[Replayed]) -> list[str]:
+    """Return the first and the last entry of the part, of one stream."""
+    if len(replays) != 1:
+        return []
+    [replayed] = replays
+    return bounds_of({"from": [str(StreamId.parse(replayed.after).next())], "to": [replayed.last]})

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from spark_streams.commands.bounds import bounds_of
 from spark_streams.commands.groups.group_change import (
     ChangeOptions,
     ChangeReport,
@@ -84,6 +85,7 @@ def seek(names: tuple[str, ...], target: Target, options: ChangeOptions) -> None
                 report.add_query_notes(snapshot.marks)
     read_again = sum(sought.read_again for sought in report.stream_reports)
     skipped = sum(sought.skipped for sought in report.stream_reports)
+    positions = {sought.position for sought in report.stream_reports}
     report.show(
         ("stream", "group", "from", "to", "read again", "of these pending", "skipped", "lag"),
         lambda sought: (
@@ -92,6 +94,7 @@ def seek(names: tuple[str, ...], target: Target, options: ChangeOptions) -> None
         ),
         f"set {plural(len(report.stream_reports), 'group')}: {plural(read_again, 'entry', 'entries')} to be read "
         f"again, {skipped:,} skipped",
+        bounds_of({"to": positions} if len(positions) == 1 else {}),
     )
 
 
@@ -148,6 +151,7 @@ def create(
             report.stream_reports = [make(server, stream, group, target, now, mkstream) for stream in streams]
         else:
             report.stream_reports = planned
+    positions = {created.position for created in report.stream_reports}
     report.show(
         ("stream", "group", "position", "lag", "creates stream"),
         lambda created: (
@@ -158,4 +162,5 @@ def create(
             "yes" if created.makes_stream else "-",
         ),
         f"created {plural(len(report.stream_reports), 'group')}",
+        bounds_of({"start": positions} if len(positions) == 1 else {}),
     )

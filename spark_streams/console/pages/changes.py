@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from spark_streams.console.actions import ACTIONS, Action, bounded
+from spark_streams.console.actions import ACTIONS, Action, bounds_of, with_options, without
 from spark_streams.console.bounds import FORM_BYTES
 from spark_streams.console.change import Change
 from spark_streams.console.changes import require_short
@@ -34,7 +34,8 @@ async def plan(site: Site, request: Request) -> Response:
         options["id"] = [wanted]
     dry = _arguments(action, options, True)
     outcome = await site.while_there(request, site.changes.dry_run(dry))
-    real = _arguments(action, bounded(action, options, outcome.output), False)
+    bounds = bounds_of(outcome.output)
+    real = with_options(_arguments(action, without(options, bounds), False), *bounds)
     require_short(real)
     session = request.scope["session"]
     return await site.page(

@@ -18,11 +18,12 @@ from spark_streams.wire.session import Session
 
 @dataclass
 class Purged:
-    """total: entries of the stream at the start; looked_at: entries examined so far; deleted: dead letters that were,
-    or would be, deleted; counts: of these, by (stream, stage, reason, error)."""
+    """total: entries of the stream at the start; looked_at: entries examined so far; last: the last dead letter that
+    was, or would be, deleted; deleted: their number; counts: of these, by (stream, stage, reason, error)."""
 
     total: int = 0
     looked_at: int = 0
+    last: str = ""
     deleted: int = 0
     counts: KindCounts = field(default_factory=KindCounts)
 
@@ -56,6 +57,7 @@ def purge(
                 rows = selected if limit is None else selected[: limit - purged.deleted]
                 purged.looked_at += page.count
                 purged.counts.add(page.ids, page.kind(), rows)
+                purged.last = page.ids[int(rows[-1])].as_py().decode() if len(rows) else purged.last
                 if dry_run or not len(rows):
                     purged.deleted += len(rows)
                 else:

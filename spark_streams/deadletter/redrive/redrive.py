@@ -32,10 +32,10 @@ class Report:
     """Progress of a redrive, or the result of a dry run. The names are JSON fields.
 
     bound: the last dead letter that it may move; goes_on: whether it continues a killed redrive; moved_before: dead
-    letters that this one had moved; stopped: by `stop`; looked_at: examined dead letters; left: not moved by the
-    transform; homeless: not moved because they name no stream, or the dead-letter stream itself; refused: not moved
-    because their stream is not allowed (destinations.py); vanished: moved, but deleted by another program just before;
-    counts: by (action, destination, stage, reason).
+    letters that this one had moved; stopped: by `stop`; looked_at: examined dead letters; last: the last of these;
+    left: not moved by the transform; homeless: not moved because they name no stream, or the dead-letter stream itself;
+    refused: not moved because their stream is not allowed (destinations.py); vanished: moved, but deleted by another
+    program just before; counts: by (action, destination, stage, reason).
     """
 
     stream: str
@@ -46,6 +46,7 @@ class Report:
     stopped: bool = False
     moved_before: int = 0
     looked_at: int = 0
+    last: str = ""
     moved: int = 0
     parked: int = 0
     left: int = 0
@@ -79,6 +80,7 @@ class Report:
     def add(self, plan: PagePlan) -> None:
         """Count the dead letters of a page."""
         self.looked_at += plan.last + 1
+        self.last = self.last if plan.last_id is None else plan.last_id.decode()
         self.left += plan.skipped
         self.homeless += plan.homeless
         self.refused += plan.refused

@@ -1,0 +1,34 @@
+"""The bounds of a dry run: options with which the change is no more than the dry run has shown.
+
+A dead letter, an entry or a stream that arrives after the dry run is not part of the change. The options replace those
+of the same name. The console adds them to the command of the button.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from spark_streams.commands.shared import say
+from spark_streams.model.ids import StreamId
+from spark_streams.model.operator_commands import shell_words
+
+
+def bounds_of(options: Mapping[str, Iterable[str]], *flags: str) -> list[str]:
+    """Return the options as words. options: values by name, without `--`."""
+    words: list[str] = []
+    for name, values in options.items():
+        for value in values:
+            words += [f"--{name}={value}"] if value.startswith("-") else [f"--{name}", value]
+    return [*words, *(f"--{flag}" for flag in flags)]
+
+
+def up_to_last(last_ids: Iterable[str]) -> list[str]:
+    """Return the bound of a change of entries: the last of these IDs. An empty text is none."""
+    last = max((StreamId.parse(last_id) for last_id in last_ids if last_id), default=None)
+    return bounds_of({} if last is None else {"last-id": [str(last)]})
+
+
+def say_bounds(bounds: Sequence[str]) -> None:
+    """Print the options, if there are any."""
+    if bounds:
+        say(f"to change no more than this, set or replace these options: {shell_words([*bounds, '--yes'])}")
