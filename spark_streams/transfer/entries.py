@@ -20,6 +20,13 @@ class Entry(NamedTuple):
     id: StreamId
     fields: Sequence[bytes]
 
+    @classmethod
+    def parse(cls, entry_id: str | bytes, fields: Sequence[bytes]) -> Entry:
+        """Return an entry with this ID. Raises ValueError if the ID is none, or if there is no field."""
+        if not fields:
+            raise ValueError("it has no field")
+        return cls(StreamId.parse(entry_id), fields)
+
     def texts(self) -> list[tuple[str, str]]:
         """Return (name, value) of each field; bytes that are not UTF-8 are surrogate escapes."""
         words = list(map(text, self.fields))

@@ -20,10 +20,8 @@ from hypothesis import strategies as st
 from spark_streams.cli import main
 from spark_streams.errors import CopyFileError
 from spark_streams.model.ids import StreamId
-from spark_streams.transfer import files, parquet
 from spark_streams.transfer.entries import Entry
 from spark_streams.transfer.files import read_file, write_file
-from spark_streams.transfer.parquet import FIELDS
 from tests.transfer.conftest import Rstream, RstreamJson
 from tests.transfer.test_copy import ODD, ROOT, add, content, kill_and_finish, numbered, start
 from tools.servers.server import Server
@@ -133,8 +131,8 @@ def test_a_broken_line_is_named_and_the_entries_before_it_may_be_continued(
 def test_broken_tables_are_named(tmp_path: Path) -> None:
     file = tmp_path / "s.parquet"
     for columns, why in (
-        ({"id": ["1-1"], "fields": [{"a": "b"}]}, "It needs id STRING"),
-        ({"id": ["1-1"]}, "It needs id STRING"),
+        ({"id": ["1-1"], "fields": [{"a": "b"}]}, "column 'fields' has the type struct"),
+        ({"id": ["1-1"]}, "no column 'fields'"),
         ({"id": ["1-1", None], "fields": pa.array([[(b"a", b"b")]] * 2, pa.map_(pa.binary(), pa.binary()))}, "row 2"),
         ({"id": ["1-1"], "fields": pa.array([None], pa.map_(pa.binary(), pa.binary()))}, "row 1"),
     ):
@@ -225,74 +223,3 @@ def test_a_sample_of_a_server_is_brought_into_the_bundled_engine(
     assert (done.returncode, "copied 10 entries" in done.stdout) == (0, True), done.stderr
     shown = json.loads(run("show", "orders", "--url", "embedded:?idle=2", "--json").stdout)
     assert [entry["id"] for entry in shown] == [f"{n}-1" for n in range(91, 101)]
-
-
-# -- bounds -----------------------------------------------------------------------------------------------------------
-
-
-def parquet_of(path: Path, fields: pa.Array) -> Path:
-    ids = pa.array([f"{row + 1}-0" for row in range(len(fields))])
-    pq.write_table(pa.table({"id": ids, "fields": fields}), path, compression="zstd", row_group_size=1 << 20)
-    return path
-
-
-@pytest.mark.parametrize("shape", ["many rows", "one row"])
-def test_a_small_file_of_repeated_values_takes_little_memory(tmp_path: Path, shape: str) -> None:
-    """Of a process of its own: 1,600 values of a megabyte, which the file has once."""
-    pair = {"name": b"n", "value": b"x" * 1_000_000}
-    rows = [[pair]] * 1_600 if shape == "many rows" else [[pair] * 1_600]
-    file = parquet_of(tmp_path / "bomb.parquet", pa.array(rows, FIELDS))
-    assert file.stat().st_size < 200_000
-    program = (
-        "import resource, sys; from spark_streams.transfer.files import read_file\n"
-        "from spark_streams.errors import CopyFileError\n"
-        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
-        "try: print(sum(len(page) for page in read_file(sys.argv[1])))\n"
-        "except CopyFileError as error: print(error)\n"
-        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)"
-    )
-    ran = subprocess.run([sys.executable, "-c", program, str(file)], capture_output=True, text=True, check=True)
-    result, kilobytes = ran.stdout.splitlines()
-    assert result == "1600" if shape == "many rows" else "more than the 1,073,741,824 that an entry may have" in result
-    assert int(kilobytes) < 250_000
-
-
-def test_a_row_group_of_too_many_values_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parquet, "GROUP_VALUES", 1_000)
-    file = parquet_of(tmp_path / "many.parquet", pa.array([[{"name": b"n", "value": b""}] * 1_001], FIELDS))
-    with pytest.raises(CopyFileError, match="row group 0 of file .* has 1,001 field values.*smaller row groups"):
-        list(read_file(str(file)))
-
-
-def test_a_line_without_an_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "_LINE_BYTES", 100)
-    (tmp_path / "long.jsonl").write_bytes(b'{"id": "1-1", "fields": {"a": "b"}}\n' + b"x" * 1_000)
-    with pytest.raises(CopyFileError, match="line 2 of .* has more than 100 bytes"):
-        list(read_file(str(tmp_path / "long.jsonl")))
-
-
-ODD_COLUMNS = [
-    ({"fields": pa.array([[]], FIELDS)}, "has no column 'id'"),
-    ({"id": pa.array(["1-1"])}, "has no column 'fields'"),
-    ({"id": pa.array([1]), "fields": pa.array([[]], FIELDS)}, "column 'id' of file .* has type int64"),
-    ({"id": pa.nulls(1), "fields": pa.array([[]], FIELDS)}, "column 'id' of file .* has type null"),
-    ({"id": pa.array(["1-1"]).dictionary_encode(), "fields": pa.array([[]], FIELDS)}, "column 'id' .* type dictionary"),
-    ({"id": pa.array(["1-1"]), "fields": pa.nulls(1)}, "column 'fields' of file .* has type null"),
-    ({"id": pa.array(["1-1"]), "fields": pa.array([{"a": 1}])}, "column 'fields' of file .* has type struct"),
-    ({"id": pa.array(["1-1"]), "fields": pa.array([[[1]]])}, "column 'fields' of file .* has type list<"),
-]
-
-
-@pytest.mark.parametrize(("columns", "message"), ODD_COLUMNS)
-def test_an_odd_column_is_named_with_its_type(tmp_path: Path, columns: dict[str, pa.Array], message: str) -> None:
-    pq.write_table(pa.table(columns), tmp_path / "odd.parquet")
-    with pytest.raises(CopyFileError, match=message) as raised:
-        list(read_file(str(tmp_path / "odd.parquet")))
-    assert "It needs id STRING and fields LIST<STRUCT<name BINARY, value BINARY>>" in str(raised.value)
-
-
-def test_a_column_that_is_there_twice_is_named(tmp_path: Path) -> None:
-    table = pa.Table.from_arrays([pa.array(["1-1"]), pa.array(["1-1"]), pa.array([[]], FIELDS)], ["id", "id", "fields"])
-    pq.write_table(table, tmp_path / "twice.parquet")
-    with pytest.raises(CopyFileError, match="has more than one column 'id'"):
-        list(read_file(str(tmp_path / "twice.parquet")))
