@@ -77,13 +77,20 @@ import resource, sys
 from spark_streams.errors import CopyFileError
 from spark_streams.transfer import files, json_lines, memory
 memory.MOST_MEMORY = files.MOST_MEMORY = json_lines.MOST_MEMORY = int(sys.argv[2]) << 20
-limits, before = resource.getrlimit(resource.RLIMIT_AS), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def peak():  # getrusage has that of the process that started this one
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith("VmHWM"))
+
+
+limits, before = resource.getrlimit(resource.RLIMIT_AS), peak()
 try:
     print(sum(map(len, files.read_file(sys.argv[1]))), "entries")
 except CopyFileError as error:
     print(error.message)
 assert resource.getrlimit(resource.RLIMIT_AS) == limits
-print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
+print((peak() - before) // 1024)
 """
 
 
