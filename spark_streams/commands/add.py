@@ -11,6 +11,7 @@ import click
 
 from spark_streams.commands.shared import connect, json_option, print_json, say, url_option
 from spark_streams.errors import SchemaError, ServerReplyError
+from spark_streams.model.assignment import parse_assignment
 from spark_streams.model.printable import is_utf8, printable
 from spark_streams.monitor.terminal.units import counted
 
@@ -35,8 +36,10 @@ def add(
     """Append an entry to STREAM. With `-`, append one entry for each line of standard input; a line is a JSON object.
 
     Values of a JSON line: a string is written unchanged, and a number with its original digits. Other values are
-    written as JSON. A field whose value is null is left out. The command prints the entry's ID; with `-` the number of
-    added entries. It acts at once: its purpose is to write new data.
+    written as JSON. A field whose value is null is left out. The command prints
+    the entry's ID; with `-` the number of added entries. It acts at once: its purpose is to write new data.
+
+    In FIELD=VALUE, the first = ends the name. Within a name write \\= for an equals sign.
 
     \b
     Examples:
@@ -97,10 +100,10 @@ def _send(server: Server, head: Sequence[Argument], entries: Iterator[Sequence[s
 def _pairs(words: Sequence[str]) -> list[str]:
     fields: list[str] = []
     for word in words:
-        name, equals, value = word.partition("=")
-        if not equals:
+        pair = parse_assignment(word)
+        if pair is None:
             raise click.UsageError(f"{word!r} is not FIELD=VALUE; write FIELD=VALUE, or a single - to read JSON lines")
-        fields += [name, value]
+        fields += pair
     return fields
 
 

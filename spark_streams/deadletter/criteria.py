@@ -17,6 +17,7 @@ from spark_streams.deadletter.envelope import raw
 from spark_streams.deadletter.kind_counts import KindCounts
 from spark_streams.deadletter.page import KIND, DeadLetterPage, by_value
 from spark_streams.errors import InvalidOptionError
+from spark_streams.model.assignment import parse_assignment
 from spark_streams.model.ids import MAX_ID, MIN_ID, U64_MAX, StreamId
 from spark_streams.model.pattern import NamesAndPatterns
 from spark_streams.model.times import duration
@@ -98,16 +99,18 @@ def parse_criteria(
 ) -> Criteria:
     """Parse criteria from texts. fields: NAME=VALUE; first, last, ids: IDs; older, newer: `90m`, `7d`. Raises
     InvalidOptionError."""
-    pairs = [field.partition("=") for field in fields]
-    for name, equals, _ in pairs:
-        if not equals:
-            raise InvalidOptionError(f"field {name!r} is not of the form NAME=VALUE")
+    pairs = []
+    for field in fields:
+        pair = parse_assignment(field)
+        if pair is None:
+            raise InvalidOptionError(f"field {field[:100]!r} is not of the form NAME=VALUE")
+        pairs.append(pair)
     return Criteria(
         tuple(streams),
         tuple(reasons),
         tuple(stages),
         tuple(errors),
-        tuple((name, value) for name, _, value in pairs),
+        tuple(pairs),
         MIN_ID if first is None else _parsed("first id", StreamId.parse, first),
         MAX_ID if last is None else _parsed("last id", partial(StreamId.parse, missing_seq=U64_MAX), last),
         None if older is None else _parsed("older", duration, older),

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from spark_streams.deadletter.envelope import MARK, text
 from spark_streams.deadletter.transform import DeadLetter
 from spark_streams.errors import InvalidOptionError, TransformError
+from spark_streams.model.assignment import parse_assignment
 
 
 @dataclass(frozen=True)
@@ -22,10 +23,10 @@ class FieldChanges:
         """Parse changes. assignments: NAME=VALUE. Raises InvalidOptionError."""
         pairs = []
         for assignment in assignments:
-            name, equals, value = assignment.partition("=")
-            if not equals:
+            pair = parse_assignment(assignment)
+            if pair is None:
                 raise InvalidOptionError(f"set={assignment[:100]!r} is not of the form NAME=VALUE")
-            pairs.append((name, value))
+            pairs.append(pair)
         names = [name for name, _ in pairs] + list(removed)
         for name in names:
             if names.count(name) > 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import sys
@@ -10,7 +11,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NoReturn
 
+from spark_streams.errors import ConfigError
 from spark_streams.jobs.settings.spark_settings import SparkSettings, prepare
+from spark_streams.model.printable import printable
 
 _ENTRY = Path(__file__).parent / "__main__.py"
 
@@ -33,4 +36,15 @@ def exec_spark_submit(spark_submit: str, settings: SparkSettings, arguments: Seq
     confs = [argument for key, value in settings.confs.items() for argument in ("--conf", f"{key}={value}")]
     sys.stdout.flush()
     sys.stderr.flush()
-    os.execv(spark_submit, [spark_submit, *confs, str(_ENTRY), *arguments])
+    words = [*confs, str(_ENTRY), *arguments]
+    try:
+        os.execv(spark_submit, [spark_submit, *words])
+    except OSError as error:
+        longest = max(words, key=len)
+        too_long = (
+            f"; its longest argument has {len(longest):,} characters: {printable(longest[:60])}… Put long values into "
+            "a file: Spark's settings into conf/spark-defaults.conf, others into the job's TOML file"
+            if error.errno == errno.E2BIG
+            else ""
+        )
+        raise ConfigError(f"{spark_submit} cannot be started: {error.strerror}{too_long}") from error

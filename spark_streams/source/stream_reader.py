@@ -5,7 +5,6 @@ It has only Spark's part: offsets as JSON, read limits, partitions. The batches 
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -109,6 +108,7 @@ class StreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailable
         self._batches: MicroBatchStream | None = None
         self._cached_offsets: list[tuple[dict[str, object], Offset]] = []
         self._must_fix_end = False  # of a run with trigger(availableNow=True)
+        self._error: RStreamError | None = None  # of its preparation
 
     def __getstate__(self) -> dict[str, object]:
         """Return the state for tasks: options and columns. Connections and batches stay on the driver."""
@@ -164,10 +164,16 @@ class StreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailable
         return ReadMaxRows(self._options.max_entries_per_trigger.otherwise or UNLIMITED)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """If the server is unreachable, the next call tries again: it knows whether the query has a checkpoint."""
+        """Fix the end of the run. This call does not fail: Spark would then stop no source of the query (S98), and the
+        other ones would keep their leases. The next call raises the error. If the server was unreachable, it tries
+        again: it knows whether the query has a checkpoint."""
         self._must_fix_end = True
-        with contextlib.suppress(ServerUnreachableError):
+        try:
             self._ready_batches()
+        except ServerUnreachableError:
+            pass
+        except RStreamError as error:
+            self._error = error
 
     def latestOffset(self, start: dict[str, object], limit: ReadLimit) -> dict[str, object]:
         """Return the end of the next batch, or `start` if there is nothing to read."""
@@ -207,6 +213,8 @@ class StreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailable
     def _ready_batches(self, checkpoint: Offset | None = None) -> MicroBatchStream:
         """Return the batches after the end of the run is fixed. checkpoint: its offset; the server has answered
         before, so an unreachable server is waited for."""
+        if self._error is not None:
+            raise self._error
         batches = self._batches_for(checkpoint is not None)
         if checkpoint is not None:
             batches.trust_address()

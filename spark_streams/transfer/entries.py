@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from spark_streams.deadletter.envelope import raw, text
 from spark_streams.deadletter.transform import Loaded, StreamEntry, call, encode_fields
 from spark_streams.errors import InvalidOptionError
+from spark_streams.model.assignment import parse_assignment
 from spark_streams.model.ids import StreamId
 from spark_streams.wire.connection.connection import pack
 
@@ -92,8 +93,10 @@ class Rules:
 
 def parse_fields(texts: Sequence[str]) -> tuple[tuple[bytes, bytes], ...]:
     """Parse FIELD=VALUE. Raises InvalidOptionError."""
-    pairs = [words.partition("=") for words in texts]
-    for name, equals, _ in pairs:
-        if not equals:
-            raise InvalidOptionError(f"{name!r} is not of the form FIELD=VALUE")
-    return tuple((raw(name), raw(value)) for name, _, value in pairs)
+    pairs = []
+    for assigned in texts:
+        pair = parse_assignment(assigned)
+        if pair is None:
+            raise InvalidOptionError(f"{assigned[:100]!r} is not of the form FIELD=VALUE")
+        pairs.append((raw(pair[0]), raw(pair[1])))
+    return tuple(pairs)

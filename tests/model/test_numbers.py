@@ -34,6 +34,7 @@ ALLOWED = {
     "groups/target.py": OPTIONS,
     "source/offset.py": OWN,
     "spark/task_context.py": OWN,
+    "transfer/memory.py": "what the kernel says of this process",
     "sink/encode/limits.py": OWN,
     "source/pending_list.py": SERVER,
     "sink/trim/trim.py": SERVER,

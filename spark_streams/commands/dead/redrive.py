@@ -54,7 +54,11 @@ if TYPE_CHECKING:
 @click.option("--parking", metavar="STREAM", help="Stream for parked dead letters.  [default: STREAM:parked]")
 @click.option("--transform", metavar="MODULE:FUNCTION", help="Function that repairs each dead letter, or skips it.")
 @click.option(
-    "--set", "assignments", multiple=True, metavar="NAME=VALUE", help="Set a field of each dead letter; repeatable."
+    "--set",
+    "assignments",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Set a field of each dead letter; repeatable. Within a name write \\= for an equals sign.",
 )
 @click.option("--unset", multiple=True, metavar="NAME", help="Remove a field of each dead letter; repeatable.")
 @yes_option

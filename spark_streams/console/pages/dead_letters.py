@@ -20,6 +20,7 @@ from spark_streams.deadletter.envelope import raw
 from spark_streams.deadletter.page_reader import dead_letter_pages, extent, following
 from spark_streams.deadletter.transform import DeadLetter, dead_letters_of
 from spark_streams.errors import StreamStateError
+from spark_streams.model.assignment import assignment
 from spark_streams.model.id_times import age_ms
 from spark_streams.model.ids import StreamId
 from spark_streams.model.keys import read_retry_stream
@@ -209,9 +210,9 @@ def changes_of(letter: DeadLetter, parameters: Parameters) -> dict[str, Sequence
         else:
             value = parameters.get(f"value.{field.number}", field.text)
             if value != field.text:
-                assigned.append(f"{field.raw_name}={value}")
+                assigned.append(assignment(field.raw_name, value))
     if name := parameters.get("new.name"):
-        assigned.append(f"{name}={parameters.get('new.value')}")
+        assigned.append(assignment(name, parameters.get("new.value")))
     return {"set": assigned, "unset": removed}
 
 

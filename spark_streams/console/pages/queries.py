@@ -46,8 +46,6 @@ def _read(logs: Sequence[Path]) -> tuple[Report | None, list[str]]:
                     seen = True
         except OSError as error:
             problems.append(f"the log {path} cannot be read: {error.strerror}")
-        except KeyError as error:
-            problems.append(f"{path}: a line of the log has no value {error}")
-        except (ConfigError, ValueError, TypeError) as error:
-            problems.append(f"{path}: {error}")
+        except ConfigError as error:
+            problems.append(f"{path}: {error.message}")
     return (reading.report(", ".join(path.name for path in logs)) if seen else None), problems

@@ -57,7 +57,7 @@ def purge(
                 rows = selected if limit is None else selected[: limit - purged.deleted]
                 purged.looked_at += page.count
                 purged.counts.add(page.ids, page.kind(), rows)
-                purged.last = page.ids[int(rows[-1])].as_py().decode() if len(rows) else purged.last
+                purged.last = page.ids[rows[-1].item()].as_py().decode() if len(rows) else purged.last
                 if dry_run or not len(rows):
                     purged.deleted += len(rows)
                 else:

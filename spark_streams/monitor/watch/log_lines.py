@@ -18,15 +18,18 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Protocol
 
 from spark_streams.errors import ConfigError
+from spark_streams.model import times
 from spark_streams.model.printable import json_text
 from spark_streams.model.untyped import Json
 from spark_streams.monitor.lag_survey import GroupLag
 from spark_streams.monitor.watch.progress import Progress, SourceProgress
+
+LONGEST = 8 << 20  # characters of a line; 10,000 streams take 3 MB
 
 
 class Writer(Protocol):
@@ -97,18 +100,87 @@ def text(line: Mapping[str, object]) -> str:
 
 
 def read_lines(file: IO[str]) -> Iterator[dict[str, Json]]:
-    """Yield the lines of a log. Text of other programs is skipped. Raises ConfigError if there is no line of ours."""
+    """Yield the lines of a log. Text of other programs is skipped, also a line that is longer than LONGEST or lacks a
+    value. Raises ConfigError if there is no line of ours."""
     seen = False
-    for line in file:
+    for line in _short_lines(file):
         start = line.find('{"at": ')
         if start < 0:
             continue
         try:
             value = json.loads(line[start:])
-        except ValueError:
+        except (ValueError, RecursionError):
             continue  # an incomplete line of a killed process, or another program's
-        if isinstance(value, dict) and "event" in value:
+        if _is_line(value):
             seen = True
             yield value
     if not seen:
         raise ConfigError(f"{file.name} holds no line of the query listener; write a log with spark_streams.watch(…)")
+
+
+def _short_lines(file: IO[str]) -> Iterator[str]:
+    """Yield the lines that are not longer than LONGEST, without ever holding a longer one."""
+    while line := file.readline(LONGEST + 1):
+        if len(line) <= LONGEST:
+            yield line
+            continue
+        while line and not line.endswith("\n"):
+            line = file.readline(LONGEST)
+
+
+# -- the shape of a line ----------------------------------------------------------------------------------------------
+
+
+def _is_text(value: Json) -> bool:
+    return isinstance(value, str)
+
+
+def _is_number(value: Json) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and -_HIGHEST < value < _HIGHEST
+
+
+def _is_number_or_null(value: Json) -> bool:
+    return value is None or _is_number(value)
+
+
+def _is_time(value: Json) -> bool:
+    try:
+        return isinstance(value, str) and times.moment(value) >= 0
+    except ValueError:
+        return False
+
+
+def _are_counts(value: Json) -> bool:
+    return isinstance(value, dict) and all(map(_is_number, value.values()))
+
+
+def _are_groups(value: Json) -> bool:
+    return isinstance(value, list) and all(isinstance(group, dict) and _has(group, _OF_GROUP) for group in value)
+
+
+Shape = Mapping[str, Callable[[Json], bool]]  # by the name of a value
+_HIGHEST = 2**63
+_OF_EVENT: Shape = {"at": _is_time, "event": _is_text, "query": _is_text, "run": _is_text}
+_OF_PROGRESS: Shape = {**dict.fromkeys(("rows", "batch_ms", "rows_per_second"), _is_number), "groups": _are_groups}
+_OF_FAILURE: Shape = {"error": _is_text, "message": _is_text}
+_OF_GROUP: Shape = {
+    **dict.fromkeys(("stream", "group", "position"), _is_text),
+    **dict.fromkeys(("lost", "claimed", "dead"), _is_number),
+    **dict.fromkeys(("lag", "lag_ms", "pending", "oldest_idle_ms"), _is_number_or_null),
+}
+_OPTIONAL: Shape = {"groups": _are_groups, "bad": _are_counts}
+
+
+def _has(value: Mapping[str, Json], shape: Shape) -> bool:
+    """Whether the object has all these values, and no value that is optional and of another type."""
+    return all(name in value and fits(value[name]) for name, fits in shape.items()) and all(
+        fits(value[name]) for name, fits in _OPTIONAL.items() if name in value
+    )
+
+
+def _is_line(value: Json) -> bool:
+    if not isinstance(value, dict) or not _has(value, _OF_EVENT):
+        return False
+    if value["event"] == "progress":
+        return _has(value, _OF_PROGRESS)
+    return "error" not in value or _has(value, _OF_FAILURE)

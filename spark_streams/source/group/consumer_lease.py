@@ -36,8 +36,8 @@ class Lease(lease.Lease):
             f"stream {stream!r} at {self._address}: another running query is consumer {self._consumer!r} of group "
             f"{self._group!r}{where}, and one load is for one query: give this one a load of its own, with another "
             "group (option group: both get all entries) or another consumer (option consumer: they share them), or "
-            "stop the other one. If this query reads one load() twice (a self-join or a union), it takes the consumer "
-            "from itself: call load() for each side, each with its own option group"
+            "stop the other one. If this query reads one load() twice (a self-join), it takes the consumer from "
+            "itself: call load() for each side, each with its own option group"
         )
 
     def live(self, server: Server, consumers: Sequence[tuple[str, str]]) -> set[tuple[str, str]]:

@@ -30,6 +30,7 @@ _MODEL = {
     **dict.fromkeys(SENTINEL, "redis+sentinel://host:26379,host:26379/name-of-the-master/db"),
     **dict.fromkeys(CLUSTER, "redis+cluster://host:6379,host:6379"),
 }
+_ESCAPES = "in a password write @ : / ? # % [ ] as %40 %3A %2F %3F %23 %25 %5B %5D"
 _PORT, _SENTINEL_PORT = 6379, 26379
 _SECONDS = frozenset({"socket_timeout", "socket_connect_timeout", "idle"})
 _LOGIN = frozenset({"db", "username", "password", "client_name", "socket_timeout", "socket_connect_timeout"})
@@ -65,7 +66,9 @@ def redacted(url: str) -> str:
     if not url.startswith(_STARTS):
         return url if _PLAINLY_NO_SECRET.match(url) else _mistyped(url)
     head, question, query = url.partition("?")
-    scheme, slashes, location = head.partition("://")
+    begin = _BEGINNING.match(head)
+    assert begin is not None  # as each of _STARTS
+    scheme, slashes, location = begin[1], begin[2], head[begin.end() :]
     login, separator, location = location.rpartition("@")
     shown = f"{scheme}{slashes}{'***' if login else ''}{separator}{location}"
     if (
@@ -101,6 +104,8 @@ def check(url: str) -> str:
     if not url.startswith(_STARTS):
         raise InvalidOptionError(f"url {redacted(url)!r} is not a server address; {_HOW}")
     scheme = url.split(":", 1)[0]
+    if not _splits(url):
+        raise InvalidOptionError(f"url {redacted(url)!r} cannot be read; {_ESCAPES}")
     if scheme in _MODEL:
         _check_servers(url, scheme)
     elif scheme == "embedded" and urlsplit(url).netloc:
@@ -176,7 +181,7 @@ def _path(url: str) -> tuple[str, str]:
 
 def _check_servers(url: str, scheme: str) -> None:
     shown, how = redacted(url), f"write {_MODEL[scheme]}"
-    hosts = _host_part(url) if _splits(url) else "["
+    hosts = _host_part(url)
     host_texts = hosts.split(",") if scheme not in _ONE else [hosts]
     if not hosts.partition(":")[0]:
         raise InvalidOptionError(f"url {shown!r} names no host; {how}")
@@ -201,8 +206,7 @@ def _splits(url: str) -> bool:
 def _check_parameters(url: str, scheme: str) -> None:
     shown, allowed = redacted(url), _PARAMETERS[scheme]
     if shown.endswith("?***"):
-        how = "in a password write @ : / ? # % as %40 %3A %2F %3F %23 %25"
-        raise InvalidOptionError(f"url {shown!r} cannot be read: {how}")
+        raise InvalidOptionError(f"url {shown!r} cannot be read; {_ESCAPES}")
     pairs = parse_qsl(urlsplit(url).query, keep_blank_values=True)
     names = [name for name, _ in pairs]
     for name, value in pairs:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -132,3 +133,16 @@ def test_progress_lines_for_programs(server: Server, monkeypatch: pytest.MonkeyP
     result = dead(server, "redrive", DEAD, "--yes", "--json", apart=True)
     assert json.loads(result.stdout)["moved"] == 40
     assert json.loads(result.stderr.splitlines()[-1]) == {"done": 40, "total": 40, "note": "moved 40"}
+
+
+def test_a_name_with_an_equals_sign_is_changed_and_no_other(server: Server) -> None:
+    with server.client() as client:
+        told = {"stream": "s", "group": "g", "id": "1-0", "reason": "odd"}
+        fields: list[Any] = dead_letter_fields([b"a=b", b"1", b"a", b"2", b"c\\", b"3"], told)
+        client.execute_command("XADD", DEAD, "*", *fields)
+        changes = ("--set", r"a\=b=x=y", "--set", "c\\\\=z", "--field", r"a\=b=1")
+        assert dead(server, "redrive", DEAD, "--allow", "s", *changes, "--yes").exit_code == 0
+        [(_, sent)] = client.xrange("s")
+        assert {name: value for name, value in sent.items() if not name.startswith(b"dl.")} == {
+            b"a=b": b"x=y", b"a": b"2", b"c\\": b"z",
+        }  # fmt: skip

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -93,3 +95,20 @@ def test_the_first_spark_submit_is_that_of_spark_home(monkeypatch: pytest.Monkey
     assert spark_submit.find_spark_submit() == str(program)
     monkeypatch.setenv("SPARK_HOME", str(tmp_path / "none"))
     assert spark_submit.find_spark_submit() is None
+
+
+def test_a_command_line_that_is_too_long_is_named(tmp_path: Path) -> None:
+    """In a process of its own, which the program would replace."""
+    program = (
+        "import sys; from spark_streams.jobs.spark_submit import exec_spark_submit\n"
+        "from spark_streams.jobs.settings.spark_settings import SparkSettings\n"
+        "from spark_streams.errors import ConfigError\n"
+        "try: exec_spark_submit('/bin/echo', SparkSettings(True, {}), ['etl', '--set', 'note=' + 'x' * 200_000])\n"
+        "except ConfigError as error: print(error)"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert (
+        "/bin/echo cannot be started: Argument list too long; its longest argument has 200,005 characters: note=xx"
+        in (ran.stdout)
+    )
+    assert "Put long values into a file" in ran.stdout

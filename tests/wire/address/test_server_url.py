@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import redis
 
@@ -105,3 +107,26 @@ def test_what_is_refused_by_its_form(url: str, said: str) -> None:
 def test_a_url_is_shown_without_its_login_however_it_is_mistyped(url: str, shown: str) -> None:
     """A mistyped URL can be recognized; a password with a ? or an @ in it is hidden whole."""
     assert server_url.redacted(url) == shown
+
+
+_SPECIAL = [*"[]@/?#%&=,:\\ \n\x00é％", "", "%zz", "[::1]", "//", "?x=1&", "\ud800"]
+_BEGINNINGS = [
+    *(
+        f"{scheme}://"
+        for scheme in ("redis", "rediss", "unix", "redis+sentinel", "redis+cluster", "embedded", "valkey")
+    ),
+    *("embedded:", "redis:/", "redis:", "unix:/", "UNIX://", "redis+sentinal://", " redis://", ""),
+]
+_HOSTS = ["host:1", "", "[::1]:6379", "/path/s.sock", "a:1,b:2/m/0", "[bad"]
+_ENDS = ["", "?db=x", "?pasword=secret", "#f", "/m?sentinel_password=secret&x=1"]
+
+
+@pytest.mark.parametrize("beginning", _BEGINNINGS)
+def test_no_error_and_no_shown_form_has_a_part_of_the_password(beginning: str) -> None:
+    for before, after, host, end in itertools.product(_SPECIAL, _SPECIAL[:12], _HOSTS, _ENDS):
+        url = f"{beginning}user:{before}secret{after}secret@{host}{end}"
+        try:
+            texts = [str(Address.parse(url))]
+        except InvalidOptionError as error:
+            texts = [str(error), repr(error)]
+        assert "secret" not in "".join([*texts, server_url.redacted(url)]), url
