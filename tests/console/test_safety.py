@@ -72,7 +72,7 @@ def test_without_write_it_shows_a_change_and_makes_none(filled: Server) -> None:
         browser = Browser(console.url)
         planned = browser.post("/plan", {"action": "seek", "names": "s", "group": "g", "to": "earliest"})
         assert "This console is read-only" in planned.text
-        assert "rstream groups seek s --group g --to earliest --yes" in planned.text
+        assert "rstream groups seek s --group g --yes --to 0-0" in planned.text
         assert 'action="/changes"' not in planned.text
         made = browser.post("/changes", {"arguments": json.dumps(["groups", "seek"]), "token": "1|x"})
         assert made.status == 403
@@ -86,7 +86,8 @@ def test_a_change_needs_the_dry_run_of_this_session(filled: Server) -> None:
         ann.get("/")
         bob.get("/")
         fields = dict(seek(ann))
-        other = {**fields, "arguments": fields["arguments"].replace("earliest", "latest")}
+        other = {**fields, "arguments": fields["arguments"].replace("0-0", "9-9")}
+        assert other != fields
         for browser, sent in (
             (bob, fields),  # another session
             (ann, other),  # another command
