@@ -101,7 +101,9 @@ class RStreamDataSource(DataSource):
             arrow = arrow_schema(schema)
         except PySparkTypeError as error:
             raise SchemaError(f"a column of the schema has a type that fields cannot have: {error}") from None
-        columns = Columns(arrow, self._declared, options.mode, options.column_name_of_corrupt_record)
+        columns = Columns(
+            arrow, self._declared, options.mode, options.column_name_of_corrupt_record, options.null_value
+        )
         columns.check()
         return columns
 

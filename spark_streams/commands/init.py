@@ -18,6 +18,8 @@ from spark_streams.wire.address.server_url import redacted
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from spark_streams.source.batch.infer_schema import InferredColumn
+
 _THEN = {
     "alerts": "  add it to rule_files in prometheus.yml, and reload Prometheus",
     "grafana": "  import it in Grafana: Dashboards, New, Import",
@@ -30,17 +32,31 @@ _THEN = {
 @click.option(
     "--stream", metavar="STREAM", help="An existing stream: write its name and fields into the configuration."
 )
+@click.option(
+    "--null-value",
+    metavar="TEXTS",
+    help="With --stream: texts that stand for a missing value, such as NA,null,- (option nullValue).",
+)
+@click.option(
+    "--share",
+    type=click.FloatRange(0.5, 1),
+    default=0.8,
+    show_default=True,
+    help="With --stream: how many of a field's values must fit the type of its column.",
+)
 @url_option
-def init(name: str, output: str | None, stream: str | None, url: str) -> None:
+def init(name: str, output: str | None, stream: str | None, null_value: str | None, share: float, url: str) -> None:
     """Write a commented configuration of the job NAME: load, etl, aggregate, archive, reprocess_dead_letters. Or write
     a file for `rstream exporter`: alerts (rules for Prometheus), grafana (a dashboard).
 
     The command never overwrites a file. Without --stream the configuration is an example about flights. With --stream
     it takes field names and types from the oldest and newest entries of the stream: check the types before you use it.
+    If some values do not fit a column's type, a comment beside the column says how many, and which.
 
     \b
     Examples:
       rstream init etl --stream orders
+      rstream init etl --stream orders --null-value NA,null
       rstream init archive -o /etc/rstream/archive.toml
       rstream init alerts -o /etc/prometheus/rstream-alerts.yml
     """
@@ -48,14 +64,20 @@ def init(name: str, output: str | None, stream: str | None, url: str) -> None:
 
     if name in MONITORING and stream is not None:
         raise click.UsageError(f"--stream applies only to jobs: {file_name(name)} covers all streams; leave it out")
+    context = click.get_current_context()
+    if stream is None and (
+        null_value is not None or context.get_parameter_source("share") is ParameterSource.COMMANDLINE
+    ):
+        raise click.UsageError("--null-value and --share apply to the fields of a stream: name it with --stream")
     path = Path(output or file_name(name))
     if path.exists():
         raise click.UsageError(f"{path} exists and is not overwritten; name another file with --output")
     text = sample_config(name)
-    typed = click.get_current_context().get_parameter_source("url") is ParameterSource.COMMANDLINE
+    typed = context.get_parameter_source("url") is ParameterSource.COMMANDLINE
     is_plain = redacted(url) == url
     if stream is not None:
-        text = adapt_sample(text, stream, _columns(url, stream), url if typed and is_plain else None)
+        columns = _columns(url, stream, null_value, share)
+        text = adapt_sample(text, stream, columns, url if typed and is_plain else None, null_value)
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write(text)
@@ -67,16 +89,21 @@ def init(name: str, output: str | None, stream: str | None, url: str) -> None:
         click.echo("  set RSTREAM_URL before: the URL contains a login, so it was not written into the file")
 
 
-def _columns(url: str, stream: str) -> Sequence[tuple[str, str]]:
-    """Return (name, type) of the fields of a stream. Raises StreamStateError if there are none, SchemaError."""
+def _columns(url: str, stream: str, null_value: str | None, share: float) -> Sequence[InferredColumn]:
+    """Return the columns of a stream. Raises StreamStateError if there are none."""
     from spark_streams.jobs.start import exit_if_packages_missing
 
     exit_if_packages_missing()
     from spark_streams.jobs.settings.sample_config import columns_of
+    from spark_streams.options.values import null_values
 
+    try:
+        missing = () if null_value is None else null_values(null_value)
+    except ValueError as error:
+        raise click.UsageError(f"--null-value {null_value!r} {error}") from None
     with connect(url) as server:
         named_streams(server, [stream], exact=True)
-        columns = columns_of(server, stream)
+        columns = columns_of(server, stream, missing, share)
     if not columns:
         raise StreamStateError(f"no entry of stream {stream!r} has fields that can become columns; leave out --stream")
     return columns

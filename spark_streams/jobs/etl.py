@@ -52,7 +52,8 @@ def body(job: Job) -> None:
     outputs = outputs_of(job.config, job.access)
     check_feedback_loop(source, {**stream_options(outputs), "dead_letters.stream": dead_letter_options})
     retry_delay = _retry_delay(job, source, dead_letter_options)
-    split = Split(columns, job.get("rule", []), job.get("source.mode") is not None, retry_delay)
+    source_mode = job.get("source.mode")
+    split = Split(columns, job.get("rule", []), source_mode, retry_delay)
     sql = job.get("sql.query") or None
     if sql is None and not columns.needs_spark:
         check_main_columns(outputs, split.names)
@@ -66,7 +67,7 @@ def body(job: Job) -> None:
     _check_outputs(split.good(split.check(entries)), sql, outputs)
     job.plan(
         **query.plan(),
-        types=f"by the source, mode {source.mode}" if split.by_source else f"{len(split.names)} columns",
+        types=f"{len(split.names)} columns" if source_mode is None else f"by the source, mode {source.mode}",
         rules=", ".join(rule["reason"] for rule in job.get("rule", [])) or "none",
         **({} if sql is None else {"sql": " ".join(sql.split())}),
         **{output.shown: output.to.plan for output in outputs},

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
+    ArrayType,
     BinaryType,
     IntegerType,
     MapType,
@@ -16,10 +17,15 @@ from pyspark.sql.types import (
 
 from spark_streams.deadletter.write.routing import route_dead_letters
 from spark_streams.errors import ConfigError
-from spark_streams.jobs.schema.columns import Columns, is_nested
+from spark_streams.jobs.schema.columns import Columns
 from spark_streams.jobs.settings.config import Config
 from spark_streams.options.values import delays
 from spark_streams.running.error_summary import first_line
+from spark_streams.source.rows.columns import MALFORMED
+
+
+def _quoted(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"
 
 
 def _is_str(value: object) -> bool:
@@ -29,18 +35,18 @@ def _is_str(value: object) -> bool:
 class Split:
     """Rules that split rows into good rows and bad rows.
 
-    columns: the fields and their types; rules: {reason, when}; by_source: `source.mode` is set, and the source handles
-    values that do not fit their type. Without it such a value makes a dead letter whose reason names the field.
-    retry_delay: `source.retryDelay`, "" if it is not set: bad rows are retried.
+    columns: the fields and their types; rules: {reason, when}; mode: `source.mode`, None if it is not set: then a value
+    that does not fit its type makes a dead letter whose reason names the field. If it is set, the source handles such
+    values. retry_delay: `source.retryDelay`, "" if it is not set: bad rows are retried.
     """
 
-    def __init__(self, columns: Columns, rules: list[Config], by_source: bool, retry_delay: str = "") -> None:
+    def __init__(self, columns: Columns, rules: list[Config], mode: str | None, retry_delay: str = "") -> None:
         """Raises ConfigError."""
         for rule in rules:
             if not isinstance(rule, dict) or set(rule) != {"reason", "when"} or not all(map(_is_str, rule.values())):
                 raise ConfigError(f"[[rule]] needs exactly reason and when, not {rule!r}")
         self._columns, self._rules = columns, rules
-        self.by_source = by_source
+        self._judges_values = mode is None
         self.retry_delay = retry_delay
         self._retry_columns = ["_attempt", "_first_failed"] if retry_delay else []
         if not columns.needs_spark:
@@ -52,26 +58,22 @@ class Split:
 
     def _check_columns(self) -> None:
         """Raises ConfigError."""
-        for name, kind in self._columns.types.items():
+        for name in self.names:
             if name.startswith(("_", "dl.")) or name.lower() == "batch":
                 raise ConfigError(
                     f"{self._columns.where} names {name!r}: _…, dl.… and batch are reserved for the job; leave it out"
-                )
-            if is_nested(kind) and not self.by_source:
-                raise ConfigError(
-                    f"{self._columns.where}: {name} is {kind}. Such a field is JSON, which only the source decodes: "
-                    'set source.mode = "DEADLETTER" and source.deadLetterStream'
                 )
 
     def schema(self) -> StructType:
         """Return the schema that the source reads. Raises ConfigError."""
         self._check_columns()
-        text_fields = [StructField(name, StringType()) for name in self.names]
-        fields = self._columns.struct().fields if self.by_source else text_fields
         entry_fields = [StructField("_stream", StringType()), StructField("_id", StringType())]
         if self._retry_columns:
             entry_fields += [StructField("_attempt", IntegerType()), StructField("_first_failed", TimestampType())]
-        return StructType([*fields, *entry_fields, StructField("_fields", MapType(BinaryType(), BinaryType()))])
+        if self._judges_values:
+            entry_fields.append(StructField(MALFORMED, ArrayType(StringType())))
+        entry_fields.append(StructField("_fields", MapType(BinaryType(), BinaryType())))
+        return StructType([*self._columns.struct().fields, *entry_fields])
 
     def check(self, entries: DataFrame) -> DataFrame:
         """Judge the entries before the query starts, so that Spark analyzes types and rules. Raises ConfigError."""
@@ -83,24 +85,18 @@ class Split:
         return judged
 
     def judge(self, entries: DataFrame) -> DataFrame:
-        """Return the typed columns under their names, with `_reason` (null for a good row) and the entry's `_fields`.
+        """Return the columns under their names, with `_reason` (null for a good row) and the entry's `_fields`.
 
         Only bad rows have `_fields`, because the rows of a batch are cached while it is written.
         """
-        texts = F.struct(*[F.col(f"`{name}`") for name in self._columns.types]).alias("_raw")
-        if self.by_source:
-            typed = [F.col(f"`{name}`") for name in self._columns.types]
-        else:
-            typed = [F.expr(f"try_cast(`{name}` AS {kind})").alias(name) for name, kind in self._columns.types.items()]
-        rows = entries.select("_stream", "_id", "_fields", "_at", *self._retry_columns, texts, *typed)
-        rows = rows.withColumn("_reason", F.coalesce(*self._reasons(), F.lit(None).cast("string")))
-        return rows.withColumn("_fields", F.when(F.col("_reason").isNotNull(), F.col("_fields"))).drop("_raw")
+        rows = entries.withColumn("_reason", F.coalesce(*self._reasons(), F.lit(None).cast("string")))
+        return rows.withColumn("_fields", F.when(F.col("_reason").isNotNull(), F.col("_fields"))).drop(MALFORMED)
 
     def _reasons(self) -> list[Column]:
         """Return, per check, a column with its reason if it fails. The first reason counts."""
         decode_reasons = [
-            F.when(F.expr(f"_raw.`{name}` IS NOT NULL AND `{name}` IS NULL"), F.lit(f"decode: {name} is no {kind}"))
-            for name, kind in (() if self.by_source else self._columns.types.items())
+            F.when(F.array_contains(MALFORMED, name), F.lit(f"decode: {name} is no {kind}"))
+            for name, kind in (self._columns.types.items() if self._judges_values else ())
         ]
         return decode_reasons + [F.when(F.expr(rule["when"]), F.lit(rule["reason"])) for rule in self._rules]
 
@@ -111,7 +107,7 @@ class Split:
         return F.col("_reason").isNotNull() & (F.col("_attempt") <= len(delays(self.retry_delay)))
 
     def good(self, judged: DataFrame) -> DataFrame:
-        return judged.where("_reason IS NULL").select(*[F.col(f"`{name}`") for name in self._columns.types])
+        return judged.where("_reason IS NULL").select(*[F.col(_quoted(name)) for name in self.names])
 
     def dead_letters(self, judged: DataFrame, group: str, consumer: str) -> DataFrame:
         """Return the bad rows as dead letters. Rows to retry have their stream in column TO."""

@@ -38,6 +38,7 @@ class ReadOptions(AccessOptions):
     ordered: bool
     mode: str
     column_name_of_corrupt_record: str
+    null_value: tuple[bytes, ...]
 
     @property
     def pattern(self) -> str:
@@ -211,6 +212,7 @@ class BatchSourceOptions(ReadOptions):
     ending_offsets: PerStream[str]
     ending_timestamp: PerStream[int | None] | None  # milliseconds since the epoch
     infer_schema: bool
+    infer_schema_share: float
     push_filters: bool
     archive_path: str | None
 

@@ -20,12 +20,14 @@ from spark_streams.options.values import (
     function,
     glob,
     location,
+    null_values,
     number,
     one_of,
     per_stream,
     positions,
     query_id,
     shards,
+    share,
     size,
     streams,
     text,
@@ -159,6 +161,15 @@ _CORRUPT = Option(
     "`_corrupt_record`",
     "If the schema has this STRING column, mode `PERMISSIVE` fills it with the fields of an entry that has a bad "
     "value, as JSON.",
+)
+_NULL_VALUE = Option(
+    "nullValue",
+    null_values,
+    (),
+    "none",
+    "Texts that stand for a missing value, such as `NA,null,-`, or a JSON list of them: they are null in every column. "
+    "The empty text is null without this option, too, but not in STRING and BINARY columns "
+    "([missing values](types.md#missing-values)).",
 )
 
 SOURCE: tuple[Option, ...] = (
@@ -298,6 +309,7 @@ SOURCE: tuple[Option, ...] = (
         "`FAILFAST`: fail. `DEADLETTER`: move the entry to `deadLetterStream`.",
     ),
     _CORRUPT,
+    _NULL_VALUE,
     Option(
         "claimIdle",
         duration,
@@ -376,12 +388,21 @@ BATCH_SOURCE: tuple[Option, ...] = (
         "`FAILFAST`: fail.",
     ),
     _CORRUPT,
+    _NULL_VALUE,
     Option(
         "inferSchema",
         flag,
         False,
         "`false`",
         "`true`: without a schema, derive columns and types from a sample of entries.",
+    ),
+    Option(
+        "inferSchemaShare",
+        share,
+        0.8,
+        "`0.8`",
+        "With `inferSchema`: how many of a field's values must fit the type of its column, from 0.5 to 1. Values "
+        "that do not fit are named in the column's comment ([inferred types](types.md#inferred-types)).",
     ),
     Option(
         "pushFilters",

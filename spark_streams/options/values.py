@@ -73,6 +73,15 @@ def query_id(value: str) -> str:
         raise ValueError("must be the ID of a query, from the file `metadata` of its checkpoint") from None
 
 
+def share(value: str) -> float:
+    """Parse a share of at least one half, such as 0.8."""
+    plain = value.strip()
+    number = float(plain) if re.fullmatch(r"0?\.[0-9]{1,9}|1(\.0{1,9})?", plain) else 0.0
+    if number < 0.5:
+        raise ValueError("must be a number from 0.5 to 1, such as 0.8")
+    return number
+
+
 def flag(value: str) -> bool:
     """Parse true or false, in upper or lower case."""
     flags = {"true": True, "false": False}
@@ -91,6 +100,19 @@ def one_of(*values: str) -> Callable[[str], str]:
         raise ValueError(f"must be one of {', '.join(values)}")
 
     return parse
+
+
+def null_values(value: str) -> tuple[bytes, ...]:
+    """Parse `NA,null,-`, or a JSON list if a text contains a comma. The empty text is one of them if it is listed."""
+    texts = value.split(",")
+    if value.startswith("["):
+        try:
+            texts = json.loads(value)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"is not a JSON list of texts ({error})") from None
+        if not all(isinstance(each, str) for each in texts):
+            raise ValueError("must be a JSON list of texts")
+    return tuple(each.encode("utf-8", "surrogateescape") for each in texts)
 
 
 def streams(value: str) -> tuple[str, ...]:

@@ -37,7 +37,7 @@ from spark_streams.source.archive.rows import rows_beside, rows_of
 from spark_streams.source.archive.seen import NO_GROUP, SeenIds
 from spark_streams.source.archive.table_plan import plan_with_archive
 from spark_streams.source.archive.tasks import history_tasks
-from spark_streams.source.batch.infer_schema import infer
+from spark_streams.source.batch.infer_schema import InferredColumn, infer
 from spark_streams.source.batch.plan import plan_tasks
 from spark_streams.source.batch.pushdown import narrowing_of
 from spark_streams.source.batch.sample import sample
@@ -69,16 +69,24 @@ _TYPES: dict[str, DataType] = {
 
 
 def infer_schema(options: BatchSourceOptions) -> StructType:
-    """Infer columns from the fields of a sample of the streams, without metadata columns. Raises SchemaError."""
+    """Infer columns from the fields of a sample of the streams, without metadata columns. Values that do not fit their
+    column are named in its comment. Raises SchemaError."""
     with Session(options.address, "inferring a schema") as session:
         entries = session.run(lambda server: sample(server, options))
-    columns = infer(entries, skip=[options.column_name_of_corrupt_record, text(MARK)])
+    skip = [options.column_name_of_corrupt_record, text(MARK)]
+    columns = infer(entries, skip, options.null_value, options.infer_schema_share)
     if not columns:
         raise SchemaError(
             f"inferSchema found entries at {options.address}, but no field that can be a column. Pass a schema, such "
             "as _fields MAP<STRING, STRING>"
         )
-    return StructType([StructField(name, _TYPES[kind]) for name, kind in columns])
+    return StructType([_struct_field(column) for column in columns])
+
+
+def _struct_field(column: InferredColumn) -> StructField:
+    """Return the column, with its misfits as its comment."""
+    comment = column.comment
+    return StructField(column.name, _TYPES[column.kind], metadata=None if comment is None else {"comment": comment})
 
 
 @functools.lru_cache(maxsize=8)

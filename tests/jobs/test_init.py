@@ -22,6 +22,7 @@ from spark_streams.jobs.settings.config import check_keys
 from spark_streams.jobs.settings.sample_config import adapt_sample, sample_config
 from spark_streams.jobs.settings.spark_settings import SHAPE as SPARK
 from spark_streams.jobs.split import Split
+from spark_streams.source.batch.infer_schema import InferredColumn
 from tools.servers.server import Server
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -95,7 +96,8 @@ OF_THE_SAMPLE = re.compile(
 )
 def test_what_it_writes_about_a_stream_is_a_configuration_of_its_job(job: str, columns: list[tuple[str, str]]) -> None:
     """With nothing of the sample's own data set, in comments neither."""
-    text = adapt_sample(sample_config(job), "a\"b'c\\", columns)
+    inferred = [InferredColumn(name, kind, 9, ((b"\x1b\n]", 1),)) for name, kind in columns]
+    text = adapt_sample(sample_config(job), "a\"b'c\\", inferred)
     assert OF_THE_SAMPLE.findall(text) == []
     shape = {"url": str, "spark": SPARK, **program(job).shape}
     config = tomllib.loads(text)
@@ -106,7 +108,7 @@ def test_what_it_writes_about_a_stream_is_a_configuration_of_its_job(job: str, c
     check_keys(whole, shape, "", job)
     names = [name for name, _ in columns]
     if job == "etl":
-        Split(Columns.parse(config), config.get("rule", []), by_source=False)
+        Split(Columns.parse(config), config.get("rule", []), mode=None)
         assert [output.name for output in outputs_of(config, {"url": "redis://h"})] == ["table"]
         assert whole["table"]["partition_by"][0] in names
     if job == "aggregate":

@@ -84,11 +84,6 @@ def sql_type(kind: DataType) -> str:
     return kind.simpleString().upper()
 
 
-def is_nested(kind: str) -> bool:
-    """Return whether values of this type are JSON in an entry."""
-    return kind.strip().upper().startswith(("STRUCT", "ARRAY", "MAP"))
-
-
 def _of_spark(schema: Json, excluded: Container[str]) -> dict[str, str]:
     """Read the output of df.schema.json()."""
     struct = StructType.fromJson(schema)

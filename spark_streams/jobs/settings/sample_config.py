@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from spark_streams.jobs.arguments import MONITORING
 from spark_streams.jobs.settings.spark_settings import CONF
+from spark_streams.source.batch.infer_schema import SHARE, InferredColumn, infer
 from spark_streams.wire.connection.server import Server
 
-Columns = Sequence[tuple[str, str]]  # names and types, as infer_schema gives them
 _ENTRIES = 500  # how many of the oldest and of the newest entries are read
 
 # SQL names of types that infer_schema returns. The other names are the same in SQL.
@@ -34,28 +34,36 @@ def file_name(name: str) -> str:
     return MONITORING.get(name, f"{name}.toml")
 
 
-def columns_of(server: Server, stream: str) -> list[tuple[str, str]]:
-    """Return names and types of the fields of a stream's entries. Raises SchemaError."""
-    from spark_streams.source.batch.infer_schema import infer
-
+def columns_of(
+    server: Server, stream: str, null_values: Collection[bytes] = (), share: float = SHARE
+) -> list[InferredColumn]:
+    """Return the columns of a stream, from its oldest and newest entries."""
     ends = [("XRANGE", stream, "-", "+"), ("XREVRANGE", stream, "+", "-")]
     replies = server.pipeline([(*end, "COUNT", _ENTRIES) for end in ends])
-    return infer(fields for reply in replies for _id, fields in reply)
+    return infer([fields for reply in replies for _id, fields in reply], (), null_values, share)
 
 
-def adapt_sample(sample: str, stream: str, columns: Columns, url: str | None = None) -> str:
-    """Adapt a sample to a stream. columns: of the stream; url: of the server, if the file is to name it."""
-    usable = [(name, kind) for name, kind in columns if not _RESERVED.fullmatch(name)] or [("field", "string")]
+def adapt_sample(
+    sample: str, stream: str, columns: Sequence[InferredColumn], url: str | None = None, null_value: str | None = None
+) -> str:
+    """Adapt a sample to a stream. columns: of the stream; url: of the server, if the file is to name it; null_value:
+    option nullValue, if the file is to set it."""
+    usable = [column for column in columns if not _RESERVED.fullmatch(column.name)]
+    usable = usable or [InferredColumn("field", "string")]
     tables = re.split(r"(?m)^(?=#? ?\[)", sample)
     text = "".join(_table(table, stream, columns, usable) for table in tables)
+    if null_value is not None:
+        text = re.sub(
+            r"(?m)^(\[source\].*\n)", lambda head: f"{head[1]}nullValue = {_toml(null_value)}\n", text, count=1
+        )
     return text if url is None else re.sub(r"(?m)^# url = \S+ *", lambda _: f"url = {_toml(url)}   ", text, count=1)
 
 
-def _table(table: str, stream: str, columns: Columns, usable: Columns) -> str:
+def _table(table: str, stream: str, columns: Sequence[InferredColumn], usable: Sequence[InferredColumn]) -> str:
     """Adapt a table of the sample, with its head, or the text above the first table."""
     head = table.partition("\n")[0]
     if head.startswith("[columns]"):
-        return "\n".join([head, *(_column(name, kind) for name, kind in columns), "\n"])
+        return "\n".join([head, *map(_column, columns), "\n"])
     if head.startswith("[aggregate.values]"):
         return f'{head}\nentries = "count(*)"\n\n'
     for sample, neutral in _replacements(stream, usable):
@@ -63,13 +71,13 @@ def _table(table: str, stream: str, columns: Columns, usable: Columns) -> str:
     return table
 
 
-def _replacements(stream: str, columns: Columns) -> list[tuple[str, str]]:
+def _replacements(stream: str, columns: Sequence[InferredColumn]) -> list[tuple[str, str]]:
     """Return patterns of texts about flights, each with its replacement. columns: usable columns of the stream."""
-    key = next((name for name, kind in columns if kind == "string"), columns[0][0])
-    moment = next((name for name, kind in columns if kind == "timestamp"), "at")
+    key = next((column.name for column in columns if column.kind == "string"), columns[0].name)
+    moment = next((column.name for column in columns if column.kind == "timestamp"), "at")
     file = re.sub(r"[^A-Za-z0-9_.-]", "-", stream)
     absent = _toml(f"{_sql(key)} IS NULL")
-    ddl = [f"{_sql(name)} {_type(kind)}" for name, kind in columns]
+    ddl = [f"{_sql(column.name)} {_type(column.kind)}" for column in columns]
     return [
         (r'^\[\[rule\]\](.*?)^reason = "[^"]*"$', f"# [[rule]]{_RULE}# reason = {_toml(f'no {key}')}"),
         (r'^when = "dep_time IS NULL"$', f"# when = {absent}"),
@@ -96,9 +104,11 @@ def _replacements(stream: str, columns: Columns) -> list[tuple[str, str]]:
     ]
 
 
-def _column(name: str, kind: str) -> str:
-    line = f'{_toml_key(name)} = "{_type(kind)}"'
-    return f"# {line}   # this name is reserved for the job" if _RESERVED.fullmatch(name) else line
+def _column(column: InferredColumn) -> str:
+    line = f'{_toml_key(column.name)} = "{_type(column.kind)}"'
+    if _RESERVED.fullmatch(column.name):
+        return f"# {line}   # this name is reserved for the job"
+    return line if column.comment is None else f"{line}   # {column.comment}"
 
 
 def _type(kind: str) -> str:

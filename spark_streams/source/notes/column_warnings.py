@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from spark_streams.model.printable import printable
 from spark_streams.source.rows.column_report import BadValues, ColumnReport
+from spark_streams.source.rows.columns import MALFORMED
 
 READ_MODES = ("PERMISSIVE", "FAILFAST", "DROPMALFORMED")  # of spark.read
 STREAM_MODES = (*READ_MODES, "DEADLETTER")
@@ -28,7 +29,7 @@ class ColumnWarnings:
         """Log a warning for each column that has had none. entries: number of entries in `scope`, such as `of this
         batch`."""
         for column, values in report.bad.items():
-            self._warn(column, self._unfit(column, values, report.mode, entries, scope))
+            self._warn(column, self._unfit(column, values, report.handling, entries, scope))
         for column in report.absent:
             self._warn(column, _absent(column, report, scope))
 
@@ -37,24 +38,24 @@ class ColumnWarnings:
             self._warned.add(column)
             _log.warning("%s", printable(text))
 
-    def _unfit(self, column: str, values: BadValues, mode: str, entries: int, scope: str) -> str:
-        other_modes = [other for other in self._modes if other not in (mode, "DROPMALFORMED")]  # none drops entries
+    def _unfit(self, column: str, values: BadValues, handling: str, entries: int, scope: str) -> str:
+        other_modes = [other for other in self._modes if other not in (handling, "DROPMALFORMED")]  # none drops entries
+        advice = f" Declare the column STRING, or set mode to {' or '.join(other_modes)}"
         is_single = values.count == 1
         dead = "becomes a dead letter" if is_single else "become dead letters"
         if self._has_retries:
             dead = f"is retried before it {dead}" if is_single else f"are retried before they {dead}"
-        consequence = {
-            "PERMISSIVE": ", which is null instead",
-            "DROPMALFORMED": f", and {'is' if is_single else 'are'} left out",
-            "DEADLETTER": f", and {dead}",
-        }[mode]
+        consequence, advice = {
+            "PERMISSIVE": (", which is null instead (mode PERMISSIVE)", advice),
+            "DROPMALFORMED": (f", and {'is' if is_single else 'are'} left out (mode DROPMALFORMED)", advice),
+            "DEADLETTER": (f", and {dead} (mode DEADLETTER)", advice),
+            MALFORMED: (f"; the query has the column {MALFORMED} to judge {'it' if is_single else 'them'}", ""),
+        }[handling]
         more_streams = f" and {len(values.counts) - 1} more" if len(values.counts) > 1 else ""
         return (
             f"stream {values.stream!r}{more_streams}, column {column!r}: {values.count:,} of {entries:,} entries "
-            f"{scope} {'has' if is_single else 'have'} a value that does not fit {values.type}{consequence} (mode "
-            f"{mode}). "
-            f"The first is {values.value} in entry {values.entry}. Declare the column STRING, or set mode to "
-            f"{' or '.join(other_modes)}"
+            f"{scope} {'has' if is_single else 'have'} a value that does not fit {values.type}{consequence}. "
+            f"The first is {values.value} in entry {values.entry}.{advice}"
         )
 
 

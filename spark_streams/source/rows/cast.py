@@ -8,6 +8,8 @@ JSON (nested_json.py). Pure: Arrow in, Arrow out.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,6 +20,7 @@ from spark_streams.source.rows.nested_json import is_nested, read_json
 from spark_streams.source.rows.text_forms import ScalarKind, bytes_of, scalar_kind
 from spark_streams.wire.entries.lines import Index
 
+_EMPTY = (b"",)
 _SMALL = 1000  # texts; validating the UTF-8 of fewer takes less time than a search for bytes that are not ASCII
 
 
@@ -52,7 +55,7 @@ def cast_values(values: pa.Array, to: pa.DataType) -> tuple[pa.Array, pa.Array |
     """Return the column, and a boolean array of the rows whose value does not fit, or None if all fit.
 
     values: binary with nulls. A value that does not fit is null in the column. Text is UTF-8; in a STRING column bytes
-    that are not UTF-8 become U+FFFD and count as fitting.
+    that are not UTF-8 become U+FFFD and count as fitting. The empty text is null in every type but STRING and BINARY.
     """
     if pa.types.is_binary(to):
         return values, None
@@ -63,18 +66,31 @@ def cast_texts(text: pa.Array, to: pa.DataType) -> tuple[pa.Array, pa.Array | No
     """Cast a string column; see cast_values."""
     if pa.types.is_string(to):
         return text, None
-    if text.null_count == len(text):
-        return pa.nulls(len(text), to), None
     if is_nested(to):
-        return read_json(text, to, cast_texts)
+        return read_json(nulls_instead(text, _EMPTY), to, cast_texts)
     kind = scalar_kind(to)
     assert kind is not None, f"check_castable refuses {to}"
     try:
-        return kind.direct_cast(text, to), None
+        return _directly(kind, text, to), None
+    except pa.ArrowInvalid:
+        text = nulls_instead(text, _EMPTY)
+    try:
+        return _directly(kind, text, to), None
     except pa.ArrowInvalid:
         column = _cast_by_form(kind, pc.utf8_trim_whitespace(text), to)
     unfit = pc.and_(column.is_null(), text.is_valid())
     return column, unfit if pc.any(unfit).as_py() else None
+
+
+def nulls_instead(values: pa.Array, missing: Collection[bytes]) -> pa.Array:
+    """Return the values, a column of texts or binaries, with null for each that is one of `missing`."""
+    is_missing = pc.is_in(values, value_set=pa.array(missing, pa.binary()).cast(values.type))
+    return pc.if_else(is_missing, pa.scalar(None, values.type), values) if pc.any(is_missing).as_py() else values
+
+
+def _directly(kind: ScalarKind, text: pa.Array, to: pa.DataType) -> pa.Array:
+    """Cast texts of the usual form. Raises pa.ArrowInvalid."""
+    return pa.nulls(len(text), to) if text.null_count == len(text) else kind.direct_cast(text, to)
 
 
 def _decode(values: pa.Array) -> pa.Array:

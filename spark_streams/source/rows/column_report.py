@@ -40,12 +40,13 @@ class BadValues:
 class ColumnReport:
     """Report of one task, or of all tasks of a batch. False if it is empty.
 
-    mode: value of option `mode`; entries: number of entries; bad: per column; absent: columns that none of these
+    handling: what happens to values that do not fit: the value of option `mode`, or the metadata column that names
+    them; entries: number of entries; bad: per column; absent: columns that none of these
     entries has a field for; names: printable names of the fields of the last entries; tasks: number of the batch's
     tasks.
     """
 
-    mode: str
+    handling: str
     entries: int
     bad: Mapping[str, BadValues] = field(default_factory=dict)
     absent: tuple[str, ...] = ()
@@ -66,8 +67,8 @@ class ColumnReport:
         absent_in = Counter(column for report in reports for column in report.absent)
         absent = tuple(column for column, count in absent_in.items() if count == tasks)
         names = tuple(dict.fromkeys(name for report in reports for name in report.names))[:MAX_NAMES]
-        mode = next((report.mode for report in reports), "")
-        return cls(mode, sum(report.entries for report in reports), bad, absent, names, tasks)
+        handling = next((report.handling for report in reports), "")
+        return cls(handling, sum(report.entries for report in reports), bad, absent, names, tasks)
 
     def to_json(self) -> str:
         """Return the JSON text that `from_json` reads."""
@@ -90,4 +91,4 @@ class ColumnReport:
             for column, values in report["bad"].items()
         }
         absent, names = tuple(report["absent"]), tuple(report["names"])
-        return cls(report["mode"], report["entries"], bad, absent, names, report["tasks"])
+        return cls(report["handling"], report["entries"], bad, absent, names, report["tasks"])

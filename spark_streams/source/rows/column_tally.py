@@ -28,7 +28,7 @@ class ColumnTally:
     """Collects the column report of one task."""
 
     def __init__(self, columns: Columns) -> None:
-        self._mode = columns.mode
+        self._handling = columns.handling
         self._entries = 0
         self._bad: dict[str, BadValues] = {}
         self._absent = dict.fromkeys(columns.of_fields)
@@ -56,7 +56,7 @@ class ColumnTally:
 
     def _report(self, callback: ReportColumns, is_complete: bool) -> None:
         absent = tuple(self._absent) if self._entries else ()
-        report = ColumnReport(self._mode, self._entries, self._bad, absent, _names(self._last) if absent else ())
+        report = ColumnReport(self._handling, self._entries, self._bad, absent, _names(self._last) if absent else ())
         if report:
             callback(report, is_complete)
 

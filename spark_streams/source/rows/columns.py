@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_streams.errors import DecodeError, SchemaError
-from spark_streams.source.rows.cast import cast_values, check_castable
+from spark_streams.source.rows.cast import cast_values, check_castable, nulls_instead
 from spark_streams.source.rows.malformed import Dead, Unfit
 from spark_streams.source.rows.plain_columns import plain_columns
 from spark_streams.source.rows.returned_page import Attempts
@@ -24,6 +25,7 @@ from spark_streams.wire.entries.entry_page import last_of_each_name
 from spark_streams.wire.entries.lines import Mask
 
 CORRUPT_RECORD = "_corrupt_record"
+MALFORMED = "_malformed"
 
 # Metadata columns, each with the types that it may be declared as, the usual one first.
 _META_TYPES = {
@@ -33,6 +35,7 @@ _META_TYPES = {
     "deliveries": (pa.int32(), pa.int64()),
     "attempt": (pa.int32(), pa.int64()),
     "first_failed": (pa.timestamp("us", tz="UTC"),),
+    "malformed": (pa.list_(pa.string()),),
     "fields": (pa.map_(pa.string(), pa.string()), pa.map_(pa.binary(), pa.binary())),
 }
 # Their names in a declared schema.
@@ -55,12 +58,18 @@ class Decoded:
 class Columns:
     """schema: the Arrow schema that Spark expects; declared: False for the default columns; mode: for bad values
     (PERMISSIVE, DROPMALFORMED, FAILFAST, DEADLETTER); corrupt: name of the column that, if declared, holds entries with
-    a bad value as JSON text (mode PERMISSIVE)."""
+    a bad value as JSON text (mode PERMISSIVE); null_values: texts that are null in every column of a field."""
 
     schema: pa.Schema
     declared: bool
     mode: str
     corrupt: str = CORRUPT_RECORD
+    null_values: tuple[bytes, ...] = ()
+
+    @property
+    def handling(self) -> str:
+        """What happens to values that do not fit: the mode, or the name of the column that names them."""
+        return MALFORMED if self.declared and MALFORMED in self.schema.names else self.mode
 
     @property
     def wants_deliveries(self) -> bool:
@@ -95,6 +104,10 @@ class Columns:
                 raise SchemaError(
                     f"column {field.name!r} is declared {field.type}, but its type is "
                     f"{' or '.join(map(str, allowed))}. Declare it with that type"
+                )
+            if field.name == MALFORMED and self.mode != "PERMISSIVE":
+                raise SchemaError(
+                    f"column {MALFORMED!r} is only filled in mode PERMISSIVE, but mode is {self.mode}. Remove it"
                 )
 
     def _check_corrupt(self, field: pa.Field) -> None:
@@ -134,19 +147,20 @@ class Columns:
         unfit: list[Unfit] = []
         absent: list[str] = []
         arrays = []
-        plain = plain_columns(page, self.schema) if self.declared else {}
+        plain = plain_columns(page, self.schema) if self.declared and not self._may_be_plain_nulls else {}
         for field in self.schema:
             if not self.declared:
                 arrays.append(source.meta(field.name, field.type))
+            elif field.name in (self.corrupt, MALFORMED):
+                arrays.append(None)  # filled after all others
             elif field.name in METADATA:
                 arrays.append(source.meta(field.name.removeprefix("_"), field.type))
-            elif field.name == self.corrupt:
-                arrays.append(None)  # filled after all others
             elif field.name in plain:
                 arrays.append(plain[field.name].slice(0, rows))
             else:
                 values = page.field(field.name.encode()).slice(0, rows)
-                column, bad = cast_values(values, field.type)
+                present = nulls_instead(values, self.null_values) if self.null_values else values
+                column, bad = cast_values(present, field.type)
                 arrays.append(column)
                 if bad is not None and pc.any(bad).as_py():
                     unfit.append(Unfit(field, values, bad))
@@ -154,11 +168,19 @@ class Columns:
                     absent.append(field.name)
         if self.declared and self.corrupt in self.schema.names:
             arrays[self.schema.names.index(self.corrupt)] = _corrupt_column(page, rows, unfit)
+        if self.declared and MALFORMED in self.schema.names:
+            position = self.schema.names.index(MALFORMED)
+            arrays[position] = _malformed_column(rows, unfit, self.schema.field(position).type)
         batch = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
         if unfit:
             batch, dead = self._apply_mode(batch, source, unfit)
             return Decoded(batch, dead, unfit, absent)
         return Decoded(batch, None, absent=absent)
+
+    @property
+    def _may_be_plain_nulls(self) -> bool:
+        """Whether a null value may be the plain text of a number, a truth value or a time."""
+        return any(re.search(rb"[0-9]|^(?i:true|false)$", value) for value in self.null_values)
 
     def _apply_mode(
         self, batch: pa.RecordBatch, source: _Rows, unfit: Sequence[Unfit]
@@ -253,6 +275,19 @@ def _corrupt_column(page: EntryPage, rows: int, unfit: Sequence[Unfit]) -> pa.Ar
     records = np.full(rows, None, object)
     records[dead.rows] = [f"{{{','.join(pairs[a:b])}}}" for a, b in itertools.pairwise(bounds)]
     return pa.array(records, pa.string())
+
+
+def _malformed_column(rows: int, unfit: Sequence[Unfit], to: pa.DataType) -> pa.Array:
+    """Return the names of the columns whose value does not fit, for each entry, and null if there is none."""
+    if not unfit:
+        return pa.nulls(rows, to)
+    # One row per entry, one column per declared column: the true cells are the names, in the order of the entries.
+    bad = np.column_stack([column.bad.to_numpy(zero_copy_only=False) for column in unfit])
+    names = pa.array([column.field.name for column in unfit], pa.string())
+    counts = bad.sum(axis=1)
+    offsets = pa.array(np.concatenate(([0], counts.cumsum())), pa.int32())
+    column = pa.ListArray.from_arrays(offsets, names.take(pa.array(bad.nonzero()[1])))
+    return pc.if_else(pa.array(counts > 0), column, None).cast(to)
 
 
 def _quoted(text: str) -> str:

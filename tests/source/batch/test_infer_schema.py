@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import datetime
 import string
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -14,7 +17,7 @@ from hypothesis import strategies as st
 
 from spark_streams.errors import SchemaError
 from spark_streams.options.source_options import BatchSourceOptions
-from spark_streams.source.batch.infer_schema import infer
+from spark_streams.source.batch.infer_schema import InferredColumn, infer, kind_of
 from spark_streams.source.batch.sample import sample
 from spark_streams.source.batch_reader import infer_schema
 from spark_streams.source.limits import LIMITS, Limits
@@ -34,8 +37,12 @@ ARROW = {
 
 
 def type_of(*values: bytes | str) -> str:
-    ((_name, found),) = infer([[b"f", v if isinstance(v, bytes) else v.encode()] for v in values])
-    return found
+    return _column(*values).kind
+
+
+def _column(*values: bytes | str, **more: Any) -> InferredColumn:
+    (column,) = infer([[b"f", v if isinstance(v, bytes) else v.encode()] for v in values], **more)
+    return column
 
 
 @pytest.mark.parametrize(
@@ -61,7 +68,11 @@ def type_of(*values: bytes | str) -> str:
         (["+7"], "string"),
         (["1_000"], "string"),
         (["٣"], "string"),
-        (["", "1"], "string"),
+        (["", "1"], "long"),
+        ([""], "string"),
+        (["1700000000000", "2026-11-20T09:30"], "timestamp"),
+        (["1700000000000", "1.5"], "double"),
+        (["1700000000000"], "long"),
         (["1", "2026-11-20"], "string"),
         (["x", b"\xff"], "binary"),
     ],
@@ -87,7 +98,70 @@ _VALUES = st.one_of(
 def test_the_inferred_type_fits_every_value_of_the_sample(values: list[bytes]) -> None:
     column, bad = cast_values(pa.array(values, pa.binary()), ARROW[type_of(*values)])
     assert bad is None or not any(bad.to_pylist())
-    assert column.null_count == 0
+    assert column.null_count == (
+        0 if pa.types.is_string(column.type) or pa.types.is_binary(column.type) else values.count(b"")
+    )
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "comment"),
+    [
+        (["7"] * 49 + ["NA"], "long", "98 % of 50 values fit; not: 'NA'"),
+        (["7"] * 8 + ["yes", "no"], "long", "80 % of 10 values fit; not: 'yes', 'no'"),
+        (["7"] * 7 + ["yes", "no"], "string", None),
+        (["1.5"] * 5 + ["7"] * 13 + ["1,234", "12 EUR"], "double", "90 % of 20 values fit; not: '1,234', '12 EUR'"),
+        (["true"] * 9 + ["yes"], "boolean", "90 % of 10 values fit; not: 'yes'"),
+        (["2026-11-20"] * 9 + ["2026-02-30"], "date", "90 % of 10 values fit; not: '2026-02-30'"),
+        (["2026-11-20"] * 5 + ["2026-11-20T10:00"] * 5 + ["soon"], "timestamp", "90.9 % of 11 values fit; not: 'soon'"),
+        (["7"] * 999 + ["a\x1b[31m\u202e", ""], "long", r"99.9 % of 1,000 values fit; not: 'a\x1b[31m\u202e'"),
+        (["7"] * 20 + list("abcde"), "long", "80 % of 25 values fit; not: 'a', 'b', 'c' and 2 more"),
+        (["7"] * 9 + [b"\xff"], "long", r"90 % of 10 values fit; not: '\\xff'"),
+        (["7"] * 9 + ["x" * 50], "long", f"90 % of 10 values fit; not: '{'x' * 40}…'"),
+        # A value that the type would read as another one, so the type is not taken.
+        (["12345"] * 49 + ["02139"], "string", None),
+        (["true"] * 49 + ["1"], "string", None),
+        (["7"] * 49 + ["9223372036854775808"], "long", "98 % of 50 values fit; not: '9223372036854775808'"),
+        (["1.5"] * 49 + ["0.123456789012345678"], "string", None),
+        (["2026-11-20T10:00:00"] * 49 + ["7"], "string", None),
+        (["text"] * 49 + [b"\xff"], "binary", None),
+        (["nan"] * 9 + ["text"], "string", None),
+    ],
+    ids=str,
+)
+def test_a_field_has_the_type_that_most_of_its_values_fit(
+    values: list[bytes | str], kind: str, comment: str | None
+) -> None:
+    column = _column(*values)
+    assert (column.kind, column.comment) == (kind, comment)
+
+
+def test_the_share_is_a_setting() -> None:
+    values = ["7"] * 6 + ["a", "b", "c", "d"]
+    assert [_column(*values, share=share).kind for share in (0.5, 0.6, 0.61, 1)] == ["long", "long", "string", "string"]
+
+
+def test_null_values_are_not_among_the_values() -> None:
+    values = ["7", "8", "NA", "null", "-"]
+    column = _column(*values, null_values=(b"NA", b"null", b"-"))
+    assert (column.kind, column.values, column.comment) == ("long", 2, None)
+    assert _column("NA", null_values=(b"NA",)).kind == "string"
+
+
+@given(
+    st.lists(st.sampled_from(["7", "8.5", "true", "2026-11-20", "2026-11-20T10:00"]), min_size=1, max_size=3),
+    st.lists(_VALUES | st.binary(max_size=3), max_size=3),
+    st.sampled_from([0.5, 0.8, 1]),
+)
+def test_each_value_is_read_without_loss_or_named(usual: list[str], others: list[bytes], share: float) -> None:
+    """The values that a column's comment is about are those that the source does not read, and no others."""
+    values = [*(text.encode() for text in usual * 4), *others]
+    column = _column(*values, share=share)
+    _read, bad = cast_values(pa.array(values, pa.binary()), ARROW[column.kind])
+    unread = [value for value, is_bad in zip(values, [] if bad is None else bad.to_pylist(), strict=False) if is_bad]
+    assert Counter(dict(column.misfits)) == Counter(unread)
+    if column.kind not in ("string", "binary"):
+        assert len(unread) <= (1 - share) * column.values + 1e-9
+        assert "string" not in {kind_of(value) for value in values if value and value not in unread}
 
 
 @given(st.lists(st.integers(-(2**53), 2**53).map(str) | st.floats(-1e15, 1e15).map(repr), min_size=1, max_size=4))
@@ -98,19 +172,24 @@ def test_numbers_keep_their_value(values: list[str]) -> None:
         assert [float(v) for v in values] == column.cast(pa.float64(), safe=False).to_pylist()
 
 
+def names_and_types(entries: list[list[bytes]], skip: Sequence[str] = ()) -> list[tuple[str, str]]:
+    return [(column.name, column.kind) for column in infer(entries, skip)]
+
+
 def test_columns_come_in_the_order_in_which_fields_come_up() -> None:
     entries = [[b"b", b"1", b"a", b"x"], [b"c", b"2.5", b"a", b"y", b"b", b"2"]]
-    assert infer(entries) == [("b", "long"), ("a", "string"), ("c", "double")]
+    assert names_and_types(entries) == [("b", "long"), ("a", "string"), ("c", "double")]
 
 
 def test_metadata_columns_are_no_fields() -> None:
-    assert infer([[b"_id", b"1", b"_fields", b"2", b"bad", b"3", b"id", b"4"]], skip=["bad"]) == [("id", "long")]
+    entries = [[b"_id", b"1", b"_fields", b"2", b"bad", b"3", b"id", b"4"]]
+    assert names_and_types(entries, skip=["bad"]) == [("id", "long")]
 
 
 def test_fields_that_cannot_be_columns_side_by_side_are_left_out_and_named(caplog: pytest.LogCaptureFixture) -> None:
     """Whoever may write an entry names its fields: none of them ends a read. The name that most entries have stays."""
     entries = [[b"ID", b"x"], [b"Id", b"1", b"\xff", b"1"], [b"Id", b"2", b"n", b"9" * 5_000]]
-    assert infer(entries) == [("Id", "long"), ("n", "string")]
+    assert names_and_types(entries) == [("Id", "long"), ("n", "string")]
     assert "leaves out field 'ID': it differs from 'Id' in case only" in caplog.text
     assert "leaves out field b'\\xff': its name is not UTF-8" in caplog.text
 

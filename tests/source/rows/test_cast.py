@@ -73,7 +73,7 @@ def test_a_value_that_arrow_refuses_and_we_read(value: bytes, to: pa.DataType, e
 @pytest.mark.parametrize(
     ("value", "to"),
     [
-        (b"", pa.int32()),
+        (b" ", pa.int32()),
         (b"abc", pa.int32()),
         (b"0x10", pa.int32()),
         (b"128", pa.int8()),
@@ -108,6 +108,31 @@ def test_a_value_that_does_not_fit_is_null_and_marked(value: bytes, to: pa.DataT
     assert column.to_pylist() == [None, None]
     assert unfit is not None
     assert unfit.to_pylist() == [True, False]
+
+
+@pytest.mark.parametrize(
+    "to",
+    [
+        *(pa.int8(), pa.int64(), pa.float32(), pa.float64(), pa.decimal128(6, 2), pa.decimal128(38, 38), pa.bool_()),
+        *(pa.date32(), US, pa.timestamp("us"), pa.time64("ns"), pa.list_(pa.int32()), pa.map_(pa.string(), pa.int32())),
+        pa.struct([("x", pa.int32())]),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("beside", [[], [None], [b""], [b"not a value"]], ids=str)
+def test_an_empty_text_is_null_and_fits(to: pa.DataType, beside: list[bytes | None]) -> None:
+    column, unfit = cast_values(pa.array([b"", *beside, b""], pa.binary()), to)
+    column.validate(full=True)
+    assert column.type == to
+    assert column.null_count == len(column) == len(beside) + 2
+    marked = [False] * len(column) if unfit is None else unfit.to_pylist()
+    assert marked == [False, *(value == b"not a value" for value in beside), False]
+
+
+@pytest.mark.parametrize("to", [pa.string(), pa.binary()], ids=str)
+def test_an_empty_text_stays_an_empty_text_in_a_column_of_texts(to: pa.DataType) -> None:
+    column, unfit = cast_values(pa.array([b"", b"a"], pa.binary()), to)
+    assert (column.null_count, len(column[0].as_py()), unfit) == (0, 0, None)
 
 
 # -- a column and its values one by one ------------------------------------------------------------------------------
@@ -241,7 +266,7 @@ def test_a_column_is_cast_as_its_values_are_alone_and_as_python_reads_them(
         expected = None if one is None else plain(trim(one), to)
         alone, alone_unfit = cast_values(pa.array([None if one is None else one.encode()], pa.binary()), to)
         assert repr(column[at]) == repr(alone[0])
-        assert marked[at] == (one is not None and not column[at].is_valid)
+        assert marked[at] == (one not in (None, "") and not column[at].is_valid)
         assert marked[at] == (alone_unfit is not None and alone_unfit[0].as_py())
         try:
             found = column[at].as_py()

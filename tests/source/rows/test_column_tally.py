@@ -55,7 +55,7 @@ def test_bad_values_are_counted_whatever_becomes_of_them(mode: str) -> None:
         "n": BadValues("INT", {"orders": 2}, "orders", "2-0", "b'one'"),
         "pair": BadValues("struct<a:int,b:date>", {"orders": 2}, "orders", "3-0", 'b\'{"a": "x", "b": "y"}\''),
     }
-    assert (told.mode, told.entries, told.absent, told.names) == (mode, 4, (), ())
+    assert (told.handling, told.entries, told.absent, told.names) == (mode, 4, (), ())
 
 
 def test_values_of_a_page_of_many_streams_count_for_their_own() -> None:

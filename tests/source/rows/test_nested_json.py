@@ -71,8 +71,9 @@ def test_json_that_fits(text: str, to: pa.DataType, expected: object) -> None:
 @pytest.mark.parametrize(
     ("text", "to"),
     [
-        ("", INTS),
+        (" ", INTS),
         ("[1", INTS),
+        ('{"": 1}', pa.map_(pa.int32(), pa.int32())),
         ("[1]]", INTS),
         ("[1],[2]", INTS),
         ("1", INTS),
