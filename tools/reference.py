@@ -38,6 +38,8 @@ TYPES = {
     "query_id": "UUID",
     "flag": "`true`, `false`",
     "streams": "names",
+    "null_values": "texts",
+    "share": "number, 0.5 to 1",
     "location": "path",
     "function": "`module:function`",
     "duration": "duration",

@@ -21,7 +21,7 @@ from spark_streams.jobs.schema.columns import Columns
 from spark_streams.jobs.settings.config import Config
 from spark_streams.options.values import delays
 from spark_streams.running.error_summary import first_line
-from spark_streams.source.rows.columns import MALFORMED
+from spark_streams.source.rows.columns import UNFIT
 
 
 def _quoted(name: str) -> str:
@@ -71,7 +71,7 @@ class Split:
         if self._retry_columns:
             entry_fields += [StructField("_attempt", IntegerType()), StructField("_first_failed", TimestampType())]
         if self._judges_values:
-            entry_fields.append(StructField(MALFORMED, ArrayType(StringType())))
+            entry_fields.append(StructField(UNFIT, ArrayType(StringType())))
         entry_fields.append(StructField("_fields", MapType(BinaryType(), BinaryType())))
         return StructType([*self._columns.struct().fields, *entry_fields])
 
@@ -90,12 +90,12 @@ class Split:
         Only bad rows have `_fields`, because the rows of a batch are cached while it is written.
         """
         rows = entries.withColumn("_reason", F.coalesce(*self._reasons(), F.lit(None).cast("string")))
-        return rows.withColumn("_fields", F.when(F.col("_reason").isNotNull(), F.col("_fields"))).drop(MALFORMED)
+        return rows.withColumn("_fields", F.when(F.col("_reason").isNotNull(), F.col("_fields"))).drop(UNFIT)
 
     def _reasons(self) -> list[Column]:
         """Return, per check, a column with its reason if it fails. The first reason counts."""
         decode_reasons = [
-            F.when(F.array_contains(MALFORMED, name), F.lit(f"decode: {name} is no {kind}"))
+            F.when(F.array_contains(UNFIT, name), F.lit(f"decode: {name} is no {kind}"))
             for name, kind in (self._columns.types.items() if self._judges_values else ())
         ]
         return decode_reasons + [F.when(F.expr(rule["when"]), F.lit(rule["reason"])) for rule in self._rules]

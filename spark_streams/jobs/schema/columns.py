@@ -10,11 +10,13 @@ from pathlib import Path
 
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
-from spark_streams.errors import ConfigError
+from spark_streams.errors import ConfigError, SchemaError
 from spark_streams.jobs.schema import avro, json_schema
 from spark_streams.jobs.settings.config import FREE, Config, value_at
 from spark_streams.model.untyped import Json
 from spark_streams.running.error_summary import first_line
+from spark_streams.source.rows.cast import check_castable
+from spark_streams.spark.arrow_schema import arrow_schema
 
 FOREIGN = {"ddl": str, "json": str, "avro": str, "json_schema": str}
 SHAPE = {"columns": FREE, "schema": FOREIGN}
@@ -67,9 +69,15 @@ class Columns:
         """Return the columns as a StructType. Needs a Spark session. Raises ConfigError."""
         ddl = self.ddl or ", ".join(f"`{name.replace('`', '``')}` {kind}" for name, kind in self.declared.items())
         try:
-            return StructType.fromDDL(ddl)  # type: ignore[return-value]  # of columns, it is a struct
+            struct: StructType = StructType.fromDDL(ddl)  # type: ignore[assignment]  # of columns, it is a struct
+            arrow = arrow_schema(struct)
         except Exception as error:
             raise ConfigError(f"{self.where}: {first_line(error)}") from error
+        try:
+            check_castable(arrow, frozenset())
+        except SchemaError as error:
+            raise ConfigError(f"{self.where}: {error.message}") from None
+        return struct
 
 
 def sql_type(kind: DataType) -> str:

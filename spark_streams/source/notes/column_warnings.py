@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from spark_streams.model.printable import printable
 from spark_streams.source.rows.column_report import BadValues, ColumnReport
-from spark_streams.source.rows.columns import MALFORMED
+from spark_streams.source.rows.columns import UNFIT
 
 READ_MODES = ("PERMISSIVE", "FAILFAST", "DROPMALFORMED")  # of spark.read
 STREAM_MODES = (*READ_MODES, "DEADLETTER")
@@ -49,7 +49,7 @@ class ColumnWarnings:
             "PERMISSIVE": (", which is null instead (mode PERMISSIVE)", advice),
             "DROPMALFORMED": (f", and {'is' if is_single else 'are'} left out (mode DROPMALFORMED)", advice),
             "DEADLETTER": (f", and {dead} (mode DEADLETTER)", advice),
-            MALFORMED: (f"; the query has the column {MALFORMED} to judge {'it' if is_single else 'them'}", ""),
+            UNFIT: (f"; the query has the column {UNFIT} to judge {'it' if is_single else 'them'}", ""),
         }[handling]
         more_streams = f" and {len(values.counts) - 1} more" if len(values.counts) > 1 else ""
         return (

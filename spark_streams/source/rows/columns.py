@@ -25,7 +25,7 @@ from spark_streams.wire.entries.entry_page import last_of_each_name
 from spark_streams.wire.entries.lines import Mask
 
 CORRUPT_RECORD = "_corrupt_record"
-MALFORMED = "_malformed"
+UNFIT = "_unfit"
 
 # Metadata columns, each with the types that it may be declared as, the usual one first.
 _META_TYPES = {
@@ -35,7 +35,7 @@ _META_TYPES = {
     "deliveries": (pa.int32(), pa.int64()),
     "attempt": (pa.int32(), pa.int64()),
     "first_failed": (pa.timestamp("us", tz="UTC"),),
-    "malformed": (pa.list_(pa.string()),),
+    "unfit": (pa.list_(pa.string()),),
     "fields": (pa.map_(pa.string(), pa.string()), pa.map_(pa.binary(), pa.binary())),
 }
 # Their names in a declared schema.
@@ -69,7 +69,7 @@ class Columns:
     @property
     def handling(self) -> str:
         """What happens to values that do not fit: the mode, or the name of the column that names them."""
-        return MALFORMED if self.declared and MALFORMED in self.schema.names else self.mode
+        return UNFIT if self.declared and UNFIT in self.schema.names else self.mode
 
     @property
     def wants_deliveries(self) -> bool:
@@ -105,9 +105,9 @@ class Columns:
                     f"column {field.name!r} is declared {field.type}, but its type is "
                     f"{' or '.join(map(str, allowed))}. Declare it with that type"
                 )
-            if field.name == MALFORMED and self.mode != "PERMISSIVE":
+            if field.name == UNFIT and self.mode != "PERMISSIVE":
                 raise SchemaError(
-                    f"column {MALFORMED!r} is only filled in mode PERMISSIVE, but mode is {self.mode}. Remove it"
+                    f"column {UNFIT!r} is only filled in mode PERMISSIVE, but mode is {self.mode}. Remove it"
                 )
 
     def _check_corrupt(self, field: pa.Field) -> None:
@@ -151,7 +151,7 @@ class Columns:
         for field in self.schema:
             if not self.declared:
                 arrays.append(source.meta(field.name, field.type))
-            elif field.name in (self.corrupt, MALFORMED):
+            elif field.name in (self.corrupt, UNFIT):
                 arrays.append(None)  # filled after all others
             elif field.name in METADATA:
                 arrays.append(source.meta(field.name.removeprefix("_"), field.type))
@@ -168,9 +168,9 @@ class Columns:
                     absent.append(field.name)
         if self.declared and self.corrupt in self.schema.names:
             arrays[self.schema.names.index(self.corrupt)] = _corrupt_column(page, rows, unfit)
-        if self.declared and MALFORMED in self.schema.names:
-            position = self.schema.names.index(MALFORMED)
-            arrays[position] = _malformed_column(rows, unfit, self.schema.field(position).type)
+        if self.declared and UNFIT in self.schema.names:
+            position = self.schema.names.index(UNFIT)
+            arrays[position] = _unfit_column(rows, unfit, self.schema.field(position).type)
         batch = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
         if unfit:
             batch, dead = self._apply_mode(batch, source, unfit)
@@ -277,7 +277,7 @@ def _corrupt_column(page: EntryPage, rows: int, unfit: Sequence[Unfit]) -> pa.Ar
     return pa.array(records, pa.string())
 
 
-def _malformed_column(rows: int, unfit: Sequence[Unfit], to: pa.DataType) -> pa.Array:
+def _unfit_column(rows: int, unfit: Sequence[Unfit], to: pa.DataType) -> pa.Array:
     """Return the names of the columns whose value does not fit, for each entry, and null if there is none."""
     if not unfit:
         return pa.nulls(rows, to)

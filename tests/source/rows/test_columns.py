@@ -124,6 +124,41 @@ def test_a_page_of_several_streams_names_each_rows_stream_and_count() -> None:
     assert not columns("PERMISSIVE").wants_deliveries
 
 
+def test_a_column_names_the_columns_whose_values_do_not_fit() -> None:
+    several = columns("PERMISSIVE", ("_unfit", pa.list_(pa.string())), ("_corrupt_record", pa.string()))
+    decoded = several.batch(BAD, 4, STREAMS)
+    assert decoded.batch.column("_unfit").to_pylist() == [["n"], None, ["n", "d"], None]
+    assert [text is None for text in decoded.batch.column("_corrupt_record").to_pylist()] == [False, True, False, True]
+    decoded.batch.validate(full=True)
+    assert several.batch(BAD, 0, STREAMS).batch.num_rows == 0
+    good = ExactPage([[b"1-0", [b"n", b"1"]], [b"2-0", [b"n", b"", b"d", b"2026-11-20"]]])
+    assert several.batch(good, 2, "s").batch.column("_unfit").to_pylist() == [None, None]
+
+
+@pytest.mark.parametrize("mode", ["DROPMALFORMED", "FAILFAST", "DEADLETTER"])
+def test_the_column_of_unfit_columns_is_refused_if_a_mode_leaves_it_empty(mode: str) -> None:
+    with pytest.raises(SchemaError, match=f"column '_unfit' is only filled in mode PERMISSIVE, but mode is {mode}"):
+        columns(mode, ("_unfit", pa.list_(pa.string())))
+
+
+def test_null_values_are_null_in_every_column_and_fit() -> None:
+    schema = pa.schema(
+        [
+            *(("n", pa.int32()), ("s", pa.string()), ("b", pa.binary()), ("tags", pa.list_(pa.string()))),
+            *(("_fields", pa.map_(pa.string(), pa.string())), ("_unfit", pa.list_(pa.string()))),
+        ]
+    )
+    entry = [b"n", b"NA", b"s", b"NA", b"b", b"NA", b"tags", b"NA"]
+    other = [b"n", b"na", b"s", b" NA", b"b", b"", b"tags", b'["NA"]']
+    read = Columns(schema, True, "PERMISSIVE", null_values=(b"NA",))
+    missing, present = read.batch(ExactPage([[b"1-0", entry], [b"2-0", other]]), 2, "s").batch.to_pylist()
+    assert (missing["n"], missing["s"], missing["b"], missing["tags"], missing["_unfit"]) == (None,) * 5
+    assert dict(missing["_fields"])["n"] == "NA", "the entry itself is unchanged"
+    assert (present["n"], present["s"], present["b"], present["tags"]) == (None, " NA", b"", ["NA"])
+    assert present["_unfit"] == ["n"]
+    assert read.batch(ExactPage([[b"1-0", entry]]), 1, "s").absent == [], "the fields are there"
+
+
 def test_mode_deadletter_sets_rows_aside_untouched_with_a_reason() -> None:
     decoded = columns("DEADLETTER").batch(BAD, 4, "s")
     assert decoded.batch.column("_id").to_pylist() == ["2-0", "4-0"]

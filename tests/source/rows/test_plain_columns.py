@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -132,3 +133,25 @@ def test_some_rows_of_a_page() -> None:
     schema = pa.schema([("c0", pa.int32()), ("c1", pa.bool_())])
     batch = Columns(schema, True, "FAILFAST").batch(page, 9, "s").batch
     assert batch.to_pydict() == {"c0": list(range(9)), "c1": ([True, False] * 5)[:9]}
+
+
+@pytest.mark.parametrize("count", [20, 2000])
+@pytest.mark.parametrize(
+    ("null_values", "numbers", "flags", "texts"),
+    [
+        ((), [1, 0, -999], [True, False, True], ["a", "NA", ""]),
+        ((b"NA",), [1, 0, -999], [True, False, True], ["a", None, ""]),
+        ((b"-999", b"0"), [1, None, None], [True, False, True], ["a", "NA", ""]),
+        ((b"false", b""), [1, 0, -999], [True, None, True], ["a", "NA", None]),
+    ],
+    ids=str,
+)
+def test_null_values_are_null_also_if_they_are_plain(
+    count: int, null_values: tuple[bytes, ...], numbers: list[Any], flags: list[Any], texts: list[Any]
+) -> None:
+    """Few rows are cast by Arrow, many from the reply."""
+    fields = [["1", "0", "-999"], ["true", "false", "true"], ["a", "NA", ""]]
+    page = page_of([field * count for field in fields])
+    schema = pa.schema([("c0", pa.int32()), ("c1", pa.bool_()), ("c2", pa.string())])
+    batch = Columns(schema, True, "FAILFAST", null_values=null_values).batch(page, 3 * count, "s").batch
+    assert batch.to_pydict() == {"c0": numbers * count, "c1": flags * count, "c2": texts * count}

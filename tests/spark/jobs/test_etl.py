@@ -106,6 +106,70 @@ def test_each_output_has_its_rows_once(
     assert seen() == before
 
 
+MESSY = """
+url = "{url}"
+source = {{streams = "messy", group = "etl", startingOffsets = "earliest", nullValue = "NA,null"}}
+dead_letters.stream = "messy:dead"
+job = {{checkpoint = "{folder}/messy-checkpoint"}}
+table = {{path = "{folder}/messy"}}
+
+[columns]
+n = "INT"
+amount = "DECIMAL(10,2)"
+paid = "BOOLEAN"
+at = "TIMESTAMP"
+tags = "ARRAY<INT>"
+note = "STRING"
+"""
+
+
+def test_values_are_read_by_the_rules_of_the_source_and_none_is_rounded(
+    spark: SparkSession, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fine = {"n": "1", "amount": "12.50", "paid": "true", "at": "2026-11-20T10:00:00Z", "tags": "[1]", "note": "x"}
+    good: list[dict[str, str]] = [
+        fine,
+        {**fine, "n": " +2 ", "amount": "12.500", "paid": "1", "at": "1795168800000", "tags": " [1] "},
+        {**fine, "n": "NA", "amount": "null", "paid": "", "at": "", "tags": "", "note": ""},
+        {"n": "4", "note": "NA"},
+    ]
+    bad = {
+        "decode: amount is no DECIMAL(10,2)": ["12.505", "1,234.00", "1e9", "NaN"],
+        "decode: paid is no BOOLEAN": ["yes", "0.0", "t"],
+        "decode: n is no INT": ["2.5", "1e3", "2147483648", "0x10"],
+        "decode: at is no TIMESTAMP": ["20.11.2026", "soon", "2026-02-30"],
+        "decode: tags is no ARRAY<INT>": ["1", "[1.5]", "{}"],
+    }
+    with server.client() as client:
+        for entry in good:
+            client.xadd("messy", entry)
+        for reason, values in bad.items():
+            for value in values:
+                client.xadd("messy", {**fine, reason.split()[1]: value})
+        client.xadd("messy", {**fine, "amount": "12.505", "n": "x"})
+    summary = run(spark, tomllib.loads(MESSY.format(url=server.url, folder=tmp_path)), monkeypatch).summary
+    expected = {reason: len(values) for reason, values in bad.items()}
+    expected["decode: n is no INT"] += 1
+    assert summary["reasons"] == expected
+    rows = spark.read.parquet(f"{tmp_path}/messy").selectExpr(
+        "n", "CAST(amount AS STRING)", "paid", "CAST(at AS STRING)", "tags", "note"
+    ).collect()  # fmt: skip
+    day = "2026-11-20 10:00:00"
+    assert sorted(map(tuple, rows), key=str) == sorted(
+        [
+            (1, "12.50", True, day, [1], "x"),
+            (2, "12.50", True, day, [1], "x"),
+            (None, None, None, None, None, ""),
+            (4, None, None, None, None, None),
+        ],
+        key=str,
+    )
+    with server.client(decode_responses=True) as client:
+        dead = [fields for _id, fields in client.xrange("messy:dead")]
+    assert len(dead) == sum(expected.values())
+    assert {fields["amount"] for fields in dead if "amount" in fields["dl.reason"]} == set(bad[next(iter(bad))])
+
+
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
@@ -123,7 +187,11 @@ def test_each_output_has_its_rows_once(
             "table.format .delta.: .*DATA_SOURCE_NOT_FOUND.*jars.packages",
         ),
         ("schema", {"ddl": "n INTT"}, r"schema.ddl: \["),
-        ("schema", {"ddl": "n INT, who ARRAY<STRING>"}, "schema.ddl: who is ARRAY<STRING>. Such a field is JSON"),
+        (
+            "schema",
+            {"ddl": "n INT, wait INTERVAL DAY"},
+            r"schema.ddl: column 'wait' is declared duration.us.: fields are read as",
+        ),
     ],
 )
 def test_errors_that_only_spark_detects_are_reported_before_anything_starts(
