@@ -110,9 +110,9 @@ def null_values(value: str) -> tuple[bytes, ...]:
             texts = json.loads(value)
         except json.JSONDecodeError as error:
             raise ValueError(f"is not a JSON list of texts ({error})") from None
-        if not all(isinstance(each, str) for each in texts):
+        if not all(isinstance(text, str) for text in texts):
             raise ValueError("must be a JSON list of texts")
-    return tuple(each.encode("utf-8", "surrogateescape") for each in texts)
+    return tuple(text.encode("utf-8", "surrogateescape") for text in texts)
 
 
 def streams(value: str) -> tuple[str, ...]:

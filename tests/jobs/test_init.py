@@ -128,6 +128,37 @@ def test_what_it_writes_about_a_stream_passes_its_check(server: Server, tmp_path
     assert "orders" in checked.output
 
 
+def test_the_type_that_most_values_fit_is_written_with_those_that_do_not(server: Server, tmp_path: Path) -> None:
+    """A value that does not fit in ten makes no STRING, unless the share is to be higher; NA is no value."""
+    with server.client() as client:
+        for number in range(10):
+            client.xadd("orders", {"amount": "1,5" if number == 7 else f"{number}.25", "delay": "NA", "late": "yes"})
+        client.xadd("orders", {"amount": "NA", "delay": "7", "late": ""})
+    command = ["init", "etl", "--stream", "orders", "--url", server.url]
+    assert rstream(*command, "--null-value", "NA,-").exit_code == 0
+    text = (tmp_path / "etl.toml").read_text()
+    config = tomllib.loads(text)
+    assert config["columns"] == {"amount": "DOUBLE", "delay": "BIGINT", "late": "STRING"}
+    assert config["source"]["nullValue"] == "NA,-"
+    (line,) = [line for line in text.splitlines() if line.startswith("amount = ")]
+    assert re.fullmatch(r"amount = \"DOUBLE\" +# 90 % of 10 values fit; not: '1,5'", line)
+    assert rstream(*command, "--null-value", "NA", "--share", "0.95", "-o", "strict.toml").exit_code == 0
+    assert tomllib.loads((tmp_path / "strict.toml").read_text())["columns"]["amount"] == "STRING"
+    refused = rstream("init", "etl", "--share", "0.9")
+    assert (refused.exit_code, "name it with --stream" in refused.output) == (2, True)
+
+
+def test_it_needs_no_spark(server: Server, tmp_path: Path) -> None:
+    (tmp_path / "pyspark.py").write_text("raise ImportError('there is no pyspark')\n")
+    with server.client() as client:
+        client.xadd("orders", {"amount": "1.25"})
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}"}
+    command = [sys.executable, "-m", "spark_streams.cli", "init", "etl", "--stream", "orders", "--url", server.url]
+    made = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (made.returncode, made.stderr) == (0, "")
+    assert tomllib.loads((tmp_path / "etl.toml").read_text())["columns"] == {"amount": "DOUBLE"}
+
+
 @pytest.mark.parametrize(("name", "file"), [("alerts", "alerts.yml"), ("grafana", "grafana.json")])
 def test_what_goes_with_the_exporter_is_written_too(tmp_path: Path, name: str, file: str) -> None:
     made = rstream("init", name)

@@ -40,7 +40,8 @@ def columns_of(
     """Return the columns of a stream, from its oldest and newest entries."""
     ends = [("XRANGE", stream, "-", "+"), ("XREVRANGE", stream, "+", "-")]
     replies = server.pipeline([(*end, "COUNT", _ENTRIES) for end in ends])
-    return infer([fields for reply in replies for _id, fields in reply], (), null_values, share)
+    entries = {entry_id: fields for reply in replies for entry_id, fields in reply}
+    return infer(entries.values(), (), null_values, share)
 
 
 def adapt_sample(

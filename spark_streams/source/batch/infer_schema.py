@@ -181,8 +181,8 @@ def _column(name: str, counts: Counter[bytes], share: float) -> InferredColumn:
     for value, count in present.items():
         counts_of_kinds[kinds[value]] += count
     # Of types that fit equally many values, max returns the first, which is the narrowest.
-    kind = max(_TYPES, key=lambda kind: sum(counts_of_kinds[each] for each in kind.kinds))
-    fitting = {each: counts_of_kinds[each] for each in kind.kinds if counts_of_kinds[each]}
+    kind = max(_TYPES, key=lambda kind: sum(counts_of_kinds[name] for name in kind.kinds))
+    fitting = {name: counts_of_kinds[name] for name in kind.kinds if counts_of_kinds[name]}
     if fitting and fitting.keys() != {"no number"} and sum(fitting.values()) >= share * total:
         misfits = [(value, count) for value, count in present.most_common() if kinds[value] not in kind.kinds]
         if _are_refused([value for value, _count in misfits], kind.arrow):
