@@ -1,4 +1,4 @@
-"""Print the pages of docs/reference from the code: `python -m tools.reference`.
+"""Print the tables of docs/ that the code knows: `python -m tools.reference`.
 
 A page has blocks, each between `<!-- printed: NAME -->` and `<!-- end of NAME -->`, and text around
 them that is written by hand. Tests fail if a block differs from the code.
@@ -20,10 +20,11 @@ from spark_streams.monitor import group_metrics
 from spark_streams.monitor.exporter import metrics as exporter_metrics
 from spark_streams.monitor.group_metrics import Table
 from spark_streams.monitor.watch import prometheus as query_metrics
+from spark_streams.options import migration
 from spark_streams.options.table import ACCESS, BATCH_SOURCE, REQUIRED, SINK, SOURCE, Option, without_access
 from spark_streams.source.findings import remedies
 
-PAGES = Path(__file__).resolve().parents[1] / "docs" / "reference"
+PAGES = Path(__file__).resolve().parents[1] / "docs"
 _BLOCK = re.compile(r"(<!-- printed: ([\w-]+) -->\n).*?(<!-- end of \2 -->)", re.DOTALL)
 
 # -------------------------------------------------------------------------------------------------------------- options
@@ -201,6 +202,9 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "batch-source-options": lambda: table_of(without_access(BATCH_SOURCE)),
     "sink-options": lambda: table_of(without_access(SINK)),
     "access-options": lambda: table_of(ACCESS[1:]),
+    "kafka-read": lambda: migration.table_of_rows("Kafka", migration.KAFKA_READ),
+    "kafka-write": lambda: migration.table_of_rows("Kafka", migration.KAFKA_WRITE),
+    "spark-redis": lambda: migration.table_of_rows("spark-redis", migration.SPARK_REDIS),
     "remedies": remedies.table,
     "errors": print_errors,
     "connection-options": print_connection_options,

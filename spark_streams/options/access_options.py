@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Self
 
 from spark_streams.errors import InvalidOptionError, OptionError, UnknownOptionError
 from spark_streams.options.checks import check_together
+from spark_streams.options.migration import hint_of_other_connector
 from spark_streams.options.table import ACCESS, BATCH_SOURCE, REQUIRED, SOURCE, Option
 from spark_streams.wire.address import allowed, server_url
 from spark_streams.wire.address.address import DEFAULT_URL_VARIABLE, Address, default_identity, default_url
@@ -128,6 +129,8 @@ def _no_such_option(
         if table in (SOURCE, BATCH_SOURCE) and any(option.name.lower() == name.lower() for option in other_table):
             this_reader = "spark.read" if reader == "spark.readStream" else "spark.readStream"
             return InvalidOptionError(f"source option {name!r} belongs to {reader}, not to {this_reader}: remove it")
+    if meant := hint_of_other_connector(name):
+        return UnknownOptionError(f"the rstream {side} has no option {name!r}; {meant}")
     near = difflib.get_close_matches(name.lower(), options_by_name, n=1)
     hint = f"did you mean {options_by_name[near[0]].name!r}? " if near else ""
     names = ", ".join(option.name for option in options_by_name.values())

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 from spark_streams.errors import InvalidOptionError, UnknownOptionError, UnsupportedError
 from spark_streams.options.access_options import SPARKS_OWN
+from spark_streams.options.migration import hint_of_other_connector
 from spark_streams.options.table import BATCH_SOURCE, SINK, SOURCE
 
 _USES = [(option, "source") for option in (*SOURCE, *BATCH_SOURCE)] + [(option, "sink") for option in SINK]
@@ -60,6 +61,8 @@ def _no_such_option(name: str) -> UnknownOptionError:
             "load(…), save(…) and start(…) take no path with format('rstream'): set option streams to read, or "
             "option stream to write"
         )
+    if meant := hint_of_other_connector(name):
+        return UnknownOptionError(f"format rstream has no option {name!r}; {meant}")
     near = difflib.get_close_matches(name.lower(), _KNOWN, n=1)
     hint = f"did you mean {_KNOWN[near[0]]!r}?" if near else f"valid options: {', '.join(_KNOWN.values())}"
     return UnknownOptionError(f"format rstream has no option {name!r}; {hint}")

@@ -84,14 +84,14 @@ def test_the_menu_of_the_site_has_every_page_once() -> None:
     assert sorted(menu) == sorted(pages), "mkdocs.yml, nav: add the page where a reader needs it"
 
 
-@pytest.mark.parametrize("page", sorted(REFERENCE.glob("*.md")), ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda page: page.stem)
 def test_what_is_printed_from_the_code_is_what_the_code_says(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     assert reference.printed(text) == text, "print it: python -m tools.reference"
 
 
 def test_everything_that_can_be_printed_has_a_page() -> None:
-    pages = [reference.blocks_in(page.read_text(encoding="utf-8")) for page in REFERENCE.glob("*.md")]
+    pages = [reference.blocks_in(page.read_text(encoding="utf-8")) for page in DOCS.rglob("*.md")]
     assert sorted(name for names in pages for name in names) == sorted(reference.BLOCKS)
 
 
