@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -18,6 +19,8 @@ from spark_streams.source.membership import Membership
 from spark_streams.wire.connection.connection import ReplyError
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.xinfo import StreamState, stream_states
+
+_log = logging.getLogger("spark_streams.source")
 
 FIRST = PerStream("0", {})  # before a stream's first entry
 
@@ -66,19 +69,41 @@ def create_groups(
 ) -> dict[str, Start]:
     """Create the group on those of these streams without it, and missing streams. Return the starts of the new
     groups. Raises WrongKeyTypeError."""
-    starts = resolve_starts(server, streams_without_group(server, member, streams), starting)
+    starts = resolve_starts(server, member, streams_without_group(server, member, streams), starting)
     create_groups_at(server, member, starts)
     return starts
 
 
-def resolve_starts(server: Server, streams: Sequence[str], starting: PerStream[str]) -> dict[str, Start]:
-    """Return the start of a new group on each of these streams; `latest` is the stream's last entry now. Raises
-    WrongKeyTypeError."""
+def resolve_starts(
+    server: Server, member: Membership, streams: Sequence[str], starting: PerStream[str]
+) -> dict[str, Start]:
+    """Return the start of a new group on each of these streams; `latest` is the stream's last entry now. Log how many
+    entries lie before `latest`. Raises WrongKeyTypeError."""
+    heads = stream_states(server, streams)
     starts = {}
-    for stream, head in stream_states(server, streams).items():
+    for stream, head in heads.items():
         position = _starting_position(starting, stream, head)
         starts[stream] = Start(position, count_read(server, stream, head, position), amid=position <= head.last)
+    unread = {
+        stream: head.length for stream, head in heads.items() if head.length and starting.value_for(stream) == "$"
+    }
+    if unread:
+        _log.warning("%s", _entries_before(member, unread))
     return starts
+
+
+def _entries_before(member: Membership, unread: Mapping[str, int]) -> str:
+    stream, others = next(iter(unread)), len(unread) - 1
+    streams = f"stream {stream!r}" + (f" and {others:,} more stream{'' if others == 1 else 's'}" if others else "")
+    entries = sum(unread.values())
+    lie, them = ("entry lies before it and is", "it") if entries == 1 else ("entries lie before it and are", "them")
+    return (
+        f"group {member.group!r} is new and begins at the end of {streams} (startingOffsets=latest): "
+        f"{entries:,} {lie} not read. "
+        f"startingOffsets=earliest reads {them}, but applies to new groups only. To read {them} with this group, stop "
+        f"the query, set the group ({seek_command(stream, member.group, 'earliest')}), and start it with a new "
+        "checkpoint"
+    )
 
 
 def _starting_position(starting: PerStream[str], stream: str, head: StreamState) -> StreamId:

@@ -78,17 +78,17 @@ class Subscription:
             self.hold(server, self.member.streams)
             without = streams_without_group(server, self.member, self.member.streams)
             self._expected.record_absent(server, without)
-            self._begin_late(server, resolve_starts(server, without, self._options.starting_offsets))
+            self._begin_late(server, resolve_starts(server, self.member, without, self._options.starting_offsets))
             return
         matching, without = self._fetch_matching(server)
         if len(without) == len(matching) and not server.execute("EXISTS", self._begun_key):
             # No stream has the group, so the query begins. The key is set after all first positions are saved: streams
             # that appear later are read from their first entry, also if a run dies in between.
-            self._begin_late(server, resolve_starts(server, without, self._options.starting_offsets))
+            self._begin_late(server, resolve_starts(server, self.member, without, self._options.starting_offsets))
             server.execute("SET", self._begun_key, self._options.pattern)
         else:
             self.late = _with_positions(
-                resolve_starts(server, without, FIRST),
+                resolve_starts(server, self.member, without, FIRST),
                 fetch_initial_positions(server, self._first_position_keys, without),
             )
         self.member = replace(self.member, streams=tuple(matching))
@@ -104,7 +104,7 @@ class Subscription:
         matching, without = self._fetch_matching(server)
         new = [stream for stream in without if not begin.token or stream not in begin.positions]
         self.member = replace(self.member, streams=tuple(matching))
-        self._create(server, resolve_starts(server, new, FIRST))
+        self._create(server, resolve_starts(server, self.member, new, FIRST))
 
     def _create(self, server: Server, starts: Mapping[str, Start]) -> None:
         """Create groups, and streams that did not exist when the query started. A stream of a pattern that has vanished
@@ -285,7 +285,7 @@ class Subscription:
         with."""
         premature = list(fetch_initial_positions(server, self._first_position_keys, streams))
         existing = [stream for stream, head in stream_states(server, premature).items() if head.exists]
-        set_groups_to(server, self.member, resolve_starts(server, existing, FIRST))
+        set_groups_to(server, self.member, resolve_starts(server, self.member, existing, FIRST))
         delete_initial_positions(server, self._first_position_keys, premature)
 
     def confirm_checkpoint(self, server: Server, begin: Offset) -> None:

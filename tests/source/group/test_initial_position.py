@@ -67,6 +67,28 @@ def test_a_line_is_logged_once_for_all_streams(
     assert "group 'g' already exists on stream 's0' and 6 more streams." in line
 
 
+@pytest.mark.parametrize("names", [{"streams": "s,t,empty"}, {"streams": None, "streamsPattern": "*"}])
+def test_a_new_group_at_latest_reports_the_entries_before_it(
+    server: Server, client: redis.Redis, warnings: pytest.LogCaptureFixture, names: dict[str, str]
+) -> None:
+    add(client, 5)
+    add(client, 2, "t")
+    options = {**names, "startingOffsets": "latest"}
+    assert begun(reader(server, **options)) == []
+    [line] = [message for message in warnings.messages if "is new" in message]
+    assert line.startswith(
+        "group 'g' is new and begins at the end of stream 's' and 1 more stream (startingOffsets=latest): 7 entries "
+        "lie before it and are not read. startingOffsets=earliest reads them"
+    )
+    # As the line says, for the stream that it names.
+    stop_all()
+    carry_out(server, line)
+    assert begun(reader(server, **options)) == [list(range(5))]
+    warnings.clear()
+    assert begun(reader(server, group="h", streams="s")) == [list(range(5))]
+    assert not any("is new" in message for message in warnings.messages)
+
+
 @pytest.mark.parametrize(
     ("options", "is_told"),
     [
