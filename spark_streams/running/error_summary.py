@@ -8,13 +8,6 @@ from collections.abc import Iterator
 from spark_streams.errors import QueryError, RStreamError, find_in_text
 from spark_streams.monitor.watch.failure import failure_of
 
-_TRACEBACK = "Traceback (most recent call last):"
-# Causes in Java's stack traces, and the start of a Java exception in py4j's text.
-_CAUSE = re.compile(r"^(?:Caused by: |: )(\S.*)$", re.MULTILINE)
-# SQLSTATE 42…: Spark cannot analyze a name or an expression, and names it. Its causes are Spark's internals.
-_ANALYSIS_ERROR = re.compile(r"\[[A-Z_.]+\].* SQLSTATE: 42")
-# The text of Spark Connect's client for a call that its server did not answer.
-_CONNECT_DETAILS = re.compile(r'^\tdetails = "(.+)"$', re.MULTILINE)
 # A module that is missing in a Python that Spark has started.
 _MISSING_MODULE = re.compile(r"^ModuleNotFoundError: No module named '(spark_streams|pyarrow|numpy|redis|hiredis)[.']")
 _INSTALL_REMEDY = (
@@ -25,20 +18,14 @@ _MAX_LENGTH = 500  # characters of a text of Spark or Python
 
 
 def one_line(error: BaseException) -> str:
-    """Return the error as one line.
-
-    It is the line of an RStreamError at any depth, else the last line of a Python traceback, else Spark's first line.
-    """
+    """Return the error as one line: the line of an RStreamError at any depth, else the cause."""
     text = str(error)
-    if find_in_text(text) is None and _TRACEBACK in text:
-        failure = failure_of(text)
-        line = f"{failure.error}: {' '.join(failure.message.split())}".removesuffix(": ")[:_MAX_LENGTH]
-        return f"{line}{_INSTALL_REMEDY if _MISSING_MODULE.search(line) else ''}"
-    causes = _CAUSE.findall(text) or [f"Spark Connect: {detail}" for detail in _CONNECT_DETAILS.findall(text)]
-    causes = [cause for cause in (first_line(error), *causes) if _ANALYSIS_ERROR.search(cause)] or causes
-    return (
-        find_in_text(text) or (causes[-1] if causes else f"{type(error).__name__}: {first_line(error)}")[:_MAX_LENGTH]
-    )
+    if ours := find_in_text(text):
+        return ours
+    failure = failure_of(text)
+    message = " ".join(failure.message.partition(";\n")[0].split())  # Spark's plan follows
+    line = f"{failure.error or type(error).__name__}: {message or 'no message'}"[:_MAX_LENGTH]
+    return f"{line}{_INSTALL_REMEDY if _MISSING_MODULE.search(line) else ''}"
 
 
 def first_line(error: BaseException) -> str:

@@ -16,7 +16,7 @@ from spark_streams.spark.task_context import micro_batch
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """format("rstream") for writeStream. Output modes append and update: every row is an entry.
+    """format("rstream") for writeStream. Output modes append and complete: every row is an entry.
 
     Spark creates one on the driver for each execution of a micro-batch. The task's properties name query and batch
     (FACTS S8), so a replay by another driver finds the rows that this one has written.

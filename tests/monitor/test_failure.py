@@ -46,14 +46,28 @@ Caused by: java.io.EOFException
 	at java.base/java.io.DataInputStream.readInt(DataInputStream.java:397)
 """
 
+UPDATE = """[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: requirement failed: rstream does not \
+support Update mode. SQLSTATE: XXKST
+=== Streaming Query ===
+"""
+OFFSET = (
+    '{"version": 4, "group": "g", "consumer": "spark", "token": "5c46", "streams": {"a": "1-0", "orders": "1-0", "p": '
+    '"1-0"}, "batch": {"orders": "2 0-0", "p": "1 0-0"}, "counts": {}, "losses": {}}'
+)
+PREFERRED = (
+    "Spark writes to format rstream in output mode append or complete, not update. To write each changed row of an "
+    "aggregation, keep outputMode('update') and write in foreachBatch: rows.write.format('rstream'), with option "
+    "transaction"
+)
+
 
 @pytest.mark.parametrize(
     ("text", "error", "message"),
     [
-        (PYTHON, "ValueError", "n is below 0"),
-        (CHAINED, "shop.errors.OrderError", "no x\nin it"),
+        (PYTHON, "ValueError", "n is below 0 (job.py:27 in bad)"),
+        (CHAINED, "shop.errors.OrderError", "no x\nin it (job.py:5 in outer)"),
         (JAVA, "org.apache.spark.SparkArithmeticException", "[DIVIDE_BY_ZERO] Division by zero. SQLSTATE: 22\n== SQL"),
-        (CRASH, "org.apache.spark.SparkException", "Python worker exited unexpectedly (crashed)"),
+        (UPDATE, "UnsupportedOutputMode", f"{PREFERRED} to write each row once"),
         ("Traceback (most recent call last):\n  File\nStopIteration\n", "StopIteration", ""),
         ("something else entirely", "", "something else entirely"),
         ("", "", ""),
@@ -62,6 +76,43 @@ Caused by: java.io.EOFException
 def test_class_and_message(text: str, error: str, message: str) -> None:
     failure = failure_of(text)
     assert (failure.error, failure.message) == (error, message)
+
+
+def test_the_frame_is_of_the_users_own_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Relative to the working directory; none of Spark's, of this package's or of another package's."""
+    monkeypatch.chdir("/")
+    text = """Traceback (most recent call last):
+  File "/jobs/pay.py", line 41, in price
+    return rates.get(code)
+  File "/usr/lib/python3.11/site-packages/rates/__init__.py", line 3, in get
+  File "/opt/spark/python/lib/pyspark.zip/pyspark/worker.py", line 9, in main
+  File "<frozen runpy>", line 88, in _run_code
+KeyError: 'EUR'
+"""
+    assert failure_of(text).message == "'EUR' (jobs/pay.py:41 in price)"
+
+
+@pytest.mark.parametrize(
+    ("after", "named"),
+    [
+        ("", "rows. Causes are"),
+        (
+            '\n=== Streaming Query ===\nx: {"version": 4, "positions": {"orders": "1-0"}}',
+            "rows of stream 'orders': its",
+        ),
+        (
+            ": Fatal Python error: Segmentation fault\n\nCurrent thread 0x1 (most recent call first):\n"
+            '  File "/usr/lib/python3.11/ctypes/__init__.py", line 519 in string_at\n'
+            '  File "/jobs/pay.py", line 41 in price\n  File "/jobs/pay.py", line 9 in outer\n',
+            "rows in /jobs/pay.py:41 in price.",
+        ),
+    ],
+)
+def test_a_worker_that_ended_is_named(after: str, named: str) -> None:
+    failure = failure_of(CRASH + after)
+    assert failure.error == "PythonWorkerEnded"
+    assert f"a Python worker of Spark ended while it processed {named}" in failure.message
+    assert failure.message.endswith("set maxDeliveries")
 
 
 def test_what_no_entry_can_be_the_reason_of_is_known() -> None:

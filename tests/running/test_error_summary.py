@@ -21,7 +21,10 @@ TRACEBACK = 'Traceback (most recent call last):\n  File "/a/b.py", line 1, in f\
             "[RSTREAM_DECODE] entry 1-0: no number",
         ),
         # A function of the query's own.
-        (f"[FOREACH_BATCH_USER_FUNCTION_ERROR] An error{STACK}\n{TRACEBACK}KeyError: 'x'{STACK}", "KeyError: 'x'"),
+        (
+            f"[FOREACH_BATCH_USER_FUNCTION_ERROR] An error{STACK}\n{TRACEBACK}KeyError: 'x'{STACK}",
+            "KeyError: 'x' (/a/b.py:1 in f)",
+        ),
         # Java's: the last cause says most,
         (
             f"An error occurred.\n: a.b.Outer: Job aborted{STACK}\nCaused by: a.b.Inner: disk full{STACK}",
@@ -37,7 +40,7 @@ TRACEBACK = 'Traceback (most recent call last):\n  File "/a/b.py", line 1, in f\
         (
             "(a.b.NotFound) [DATA_SOURCE_NOT_FOUND] No source: x. SQLSTATE: 42K02\n\nJVM stacktrace:\na.b.NotFound"
             f"{STACK}\nCaused by: java.lang.ClassNotFoundException: x.DefaultSource{STACK}",
-            "(a.b.NotFound) [DATA_SOURCE_NOT_FOUND] No source: x. SQLSTATE: 42K02",
+            "a.b.NotFound: [DATA_SOURCE_NOT_FOUND] No source: x. SQLSTATE: 42K02",
         ),
         (
             "<_MultiThreadedRendezvous of RPC that terminated with:\n\tstatus = StatusCode.UNAVAILABLE\n"
@@ -47,13 +50,24 @@ TRACEBACK = 'Traceback (most recent call last):\n  File "/a/b.py", line 1, in f\
         # What an executor lacks, with what to do.
         (
             f"[STREAM_FAILED] Query{STACK}\n{TRACEBACK}ModuleNotFoundError: No module named 'spark_streams'\n{STACK}",
-            "ModuleNotFoundError: No module named 'spark_streams'; the Python of Spark's workers (PYSPARK_PYTHON, on "
-            "each machine) lacks it: install it there, or pass it with --archives (the package alone: "
+            "ModuleNotFoundError: No module named 'spark_streams' (/a/b.py:1 in f); the Python of Spark's workers "
+            "(PYSPARK_PYTHON, on each machine) lacks it: install it there, or pass it with --archives (the package alone: "
             "--py-files)",
         ),
         (
             f"[STREAM_FAILED] Query{STACK}\n{TRACEBACK}ModuleNotFoundError: No module named 'mine'\n{STACK}",
-            "ModuleNotFoundError: No module named 'mine'",
+            "ModuleNotFoundError: No module named 'mine' (/a/b.py:1 in f)",
+        ),
+        # What a query that ended says, without the query's numbers; a wrapper of the cause.
+        (
+            f"[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: requirement failed: odd{STACK}",
+            "Exception: requirement failed: odd",
+        ),
+        (
+            f"[STREAM_FAILED] Query [id = 1] terminated with exception: Job aborted{STACK}\nCaused by: a.b.C: "
+            f"[TASK_WRITE_FAILED] Task failed while writing rows to x.{STACK}\nCaused by: "
+            f"java.io.IOException: disk full{STACK}",
+            "java.io.IOException: disk full",
         ),
         ("only this", "Exception: only this"),
     ],
