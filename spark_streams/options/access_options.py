@@ -129,8 +129,8 @@ def _no_such_option(
         if table in (SOURCE, BATCH_SOURCE) and any(option.name.lower() == name.lower() for option in other_table):
             this_reader = "spark.read" if reader == "spark.readStream" else "spark.readStream"
             return InvalidOptionError(f"source option {name!r} belongs to {reader}, not to {this_reader}: remove it")
-    if meant := hint_of_other_connector(name):
-        return UnknownOptionError(f"the rstream {side} has no option {name!r}; {meant}")
+    if hint := hint_of_other_connector(name):
+        return UnknownOptionError(f"the rstream {side} has no option {name!r}; {hint}")
     near = difflib.get_close_matches(name.lower(), options_by_name, n=1)
     hint = f"did you mean {options_by_name[near[0]].name!r}? " if near else ""
     names = ", ".join(option.name for option in options_by_name.values())

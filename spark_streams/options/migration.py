@@ -166,13 +166,13 @@ _CONNECTORS = (
 
 
 def hint_of_other_connector(name: str) -> str | None:
-    """Return a sentence on what replaces an option of another connector; None if no connector has it."""
+    """Return a sentence on what replaces an option of another connector; None if it is of none."""
     for connector, rows in _CONNECTORS:
         for row in rows:
             if any(fnmatch.fnmatchcase(name.lower(), pattern.lower()) for pattern in row.names):
                 options = row.instead.replace("`", "")
-                what = "it is not needed here" if options == "not needed" else f"use {options.replace(', ', ' or ')}"
-                return f"it is an option of {connector}: {what} (docs/guide/migrate.md)"
+                instead = "it is not needed here" if options == "not needed" else f"use {options.replace(', ', ' or ')}"
+                return f"it is an option of {connector}: {instead} (docs/guide/migrate.md)"
     return None
 
 

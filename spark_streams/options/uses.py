@@ -61,8 +61,8 @@ def _no_such_option(name: str) -> UnknownOptionError:
             "load(…), save(…) and start(…) take no path with format('rstream'): set option streams to read, or "
             "option stream to write"
         )
-    if meant := hint_of_other_connector(name):
-        return UnknownOptionError(f"format rstream has no option {name!r}; {meant}")
+    if hint := hint_of_other_connector(name):
+        return UnknownOptionError(f"format rstream has no option {name!r}; {hint}")
     near = difflib.get_close_matches(name.lower(), _KNOWN, n=1)
     hint = f"did you mean {_KNOWN[near[0]]!r}?" if near else f"valid options: {', '.join(_KNOWN.values())}"
     return UnknownOptionError(f"format rstream has no option {name!r}; {hint}")

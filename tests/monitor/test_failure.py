@@ -97,8 +97,8 @@ KeyError: 'EUR'
     [
         ("", "rows. Causes are"),
         (
-            '\n=== Streaming Query ===\nx: {"version": 4, "positions": {"orders": "1-0"}}',
-            "rows of stream 'orders': its",
+            f"\n=== Streaming Query ===\nx: {OFFSET}",
+            "rows of stream 'orders' and 1 more.",
         ),
         (
             ": Fatal Python error: Segmentation fault\n\nCurrent thread 0x1 (most recent call first):\n"

@@ -16,7 +16,7 @@ ROWS = (*migration.KAFKA_READ, *migration.KAFKA_WRITE, *migration.SPARK_REDIS)
 
 
 @pytest.mark.parametrize(
-    ("name", "meant"),
+    ("name", "hint"),
     [
         ("subscribe", "an option of Spark's Kafka connector: use streams "),
         ("kafka.bootstrap.servers", "Kafka connector: use url "),
@@ -28,10 +28,10 @@ ROWS = (*migration.KAFKA_READ, *migration.KAFKA_WRITE, *migration.SPARK_REDIS)
         ("stream.group.name", "an option of spark-redis: use group "),
     ],
 )
-def test_the_error_names_the_option_that_is_meant(name: str, meant: str) -> None:
-    with pytest.raises(UnknownOptionError, match=re.escape(meant)):
+def test_the_error_names_the_option_that_replaces_it(name: str, hint: str) -> None:
+    with pytest.raises(UnknownOptionError, match=re.escape(hint)):
         check_before_use({name: "x"})
-    with pytest.raises(UnknownOptionError, match=re.escape(meant)):
+    with pytest.raises(UnknownOptionError, match=re.escape(hint)):
         SourceOptions.parse({"url": "redis://h", "streams": "s", "group": "g", name: "x"})
 
 

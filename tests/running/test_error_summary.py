@@ -51,8 +51,8 @@ TRACEBACK = 'Traceback (most recent call last):\n  File "/a/b.py", line 1, in f\
         (
             f"[STREAM_FAILED] Query{STACK}\n{TRACEBACK}ModuleNotFoundError: No module named 'spark_streams'\n{STACK}",
             "ModuleNotFoundError: No module named 'spark_streams' (/a/b.py:1 in f); the Python of Spark's workers "
-            "(PYSPARK_PYTHON, on each machine) lacks it: install it there, or pass it with --archives (the package alone: "
-            "--py-files)",
+            "(PYSPARK_PYTHON, on each machine) lacks it: install it there, or pass it with --archives "
+            "(the package alone: --py-files)",
         ),
         (
             f"[STREAM_FAILED] Query{STACK}\n{TRACEBACK}ModuleNotFoundError: No module named 'mine'\n{STACK}",

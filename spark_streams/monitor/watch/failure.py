@@ -41,8 +41,8 @@ _KNOWN = (
     (
         re.compile(r"Python worker exited unexpectedly"),
         "PythonWorkerEnded",
-        "a Python worker of Spark ended while it processed rows{streams}{frame}. Causes are too little memory, a crash in "
-        "native code, a signal, and os._exit. If the same entry does it each time, set maxDeliveries",
+        "a Python worker of Spark ended while it processed rows{streams}{frame}. Causes are too little memory, a crash "
+        "in native code, a signal, and os._exit. If the same entry does it each time, set maxDeliveries",
     ),
     (
         re.compile(r"rstream does not support Update mode"),
@@ -67,10 +67,10 @@ def may_be_caused_by_entry(text: str) -> bool:
 
 def _known(text: str) -> Failure | None:
     for pattern, error, message in _KNOWN:
-        found = pattern.search(text)
-        if found is not None:
+        match = pattern.search(text)
+        if match is not None:
             # With Spark's fault handler, the text has the stack of the crash, the innermost call first.
-            frames = _frames(text[found.start() :]) if "Fatal Python error" in text else []
+            frames = _frames(text[match.start() :]) if "Fatal Python error" in text else []
             return Failure(
                 error,
                 message.format(

@@ -96,12 +96,12 @@ def _entries_before(member: Membership, unread: Mapping[str, int]) -> str:
     stream, others = next(iter(unread)), len(unread) - 1
     streams = f"stream {stream!r}" + (f" and {others:,} more stream{'' if others == 1 else 's'}" if others else "")
     entries = sum(unread.values())
-    lie, them = ("entry lies before it and is", "it") if entries == 1 else ("entries lie before it and are", "them")
+    lie, pronoun = ("entry lies before it and is", "it") if entries == 1 else ("entries lie before it and are", "them")
     return (
         f"group {member.group!r} is new and begins at the end of {streams} (startingOffsets=latest): "
         f"{entries:,} {lie} not read. "
-        f"startingOffsets=earliest reads {them}, but applies to new groups only. To read {them} with this group, stop "
-        f"the query, set the group ({seek_command(stream, member.group, 'earliest')}), and start it with a new "
+        f"startingOffsets=earliest reads {pronoun}, but applies to new groups only. To read {pronoun} with this group, "
+        f"stop the query, set the group ({seek_command(stream, member.group, 'earliest')}), and start it with a new "
         "checkpoint"
     )
 
