@@ -59,6 +59,8 @@ REFUSALS = {
         ),
     ),
 }
+# Commands with which a client sets up a connection. They are not counted until one is closed.
+_SET_UP = frozenset({"hello", "auth", "select", "client|setinfo", "client|setname"})
 _NEVER_QUEUED = frozenset({"exec", "discard", "multi", "quit", "reset"})
 
 
@@ -113,7 +115,7 @@ class Faults:
             return engine.execute_plain(client, args)
         if self.delay_ms:
             time.sleep(self.delay_ms / 1000)
-        closes = self._count_command()
+        closes = (spec is None or spec.name not in _SET_UP) and self._count_command()
         if closes and self.closes_before:
             self._close(client)
             return None

@@ -68,11 +68,10 @@ def run_batches(
 def trigger_of(job: Job) -> Mapping[str, Any]:
     """Return the trigger that `job.trigger` names. Raises ConfigError.
 
-    "available-now" is the default, and "once" means the same. Otherwise it is an interval: "10s", or Spark's form
-    "10 seconds".
+    "available-now" is the default. Otherwise it is an interval: "10s", or Spark's form "10 seconds".
     """
     trigger = str(job.get("job.trigger", "available-now"))
-    if trigger in ("available-now", "once"):
+    if trigger == "available-now":
         return {"availableNow": True}
     if _INTERVAL.match(trigger):
         return {"processingTime": trigger}
@@ -80,5 +79,5 @@ def trigger_of(job: Job) -> Mapping[str, Any]:
         return {"processingTime": f"{duration(trigger)} milliseconds"}
     except ValueError:
         raise ConfigError(
-            f'job.trigger must be "available-now", "once" or an interval such as "10s", not {trigger!r}'
+            f'job.trigger must be "available-now" or an interval such as "10s", not {trigger!r}'
         ) from None

@@ -205,3 +205,23 @@ def test_faults_need_to_be_enabled_at_start() -> None:
         with pytest.raises(redis.ResponseError, match="DEBUG command not allowed"):
             client.execute_command("DEBUG", "FAULT", "REFUSE", "OOM")
         client.set("k", 1)
+
+
+def test_the_set_up_of_a_connection_is_not_counted(engine: LocalEngine) -> None:
+    """So that the first command is the test's own, also of a new client with a login name and a database."""
+    with (
+        engine.closes(after_commands=1, before_effect=True),
+        redis.Redis.from_url(engine.url, db=1, protocol=3, client_name="job", retry=None) as client,
+    ):
+        with pytest.raises(redis.ConnectionError):
+            client.set("k", "v")
+        assert client.get("k") is None
+
+
+def test_a_value_that_a_fault_does_not_know_is_named_with_the_choices(engine: LocalEngine) -> None:
+    with pytest.raises(ValueError, match="'NOAUTH': use OOM, LOADING, READONLY, NOREPLICAS, BUSY"):
+        engine.refuses("NOAUTH")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="duration '3 hours' .*"):
+        engine.advance("3 hours")
+    with pytest.raises(ValueError, match="not both of them"):
+        engine.closes(after_commands=1, after_bytes=1)

@@ -120,7 +120,8 @@ def test_an_error_is_one_line(servers: list[Server], tmp_path: Path, request: py
         "option": "# UnknownOptionError [RSTREAM_UNKNOWN_OPTION] format rstream has no option 'grup'; did you mean",
         "server": "# ServerUnreachableError [RSTREAM_SERVER_UNREACHABLE] no stream server answers at redis://127.0.0.1:1",
         "value": "# DecodeError [RSTREAM_DECODE] entry ",
-        "function": "# QueryError [RSTREAM_QUERY] ValueError: not today 4; run(…, traceback=True) shows the traceback",
+        "function": "# QueryError [RSTREAM_QUERY] ValueError: not today 4 (tests/spark/own_program.py:74 in failing); "
+        "run(…, traceback=True) shows the traceback",
     }
     assert [name for name, _ in caught] == [*expected] * len(servers)
     for name, told in caught:

@@ -6,7 +6,7 @@ import contextlib
 import datetime
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import Literal
+from typing import Literal, get_args
 
 from spark_streams.model import times
 
@@ -16,7 +16,10 @@ Error = Literal["OOM", "LOADING", "READONLY", "NOREPLICAS", "BUSY"]
 def _milliseconds(duration: str | float | datetime.timedelta) -> str:
     """Return a duration (`10m`, seconds or a timedelta) as an argument. Raises ValueError."""
     if isinstance(duration, str):
-        return str(times.duration(duration))
+        try:
+            return str(times.duration(duration))
+        except ValueError as error:
+            raise ValueError(f"duration {duration!r} {error}") from None
     seconds = duration.total_seconds() if isinstance(duration, datetime.timedelta) else duration
     return str(round(seconds * 1000))
 
@@ -61,18 +64,23 @@ class TestControls(ABC):
         OOM refuses commands that need memory; READONLY and NOREPLICAS refuse writes; LOADING and BUSY nearly all. EXEC
         is refused if it would run such a command. BUSY also ends with SCRIPT KILL.
         """
+        if error not in get_args(Error):
+            raise ValueError(f"an engine does not refuse commands with {error!r}: use {', '.join(get_args(Error))}")
         return self._fault("REFUSE", error)
 
     def closes(
         self, after_commands: int | None = None, after_bytes: int | None = None, before_effect: bool = False
     ) -> contextlib.AbstractContextManager[None]:
         """Close a connection once: of the client that sends the command with this number, or that gets the byte with
-        this number of a reply. Commands and bytes of all clients count.
+        this number of a reply. Commands and bytes of all clients count, but no set-up of a connection (HELLO, AUTH,
+        SELECT, CLIENT SETINFO, CLIENT SETNAME).
 
         before_effect: close before the command is run. Otherwise it is run, and its reply is lost.
         """
         if (after_commands is None) == (after_bytes is None):
-            raise ValueError("give after_commands or after_bytes")
+            raise ValueError(
+                f"give after_commands or after_bytes, not {'both' if after_bytes is not None else 'neither'} of them"
+            )
         if after_bytes is not None:
             return self._fault("CUT", str(after_bytes))
         return self._fault("CLOSE", str(after_commands), "BEFORE" if before_effect else "AFTER")

@@ -2,7 +2,7 @@
 
 The first of these that the text has:
 
-1. A text of Spark that says too little, such as that of a Python worker that ended: see _KNOWN.
+1. A text of Spark that says too little, such as that of a Python worker that ended: see _INSUFFICIENT.
 2. The last line of a Python traceback, with the last frame of the user's own files.
 3. A Java exception: the first one with an error condition of Spark that is no wrapper, else the last cause.
 
@@ -37,7 +37,7 @@ _CONDITION = re.compile(r"\[(RSTREAM_[A-Z_]+)\]")
 _ENTRYS = frozenset({"RSTREAM_SCHEMA", "RSTREAM_DECODE", "RSTREAM_ENTRY_ID"})
 
 # Texts of Spark that do not say what happened: a pattern, our name of the error, its message.
-_KNOWN = (
+_INSUFFICIENT = (
     (
         re.compile(r"Python worker exited unexpectedly"),
         "PythonWorkerEnded",
@@ -56,7 +56,7 @@ _KNOWN = (
 
 def failure_of(text: str) -> Failure:
     """Return the class and the message of the cause; the class is empty if there is none."""
-    return _known(text) or _python(text) or _java(text)
+    return _insufficient(text) or _python(text) or _java(text)
 
 
 def may_be_caused_by_entry(text: str) -> bool:
@@ -65,8 +65,8 @@ def may_be_caused_by_entry(text: str) -> bool:
     return condition is None or condition[1] in _ENTRYS
 
 
-def _known(text: str) -> Failure | None:
-    for pattern, error, message in _KNOWN:
+def _insufficient(text: str) -> Failure | None:
+    for pattern, error, message in _INSUFFICIENT:
         match = pattern.search(text)
         if match is not None:
             # With Spark's fault handler, the text has the stack of the crash, the innermost call first.

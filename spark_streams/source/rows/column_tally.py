@@ -10,13 +10,11 @@ from collections.abc import Callable, Iterator, Mapping
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.pandas.types import from_arrow_type
 
 from spark_streams.model.printable import printable
 from spark_streams.source.rows.column_report import MAX_NAMES, BadValues, ColumnReport
 from spark_streams.source.rows.columns import Columns, Decoded
-from spark_streams.source.rows.malformed import Unfit
-from spark_streams.source.rows.nested_json import is_nested
+from spark_streams.source.rows.malformed import Unfit, in_sql
 from spark_streams.wire.entries.decode import EntryPage
 
 _LONGEST_NAME = 80  # bytes of a field's name that are reported
@@ -65,9 +63,7 @@ def _bad_values(page: EntryPage, streams: str | pa.Array, column: Unfit) -> BadV
     first = pc.index(column.bad, True).as_py()
     counts = _per_stream(streams, column.bad)
     stream = streams if isinstance(streams, str) else streams[first].as_py()
-    return BadValues(
-        _in_sql(column.field.type), counts, stream, page.ids()[first].as_py().decode(), column.shown(first)
-    )
+    return BadValues(in_sql(column.field.type), counts, stream, page.ids()[first].as_py().decode(), column.shown(first))
 
 
 def _per_stream(streams: str | pa.Array, bad: pa.Array) -> Mapping[str, int]:
@@ -75,12 +71,6 @@ def _per_stream(streams: str | pa.Array, bad: pa.Array) -> Mapping[str, int]:
         return {streams: bad.true_count}
     counts = streams.slice(0, len(bad)).filter(bad).value_counts()
     return {pair["values"]: pair["counts"] for pair in counts.to_pylist()}
-
-
-def _in_sql(to: pa.DataType) -> str:
-    """Return the type as a schema declares it."""
-    name = from_arrow_type(to, prefer_timestamp_ntz=True).simpleString()
-    return name if is_nested(to) else name.upper()
 
 
 def _names(page: EntryPage | None) -> tuple[str, ...]:

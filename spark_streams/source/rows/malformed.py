@@ -7,11 +7,20 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from spark_streams.source.rows.nested_json import is_nested
 from spark_streams.wire.entries.decode import EntryPage
 from spark_streams.wire.entries.lines import Index
 
 _LONGEST_VALUE = 80  # bytes of a value that a reason quotes
 _MAX_FIELDS = 5  # that a reason names
+
+
+def in_sql(to: pa.DataType) -> str:
+    """Return the type as a schema declares it."""
+    from pyspark.sql.pandas.types import from_arrow_type  # `rstream init` imports this module without Spark
+
+    name = from_arrow_type(to, prefer_timestamp_ntz=True).simpleString()
+    return name if is_nested(to) else name.upper()
 
 
 @dataclass(frozen=True)
@@ -24,8 +33,8 @@ class Unfit:
     bad: pa.Array
 
     def reason(self, row: int) -> str:
-        """Return a text such as `field 'n' is b'oops', which is no int32`."""
-        return f"field {self.field.name!r} is {self.shown(row)}, which is no {self.field.type}"
+        """Return a text such as `field 'n' is b'oops', which does not fit INT`."""
+        return f"field {self.field.name!r} is {self.shown(row)}, which does not fit {in_sql(self.field.type)}"
 
     def shown(self, row: int) -> str:
         """Return the repr of the row's value, or of its beginning if it is long."""

@@ -38,7 +38,9 @@ def test_declared_columns_and_metadata_side_by_side() -> None:
 def test_dropmalformed_drops_the_row_and_failfast_names_it() -> None:
     rows = Columns(DECLARED, True, "DROPMALFORMED").batch(PAGE, 3, "s").batch.to_pylist()
     assert [row["s"] for row in rows] == ["x", "z"]
-    with pytest.raises(DecodeError, match="1500000000001-0 of stream 's': field 'n' is b'oops', which is no int32"):
+    with pytest.raises(
+        DecodeError, match="1500000000001-0 of stream 's': field 'n' is b'oops', which does not fit INT"
+    ):
         Columns(DECLARED, True, "FAILFAST").batch(PAGE, 3, "s")
     # A row beyond the run is none of our business.
     assert Columns(DECLARED, True, "FAILFAST").batch(PAGE, 1, "s").batch.num_rows == 1
@@ -165,9 +167,9 @@ def test_mode_deadletter_sets_rows_aside_untouched_with_a_reason() -> None:
     dead = decoded.dead
     assert dead is not None
     assert dead.rows.tolist() == [0, 2]
-    assert dead.reasons[0] == "field 'n' is b'oops', which is no int32"
+    assert dead.reasons[0] == "field 'n' is b'oops', which does not fit INT"
     assert dead.reasons[1] == (
-        f"field 'n' is {b'x' * 80!r}…, which is no int32; field 'd' is b'yesterday', which is no date32[day]"
+        f"field 'n' is {b'x' * 80!r}…, which does not fit INT; field 'd' is b'yesterday', which does not fit DATE"
     )
     ids, offsets, names, values = dead.entries()
     assert ids.to_pylist() == [b"1-0", b"3-0"]
@@ -212,7 +214,9 @@ def test_a_corrupt_record_column_that_cannot_be_filled_is_refused() -> None:
 
 
 def test_failfast_names_the_first_row_of_its_own_stream() -> None:
-    with pytest.raises(DecodeError, match="entry 3-0 of stream 'c': field 'd' is b'yesterday', which is no date32"):
+    with pytest.raises(
+        DecodeError, match="entry 3-0 of stream 'c': field 'd' is b'yesterday', which does not fit DATE"
+    ):
         Columns(pa.schema([("d", pa.date32())]), True, "FAILFAST").batch(BAD, 4, STREAMS)
 
 
