@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from spark_streams.commands.shared import say
-from spark_streams.errors import StreamStateError
+from spark_streams.errors import StreamMissingError
 from spark_streams.model.keys import is_product_key
 from spark_streams.monitor.terminal.units import counted
 
@@ -48,7 +48,7 @@ def named_streams(
     """Return the streams of names and patterns, or all streams of the server if there are no words.
 
     with_retry_streams: all streams include those that hold entries waiting for a retry; exact: all words are names.
-    Raises StreamStateError if a stream does not exist, or if a pattern matches none."""
+    Raises StreamMissingError if a stream does not exist, or if a pattern matches none."""
     from spark_streams.wire.replies.scan import list_streams, without_retry_streams
 
     if not words:
@@ -66,7 +66,7 @@ def resolve_streams(server: Server, words: Sequence[str], group: str | None, exa
     """Return the streams of names and patterns, for a command that changes them. A stream that is named may not exist.
 
     group: a pattern matches only streams that have this group. A stream whose name is not UTF-8 is left out, with a
-    note. Raises StreamStateError if a pattern matches none."""
+    note. Raises StreamMissingError if a pattern matches none."""
     streams: list[str] = []
     for word, (names, is_pattern) in streams_by_word(server, words, exact).items():
         readable = [name for name in names if isinstance(name, str)]
@@ -81,17 +81,16 @@ def resolve_streams(server: Server, words: Sequence[str], group: str | None, exa
 
 
 def require_existing(server: Server, names: Sequence[Name]) -> None:
-    """Raise StreamStateError if one of these streams does not exist. The error has the nearest names."""
-    from spark_streams.wire.replies.absent_streams import suggest_names
+    """Raise StreamMissingError if one of these streams does not exist. The error has the nearest names."""
+    from spark_streams.wire.replies.absent_streams import hint_of_names
     from spark_streams.wire.replies.reply_errors import is_no_such_key
 
     # XINFO rather than EXISTS: a user with rights for stream commands only may send it.
     replies = server.pipeline([("XINFO", "STREAM", name) for name in names])
     missing = [str(name) for name, reply in zip(names, replies, strict=True) if is_no_such_key(reply)]
     if missing:
-        near = [repr(name) for name in suggest_names(server, missing).values()]
-        hint = f"did you mean {', '.join(near)}?" if near else "rstream streams lists the streams"
-        raise StreamStateError(f"no stream {', '.join(map(repr, missing))} at {server.address}; {hint}")
+        hint = hint_of_names(server, missing)
+        raise StreamMissingError(f"no stream {', '.join(map(repr, missing))} at {server.address}; {hint}")
 
 
 def _with_group(server: Server, streams: Sequence[str], group: str) -> list[str]:
@@ -101,9 +100,11 @@ def _with_group(server: Server, streams: Sequence[str], group: str) -> list[str]
     return [stream for stream, reply in zip(streams, replies, strict=True) if group_named(group, reply)]
 
 
-def _no_match(server: Server, word: str, having: str = "") -> StreamStateError:
-    return StreamStateError(
-        f"no stream at {server.address}{having} is called {word!r} or matches it; rstream streams lists the streams"
+def _no_match(server: Server, word: str, having: str = "") -> StreamMissingError:
+    from spark_streams.wire.replies.absent_streams import hint_of_names
+
+    return StreamMissingError(
+        f"no stream at {server.address}{having} is called {word!r} or matches it; {hint_of_names(server, [word])}"
     )
 
 

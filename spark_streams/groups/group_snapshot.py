@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from spark_streams.errors import StreamStateError
+from spark_streams.errors import StreamMissingError, StreamStateError
 from spark_streams.model.commit_mark import Mark, committed_key
 from spark_streams.model.ids import StreamId
 from spark_streams.options.table import SOURCE
@@ -14,6 +14,7 @@ from spark_streams.source.membership import owner_of
 from spark_streams.wire.connection.connection import ReplyError
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.lease import Processes, are_held, describe
+from spark_streams.wire.replies.absent_streams import hint_of_names
 from spark_streams.wire.replies.replies import milliseconds
 from spark_streams.wire.replies.reply_errors import is_no_group, is_no_such_key
 from spark_streams.wire.replies.xinfo import (
@@ -102,7 +103,7 @@ def fetch_group(server: Server, stream: str, group: str, processes: Processes | 
         [("XINFO", "STREAM", stream), ("XINFO", "GROUPS", stream), ("XINFO", "CONSUMERS", stream, group)]
     )
     if is_no_such_key(head):
-        raise StreamStateError(f"no stream {stream!r} at {server.address}. To list all streams: rstream streams")
+        raise StreamMissingError(f"no stream {stream!r} at {server.address}; {hint_of_names(server, [stream])}")
     state = read_stream_state(server, stream, head)
     if isinstance(groups, ReplyError):
         raise server.error_of(groups, ("XINFO", "GROUPS", stream))

@@ -15,7 +15,7 @@ from spark_streams.console.live import View
 from spark_streams.console.pages.pending import PendingEntry, fetch_pending
 from spark_streams.console.request.parameters import Parameters
 from spark_streams.console.site import Pages, Site, key_of
-from spark_streams.errors import OptionError, StreamStateError
+from spark_streams.errors import OptionError, StreamMissingError, StreamStateError
 from spark_streams.groups.group_snapshot import fetch_time
 from spark_streams.model.id_times import age_ms
 from spark_streams.model.ids import MAX_ID, MIN_ID, U64_MAX, StreamId
@@ -108,7 +108,7 @@ async def stream(site: Site, request: Request) -> Response:
     def read(server: Server) -> _StreamRead:
         states = {shard: s for shard, s in stream_states(server, shards_of(server, name, view)).items() if s.exists}
         if not states:
-            raise StreamStateError(f"no stream {name!r} at {server.address}; the page Streams lists them")
+            raise StreamMissingError(f"no stream {name!r} at {server.address}; the page Streams lists them")
         now = fetch_time(server, view.survey.at_ms)
         end = _position(parameters.get("at"), now)
         entries = read_entries(server, list(states), end, MIN_ID, field)
@@ -170,7 +170,7 @@ def shards_of(server: Server, name: str, view: View) -> list[str | bytes]:
     shard_set = fetch_shard_sets(server, [key]).get(key) if may_have_shards and isinstance(key, str) else None
     streams = existing(server, [key] if shard_set is None else [*shard_set.names])
     if not streams:
-        raise StreamStateError(f"no stream {name!r} at {server.address}; the page Streams lists them")
+        raise StreamMissingError(f"no stream {name!r} at {server.address}; the page Streams lists them")
     return streams
 
 
