@@ -225,7 +225,7 @@ def test_an_entry_that_does_not_fit_becomes_one_dead_letter_with_its_fields_unto
     assert told["dl.stream"] == "s"
     assert (told["dl.group"], told["dl.consumer"], told["dl.reason"]) == ("g", "spark", "decode")
     assert "n" in told["dl.message"]
-    assert "int64" in told["dl.message"]
+    assert "BIGINT" in told["dl.message"]
     assert "bad 0" in told["dl.message"]
     assert told["dl.error"] == "RSTREAM_DECODE"
     assert told["dl.redrives"] == "0"
