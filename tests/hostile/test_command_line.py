@@ -77,7 +77,7 @@ def words_for(chance: random.Random, path: tuple[str, ...], command: click.Comma
             arguments += [value_for(chance, param) for _ in range(count)]
             continue
         name = max(param.opts, key=len)
-        if name in ("--url", "--help", "--follow", "--for", "--port", "--host", "--start"):
+        if name in ("--url", "--help", "--follow", "--for", "--interval", "--port", "--host", "--start"):
             continue
         if param.required or chance.random() < 0.15:
             is_flag = isinstance(param, click.Option) and param.is_flag
