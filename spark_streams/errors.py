@@ -204,10 +204,10 @@ class StreamStateError(RStreamError):
 
 
 class StreamMissingError(StreamStateError):
-    """A named stream does not exist, or a pattern matches none. A query may not create it."""
+    """A named stream does not exist, or a pattern matches none."""
 
     condition = "RSTREAM_STREAM_MISSING"
-    remedy = "Correct the name (the message proposes the nearest one). A query can create it: `createStreams=true`."
+    remedy = "Correct the name (the message proposes the nearest one). A query creates it with `createStreams=true`."
 
 
 class DataLossError(StreamStateError):

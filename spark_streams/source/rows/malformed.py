@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,6 +16,7 @@ _LONGEST_VALUE = 80  # bytes of a value that a reason quotes
 _MAX_FIELDS = 5  # that a reason names
 
 
+@functools.cache
 def in_sql(to: pa.DataType) -> str:
     """Return the type as a schema declares it."""
     from pyspark.sql.pandas.types import from_arrow_type  # `rstream init` imports this module without Spark
