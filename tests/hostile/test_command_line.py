@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import os
 import random
-import time
 import subprocess
 import sys
+import time
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
