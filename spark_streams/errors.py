@@ -342,6 +342,13 @@ class DecodeError(SchemaError):
     remedy = "Correct the declared type, or choose another `mode`."
 
 
+class TableError(RStreamError):
+    """A table that a job writes to has another layout, other columns or other types than its rows."""
+
+    condition = "RSTREAM_TABLE"
+    remedy = "Follow the message: it names the column, and the statement or the setting that makes both the same."
+
+
 class ArchiveError(RStreamError):
     """The table at `archivePath` cannot be read, or the job `archive` did not write it."""
 

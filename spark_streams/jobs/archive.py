@@ -35,7 +35,7 @@ from spark_streams.wire.replies.xinfo import group_named
 
 SHAPE = {
     "source": FREE,
-    "table": {**{key: kind for key, kind in TABLE.items() if key != "partition_by"}, "fields": str},
+    "table": {**{key: kind for key, kind in TABLE.items() if key not in ("partition_by", "schema")}, "fields": str},
     "parquet": {"path": str, "fields": str},
     "trim": {"enabled": bool, "keep_entries": int, "keep_for": str, "approximate": bool, "every": str},
     "job": JOB,
@@ -66,18 +66,20 @@ def body(job: Job) -> None:
     schema = "`_stream` STRING, `_id` STRING, `_timestamp` TIMESTAMP, `_fields` MAP<BINARY, BINARY>"
     entries = spark.readStream.format("rstream").schema(schema).options(**_options(job)).load()
     table.check_format(spark)
-    table_writer = table.open(spark)
-    table_writer.sweep()
 
-    def batch(rows: DataFrame, number: int) -> None:
+    def rows_of(entries: DataFrame) -> DataFrame:
         columns = [F.col(f"_{name}").alias(name) for name in ("stream", "id", "timestamp")]
         columns.append(_exact(F.col("_fields"), fields, table.kind).alias("fields"))
         date = F.to_date(F.to_utc_timestamp("_timestamp", F.current_timezone())).alias("date")
-        table_writer.write(rows.select(*columns, date), number)
+        return entries.select(*columns, date)
 
+    table_writer = table.open(spark, "table", table.fit(spark, rows_of(entries).schema))
+    table_writer.sweep()
     trimmer = Trimmer(source, trimming, interval) if trimming else None
     query.watch(spark)
-    progress = query.run(foreach_batch(entries, batch), trimmer.trim_if_due if trimmer else lambda: None)
+    progress = query.run(
+        foreach_batch(rows_of(entries), table_writer.write), trimmer.trim_if_due if trimmer else lambda: None
+    )
     job.summarize(entries=progress.entries, **{table.kind: table.place}, entries_per_second=round(progress.rate))
     if trimmer:
         trimmer.trim()

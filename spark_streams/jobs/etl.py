@@ -20,7 +20,8 @@ from spark_streams.jobs.feedback_loop import check_feedback_loop
 from spark_streams.jobs.job import Job, Program
 from spark_streams.jobs.output.outputs import SHAPE as OUTPUTS
 from spark_streams.jobs.output.outputs import Output, apply_sql, check_main_columns, outputs_of, stream_options
-from spark_streams.jobs.output.table import Table
+from spark_streams.jobs.output.table import Writer
+from spark_streams.jobs.output.table_columns import TableFit
 from spark_streams.jobs.query import SHAPE as JOB
 from spark_streams.jobs.query import Query, count_added, foreach_batch
 from spark_streams.jobs.schema.columns import SHAPE as SCHEMA
@@ -64,20 +65,24 @@ def body(job: Job) -> None:
     entries = spark.readStream.format("rstream").schema(split.schema()).options(**job.options("source")).load()
     # A dead letter has the time of its batch, which a replay repeats.
     entries = entries.withColumn("_at", F.current_timestamp())
-    _check_outputs(split.good(split.check(entries)), sql, outputs)
+    fits = _check_outputs(split.good(split.check(entries)), sql, outputs)
     job.plan(
         **query.plan(),
         types=f"{len(split.names)} columns" if source_mode is None else f"by the source, mode {source.mode}",
         rules=", ".join(rule["reason"] for rule in job.get("rule", [])) or "none",
         **({} if sql is None else {"sql": " ".join(sql.split())}),
-        **{output.shown: output.to.plan for output in outputs},
+        **{
+            output.shown: "; ".join(filter(None, (output.to.plan, fit and fit.plan)))
+            for output, fit in zip(outputs, fits, strict=True)
+        },
         **({"tried_again": f"after {retry_delay}"} if retry_delay else {}),
         dead_letters=f"{dead_letter_options.stream} at {dead_letter_options.address}",
     )
     _record_origins(dead_letter_options, query.streams, source.group)
     transaction = TRANSACTION if dead_letter_options.delivery == "exactly-once" else {}
     sink = {**transaction, **job.options("dead_letters"), **({"streamColumn": TO} if retry_delay else {})}
-    batches = Batches(split, sql, [(output, output.open(spark)) for output in outputs], source, sink)
+    opened = [(output, output.open(spark, fit)) for output, fit in zip(outputs, fits, strict=True)]
+    batches = Batches(split, sql, opened, source, sink)
     query.watch(spark)
     rate = query.run(foreach_batch(entries, batches.write)).rate
     job.summarize(entries=batches.read.total(), **batches.closing_numbers(), entries_per_second=round(rate))
@@ -123,15 +128,14 @@ def _retry_delay(job: Job, source: SourceOptions, dead_letter_options: SinkOptio
     return source_options["retrydelay"]
 
 
-def _check_outputs(good: DataFrame, sql: str | None, outputs: Sequence[Output]) -> None:
-    """Let Spark analyze [sql] and the outputs. Raises ConfigError."""
+def _check_outputs(good: DataFrame, sql: str | None, outputs: Sequence[Output]) -> list[TableFit | None]:
+    """Let Spark analyze [sql] and the outputs, and return how rows fit their tables. Raises ConfigError, TableError."""
     if sql is not None:
         try:
             good = apply_sql(good, sql)
         except Exception as error:
             raise ConfigError(f"sql.query: {first_line(error)}") from error
-    for output in outputs:
-        output.check(good)
+    return [output.check(good) for output in outputs]
 
 
 @contextlib.contextmanager
@@ -166,7 +170,7 @@ class Batches:
         self,
         split: Split,
         sql: str | None,
-        outputs: Sequence[tuple[Output, Table]],
+        outputs: Sequence[tuple[Output, Writer]],
         source: SourceOptions,
         sink: dict[str, str],
     ) -> None:
@@ -208,7 +212,7 @@ class Batches:
         finally:
             transformed.unpersist()
 
-    def _write_output(self, output: Output, table: Table, good: DataFrame, count: int, number: int) -> None:
+    def _write_output(self, output: Output, table: Writer, good: DataFrame, count: int, number: int) -> None:
         if output.rows is None:
             table.write(good, number)
             self.written[output.name] += count

@@ -17,15 +17,11 @@ from pyspark.sql.types import (
 
 from spark_streams.deadletter.write.routing import route_dead_letters
 from spark_streams.errors import ConfigError
-from spark_streams.jobs.schema.columns import Columns
+from spark_streams.jobs.schema.columns import Columns, quoted
 from spark_streams.jobs.settings.config import Config
 from spark_streams.options.values import delays
 from spark_streams.running.error_summary import first_line
 from spark_streams.source.rows.columns import UNFIT
-
-
-def _quoted(name: str) -> str:
-    return f"`{name.replace('`', '``')}`"
 
 
 def _is_str(value: object) -> bool:
@@ -107,7 +103,7 @@ class Split:
         return F.col("_reason").isNotNull() & (F.col("_attempt") <= len(delays(self.retry_delay)))
 
     def good(self, judged: DataFrame) -> DataFrame:
-        return judged.where("_reason IS NULL").select(*[F.col(_quoted(name)) for name in self.names])
+        return judged.where("_reason IS NULL").select(*[F.col(quoted(name)) for name in self.names])
 
     def dead_letters(self, judged: DataFrame, group: str, consumer: str) -> DataFrame:
         """Return the bad rows as dead letters. Rows to retry have their stream in column TO."""

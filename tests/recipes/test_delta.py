@@ -13,11 +13,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from rich.console import Console
 
 from spark_streams import register
-from spark_streams.errors import StreamStateError
+from spark_streams.errors import TableError
 from spark_streams.jobs import archive, etl
 from spark_streams.jobs.job import Job
 from spark_streams.jobs.output.deltalake_table import _Batch, _writer
@@ -166,13 +166,35 @@ def test_of_two_tasks_that_write_one_batch_the_table_takes_one(tmp_path: Path) -
     assert sorted(row["n"] for row in rows_in(tmp_path / "table")) == [1, 2, 3, 4, 4]
 
 
-def test_a_table_of_other_columns_is_left_alone(spark: SparkSession, tmp_path: Path) -> None:
-    table = TableConfig.parse({"format": "deltalake", "path": str(tmp_path / "t")}, "table", {})
-    table.check_format(spark)
-    table.open(spark).write(spark.range(3), 0)
-    with pytest.raises(StreamStateError, match="has columns id by nothing, and the job writes id, b by nothing"):
-        table.open(spark).write(spark.sql("SELECT 1L AS id, 2 AS b"), 1)
-    by_id = TableConfig.parse({"format": "deltalake", "path": str(tmp_path / "t"), "partition_by": ["id"]}, "table", {})
-    with pytest.raises(StreamStateError, match="has columns id by nothing, and the job writes id by id"):
-        by_id.open(spark).write(spark.range(3), 1)
+def test_a_table_of_other_partitions_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    settings = {"format": "deltalake", "path": str(tmp_path / "t")}
+    write(spark.range(3), settings)
+    with pytest.raises(TableError, match=r"is partitioned by nothing, but the job writes it by id: set partition_by"):
+        write(spark.range(3), {**settings, "partition_by": ["id"]})
     assert len(rows_in(tmp_path / "t")) == 3
+
+
+def test_the_columns_of_a_table_change(spark: SparkSession, tmp_path: Path) -> None:
+    """New and missing columns, and types, by the rules of tests/spark/jobs/test_changed_columns.py."""
+    settings: dict[str, Any] = {"format": "deltalake", "path": str(tmp_path / "t")}
+    write(spark.sql("SELECT 1L AS id, CAST(2.5 AS DECIMAL(10, 2)) AS amount, 'n' AS region"), settings)
+    changed = spark.sql("SELECT 'x' AS note, 2 AS id, CAST(3.5 AS DECIMAL(8, 1)) AS amount")
+    with pytest.raises(
+        TableError, match=r"lacks the rows' column `note` STRING: .*ADD COLUMNS \(`note` STRING\).*schema = \"merge\""
+    ):
+        write(changed, settings)
+    write(changed, {**settings, "schema": "merge"})
+    write(spark.sql("SELECT 3L AS id"), settings)
+    shown = [{**row, "amount": row["amount"] and str(row["amount"])} for row in rows_in(tmp_path / "t")]
+    assert sorted(shown, key=lambda row: row["id"]) == [
+        {"id": 1, "amount": "2.50", "region": "n", "note": None},
+        {"id": 2, "amount": "3.50", "region": None, "note": "x"},
+        {"id": 3, "amount": None, "region": None, "note": None},
+    ]
+
+
+def write(rows: DataFrame, settings: dict[str, Any]) -> None:
+    """Write the rows as a batch that no earlier call has written."""
+    table = TableConfig.parse({**settings, "once": False}, "table", {})
+    table.check_format(rows.sparkSession)
+    table.open(rows.sparkSession, "table", table.fit(rows.sparkSession, rows.schema)).write(rows, 0)

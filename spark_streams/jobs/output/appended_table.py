@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from spark_streams.jobs.output.batch_name import query_id
+from spark_streams.jobs.output.folder_columns import exists, read_columns, write_columns
+from spark_streams.jobs.output.formats import DELTA, FILES
+from spark_streams.jobs.output.table_columns import TableFit, add_columns
 
 
 class AppendedTable:
@@ -38,6 +42,26 @@ class AppendedTable:
 
     def sweep(self) -> None:
         """Do nothing. The format handles files of a killed run."""
+
+    def columns(self) -> StructType | None:
+        """Return the columns of the table, None if it does not exist or its format does not tell."""
+        if self._name is not None:
+            there = self._spark.catalog.tableExists(self._name)
+            return self._spark.table(self._name).schema if there else None
+        if self._path is not None and self._kind in FILES:
+            return read_columns(self._spark, self._path, self._kind, self._keys)
+        if self._path is not None and self._kind == DELTA and exists(self._spark, self._path, "_delta_log"):
+            return self._spark.read.format(DELTA).load(self._path).schema
+        return None
+
+    def prepare(self, fit: TableFit) -> None:
+        """Add columns to the table."""
+        if self._name is not None:
+            add_columns(self._spark, self._name, fit.added)
+        elif self._path is not None and self._kind in FILES:
+            write_columns(self._spark, self._path, fit.columns)
+        elif fit.added.fields:
+            self._options["mergeSchema"] = "true"
 
     def write(self, rows: DataFrame, number: int) -> None:
         """Write one micro-batch of the query that runs on this thread."""

@@ -6,8 +6,11 @@ from collections.abc import Mapping
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from spark_streams.jobs.output.batch_name import batch_name
+from spark_streams.jobs.output.folder_columns import read_columns, write_columns
+from spark_streams.jobs.output.table_columns import TableFit
 from spark_streams.model.untyped import JavaObject
 
 
@@ -37,6 +40,14 @@ class BatchFolders:
     def sweep(self) -> None:
         """Remove staging files of a killed run. Readers ignore them, but they use disk space."""
         self._remove(".spark-staging-*")
+
+    def columns(self) -> StructType | None:
+        """Return the columns of the table, None if they are not known."""
+        return read_columns(self._spark, self._path, self._kind, [*self._keys, "batch"])
+
+    def prepare(self, fit: TableFit) -> None:
+        """Keep the columns that the table has from now on."""
+        write_columns(self._spark, self._path, fit.columns)
 
     def write(self, rows: DataFrame, number: int) -> None:
         """Write one micro-batch of the query that runs on this thread."""

@@ -8,9 +8,11 @@ from urllib.parse import unquote
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
-from spark_streams.errors import StreamStateError
+from spark_streams.errors import TableError
 from spark_streams.jobs.output.batch_name import batch_name
+from spark_streams.jobs.output.table_columns import TableFit, add_columns
 
 _OVERWRITE = "spark.sql.sources.partitionOverwriteMode"
 
@@ -31,18 +33,29 @@ class CatalogTable:
         self._first = True
 
     def sweep(self) -> None:
-        """Raise StreamStateError if the table exists with another format or other partitions."""
+        """Do nothing. A partition that a killed run has written is dropped with its batch."""
+
+    def columns(self) -> StructType | None:
+        """Return the columns of the table, None if it does not exist.
+
+        Raises TableError if it exists with another format or other partitions.
+        """
         if not self._spark.catalog.tableExists(self._name):
-            return
+            return None
         partitions = [column.name for column in self._spark.catalog.listColumns(self._name) if column.isPartition]
         described = {row["col_name"]: row["data_type"] for row in self._describe().collect()}
         kind = str(described.get("Provider", "")).lower()
         if (kind, partitions) != (self._kind, [*self._keys, "batch"]):
             existing_layout = f"{kind or 'another kind'} partitioned by {', '.join(partitions) or 'nothing'}"
-            raise StreamStateError(
+            raise TableError(
                 f"table {self._name} exists as {existing_layout}, but the job writes {self._kind} partitioned by "
                 f"{', '.join([*self._keys, 'batch'])}: name another table"
             )
+        return StructType([field for field in self._spark.table(self._name).schema if field.name != "batch"])
+
+    def prepare(self, fit: TableFit) -> None:
+        """Add columns to the table."""
+        add_columns(self._spark, self._name, fit.added)
 
     def write(self, rows: DataFrame, number: int) -> None:
         """Write one micro-batch of the query that runs on this thread."""

@@ -7,18 +7,20 @@ this batch or a later one, the batch is skipped. If two tasks write one batch at
 from __future__ import annotations
 
 import importlib.util
+import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.utils import require_minimum_pandas_version
+from pyspark.sql.types import StructType
 
-from spark_streams.errors import StreamStateError
+from spark_streams.errors import TableError
 from spark_streams.jobs.output.batch_name import query_id
+from spark_streams.jobs.output.formats import DELTALAKE
+from spark_streams.jobs.output.table_columns import TableFit
 from spark_streams.spark.arrow_schema import arrow_schema
-
-DELTALAKE = "deltalake"
 
 
 def missing_package() -> str:
@@ -63,33 +65,42 @@ class DeltalakeTable:
     def sweep(self) -> None:
         """Do nothing. Files of a killed run are in no transaction, and Delta's VACUUM deletes them."""
 
-    def write(self, rows: DataFrame, number: int) -> None:
-        """Write one micro-batch of the query that runs on this thread.
-
-        Raises StreamStateError if the table has other columns.
-        """
-        self._make_or_check(arrow_schema(rows.schema))
-        application = None if self._transaction is None else f"{query_id(self._spark)}:{self._transaction}"
-        batch = _Batch(self._path, self._keys, self._options, application, number)
-        rows.repartition(1).mapInArrow(_writer(batch, arrow_schema(rows.schema)), "written BOOLEAN").collect()
-
-    def _make_or_check(self, schema: pa.Schema) -> None:
+    def columns(self) -> StructType | None:
+        """Return the columns of the table, None if it does not exist. Raises TableError if it has other partitions."""
         from deltalake import DeltaTable
 
         if not DeltaTable.is_deltatable(self._path, self._options):
-            DeltaTable.create(
-                self._path, schema, "ignore", partition_by=self._keys or None, storage_options=self._options
-            )
+            return None
         table = DeltaTable(self._path, storage_options=self._options)
-        column_names = [field.name for field in table.schema().fields]
         partition_columns = table.metadata().partition_columns
-        if sorted(column_names) != sorted(schema.names) or partition_columns != self._keys:
-            raise StreamStateError(
-                f"Delta table {self._path} has columns {', '.join(column_names)} "
-                f"by {', '.join(partition_columns) or 'nothing'}, "
-                f"and the job writes {', '.join(schema.names)} by {', '.join(self._keys) or 'nothing'}: "
-                "name another table, or alter this one"
+        if partition_columns != self._keys:
+            raise TableError(
+                f"Delta table {self._path} is partitioned by {', '.join(partition_columns) or 'nothing'}, but the job "
+                f"writes it by {', '.join(self._keys) or 'nothing'}: set partition_by to the table's, or name another "
+                "table"
             )
+        return StructType.fromJson(json.loads(table.schema().to_json()))
+
+    def prepare(self, fit: TableFit) -> None:
+        """Create the table, or add columns to it."""
+        from deltalake import DeltaTable, Schema
+
+        DeltaTable.create(
+            self._path,
+            arrow_schema(fit.columns),
+            "ignore",
+            partition_by=self._keys or None,
+            storage_options=self._options,
+        )
+        if fit.added.fields:
+            table = DeltaTable(self._path, storage_options=self._options)
+            table.alter.add_columns(Schema.from_json(fit.added.json()).fields)
+
+    def write(self, rows: DataFrame, number: int) -> None:
+        """Write one micro-batch of the query that runs on this thread."""
+        application = None if self._transaction is None else f"{query_id(self._spark)}:{self._transaction}"
+        batch = _Batch(self._path, self._keys, self._options, application, number)
+        rows.repartition(1).mapInArrow(_writer(batch, arrow_schema(rows.schema)), "written BOOLEAN").collect()
 
 
 def _writer(batch: _Batch, schema: pa.Schema) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:

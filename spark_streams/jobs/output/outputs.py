@@ -11,8 +11,9 @@ from pyspark.sql import functions as F
 from spark_streams.errors import ConfigError, OptionError
 from spark_streams.jobs.job import as_texts, inherit_access
 from spark_streams.jobs.output.stream import Stream
-from spark_streams.jobs.output.table import PARQUET_SHAPE, Table, TableConfig
+from spark_streams.jobs.output.table import PARQUET_SHAPE, TableConfig, Writer
 from spark_streams.jobs.output.table import SHAPE as TABLE
+from spark_streams.jobs.output.table_columns import TableFit
 from spark_streams.jobs.settings.config import FREE, Config, check_keys, value_at
 from spark_streams.options.sink_options import SinkOptions
 from spark_streams.running.error_summary import first_line
@@ -43,18 +44,27 @@ class Output:
     def select(self, good: DataFrame) -> DataFrame:
         return good if self.rows is None else self.rows(good)
 
-    def check(self, good: DataFrame) -> None:
-        """Raise ConfigError if Spark cannot analyze the SQL, or if its columns do not fit the table."""
+    def check(self, good: DataFrame) -> TableFit | None:
+        """Return how the rows are fitted to the table, None for a stream.
+
+        Raises ConfigError if Spark cannot analyze the SQL, TableError if the columns do not fit a table that exists.
+        """
         try:
-            names = self.select(good).columns
+            schema = self.select(good).schema
         except Exception as error:
             raise ConfigError(f"output {self.name}: {first_line(error)}") from error
-        if isinstance(self.to, TableConfig):
-            self.to.check_columns(names)
-            self.to.check_format(good.sparkSession)
+        if isinstance(self.to, Stream):
+            return None
+        self.to.check_columns(schema.names)
+        self.to.check_format(good.sparkSession)
+        return self.to.fit(good.sparkSession, schema)
 
-    def open(self, spark: SparkSession) -> Table:
-        return self.to if isinstance(self.to, Stream) else self.to.open(spark, self.name)
+    def open(self, spark: SparkSession, fit: TableFit | None) -> Writer:
+        """Return the writer. fit: what `check` returned."""
+        if isinstance(self.to, Stream):
+            return self.to
+        assert fit is not None
+        return self.to.open(spark, self.name, fit)
 
 
 def main_table(config: Config) -> TableConfig | None:

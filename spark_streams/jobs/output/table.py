@@ -9,36 +9,73 @@ from typing import Protocol
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from spark_streams.errors import ConfigError
 from spark_streams.jobs.output.appended_table import AppendedTable
 from spark_streams.jobs.output.batch_folders import BatchFolders
 from spark_streams.jobs.output.catalog_table import CatalogTable
-from spark_streams.jobs.output.deltalake_table import DELTALAKE, DeltalakeTable, missing_package
+from spark_streams.jobs.output.deltalake_table import DeltalakeTable, missing_package
+from spark_streams.jobs.output.formats import DELTA, DELTALAKE, FILES, ONCE
+from spark_streams.jobs.output.table_columns import TableFit, compare, new_table
 from spark_streams.jobs.settings.config import FREE, Config
 from spark_streams.model.untyped import JavaObject
 from spark_streams.running.error_summary import one_line
 
-SHAPE = {"format": str, "path": str, "name": str, "partition_by": list, "once": bool, "options": FREE}
+SHAPE = {
+    "format": str,
+    "path": str,
+    "name": str,
+    "partition_by": list,
+    "schema": str,
+    "once": bool,
+    "options": FREE,
+}
 PARQUET_SHAPE = {"path": str, "partition_by": list}
-# Formats whose tables are folders of files, which Spark replaces partition by partition.
-FILES = ("parquet", "orc", "json", "csv", "avro", "xml")
-DELTA = "delta"
+STRICT, MERGE = "strict", "merge"
+# Formats of tables by path that can get a column. A file of CSV has columns by position.
+_MERGED = tuple(kind for kind in ONCE if kind != "csv")
 # Options of a writer that identify the batch. Only the job sets them.
 _RESERVED_OPTIONS = ("partitionoverwritemode", "txnappid", "txnversion", "path")
 
 
-def _once() -> tuple[str, ...]:
-    """Return the formats that write each row once. They need a path or a name."""
-    return (*FILES, DELTA, DELTALAKE)
-
-
-class Table(Protocol):
+class Writer(Protocol):
     """Destination of micro-batches."""
 
-    def sweep(self) -> None: ...
+    def sweep(self) -> None:
+        """Remove what a killed run has left."""
 
-    def write(self, rows: DataFrame, number: int) -> None: ...
+    def write(self, rows: DataFrame, number: int) -> None:
+        """Write one micro-batch of the query that runs on this thread."""
+
+
+class Table(Writer, Protocol):
+    """A table with columns."""
+
+    def columns(self) -> StructType | None:
+        """Return the columns, None if there is no table yet or they cannot be known. Raises TableError."""
+
+    def prepare(self, fit: TableFit) -> None:
+        """Give the table its columns, before the first micro-batch is written."""
+
+
+class Fitted:
+    """A table whose rows are fitted to its columns."""
+
+    def __init__(self, table: Table, fit: TableFit) -> None:
+        self._table, self._fit = table, fit
+        self._is_prepared = False
+
+    def sweep(self) -> None:
+        """Remove what a killed run has left."""
+        self._table.sweep()
+
+    def write(self, rows: DataFrame, number: int) -> None:
+        """Write one micro-batch of the query that runs on this thread."""
+        if not self._is_prepared:
+            self._table.prepare(self._fit)
+            self._is_prepared = True
+        self._table.write(self._fit.fit(rows), number)
 
 
 @dataclass(frozen=True)
@@ -50,6 +87,7 @@ class TableConfig:
     path: str | None = None
     name: str | None = None
     partition_by: list[str] = field(default_factory=list)
+    schema: str = STRICT
     once: bool = True
     options: dict[str, str] = field(default_factory=dict)
 
@@ -65,10 +103,11 @@ class TableConfig:
             settings.get("path"),
             settings.get("name"),
             list(settings.get("partition_by", [])),
+            settings.get("schema", STRICT),
             settings.get("once", True),
             options,
         )
-        if not table.path and not table.name and table.kind in _once():
+        if not table.path and not table.name and table.kind in ONCE:
             only_path = where == "parquet" or table.kind == DELTALAKE
             instead = "" if only_path else f" (or {where}.name, a table of Spark's catalog)"
             raise ConfigError(f"{where}.path is missing{instead}; add it, or pass --set {where}.path=…")
@@ -78,13 +117,20 @@ class TableConfig:
             raise ConfigError(
                 f"{where}.name has no meaning with format {DELTALAKE!r}, which no catalog holds: set {where}.path"
             )
+        if table.schema not in (STRICT, MERGE):
+            raise ConfigError(f'{where}.schema must be "strict" or "merge", not {table.schema!r}')
+        if table.schema == MERGE and not table.name and table.kind not in _MERGED:
+            raise ConfigError(
+                f'{where}.schema = "merge" is for tables of the catalog and for the formats {", ".join(_MERGED)}, not '
+                f"for {table.kind}: leave it out"
+            )
         for key in options:
             if key.lower() in _RESERVED_OPTIONS:
                 raise ConfigError(f"{where}.options.{key} is set by the job: leave it out")
-        if table.once and table.kind not in _once():
+        if table.once and table.kind not in ONCE:
             raise ConfigError(
                 f"{where}.format {table.kind!r} cannot detect a batch that is run again, and would append it twice; "
-                f"set {where}.format to one of {', '.join(_once())}, or accept duplicate rows with {where}.once = false"
+                f"set {where}.format to one of {', '.join(ONCE)}, or accept duplicate rows with {where}.once = false"
             )
         return table
 
@@ -133,9 +179,37 @@ class TableConfig:
                 '"spark.jars.packages" = "group:artifact:version", or with --packages of spark-submit'
             ) from None
 
-    def open(self, spark: SparkSession, output: str = "table") -> Table:
+    def fit(self, spark: SparkSession, rows: StructType) -> TableFit:
+        """Return how rows of these columns are fitted to the table. Raises TableError if they do not fit."""
+        table = self._table(spark, None).columns()
+        if table is None:
+            return new_table(rows)
+        partitions = {key.lower() for key in self.partition_by}
+        known = {field.name.lower() for field in table}
+        # The folders of a table of files do not tell the types of its partitions.
+        keys = [field for field in rows if field.name.lower() in partitions - known]
+        return compare(
+            rows,
+            StructType([*table.fields, *keys]),
+            f"table {self.place}",
+            merge=self.schema == MERGE,
+            remedy=self._remedy(),
+        )
+
+    def _remedy(self) -> str:
+        target = self.name or (f"delta.`{self.place}`" if self.kind in (DELTA, DELTALAKE) else None)
+        choices = [
+            *([f"add it (ALTER TABLE {target} ADD COLUMNS ({{columns}}))"] if target else []),
+            *([f'set {self.where}.schema = "merge", which adds it'] if self.name or self.kind in _MERGED else []),
+            "or leave the column out",
+        ]
+        return ", ".join(choices) if len(choices) > 1 else "write to another table, or leave the column out"
+
+    def open(self, spark: SparkSession, output: str, fit: TableFit) -> Writer:
         """Return the writer of the table. output: name of the output within the query."""
-        transaction = output if self.once else None
+        return Fitted(self._table(spark, output if self.once else None), fit)
+
+    def _table(self, spark: SparkSession, transaction: str | None) -> Table:
         if self.kind == DELTALAKE:
             return DeltalakeTable(spark, self.place, self.partition_by, self.options, transaction)
         if not self.in_batches:

@@ -67,7 +67,7 @@ class Columns:
 
     def struct(self) -> StructType:
         """Return the columns as a StructType. Needs a Spark session. Raises ConfigError."""
-        ddl = self.ddl or ", ".join(f"`{name.replace('`', '``')}` {kind}" for name, kind in self.declared.items())
+        ddl = self.ddl or ", ".join(f"{quoted(name)} {kind}" for name, kind in self.declared.items())
         try:
             struct: StructType = StructType.fromDDL(ddl)  # type: ignore[assignment]  # of columns, it is a struct
             arrow = arrow_schema(struct)
@@ -80,10 +80,15 @@ class Columns:
         return struct
 
 
+def quoted(name: str) -> str:
+    """Return the name as an identifier of Spark's SQL."""
+    return f"`{name.replace('`', '``')}`"
+
+
 def sql_type(kind: DataType) -> str:
     """Return the type's name in SQL."""
     if isinstance(kind, StructType):
-        inner = ", ".join(f"`{field.name.replace('`', '``')}`: {sql_type(field.dataType)}" for field in kind)
+        inner = ", ".join(f"{quoted(field.name)}: {sql_type(field.dataType)}" for field in kind)
         return f"STRUCT<{inner}>"
     if isinstance(kind, ArrayType):
         return f"ARRAY<{sql_type(kind.elementType)}>"

@@ -15,9 +15,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 
-from spark_streams.errors import ConfigError, StreamStateError
-from spark_streams.jobs.output.batch_folders import BatchFolders
-from spark_streams.jobs.output.table import Table, TableConfig
+from spark_streams.errors import ConfigError, TableError
+from spark_streams.jobs.output.table import TableConfig, Writer
 
 pytestmark = pytest.mark.spark
 
@@ -30,7 +29,11 @@ def rows_of(spark: SparkSession) -> DataFrame:
     return spark.range(9).select("id", key.alias("key"))
 
 
-def run_again(rows: DataFrame, first: Table, again: Table) -> None:
+def opened(table: TableConfig, rows: DataFrame, output: str = "table") -> Writer:
+    return table.open(rows.sparkSession, output, table.fit(rows.sparkSession, rows.schema))
+
+
+def run_again(rows: DataFrame, first: Writer, again: Writer) -> None:
     """Batch 1 wrote three keys and was killed; run again it is smaller, and what it gave up comes in batch 2."""
     first.sweep()
     first.write(rows.where("id < 3"), 0)
@@ -46,10 +49,9 @@ def test_a_batch_that_was_cut_leaves_nothing_of_its_first_run(spark: SparkSessio
     options = {"xml": {"rowTag": "row"}, "csv": {"header": "true"}}.get(kind, {})
     table = TableConfig("table", kind, str(path), partition_by=["key"], options=options)
     table.check_format(spark)
-    first = table.open(spark)
-    assert isinstance(first, BatchFolders)
+    first = opened(table, rows_of(spark))
     (path / ".spark-staging-dead").mkdir(parents=True)
-    run_again(rows_of(spark), first, table.open(spark))
+    run_again(rows_of(spark), first, opened(table, rows_of(spark)))
     read = spark.read.format(kind).options(**options).schema("id BIGINT, key STRING, batch STRING").load(str(path))
     assert sorted(row["id"] for row in read.collect()) == list(range(9))
     assert {row["key"] for row in read.collect()} == {f"{KEY}0", f"{KEY}1", None}
@@ -66,20 +68,19 @@ def name(spark: SparkSession) -> Iterator[str]:
 @pytest.mark.parametrize("kind", ["parquet", "orc"])
 def test_a_table_of_the_catalog_has_a_partition_for_each_batch(spark: SparkSession, name: str, kind: str) -> None:
     table = TableConfig("table", kind, name=name, partition_by=["key"])
-    run_again(rows_of(spark), table.open(spark), table.open(spark))
+    run_again(rows_of(spark), opened(table, rows_of(spark)), opened(table, rows_of(spark)))
     assert sorted(row["id"] for row in spark.table(name).collect()) == list(range(9))
     assert spark.conf.get("spark.sql.sources.partitionOverwriteMode", None) is None, "the session is as it was"
     # Columns find their places by their names.
-    table.open(spark).write(spark.sql("SELECT 'key 0' AS key, 9L AS id"), 3)
+    other_order = spark.sql("SELECT 'key 0' AS key, 9L AS id")
+    opened(table, other_order).write(other_order, 3)
     assert spark.table(name).where("id = 9").collect()[0]["key"] == "key 0"
 
 
 def test_a_table_that_is_not_the_job_s_is_left_alone(spark: SparkSession, name: str) -> None:
     rows_of(spark).write.format("parquet").saveAsTable(name)
-    with pytest.raises(
-        StreamStateError, match=f"table {name} exists as parquet partitioned by nothing, but the job writes"
-    ):
-        TableConfig("table", "parquet", name=name).open(spark).sweep()
+    with pytest.raises(TableError, match=f"table {name} exists as parquet partitioned by nothing, but the job writes"):
+        opened(TableConfig("table", "parquet", name=name), rows_of(spark))
     assert spark.table(name).count() == 9
 
 
@@ -117,13 +118,13 @@ def test_delta_receives_the_number_of_the_batch(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spark.dataSource.register(Delta)
-    monkeypatch.setattr("spark_streams.jobs.output.table.DELTA", "delta_like")
+    monkeypatch.setattr("spark_streams.jobs.output.table.ONCE", ("delta_like",))
     path = tmp_path / "table"
     for output in ("table", "late"):
         table = TableConfig.parse({"format": "delta_like", "path": str(path)}, "table", {})
         table.check_format(spark)
         for number in (0, 1, 1, 0):  # a batch that is run again
-            table.open(spark, output).write(rows_of(spark).where(f"id = {number}"), number)
+            opened(table, rows_of(spark), output).write(rows_of(spark).where(f"id = {number}"), number)
     told = json.loads(path.read_text())
     assert told == {"versions": {"query:table": 1, "query:late": 1}, "ids": [0, 1, 0, 1]}
 
@@ -134,7 +135,7 @@ def test_a_table_without_such_means_is_appended_to(spark: SparkSession, tmp_path
     by_name = TableConfig("table", "parquet", name=name, once=False)
     for table in (by_path, by_name):
         for number in (0, 0):
-            table.open(spark).write(rows_of(spark), number)
+            opened(table, rows_of(spark)).write(rows_of(spark), number)
     assert spark.read.parquet(str(tmp_path / "out")).count() == spark.table(name).count() == 18
 
 
@@ -144,8 +145,9 @@ def test_a_format_may_be_told_by_its_options_where_to_write(spark: SparkSession,
     derby["driver"] = "org.apache.derby.iapi.jdbc.AutoloadedDriver"
     table = TableConfig.parse({"format": "jdbc", "once": False}, "table", derby)
     table.check_format(spark)
-    table.open(spark).write(rows_of(spark).select("id"), 0)
-    table.open(spark).write(rows_of(spark).select("id"), 1)
+    ids = rows_of(spark).select("id")
+    opened(table, ids).write(ids, 0)
+    opened(table, ids).write(ids, 1)
     assert spark.read.format("jdbc").options(**derby).load().count() == 18
 
 
