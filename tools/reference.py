@@ -10,6 +10,7 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 
 import click
@@ -112,9 +113,30 @@ def _error(error: type[errors.RStreamError]) -> str:
 CONNECTION_OPTIONS = ("username", "passwordFile", "credentialProvider", "replyTimeout")
 
 
-def print_commands() -> str:
-    """Print each command of `rstream` with its arguments and options."""
-    return "\n\n".join(_command("rstream", rstream, 2))
+# The pages of commands: the name of a block, the commands of `rstream` in it.
+COMMAND_PAGES = {
+    "look": ("streams", "shards", "show", "tail", "lag", "pending", "top", "report", "exporter", "console"),
+    "groups": ("groups", "replay"),
+    "entries": ("add", "copy", "export", "import"),
+    "dead-letters": ("dead",),
+    "jobs": ("init", "run"),
+    "server": ("doctor", "url", "serve"),
+}
+
+
+def print_commands(names: Iterable[str]) -> str:
+    """Print these commands of `rstream` with their arguments and options."""
+    return "\n\n".join(part for name in names for part in _command(f"rstream {name}", rstream.commands[name], 2))
+
+
+def print_command_pages() -> str:
+    """Print a table of all commands, with their pages."""
+    rows = ["| command | |", "|---|---|"]
+    for page, names in COMMAND_PAGES.items():
+        for name in names:
+            link = f"commands-{page}.md#rstream-{name}"
+            rows.append(f"| [`rstream {name}`]({link}) | {_escaped(rstream.commands[name].get_short_help_str(200))} |")
+    return _listing(rows)
 
 
 def print_connection_options() -> str:
@@ -208,7 +230,8 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "remedies": remedies.table,
     "errors": print_errors,
     "connection-options": print_connection_options,
-    "commands": print_commands,
+    "commands": print_command_pages,
+    **{f"commands-{page}": partial(print_commands, names) for page, names in COMMAND_PAGES.items()},
     "group-metrics": lambda: metrics_of(group_metrics.TABLES),
     "exporter-metrics": lambda: metrics_of(exporter_metrics.TABLES),
     "query-metrics": lambda: metrics_of(query_metrics.TABLES),

@@ -1,5 +1,7 @@
 """Hooks of MkDocs for the pages of docs/ (mkdocs.yml, `hooks`).
 
+The search is for users, so it has no page of internals/.
+
 Pages are written for GitHub, too: a link may lead to a file of the repository that is no page, and drawings are files.
 On the site such a link leads to GitHub. Drawings are inlined, so that their lines have the colour of the text.
 """
@@ -23,7 +25,9 @@ _MARK = "<!-- inlined -->"  # in the drawings that the hook may inline
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
-    """Make links to files outside docs/ absolute."""
+    """Make links to files outside docs/ absolute, and leave the internals out of the search."""
+    if page.file.src_uri.startswith("internals/"):
+        page.meta["search"] = {"exclude": True}
     folder = posixpath.dirname(posixpath.join("docs", page.file.src_uri))
 
     def outside(link: re.Match[str]) -> str:

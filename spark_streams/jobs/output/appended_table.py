@@ -46,8 +46,7 @@ class AppendedTable:
     def columns(self) -> StructType | None:
         """Return the columns of the table, None if it does not exist or its format does not tell."""
         if self._name is not None:
-            there = self._spark.catalog.tableExists(self._name)
-            return self._spark.table(self._name).schema if there else None
+            return self._spark.table(self._name).schema if self._spark.catalog.tableExists(self._name) else None
         if self._path is not None and self._kind in FILES:
             return read_columns(self._spark, self._path, self._kind, self._keys)
         if self._path is not None and self._kind == DELTA and exists(self._spark, self._path, "_delta_log"):

@@ -58,16 +58,16 @@ def _columns_of_files(spark: SparkSession, path: str, kind: str, partitions: Col
     if kind not in _SELF_DESCRIBING:
         return None
     try:
-        found = spark.read.format(kind).option("mergeSchema", "true").load(path).schema
+        schema = spark.read.format(kind).option("mergeSchema", "true").load(path).schema
     except AnalysisException as error:
         if error.getCondition() not in _NO_FILES:
             raise
         return None
     names = {name.lower() for name in partitions}
-    return StructType([field for field in found if field.name.lower() not in names])
+    return StructType([field for field in schema if field.name.lower() not in names])
 
 
 def _path(spark: SparkSession, path: str, name: str) -> tuple[JavaObject, JavaObject]:
     jvm: JavaObject = spark.sparkContext._jvm
-    found = jvm.org.apache.hadoop.fs.Path(path, name)
-    return found, found.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())
+    location = jvm.org.apache.hadoop.fs.Path(path, name)
+    return location, location.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())

@@ -185,9 +185,9 @@ class TableConfig:
         if table is None:
             return new_table(rows)
         partitions = {key.lower() for key in self.partition_by}
-        known = {field.name.lower() for field in table}
+        column_names = {field.name.lower() for field in table}
         # The folders of a table of files do not tell the types of its partitions.
-        keys = [field for field in rows if field.name.lower() in partitions - known]
+        keys = [field for field in rows if field.name.lower() in partitions - column_names]
         return compare(
             rows,
             StructType([*table.fields, *keys]),

@@ -59,11 +59,11 @@ class TableFit(NamedTuple):
         """Return the rows with the columns of the table, in its order."""
         if rows.schema.simpleString() == self.columns.simpleString():
             return rows
-        types = {field.name.lower(): field.dataType for field in rows.schema}
+        names = {name.lower() for name in rows.columns}
         columns = []
         for field in self.columns:
-            there = types.get(field.name.lower())
-            column = F.lit(None) if there is None else F.col(quoted(field.name))
+            is_missing = field.name.lower() not in names
+            column = F.lit(None) if is_missing else F.col(quoted(field.name))
             columns.append(column.cast(field.dataType).alias(field.name))
         return rows.select(*columns)
 
