@@ -33,7 +33,7 @@ class Criteria:
     """A dead letter must match all criteria that are set; of several texts for one name, any.
 
     streams: names or Redis patterns for `dl.stream`; reasons, stages, errors: patterns for `dl.reason` … (* ? [] as in
-    file names). A reason also matches by the text before its colon: `decode` matches `decode: amount is no DOUBLE`.
+    file names). A reason also matches by the text before its colon: `decode` matches `decode: n does not fit INT`.
     fields: (name, value) of original fields; first, last: range of their own IDs; older, newer: their age in
     milliseconds; ids: their own IDs, empty for any; named: `streams`, divided into streams that exist and patterns.
     """

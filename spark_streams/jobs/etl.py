@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -82,7 +82,7 @@ def body(job: Job) -> None:
     transaction = TRANSACTION if dead_letter_options.delivery == "exactly-once" else {}
     sink = {**transaction, **job.options("dead_letters"), **({"streamColumn": TO} if retry_delay else {})}
     opened = [(output, output.open(spark, fit)) for output, fit in zip(outputs, fits, strict=True)]
-    batches = Batches(split, sql, opened, source, sink)
+    batches = Batches(split, sql, opened, source, sink, query.count_dead_letters)
     query.watch(spark)
     rate = query.run(foreach_batch(entries, batches.write)).rate
     job.summarize(entries=batches.read.total(), **batches.closing_numbers(), entries_per_second=round(rate))
@@ -163,7 +163,8 @@ class Batches:
 
     sql: query over the good rows, if any; outputs: each with the table or stream that it writes; sink: the options of
     the dead letters' stream. Counts of this run: read: rows by reason, "" for good rows; retried: bad rows that wait
-    for a retry; written: rows by output.
+    for a retry; written: rows by output. count_dead_letters: is called after each micro-batch with the number of dead
+    letters by stream.
     """
 
     def __init__(
@@ -173,7 +174,9 @@ class Batches:
         outputs: Sequence[tuple[Output, Writer]],
         source: SourceOptions,
         sink: dict[str, str],
+        count_dead_letters: Callable[[Mapping[str, int]], None],
     ) -> None:
+        self._count_dead_letters = count_dead_letters
         self._split, self._sql, self._outputs, self._source, self._sink = split, sql, outputs, source, sink
         self.read: Counter[str] = Counter()
         self.retried = 0
@@ -185,8 +188,9 @@ class Batches:
         """Write one micro-batch."""
         judged = self._split.judge(rows).persist()
         try:
+            keys = ("_stream", "_reason", self._split.is_retried().alias("again"))
             with _planned_at_once(rows.sparkSession):
-                counts = judged.groupBy("_reason", self._split.is_retried().alias("again")).count().collect()
+                counts = judged.groupBy(*keys).count().collect()
             good_count = sum(row["count"] for row in counts if row["_reason"] is None)
             self._write_good(self._split.good(judged), good_count, number)
             if any(row["_reason"] is not None for row in counts):
@@ -194,9 +198,13 @@ class Batches:
                 dead_letters.write.format("rstream").mode("append").options(**self._sink).save()
         finally:
             judged.unpersist()
+        dead_letters_by_stream: Counter[str] = Counter()
         for row in counts:
+            if row["_reason"] is not None and not row["again"]:
+                dead_letters_by_stream[row["_stream"]] += row["count"]
             self.read["" if row["_reason"] is None else row["_reason"]] += row["count"]
             self.retried += row["count"] if row["again"] else 0
+        self._count_dead_letters(dead_letters_by_stream)
 
     def _write_good(self, good: DataFrame, count: int, number: int) -> None:
         """Write the good rows. count: their number."""

@@ -122,6 +122,11 @@ class Query:
             metrics_file=job.get("job.metrics_file"),
         )
 
+    def count_dead_letters(self, counts: Mapping[str, int]) -> None:
+        """Add the dead letters of a micro-batch, by stream, to the log and the metrics."""
+        if self._watching is not None and any(counts.values()):
+            self._watching.count_dead_letters(self._source.group, counts)
+
     def run(self, writer: DataStreamWriter, on_poll: Callable[[], None] = lambda: None) -> RunProgress:
         """Run the query to its end, or until the job is to stop. Then the batch in flight is finished first.
 

@@ -16,16 +16,33 @@ from pyspark.sql.types import (
 )
 
 from spark_streams.deadletter.write.routing import route_dead_letters
-from spark_streams.errors import ConfigError
+from spark_streams.errors import ConfigError, DecodeError
 from spark_streams.jobs.schema.columns import Columns, quoted
 from spark_streams.jobs.settings.config import Config
 from spark_streams.options.values import delays
 from spark_streams.running.error_summary import first_line
 from spark_streams.source.rows.columns import UNFIT
 
+_VERDICT = "STRUCT<reason: STRING, error: STRING, message: STRING>"
+_LONGEST_VALUE = 100  # characters of a value in a message
+
 
 def _is_str(value: object) -> bool:
     return isinstance(value, str)
+
+
+def _verdict(reason: str, error: str, message: Column) -> Column:
+    return F.struct(F.lit(reason).alias("reason"), F.lit(error).alias("error"), message.alias("message"))
+
+
+def _unfit_message(name: str, kind: str) -> Column:
+    """Return the message for a value that does not fit its column's type."""
+    pairs = F.filter(F.map_entries("_fields"), lambda pair: pair.key == F.lit(name.encode()))
+    value = F.make_valid_utf8(F.element_at(pairs, -1).value.cast("string"))  # the last value of a name counts
+    shown = F.when(F.length(value) <= _LONGEST_VALUE, value).otherwise(
+        F.concat(F.substring(value, 1, _LONGEST_VALUE), F.lit("…"))
+    )
+    return F.concat(F.lit(f"field {name!r} is '"), shown, F.lit(f"', which does not fit {kind}"))
 
 
 class Split:
@@ -85,16 +102,28 @@ class Split:
 
         Only bad rows have `_fields`, because the rows of a batch are cached while it is written.
         """
-        rows = entries.withColumn("_reason", F.coalesce(*self._reasons(), F.lit(None).cast("string")))
-        return rows.withColumn("_fields", F.when(F.col("_reason").isNotNull(), F.col("_fields"))).drop(UNFIT)
+        verdict = F.coalesce(*self._verdicts(), F.lit(None).cast(_VERDICT))
+        rows = entries.withColumn("_verdict", verdict)
+        texts = {f"_{name}": F.col(f"_verdict.{name}") for name in ("reason", "error", "message")}
+        fields = F.when(F.col("_verdict").isNotNull(), F.col("_fields"))
+        return rows.withColumns({**texts, "_fields": fields}).drop(UNFIT, "_verdict")
 
-    def _reasons(self) -> list[Column]:
-        """Return, per check, a column with its reason if it fails. The first reason counts."""
-        decode_reasons = [
-            F.when(F.array_contains(UNFIT, name), F.lit(f"decode: {name} is no {kind}"))
-            for name, kind in (self._columns.types.items() if self._judges_values else ())
+    def _verdicts(self) -> list[Column]:
+        """Return, per check, a column with its reason, error and message if it fails. The first one counts."""
+        decoded = self._columns.types.items() if self._judges_values else ()
+        return [
+            *[
+                F.when(
+                    F.array_contains(UNFIT, name),
+                    _verdict(f"decode: {name} does not fit {kind}", DecodeError.condition, _unfit_message(name, kind)),
+                )
+                for name, kind in decoded
+            ],
+            *[
+                F.when(F.expr(rule["when"]), _verdict(rule["reason"], "rule", F.lit(f"the rule holds: {rule['when']}")))
+                for rule in self._rules
+            ],
         ]
-        return decode_reasons + [F.when(F.expr(rule["when"]), F.lit(rule["reason"])) for rule in self._rules]
 
     def is_retried(self) -> Column:
         """Return a column: whether a judged row waits for a retry."""
@@ -108,14 +137,17 @@ class Split:
     def dead_letters(self, judged: DataFrame, group: str, consumer: str) -> DataFrame:
         """Return the bad rows as dead letters. Rows to retry have their stream in column TO."""
         bad = F.col("_reason").isNotNull()
-        reason, moment = F.col("_reason"), F.col("_at")
+        # Each entry is judged once, and a replay of its batch must write the same dead letter.
+        judged = judged if self.retry_delay else judged.withColumn("_deliveries", F.lit(1))
         return route_dead_letters(
             judged,
             bad,
-            reason,
+            F.col("_reason"),
             stage="etl",
             group=group,
             consumer=consumer,
-            at=moment,
+            error=F.col("_error"),
+            message=F.col("_message"),
+            at=F.col("_at"),
             retry_delay=self.retry_delay,
         ).letters

@@ -20,7 +20,7 @@ ENTRIES = 600
 LETTERS = 300
 _FAILURES: Sequence[tuple[str, Exception, dict[str, str]]] = (
     ("no amount", ValueError("field amount is empty"), {"amount": ""}),
-    ("decode: amount is no DOUBLE", TypeError("amount = '12,50' is no DOUBLE"), {"amount": "12,50"}),
+    ("decode: amount does not fit DOUBLE", TypeError("amount = '12,50' is no DOUBLE"), {"amount": "12,50"}),
     ("timeout", TimeoutError("POST https://ledger.example/book: no answer within 5 s"), {}),
 )
 

@@ -64,11 +64,11 @@ def press(page: WatchedPage, key: str, address: str) -> None:
 def test_a_dead_letter_is_corrected_and_sent_back(
     console: Console, server: Server, filled: NormalData, open_page: OpenPage, display: Display
 ) -> None:
-    letter = filled.letters["decode: amount is no DOUBLE"][0]
+    letter = filled.letters["decode: amount does not fit DOUBLE"][0]
     page = open_page(console, "/", display)
     tab_to(page, "^Dead letters$", "A")
     press(page, "Enter", "**/dead")
-    tab_to(page, "decode: amount is no DOUBLE", "A")
+    tab_to(page, "decode: amount does not fit DOUBLE", "A")
     press(page, "Enter", "**/dead/stream?*")
     tab_to(page, letter, "A")
     press(page, "Enter", "**/dead/letter?*")

@@ -226,7 +226,7 @@ def test_what_is_wrong_is_one_line(engine_server: Server, arguments: list[str], 
 
 def test_a_reason_is_chosen_by_its_category(server: Server) -> None:
     """As the job etl writes it: what stands before the colon. `--help` shows `--reason decode`."""
-    fill(server, 3, reason="decode: amount is no DOUBLE")
+    fill(server, 3, reason="decode: amount does not fit DOUBLE")
     fill(server, 2, first=3, reason="decoder failed")
     assert "with --yes: moved 3 dead letters" in dead(server, "redrive", DEAD, "--reason", "decode").output
     purged = dead(server, "purge", DEAD, "--reason", "dec*", "--limit", "1")

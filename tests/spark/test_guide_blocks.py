@@ -1,7 +1,7 @@
 """Each block of Python in the guide runs, one after the other on a page, or says in a comment why it does not.
 
 `<!-- given: NAMES -->` above a block: names that the text around it stands for. They are set before it runs. Every
-block has `spark` and `url`. `<!-- not run: REASON -->`: it only compiles. `<!-- from FILE -->`: a part of a tested program.
+block has `spark` and `url`. `<!-- not run: REASON -->`: it only compiles. `<!-- from FILE -->`: a tested program has it.
 """
 
 from __future__ import annotations

@@ -143,7 +143,7 @@ def test_the_etl_job_tries_again_what_its_rules_refuse(spark: SparkSession, serv
     assert sorted(row["n"] for row in spark.read.json(str(tmp_path / "all")).collect()) == [0, 1, 2, 3]
     with server.client(decode_responses=True) as client:
         [(_, letter)] = client.xrange("orders:dead")
-    assert (letter["n"], letter["dl.deliveries"], letter["dl.reason"]) == ("none", "2", "decode: n is no INT")
+    assert (letter["n"], letter["dl.deliveries"], letter["dl.reason"]) == ("none", "2", "decode: n does not fit INT")
 
 
 def test_dead_letters_that_are_trimmed_cannot_wait(server: Server, tmp_path: Path) -> None:

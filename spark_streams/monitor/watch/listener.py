@@ -110,6 +110,12 @@ class Watch(StreamingQueryListener):
         with self._lock:
             return query_table(self._queries.values())
 
+    def count_dead_letters(self, group: str, counts: Mapping[str, int]) -> None:
+        """Count dead letters that a job has written itself for its only query, by stream."""
+        with self._lock:
+            for query in self._queries.values():
+                query.wrote_dead_letters(group, counts)
+
     def close(self) -> None:
         """Wait for outstanding events, and detach the listener."""
         if self._closed:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from spark_streams.monitor.watch.progress import Progress, SourceProgress, StreamProgress
@@ -32,7 +33,8 @@ class Query:
     """One query over all its runs in this process.
 
     Spark reports a start at once and other events a little later, so events of one run may arrive when the next run has
-    begun. counts: by run, then by (stream, group); ended: the sum of older runs.
+    begun. counts: by run, then by (stream, group); letters: dead letters that a job has written itself, in the same
+    form; ended: the sum of older runs.
     """
 
     name: str
@@ -45,6 +47,7 @@ class Query:
     rows: int = 0
     last: Progress | None = None
     counts: dict[str, dict[tuple[str, str], Counts]] = field(default_factory=dict)
+    letters: dict[str, dict[tuple[str, str], Counts]] = field(default_factory=dict)
     ended: dict[tuple[str, str], Counts] = field(default_factory=dict)
 
     def started(self, run: str) -> None:
@@ -54,23 +57,32 @@ class Query:
     def progressed(self, progress: Progress) -> Progress:
         """Record a micro-batch, and return its progress with the counts of its run so far."""
         of_run = self.counts.setdefault(progress.run, {})
-        sources = [self._with_counts(source, of_run) for source in progress.sources]
+        letters = self.letters.get(progress.run, {})
+        sources = [self._with_counts(source, of_run, letters) for source in progress.sources]
         self.last = progress = replace(progress, sources=tuple(sources))
         self.batches += 1
         self.rows += progress.rows
-        while len(self.counts) > _RUNS:
-            self.ended = _sum(self.ended, self.counts.pop(next(iter(self.counts))))
+        for by_run in (self.counts, self.letters):
+            while len(by_run) > _RUNS:
+                self.ended = _sum(self.ended, by_run.pop(next(iter(by_run))))
         return progress
 
+    def wrote_dead_letters(self, group: str, counts: Mapping[str, int]) -> None:
+        """Record dead letters of the newest run. counts: by stream."""
+        of_run = self.letters.get(self.run, {})
+        self.letters[self.run] = _sum(of_run, {(stream, group): Counts(dead=count) for stream, count in counts.items()})
+
     @staticmethod
-    def _with_counts(source: SourceProgress, of_run: dict[tuple[str, str], Counts]) -> SourceProgress:
-        """Return the source with the counts of its run. of_run: these counts, which are updated."""
+    def _with_counts(
+        source: SourceProgress, of_run: dict[tuple[str, str], Counts], letters: Mapping[tuple[str, str], Counts]
+    ) -> SourceProgress:
+        """Return the source with the counts of its run. of_run: these counts, updated; letters: of the job."""
 
         def with_run_counts(stream: StreamProgress) -> StreamProgress:
             key = stream.stream, source.group
             if source.is_current or key not in of_run:
                 of_run[key] = Counts(stream.lost, stream.claimed, stream.dead, Counter(stream.bad))
-            counts = of_run[key]
+            counts = of_run[key] + letters.get(key, Counts())
             return replace(stream, lost=counts.lost, claimed=counts.claimed, dead=counts.dead, bad=counts.bad)
 
         return replace(source, streams=tuple(map(with_run_counts, source.streams)))
@@ -95,7 +107,7 @@ class Query:
     @property
     def totals(self) -> dict[tuple[str, str], Counts]:
         """The counts over all runs."""
-        return _sum(self.ended, *self.counts.values())
+        return _sum(self.ended, *self.counts.values(), *self.letters.values())
 
 
 def _sum(*summands: dict[tuple[str, str], Counts]) -> dict[tuple[str, str], Counts]:

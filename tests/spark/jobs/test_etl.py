@@ -82,7 +82,7 @@ def test_each_output_has_its_rows_once(
     spark: SparkSession, server: Server, config: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told = run(spark, config, monkeypatch).summary
-    assert told["reasons"] == {"decode: amount is no DECIMAL(10, 2)": 2, "nobody": 1}
+    assert told["reasons"] == {"decode: amount does not fit DECIMAL(10, 2)": 2, "nobody": 1}
     assert (told["entries"], told["orc"], told["dead"], told["outputs"]["large"]) == (21, 18, 3, 9)
     assert told["outputs"]["by who"] >= 2
 
@@ -110,8 +110,9 @@ MESSY = """
 url = "{url}"
 source = {{streams = "messy", group = "etl", startingOffsets = "earliest", nullValue = "NA,null"}}
 dead_letters.stream = "messy:dead"
-job = {{checkpoint = "{folder}/messy-checkpoint"}}
+job = {{checkpoint = "{folder}/messy-checkpoint", log = "{folder}/log", metrics_file = "{folder}/metrics"}}
 table = {{path = "{folder}/messy"}}
+rule = [{{reason = "nobody", when = "note = 'none'"}}]
 
 [columns]
 n = "INT"
@@ -134,11 +135,11 @@ def test_values_are_read_by_the_rules_of_the_source_and_none_is_rounded(
         {"n": "4", "note": "NA"},
     ]
     bad = {
-        "decode: amount is no DECIMAL(10,2)": ["12.505", "1,234.00", "1e9", "NaN"],
-        "decode: paid is no BOOLEAN": ["yes", "0.0", "t"],
-        "decode: n is no INT": ["2.5", "1e3", "2147483648", "0x10"],
-        "decode: at is no TIMESTAMP": ["20.11.2026", "soon", "2026-02-30"],
-        "decode: tags is no ARRAY<INT>": ["1", "[1.5]", "{}"],
+        "decode: amount does not fit DECIMAL(10,2)": ["12.505", "1,234.00", "1e9", "NaN"],
+        "decode: paid does not fit BOOLEAN": ["yes", "0.0", "t"],
+        "decode: n does not fit INT": ["2.5", "1e3", "2147483648", "0x10"],
+        "decode: at does not fit TIMESTAMP": ["20.11.2026", "soon", "2026-02-30"],
+        "decode: tags does not fit ARRAY<INT>": ["1", "[1.5]", "{}"],
     }
     with server.client() as client:
         for entry in good:
@@ -147,9 +148,10 @@ def test_values_are_read_by_the_rules_of_the_source_and_none_is_rounded(
             for value in values:
                 client.xadd("messy", {**fine, reason.split()[1]: value})
         client.xadd("messy", {**fine, "amount": "12.505", "n": "x"})
+        client.xadd("messy", {**fine, "note": "none"})
     summary = run(spark, tomllib.loads(MESSY.format(url=server.url, folder=tmp_path)), monkeypatch).summary
     expected = {reason: len(values) for reason, values in bad.items()}
-    expected["decode: n is no INT"] += 1
+    expected |= {"decode: n does not fit INT": 5, "nobody": 1}
     assert summary["reasons"] == expected
     rows = spark.read.parquet(f"{tmp_path}/messy").selectExpr(
         "n", "CAST(amount AS STRING)", "paid", "CAST(at AS STRING)", "tags", "note"
@@ -168,6 +170,34 @@ def test_values_are_read_by_the_rules_of_the_source_and_none_is_rounded(
         dead = [fields for _id, fields in client.xrange("messy:dead")]
     assert len(dead) == sum(expected.values())
     assert {fields["amount"] for fields in dead if "amount" in fields["dl.reason"]} == set(bad[next(iter(bad))])
+    messages = {fields["dl.message"] for fields in dead if fields["dl.error"] == "RSTREAM_DECODE"}
+    assert "field 'amount' is '1,234.00', which does not fit DECIMAL(10,2)" in messages
+    assert [fields["dl.message"] for fields in dead if fields["dl.error"] == "rule"] == [
+        "the rule holds: note = 'none'"
+    ]
+    assert {fields["dl.deliveries"] for fields in dead} == {"1"}
+    # The log and the metrics have them, too.
+    lines = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
+    counts = [line["groups"][0]["dead"] for line in lines if line["event"] == "progress"]
+    assert counts[-1] == len(dead)
+    total = 'rstream_dead_letters_total{group="etl",query="etl",stream="messy"} '
+    assert f"{total}{len(dead)}.0" in (tmp_path / "metrics").read_text()
+
+
+def test_a_value_in_a_message_is_short_and_text(
+    spark: SparkSession, engine_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with engine_server.client() as client:
+        client.xadd("messy", {"n": b"\xff" + 200 * b"9"})
+        # Of a name that occurs twice, the last value counts.
+        client.execute_command("XADD", "messy", "*", "n", "1", "n", "two")
+    run(spark, tomllib.loads(MESSY.format(url=engine_server.url, folder=tmp_path)), monkeypatch)
+    with engine_server.client(decode_responses=True) as client:
+        messages = [fields["dl.message"] for _id, fields in client.xrange("messy:dead")]
+    assert sorted(messages) == [
+        "field 'n' is 'two', which does not fit INT",
+        f"field 'n' is '\ufffd{99 * '9'}…', which does not fit INT",
+    ]
 
 
 @pytest.mark.parametrize(
