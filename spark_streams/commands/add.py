@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from spark_streams.commands.shared import connect, json_option, print_json, say, url_option
+from spark_streams.commands.shared import address_of, json_option, print_json, say, url_option
 from spark_streams.errors import SchemaError, ServerReplyError
 from spark_streams.model.assignment import parse_assignment
 from spark_streams.model.printable import is_utf8, printable
 from spark_streams.monitor.terminal.units import counted
 
 if TYPE_CHECKING:
+    from spark_streams.wire.address.address import Address
     from spark_streams.wire.connection.connection import Argument
     from spark_streams.wire.connection.server import Server
 
@@ -57,16 +58,31 @@ def add(
     else:
         entries = [_pairs(fields)]
     from spark_streams.shards.settling import require_plain
+    from spark_streams.wire.connect import connect as connected
 
-    with connect(url, starts=True) as server:
+    address = address_of(url, starts=True)
+    starts_engine = address.will_start
+    with connected(address) as server:
         require_plain(server, stream)
         added, last = _send(server, [*head, entry], iter(entries))
+    if starts_engine:
+        say(_shared_engine(address), err=True)
     if as_json:
         print_json({"stream": stream, "added": added, "last": last})
     elif fields == ("-",):
         say(f"added {counted(added, 'entry', 'entries')}" + (f", the last ID is {last}" if last else ""))
     else:
         say(last or "")
+
+
+def _shared_engine(address: Address) -> str:
+    """Return a note on the bundled engine that this command has started."""
+    if address.directory is None:
+        return (
+            "note: started the bundled engine. All processes of this user on this machine share it. It keeps streams "
+            "in memory, and stops when no client has used it for ten minutes (or ?idle= of its URL)"
+        )
+    return f"note: started the bundled engine of {address.directory}. All processes that name this directory share it"
 
 
 def _send(server: Server, head: Sequence[Argument], entries: Iterator[Sequence[str]]) -> tuple[int, str | None]:

@@ -62,11 +62,14 @@ def named_streams(
     return list(dict.fromkeys(name for names, _ in by_word.values() for name in names))
 
 
-def resolve_streams(server: Server, words: Sequence[str], group: str | None, exact: bool = False) -> list[str]:
+def resolve_streams(
+    server: Server, words: Sequence[str], group: str | None, exact: bool = False, dead_letters: bool = True
+) -> list[str]:
     """Return the streams of names and patterns, for a command that changes them. A stream that is named may not exist.
 
     group: a pattern matches only streams that have this group. A stream whose name is not UTF-8 is left out, with a
-    note. Raises StreamMissingError if a pattern matches none."""
+    note. dead_letters: whether a pattern also matches streams to which queries have written dead letters; otherwise
+    they are left out, with a note. Raises StreamMissingError if a pattern matches none."""
     streams: list[str] = []
     for word, (names, is_pattern) in streams_by_word(server, words, exact).items():
         readable = [name for name in names if isinstance(name, str)]
@@ -74,6 +77,8 @@ def resolve_streams(server: Server, words: Sequence[str], group: str | None, exa
             say(f"note: {counted(left_out, 'stream')} of {word} left out: no name in UTF-8; use redis-cli", err=True)
         if is_pattern and group is not None:
             readable = _with_group(server, readable, group)
+        if is_pattern and not dead_letters:
+            readable = _without_dead_letters(server, word, readable)
         if not readable:
             raise _no_match(server, word, "" if group is None else f" has a group {group!r} and")
         streams += readable
@@ -91,6 +96,16 @@ def require_existing(server: Server, names: Sequence[Name]) -> None:
     if missing:
         hint = hint_of_names(server, missing)
         raise StreamMissingError(f"no stream {', '.join(map(repr, missing))} at {server.address}; {hint}")
+
+
+def _without_dead_letters(server: Server, pattern: str, streams: Sequence[str]) -> list[str]:
+    from spark_streams.deadletter.inspect.input_streams import fetch_recorded
+
+    recorded = fetch_recorded(server, streams)
+    if recorded:
+        named = f"{', '.join(map(repr, sorted(recorded)[:3]))}{', …' if len(recorded) > 3 else ''}"
+        say(f"note: {counted(len(recorded), 'dead-letter stream')} of {pattern} left out: {named}", err=True)
+    return [stream for stream in streams if stream not in recorded]
 
 
 def _with_group(server: Server, streams: Sequence[str], group: str) -> list[str]:

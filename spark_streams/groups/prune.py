@@ -4,9 +4,11 @@ A group is abandoned only if all of these conditions hold, so that it cannot hav
 
 - no query holds a lease in it;
 - it has at least one consumer, and none has sent a command to the server within this time;
-- an entry at least this old is not delivered to it: a client that waits in XREADGROUP would have received it.
+- an entry at least this old is not delivered to it: a client that waits in XREADGROUP would have received it. Or an
+  entry is pending for at least this time, which a client that still works would have acknowledged;
+- no query with noAck has committed to it: such a query is not a consumer, and reads without a trace.
 
-The last condition also keeps the group of a query that has read a quiet stream to its end.
+The third condition also keeps the group of a query that has read a quiet stream to its end.
 """
 
 from __future__ import annotations
@@ -18,14 +20,21 @@ from spark_streams.errors import GroupInUseError
 from spark_streams.groups.delete import Deleted, delete_group, plan_delete_group
 from spark_streams.groups.group_keys import GroupKey
 from spark_streams.groups.group_snapshot import GroupSnapshot, fetch_group
+from spark_streams.model.commit_mark import Mark
 from spark_streams.model.id_times import age_ms
 from spark_streams.model.ids import MAX_ID, StreamId
+from spark_streams.model.keys import PREFIX, key_beside
 from spark_streams.model.pattern import NamesAndPatterns
 from spark_streams.model.printable import name_text
 from spark_streams.monitor.terminal.units import duration
 from spark_streams.wire.connection.server import Server
+from spark_streams.wire.replies.scan import matching_strings
 from spark_streams.wire.replies.xinfo import groups_in
 
+_WITHOUT_TRACE = (
+    "a query with noAck has committed to it, and such a query leaves no other trace. If it is not used, delete it: "
+    "rstream groups delete"
+)
 SHORTEST_MS = 60_000  # idle time; a consumer may pause for less between two commands
 
 
@@ -76,7 +85,25 @@ def find_abandoned(
             kept.append(KeptGroup(stream, name, why))
         else:
             abandoned.append(snapshot)
-    return PruneSearch(abandoned, kept, in_use)
+    without_trace = _read_without_trace(server, abandoned)
+    kept += [KeptGroup(group.stream, group.group, _WITHOUT_TRACE) for group in without_trace]
+    return PruneSearch([group for group in abandoned if group not in without_trace], kept, in_use)
+
+
+def _read_without_trace(server: Server, snapshots: Sequence[GroupSnapshot]) -> list[GroupSnapshot]:
+    """Return the groups to which a query with noAck has committed."""
+    if not snapshots:
+        return []
+    keys = matching_strings(server, f"{PREFIX}committed:*")
+    values = server.execute_all([("GET", key) for key in keys])
+    marks = [(key, Mark.parse(value)) for key, value in zip(keys, values, strict=True)]
+    no_ack = [key for key, mark in marks if mark is not None and mark.no_ack]
+    of_group = [key_beside(snapshot.stream, "committed", snapshot.group) + b":" for snapshot in snapshots]
+    return [
+        snapshot
+        for snapshot, beginning in zip(snapshots, of_group, strict=True)
+        if any(key.startswith(beginning) for key in no_ack)
+    ]
 
 
 def is_in_use(snapshot: GroupSnapshot, idle_ms: int) -> bool:
@@ -91,6 +118,8 @@ def possible_reader(server: Server, snapshot: GroupSnapshot, idle_ms: int, now_m
         return "it has no consumer, so the server cannot tell when it was last read from"
     above = b"+" if snapshot.position == MAX_ID else bytes(snapshot.position.next())
     ahead = server.execute("XRANGE", snapshot.stream, above, "+", "COUNT", 1)
+    if server.execute("XPENDING", snapshot.stream, snapshot.group, "IDLE", idle_ms, "-", "+", 1):
+        return ""
     if not ahead:
         return "all entries were delivered to it, so a client may be waiting for the next one"
     age = age_ms(StreamId.parse(ahead[0][0]), now_ms)

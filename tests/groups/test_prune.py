@@ -116,6 +116,7 @@ def test_a_group_whose_idle_time_nobody_can_tell_stays_and_is_named(
             client.xadd("orders", {"n": n}, id=f"{n + 1}-0")
         client.xgroup_create("orders", "nb-1", id="0")
         client.xreadgroup("nb-1", "spark", {"orders": ">"}, count=2)
+        client.xack("orders", "nb-1", "1-0", "2-0")
     elif case == "unread entries are young":
         client.xgroup_create("orders", "nb-1", id="0", mkstream=True)
         client.xgroup_createconsumer("orders", "nb-1", "spark")
@@ -123,6 +124,7 @@ def test_a_group_whose_idle_time_nobody_can_tell_stays_and_is_named(
         client.xadd("orders", {"n": 1})
     else:
         abandoned(client, pending=5)
+        client.xack("orders", "nb-1", *[f"{OLD + n}-0" for n in range(5)])
     if case == "no consumer":
         client.xgroup_delconsumer("orders", "nb-1", "spark")
         client.xgroup_setid("orders", "nb-1", "0")
@@ -134,6 +136,35 @@ def test_a_group_whose_idle_time_nobody_can_tell_stays_and_is_named(
     assert (kept["stream"], kept["group"], why in kept["why"]) == ("orders", "nb-1", True), kept
     assert groups(client) == ["nb-1"]
     assert "kept: group 'nb-1' of stream 'orders'" in rstream("groups", "prune", "--idle", idle).stdout
+
+
+def test_a_group_that_was_read_to_its_end_and_has_old_pending_entries_is_abandoned(
+    client: redis.Redis, rstream_json: RstreamJson
+) -> None:
+    """A client that waits for the next entry would have acknowledged them."""
+    abandoned(client, pending=5)
+    time.sleep(0.06)
+    told = rstream_json("groups", "prune", "--idle", "50ms", "--yes")
+    assert [(one["group"], one["pending"]) for one in told["streams"]] == [("nb-1", 5)]
+    assert groups(client) == []
+
+
+def test_the_group_of_a_query_with_no_ack_stays(server: Server, client: redis.Redis, rstream_json: RstreamJson) -> None:
+    """Its consumer does not read, and another one has been silent for long."""
+    abandoned(client, "s", "g")
+    client.xack("s", "g", *[f"{OLD + n}-0" for n in range(5)])
+    client.xgroup_delconsumer("s", "g", "spark")
+    one = reader(server, noAck="true", limits=NEVER_AHEAD)
+    end = one.latestOffset(one.initialOffset(), ALL)
+    read(one, one.initialOffset(), end)
+    one.commit(end)
+    stop_all()
+    client.xgroup_createconsumer("s", "g", "old")
+    client.xadd("s", {"n": 9}, id=f"{OLD + 9}-0")
+    time.sleep(0.06)
+    told = rstream_json("groups", "prune", "--idle", "50ms", "--yes")
+    assert (told["streams"], groups(client, "s")) == ([], ["g"])
+    assert "a query with noAck has committed to it" in told["kept"][0]["why"]
 
 
 def test_streams_and_groups_are_chosen_by_pattern(client: redis.Redis, rstream_json: RstreamJson) -> None:

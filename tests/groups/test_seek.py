@@ -10,6 +10,7 @@ import redis
 from click.testing import CliRunner
 
 from spark_streams.cli import main
+from spark_streams.model.keys import origin_field, origins_key
 from tests.groups.conftest import Rstream, RstreamJson
 from tools.servers.server import counts_entries
 
@@ -145,6 +146,13 @@ def test_create(client: redis.Redis, orders: list[str], rstream_json: RstreamJso
     new = next(one for one in client.xinfo_groups("orders") if one["name"] == "new")
     if counts_entries(client):
         assert new["lag"] == made["streams"][0]["lag"] == 15
+    # A pattern leaves out streams to which a query has written dead letters; a name does not.
+    client.xadd("orders:dead", {"dl.stream": "orders"})
+    client.hset(origins_key("orders:dead").decode(), origin_field("orders", "g").decode(), "1")
+    matched = rstream("groups", "create", "orders*", "--group", "all", "--yes")
+    assert "note: 1 dead-letter stream of orders* left out: 'orders:dead'" in matched.stderr
+    assert (len(client.xinfo_groups("orders")), client.xinfo_groups("orders:dead")) == (3, [])
+    assert rstream("groups", "create", "orders:dead", "--group", "all", "--yes").exit_code == 0
     again = rstream(*words, "--yes")
     assert (again.exit_code, "has a group 'new' already" in again.stderr) == (1, True)
     absent = rstream("groups", "create", "order", "--group", "new", "--yes")

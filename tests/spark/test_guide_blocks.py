@@ -1,7 +1,7 @@
 """Each block of Python in the guide runs, one after the other on a page, or says in a comment why it does not.
 
 `<!-- given: NAMES -->` above a block: names that the text around it stands for. They are set before it runs. Every
-block has `spark` and `url`. `<!-- not run: REASON -->`: it only compiles. `<!-- from FILE -->`: a tested program has it.
+block has `spark` and `url`. `<!-- not run: REASON -->`: it only compiles. `<!-- from FILE -->`: a program has it.
 """
 
 from __future__ import annotations
@@ -67,15 +67,15 @@ def test_each_name_is_defined_on_the_page(page: Path) -> None:
     for block in blocks_of(page):
         assert not block.mark or block.said
         used, defined = names_of(block.code)
-        given = set(block.said.split(", ")) if block.mark == "given" else set()
-        known |= defined | given
+        names = set(block.said.split(", ")) if block.mark == "given" else set()
+        known |= defined | names
         assert block.mark in ("not run", "from") or used <= known, (
             f"define it, or say <!-- given: … -->: {used - known}"
         )
 
 
 @pytest.fixture
-def given(spark: SparkSession, server: Server, tmp_path: Path) -> Iterator[dict[str, Any]]:
+def values_of_names(spark: SparkSession, server: Server, tmp_path: Path) -> Iterator[dict[str, Any]]:
     """Return the values of names that a page may take for granted. Streams and an archive exist."""
     archive = "SELECT 'orders' AS stream, '1-0' AS id, current_timestamp() AS timestamp, map('a', 'b') AS fields"
     spark.sql(f"{archive}, current_date() AS date").write.partitionBy("date").parquet(str(tmp_path / "archive"))
@@ -110,17 +110,19 @@ class UntilDrained:
 # Older versions of Spark lack features that the guide names with their version.
 @pytest.mark.skipif(not HAS_READ_LIMITS, reason="the guide is for the newest Spark")
 @pytest.mark.parametrize("page", RUN, ids=lambda page: page.stem)
-def test_the_blocks_run(page: Path, spark: SparkSession, server: Server, given: dict[str, Any], tmp_path: Path) -> None:
+def test_the_blocks_run(
+    page: Path, spark: SparkSession, server: Server, values_of_names: dict[str, Any], tmp_path: Path
+) -> None:
     names: dict[str, Any] = {"spark": spark, "url": server.url, "spark_streams": UntilDrained()}
     settings = spark.conf.get("spark.sql.python.filterPushdown.enabled")
     if page.stem == "order-by-key":  # it writes this stream in shards
-        given["client"].delete("orders")
+        values_of_names["client"].delete("orders")
     try:
         for block in blocks_of(page):
             if block.mark in ("not run", "from"):
                 continue
             for name in block.said.split(", ") if block.mark == "given" else ():
-                names.setdefault(name, given.get(name))
+                names.setdefault(name, values_of_names.get(name))
             code = block.code.replace("redis://127.0.0.1:6379/0", server.url)
             code = code.replace("/data/", f"{tmp_path}/").replace("/var/log/", f"{tmp_path}/")
             code = re.sub(r"^import spark_streams$", "", code, flags=re.MULTILINE).replace("metrics_port=9404", "")

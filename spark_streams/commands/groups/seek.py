@@ -127,7 +127,8 @@ def create(
 ) -> None:
     """Create a group of STREAM (XGROUP CREATE) that begins at --start.
 
-    Without --yes this is a dry run. The group's count of read entries is set, too, so that its lag is known.
+    Without --yes this is a dry run. The group's count of read entries is set, too, so that its lag is known. A pattern
+    leaves out streams to which queries have written dead letters, as option streamsPattern does.
 
     \b
     Examples:
@@ -145,7 +146,7 @@ def create(
     with connect(url, starts=yes) as server:
         report: ChangeReport[Created] = ChangeReport(yes, as_json)
         now = server_time(server)
-        streams = resolve_streams(server, names, None, exact)
+        streams = resolve_streams(server, names, None, exact, dead_letters=False)
         planned = [plan_create(server, stream, group, target, now, mkstream)[0] for stream in streams]
         if yes:
             report.stream_reports = [make(server, stream, group, target, now, mkstream) for stream in streams]

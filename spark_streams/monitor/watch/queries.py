@@ -33,7 +33,7 @@ class Query:
     """One query over all its runs in this process.
 
     Spark reports a start at once and other events a little later, so events of one run may arrive when the next run has
-    begun. counts: by run, then by (stream, group); letters: dead letters that a job has written itself, in the same
+    begun. counts: by run, then by (stream, group); dead_letters: those that a job has written itself, in the same
     form; ended: the sum of older runs.
     """
 
@@ -47,7 +47,7 @@ class Query:
     rows: int = 0
     last: Progress | None = None
     counts: dict[str, dict[tuple[str, str], Counts]] = field(default_factory=dict)
-    letters: dict[str, dict[tuple[str, str], Counts]] = field(default_factory=dict)
+    dead_letters: dict[str, dict[tuple[str, str], Counts]] = field(default_factory=dict)
     ended: dict[tuple[str, str], Counts] = field(default_factory=dict)
 
     def started(self, run: str) -> None:
@@ -57,32 +57,34 @@ class Query:
     def progressed(self, progress: Progress) -> Progress:
         """Record a micro-batch, and return its progress with the counts of its run so far."""
         of_run = self.counts.setdefault(progress.run, {})
-        letters = self.letters.get(progress.run, {})
-        sources = [self._with_counts(source, of_run, letters) for source in progress.sources]
+        of_job = self.dead_letters.get(progress.run, {})
+        sources = [self._with_counts(source, of_run, of_job) for source in progress.sources]
         self.last = progress = replace(progress, sources=tuple(sources))
         self.batches += 1
         self.rows += progress.rows
-        for by_run in (self.counts, self.letters):
+        for by_run in (self.counts, self.dead_letters):
             while len(by_run) > _RUNS:
                 self.ended = _sum(self.ended, by_run.pop(next(iter(by_run))))
         return progress
 
     def wrote_dead_letters(self, group: str, counts: Mapping[str, int]) -> None:
         """Record dead letters of the newest run. counts: by stream."""
-        of_run = self.letters.get(self.run, {})
-        self.letters[self.run] = _sum(of_run, {(stream, group): Counts(dead=count) for stream, count in counts.items()})
+        of_run = self.dead_letters.get(self.run, {})
+        self.dead_letters[self.run] = _sum(
+            of_run, {(stream, group): Counts(dead=count) for stream, count in counts.items()}
+        )
 
     @staticmethod
     def _with_counts(
-        source: SourceProgress, of_run: dict[tuple[str, str], Counts], letters: Mapping[tuple[str, str], Counts]
+        source: SourceProgress, of_run: dict[tuple[str, str], Counts], of_job: Mapping[tuple[str, str], Counts]
     ) -> SourceProgress:
-        """Return the source with the counts of its run. of_run: these counts, updated; letters: of the job."""
+        """Return the source with the counts of its run. of_run: these counts, updated; of_job: dead letters."""
 
         def with_run_counts(stream: StreamProgress) -> StreamProgress:
             key = stream.stream, source.group
             if source.is_current or key not in of_run:
                 of_run[key] = Counts(stream.lost, stream.claimed, stream.dead, Counter(stream.bad))
-            counts = of_run[key] + letters.get(key, Counts())
+            counts = of_run[key] + of_job.get(key, Counts())
             return replace(stream, lost=counts.lost, claimed=counts.claimed, dead=counts.dead, bad=counts.bad)
 
         return replace(source, streams=tuple(map(with_run_counts, source.streams)))
@@ -107,7 +109,7 @@ class Query:
     @property
     def totals(self) -> dict[tuple[str, str], Counts]:
         """The counts over all runs."""
-        return _sum(self.ended, *self.counts.values(), *self.letters.values())
+        return _sum(self.ended, *self.counts.values(), *self.dead_letters.values())
 
 
 def _sum(*summands: dict[tuple[str, str], Counts]) -> dict[tuple[str, str], Counts]:

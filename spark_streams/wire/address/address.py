@@ -151,6 +151,13 @@ class Address:
         return url
 
     @property
+    def will_start(self) -> bool:
+        """Whether `resolve` starts a bundled engine, because none runs."""
+        from spark_streams.engine.launch import embedded
+
+        return self.starts and self.is_embedded and embedded.find(self.directory, meeting=self.meeting) is None
+
+    @property
     def is_elsewhere(self) -> bool:
         """Whether the URL was read on another machine and names a server of that machine only."""
         return self.machine not in ("", socket.gethostname()) and self._is_of_one_machine()

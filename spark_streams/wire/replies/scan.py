@@ -74,6 +74,11 @@ def matching_hashes(server: Server, pattern: str) -> list[bytes]:
     return sorted(_scan(server, "MATCH", pattern, kind="hash"))
 
 
+def matching_strings(server: Server, pattern: str) -> list[bytes]:
+    """Return the keys of strings that match a Redis pattern, sorted."""
+    return sorted(_scan(server, "MATCH", pattern, kind="string"))
+
+
 def _scan(server: Server, *condition: Argument, kind: str = "stream") -> set[bytes]:
     """Run SCAN … TYPE on every node until the cursor is 0 again; with several nodes, repeat until no key is added."""
     nodes = server.nodes()
