@@ -31,7 +31,7 @@ from spark_streams.source.shard_sets import resolve_shards
 from spark_streams.wire.connect import connect
 from spark_streams.wire.connection.retry import is_transient
 from spark_streams.wire.connection.server import Server
-from spark_streams.wire.replies.xinfo import group_named
+from spark_streams.wire.replies.xinfo import group_named, groups_in
 
 SHAPE = {
     "source": FREE,
@@ -41,6 +41,7 @@ SHAPE = {
     "job": JOB,
 }
 REQUIRED = ["source.streams", "source.group", "job.checkpoint"]
+_MOST_REASONS = 3  # streams that are named if nothing was trimmed
 _FIELDS = ("text", "binary")
 # ORC's writer sorts the fields of a map, and keeps one value per name.
 _ONE_VALUE_OF_A_NAME = ("orc",)
@@ -84,6 +85,8 @@ def body(job: Job) -> None:
     if trimmer:
         trimmer.trim()
         job.summarize(trimmed=trimmer.trimmed)
+        if not trimmer.trimmed and (why := trimmer.why_nothing()):
+            job.summarize(not_trimmed=why)
 
 
 def _options(job: Job) -> dict[str, str]:
@@ -238,6 +241,34 @@ class Trimmer:
             # One call trims whole nodes, by default at most 10,000 entries.
             while trimmed := trimmer.trim(self._streams, now):
                 self.trimmed += trimmed
+
+    def why_nothing(self) -> str:
+        """Return why the entries of the streams stay, such as `orders: group 'billing' has not read 5 entries`.
+
+        Empty if the streams have no entry.
+        """
+        with connect(self._address) as server:
+            reasons = [(stream, self._why_nothing_of(server, stream)) for stream in self._streams]
+        shown = [f"{stream.decode()}: {reason}" for stream, reason in reasons if reason]
+        more = f"; and {len(shown) - _MOST_REASONS:,} more streams" if len(shown) > _MOST_REASONS else ""
+        return "; ".join(shown[:_MOST_REASONS]) + more
+
+    def _why_nothing_of(self, server: Server, stream: bytes) -> str:
+        length, described = server.execute_all([("XLEN", stream), ("XINFO", "GROUPS", stream)])
+        groups = groups_in(described)
+        for group in groups if length else ():
+            name = group.name.decode(errors="backslashreplace")
+            if group.pending:
+                return f"group {name!r} has not acknowledged {group.pending:,} entries"
+            if group.lag != 0:
+                unread = "an unknown number of" if group.lag is None else f"{group.lag:,}"
+                return f"group {name!r} has not read {unread} entries"
+        if not length:
+            return ""
+        limits = self._trimming.limits
+        if limits.maxlen is not None or limits.retention is not None:
+            return f"[trim] keeps its {length:,} entries (keep_entries, keep_for)"
+        return "a query of another group still needs its entries (docs/reference/trimming.md)"
 
 
 PROGRAM = Program(__doc__, SHAPE, REQUIRED, body)

@@ -8,7 +8,7 @@ from spark_streams.jobs.archive import Trimmer
 from spark_streams.model.keys import key_beside
 from spark_streams.options.source_options import SourceOptions
 from spark_streams.sink.trim.trim import RetentionLimits, Trimming
-from tools.servers.server import Server
+from tools.servers.server import Server, counts_entries
 
 ENTRIES = 25_000  # a server trims 10,000 at a time
 
@@ -33,6 +33,30 @@ def test_all_that_is_acknowledged_goes(server: Server, keep: int | None, approxi
         node = 100 if approximate else 0
         assert left <= client.xlen("s") <= left + node
         assert trimmer.trimmed == ENTRIES - client.xlen("s")
+
+
+def test_it_says_why_nothing_was_trimmed(server: Server) -> None:
+    def why(maxlen: int | None = None) -> str:
+        source = SourceOptions.parse({"url": server.url, "streams": "s", "group": "archive"})
+        trimmer = Trimmer(source, Trimming("acked", RetentionLimits(maxlen=maxlen), False), interval=0.0)
+        trimmer.trim()
+        return trimmer.why_nothing()
+
+    with server.client() as client:
+        for group in ("archive", "other"):
+            client.xgroup_create("s", group, "0", mkstream=True)
+        assert why() == ""
+        for n in range(5):
+            client.xadd("s", {"n": n}, id=f"{n + 1}-0")
+        client.execute_command("XREADGROUP", "GROUP", "archive", "spark", "NOACK", "STREAMS", "s", ">")
+        unread = "5" if counts_entries(client) else "an unknown number of"
+        assert why() == f"s: group 'other' has not read {unread} entries"
+        client.xreadgroup("other", "bob", {"s": ">"})
+        assert why() == "s: group 'other' has not acknowledged 5 entries"
+        client.xack("s", "other", *[f"{n + 1}-0" for n in range(5)])
+        assert why(maxlen=10) == "s: [trim] keeps its 5 entries (keep_entries, keep_for)"
+        assert why() == ""
+        assert client.xlen("s") == 0
 
 
 def test_what_a_query_without_a_pending_list_still_needs_stays(server: Server) -> None:
