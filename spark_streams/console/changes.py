@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import errno
 import json
+import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -26,14 +27,15 @@ from spark_streams.model.untyped import Json
 KEPT = 100  # changes
 _RSTREAM = "from spark_streams.cli import main; main(prog_name='rstream')"
 _SECONDS = 120.0  # that a dry run may take
+_TELL_EVERY = 0.5  # seconds between two refreshes of a page with progress
 _LINE = 1 << 20  # bytes of a line of output
 
 
 class Changes:
-    """The last changes. environment: of the commands."""
+    """The last changes. environment: of the commands; tell: is called when a change goes on or has ended."""
 
-    def __init__(self, environment: Mapping[str, str], audit: Audit) -> None:
-        self._environment, self._audit = dict(environment), audit
+    def __init__(self, environment: Mapping[str, str], audit: Audit, tell: Callable[[], Awaitable[None]]) -> None:
+        self._environment, self._audit, self._tell = dict(environment), audit, tell
         self._changes: deque[Change] = deque(maxlen=KEPT)
         self._tasks: set[asyncio.Task[None]] = set()
         self._dry_runs = 0
@@ -118,6 +120,7 @@ class Changes:
             change.outcome = Outcome(1, None, f"the command could not be run: {error}")
         finally:
             self._write_end(change)
+        await self._tell()
 
     def _write_end(self, change: Change) -> None:
         try:
@@ -126,10 +129,10 @@ class Changes:
             outcome = change.outcome or Outcome(1, None, "")
             change.outcome = replace(outcome, error=f"{outcome.error} {error.message}".strip())
 
-    @staticmethod
-    async def _read_progress(change: Change, stream: asyncio.StreamReader) -> str:
+    async def _read_progress(self, change: Change, stream: asyncio.StreamReader) -> str:
         """Read standard error: lines of progress, and other lines, which are returned."""
         lines: deque[str] = deque(maxlen=50)
+        last_refresh = 0.0
         while line := await stream.readline():
             text = line.decode("utf-8", "replace").rstrip()
             progress = _progress(text)
@@ -137,6 +140,9 @@ class Changes:
                 lines.append(text)
             else:
                 change.progress = progress
+                if time.monotonic() - last_refresh > _TELL_EVERY:
+                    last_refresh = time.monotonic()
+                    await self._tell()
         return "\n".join(lines)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
@@ -50,6 +51,7 @@ class Live:
     def __init__(self, snapshots: SnapshotCache, interval: float) -> None:
         self._snapshots, self._interval = snapshots, interval
         self._view = View()
+        self._refreshes = 0
         self._changed = asyncio.Condition()
         self._wanted = asyncio.Event()
         self._wanted_until = 0.0
@@ -65,14 +67,28 @@ class Live:
         return self._view if is_watched else await self._after(self._view.number)
 
     async def numbers(self) -> AsyncIterator[int]:
-        """Yield the number of each later view, and the last one again if there is none for some time."""
-        number = self._view.number
+        """Yield a number for each later view and `refresh`, and the last one again if there is none for some time."""
+        number = self._number
         while True:
             self._want()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_LOOKED_AT / 2):
-                    number = (await self._after(number)).number
+                async with asyncio.timeout(_LOOKED_AT / 2), self._changed:
+                    await self._changed.wait_for(functools.partial(self._is_above, number))
+                    number = self._number
             yield number
+
+    def _is_above(self, number: int) -> bool:
+        return self._number > number
+
+    @property
+    def _number(self) -> int:
+        return self._view.number + self._refreshes
+
+    async def refresh(self) -> None:
+        """Let browsers fetch their pages now: a change goes on, or has ended."""
+        async with self._changed:
+            self._refreshes += 1
+            self._changed.notify_all()
 
     async def _after(self, number: int) -> View:
         """Wait for a view with a higher number."""

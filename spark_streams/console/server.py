@@ -52,7 +52,7 @@ def site_of(
     snapshots = SnapshotCache(address, StreamFilter(streams, max_streams), 0, _SNAPSHOT_SECONDS, tell)
     live = Live(snapshots, interval)
     log = Audit(audit)
-    changes = Changes({**environment, "RSTREAM_PROGRESS": "json"}, log)
+    changes = Changes({**environment, "RSTREAM_PROGRESS": "json"}, log, live.refresh)
     return Site(address, live, changes, log, Signer(), users or Users(), is_writable, is_https, has_proxy, logs, url)
 
 

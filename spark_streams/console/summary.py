@@ -27,6 +27,7 @@ _LABELS = {
     "vanished": "deleted by another client meanwhile",
     "letters_per_second": "",
     "letters": "dead letters",
+    "fields": "Fields that change",
     "destinations": "Where they go",
     "by": "By reason",
     "streams": "Streams",

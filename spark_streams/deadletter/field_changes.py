@@ -5,10 +5,51 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from spark_streams.deadletter.envelope import MARK, text
-from spark_streams.deadletter.transform import DeadLetter
+from spark_streams.deadletter.envelope import MARK, raw, text
+from spark_streams.deadletter.transform import DeadLetter, Loaded, encode_fields
 from spark_streams.errors import InvalidOptionError, TransformError
 from spark_streams.model.assignment import parse_assignment
+
+_MOST_LETTERS = 10  # whose fields a dry run shows before and after
+_LONGEST = 200  # bytes of a value that it shows
+
+
+class FieldPreview:
+    """Calls a function that changes dead letters, and remembers what it has changed in the first ones.
+
+    rows: for each field that is changed: the dead letter, the field, its value, and its value afterwards; None: no such
+    field.
+    """
+
+    def __init__(self, transform: Loaded) -> None:
+        self._transform = transform
+        self._rows: dict[str, list[dict[str, str | None]]] = {}
+
+    def __call__(self, letter: DeadLetter) -> object:
+        """Return what the function returns."""
+        fields = self._transform(letter)
+        if fields is not None and (letter.id in self._rows or len(self._rows) < _MOST_LETTERS):
+            before = {raw(name): raw(value) for name, value in letter.pairs}
+            after = dict(encode_fields(fields, f"dead letter {letter.id}"))
+            self._rows[letter.id] = [
+                {
+                    "dead letter": letter.id,
+                    "field": text(name),
+                    "now": _cut(before.get(name)),
+                    "then": _cut(after.get(name)),
+                }
+                for name in {**before, **after}
+                if before.get(name) != after.get(name)
+            ]
+        return fields
+
+    @property
+    def rows(self) -> list[dict[str, str | None]]:
+        return [row for rows in self._rows.values() for row in rows]
+
+
+def _cut(value: bytes | None) -> str | None:
+    return None if value is None else text(value) if len(value) <= _LONGEST else f"{text(value[:_LONGEST])}…"
 
 
 @dataclass(frozen=True)

@@ -163,6 +163,11 @@ def test_snapshots_are_taken_while_a_browser_is_open(server: Server, monkeypatch
         numbers = live.numbers()
         seen = [await anext(numbers) for _ in range(5)]
         assert seen == sorted(set(seen))
+        refreshed = live.numbers()
+        next_number = asyncio.create_task(anext(refreshed))
+        await asyncio.sleep(0)
+        await live.refresh()  # a change has ended
+        assert await next_number > seen[-1]
         await asyncio.sleep(0.8)
         ended = len(taken)
         await asyncio.sleep(0.3)

@@ -175,6 +175,9 @@ def print_report(report: Report) -> None:
     rows = [(reason, stage, action, to, count.letters) for (action, to, stage, reason), count in report.counts]
     if rows:
         print_table(("reason", "stage", "action", "to", "dead letters"), rows)
+    if report.fields:
+        heads = ("dead letter", "field", "now", "then")
+        print_table(heads, [["-" if row[head] is None else row[head] for head in heads] for row in report.fields])
     summary = [f"moved {counted(report.moved, 'dead letter')} of {report.stream}"]
     if report.parked:
         summary.append(f"parked {report.parked:,}")

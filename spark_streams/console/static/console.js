@@ -40,9 +40,13 @@ async function refresh() {
     }
   } catch {
     // The console is away: EventSource connects again, and its first event refreshes the page.
+    document.body.classList.add("away");
     isStale = true;
   } finally {
     isFetching = false;
+  }
+  if (isStale && !document.hidden && !document.body.classList.contains("away")) {
+    refresh();
   }
 }
 
@@ -50,7 +54,10 @@ if (document.querySelector("main " + LIVE)) {
   const events = new EventSource("/events");
   events.addEventListener("snapshot", refresh);
   events.addEventListener("error", () => document.body.classList.add("away"));
-  events.addEventListener("open", () => document.body.classList.remove("away"));
+  events.addEventListener("open", () => {
+    document.body.classList.remove("away");
+    if (document.getElementById("change")) refresh();  // it may have ended meanwhile
+  });
   document.addEventListener("visibilitychange", () => { if (!document.hidden && isStale) refresh(); });
 }
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 
 from spark_streams.deadletter import transform
+from spark_streams.deadletter.field_changes import FieldPreview
 from spark_streams.deadletter.kind_counts import KindCounts
 from spark_streams.deadletter.limits import DEAD_LETTER_LIMITS, DeadLetterLimits
 from spark_streams.deadletter.page_reader import PageSize, extent, following, read_page, run_with_smaller_pages
@@ -35,7 +36,8 @@ class Report:
     letters that this one had moved; stopped: by `stop`; looked_at: examined dead letters; last: the last of these;
     left: not moved by the transform; homeless: not moved because they name no stream, or the dead-letter stream itself;
     refused: not moved because their stream is not allowed (destinations.py); vanished: moved, but deleted by another
-    program just before; counts: by (action, destination, stage, reason).
+    program just before; fields: of a dry run, those that change (FieldPreview); counts: by (action, destination, stage,
+    reason).
     """
 
     stream: str
@@ -54,6 +56,7 @@ class Report:
     refused: int = 0
     vanished: int = 0
     seconds: float = 0.0
+    fields: list[dict[str, str | None]] = field(default_factory=list)
     counts: KindCounts = field(default_factory=KindCounts)
 
     def facts(self) -> dict[str, object]:
@@ -124,6 +127,8 @@ class Redrive:
         report, stream = self.report, self._options.stream
         refuse_to_redrive(self._address, stream)
         report.dry_run = dry_run
+        preview = None if self._repair is None or not dry_run else FieldPreview(self._repair)
+        self._repair = preview or self._repair
         began = self._clock()
         lease = RedriveLease(self._address, "redrive")
         with Session(self._address) as session, contextlib.ExitStack() as held:
@@ -153,6 +158,7 @@ class Redrive:
                 finally:
                     self._count(state, run)
                 report.add(plan)
+                report.fields = [] if preview is None else preview.rows
                 first = None if plan.last_id is None else following(plan.last_id)
                 report.seconds = self._clock() - began
                 self._tell(report)

@@ -33,6 +33,12 @@ def test_a_corrected_dead_letter_is_sent_back_with_its_other_fields(server: Serv
     arguments = ("--id", ids[2], "--set", "n=a=b", "--set", "new=\udcfe", "--unset", "raw")
     planned = json.loads(dead(server, "redrive", DEAD, *arguments, "--json").output)
     assert (planned["moved"], planned["dry_run"]) == (1, True)
+    changes = [(row["field"], row["now"], row["then"]) for row in planned["fields"]]
+    assert changes == [("n", "2", "a=b"), ("raw", changes[1][1], None), ("new", None, "\udcfe")]
+    long = json.loads(dead(server, "redrive", DEAD, "--set", f"n={300 * '9'}", "--json").output)
+    assert [row["then"] for row in long["fields"]] == 5 * [f"{200 * '9'}…"]
+    shown = dead(server, "redrive", DEAD, *arguments).output
+    assert next(line.split()[1:] for line in shown.splitlines() if line.startswith(ids[2])) == ["n", "2", "a=b"]
     assert own_fields(server) == []
     done = json.loads(dead(server, "redrive", DEAD, *arguments, "--yes", "--json").output)
     assert done["moved"] == 1
