@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from spark_streams.console.login.users import add_user
 from tests.console.normal import DEAD, GROUP, STREAM, NormalData
 from tests.console.process import Console, running_console
 from tests.console_browser.conftest import DISPLAYS, OpenPage, StartConsole
@@ -151,7 +152,7 @@ def test_a_login(
     display: Display,
 ) -> None:
     users = tmp_path / "users.txt"
-    users.write_text("ann:correct horse\n")
+    add_user(users, "ann", "correct horse")
     page = open_page(start_console(normal[0].url, "--users", str(users)), "/", display)
     assert page.page.url.endswith("/login")
     check(page, "login")
