@@ -12,13 +12,14 @@ import numpy as np
 from spark_streams.deadletter.criteria import Criteria
 from spark_streams.deadletter.limits import DEAD_LETTER_LIMITS, DeadLetterLimits
 from spark_streams.deadletter.page import DeadLetterPage
-from spark_streams.errors import ServerReplyError
+from spark_streams.errors import StreamMissingError
 from spark_streams.model.ids import MAX_ID, StreamId
 from spark_streams.wire.connection.connection import ReplyError, ReplyTooLargeError, pack
 from spark_streams.wire.connection.page_sizer import PageSizer
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.entries.decode import decode_entries
 from spark_streams.wire.entries.lines import Index
+from spark_streams.wire.replies.absent_streams import hint_of_names
 from spark_streams.wire.replies.named_streams import names_and_patterns
 from spark_streams.wire.replies.replies import milliseconds
 from spark_streams.wire.replies.xinfo import read_stream_state
@@ -43,14 +44,14 @@ class Extent:
 def extent(server: Server, stream: str | bytes, criteria: Criteria) -> Extent:
     """Return the range of the criteria, up to the stream's present last ID: later entries are not in it.
 
-    Raises ServerReplyError if the stream does not exist, WrongKeyTypeError, ServerError.
+    Raises StreamMissingError, WrongKeyTypeError, ServerError.
     """
     clock, info = server.pipeline([("TIME",), ("XINFO", "STREAM", stream)])
     state = read_stream_state(server, stream, info)
     if not state.exists:
-        raise ServerReplyError(
-            f"there is no stream {stream!r} at {server.address}. To list streams with dead letters: rstream dead list"
-        )
+        name = stream if isinstance(stream, str) else stream.decode("utf-8", "backslashreplace")
+        hint = hint_of_names(server, [name], "rstream dead list")
+        raise StreamMissingError(f"no stream {name!r} at {server.address}; {hint}")
     if isinstance(clock, ReplyError):
         raise server.error_of(clock, ("TIME",))
     first, last = criteria.range(milliseconds(clock))

@@ -196,7 +196,7 @@ def test_purge_is_a_dry_run_without_yes(server: Server) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["list", "none"], 1, "[RSTREAM_SERVER_REPLY] there is no stream 'none'"),
+        (["list", "none"], 1, "[RSTREAM_STREAM_MISSING] no stream 'none'"),
         (["list", "text"], 1, "[RSTREAM_WRONG_KEY_TYPE] key 'text'"),
         (["list", "--reason", "x"], 2, "options that select dead letters need a STREAM"),
         (["list", DEAD, "--field", "n"], 2, "field 'n' is not of the form NAME=VALUE"),
@@ -210,7 +210,7 @@ def test_purge_is_a_dry_run_without_yes(server: Server) -> None:
             1,
             "[RSTREAM_WRONG_KEY_TYPE] dead letters of stream 'dead' cannot be moved to key",
         ),
-        (["purge", "none", "--yes"], 1, "[RSTREAM_SERVER_REPLY] there is no stream 'none'"),
+        (["purge", "none", "--yes"], 1, "[RSTREAM_STREAM_MISSING] no stream 'none'"),
     ],
 )
 def test_what_is_wrong_is_one_line(engine_server: Server, arguments: list[str], code: int, message: str) -> None:

@@ -77,7 +77,7 @@ def test_dead_letters_that_name_no_target_stream_are_reported(engine_server: Ser
         (["letters.older=soon"], 2, "[RSTREAM_INVALID_OPTION] older='soon': "),
         (["redrive.to=flights:dead"], 2, "[RSTREAM_INVALID_OPTION] dead letters of 'flights:dead' cannot be sent to"),
         (["redrive.transform=nowhere:x"], 1, "[RSTREAM_TRANSFORM] transform 'nowhere:x': nowhere cannot be imported"),
-        ([], 1, "[RSTREAM_SERVER_REPLY] there is no stream 'flights:dead' at "),
+        ([], 1, "[RSTREAM_STREAM_MISSING] no stream 'flights:dead' at "),
     ],
 )
 def test_what_is_wrong_is_one_line(

@@ -54,6 +54,33 @@ def start(
     return subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
 
 
+DAEMON = """
+import sys, traceback
+for kind in (BrokenPipeError, EOFError, ConnectionResetError, ValueError):
+    try:
+        raise kind("of a worker")
+    except BaseException:
+        traceback.print_exc()
+"""
+
+
+@pytest.mark.parametrize("is_daemon", [True, False])
+def test_the_daemon_hides_tracebacks_of_closed_connections(is_daemon: bool, tmp_path: Path) -> None:
+    """Another Python with the folder prints each of them."""
+    package = tmp_path / "pyspark"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "daemon.py").write_text(DAEMON)
+    (package / "other.py").write_text(DAEMON)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([FOLDER, str(tmp_path)])}
+    command = [sys.executable, "-m", "pyspark.daemon" if is_daemon else "pyspark.other", "pyspark.worker"]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    kinds = [line.partition(":")[0] for line in ended.stderr.splitlines() if line.endswith(": of a worker")]
+    assert kinds == (
+        ["ValueError"] if is_daemon else ["BrokenPipeError", "EOFError", "ConnectionResetError", "ValueError"]
+    )
+
+
 def test_a_process_with_the_folder_in_its_path_leaves_the_archives_out(home: Path) -> None:
     path = start(*archives(home), FOLDER, home.parent).stdout.splitlines()
     assert not {*archives(home), FOLDER} & set(path)

@@ -4,7 +4,7 @@ A field gets the narrowest of these types that reads each of its values without 
 
     long        whole numbers of 64 bits
     double      numbers with a point or an exponent, of at most 17 digits; whole numbers, nan and infinity among them
-    boolean     true and false
+    boolean     true and false; 0 and 1 beside them
     date        2026-11-20
     timestamp   2026-11-20T09:30 or finer, down to microseconds, with a zone or without one (UTC); dates and whole
                 milliseconds (12 or 13 digits) among them
@@ -13,7 +13,7 @@ A field gets the narrowest of these types that reads each of its values without 
 
 If there is none but string, the type that reads most of the values is taken, if these are a large enough share. The
 others are its misfits: the source reads none of them as a value of this type. A type that would read one of them, but
-as another value (007 as 7, 1 as true), is not taken. Missing values (the empty text, null values) do not count.
+as another value (007 as 7), is not taken. Missing values (the empty text, null values) do not count.
 
 Decimal fractions become double; declare DECIMAL if they must be exact. A time in milliseconds is a whole number.
 """
@@ -185,6 +185,8 @@ def _column(name: str, counts: Counter[bytes], share: float) -> InferredColumn:
     fitting = {name: counts_of_kinds[name] for name in kind.kinds if counts_of_kinds[name]}
     if fitting and fitting.keys() != {"no number"} and sum(fitting.values()) >= share * total:
         misfits = [(value, count) for value, count in present.most_common() if kinds[value] not in kind.kinds]
+        if kind.name == "boolean":  # 0 and 1 mean false and true in such a column
+            misfits = [(value, count) for value, count in misfits if value.strip() not in (b"0", b"1")]
         if _are_refused([value for value, _count in misfits], kind.arrow):
             return InferredColumn(name, kind.name, total, tuple(misfits))
     return InferredColumn(name, "binary" if "binary" in kinds.values() else "string", total)

@@ -4,6 +4,9 @@ Spark puts `$SPARK_HOME/python/lib/pyspark.zip` first on the path of each Python
 of an archive, so each process compiles PySpark again, which takes half a second (S78). If SPARK_HOME is the folder that
 pip has installed, the same modules are on the path a second time, compiled.
 
+In Spark's daemon, it also hides the traceback of a worker whose connection the JVM has closed. The JVM does so when it
+needs no more rows: at a limit, and at the end of a program. Nothing is wrong, and no row is missing.
+
 Python runs a module with this name when it starts, if the module's folder is in PYTHONPATH. It uses only the standard
 library, because it also runs in processes that lack this package's requirements.
 """
@@ -14,6 +17,7 @@ import importlib
 import os
 import sys
 from collections.abc import MutableMapping
+from typing import Any
 
 FOLDER = os.path.dirname(os.path.abspath(__file__))
 
@@ -33,6 +37,22 @@ def remove_archives_of_pyspark() -> None:
         sys.path[:] = [entry for entry in sys.path if os.path.dirname(os.path.realpath(entry)) != archives]
 
 
+_OF_A_CLOSED_CONNECTION = (BrokenPipeError, ConnectionResetError, EOFError)
+
+
+def hide_closed_connections() -> None:
+    """Let traceback.print_exc, which the daemon calls for a worker that has failed, skip closed connections."""
+    import traceback
+
+    print_exc = traceback.print_exc
+
+    def print_other_errors(*arguments: Any, **options: Any) -> None:
+        if not isinstance(sys.exc_info()[1], _OF_A_CLOSED_CONNECTION):
+            print_exc(*arguments, **options)
+
+    traceback.print_exc = print_other_errors
+
+
 def _run_hidden_module() -> None:
     """Run the sitecustomize that this one hides, if there is one."""
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != FOLDER]
@@ -47,4 +67,6 @@ def _run_hidden_module() -> None:
 
 if __name__ == "sitecustomize":
     remove_archives_of_pyspark()
+    if "pyspark.daemon" in sys.orig_argv:
+        hide_closed_connections()
     _run_hidden_module()

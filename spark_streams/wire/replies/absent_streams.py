@@ -65,10 +65,10 @@ def suggest_names(server: Server, requested: Sequence[str], but: Collection[str]
     return {name: names[near[0]] for name, near in matches.items() if near}
 
 
-def hint_of_names(server: Server, requested: Sequence[str]) -> str:
+def hint_of_names(server: Server, requested: Sequence[str], command: str = "rstream streams") -> str:
     """Return a question with the nearest existing streams, or which command lists the streams."""
     near = [repr(name) for name in suggest_names(server, requested).values()]
-    return f"did you mean {', '.join(near)}?" if near else "rstream streams lists the streams"
+    return f"did you mean {', '.join(near)}?" if near else f"{command} lists the streams"
 
 
 def _hints(server: Server, requested: Sequence[str], but: Collection[str]) -> dict[str, str]:

@@ -26,6 +26,7 @@ from spark_streams.errors import (
     InvalidOptionError,
     RedriveTakenError,
     ServerReplyError,
+    StreamMissingError,
     ServerUnreachableError,
     StreamStateError,
     TransformError,
@@ -206,7 +207,7 @@ def test_a_transform_repairs_dead_letters_or_leaves_them(
 
 
 def test_an_impossible_redrive_is_an_error_and_moves_nothing(server: Server) -> None:
-    with pytest.raises(ServerReplyError, match="there is no stream 'dead' at .*To list .*: rstream dead list"):
+    with pytest.raises(StreamMissingError, match="no stream 'dead' at .*; rstream dead list lists the streams"):
         redrive(server)
     fill(server, 5)
     with pytest.raises(InvalidOptionError, match="to 'dead' itself"):

@@ -111,6 +111,9 @@ def test_the_inferred_type_fits_every_value_of_the_sample(values: list[bytes]) -
         (["7"] * 7 + ["yes", "no"], "string", None),
         (["1.5"] * 5 + ["7"] * 13 + ["1,234", "12 EUR"], "double", "90 % of 20 values fit; not: '1,234', '12 EUR'"),
         (["true"] * 9 + ["yes"], "boolean", "90 % of 10 values fit; not: 'yes'"),
+        (["true"] * 49 + ["1"], "boolean", None),
+        (["true"] * 8 + ["0", "yes"], "boolean", "90 % of 10 values fit; not: 'yes'"),
+        (["true"] * 9 + ["2"], "boolean", "90 % of 10 values fit; not: '2'"),
         (["2026-11-20"] * 9 + ["2026-02-30"], "date", "90 % of 10 values fit; not: '2026-02-30'"),
         (["2026-11-20"] * 5 + ["2026-11-20T10:00"] * 5 + ["soon"], "timestamp", "90.9 % of 11 values fit; not: 'soon'"),
         (["7"] * 999 + ["a\x1b[31m\u202e", ""], "long", r"99.9 % of 1,000 values fit; not: 'a\x1b[31m\u202e'"),
@@ -119,7 +122,6 @@ def test_the_inferred_type_fits_every_value_of_the_sample(values: list[bytes]) -
         (["7"] * 9 + ["x" * 50], "long", f"90 % of 10 values fit; not: '{'x' * 40}…'"),
         # A value that the type would read as another one, so the type is not taken.
         (["12345"] * 49 + ["02139"], "string", None),
-        (["true"] * 49 + ["1"], "string", None),
         (["7"] * 49 + ["9223372036854775808"], "long", "98 % of 50 values fit; not: '9223372036854775808'"),
         (["1.5"] * 49 + ["0.123456789012345678"], "string", None),
         (["2026-11-20T10:00:00"] * 49 + ["7"], "string", None),
