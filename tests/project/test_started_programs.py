@@ -56,7 +56,8 @@ def test_the_engine(hostile_folder: Path) -> None:
 
 def test_commands_of_the_console(hostile_folder: Path, engine_server: Server) -> None:
     async def output_of(*arguments: str) -> bytes:
-        process = await Changes({**os.environ, "RSTREAM_URL": engine_server.url}, print)._start(arguments)
+        environment = {**os.environ, "RSTREAM_URL": engine_server.url}
+        process = await Changes(environment, print, asyncio.Event().wait)._start(arguments)
         output, _ = await process.communicate()
         return output
 
