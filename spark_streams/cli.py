@@ -21,7 +21,6 @@ from spark_streams.commands.look.doctor import doctor
 from spark_streams.commands.look.exporter import exporter
 from spark_streams.commands.look.lag import lag
 from spark_streams.commands.look.pending import pending
-from spark_streams.commands.look.report import report
 from spark_streams.commands.look.show import show
 from spark_streams.commands.look.streams import streams
 from spark_streams.commands.look.tail import tail
@@ -50,7 +49,6 @@ def main() -> None:
       rstream show orders --last 3      show the last 3 entries
       rstream tail orders -f            follow new entries
       rstream top                       watch rates and lag live
-      rstream report --for 60s          write an HTML page
       rstream lag --max 10000           check the lag; the exit code is 3 if a group is too far behind
       rstream console                   serve a web console for a browser
       rstream exporter                  serve metrics of all streams and groups for Prometheus
@@ -79,7 +77,6 @@ for _command in (
         lag,
         pending,
         top,
-        report,
         exporter,
         console,
         add,

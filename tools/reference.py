@@ -115,7 +115,7 @@ CONNECTION_OPTIONS = ("username", "passwordFile", "credentialProvider", "replyTi
 
 # The pages of commands: the name of a block, the commands of `rstream` in it.
 COMMAND_PAGES = {
-    "look": ("streams", "shards", "show", "tail", "lag", "pending", "top", "report", "exporter", "console"),
+    "look": ("streams", "shards", "show", "tail", "lag", "pending", "top", "exporter", "console"),
     "groups": ("groups", "replay"),
     "entries": ("add", "copy", "export", "import"),
     "dead-letters": ("dead",),

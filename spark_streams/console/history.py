@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
+from spark_streams.console.report.builders import LagSeries, ThroughputSeries
+from spark_streams.console.report.report import Chart
 from spark_streams.monitor.lag_survey import Survey
 from spark_streams.monitor.rates import Key, Rates, rates_between, total
-from spark_streams.monitor.report.builders import LagSeries, ThroughputSeries
-from spark_streams.monitor.report.report import Chart
 
 POINTS = 120  # of a group
 _RATE_MS = 8_000  # rates are computed over about this time

@@ -27,6 +27,8 @@ from spark_streams.console.changes import Changes
 from spark_streams.console.live import Live
 from spark_streams.console.login.attempts import LoginAttempts
 from spark_streams.console.login.users import Users
+from spark_streams.console.report.rendering import PACKAGE, environment
+from spark_streams.console.report.svg import draw, sparkline
 from spark_streams.console.request.parameters import fixed
 from spark_streams.deadletter.envelope import raw
 from spark_streams.model.ids import StreamId
@@ -34,8 +36,6 @@ from spark_streams.model.numbers import parse_number
 from spark_streams.model.operator_commands import shell_line
 from spark_streams.model.printable import printable_lines
 from spark_streams.model.times import from_milliseconds
-from spark_streams.monitor.report.rendering import PACKAGE, environment
-from spark_streams.monitor.report.svg import draw, sparkline
 from spark_streams.monitor.terminal.units import counted, duration, rate, short
 from spark_streams.wire.address.address import Address
 from spark_streams.wire.connect import connect

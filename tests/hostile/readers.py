@@ -28,7 +28,7 @@ TRIES = WIDE.append(pa.field("_attempt", pa.int32())).append(pa.field("_first_fa
 COMMANDS: Sequence[tuple[str, ...]] = (
     ("streams",), ("lag",), ("lag", "--json"), ("pending",), ("pending", "s", "--group", "g", "--entries", "5"),
     ("top", "--once"), ("doctor",), ("show", "s"), ("show", "dead", "--json"), ("shards",), ("tail", "s"), ("tail",),
-    ("tail", "--json"), ("exporter", "--once"), ("report", "-o", "-"), ("dead", "list"), ("dead", "list", "--json"),
+    ("tail", "--json"), ("exporter", "--once"), ("dead", "list"), ("dead", "list", "--json"),
     ("dead", "list", "dead"), ("dead", "show", "dead"), ("dead", "show", "dead", "--json"), ("dead", "export", "dead"),
     ("dead", "redrive", "dead"), ("dead", "purge", "dead"),
     ("groups", "delete", "s", "--group", "g"), ("groups", "seek", "s", "--group", "g", "--to", "0"),

@@ -160,7 +160,7 @@ def test_the_way_back(filled: Server) -> None:
 
 
 LOOKS = (
-    "streams", "lag", "lag s --group g", "pending s", "show s", "dead list", "dead show dead", "report",
+    "streams", "lag", "lag s --group g", "pending s", "show s", "dead list", "dead show dead",
     "tail s --last 3", "lag s --max 100 --max-seconds 1000", "top --help", "groups list s",
 )  # fmt: skip
 

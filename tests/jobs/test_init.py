@@ -169,7 +169,7 @@ def test_what_goes_with_the_exporter_is_written_too(tmp_path: Path, name: str, f
     assert (refused.exit_code, "--stream applies only to jobs" in refused.output) == (2, True)
 
 
-@pytest.mark.parametrize("words", [["init", "etl"], ["report"], ["dead", "export", "d"]])
+@pytest.mark.parametrize("words", [["init", "etl"], ["dead", "export", "d"]])
 def test_the_file_to_write_has_one_name_everywhere(words: list[str]) -> None:
     refused = rstream(*words, "--out", "file")
     assert (refused.exit_code, "--out was renamed to --output" in refused.output) == (2, True)

@@ -55,7 +55,7 @@ for _path in (
     *("source/task/ownership.py", "source/rows/columns.py", "source/rows/malformed.py"),
     *(
         "deadletter/redrive/redrive_plan.py",
-        "monitor/report/svg.py",
+        "console/report/svg.py",
         "monitor/terminal/units.py",
         "monitor/group_metrics.py",
     ),

@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 
-from spark_streams.monitor.report.builders import LogReading
-from spark_streams.monitor.report.html import page
 from spark_streams.monitor.watch.log_lines import LONGEST, read_lines
 
 GROUP = {
@@ -49,14 +47,3 @@ def line(**other: Any) -> str:
 def test_a_line_that_lacks_a_value_is_skipped(odd: str) -> None:
     lines = list(read_lines(io.StringIO(f"{line()}\n{odd}\n{line(batch=8)}\n{odd}")))
     assert [value["batch"] for value in lines] == [7, 8]
-
-
-def test_texts_of_strangers_are_shown_as_escapes() -> None:
-    reading = LogReading()
-    failure = {"event": "terminated", "error": "E", "message": "\x1b]0;title\x07boom \ud800"}
-    for value in read_lines(io.StringIO(f"{line(query=chr(27) + '[31m')}\n{line(**failure)}\n")):
-        reading.add(value)
-    text = page(reading.report("a log"))
-    assert "\x1b" not in text
-    assert "\x07" not in text
-    assert text.encode()

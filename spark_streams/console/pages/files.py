@@ -8,8 +8,8 @@ from importlib import resources
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
+from spark_streams.console.report.rendering import PACKAGE
 from spark_streams.console.site import Site
-from spark_streams.monitor.report.rendering import PACKAGE
 
 _FILES = {
     "style.css": (PACKAGE, "templates/style.css", "text/css"),

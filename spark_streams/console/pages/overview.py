@@ -9,13 +9,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from spark_streams.console.live import View
+from spark_streams.console.report.builders import group_row
+from spark_streams.console.report.html import tiles
+from spark_streams.console.report.report import DeadLetterRow, Report
 from spark_streams.console.request.parameters import Parameters
 from spark_streams.console.site import Pages, Site, link
 from spark_streams.monitor.lag_survey import GroupLag
 from spark_streams.monitor.rates import UNKNOWN
-from spark_streams.monitor.report.builders import group_row
-from spark_streams.monitor.report.html import tiles
-from spark_streams.monitor.report.report import DeadLetterRow, Report
 
 _CHARTED = 6  # groups whose lag is drawn
 
@@ -67,7 +67,6 @@ def _report(view: View) -> Report:
         (),
         tuple(group_row(group) for group in view.survey.groups),
         len(view.survey.streams),
-        None,
         tuple(
             sorted(
                 (DeadLetterRow(reason.stream, "", reason.reason, "", reason.count) for reason in view.reasons),

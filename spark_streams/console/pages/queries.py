@@ -10,11 +10,11 @@ from pathlib import Path
 from starlette.requests import Request
 from starlette.responses import Response
 
+from spark_streams.console.report.builders import LogReading
+from spark_streams.console.report.html import failures_of
+from spark_streams.console.report.report import Report
 from spark_streams.console.site import Site
 from spark_streams.errors import ConfigError
-from spark_streams.monitor.report.builders import LogReading
-from spark_streams.monitor.report.html import failures_of
-from spark_streams.monitor.report.report import Report
 from spark_streams.monitor.watch.log_lines import read_lines
 
 _BYTES = 16 << 20  # of the end of a log

@@ -1,4 +1,4 @@
-"""Log lines: one JSON object for each event of a query, written by the listener and read by `rstream report`.
+"""Log lines: one JSON object for each event of a query, written by the listener and read by `rstream console`.
 
 {"at": "2026-11-20T08:37:31.814Z", "event": "progress", "query": "billing", "id": "…", "run": "…",
  "batch": 7, "began": "2026-11-20T08:37:31.181Z", "batch_ms": 633, "rows": 50000, "rows_per_second": 79000.0,

@@ -1,4 +1,4 @@
-"""Templates of pages, rendered by Jinja: the report's, and those that the console adds.
+"""Templates of pages, rendered by Jinja.
 
 Other clients choose the names of streams and the reasons of dead letters, so every value is escaped. Only the output of
 our own templates is inserted unchanged.
@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from spark_streams.monitor.terminal.units import count, duration
 
-PACKAGE = "spark_streams.monitor.report"
+PACKAGE = "spark_streams.console.report"
 MAX_ROWS = 200  # of a table; the number of further rows is shown
 
 

@@ -1,38 +1,23 @@
-"""`rstream report`: one page that needs nothing else, and says what the server and the log say."""
+"""Charts and tables of the console, from lines of a log."""
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import subprocess
-import sys
-import zipfile
 from html.parser import HTMLParser
-from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-import redis
 
-import spark_streams
-from spark_streams.monitor.report.builders import LogReading
-from spark_streams.monitor.report.html import page
-from spark_streams.monitor.report.report import (
+from spark_streams.console.report.builders import LogReading
+from spark_streams.console.report.report import (
     LINES,
     Chart,
-    ConsumerRow,
-    DeadLetterRow,
-    GroupRow,
     Line,
-    QueryRow,
-    Report,
 )
-from spark_streams.monitor.report.series import Series, thinned
-from spark_streams.monitor.report.svg import draw, time_ticks, value_ticks
+from spark_streams.console.report.series import Series, thinned
+from spark_streams.console.report.svg import draw, time_ticks, value_ticks
 from tests.monitor.test_cli import orders, rstream, state  # noqa: F401 - a fixture
-from tools.servers.server import Server, counts_entries
 
 
 class Words(HTMLParser):
@@ -74,60 +59,6 @@ def line(at: str, query: str = "q", event: str = "progress", **more: Any) -> dic
         **groups,
         **more,
     }
-
-
-def test_the_page_of_a_server_says_what_is_there_and_changes_nothing(
-    server: Server,
-    client: redis.Redis,
-    orders: list[str],  # noqa: F811
-    tmp_path: Path,
-) -> None:
-    for reason, error in (("decode", "RSTREAM_DECODE"), ("decode", "RSTREAM_DECODE"), ("<b>mine</b>", "")):
-        letter = {"dl.stream": "orders", "dl.id": "1-1", "dl.stage": "read", "dl.reason": reason, "dl.error": error}
-        client.xadd("orders:dead", {"n": 1, **letter})
-    before = state(client)
-    file = tmp_path / "report.html"
-    said = rstream(server, "report", "--for", "120ms", "--every", "30ms", "-o", str(file))
-    assert said.exit_code == 0, said.output
-    assert said.output.startswith(f"{file}: 2 groups, ")
-    assert state(client) == before
-    text = file.read_text()
-    said = rstream(server, "report", "--group", "audit", "-o", str(file))
-    assert said.output.startswith(f"{file}: 1 group, ")
-    words = Words(text).words
-    for word in (
-        "audit of orders",
-        "billing",
-        "ann",
-        "bob",
-        orders[5],
-        "RSTREAM_DECODE",
-        "<b>mine</b>",
-        "Lag",
-        "Consumers",
-    ):
-        assert word in words, word
-    assert not re.search(r"<script|<link|@import|url\(|(src|href)=", text), "it needs other files"
-    assert text.count('role="img"') == (3 if counts_entries(client) else 2)  # without counts there is no throughput
-    now = rstream(server, "report", "orders", "--group", "audit", "-o", "-").output
-    assert 'role="img"' not in now
-    assert "billing" not in Words(now).words
-
-
-def test_the_page_of_a_log(server: Server, tmp_path: Path) -> None:
-    log = tmp_path / "billing.jsonl"
-    said = [
-        line("10:00:00", event="started"), line("10:00:01"), line("10:00:09", lag=900, dead=2, bad={"n": 6}),
-        line("10:00:10", event="idle"), line("10:00:11", event="terminated", error="ValueError", message="no <number>"),
-    ]  # fmt: skip
-    log.write_text("\n".join(map(json.dumps, said)))
-    text = rstream(server, "report", "--log", str(log), "-o", "-").output
-    words = Words(text).words
-    for word in ("Queries in billing.jsonl", "Failed runs", "ValueError", "no <number>", "g of s", "250 ms", "5-0"):
-        assert word in words, word
-    assert text.count("<svg") == 4
-    assert rstream(server, "report", "--log", str(log), "--for", "5s").exit_code == 2
-    assert rstream(server, "report", "--log", str(tmp_path / "none")).exit_code == 1
 
 
 def test_a_log_adds_up_over_runs_and_keeps_to_what_was_asked_for() -> None:
@@ -222,7 +153,8 @@ def test_lines_of_like_size_share_a_scale_and_so_do_those_that_are_held_against_
     for at, lag in enumerate((5_000_000, 5_000_010)):
         reading.add(line(f"10:00:0{at}", group="old", lag=lag))
         reading.add(line(f"10:00:0{at}", group="live", lag=20 * at))
-    assert "each on a scale of its own" in page(reading.report("log"))
+    lag, *_ = reading.report("log").charts
+    assert "each on a scale of its own" in str(draw(lag, 0, 1000))
 
 
 @pytest.mark.parametrize(
@@ -267,46 +199,3 @@ def test_a_line_stays_small_however_long_one_looks() -> None:
     assert (4_321, 1e6) in series["a"]
     assert series["a"][-1] == (20_000, None)
     assert series["b"] == []
-
-
-@pytest.mark.parametrize(
-    "evil", ["<script>alert(1)</script>", "</td><script>alert('1')</script>", '"><b>', "{{ 7 * 7 }}{% raw %}", "&lt;"]
-)
-def test_names_cannot_write_the_page(evil: str) -> None:
-    """Streams, groups, consumers, reasons and errors are named by those who write them."""
-    report = Report(
-        evil, 0, 1000, (Chart(evil, "entries", (Line(evil, ((0, 1.0), (1000, 2.0))),)),),
-        (GroupRow(evil, evil, 1, False, None, 1, None, evil),), 1,
-        (ConsumerRow(evil, evil, evil, 1, None, 1),), (DeadLetterRow(evil, evil, evil, evil, 1),),
-        (QueryRow(evil, failures=[(evil, evil, evil)]),),
-    )  # fmt: skip
-    text = page(report)
-    assert ("<script" in text, "49" in Words(text).words) == (False, False)
-    title, chart, groups, queries, failures, consumers, letters = 2, 2, 3, 1, 4, 3, 4
-    assert Words(text).words.count(evil) == title + chart + groups + queries + failures + consumers + letters
-
-
-def test_the_page_is_made_where_the_package_comes_as_a_zip(tmp_path: Path) -> None:
-    """As --py-files brings it: the templates are in it."""
-    root = Path(spark_streams.__file__).parent
-    with zipfile.ZipFile(tmp_path / "package.zip", "w") as packed:
-        for file in root.rglob("*"):
-            if file.is_file() and file.suffix != ".pyc":
-                packed.write(file, file.relative_to(root.parent))
-    program = (
-        "from spark_streams.monitor.report import html, report;"
-        "print(html.__file__, html.page(report.Report('streams', 0, 0, (), ())))"
-    )
-    told = subprocess.run(
-        [sys.executable, "-c", program], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(tmp_path / "package.zip")},
-        capture_output=True, text=True, check=True,
-    ).stdout  # fmt: skip
-    assert told.startswith(str(tmp_path / "package.zip"))
-    assert "<h1>streams</h1>" in told
-
-
-def test_a_page_of_a_thousand_groups_stays_small() -> None:
-    groups = tuple(GroupRow(f"s{at}", "g", at, False, at, at, at, "5-0") for at in range(1000))
-    text = page(Report("many", 0, 0, (), groups))
-    assert "and 800 more" in text
-    assert len(text) < 100_000

@@ -1,19 +1,12 @@
-"""A report as a single HTML page with styles and charts, without scripts, for light and dark themes.
-
-The content is selected here, its appearance is in templates/. Pure.
-"""
+"""Parts of a page that are selected from a report. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from spark_streams._version import __version__
-from spark_streams.model.printable import printable_lines
-from spark_streams.model.times import from_milliseconds
-from spark_streams.monitor.report.rendering import MAX_ROWS, render
-from spark_streams.monitor.report.report import Report
-from spark_streams.monitor.report.svg import draw
+from spark_streams.console.report.rendering import MAX_ROWS
+from spark_streams.console.report.report import Report
 from spark_streams.monitor.terminal.units import count, duration
 
 
@@ -34,45 +27,10 @@ class Failure(NamedTuple):
     query: str
 
 
-def page(report: Report) -> str:
-    """Return the page."""
-    groups = sorted(
-        report.groups,
-        key=lambda group: (not group.is_active, -(group.lag_ms or 0), -(group.lag or 0), group.stream, group.group),
-    )
-    consumers = sorted(
-        report.consumers or (),
-        key=lambda consumer: (-consumer.pending, consumer.stream, consumer.group, consumer.consumer),
-    )
-    markup = render(
-        "report.html",
-        title=report.title,
-        report=report,
-        period=_period(report),
-        tiles=list(tiles(report)),
-        draw=draw,
-        groups=groups,
-        failures=failures_of(report),
-        consumers=consumers,
-        version=__version__,
-    )
-    return printable_lines(str(markup))
-
-
 def failures_of(report: Report) -> list[Failure]:
     """Return the last failed runs of all queries."""
     failures = sorted(Failure(*failure, query.name) for query in report.queries or () for failure in query.failures)
     return failures[-MAX_ROWS:]
-
-
-def _period(report: Report) -> str:
-    if report.ended == report.began:
-        return f"as of {_moment(report.ended)}"
-    return f"{_moment(report.began)} – {_moment(report.ended)} ({duration(report.ended - report.began)})"
-
-
-def _moment(at_ms: int) -> str:
-    return from_milliseconds(at_ms).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def tiles(report: Report) -> Iterator[Tile]:

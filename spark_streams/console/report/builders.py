@@ -1,4 +1,4 @@
-"""Build reports from snapshots of a server, or from lines of the listener's log. Pure.
+"""Build reports from lines of the listener's log. Pure.
 
 The memory grows with the number of groups, not with the time of the report.
 """
@@ -7,20 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from spark_streams.model import times
-from spark_streams.model.untyped import Json
-from spark_streams.monitor.lag_survey import GroupLag, Survey
-from spark_streams.monitor.rates import Key, Rates, rates_between, total
-from spark_streams.monitor.report.report import (
+from spark_streams.console.report.report import (
     Chart,
-    ConsumerRow,
-    DeadLetterRow,
     GroupRow,
     QueryRow,
     Report,
     charts_of,
 )
-from spark_streams.monitor.report.series import Series
+from spark_streams.console.report.series import Series
+from spark_streams.model import times
+from spark_streams.model.untyped import Json
+from spark_streams.monitor.lag_survey import GroupLag
+from spark_streams.monitor.rates import Key, Rates
 
 
 class LagSeries:
@@ -66,55 +64,6 @@ class ThroughputSeries:
     def charts(self) -> list[Chart]:
         """Return the chart."""
         return charts_of(("Throughput of all groups together", "per second", self._speeds), one_scale=True)
-
-
-class ServerReading:
-    """A report that is built from snapshots of a server."""
-
-    def __init__(self) -> None:
-        self._groups, self._throughput = LagSeries(), ThroughputSeries()
-        self._first: int | None = None
-        self._last: Survey | None = None
-
-    def add(self, snapshot: Survey) -> None:
-        """Add a snapshot."""
-        keys = [(group.stream, group.group) for group in snapshot.groups]
-        for key, group in zip(keys, snapshot.groups, strict=True):
-            self._groups.add(snapshot.at_ms, key, group.lag, group.lag_ms)
-        self._groups.gap(snapshot.at_ms, keys)
-        if self._last is None:
-            self._first = snapshot.at_ms
-        elif snapshot.at_ms > self._last.at_ms:
-            self._throughput.add(snapshot.at_ms, total(rates_between(self._last, snapshot)))
-        self._last = snapshot
-
-    def report(self, where: str, dead_letters: Iterable[DeadLetterRow]) -> Report:
-        """Return the report of all snapshots so far; there must be one. With only one there are no charts."""
-        last, first = self._last, self._first
-        assert last is not None
-        assert first is not None
-        charts = [*self._groups.charts(), *self._throughput.charts()]
-        return Report(
-            f"Streams at {where}",
-            first,
-            last.at_ms,
-            tuple(charts) if last.at_ms > first else (),
-            tuple(group_row(group) for group in last.groups),
-            len(last.streams),
-            tuple(
-                ConsumerRow(
-                    group.stream,
-                    group.group,
-                    consumer.consumer,
-                    consumer.pending,
-                    consumer.oldest_idle_ms,
-                    consumer.idle_ms,
-                )
-                for group in last.groups
-                for consumer in group.consumers
-            ),
-            tuple(sorted(dead_letters, key=lambda row: -row.count)),
-        )
 
 
 def group_row(group: GroupLag) -> GroupRow:

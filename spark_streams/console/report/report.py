@@ -1,12 +1,12 @@
-"""The content of a report: charts and tables, as pure values. builders creates them, svg draws the charts, html makes
-the page, rendering fills its templates.
+"""The content of a report: charts and tables, as pure values. builders creates them, svg draws the charts,
+rendering fills the templates.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from spark_streams.monitor.report.series import Point, Series
+from spark_streams.console.report.series import Point, Series
 
 LINES = 6  # of a chart, the highest ones; the legend names the number of the others
 
@@ -54,18 +54,6 @@ class GroupRow:
 
 
 @dataclass(frozen=True)
-class ConsumerRow:
-    """One consumer at the end of the report."""
-
-    stream: str
-    group: str
-    consumer: str
-    pending: int
-    oldest_idle_ms: int | None
-    idle_ms: int
-
-
-@dataclass(frozen=True)
 class DeadLetterRow:
     """The number of dead letters of one kind in one dead-letter stream."""
 
@@ -102,7 +90,6 @@ class Report:
     charts: tuple[Chart, ...]
     groups: tuple[GroupRow, ...]
     streams: int | None = None
-    consumers: tuple[ConsumerRow, ...] | None = None
     dead_letters: tuple[DeadLetterRow, ...] | None = None
     queries: tuple[QueryRow, ...] | None = None
 

@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 from markupsafe import Markup
 
+from spark_streams.console.report.rendering import render
+from spark_streams.console.report.report import Chart, Line
+from spark_streams.console.report.series import thinned
 from spark_streams.model.times import from_milliseconds
-from spark_streams.monitor.report.rendering import render
-from spark_streams.monitor.report.report import Chart, Line
-from spark_streams.monitor.report.series import thinned
 from spark_streams.monitor.terminal.units import duration, short
 
 _WIDTH = 760
