@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
-from pyspark import SparkContext
 from pyspark.sql.streaming.query import StreamingQuery
 
-from spark_streams.model.untyped import JavaObject
 from spark_streams.running.stopping import Stop
 from spark_streams.spark.connect import is_of_connect
 
@@ -101,49 +98,9 @@ def cut(query: StreamingQuery) -> None:
 
     Spark stops the tasks of the batch. It cannot stop a function of foreachBatch, which ends with the program.
     """
-    with _stack_overflow_hidden(query):
-        ending = threading.Thread(target=query.stop, daemon=True)
-        ending.start()
-        ending.join(_STOP_TASKS)
-
-
-@contextlib.contextmanager
-def _stack_overflow_hidden(query: StreamingQuery) -> Iterator[None]:
-    """Suppress a StackOverflowError of the query's thread.
-
-    When the tasks of a foreachBatch function are stopped, Spark matches its long error text with a regular expression.
-    The match overflows the stack, and Java would print a thousand lines.
-    """
-    jvm = SparkContext._jvm
-    if jvm is None:  # over Spark Connect, where the error is in the server's log
-        yield
-        return
-    threads = jvm.java.lang.Thread
-    before = threads.getDefaultUncaughtExceptionHandler()
-    threads.setDefaultUncaughtExceptionHandler(_Uncaught(f"runId = {query.runId}]", before))
-    try:
-        yield
-    finally:
-        threads.setDefaultUncaughtExceptionHandler(before)
-
-
-class _Uncaught:
-    """A Thread.UncaughtExceptionHandler of the JVM."""
-
-    def __init__(self, thread: str, before: JavaObject) -> None:
-        self._thread = thread
-        self._before = before
-
-    def uncaughtException(self, thread: JavaObject, error: JavaObject) -> None:
-        if self._thread in thread.getName() and error.getClass().getSimpleName() == "StackOverflowError":
-            return
-        if self._before is not None:
-            self._before.uncaughtException(thread, error)
-        else:
-            error.printStackTrace()
-
-    class Java:
-        implements = ["java.lang.Thread$UncaughtExceptionHandler"]
+    ending = threading.Thread(target=query.stop, daemon=True)
+    ending.start()
+    ending.join(_STOP_TASKS)
 
 
 def _wait_for_next_trigger(query: StreamingQuery, deadline: float, check: Callable[[], None]) -> None:

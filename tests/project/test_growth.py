@@ -6,7 +6,7 @@ import contextlib
 
 import pytest
 
-from tools.bench import growth, scale
+from tools.bench import growth
 from tools.bench.row import run_in_turns
 from tools.bench.servers import have_redis, running
 from tools.bench.spark import append, load
@@ -53,7 +53,7 @@ def test_loaders() -> None:
         append(server, "s", 20_000)
         assert client.call("XLEN", "s") == 30_000
         client.call("XGROUP", "CREATE", "s", "g", "0")
-        scale.leave_pending(client, "s", "other", 20_000)
+        growth.leave_pending(client, "s", "other", 20_000)
         assert client.call("XPENDING", "s", "g")[3] == [[b"other", b"20000"]]
         load(server, "s", 10_000)
         assert client.call("XLEN", "s") == 10_000

@@ -53,7 +53,7 @@ def test_the_commands_of_rstream_need_no_spark(engine_server: Server) -> None:
         *("dead purge orders:dead --yes", "url"),
     ]
     lines = [f"{one} --url {engine_server.url}" for one in commands]
-    ended = run(COMMANDS, "\n".join([*lines, "top --help", "report --help", "serve --help"]))
+    ended = run(COMMANDS, "\n".join([*lines, "top --help", "serve --help"]))
     assert "Traceback" not in ended.stderr
     assert "pyspark" not in ended.stderr + ended.stdout
     codes = [line.rsplit(" ", 1)[1] for line in ended.stdout.splitlines() if line.startswith("==")]

@@ -1,4 +1,4 @@
-"""`scripts/bench [engine|latency|memory|source|sink|shards|start|hops|idle|scale|growth] [--json] [--rounds N]`."""
+"""`scripts/bench [engine|latency|memory|source|sink|shards|start|idle|growth] [--json] [--rounds N]`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import json
 import os
 import signal
 import sys
-from pathlib import Path
 
 from rich.console import Console
 
@@ -26,9 +25,7 @@ GROUPS = {
     "sink": "Sink on redis-server",
     "shards": "Eight shards against one stream",
     "start": "Waiting times of a user",
-    "hops": "Latency from stream to stream",
     "idle": "A query without new entries",
-    "scale": "Scale of the source",
     "growth": "Growth of the source, against a tenth of the size",
 }
 ON_REQUEST = {"growth"}  # ten minutes, and 9 GB of memory: measured only if the arguments name it
@@ -43,17 +40,11 @@ def main() -> int:
     parser.add_argument("groups", nargs="*", metavar="group", help=f"{', '.join(GROUPS)} (default: all but growth)")
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
     parser.add_argument("--rounds", type=int, default=5, metavar="N", help="measurements of each row (default 5)")
-    parser.add_argument(
-        "--draw", metavar="FILE", help="measure the curves of the source, or group growth, and draw them (.svg or .png)"
-    )
     parser.add_argument("--only", metavar="TEXT", help="measure only rows whose number or measure contains TEXT")
     arguments = parser.parse_args()
     unknown = [name for name in arguments.groups if name not in GROUPS]
     if unknown:
         parser.error(f"there is no group {unknown[0]}; the groups are {', '.join(GROUPS)}")
-    draws_growth = arguments.groups == ["growth"]
-    if arguments.draw and ((arguments.groups and not draws_growth) or arguments.json or arguments.only):
-        parser.error("--draw measures curves, or group growth: leave out other groups, --json and --only")
     if not have_redis():
         print(
             "bench: redis-server and redis-benchmark are not installed. Every comparison needs them: install Redis.",
@@ -62,14 +53,6 @@ def main() -> int:
         return 1
     printed: list[Row] = []
     console = Console(emoji=False, stderr=True)
-    if arguments.draw and not draws_growth:
-        from tools.bench import curves
-
-        with console.status("curves") as status:
-            measured = curves.measure(status.update)
-        curves.draw(measured, Path(arguments.draw))
-        print(*[curve.summary() for curve in measured], sep="\n")
-        return 0
     for name in arguments.groups or [name for name in GROUPS if name not in ON_REQUEST]:
         with contextlib.ExitStack() as stack, console.status(name) as status:
             rows: list[Row] = importlib.import_module(f"tools.bench.{name}").rows(stack)
@@ -82,10 +65,6 @@ def main() -> int:
             title = f"{GROUPS[name]}: {in_turns}, {os.cpu_count()} cores"
             show(rows, title, Console(emoji=False))
         printed += rows
-    if arguments.draw:
-        from tools.bench import growth
-
-        growth.draw_to(Path(arguments.draw))
     if arguments.json:
         print(json.dumps([row.summary() for row in printed], indent=2))
     return 0

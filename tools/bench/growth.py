@@ -1,7 +1,7 @@
 """P27: how the source scales. Each measure is compared with itself at a tenth of the size.
 
 A rate (entries/s, MB/s) is linear if it stays at least 0.9 of the rate at the next smaller size. A cost (time, memory,
-commands per second) is linear or better if it grows at most as much as the size. `--draw FILE` draws all figures.
+commands per second) is linear or better if it grows at most as much as the size.
 """
 
 from __future__ import annotations
@@ -14,9 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tools.bench import scale
-from tools.bench.client import request
-from tools.bench.curves import Curve, draw
+from tools.bench.client import RawClient, request
 from tools.bench.idle import SOURCE_PROCESS, cost_now, processes
 from tools.bench.row import Row
 from tools.bench.servers import Running, running
@@ -36,7 +34,7 @@ _BUSY = 1_000  # streams that receive them
 _TRIGGERS = 3
 _BATCH = 100_000
 _TASK_BATCH = 1_000_000  # divided into tasks
-_BATCHES = 6  # that scale.rate reads, with the one that it leaves out
+_BATCHES = 6  # that `rate` reads, with the one that it leaves out
 _VALUE_BATCH = 200_000_000  # bytes
 _REPEATS = 3  # of measures that take less than a minute
 _ENTRY = 35  # bytes of the server per entry, at most
@@ -77,10 +75,6 @@ class Measure:
             for smaller, size in zip(self.sizes, self.sizes[1:], strict=False)
         ]  # fmt: skip
 
-    def curve(self) -> Curve:
-        """Return the figures as a curve."""
-        return Curve(self.title, self.x, self.unit, [*self.figures().items()])
-
     def _figure(self, size: int) -> float:
         return self.figures()[size]
 
@@ -88,11 +82,6 @@ class Measure:
 def rows(stack: contextlib.ExitStack) -> list[Row]:
     """Return all rows of the group. Each measure starts its own servers."""
     return [row for measure in measures() for row in measure.rows(_available())]
-
-
-def draw_to(path: Path) -> None:
-    """Draw the figures of all measures, which `rows` have measured."""
-    draw([measure.curve() for measure in measures()], path, logarithmic=True)
 
 
 @functools.cache
@@ -195,7 +184,7 @@ def measure_groups(counts: Sequence[int]) -> Figures:
             for number in range(created, count):
                 client.call("XGROUP", "CREATE", "long", f"other:{number}", "$")
             created = count
-            figures[count] = scale.rate(server, "long")
+            figures[count] = rate(server, "long")
     return figures
 
 
@@ -207,14 +196,14 @@ def measure_backlogs(counts: Sequence[int]) -> Figures:
         for count in counts:
             append(server, "long", count - length)
             length = count
-            figures[count] = scale.rate(server, "long")
+            figures[count] = rate(server, "long")
     return figures
 
 
 def measure_foreign_pending(counts: Sequence[int]) -> Figures:
     """Return entries per second by the number of entries that are pending for another consumer."""
     with _loaded(max(counts) + _BATCHES * _BATCH) as server:
-        return {count: scale.rate(server, "long", count) for count in counts}
+        return {count: rate(server, "long", count) for count in counts}
 
 
 def measure_own_pending(counts: Sequence[int]) -> Figures:
@@ -223,7 +212,7 @@ def measure_own_pending(counts: Sequence[int]) -> Figures:
     with _loaded(max(counts)) as server, contextlib.closing(server.client()) as client:
         for count in counts:
             client.call("XGROUP", "CREATE", "long", "g", "0")
-            scale.leave_pending(client, "long", "spark", count)
+            leave_pending(client, "long", "spark", count)
             frame = stream(server, "long", maxEntriesPerTrigger=_BATCH)
             with running_query(frame, processingTime="0 seconds") as query:
                 first = next_batch(query, -1)
@@ -252,7 +241,7 @@ def measure_tasks(counts: Sequence[int]) -> Figures:
     """Return entries per second by the number of tasks of a batch."""
     with _loaded(_BATCHES * _TASK_BATCH) as server:
         return {
-            count: scale.rate(server, "long", batch=_TASK_BATCH, entriesPerPartition=_TASK_BATCH // count)
+            count: rate(server, "long", batch=_TASK_BATCH, entriesPerPartition=_TASK_BATCH // count)
             for count in counts
         }
 
@@ -272,4 +261,25 @@ def _warm_up() -> None:
     with running("redis-server") as server:
         load(server, "long", _BATCHES * _BATCH)
         for _ in range(2):
-            scale.rate(server, "long")
+            rate(server, "long")
+
+
+def rate(server: Running, name: str, foreign: int = 0, batch: int = _BATCH, **options: int) -> float:
+    """Return entries per second of a few batches from a stream's start, with `foreign` entries pending for another."""
+    client = server.client()
+    client.call("XGROUP", "CREATE", name, "g", "0")
+    leave_pending(client, name, "other", foreign)
+    try:
+        return rate_of_batches(stream(server, name, maxEntriesPerTrigger=batch, **options), _BATCHES - 1)
+    finally:
+        client.call("XGROUP", "DESTROY", name, "g")
+        client.close()
+
+
+def leave_pending(client: RawClient, name: str, consumer: str, count: int) -> None:
+    """Deliver the next `count` entries of group `g`, rounded down to 10,000, to a consumer, unacknowledged."""
+    client.call("XGROUP", "CREATECONSUMER", name, "g", consumer)
+    for _ in range(count // 10_000):
+        read = request("XREADGROUP", "GROUP", "g", consumer, "COUNT", 10_000, "STREAMS", name, ">")
+        client.socket.sendall(request("CLIENT", "REPLY", "SKIP") + read)
+    client.call("PING")

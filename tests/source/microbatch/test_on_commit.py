@@ -12,7 +12,7 @@ import redis
 from spark_streams.errors import InvalidOptionError
 from spark_streams.source.stream_reader import StreamReader
 from spark_streams.spark.read_limits import ReadMaxRows
-from tools.bench.retention import STREAM, hour
+from tests.source.microbatch.hour_of_traffic import STREAM, hour
 from tools.driving import (
     ALL,
     SMALL,

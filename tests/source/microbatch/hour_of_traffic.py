@@ -1,19 +1,12 @@
 """An hour of traffic through a stream that three groups read at different speeds, with onCommit=delete.
 
-    python -m tools.bench.retention --server engine --entries 1800000
-
-500 entries per second for an hour are 1.8 million; the program adds them as fast as the machine can. One group reads in
+500 entries per second for an hour are 1.8 million; they are added as fast as the machine can. One group reads in
 every round, one in every third, one in every tenth. The queries run without Spark: the driver's side of the source and
 its tasks. The fast and the slow query are killed several times, before a command that changes the server.
-
-The program prints the length of the stream and the server's memory at intervals, then the entries that each group has
-read.
 """
 
 from __future__ import annotations
 
-import argparse
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -31,7 +24,6 @@ from spark_streams.source.rows.columns import Columns
 from spark_streams.source.stream_reader import UNLIMITED, StreamReader
 from spark_streams.spark.read_limits import ReadMaxRows
 from tools.sending import KilledError, before_sending, killed
-from tools.servers.server import KINDS, Server, running_redis, serving
 
 STREAM = "traffic"
 ROUND = 10_000  # entries
@@ -158,35 +150,3 @@ def _line(point: Point) -> str:
         f"{point.added:>10,} added  {point.length:>8,} in the stream  {point.stream_bytes / 1e6:>7.2f} MB MEMORY USAGE"
         f"  {point.used / 1e6:>7.2f} MB used_memory"
     )
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser("python -m tools.bench.retention", description=__doc__)
-    parser.add_argument("--server", choices=KINDS, default="redis")
-    parser.add_argument("--entries", type=int, default=1_800_000)
-    arguments = parser.parse_args()
-    with serving() if arguments.server == "engine" else running_redis() as server:
-        return report(server, arguments.entries)
-
-
-def report(server: Server, entries: int) -> int:
-    """Run the traffic and print the report. Return 1 if a group has not read each entry once, or if entries remain."""
-    with server.client() as client:
-        server_info = client.info("server")
-        print(server.kind, server_info.get("valkey_version") or server_info["redis_version"])
-        _, readings, seconds = hour(server.url, entries, print)
-        is_well = True
-        for reading in readings:
-            pending = client.xpending(STREAM, reading.group)["pending"]
-            once = int((reading.reads == 1).sum())
-            is_well &= once == entries and pending == 0
-            print(f"{reading.group:>8}: {once:,} of {entries:,} read once, {pending} pending, {reading.kills} kills")
-        remaining_entries = client.xlen(STREAM)
-        print(
-            f"{remaining_entries} entries remain; {entries / seconds:,.0f} entries per second through all three groups"
-        )
-        return int(not is_well or remaining_entries > 0)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
