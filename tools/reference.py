@@ -49,7 +49,6 @@ TYPES = {
     "entry_id": "entry ID",
     "moment": "time",
     "glob": "Redis pattern",
-    "weights": "JSON of integers, 1 to 100",
     "size": "bytes",
 }
 

@@ -117,7 +117,6 @@ class SourceOptions(ReadOptions):
     consumer: str
     max_entries_per_trigger: PerStream[int | None]
     max_bytes_per_trigger: int | None
-    stream_weights: PerStream[int]
     min_entries_per_trigger: int | None
     max_trigger_delay: int
     delivery: str
@@ -168,7 +167,6 @@ class SourceOptions(ReadOptions):
         return replace(
             super().in_shards(shards),
             max_entries_per_trigger=self.max_entries_per_trigger.for_shards(shards, _divided),
-            stream_weights=self.stream_weights.for_shards(shards),
         )
 
     def _check_limits(self) -> None:
@@ -184,12 +182,6 @@ class SourceOptions(ReadOptions):
                 raise InvalidOptionError(
                     f"minEntriesPerTrigger={min_entries} is more than maxEntriesPerTrigger={sum(limits_set)}"
                 )
-        is_shared = max_entries.otherwise is not None or self.max_bytes_per_trigger is not None
-        if "streamWeights" in self.explicit and not is_shared:
-            raise InvalidOptionError(
-                "option streamWeights needs option maxEntriesPerTrigger (one number for all streams) or "
-                "maxBytesPerTrigger: without a limit every stream is read to its end"
-            )
 
     def _check_dead_letters(self) -> None:
         to = self.dead_letter_stream

@@ -31,7 +31,6 @@ from spark_streams.options.values import (
     size,
     streams,
     text,
-    weights,
 )
 from spark_streams.wire.address.address import Address, default_url
 
@@ -241,14 +240,6 @@ SOURCE: tuple[Option, ...] = (
         "all",
         "[Soft limit](#limits-of-a-micro-batch) for the bytes of field names and values in a micro-batch (`64mb`). "
         "A micro-batch has at least one entry and may be larger.",
-    ),
-    Option(
-        "streamWeights",
-        weights,
-        PerStream(1, {}),
-        "all alike",
-        'How a limit is shared, as JSON by stream or pattern. `{"orders": 3}` gets three times the share of a stream '
-        "that is not named, while both have entries left.",
     ),
     Option(
         "minEntriesPerTrigger",

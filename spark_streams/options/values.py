@@ -19,7 +19,6 @@ from spark_streams.options.per_stream import PerStream
 from spark_streams.shards.names import MAX_SHARDS
 
 T = TypeVar("T")
-MOST_WEIGHT = 100  # maximum weight of a stream
 
 
 def text(value: str) -> str:
@@ -206,21 +205,6 @@ def _unique_names(pairs: list[tuple[str, object]]) -> dict[str, object]:
     if len(named) < len(pairs):
         raise ValueError("names a stream twice")
     return named
-
-
-def weight(value: str) -> int:
-    """Parse a weight from 1 to 100."""
-    parsed = count(value)
-    if parsed > MOST_WEIGHT:
-        raise ValueError(f"must be a whole number from 1 to {MOST_WEIGHT}")
-    return parsed
-
-
-def weights(value: str) -> PerStream[int]:
-    """Parse JSON of weights by stream or pattern."""
-    if not value.lstrip().startswith("{"):
-        raise ValueError('must be JSON of weights by stream or pattern, such as {"orders": 3, "audit:*": 1}')
-    return per_stream(weight, f"a whole number from 1 to {MOST_WEIGHT}", 1)(value)
 
 
 _SIZES = {"": 1, "b": 1, "kb": 1 << 10, "mb": 1 << 20, "gb": 1 << 30}

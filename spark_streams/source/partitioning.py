@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from operator import attrgetter
@@ -119,28 +118,20 @@ def _can_be_joined(previous: EntryRange, entries: EntryRange) -> bool:
     ) and bool(previous.ids) == bool(entries.ids)
 
 
-def share(
-    limit: int, backlog: Mapping[str, int], turn: int = 0, weight: Callable[[str], int] = lambda stream: 1
-) -> dict[str, int]:
+def share(limit: int, backlog: Mapping[str, int], turn: int = 0) -> dict[str, int]:
     """Divide `limit` entries between streams.
 
-    No stream gets more than its backlog. Small backlogs are taken completely, and the rest is divided by weight (1, 2
-    …). If there are more streams than entries, streams take turns (turn: counts triggers), heavier ones more often, so
-    that no stream starves.
+    No stream gets more than its backlog. Small backlogs are taken completely, and the rest is divided equally. If there
+    are more streams than entries, streams take turns (turn: counts triggers), so that no stream starves.
     """
     names = sorted(stream for stream, waiting in backlog.items() if waiting > 0)
     if limit < len(names):
-        wheel = [name for name in names for _ in range(weight(name))]
-        drawn = Counter(wheel[(turn * limit + number) % len(wheel)] for number in range(limit))
-        return {name: min(times, backlog[name]) for name, times in drawn.items()}
-    weights = {name: weight(name) for name in names}
-    smallest_first = sorted(names, key=lambda stream: (backlog[stream] / weights[stream], stream))
+        return {names[(turn * limit + number) % len(names)]: 1 for number in range(limit)}
+    smallest_first = sorted(names, key=lambda stream: (backlog[stream], stream))
     shares: dict[str, int] = {}
-    remaining, remaining_weight = limit, sum(weights.values())
+    remaining = limit
     for position, stream in enumerate(smallest_first):
-        reserved = len(smallest_first) - position - 1  # one entry for each further stream
-        part = min(-(-remaining * weights[stream] // remaining_weight), remaining - reserved)
-        shares[stream] = min(backlog[stream], part)
+        streams_left = len(smallest_first) - position
+        shares[stream] = min(backlog[stream], -(-remaining // streams_left))
         remaining -= shares[stream]
-        remaining_weight -= weights[stream]
     return shares

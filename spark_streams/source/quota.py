@@ -29,14 +29,13 @@ class BatchQuota:
     """What a batch may still take.
 
     entries: of all streams, None: unlimited; of_stream: of each stream, from which `taken` is not subtracted yet;
-    weights: ratio in which streams share `entries` and `size`; size: bytes, None: unlimited, 0 or less: no further
-    entry; taken: entries that the batch has of each stream. Entries that are returned for a retry have the limit and
-    the weight of their first stream, but count separately.
+    size: bytes, None: unlimited, 0 or less: no further
+    entry; taken: entries that the batch has of each stream. Entries that are returned for a retry have the limit of
+    their first stream, but count separately.
     """
 
     entries: int | None
     of_stream: PerStream[int | None]
-    weights: PerStream[int]
     size: float | None
     taken: Mapping[str, int] = field(default_factory=dict)
 
@@ -46,7 +45,7 @@ class BatchQuota:
         limits = options.max_entries_per_trigger
         # Spark passes a single number for all streams to each trigger.
         of_stream = limits if limits.named else PerStream[int | None](None, {})
-        return cls(None, of_stream, options.stream_weights, options.max_bytes_per_trigger)
+        return cls(None, of_stream, options.max_bytes_per_trigger)
 
     @property
     def is_full(self) -> bool:
@@ -93,7 +92,7 @@ class BatchQuota:
         """Return how many entries of each stream's backlog to take. turn: see `share`; sizes: of the entries in the
         backlog; None: bytes do not count."""
         admitted = self.within_stream_limits(backlog)
-        allowed = admitted if self.entries is None else share(self.entries, admitted, turn, self.weight)
+        allowed = admitted if self.entries is None else share(self.entries, admitted, turn)
         if self.size is None or sizes is None:
             return allowed
         return self._fitting({stream: count for stream, count in allowed.items() if count}, turn, sizes)
@@ -103,7 +102,7 @@ class BatchQuota:
         If no bytes remain for the streams behind it, they wait: streams take turns at being first."""
         remaining = self.size or 0
         needed = {stream: math.ceil(count * sizes[stream].average) for stream, count in allowed.items()}
-        shares = share(math.ceil(remaining), needed, turn, self.weight)
+        shares = share(math.ceil(remaining), needed, turn)
         first = turn % max(1, len(shares))
         fitting: dict[str, int] = {}
         for stream in [*sorted(shares)[first:], *sorted(shares)[:first]]:
@@ -112,10 +111,6 @@ class BatchQuota:
             fitting[stream] = min(allowed[stream], sizes[stream].fitting(shares[stream]))
             remaining -= fitting[stream] * sizes[stream].average
         return fitting
-
-    def weight(self, stream: str) -> int:
-        """Return the stream's part in the ratio by which entries and bytes are shared."""
-        return self.weights.value_for(origin_of(stream))
 
 
 def take_in_parts(

@@ -228,9 +228,6 @@ def test_a_batch_ends_at_the_last_id_below_its_ending_time() -> None:
         ("maxEntriesPerTrigger", '{"z*": 4}', "names 'z[*]', which matches none among streams"),
         ("maxBytesPerTrigger", "64 megabytes", "must be a size above 0, such as 64mb"),
         ("maxBytesPerTrigger", "0", "must be a size above 0"),
-        ("streamWeights", "3", "must be JSON of weights"),
-        ("streamWeights", '{"a": 101}', "from 1 to 100"),
-        ("streamWeights", '{"a": 2}', "needs option maxEntriesPerTrigger"),
         ("startingTimestamp", '{"a": {}}', "of 'a' must be a time"),
         ("startingTimestamp", '{"a": "soon"}', "of 'a' must be a time"),
     ],
@@ -254,5 +251,5 @@ def test_a_name_goes_before_a_pattern_and_patterns_in_their_order() -> None:
 
 
 def test_sizes_count_as_redis_does() -> None:
-    given = {**GOOD, "maxBytesPerTrigger": "3 MB", "streamWeights": '{"a": 3}'}
+    given = {**GOOD, "maxBytesPerTrigger": "3 MB"}
     assert SourceOptions.parse(given).max_bytes_per_trigger == 3 << 20

@@ -23,7 +23,6 @@ BY_STREAM = {
     "endingOffsets": '{"a": "5-1"}',
     "endingTimestamp": '{"a": 5}',
     "maxEntriesPerTrigger": '{"a": 5}',
-    "streamWeights": '{"a": 5}',
 }
 
 

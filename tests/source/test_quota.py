@@ -17,7 +17,7 @@ from spark_streams.source.quota import BatchQuota, take_in_parts
 from spark_streams.source.sampled_size import SampledSize
 
 MANY = 1 << 62
-FREE = BatchQuota(None, PerStream[int | None](None, {}), PerStream(1, {}), None)
+FREE = BatchQuota(None, PerStream[int | None](None, {}), None)
 SMALL = SampledSize(10.0, 50)
 LARGE = SampledSize(30_000.0, 1)
 
@@ -36,11 +36,11 @@ def test_bytes_become_entries_by_the_average_size() -> None:
     assert left.without({"a": 60}, {"a": SMALL}).is_full
 
 
-def test_bytes_are_shared_by_weight_and_what_one_leaves_others_have() -> None:
-    quota = replace(FREE, size=4_000, weights=PerStream(1, {"vip": 3}))
-    sizes = dict.fromkeys(("a", "b", "vip"), SMALL)
-    assert quota.divide({"vip": 900, "a": 900}, 0, sizes) == {"vip": 300, "a": 100}
-    assert quota.divide({"vip": 30, "a": 900, "b": 900}, 0, sizes) == {"vip": 30, "a": 185, "b": 185}
+def test_bytes_are_shared_and_what_one_leaves_others_have() -> None:
+    quota = replace(FREE, size=4_000)
+    sizes = dict.fromkeys(("a", "b", "c"), SMALL)
+    assert quota.divide({"c": 900, "a": 900}, 0, sizes) == {"c": 200, "a": 200}
+    assert quota.divide({"c": 30, "a": 900, "b": 900}, 0, sizes) == {"c": 30, "a": 185, "b": 185}
 
 
 def test_a_number_of_entries_and_bytes_hold_together() -> None:

@@ -241,8 +241,7 @@ def measure_tasks(counts: Sequence[int]) -> Figures:
     """Return entries per second by the number of tasks of a batch."""
     with _loaded(_BATCHES * _TASK_BATCH) as server:
         return {
-            count: rate(server, "long", batch=_TASK_BATCH, entriesPerPartition=_TASK_BATCH // count)
-            for count in counts
+            count: rate(server, "long", batch=_TASK_BATCH, entriesPerPartition=_TASK_BATCH // count) for count in counts
         }
 
 

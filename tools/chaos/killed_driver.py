@@ -135,7 +135,6 @@ def _case(folder: Path, point: str, kind: str, url: str, random_: random.Random,
     }
     if random_.random() < 0.3:
         options["maxBytesPerTrigger"] = random_.choice(["3kb", "1mb"])
-        options["streamWeights"] = '{"*:0": 5}'
     elif random_.random() < 0.3:
         options["maxEntriesPerTrigger"] = json.dumps({"*": random_.randint(30, 60)})
     claims = point == "logged with claims"

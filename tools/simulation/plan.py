@@ -138,8 +138,6 @@ def _other_limits(settings: Mapping[str, str]) -> dict[str, str]:
         limits["maxBytesPerTrigger"] = chance.choice(["1", "20", "60", "300"])
     if limit is not None and chance.random() < 0.2:
         limits["maxEntriesPerTrigger"] = json.dumps({"*": int(limit)})
-    elif (limit or limits) and chance.random() < 0.3:
-        limits["streamWeights"] = json.dumps({"*": chance.choice([1, 3, 100])})
     return limits
 
 
