@@ -94,7 +94,7 @@ class LossesOfEntries:
         assert lost(one) == 0
 
     @RUNS
-    @pytest.mark.parametrize("options", [{}, LENIENT, {"delivery": "at-most-once"}, {"noAck": "true"}], ids=str)
+    @pytest.mark.parametrize("options", [{}, LENIENT, {"noAck": "true"}], ids=str)
     def test_where_deliveries_of_a_committed_batch_are_lost_the_group_is_set_forward(
         self, lagging: Lagging, restarted: bool, options: dict[str, str]
     ) -> None:

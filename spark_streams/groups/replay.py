@@ -118,10 +118,10 @@ def next_steps(replayed: Replayed) -> list[str]:
 def _committed_position(snapshot: GroupSnapshot, query: str) -> StreamId:
     """Return the last committed entry. Raises StreamStateError if the query has no pending list."""
     mark = snapshot.marks[query]
-    if mark.holds or mark.no_ack:
+    if mark.no_ack:
         raise StreamStateError(
-            f"query {query!r} of group {snapshot.group!r} reads stream {snapshot.stream!r} with noAck=true or "
-            "delivery=at-most-once, so it does not read entries that are handed to it. Set its group back with rstream "
+            f"query {query!r} of group {snapshot.group!r} reads stream {snapshot.stream!r} with noAck=true, "
+            "so it does not read entries that are handed to it. Set its group back with rstream "
             "groups seek, and start the query with a new checkpoint"
         )
     return mark.up_to

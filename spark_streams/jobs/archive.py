@@ -103,11 +103,8 @@ def _source(job: Job) -> SourceOptions:
     source = SourceOptions.parse(job.options("source"))
     if source.shards is not None:
         raise ConfigError("source.shards has no meaning here: the writer creates the shards; leave it out")
-    if source.no_ack or source.delivery == "at-most-once":
-        raise ConfigError(
-            "source.noAck and source.delivery = at-most-once acknowledge entries before they are archived: "
-            "leave them out"
-        )
+    if source.no_ack:
+        raise ConfigError("source.noAck has no meaning here: an archive keeps entries pending until they are in it")
     return source
 
 

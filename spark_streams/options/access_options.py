@@ -131,6 +131,11 @@ def _no_such_option(
             return InvalidOptionError(f"source option {name!r} belongs to {reader}, not to {this_reader}: remove it")
     if hint := hint_of_other_connector(name):
         return UnknownOptionError(f"the rstream {side} has no option {name!r}; {hint}")
+    if table is SOURCE and name.lower() == "delivery":
+        return UnknownOptionError(
+            "the rstream source has no option 'delivery', which is one of the sink. The source acknowledges entries "
+            "after their batch is committed, so each is read at least once; an exactly-once sink writes each row once"
+        )
     near = difflib.get_close_matches(name.lower(), options_by_name, n=1)
     hint = f"did you mean {options_by_name[near[0]].name!r}? " if near else ""
     names = ", ".join(option.name for option in options_by_name.values())

@@ -119,7 +119,6 @@ class SourceOptions(ReadOptions):
     max_bytes_per_trigger: int | None
     min_entries_per_trigger: int | None
     max_trigger_delay: int
-    delivery: str
     on_commit: str
     no_ack: bool
     fail_on_data_loss: bool

@@ -260,14 +260,6 @@ SOURCE: tuple[Option, ...] = (
         "may come after later entries.",
     ),
     Option(
-        "delivery",
-        one_of("at-least-once", "at-most-once"),
-        "at-least-once",
-        "`at-least-once`",
-        "`at-least-once`: entries are acknowledged after their batch is committed. `at-most-once`: before they are "
-        "read, so an interrupted batch is not read again.",
-    ),
-    Option(
         "onCommit",
         one_of("keep", "trim", "delete"),
         "keep",

@@ -1,1 +1,1 @@
-"""What may be removed of a stream: what every group has been given and has acknowledged, and no query holds back."""
+"""What may be removed of a stream: what every group has been given and has acknowledged."""

@@ -15,8 +15,8 @@ class EntryRange:
 
     count: number of our entries; owned: True if the stream held no others there when they were delivered, so that
     XRANGE reads them. False if other consumers read from the same range: a pending list says which entries are ours.
-    consumer: owner of the pending list, "": the membership's consumer; ids: which entries of a shared range are ours
-    after they were acknowledged (at-most-once), as packed arguments without separators, as in `PendingPage.ids`.
+    consumer: owner of the pending list, "": the membership's consumer; ids: which entries of a shared range are ours,
+    as packed arguments without separators, as in `PendingPage.ids`; empty if they are not known.
     counted: False if `count` is an estimate, by which no loss is detected.
     """
 

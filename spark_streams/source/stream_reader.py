@@ -178,11 +178,11 @@ class StreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailable
     def latestOffset(self, start: dict[str, object], limit: ReadLimit) -> dict[str, object]:
         """Return the end of the next batch, or `start` if there is nothing to read."""
         max_entries = limit.max_rows if isinstance(limit, ReadMaxRows) and limit.max_rows < UNLIMITED else None
-        if isinstance(limit, ReadAllAvailable) and not self._options.no_ack and self._is_at_least_once:
+        if isinstance(limit, ReadAllAvailable) and not self._options.no_ack:
             raise UnsupportedError(
                 "trigger(once=True) ends a query without reporting whether its batch was committed. Its entries would "
                 "stay pending, and other consumers could claim them. Use trigger(availableNow=True), which reads the "
-                "same entries and acknowledges them (or noAck=true, or delivery=at-most-once)"
+                "same entries and acknowledges them (or noAck=true)"
             )
         begin = self._offset(start)
         end = self._ready_batches(begin).next(begin, max_entries)
@@ -205,10 +205,6 @@ class StreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailable
 
     def _cache(self, json: dict[str, object], offset: Offset) -> None:
         self._cached_offsets = [*self._cached_offsets[1 - _CACHED_OFFSETS :], (json, offset)]
-
-    @property
-    def _is_at_least_once(self) -> bool:
-        return self._options.delivery == "at-least-once"
 
     def _ready_batches(self, checkpoint: Offset | None = None) -> MicroBatchStream:
         """Return the batches after the end of the run is fixed. checkpoint: its offset; the server has answered

@@ -16,7 +16,6 @@ pytestmark = [pytest.mark.spark, pytest.mark.chaos]
         ("older copy", "at-least-once"),
         ("last of both logs deleted", "shared"),
         ("last commits deleted", "noAck"),
-        ("older copy", "at-most-once"),
     ],
 )
 def test_a_checkpoint_that_is_rolled_back_passes_over_nothing(

@@ -17,7 +17,6 @@ TAKEN = {
     "while a batch is in flight": (Moment("reading", 1), "at-least-once", "latest", True, 1, "in flight"),
     "between look and choice, without a pending list": (Moment("looked", 1), "noAck", "earliest", False, 1, "ahead"),
     "ahead of the group, without a pending list": (Moment("committed", 0), "noAck", "earliest", True, 2, "ahead"),
-    "acknowledged before they are read": (Moment("logged", 1), "at-most-once", "earliest", False, 0, "in flight"),
     "while the query is down": (Moment(DOWN, 0), "noAck", "earliest", False, 1, "ahead"),
 }
 

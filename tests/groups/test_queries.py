@@ -183,16 +183,6 @@ def test_after_a_seek_forward_the_query_goes_on_behind_it(
     assert pending_count(client) == 0
 
 
-def test_seek_under_an_at_most_once_query(server: Server, client: redis.Redis, rstream_json: RstreamJson) -> None:
-    query = make_query(server, client, "stopped", delivery="at-most-once")
-    rstream_json("groups", "seek", *G, "--to", query.ids[39], "--yes")
-    assert query.resume(delivery="at-most-once") == list(range(40, 50))
-    stop_all()
-    rstream_json("groups", "seek", *G, "--to", query.ids[4], "--yes")
-    with pytest.raises(StreamStateError, match="below the checkpoint's"):
-        query.resume(delivery="at-most-once")
-
-
 def test_seek_without_a_pending_list_counts_for_a_new_checkpoint_only(
     server: Server, client: redis.Redis, rstream_json: RstreamJson
 ) -> None:

@@ -18,7 +18,6 @@ ROOT = Path(spark_streams.__file__).parent
 ECHOES = {
     "shared.py": "is that way",
     "entry.py": "styles what is printable",
-    "report.py": "a page that is printable, and a line that is erased",
     "exporter.py": "a page whose lines end as they are",
     "console.py": "a line for the file of users, which is printable",
     "dead.py": "empty lines",

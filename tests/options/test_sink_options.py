@@ -43,7 +43,7 @@ def test_the_first_batch_has_number_0() -> None:
         ({"trimLimit": "3"}, "trimLimit needs one of"),
         ({"minId": "x"}, "minId='x' is not an entry ID"),
         ({"retention": "7"}, "retention='7' must be a duration"),
-        ({"delivery": "at-most-once"}, "must be one of exactly-once, at-least-once"),
+        ({"delivery": "twice"}, "must be one of exactly-once, at-least-once"),
         ({"waitReplicas": "0"}, "waitReplicas='0'"),
     ],
 )

@@ -154,11 +154,8 @@ LETTERS = {"deadLetterStream": "dead"}
         ({"startingOffsets": "latest", "startingTimestamp": "5"}, "startingOffsets and startingTimestamp contradict"),
         ({"ordered": "true", "minPartitions": "4"}, "ordered and minPartitions contradict"),
         ({"ordered": "true", "entriesPerPartition": "4"}, "ordered and entriesPerPartition contradict"),
-        ({"noAck": "true", "delivery": "at-most-once"}, "noAck and delivery contradict"),
         ({"noAck": "true", "claimIdle": "5s"}, "noAck and claimIdle contradict"),
         ({"noAck": "true", "maxDeliveries": "5", **LETTERS}, "noAck and maxDeliveries contradict"),
-        ({"delivery": "at-most-once", "claimIdle": "5s"}, "delivery and claimIdle contradict"),
-        ({"delivery": "at-most-once", "maxDeliveries": "5", **LETTERS}, "delivery and maxDeliveries contradict"),
         ({"maxTriggerDelay": "5s"}, "maxTriggerDelay needs option minEntriesPerTrigger"),
         ({"maxDeliveries": "5"}, "maxDeliveries needs option deadLetterStream"),
         ({"mode": "DEADLETTER"}, "mode=DEADLETTER needs option deadLetterStream"),
@@ -179,6 +176,11 @@ def test_options_that_contradict_or_lack_each_other_are_named(given: dict[str, s
         SourceOptions.parse({**GOOD, **given})
 
 
+def test_delivery_is_an_option_of_the_sink() -> None:
+    with pytest.raises(UnknownOptionError, match="no option 'delivery', which is one of the sink. The source ackn"):
+        SourceOptions.parse({**GOOD, "delivery": "at-most-once"})
+
+
 def test_a_pattern_makes_no_streams() -> None:
     given = {"url": GOOD["url"], "group": "g", "streamsPattern": "o*", "createStreams": "false"}
     with pytest.raises(InvalidOptionError, match="streamsPattern and createStreams contradict"):
@@ -186,7 +188,7 @@ def test_a_pattern_makes_no_streams() -> None:
 
 
 def test_options_at_their_harmless_value_contradict_nothing() -> None:
-    given = {"ordered": "false", "minPartitions": "4", "noAck": "false", "claimIdle": "5m", "delivery": "at-least-once"}
+    given = {"ordered": "false", "minPartitions": "4", "noAck": "false", "claimIdle": "5m"}
     assert SourceOptions.parse({**GOOD, **given}).claim_idle == 300_000
 
 

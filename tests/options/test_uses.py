@@ -13,7 +13,6 @@ from spark_streams.options.uses import check_before_use, require_options
     [
         {},
         {"streams": "a", "GROUP": "g", "checkpointLocation": "/x", "queryName": "q"},
-        {"delivery": "at-most-once"},  # a source's
         {"delivery": "exactly-once"},  # a sink's
         {"startingOffsets": "latest"},  # not in spark.read
         {"stream": "a", "maxlen": "5"},

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import redis
 
-from spark_streams.errors import DataLossError
 from spark_streams.source.stream_reader import StreamReader
 from tools.driving import ALL, add, drain, forget_all, pending_count, read, reader
 from tools.servers.server import Server
@@ -77,22 +76,6 @@ def test_entries_that_were_read_are_not_lost_with_an_empty_server(server: Server
         end = at_rest(one, end)
         found.append(lost(one))
     assert found == [{}, {}, {}]
-
-
-def test_at_most_once_counts_what_stopped_it(server: Server, client: redis.Redis) -> None:
-    options = {"delivery": "at-most-once"}
-    ids = add(client, 2)
-    one = reader(server, maxEntriesPerTrigger="1", **options)
-    start = one.initialOffset()
-    end = one.latestOffset(start, one.getDefaultReadLimit())
-    assert read(one, start, end) == [0]
-    client.xdel("s", ids[1])
-    add(client, 1, first=2)
-    with pytest.raises(DataLossError, match="1 entry above"):
-        reader(server, **options).latestOffset(end, ALL)
-    again = reader(server, **options, **LENIENT)
-    assert drain(again, start=end) == [[2]]
-    assert lost(again) == {"s": 1}
 
 
 def test_a_rolled_back_checkpoint_of_a_shared_group_counts_what_it_passes_over(
@@ -185,9 +168,3 @@ def test_rows_that_a_kept_batch_does_not_have_are_documented(server: Server, cli
     ]
     steps += [Step("kill", 60), "trigger", Step("trim", amount=0.85), "trigger"]
     assert not fails(server, client, *steps, sink="once", **LENIENT)
-
-
-def test_entries_handed_over_while_a_batch_is_taken_are_within_it(server: Server, client: redis.Redis) -> None:
-    """At-most-once: the range of the batch is acknowledged before it is read, and they are below its end."""
-    steps: list[str | Step] = ["trigger", FIVE_MORE, BOB_READS_TWO, Step("give", 3, amount=0.9), "trigger", "trigger"]
-    assert not fails(server, client, *steps, sink="recorder", delivery="at-most-once")

@@ -221,15 +221,3 @@ def test_a_replay_says_that_others_have_acknowledged_entries(server: Server, cli
     again = reader(server, batch=SEVENTH, failOnDataLoss="false")
     assert sum(len(batch) for part in again.partitions(start, end) for batch in again.read(part)) == 7
     assert client.hget("rstream:told:q", "lossy") == "7:run"
-
-
-def test_a_batch_that_is_given_up_at_most_once_says_so(server: Server, client: redis.Redis) -> None:
-    """delivery=at-most-once: what a crash interrupted is not read again, and what is written of it stays."""
-    add(client, 20)
-    first = reader(server, batch=SEVENTH, delivery="at-most-once")
-    start = first.initialOffset()
-    end = first.latestOffset(start, ALL)
-    again = reader(server, batch=SEVENTH, delivery="at-most-once")
-    assert [list(again.read(part)) for part in again.partitions(start, end)] == [[]]
-    assert client.hget("rstream:told:q", "lossy") == "7:run"
-    assert again.partitions(end, end) == []

@@ -377,7 +377,7 @@ def test_options_that_need_a_pending_entry_are_refused(tmp_path: Path, monkeypat
     given = {"streams": "s", "group": "g", "startingOffsets": "earliest", "archivePath": str(tmp_path)}
     assert SourceOptions.parse(given).archive_path == str(tmp_path)
     for options in (
-        {"delivery": "at-most-once"}, {"mode": "DEADLETTER", "deadLetterStream": "d"}, {"retryDelay": "1s"},
+        {"mode": "DEADLETTER", "deadLetterStream": "d"}, {"retryDelay": "1s"},
     ):  # fmt: skip
         with pytest.raises(InvalidOptionError, match="archivePath and .* contradict each other"):
             SourceOptions.parse({**given, **options})

@@ -124,9 +124,7 @@ def test_what_a_crash_left_and_what_is_claimed_count_against_a_streams_limit(ser
 
 
 @pytest.mark.parametrize("limits", LIMITS, ids=["ahead", "never ahead"])
-@pytest.mark.parametrize(
-    "options", [{}, {"noAck": "true"}, {"delivery": "at-most-once"}], ids=["acked", "noAck", "once"]
-)
+@pytest.mark.parametrize("options", [{}, {"noAck": "true"}], ids=["acked", "noAck"])
 def test_batches_of_entries_that_are_alike_have_the_bytes_asked_for(
     server: Server, options: dict[str, str], limits: object
 ) -> None:
@@ -138,9 +136,7 @@ def test_batches_of_entries_that_are_alike_have_the_bytes_asked_for(
 
 
 @pytest.mark.parametrize("limits", LIMITS, ids=["ahead", "never ahead"])
-@pytest.mark.parametrize(
-    "options", [{}, {"noAck": "true"}, {"delivery": "at-most-once"}], ids=["acked", "noAck", "once"]
-)
+@pytest.mark.parametrize("options", [{}, {"noAck": "true"}], ids=["acked", "noAck"])
 def test_a_batch_ends_soon_after_entries_have_become_larger(
     server: Server, options: dict[str, str], limits: object
 ) -> None:
@@ -154,9 +150,7 @@ def test_a_batch_ends_soon_after_entries_have_become_larger(
 
 
 @pytest.mark.parametrize("limits", LIMITS, ids=["ahead", "never ahead"])
-@pytest.mark.parametrize(
-    "options", [{}, {"noAck": "true"}, {"delivery": "at-most-once"}], ids=["acked", "noAck", "once"]
-)
+@pytest.mark.parametrize("options", [{}, {"noAck": "true"}], ids=["acked", "noAck"])
 def test_entries_that_become_smaller_fill_the_batches_after_that(
     server: Server, options: dict[str, str], limits: object
 ) -> None:
@@ -168,9 +162,7 @@ def test_entries_that_become_smaller_fill_the_batches_after_that(
 
 
 @pytest.mark.parametrize("limits", LIMITS, ids=["ahead", "never ahead"])
-@pytest.mark.parametrize(
-    "options", [{}, {"noAck": "true"}, {"delivery": "at-most-once"}], ids=["acked", "noAck", "once"]
-)
+@pytest.mark.parametrize("options", [{}, {"noAck": "true"}], ids=["acked", "noAck"])
 def test_entries_of_mixed_sizes_come_in_batches_of_about_the_limit(
     server: Server, options: dict[str, str], limits: object
 ) -> None:

@@ -230,10 +230,10 @@ def test_a_query_without_a_pending_list_says_what_it_leaves(
     time.sleep(0.05)
     assert one.latestOffset(end, ReadMaxRows(1)) != end  # both are back
     caplog.clear()
-    again = reader(server, TEXTS, delivery="at-most-once")
+    again = reader(server, TEXTS, noAck="true")
     assert again.latestOffset(end, ALL) == end
     assert "2 entries wait for a retry" in caplog.text
-    assert "with neither noAck nor delivery=at-most-once" in caplog.text
+    assert "(without noAck)" in caplog.text
     assert client.xlen(BACK) == 2
 
 
@@ -574,7 +574,6 @@ def test_killed_while_good_at_the_second_try_each_is_read_in_one_batch(server: S
     ("given", "why"),
     [
         ({**TWICE, "noAck": "true"}, "noAck and retryDelay contradict"),
-        ({**TWICE, "delivery": "at-most-once"}, "delivery and retryDelay contradict"),
         ({**LETTERS, "retryDelay": "soon"}, "must be a duration"),
         ({**LETTERS, "retryDelay": ",".join(["1s"] * 17)}, "must be at most 16 durations"),
     ],

@@ -47,7 +47,7 @@ def pending(client: redis.Redis, stream: str = "s") -> int:
     [
         {"noAck": "true", "maxEntriesPerTrigger": "250"},
         {"maxEntriesPerTrigger": '{"s*": 400}', "maxBytesPerTrigger": "30kb"},
-        {"delivery": "at-most-once", "ordered": "true"},
+        {"ordered": "true"},
         {"minPartitions": "5", "entriesPerPartition": "200", "minEntriesPerTrigger": "5000", "maxTriggerDelay": "10m"},
         {"streamsPattern": "?", "startingTimestamp": "2020-01-01T00:00:00Z", "mode": "FAILFAST"},
         {"claimIdle": "1h", "maxDeliveries": "3", "mode": "DEADLETTER", "deadLetterStream": "dead"},

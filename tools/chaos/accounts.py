@@ -37,14 +37,12 @@ class Aftermath:
     """Runs of the query after the intervention.
 
     errors: that ended runs, in their order; counted: entries that the last runs reported as lost; restarted: whether a
-    batch may have been written in part before; given_up: entries that a restart may pass over (at-most-once); ended:
-    whether the query read all entries.
+    batch may have been written in part before; ended: whether the query read all entries.
     """
 
     errors: list[str] = field(default_factory=list)
     counted: int = 0
     restarted: bool = False
-    given_up: set[Place] = field(default_factory=set)
     ended: bool = False
 
 

@@ -16,7 +16,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tools.chaos.accounts import Aftermath, Intervention, settle
-from tools.chaos.history import Place, id_key
+from tools.chaos.history import Place
 from tools.chaos.job import error_of
 from tools.chaos.query import Query
 from tools.chaos.scene import Outcome, Scene
@@ -40,8 +40,6 @@ def run_to_end(scene: Scene, query: Query, running: StreamingQuery | None, forei
             after.restarted = True
             query = replace(query, options={**query.options, **LENIENT})
             query = _repair(scene, query, after.errors[-1])
-        if query.options.get("delivery") == "at-most-once":
-            after.given_up |= _uncommitted(scene, query)
         error, restarted = scene.run(query)
         _note(scene, after, restarted)
         if not error:
@@ -56,7 +54,7 @@ def judge(
 ) -> Outcome:
     """Judge the query (chaos.accounts). before: entries that it must not read."""
     expected = {
-        "either": intervention.either | after.given_up,
+        "either": intervention.either,
         "taken": intervention.taken,
         "unordered": intervention.unordered,
         "removed": intervention.removed | set(before),
@@ -99,19 +97,6 @@ def is_quiet(scene: Scene, query: Query, stream: str, foreign: Collection[str] =
     except redis.ResponseError:  # the stream or the group does not exist
         return False
     return all(consumer["pending"] == 0 for consumer in consumers if consumer["name"] not in foreign)
-
-
-def _uncommitted(scene: Scene, query: Query) -> set[Place]:
-    """Return the entries that the group has delivered after the last committed batch."""
-    places = set()
-    for stream in {entry.stream for entry in scene.producer.added}:
-        committed = query.offset(query.committed())["streams"] if query.committed() >= 0 else {}
-        group = next((g for g in scene.client.xinfo_groups(stream) if g["name"] == query.group), None)
-        if group is not None:
-            after, last = id_key(committed.get(stream, "0-0")), id_key(group["last-delivered-id"])
-            added = [entry for entry in scene.producer.added if entry.stream == stream and entry.id is not None]
-            places |= {(stream, entry.id) for entry in added if entry.id and after < id_key(entry.id) <= last}
-    return places
 
 
 def _repair(scene: Scene, query: Query, error: str) -> Query:

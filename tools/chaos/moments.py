@@ -14,7 +14,6 @@ DOWN = "down"
 STAGES = ("started", "looked", "reserved", "logged", "reading", "writing", "closing", "written", "committed")
 MODES: Mapping[str, Mapping[str, str]] = {
     "at-least-once": {},
-    "at-most-once": {"delivery": "at-most-once"},
     "noAck": {"noAck": "true"},
 }
 

@@ -33,9 +33,8 @@ KNOWN: dict[str, str] = {
     r"^(silent|uncounted) \| (deleted|trimmed) \| .*group created again amid a trigger": (
         "a group is created again while a batch is taken"
     ),
-    r"^uncounted \| deleted \| .*group set back.* lenient at-most-once$": "a group is set back while a batch is taken",
     r"^uncounted \| passed over .*group created again .*once noAck": "a group is created again while noAck is removed",
-    r"^false alarm \| DataLossError: stream _: # entr(y|ies) above # .* \| strict at-most-once once noAck$": (
+    r"^false alarm \| DataLossError: stream _: # entr(y|ies) above # .* \| strict once noAck$": (
         "a batch with an estimated end is skipped"
     ),
     r"^silent \| trimmed \| .*entries taken from us.*trimmed": "a shared group is set by hand, its stream trimmed",

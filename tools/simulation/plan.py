@@ -111,13 +111,11 @@ def options(chance: random.Random, streams: int, powers: Collection[str]) -> dic
         settings["streams"] = ",".join(STREAMS[:streams])
     if chance.random() < 0.7:
         settings["maxEntriesPerTrigger"] = chance.choice(["1", "2", "4", "7", "15"])
-    mode = chance.choice(["plain", "plain", "plain", "claim", "noAck", "at-most-once"])
+    mode = chance.choice(["plain", "plain", "plain", "claim", "noAck"])
     if mode == "claim" and shared:
         settings["claimIdle"] = CLAIM_IDLE
     elif mode == "noAck" and not shared:
         settings["noAck"] = "true"
-    elif mode == "at-most-once":
-        settings["delivery"] = "at-most-once"
     if chance.random() < 0.25:
         settings["ordered"] = "true"
     elif chance.random() < 0.6:

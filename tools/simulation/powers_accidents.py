@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tools.chaos.history import id_key
 from tools.key_copies import Command, copies, make_again
-from tools.simulation.model import EARLY, GIVEN_UP, Entry
+from tools.simulation.model import EARLY, Entry
 from tools.simulation.once import OUT
 from tools.simulation.step import Step, part, pick
 from tools.simulation.world import World, is_ours
@@ -103,11 +103,6 @@ def rollback(world: World, step: Step) -> None:
     if len(query.offsets) < 2:
         return
     query.newest = (list(query.offsets), query.committed)
-    if query.gives_up or query.options.get("delivery") == "at-most-once":
-        # The last batch looks like a batch that was not read because of a crash.
-        for name in query.reads():
-            unmarked = [entry for entry in world.model.entries_of(name) if entry.key > world.committed(name)]
-            world.model.excuse(unmarked, GIVEN_UP)
     remaining_batches = len(query.offsets) - part(len(query.offsets) - 1, step.amount)
     positions, sunk = {name: query.logged(name) for name in world.names()}, set(world.model.sunk)
     query.set_back(remaining_batches, remaining_batches - 1 - (step.how < 0.3))

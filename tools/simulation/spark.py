@@ -19,14 +19,10 @@ from typing import Any
 from spark_streams.errors import RStreamError
 from spark_streams.options.source_options import SourceOptions
 from spark_streams.source.limits import LIMITS
-from spark_streams.source.offset import Share
 from spark_streams.source.rows.columns import Columns
 from spark_streams.source.stream_reader import StreamReader
 from spark_streams.spark.read_limits import ReadAllAvailable, ReadLimit
-from tools.chaos.history import id_key
 from tools.simulation.injected import PATIENCE, TERMS
-from tools.simulation.model import GIVEN_UP, Entry
-from tools.simulation.once import OUT
 from tools.simulation.tasks import SCHEMA, Tasks
 from tools.simulation.ticks import Killed
 from tools.simulation.world import CONSUMER, GROUP, World
@@ -57,7 +53,6 @@ class Query:
         self.was_no_ack = False  # an earlier run had noAck
         self.had_pending_list = False  # an earlier run was without noAck
         self.was_limited = False  # an earlier run had maxDeliveries: batches may have been cut
-        self.given_up: list[Entry] = []  # acknowledged before they are read: the end of the run gives them up
         self.runs = 0
         self.until: int | None = None  # last entry of an AvailableNow run
         self.listed = set[str]()  # all streams that were ever in its list
@@ -66,7 +61,6 @@ class Query:
         self._reader: StreamReader | None = None
         self._limit: ReadLimit = ReadAllAvailable()
         self.always_ordered = options.get("ordered") == "true"
-        self.gives_up = False  # whether the last batch was planned with at-most-once
 
     # -- state ---------------------------------------------------------------------------------------------------
 
@@ -90,7 +84,6 @@ class Query:
         """Mode of reading, for the kinds of failures."""
         options = self.options
         parts = [name for name in ("noAck", "claimIdle", "maxDeliveries") if name in options]
-        parts += ["at-most-once"] if options.get("delivery") == "at-most-once" else []
         parts += ["once noAck"] if self.was_no_ack and "noAck" not in options else []
         return f"{'lenient' if self.is_lenient else 'strict'} {' '.join(parts) or 'plain'}"
 
@@ -152,8 +145,6 @@ class Query:
         self._reader = None
         self.tasks.die()
         self.world.bury_process()
-        self.world.model.excuse(self.given_up, GIVEN_UP)
-        self.given_up.clear()
         self.world.births.update()
 
     def _start(self, available_now: bool) -> None:
@@ -179,27 +170,7 @@ class Query:
         if self.runs % 2:  # Spark may call it in later runs, too (S2)
             self._reader.initialOffset()
             self.world.births.update(begun=True)
-        if self.options.get("delivery") == "at-most-once" and self.committed < len(self.offsets) - 1:
-            self._excuse_the_interrupted()
         self.world.tick()
-
-    def _excuse_the_interrupted(self) -> None:
-        """Excuse the entries of the unfinished batch of an earlier run, which at-most-once gives up.
-
-        If the checkpoint was set back, rows that another batch of its number has written stay, and their entries are
-        read again (a row under Limits).
-        """
-        model, interrupted = self.world.model, list[Entry]()
-        for name, held in self.offsets[-1]["batch"].items():
-            begin, end = id_key(str(Share.from_json(held).after)), id_key(self.logged(name))
-            interrupted += [entry for entry in model.entries_of(name) if begin < entry.key <= end]
-        for name in self.offsets[-1]["claimed"]:
-            interrupted += model.entries_of(name, self.world.see(name).ours())
-        model.excuse(interrupted, GIVEN_UP)
-        written = [model.entries[row.value[1]] for row in self.world.sink.rows()]
-        for entry in written if "checkpoint set back" in model.stream(OUT).ever else []:
-            if entry.key > id_key(self.logged(entry.stream)):
-                entry.repeat_reasons.add("its batch was given up after a set-back")
 
     def _construct(self) -> bool:
         """Plan the next batch and log it. Return whether there is one."""
@@ -223,7 +194,6 @@ class Query:
             return False
         self.world.tell(f"   offsets/{len(self.offsets)}: {_shown(end)}")
         self.offsets.append(end)
-        self.gives_up = self.options.get("delivery") == "at-most-once"
         self._update_named_streams()
         self.world.tick()
         if len(self.offsets) > 1:
@@ -248,7 +218,6 @@ class Query:
         self.committed = number
         self.world.tell(f"   commits/{number}")
         self.tasks.committed(number)
-        self.given_up.clear()
         self.world.tick()
 
     # -- actions of its operator ---------------------------------------------------------------------------------
@@ -265,14 +234,7 @@ class Query:
             stream.remembered = min(stream.remembered, self.lost(name))
 
     def change(self, options: dict[str, str]) -> None:
-        """Change the options from the next start on, except the start of new groups.
-
-        A run without at-most-once reads an unfinished batch again, and misses its entries, which are acknowledged.
-        """
-        was, now = (settings.get("delivery") == "at-most-once" for settings in (self.options, options))
-        if was and not now and self.committed < len(self.offsets) - 1:
-            for name in self.offsets[-1]["streams"]:
-                self.world.model.stream(name).causes.add(GIVEN_UP)
+        """Change the options from the next start on, except the start of new groups."""
         self.options = {**options, "startingOffsets": self.options["startingOffsets"]}
         self.lenient = False
         self.listed |= set(self.reads())

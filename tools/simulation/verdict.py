@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tools.chaos.checker import check
 from tools.chaos.history import Added, History, Outcome, id_key
-from tools.simulation.model import EARLY, GIVEN_UP, Entry
+from tools.simulation.model import EARLY, Entry
 from tools.simulation.once import OUT
 from tools.simulation.plan import DEAD
 from tools.simulation.world import World, counted, is_ours
@@ -127,12 +127,11 @@ def _check_counts(world: World, name: str, missing: list[Entry]) -> None:
 def _may_be_counted(world: World, entry: Entry) -> bool:
     """Whether the query may count an entry that it need not have read.
 
-    It had not read the state of the stream yet; or a run with at-most-once has given the entry up, and a later run
-    without it reads its batch again; or the entry is in the sink, and another execution of its task may have missed it
-    (documented).
+    It had not read the state of the stream yet; or the entry is in the sink, and another execution of its task may have
+    missed it (documented).
     """
     was_found_missing = entry.looked_for and entry.n in world.model.sunk
-    return (bool(entry.excuses & {EARLY, GIVEN_UP}) or was_found_missing) and not entry.settled
+    return (EARLY in entry.excuses or was_found_missing) and not entry.settled
 
 
 def _may_pass(world: World, entry: Entry) -> bool:

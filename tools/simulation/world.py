@@ -231,7 +231,6 @@ class World:
 
     def acknowledged(self, stream: str, group: str, ids: Collection[str]) -> None:
         """Record an XACK of the library, and check that it is not early."""
-        options = self.query.options
         if group != GROUP:
             return
         for entry in self.model.entries_of(stream, ids):
@@ -244,9 +243,7 @@ class World:
                 or self._is_counted(entry)
             ):
                 continue
-            if options.get("delivery") == "at-most-once":
-                self.query.given_up.append(entry)
-            elif not self.query.was_limited and not self._comes_again(entry):
+            if not self.query.was_limited and not self._comes_again(entry):
                 causes = "+".join(sorted(self.model.stream(stream).ever)) or "nothing"
                 self.fail(
                     f"early | after {causes} | {self.query.mode}",

@@ -9,9 +9,6 @@
 
 Since Redis 8.2, XTRIM … ACKED removes acknowledged entries also behind an entry that is still pending. Other servers
 get MINID with the lowest ID that a group still needs (retention/readers.py).
-
-A query with at-most-once acknowledges entries before it reads them. Its commit mark (`rstream:committed:…`) holds the
-entries that its batches have not committed. No server knows the commit mark, so such a stream is trimmed by MINID.
 """
 
 from __future__ import annotations
@@ -171,7 +168,7 @@ class AckedTrimmer:
 
     def trim(self, streams: Sequence[bytes], now: int, max_entries: Mapping[bytes, int | None] | None = None) -> int:
         """Trim the streams. Return the number of removed entries. max_entries: per stream, as in Trimming. Raises
-        ServerReplyError and its subclasses, StreamStateError."""
+        ServerReplyError and its subclasses."""
         return sum(
             self._trim(stream, state, *threshold)
             for stream, state in self._readers.fetch(self.server, streams).items()
@@ -185,11 +182,8 @@ class AckedTrimmer:
         return thresholds if thresholds or self._trimming.limits.max_bytes is not None else [("MINID", str(MAX_ID))]
 
     def _trim(self, stream: bytes, state: RetentionState, kind: str, threshold: str) -> int:
-        if state.held is None and self._knows_acked is not False:
-            # No higher than what was delivered to every group when their state was read: a query that holds entries
-            # back may have begun since.
-            bound = str(min(StreamId.parse(threshold), state.delivered)) if kind == "MINID" else threshold
-            words = [*self._trimming.words(stream, kind, bound), "ACKED"]
+        if self._knows_acked is not False:
+            words = [*self._trimming.words(stream, kind, threshold), "ACKED"]
             reply = self.server.pipeline([words])[0]
             if self._knows_acked is None:
                 self._knows_acked = not is_syntax_error(reply)

@@ -201,7 +201,7 @@ def _begin_groups(
 
     Such a mark proves that the entries which are pending for the query's consumer were reserved by a run of this query
     that was killed before its first offset was logged: this run reads them."""
-    marks = CommitMarks(member, options.no_ack, at_most_once=False)
+    marks = CommitMarks(member, options.no_ack)
     saved = marks.read(server, Marks(), list(afters))
     positions = {}
     for stream, group in groups.items():

@@ -6,8 +6,6 @@ A mark tells what neither checkpoint nor group does:
 - Entries that are pending for the query's consumer above the mark were delivered to it. Those up to the mark were
   handed to it by another client (XCLAIM, XAUTOCLAIM). A server that returns to an older state has the mark and the
   pending entries of the same moment.
-- A mark that `holds` entries belongs to a query that acknowledges entries before it processes them (at-most-once):
-  `onCommit` and `trim=acked` do not remove them.
 - With `noAck` the query has no pending list, so no client can hand entries to it.
 
 A query without a checkpoint writes its marks before its first offset is logged, and replaces those of an earlier
@@ -28,26 +26,10 @@ from spark_streams.wire.connection.server import Server
 
 
 @dataclass(frozen=True)
-class InFlight:
-    """The batch that is acknowledged before it is read (at-most-once). token: its name; lowest: per stream, the lowest
-    handed entry."""
-
-    token: str = ""
-    lowest: Mapping[str, StreamId] = field(default_factory=dict)
-
-    def hold(self, stream: str, mark: Mark) -> Mark:
-        """Return the mark of an earlier batch, changed so that it also holds this one."""
-        if stream not in self.lowest:
-            return mark
-        return replace(mark, held_above=min(mark.up_to, self.lowest[stream].previous()))
-
-
-@dataclass(frozen=True)
 class Marks:
-    """A run's copy of its marks. by_stream: as the server has them; in_flight: the batch that they hold."""
+    """A run's copy of its marks. by_stream: as the server has them."""
 
     by_stream: Mapping[str, Mark] = field(default_factory=dict)
-    in_flight: InFlight = InFlight()
 
     def floor(self, stream: str) -> StreamId:
         """Return the entry up to which pending entries of the query's consumer were handed over by another client."""
@@ -56,59 +38,38 @@ class Marks:
 
     def without(self, streams: Sequence[str]) -> Marks:
         """Return the marks without those of these streams."""
-        return replace(
-            self, by_stream={stream: mark for stream, mark in self.by_stream.items() if stream not in streams}
-        )
+        return Marks({stream: mark for stream, mark in self.by_stream.items() if stream not in streams})
 
 
 class CommitMarks:
-    """Computes, reads and writes the marks of one query. no_ack, at_most_once: how this run reads."""
+    """Computes, reads and writes the marks of one query. no_ack: whether this run reads without a pending list."""
 
-    def __init__(self, member: Membership, no_ack: bool, at_most_once: bool) -> None:
-        self._member, self._no_ack, self._holds = member, no_ack, at_most_once
+    def __init__(self, member: Membership, no_ack: bool) -> None:
+        self._member, self._no_ack = member, no_ack
 
     # -- the next marks ----------------------------------------------------------------------------------------------
 
     def mark_begin(self, marks: Marks, positions: Mapping[str, StreamId]) -> Marks:
         """Return the marks of a query that begins at these positions and has committed nothing."""
-        first_marks = {
-            stream: marks.in_flight.hold(stream, replace(self._mark(position), begun=True))
-            for stream, position in positions.items()
-        }
-        return replace(marks, by_stream={**marks.by_stream, **first_marks})
+        first_marks = {stream: replace(self._mark(position), begun=True) for stream, position in positions.items()}
+        return Marks({**marks.by_stream, **first_marks})
 
-    def hold_streams(self, marks: Marks, streams: Sequence[str]) -> Marks:
-        """Return the marks with those of new streams, which the checkpoint does not name. A query that holds entries
-        needs the marks before it reserves any of them."""
-        if not self._holds:
-            return marks
-        return self.mark_committed(marks, {stream: MIN_ID for stream in streams if stream not in marks.by_stream})
-
-    def mark_committed(self, marks: Marks, positions: Mapping[str, StreamId], token: str = "") -> Marks:
-        """Return the marks after a batch up to these entries is committed and acknowledged. token: of that batch."""
-        in_flight = InFlight() if token and token == marks.in_flight.token else marks.in_flight
-        batch_marks = {stream: in_flight.hold(stream, self._mark(position)) for stream, position in positions.items()}
+    def mark_committed(self, marks: Marks, positions: Mapping[str, StreamId]) -> Marks:
+        """Return the marks after a batch up to these entries is committed and acknowledged."""
+        batch_marks = {stream: self._mark(position) for stream, position in positions.items()}
         new_marks = {
             stream: mark for stream, mark in batch_marks.items() if self._replaces(mark, marks.by_stream.get(stream))
         }
-        return replace(marks, by_stream={**marks.by_stream, **new_marks}, in_flight=in_flight)
-
-    def hold_batch(self, marks: Marks, batch: InFlight) -> Marks:
-        """Return the marks that hold this batch until it is committed."""
-        old_marks = {stream: marks.by_stream.get(stream) or self._mark(MIN_ID) for stream in batch.lowest}
-        new_marks = {stream: batch.hold(stream, mark) for stream, mark in old_marks.items()}
-        return replace(marks, by_stream={**marks.by_stream, **new_marks}, in_flight=batch)
+        return Marks({**marks.by_stream, **new_marks})
 
     def _mark(self, position: StreamId) -> Mark:
-        return Mark(position, position if self._holds else None, no_ack=self._no_ack)
+        return Mark(position, no_ack=self._no_ack)
 
     def _replaces(self, mark: Mark, old: Mark | None) -> bool:
         """Whether a mark replaces the old one. With noAck the checkpoint always decides. Otherwise a lower mark does
         not: the checkpoint was set back, on a stream that the query no longer reads."""
         if old is None or mark.no_ack or old.no_ack:
             return mark != old
-        if mark.up_to == old.up_to:
-            return mark != old and (mark.holds or old.holds)
         return mark.up_to > old.up_to
 
     def lower_for_replay(self, server: Server, end: Offset) -> None:
@@ -121,7 +82,7 @@ class CommitMarks:
         lowered: dict[str, Mark] = {}
         for stream, mark in self._get(server, list(end.shares)).items():
             share = end.shares[stream]
-            if mark is None or mark.holds or mark.up_to < end[stream]:
+            if mark is None or mark.up_to < end[stream]:
                 continue
             if mark.reached == end[stream] or self._no_ack:
                 committed_before = None if self._no_ack else mark.reached
@@ -134,7 +95,7 @@ class CommitMarks:
         """Return the marks with those of these streams, fetched in one round trip if they are missing."""
         fetched = self._get(server, [stream for stream in streams if stream not in marks.by_stream])
         existing = {stream: mark for stream, mark in fetched.items() if mark is not None}
-        return replace(marks, by_stream={**marks.by_stream, **existing})
+        return Marks({**marks.by_stream, **existing})
 
     def are_current(self, server: Server, marks: Marks) -> bool:
         """Whether the server has the same marks."""

@@ -60,7 +60,7 @@ class Retries:
     def __init__(self, options: SourceOptions, limits: Limits) -> None:
         self._group = options.group
         self._delays = options.retry_delay or ()
-        self._reads_returned = not options.no_ack and options.delivery == "at-least-once"
+        self._reads_returned = not options.no_ack
         self._limits = limits
         self._retry_streams: dict[str, list[_RetryStream]] = {}  # by first stream
         self._returned_names: dict[str, str] = {}  # by first stream
@@ -213,7 +213,7 @@ class Retries:
         _log.warning(
             "stream %r: %d entries wait for a retry by group %r, and no query returns them without option retryDelay. "
             "Set it again%s%s", stream, sum(lengths.values()), self._group,
-            "" if self._reads_returned else " (with neither noAck nor delivery=at-most-once)",
+            "" if self._reads_returned else " (without noAck)",
             "" if first is None else f", or send them back ({redrive_command(first)})",
         )  # fmt: skip
 

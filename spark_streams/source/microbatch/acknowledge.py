@@ -4,7 +4,6 @@ claims, and remove entries that leave their stream (remove.py).
     delivery         when entries are acknowledged                                   by
     at-least-once    with the trigger after their commit, while tasks read           acknowledge_in_background
                      at once if there is nothing to read, or nothing is known        acknowledge
-    at-most-once     in `plan`: the offset is logged, no task has read               acknowledge_before_reading
     noAck            never: the group is set to the committed position               both of the first two
 
 Entries are also acknowledged because the group will deliver them again (reconcile.py), and together with their dead
@@ -22,11 +21,10 @@ from dataclasses import dataclass, field, replace
 from spark_streams.model.ids import MIN_ID, StreamId
 from spark_streams.model.keys import is_returned
 from spark_streams.options.source_options import SourceOptions
-from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.findings.data_loss import DataLoss
 from spark_streams.source.findings.finding import Finding, Kind
 from spark_streams.source.group.bookmarks import Bookmarks, set_bookmarks
-from spark_streams.source.group.commit_marks import CommitMarks, InFlight, Marks
+from spark_streams.source.group.commit_marks import CommitMarks, Marks
 from spark_streams.source.limits import Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.microbatch.background import Job
@@ -34,7 +32,7 @@ from spark_streams.source.microbatch.remove import Removing
 from spark_streams.source.notes.column_warnings import STREAM_MODES, ColumnWarnings
 from spark_streams.source.notes.task_notes import Destination, OpenedNotes, collect, notes_key
 from spark_streams.source.offset import Offset
-from spark_streams.source.pending_list import PendingRange, acknowledge, claimed_ranges, pending_ranges
+from spark_streams.source.pending_list import PendingRange, acknowledge, claimed_ranges
 from spark_streams.source.recovery.claim_consumers import delete_claim_consumers
 from spark_streams.source.rows.column_report import ColumnReport
 from spark_streams.source.run_counters import RunCounters
@@ -119,7 +117,7 @@ class Acknowledging:
         self._limits = limits
         self._noted = losses.allowed or options.mode == "DEADLETTER"
         self._retries = len(options.retry_delay or ())
-        self.marks = CommitMarks(member, options.no_ack, options.delivery == "at-most-once")
+        self.marks = CommitMarks(member, options.no_ack)
         self._removes = options.on_commit != "keep" or self._retries > 0
         self._counters = counters
         self._column_warnings = ColumnWarnings(STREAM_MODES, self._retries > 0)
@@ -163,7 +161,7 @@ class Acknowledging:
         ranges = before.pending(up_to) if is_listed else []
         removes, due = self._due(up_to, before)
         if up_to.token:
-            marks = self.marks.mark_committed(before.marks, up_to.positions, up_to.token)
+            marks = self.marks.mark_committed(before.marks, up_to.positions)
         else:
             marks = self.marks.mark_begin(before.marks, up_to.positions)
 
@@ -182,45 +180,6 @@ class Acknowledging:
         """Remove entries that are due, if there is nothing to read and nothing to acknowledge."""
         if acknowledged.removes:
             self._removing.sweep(server, up_to, self._removing.due_later())
-
-    def hold_new_streams(self, server: Server, streams: Sequence[str], acknowledged: Acknowledged) -> Acknowledged:
-        """at-most-once: write the marks of streams that the checkpoint does not name, before their entries are
-        reserved. They keep others from trimming entries that are acknowledged and not read yet
-        (CommitMarks.hold_streams)."""
-        marks = self.marks.hold_streams(acknowledged.marks, streams)
-        self.marks.write(server, acknowledged.marks, marks)
-        return replace(acknowledged, marks=marks)
-
-    def hold_claimed(self, server: Server, end: Offset, acknowledged: Acknowledged) -> Acknowledged:
-        """at-most-once: let the mark hold the claimed entries of the batch that ends here until it is committed, so
-        that other clients do not trim them before tasks read them. A mark always holds entries above it."""
-        firsts = [replace(claim_range, limit=1) for claim_range in claimed_ranges(end.claimed)]
-        lowest: dict[str, StreamId] = {}
-        for entries in pending_ranges(server, self._member, firsts, 1, limits=self._limits):
-            lowest[entries.stream] = min(entries.last, lowest.get(entries.stream, entries.last))
-        marks = self.marks.hold_batch(acknowledged.marks, InFlight(end.token, lowest=lowest))
-        self.marks.write(server, acknowledged.marks, marks)
-        return replace(acknowledged, marks=marks)
-
-    def with_ids(self, server: Server, ranges: Sequence[EntryRange]) -> list[EntryRange]:
-        """at-most-once: return the ranges of a batch with the IDs of its entries, if other clients read from the group.
-        After XACK the pending list no longer has them. Entries that are no longer pending are left out. Raises
-        GroupMissingError, ServerError."""
-        ranges_with_ids: list[EntryRange] = []
-        for entries in ranges:
-            ours = PendingRange(entries.stream, entries.last, entries.after, entries.consumer)
-            if entries.owned or entries.ids:
-                ranges_with_ids.append(entries)
-            else:
-                ranges_with_ids += pending_ranges(
-                    server, self._member, [ours], entries.count, keep_ids=True, limits=self._limits
-                )
-        return ranges_with_ids
-
-    def acknowledge_before_reading(self, server: Server, end: Offset) -> None:
-        """at-most-once: acknowledge the batch that ends here. Raises GroupMissingError, ServerError."""
-        shares = [PendingRange(stream, end[stream], held.after or MIN_ID) for stream, held in end.shares.items()]
-        acknowledge(server, self._member, [*shares, *claimed_ranges(end.claimed)], self._limits)
 
     def _due(self, up_to: Offset, acknowledged: Acknowledged) -> tuple[bool, set[str]]:
         """Return whether entries leave any stream, and the streams to sweep with this batch."""

@@ -259,7 +259,7 @@ class ContentsChooser:
         could read it meanwhile. Not if entries were released: the next batch begins with them. request: for the next
         batch."""
         options, how = self._options, self._how(state)
-        if options.no_ack or options.delivery == "at-most-once" or options.claim_idle is not None:
+        if options.no_ack or options.claim_idle is not None:
             return None
         if contents.takes_no_more or contents.claimed:
             return None

@@ -24,7 +24,7 @@ from typing import TypeVar
 from spark_streams.errors import DataLossError, GroupMissingError, OffsetError, StreamStateError
 from spark_streams.model.keys import origin_of
 from spark_streams.options.source_options import SourceOptions
-from spark_streams.source.entry_range import EntryRange, entries_per_stream
+from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.findings.data_loss import DataLoss
 from spark_streams.source.findings.finding import Finding, Kind
 from spark_streams.source.findings.group_state import fetch_state, missing, require_groups
@@ -77,7 +77,7 @@ class CurrentBatch:
     end: its offset, whose token names the batch; ranges: its entries, None: not known yet; is_new: this run has created
     the batch; is_counted: this run's attempt at it was counted (maxDeliveries); is_opened: this run has created the key
     for the notes of its tasks (task_notes); is_cut: entries of it were set aside (source.recovery.poison_batch);
-    is_acknowledged: its entries were acknowledged before its tasks read them (at-most-once); noted: see Plan.
+    noted: see Plan.
     """
 
     end: Offset
@@ -86,7 +86,6 @@ class CurrentBatch:
     is_counted: bool = False
     is_opened: bool = False
     is_cut: bool = False
-    is_acknowledged: bool = False
     noted: frozenset[str] = frozenset()
 
 
@@ -215,10 +214,9 @@ class MicroBatchStream:
                 is_cut = self._step(lambda server, run: self._count_attempt(server, begin, end, run))
                 batch = self._current = replace(batch, is_cut=is_cut, is_counted=True)
             if batch.ranges is None:
-                batch = self._current = self._after_a_restart(batch)
+                again = batch
+                batch = self._current = self.ask(lambda server: self._read_again(server, again))
             ranges = batch.ranges or []
-            if self._options.delivery == "at-most-once" and batch.is_new and not batch.is_acknowledged:
-                batch, ranges = self._acknowledged_first(batch, ranges)
         except GroupMissingError:
             self.ask(lambda server: self._require_groups(server, begin, end))
             raise
@@ -386,37 +384,8 @@ class MicroBatchStream:
             is_cut, poison_cache = self._poison.attempt(server, begin, end, CachedPoisonState(), missing_groups)
         return is_cut, replace(run, poison=poison_cache)
 
-    def _acknowledged_first(
-        self, batch: CurrentBatch, ranges: list[EntryRange]
-    ) -> tuple[CurrentBatch, list[EntryRange]]:
-        """Acknowledge a batch before its tasks read it (at-most-once). Its offset is logged, so no run reads it again.
-
-        Each of the two steps may be repeated. Entries that other clients have acknowledged or claimed meanwhile are
-        reported as lost."""
-        try:
-            pending = self.ask(lambda server: self._acknowledging.with_ids(server, ranges))
-            for stream, taken in (entries_per_stream(ranges) - entries_per_stream(pending)).items():
-                origin = f"of a batch up to {batch.end[stream]} of group {self.member.group!r}"
-                self._losses.report(Finding(Kind.PENDING_TAKEN, stream, lost=taken, detail=origin))
-            batch = self._current = replace(batch, ranges=pending)
-            self.ask(lambda server: self._acknowledging.acknowledge_before_reading(server, batch.end))
-        except GroupMissingError:
-            if not self._losses.allowed:
-                raise
-            # Tasks count the entries that they miss, and the next trigger acknowledges the other streams.
-            return batch, ranges
-        batch = self._current = replace(batch, is_acknowledged=True)
-        return batch, pending
-
-    def _after_a_restart(self, batch: CurrentBatch) -> CurrentBatch:
-        """Return a batch that an earlier run has created, with its ranges."""
-        if self._options.delivery == "at-most-once":
-            offset = batch.end.to_json()
-            _log.warning("skipped a batch that a crash interrupted (delivery=at-most-once): %s", offset)
-            return replace(batch, ranges=[])
-        return self.ask(lambda server: self._read_again(server, batch))
-
     def _read_again(self, server: Server, batch: CurrentBatch) -> CurrentBatch:
+        """Return a batch that an earlier run has created, with its ranges."""
         end = batch.end
         self._subscription.hold(server, end.streams)
         self._acknowledging.marks.lower_for_replay(server, end)

@@ -70,7 +70,6 @@ class Observer:
         acknowledging: Acknowledging,
     ) -> None:
         self._no_ack = options.no_ack
-        self._is_at_most_once = options.delivery == "at-most-once"
         self._subscription = subscription
         self._reconciler = reconciler
         self._losses = losses
@@ -144,7 +143,7 @@ class Observer:
 
     def _unacknowledged(self, begin: Offset, run: RunState) -> dict[str, int]:
         """Entries of the batch up to `begin` that are pending still, as far as that is known."""
-        if not run.is_known or self._no_ack or self._is_at_most_once or run.acknowledged.includes(begin):
+        if not run.is_known or self._no_ack or run.acknowledged.includes(begin):
             return {}
         return {stream: share.count for stream, share in begin.shares.items()}
 

@@ -11,7 +11,6 @@ from spark_streams.source.findings.account import Account
 from spark_streams.source.findings.group_state import GroupState
 from spark_streams.source.findings.snapshot import Run
 from spark_streams.source.group.bookmarks import Bookmarks
-from spark_streams.source.group.commit_marks import Marks
 from spark_streams.source.membership import Membership
 from spark_streams.source.microbatch.acknowledge import Acknowledged
 from spark_streams.source.microbatch.admission import Admission
@@ -64,10 +63,9 @@ class RunState:
     older_at: str | None = None  # token of a checkpoint that older versions kept positions beside
 
     def unknown(self) -> RunState:
-        """The run knows nothing of the server any more. It keeps what no server can tell: the batch that its tasks may
-        be reading is held until it is committed (at-most-once), and what was counted as lost is not counted again."""
-        acknowledged = self.acknowledged
-        lasting = Acknowledged(marks=Marks(in_flight=acknowledged.marks.in_flight), covered=acknowledged.covered)
+        """The run knows nothing of the server any more. It keeps what no server can tell: what was counted as lost is
+        not counted again."""
+        lasting = Acknowledged(covered=self.acknowledged.covered)
         return RunState(
             False,
             acknowledged=lasting,

@@ -86,9 +86,6 @@ class Trigger:
             state = self._observer.state_at(server, begin, run, save)
             save(state.run)
             acknowledged = state.run.acknowledged
-            if self._is_at_most_once:
-                new_streams = [stream for stream in state.groups if stream not in begin.positions]
-                acknowledged = self._acknowledging.hold_new_streams(server, new_streams, acknowledged)
             quota = self._quota.with_entries(limit)
             request = BatchRequest(secrets.token_hex(6), quota, run.turn + 1, self._now(), is_second_look)
             contents = self._contents.choose(server, state, request)
@@ -116,8 +113,6 @@ class Trigger:
         end, ranges = self._end(state, contents, request.token), contents.ranges
         if contents.claimed:
             ranges = self._contents.claimed_ranges(server, contents) + ranges
-        if self._is_at_most_once and end.claimed:
-            acknowledged = self._acknowledging.hold_claimed(server, end, acknowledged)
         jobs: list[Job] = []
         if not acknowledged.includes(state.begin):
             acknowledged, jobs = self._acknowledging.acknowledge_in_background(server, state.begin, acknowledged)
@@ -142,10 +137,6 @@ class Trigger:
                 return None
         end = self._batch_of_losses(state, contents, token)
         return TriggerResult(end, self._run_after(state, contents, acknowledged))
-
-    @property
-    def _is_at_most_once(self) -> bool:
-        return self._options.delivery == "at-most-once"
 
     def _batch_of_losses(self, state: QueryState, contents: BatchContents, token: str) -> Offset | None:
         """Return the end of a batch without entries if the checkpoint must save new losses or positions, or forget a

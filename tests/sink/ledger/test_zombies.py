@@ -79,7 +79,7 @@ def test_wherever_a_task_of_a_killed_run_stands_still_the_next_run_has_written_t
 def test_wherever_a_task_stands_still_a_batch_that_was_closed_without_its_rows_gets_no_more(
     server: Server, at: int, between: int, how: str
 ) -> None:
-    """The next run had no entries to read (delivery=at-most-once), or wrote them at least once."""
+    """The next run had no entries to read, or wrote them at least once."""
     came_before(server, 2)
     batch_done(server.url, batch_of(2), [])
     with paused_task(lambda: sleepily(server.url, batch_of(3)), at) as zombie:

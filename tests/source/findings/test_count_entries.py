@@ -151,7 +151,7 @@ def test_a_batch_without_a_pending_list_behind_a_deleted_entry_is_counted(server
         read(reader(server, noAck="true"), at, end)
 
 
-@pytest.mark.parametrize("options", [{}, {"noAck": "true"}, {"delivery": "at-most-once"}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"noAck": "true"}], ids=str)
 def test_entries_deleted_unread_amid_others_are_noticed_when_the_group_has_come_to_the_end(
     server: Server, client: redis.Redis, options: dict[str, str]
 ) -> None:
@@ -196,7 +196,7 @@ def test_the_newest_entry_deleted_unread_is_noticed(server: Server, client: redi
     assert lost(lenient) == 1
 
 
-@pytest.mark.parametrize("options", [{}, {"noAck": "true"}, {"delivery": "at-most-once"}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"noAck": "true"}], ids=str)
 def test_trimming_between_the_look_and_the_reserving_is_noticed(
     server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch, options: dict[str, str]
 ) -> None:

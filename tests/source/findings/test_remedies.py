@@ -10,7 +10,7 @@ import redis
 
 from spark_streams.errors import RStreamError
 from tests.remedies import carry_out
-from tests.source.group.test_operators import ONCE, TEN, batches
+from tests.source.group.test_operators import TEN, batches
 from tools.driving import ALL, NEVER_AHEAD, add, another_reader, drain, pending_count, read, reader, stop_all
 from tools.servers.server import Server, skip_where_nothing_is_counted
 
@@ -41,22 +41,19 @@ HANDS: dict[str, tuple[Hand, str]] = {
 }
 
 
-@pytest.mark.parametrize("options", [{}, ONCE], ids=["at-least-once", "at-most-once"])
 @pytest.mark.parametrize("hand", list(HANDS))
-def test_a_group_is_mended_as_the_error_says(
-    server: Server, client: redis.Redis, hand: str, options: dict[str, str]
-) -> None:
+def test_a_group_is_mended_as_the_error_says(server: Server, client: redis.Redis, hand: str) -> None:
     skip_where_nothing_is_counted(client)
     ids = add(client, 50)
-    at = batches(reader(server, limits=NEVER_AHEAD, **options), 2)[-1]
+    at = batches(reader(server, limits=NEVER_AHEAD), 2)[-1]
     stop_all()
     lay, said = HANDS[hand]
     lay(client, ids)
     with pytest.raises(RStreamError, match=said) as raised:
-        reader(server, limits=NEVER_AHEAD, **options).latestOffset(at, TEN)
+        reader(server, limits=NEVER_AHEAD).latestOffset(at, TEN)
     stop_all()
     carry_out(server, str(raised.value))
-    found = drain(reader(server, limits=NEVER_AHEAD, **options), None, at)
+    found = drain(reader(server, limits=NEVER_AHEAD), None, at)
     assert [n for batch in found for n in batch] == list(range(20, 50))
     assert pending_count(client) == 0
 

@@ -51,7 +51,7 @@ def lost(one: StreamReader) -> int:
 # -- a checkpoint that is older than what is committed --------------------------------------------------------------
 
 
-@pytest.mark.parametrize("options", [{}, {"delivery": "at-most-once"}], ids=str)
+@pytest.mark.parametrize("options", [{}], ids=str)
 @pytest.mark.parametrize("shared", [False, True])
 def test_an_older_copy_of_the_checkpoint_is_noticed(
     server: Server, client: redis.Redis, options: dict[str, str], shared: bool
@@ -74,7 +74,7 @@ def test_an_older_copy_of_the_checkpoint_is_noticed(
     assert [n for batch in drain(again, 10, log[2]) for n in batch][:30] == list(range(20, 50))
 
 
-@pytest.mark.parametrize("options", [{}, {"delivery": "at-most-once"}], ids=str)
+@pytest.mark.parametrize("options", [{}], ids=str)
 def test_an_older_copy_of_the_checkpoint_is_noticed_without_its_commit_mark(
     server: Server, client: redis.Redis, options: dict[str, str]
 ) -> None:
@@ -185,7 +185,7 @@ def hand_over(client: redis.Redis, ids: list[str], just_ids: bool) -> None:
 
 @pytest.mark.parametrize("just_ids", [False, True])
 @pytest.mark.parametrize("when", ["running", "idle", "down"])
-@pytest.mark.parametrize("options", [{}, {"delivery": "at-most-once"}], ids=str)
+@pytest.mark.parametrize("options", [{}], ids=str)
 def test_entries_that_are_handed_to_our_consumer_below_the_checkpoint_are_read_once(
     server: Server, client: redis.Redis, when: str, just_ids: bool, options: dict[str, str]
 ) -> None:
@@ -229,10 +229,7 @@ def test_a_group_that_is_set_forward_is_noticed(server: Server, client: redis.Re
     assert lost(lenient) == 10
 
 
-ONCE = {"delivery": "at-most-once"}
-
-
-@pytest.mark.parametrize("options", [{}, ONCE], ids=str)
+@pytest.mark.parametrize("options", [{}], ids=str)
 @pytest.mark.parametrize(("start", "added"), [("latest", 0), ("latest", 5), ("5-5", 0)])
 def test_a_stream_that_joins_the_list_and_is_not_read_yet_has_no_group_that_was_set_forward(
     server: Server, client: redis.Redis, options: dict[str, str], start: str, added: int
@@ -269,48 +266,6 @@ def test_a_query_that_begins_with_pending_entries_below_its_group_skips_nothing(
     assert [n for batch in drain(again, 20, end) for n in batch] == list(range(position + 1, 50))
 
 
-@pytest.mark.parametrize("then", [ONCE, {}], ids=["at-most-once", "at-least-once"])
-@pytest.mark.parametrize("running", [True, False])
-def test_a_group_that_is_set_forward_under_an_at_most_once_query_is_noticed(
-    server: Server, client: redis.Redis, running: bool, then: dict[str, str]
-) -> None:
-    ids = add(client, 50)
-    one = reader(server, limits=NEVER_AHEAD, **ONCE)
-    log = batches(one, 2)
-    client.xgroup_setid("s", "g", ids[29])
-    with pytest.raises(
-        DataLossError, match=rf"was set forward to {ids[29]}. Entries above {ids[19]} were delivered to"
-    ):
-        (one if running else reader(server, limits=NEVER_AHEAD, **then)).latestOffset(log[2], TEN)
-    lenient = reader(server, limits=NEVER_AHEAD, **then, **LENIENT)
-    assert [n for batch in drain(lenient, 10, log[2]) for n in batch] == list(range(30, 50))
-    assert lost(lenient) == 10
-
-
-@pytest.mark.parametrize("then", [ONCE, {}], ids=["at-most-once", "at-least-once"])
-@pytest.mark.parametrize("moved", [False, True])
-@pytest.mark.parametrize("mark", ["holds", "holds given=ID"])
-def test_what_an_at_most_once_query_has_acknowledged_and_no_offset_names_is_no_loss(
-    server: Server, client: redis.Redis, moved: bool, then: dict[str, str], mark: str
-) -> None:
-    """Older versions were killed so; or the checkpoint has lost its last file. What the group is set forward over after
-    that is named."""
-    ids = add(client, 60)
-    one = reader(server, limits=NEVER_AHEAD, **ONCE)
-    log = batches(one, 2)
-    one.partitions(log[2], one.latestOffset(log[2], TEN))  # killed here
-    assert pending_count(client) == 0
-    client.set("rstream:committed:{s}:g:spark", f"{log[2]['streams']['s']} {mark.replace('ID', ids[29])}")
-    if moved:
-        client.xgroup_setid("s", "g", ids[39])
-        again = reader(server, limits=NEVER_AHEAD, **then)
-        with pytest.raises(DataLossError, match=rf"Entries above {ids[19]} were delivered to no consumer"):
-            again.latestOffset(log[2], TEN)
-    lenient = reader(server, limits=NEVER_AHEAD, **then, **(LENIENT if moved else {}))
-    assert [n for batch in drain(lenient, 10, log[2]) for n in batch] == list(range(40 if moved else 30, 60))
-    assert pending_count(client) == 0
-
-
 def test_a_stream_created_again_and_one_whose_group_is_missing_differ_in_what_they_lost(
     server: Server, client: redis.Redis
 ) -> None:
@@ -332,9 +287,9 @@ def test_what_is_deleted_is_counted_also_if_the_group_is_moved_again_while_it_is
     server: Server, client: redis.Redis
 ) -> None:
     ids = add(client, 40)
-    log = batches(reader(server, limits=NEVER_AHEAD, **ONCE), 2)
+    log = batches(reader(server, limits=NEVER_AHEAD), 2)
     client.xgroup_setid("s", "g", ids[4])
-    lenient = reader(server, limits=NEVER_AHEAD, **ONCE, **LENIENT)
+    lenient = reader(server, limits=NEVER_AHEAD, **LENIENT)
 
     def move(connection: Connection, request: bytes) -> None:
         client.xgroup_setid("s", "g", ids[9])
@@ -348,7 +303,7 @@ def test_what_is_deleted_is_counted_also_if_the_group_is_moved_again_while_it_is
     assert lost(lenient) == 2
 
 
-@pytest.mark.parametrize("options", [{}, ONCE, {"noAck": "true"}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"noAck": "true"}], ids=str)
 def test_where_a_query_has_begun_is_not_taken_for_what_it_has_committed(
     server: Server, client: redis.Redis, options: dict[str, str]
 ) -> None:
@@ -596,7 +551,7 @@ def test_what_is_handed_to_a_query_that_has_just_begun_is_read(server: Server, c
     assert pending_count(client) == 2
 
 
-@pytest.mark.parametrize("options", [{}, {"noAck": "true"}, ONCE], ids=str)
+@pytest.mark.parametrize("options", [{}, {"noAck": "true"}], ids=str)
 def test_a_stream_that_was_left_out_before_the_first_batch_is_taken_in_again(
     server: Server, client: redis.Redis, options: dict[str, str]
 ) -> None:

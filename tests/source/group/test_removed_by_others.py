@@ -51,7 +51,7 @@ def test_entries_may_leave_while_they_are_counted(server: Server, client: redis.
     assert len(counted) == min(times, 3)
 
 
-@pytest.mark.parametrize("options", [{}, {"failOnDataLoss": "false"}, {"noAck": "true"}, {"delivery": "at-most-once"},
+@pytest.mark.parametrize("options", [{}, {"failOnDataLoss": "false"}, {"noAck": "true"},
                                      {"claimIdle": "1m"}])  # fmt: skip
 @pytest.mark.parametrize("spoilt", [False, True])
 def test_a_query_that_starts_again_has_lost_nothing(
@@ -102,7 +102,7 @@ def test_a_group_that_is_made_later_reads_what_is_left(server: Server, client: r
     assert not late.batches.counters.lost
 
 
-@pytest.mark.parametrize("mode", [{}, {"noAck": "true"}, {"delivery": "at-most-once"}])
+@pytest.mark.parametrize("mode", [{}, {"noAck": "true"}])
 def test_missing_entries_are_reported_to_a_query_that_is_set_back(
     server: Server, client: redis.Redis, mode: dict[str, str]
 ) -> None:

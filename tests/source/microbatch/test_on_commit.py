@@ -29,7 +29,7 @@ from tools.servers.server import Server
 HURRY = replace(
     SMALL, lag_check=0.0, pattern_interval=0.0
 )  # streams in which others are behind are looked at every time
-MODES: list[dict[str, str]] = [{}, {"noAck": "true"}, {"delivery": "at-most-once"}]
+MODES: list[dict[str, str]] = [{}, {"noAck": "true"}]
 
 
 def still() -> float:
@@ -271,14 +271,13 @@ def test_a_batch_read_has_no_commit(server: Server) -> None:
 def test_every_group_gets_every_entry_once_whichever_query_dies_when(
     server: Server, client: redis.Redis, how: str, seed: int
 ) -> None:
-    """Queries of three modes, two that share a group, and a client that is none, each at its pace."""
+    """Queries of two modes, two that share a group, and a client that is none, each at its pace."""
     chance = random.Random(seed)
     client.xgroup_create("s", "other", "0", mkstream=True)
     queries = {
         "plain": Reading(server, 50, group="plain", onCommit=how),
         "lenient": Reading(server, 17, group="lenient", onCommit=how, failOnDataLoss="false"),
         "noAck": Reading(server, 30, group="noAck", noAck="true", onCommit=chance.choice([how, "keep"])),
-        "once": Reading(server, 30, group="once", delivery="at-most-once", onCommit=how),
         "ann": Reading(server, 20, group="both", consumer="ann", onCommit=how),
         "bob": Reading(server, 35, group="both", consumer="bob", onCommit=how),
     }
@@ -313,7 +312,6 @@ def test_every_group_gets_every_entry_once_whichever_query_dies_when(
     for name in ("plain", "lenient", "noAck"):
         assert sorted(queries[name].rows) == list(range(added)), name
     assert sorted(queries["ann"].rows + queries["bob"].rows) == list(range(added))
-    assert len({*queries["once"].rows}) == len(queries["once"].rows)
     add(client, 1, first=added)  # with it everybody commits what is left
     for query in queries.values():
         query.drain()

@@ -72,7 +72,7 @@ def test_what_a_crash_leaves_reserved_is_the_next_runs(server: Server, client: r
 
 @pytest.mark.parametrize(
     "options",
-    [{"claimIdle": "1h"}, {"delivery": "at-most-once"}, {"minEntriesPerTrigger": "31", "maxTriggerDelay": "1h"}],
+    [{"claimIdle": "1h"}, {"minEntriesPerTrigger": "31", "maxTriggerDelay": "1h"}],
     ids=str,
 )
 def test_where_more_must_be_known_first_nothing_is(

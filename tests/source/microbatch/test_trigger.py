@@ -5,23 +5,18 @@ from __future__ import annotations
 import pytest
 import redis
 
-from spark_streams.errors import DataLossError
 from spark_streams.source.offset import Offset
 from spark_streams.spark.read_limits import ReadMaxRows
-from spark_streams.wire.connection.connection import Connection
 from tools.driving import (
     ALL,
     LOOK_EACH_TIME,
     NEVER_AHEAD,
     add,
-    begin,
     drain,
-    others_read_first,
     pending_count,
     read,
     reader,
 )
-from tools.sending import Act, before_sending, lost, reply_lost
 from tools.servers.server import Server
 
 
@@ -126,101 +121,6 @@ def test_positions_are_given_for_each_stream(server: Server, client: redis.Redis
 # -- delivery -------------------------------------------------------------------------------------------------------
 
 
-def test_at_most_once_acknowledges_before_it_reads_and_gives_an_interrupted_batch_up(
-    server: Server, client: redis.Redis
-) -> None:
-    add(client, 100)
-    one = reader(server, delivery="at-most-once")
-    start = one.initialOffset()
-    end = one.latestOffset(start, ReadMaxRows(60))
-    assert pending_count(client) == 60, "no checkpoint names them yet"
-    assert one.partitions(start, end)
-    assert pending_count(client) == 0
-    assert read(one, start, end) == list(range(60))
-    again = reader(server, delivery="at-most-once")
-    assert read(again, start, end) == []
-    assert drain(again, start=end) == [list(range(60, 100))]
-
-
-def test_at_most_once_reads_its_own_share_of_a_range(
-    server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    add(client, 200)
-    one = reader(server, delivery="at-most-once", entriesPerPartition="500")
-    start = begin(one)
-
-    def take(*, count: int) -> None:
-        client.xreadgroup("g", "bob", {"s": ">"}, count=count)
-
-    take(count=5)
-    honest = Connection.replies
-
-    def race(connection: Connection, expected: int) -> object:
-        take(count=7)
-        return honest(connection, expected)
-
-    monkeypatch.setattr(Connection, "replies", race)
-    end = one.latestOffset(start, ReadMaxRows(150))
-    monkeypatch.undo()
-    found = read(one, start, end)
-    bobs = {int(entry[1]["n"]) for entry in client.xreadgroup("g", "bob", {"s": "0"})[0][1]}
-    assert not bobs & set(found)
-    assert set(found) | bobs == set(range(max([*found, *bobs]) + 1))
-    assert pending_count(client) == len(bobs)
-
-
-def test_what_at_most_once_reserved_before_a_crash_and_no_offset_names_is_read(
-    server: Server, client: redis.Redis
-) -> None:
-    add(client, 10)
-    crashed = reader(server, delivery="at-most-once")
-    start = crashed.initialOffset()
-    crashed.latestOffset(start, ALL)
-    assert drain(reader(server, delivery="at-most-once"), start=start) == [list(range(10))]
-
-
-@pytest.mark.parametrize("how", [lost, reply_lost])
-@pytest.mark.parametrize("others", [False, True])
-@pytest.mark.parametrize("command", [b"XPENDING", b"XACK"])
-def test_a_connection_that_breaks_while_at_most_once_acknowledges_gives_nothing_up(
-    server: Server, client: redis.Redis, command: bytes, others: bool, how: Act
-) -> None:
-    add(client, 100)
-    one = reader(server, limits=NEVER_AHEAD, delivery="at-most-once")
-    start = begin(one)
-    if others:
-        client.xreadgroup("g", "bob", {"s": ">"}, count=3)
-    seen = []
-    for _ in range(3):
-        with before_sending(command, act=how, times=2) as met:
-            end = one.latestOffset(start, ReadMaxRows(20))
-            seen += read(one, start, end)
-        assert met
-        start = end
-    assert seen == list(range(3 * others, 60 + 3 * others))
-    assert pending_count(client) == 3 * others
-
-
-@pytest.mark.parametrize("lenient", [False, True])
-def test_what_others_take_before_at_most_once_has_acknowledged_it_is_named_or_counted(
-    server: Server, client: redis.Redis, lenient: bool
-) -> None:
-    ids = add(client, 20)
-    one = reader(server, delivery="at-most-once", failOnDataLoss=str(not lenient).lower())
-    start = begin(one)
-    client.xreadgroup("g", "bob", {"s": ">"}, count=3)
-    with others_read_first(pytest.MonkeyPatch(), client, 1):
-        end = one.latestOffset(start, ALL)
-    client.xclaim("s", "g", "bob", 0, ids[10:12])
-    if lenient:
-        assert read(one, start, end) == [*range(4, 10), *range(12, 20)]
-        assert one.reportLatestOffset()["lost"] == {"s": 2}
-        assert one.latestOffset(end, ALL)["losses"] == {"s": 2}
-    else:
-        with pytest.raises(DataLossError, match="'s': 2 entries of a batch .* are no longer pending"):
-            one.partitions(start, end)
-
-
 def test_no_ack_leaves_nothing_pending_and_the_checkpoint_protects(server: Server, client: redis.Redis) -> None:
     add(client, 200)
     one = reader(server, noAck="true")
@@ -321,6 +221,6 @@ def test_no_ack_sets_a_group_back_that_another_client_has_moved_on(server: Serve
 def test_spark_asks_for_the_start_again_when_a_batch_has_been_reserved(server: Server, client: redis.Redis) -> None:
     """S2: the second answer may differ where nothing is pending; the batch is known by its end."""
     add(client, 10)
-    one = reader(server, delivery="at-most-once")
+    one = reader(server, noAck="true")
     end = one.latestOffset(one.initialOffset(), ALL)
     assert read(one, one.initialOffset(), end) == list(range(10))

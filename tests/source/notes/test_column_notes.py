@@ -20,7 +20,6 @@ from tools.driving import ALL, NEVER_AHEAD, add, drain, reader, rows
 from tools.servers.server import Server
 
 SCHEMA = pa.schema([("n", pa.int64()), ("other", pa.string())])
-AT_MOST_ONCE = {"delivery": "at-most-once"}
 LETTERS = {"mode": "DEADLETTER", "deadLetterStream": "dead"}
 
 
@@ -50,7 +49,7 @@ def run_batch(one: StreamReader, start: dict[str, Any]) -> dict[str, Any]:
     return end
 
 
-@pytest.mark.parametrize("options", [{}, {"mode": "DROPMALFORMED"}, LETTERS, {"noAck": "true"}, AT_MOST_ONCE])
+@pytest.mark.parametrize("options", [{}, {"mode": "DROPMALFORMED"}, LETTERS, {"noAck": "true"}])
 def test_bad_values_are_counted_batch_by_batch_and_reported_once(
     server: Server, client: redis.Redis, caplog: pytest.LogCaptureFixture, options: dict[str, str]
 ) -> None:

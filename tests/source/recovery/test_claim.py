@@ -273,16 +273,6 @@ def test_entries_that_were_deleted_before_they_could_be_claimed_are_an_error_onc
     assert consumers(client) == {"bob": 0, "spark": 0}
 
 
-def test_at_most_once_begins_with_what_a_claim_has_left(server: Server, client: redis.Redis, group: str) -> None:
-    add(client, 5)
-    left_by_bob(client, 5)
-    crashed = reader(server, claimIdle=IDLE)
-    start = crashed.initialOffset()
-    crashed.latestOffset(start, ALL)
-    assert drain(reader(server, delivery="at-most-once"), start=start) == [[0, 1, 2, 3, 4]]
-    assert consumers(client) == {"bob": 0, "spark": 0}
-
-
 # -- in stream order ------------------------------------------------------------------------------------------------
 
 
@@ -304,7 +294,7 @@ def test_claimed_entries_come_before_new_ones_where_a_stream_is_ordered(
     assert read(reader(server, claimIdle=IDLE, ordered="true"), start, end) == list(range(12))
 
 
-@pytest.mark.parametrize("options", [{}, {"delivery": "at-most-once"}], ids=str)
+@pytest.mark.parametrize("options", [{}], ids=str)
 def test_claimed_entries_come_first_and_the_others_of_a_batch_in_stream_order(
     server: Server, client: redis.Redis, group: str, options: dict[str, str]
 ) -> None:

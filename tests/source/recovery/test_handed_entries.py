@@ -163,7 +163,7 @@ def test_a_logged_batch_of_a_shared_group_is_read_again_from_the_pending_list_by
     assert read(reader(server, limits=NEVER_AHEAD, **NO_ACK), at, end) == list(range(3, 13))
 
 
-@pytest.mark.parametrize("options", [{}, {"delivery": "at-most-once"}], ids=str)
+@pytest.mark.parametrize("options", [{}], ids=str)
 def test_a_query_that_shares_its_group_reads_them(server: Server, client: redis.Redis, options: dict[str, str]) -> None:
     ids = add(client, 30)
     one = reader(server, limits=NEVER_AHEAD, **options)

@@ -211,7 +211,7 @@ def test_a_committed_piece_whose_settling_a_crash_cut_off_is_not_read_again(
     assert [n for batch in drain(again, start=offsets[-1]) for n in batch] == list(range(4, 32))
 
 
-@pytest.mark.parametrize("options", [{}, {"delivery": "at-most-once"}], ids=str)
+@pytest.mark.parametrize("options", [{}], ids=str)
 def test_the_pieces_of_a_cut_batch_are_read_without_a_limit_too(
     server: Server, client: redis.Redis, options: dict[str, str]
 ) -> None:

@@ -206,16 +206,6 @@ def test_two_queries_of_a_group_take_each_released_entry_once(
     assert [sorted(batch) for batch in found] == [[0, 1, 2], [3, 4, 5]]
 
 
-def test_at_most_once_reads_them_once(server: Server, client: redis.Redis, ids: list[str]) -> None:
-    release(client, *ids[:4])
-    one = reader(server, delivery="at-most-once")
-    at = one.initialOffset()
-    end = one.latestOffset(at, ALL)
-    assert one.partitions(at, end)
-    assert pending_count(client) == 0
-    assert sorted(read(one, at, end)) == list(range(10))
-
-
 def test_a_query_without_a_pending_list_refuses_a_group_with_released_entries(
     server: Server, client: redis.Redis, ids: list[str]
 ) -> None:
