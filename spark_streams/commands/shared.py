@@ -209,18 +209,9 @@ def login_environment(url: str) -> dict[str, str]:
 
 
 def output_option(text: str, default: str | None = None) -> Callable[[F], F]:
-    """Add `-o`, `--output`: the file that a command writes. The former name `--out` is refused."""
-
-    def refuse(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
-        if value is not None:
-            raise click.UsageError(f"--out was renamed to --output; use --output {value}")
-
-    def options(command: F) -> F:
-        command = click.option("--out", hidden=True, expose_value=False, callback=refuse)(command)
-        shown = default is not None
-        return click.option("-o", "--output", metavar="FILE", default=default, show_default=shown, help=text)(command)
-
-    return options
+    """Add `-o`, `--output`: the file that a command writes."""
+    shown = default is not None
+    return click.option("-o", "--output", metavar="FILE", default=default, show_default=shown, help=text)
 
 
 def json_option(command: F) -> F:

@@ -12,12 +12,11 @@ from pathlib import Path
 from pyspark.sql import DataFrame
 
 from spark_streams.errors import ConfigError, InvalidOptionError, RStreamError
-from spark_streams.jobs.earlier_counts import require_uncounted
 from spark_streams.jobs.file_log import FileLog, list_files, rows_by_file
 from spark_streams.jobs.job import Job, Program
 from spark_streams.jobs.micro_batches import RunProgress, run_batches, trigger_of
 from spark_streams.jobs.schema.columns import FOREIGN, Columns
-from spark_streams.jobs.settings.config import FREE, Removed
+from spark_streams.jobs.settings.config import FREE
 from spark_streams.monitor.groups import view_streams
 from spark_streams.options.sink_options import SinkOptions
 from spark_streams.running.ending import cut
@@ -32,10 +31,6 @@ SHAPE = {
     "schema": FOREIGN,
     "sink": FREE,
     "job": {"checkpoint": str, "name": str, "trigger": str},
-    "load": Removed(
-        "leave [load] out. job.checkpoint keeps which files are loaded (load.name), another checkpoint loads all files "
-        "once more (load.again), and sink.rowsPerSecond is the rate (load.rate)"
-    ),
 }
 _SELF_DESCRIBING = ("parquet", "orc", "avro")
 _GLOB = frozenset("{}[]*?\\")  # characters that make a path a pattern
@@ -57,7 +52,6 @@ def body(job: Job) -> None:
         files = list_files(spark, path, job.plain_options("input.options"))
         log = FileLog.read(spark, checkpoint)
         log.require_unchanged(files)
-        require_uncounted(server, stream, files.keys() - log.files.keys())
         counts = rows_by_file(rows)
         loaded = sum(count for file, count in counts.items() if file in log.files)
 

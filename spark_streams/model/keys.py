@@ -134,8 +134,8 @@ def copied_key(stream: str, group: bytes) -> bytes:
     return key_beside(stream.encode(errors="surrogateescape"), "copied", quote(group, safe=""))
 
 
-# Kinds of keys beside a stream, for a group and a consumer of it. Earlier versions wrote `claims`.
-_OF_A_CONSUMER = ("lease", "committed", "first", "start", "notes", "claims", "attempts", "tried", "failure")
+# Kinds of keys beside a stream, for a group and a consumer of it.
+_OF_A_CONSUMER = ("lease", "committed", "first", "notes", "attempts", "tried", "failure")
 
 
 def keys_of_consumer(stream: str, group: str, consumer: str) -> list[tuple[str, bytes]]:

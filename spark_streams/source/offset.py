@@ -4,7 +4,7 @@ A batch is (start, end]. The server holds its entries in the pending list of our
 name and the number of entries that its list must hold, so that a replay after a crash is the same batch or an error,
 never a smaller batch (FACTS S5, S6).
 
-    {"version": 4, "group": "billing", "consumer": "spark",
+    {"format": 1, "group": "billing", "consumer": "spark",
      "token": "5f1c9a0be37d",                                       name of the batch, "" if there was none yet
      "streams": {"orders": "1700000000000-0"},                      the query's position in each stream
      "batch": {"orders": "1000 1690000000000-0"},                   entries of the batch that ends here, above this ID
@@ -24,9 +24,8 @@ if `read` is of the batch's begin: its number of entries is an estimate, and its
 (notes.rows_read). If an offset differs from the previous one only in `losses`, `counts` or `streams`,
 its batch is empty: it makes the checkpoint remember a loss that was counted (failOnDataLoss=false).
 
-Versions: versions 2 and 3 have an object per stream in `batch` and `counts`. Version 2 has no `losses`, and at first no
-`counts`. Version 1 was written before 0.1.0 and is refused. Newer
-versions and unknown fields are refused, too: to ignore them could mean to read entries twice, or never.
+Offsets of unreleased versions, which have a `version`, are refused. So are newer formats and unknown fields: to ignore
+them could mean to read entries twice, or never.
 """
 
 from __future__ import annotations
@@ -60,19 +59,10 @@ class Count(NamedTuple):
     @classmethod
     def from_json(cls, value: Json) -> Count:
         """Parse a count. Raises KeyError, TypeError, ValueError for anything that no version has written."""
-        if isinstance(value, str):
-            read, added, *words = value.split(" ")
-            missed = next((word.removeprefix(_MISSED) for word in words if word.startswith(_MISSED)), "0")
-            flags = {flag: flag in words for flag in cls._fields[3:]} if words else {}
-            return cls(int(read), int(added), int(missed), **flags)
-        return cls(
-            int(value["read"]),
-            int(value["added"]),
-            int(value.get("missed", 0)),
-            bool(value.get("shared", False)),
-            bool(value.get("ahead", False)),
-            bool(value.get("before", False)),
-        )
+        read, added, *words = value.split(" ")
+        missed = next((word.removeprefix(_MISSED) for word in words if word.startswith(_MISSED)), "0")
+        flags = {flag: flag in words for flag in cls._fields[3:]} if words else {}
+        return cls(int(read), int(added), int(missed), **flags)
 
     def to_json(self) -> str:
         """Return the JSON form; `missed` and the flags only if they are set."""
@@ -84,20 +74,17 @@ class Count(NamedTuple):
         return count
 
 
-VERSION = 4
+FORMAT = 1
 HISTORY = "history"  # in an offset while the archive is read (source.archive.history)
-_OLDEST = 2  # version that is read
 _MISSED, _SHARED, _BEGUN = "missed=", "shared", "begun="  # words of a count or share
 _FIELDS = {
     "an offset": {
-        *("version", "group", "consumer", "token", "streams", "batch", "claimed", "counts", "losses", "notes", "noAck"),
+        *("format", "group", "consumer", "token", "streams", "batch", "claimed", "counts", "losses", "notes", "noAck"),
         "report",  # spark.batch_starts adds it on a Spark before 4.2
     },
-    "batch": {"count", "owned", "after", "begun"},  # up to version 3
     "claimed": {"consumer", "count"},
-    "counts": {*Count._fields},  # up to version 3
 }
-# Words of version 4, without their values.
+# Words of a share and of a count, without their values.
 _WORDS = {"batch": {_SHARED, _BEGUN}, "counts": {_MISSED, *Count._fields[3:]}}
 
 
@@ -118,13 +105,10 @@ class Share:
     def from_json(cls, value: Json) -> Share:
         """Parse a share. Raises KeyError, TypeError, ValueError, InvalidStreamId for anything that no version has
         written."""
-        if isinstance(value, str):
-            count, after, *words = value.split(" ")
-            begun = next((word.removeprefix(_BEGUN) for word in words if word.startswith(_BEGUN)), None)
-            owned = _SHARED not in words
-        else:
-            count, after, begun, owned = value["count"], value["after"], value.get("begun"), bool(value["owned"])
-        return cls(int(count), owned, StreamId.parse(after), None if begun is None else StreamId.parse(begun))
+        count, after, *words = value.split(" ")
+        begun = next((word.removeprefix(_BEGUN) for word in words if word.startswith(_BEGUN)), None)
+        begun_id = None if begun is None else StreamId.parse(begun)
+        return cls(int(count), _SHARED not in words, StreamId.parse(after), begun_id)
 
     def to_json(self) -> str:
         """Return the JSON form."""
@@ -163,21 +147,20 @@ class Offset:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Json]) -> Offset:
-        """Parse an offset. Raises OffsetError for anything that `to_json` of versions 2 to 4 did not write."""
-        if not isinstance(value, Mapping) or type(version := value.get("version")) is not int or version < 1:
+        """Parse an offset. Raises OffsetError for anything that `to_json` did not write."""
+        if isinstance(value, Mapping) and "version" in value and "format" not in value:
+            raise OffsetError(
+                f"an unreleased spark-streams has written the checkpoint's offset {value!r}. Start the query with the "
+                "same group and a new checkpoint directory: it continues after the last acknowledged entry, so the "
+                "last batch may be written a second time"
+            )
+        if not isinstance(value, Mapping) or type(number := value.get("format")) is not int or number < 1:
             raise OffsetError(
                 f"the checkpoint's offset {value!r} was not written by rstream. Start the query with its own "
                 "checkpoint directory, or with a new one"
             )
-        if version < _OLDEST:
-            raise OffsetError(
-                f"the checkpoint's offset {value!r} has version {version}, which spark-streams before 0.1.0 wrote. "
-                f"This spark-streams reads versions {_OLDEST} to {VERSION}. Start the query with the same group and a "
-                "new checkpoint directory: it continues after the last acknowledged entry, so the last batch may be "
-                "written a second time"
-            )
-        if version > VERSION:
-            raise _newer(f"has version {version}, and this spark-streams reads versions {_OLDEST} to {VERSION}", value)
+        if number > FORMAT:
+            raise _newer(f"has format {number}, and this spark-streams reads format {FORMAT}", value)
         try:
             _refuse_unknown_fields(value)
             return cls(
@@ -201,7 +184,7 @@ class Offset:
     def to_json(self) -> dict[str, object]:
         """Return the JSON form, as drawn above."""
         offset = {
-            "version": VERSION,
+            "format": FORMAT,
             "group": self.group,
             "consumer": self.consumer,
             "token": self.token,
@@ -294,9 +277,7 @@ def _refuse_unknown_fields(value: Mapping[str, Json]) -> None:
     parts: list[tuple[str, Iterable[str], set[str]]] = [("an offset", value, _FIELDS["an offset"])]
     for name, words in _WORDS.items():
         for part in value.get(name, {}).values():
-            if not isinstance(part, str):
-                parts.append((name, part, _FIELDS[name]))
-            elif part.count(" ") > 1:
+            if part.count(" ") > 1:
                 parts.append((name, [_without_value(word) for word in part.split(" ")[2:]], words))
     claims = [claim for stream_claims in value.get("claimed", {}).values() for claim in stream_claims]
     parts += [("claimed", claim, _FIELDS["claimed"]) for claim in claims]

@@ -14,7 +14,6 @@ from spark_streams import dead_letters
 from spark_streams.cli import main
 from spark_streams.errors import NotPermittedError
 from spark_streams.groups import group_snapshot, prune
-from spark_streams.jobs.earlier_counts import require_uncounted
 from spark_streams.model.keys import retry_stream
 from spark_streams.sink.ledger.batch import Batch
 from spark_streams.sink.ledger.batch_commit import rows_written, void_batch
@@ -141,7 +140,6 @@ def test_a_writer(empty: Server) -> None:
     assert sum(numbers(empty).values()) == 1000
     with connect(options(limited.url).address) as server:
         assert rows_written(server, "out", "q", 0) == 0
-        require_uncounted(server, "out", {"file:/b.csv"})
     assert set(refusals(empty)) <= {("command", "info")}
     elsewhere = options(limited.url, stream="s")
     with pytest.raises(NotPermittedError):

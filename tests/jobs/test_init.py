@@ -171,8 +171,6 @@ def test_what_goes_with_the_exporter_is_written_too(tmp_path: Path, name: str, f
 
 @pytest.mark.parametrize("words", [["init", "etl"], ["dead", "export", "d"]])
 def test_the_file_to_write_has_one_name_everywhere(words: list[str]) -> None:
-    refused = rstream(*words, "--out", "file")
-    assert (refused.exit_code, "--out was renamed to --output" in refused.output) == (2, True)
     told = rstream(*words, "--help").output
     assert ("-o, --output FILE" in told, "--out " in told) == (True, False)
 

@@ -54,7 +54,6 @@ def work(tmp_path: Path, engine_server: Server) -> Work:
         ),
         ("load", ["input.path=nowhere.csv"], 2, "load: [RSTREAM_CONFIG] input.path 'nowhere.csv' does not exist"),
         ("load", ["sink.stream=text"], 1, "load: [RSTREAM_WRONG_KEY_TYPE] key 'text' at"),
-        ("load", ["load.rate=9"], 2, "load: [RSTREAM_CONFIG] {conf}/load.toml: load was removed: leave [load] out"),
         ("load", ["sink.rowsPerSecond=0"], 2, "load: [RSTREAM_INVALID_OPTION] sink option rowsPerSecond='0' must be"),
         ("load", ["job.checkpoint="], 2, "load: [RSTREAM_CONFIG] {conf}/load.toml: job.checkpoint is missing"),
         ("load", ["job.trigger=often"], 2, "load: [RSTREAM_CONFIG] job.trigger must be"),

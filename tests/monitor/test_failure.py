@@ -51,7 +51,7 @@ support Update mode. SQLSTATE: XXKST
 === Streaming Query ===
 """
 OFFSET = (
-    '{"version": 4, "group": "g", "consumer": "spark", "token": "5c46", "streams": {"a": "1-0", "orders": "1-0", "p": '
+    '{"format": 1, "group": "g", "consumer": "spark", "token": "5c46", "streams": {"a": "1-0", "orders": "1-0", "p": '
     '"1-0"}, "batch": {"orders": "2 0-0", "p": "1 0-0"}, "counts": {}, "losses": {}}'
 )
 PREFERRED = (

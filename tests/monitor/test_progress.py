@@ -18,13 +18,13 @@ from spark_streams.monitor.watch.queries import Counts, Query
 
 def offset(**more: Any) -> dict[str, Any]:
     """An offset of group g at s: 7-0, t: 0-0."""
-    plain = {"version": 2, "group": "g", "consumer": "c", "token": "x", "streams": {"s": "7-0", "t": "0-0"}}
+    plain = {"format": 1, "group": "g", "consumer": "c", "token": "x", "streams": {"s": "7-0", "t": "0-0"}}
     return {**plain, "batch": {}, "claimed": {}, **more}
 
 
 def progress(run: str = "r1", batch: int = 0, **counts: dict[str, Any]) -> Progress:
     """A batch of three entries of s, two of which were claimed."""
-    end = offset(version=4, batch={"s": "1 0-0"}, claimed={"s": [{"consumer": "c~1", "count": 2}]})
+    end = offset(batch={"s": "1 0-0"}, claimed={"s": [{"consumer": "c~1", "count": 2}]})
     ours = {"endOffset": end, "latestOffset": json.dumps(offset(**counts))}
     others = {"endOffset": 5, "latestOffset": None, "description": "RateStreamV2"}
     told = {"id": "q1", "runId": run, "name": None, "timestamp": "2026-01-01T00:00:00.000Z", "batchId": batch}

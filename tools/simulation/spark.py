@@ -277,4 +277,4 @@ def _through_json(offset: Json) -> Json:
 
 
 def _shown(offset: Json) -> str:
-    return json.dumps({k: v for k, v in offset.items() if k not in ("version", "group", "consumer")})
+    return json.dumps({k: v for k, v in offset.items() if k not in ("format", "group", "consumer")})

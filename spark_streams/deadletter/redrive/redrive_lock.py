@@ -36,11 +36,6 @@ def redrive_key(stream: str) -> bytes:
     return key_beside(stream, "redrive")
 
 
-def earlier_to_key(stream: str) -> bytes:
-    """Return the key of a set that earlier versions kept in a cluster. The state has its members now (`to`)."""
-    return key_beside(stream, "redrive", "to")
-
-
 class RedriveLease(lease.Lease):
     """The lease of the process that moves or purges dead letters of a stream. Raises RedriveTakenError."""
 
@@ -110,11 +105,9 @@ def begin_or_continue(server: Server, stream: str, fresh: RedriveState) -> tuple
     Call it under the lease, and again with the same state after ServerError: a try that is executed late finds another
     state. Raises StreamStateError if there is a state that this version cannot read.
     """
-    key, earlier = redrive_key(stream), earlier_to_key(stream)
-    home = server.connection_for(stream)
-    ask_earlier = [("SMEMBERS", earlier)] if server.address.is_cluster else []
+    key, home = redrive_key(stream), server.connection_for(stream)
     while True:
-        _, value, *members = home.execute_all([("WATCH", key, earlier), ("GET", key), *ask_earlier])
+        _, value = home.execute_all([("WATCH", key), ("GET", key)])
         stored = RedriveState.parse(value)
         if stored is None and value is not None:
             home.execute("UNWATCH")
@@ -125,9 +118,8 @@ def begin_or_continue(server: Server, stream: str, fresh: RedriveState) -> tuple
             )
         goes_on = stored is not None and stored.orders == fresh.orders and stored.run != fresh.run
         state = stored.taken_over() if stored is not None and goes_on else fresh
-        to = {text(name) for names in members for name in names} | set(stored.to if stored is not None else ())
-        state = replace(state, to=tuple(sorted(to)))
-        if transact(home, [state.store(stream), *([("DEL", earlier)] if any(members) else [])]) is not None:
+        state = replace(state, to=tuple(sorted(stored.to)) if stored is not None else ())
+        if transact(home, [state.store(stream)]) is not None:
             return state, goes_on
 
 

@@ -10,7 +10,6 @@ import os
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from spark_streams.errors import ConfigError
@@ -20,13 +19,6 @@ Config = dict[str, Json]  # TOML's values: those of JSON, and times
 # A key's shape: a type (str, int, bool, list), a choice of types, FREE for a table of any keys, or a table of shapes.
 Shape = Mapping[str, object]
 FREE = object()
-
-
-@dataclass(frozen=True)
-class Removed:
-    """Shape of a key that earlier versions had. instead: the remedy."""
-
-    instead: str
 
 
 def load(path: str | None, overrides: Iterable[str], shape: Shape, required: Iterable[str]) -> Config:
@@ -114,12 +106,9 @@ def check_keys(config: Mapping[str, Json], shape: Shape, prefix: str, where: str
     for key, value in config.items():
         if key not in shape:
             near = difflib.get_close_matches(key, shape, n=1)
-            valid_keys = [name for name, kind in shape.items() if not isinstance(kind, Removed)]
-            hint = f"did you mean {prefix}{near[0]}?" if near else f"valid keys: {', '.join(valid_keys)}"
+            hint = f"did you mean {prefix}{near[0]}?" if near else f"valid keys: {', '.join(shape)}"
             raise ConfigError(f"{where}: unknown key {prefix}{key}; {hint}")
         expected = shape[key]
-        if isinstance(expected, Removed):
-            raise ConfigError(f"{where}: {prefix}{key} was removed: {expected.instead}")
         if expected is FREE or isinstance(expected, Mapping):
             if not isinstance(value, dict):
                 raise ConfigError(f"{where}: {prefix}{key} must be a table, not {value!r}")

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from spark_streams.model.untyped import Json
 from spark_streams.source.offset import Share
 
-_OURS = frozenset({"version", "group", "consumer", "streams"})
+_OURS = frozenset({"format", "group", "consumer", "streams"})
 
 
 @dataclass(frozen=True)

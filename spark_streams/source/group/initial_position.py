@@ -27,15 +27,13 @@ FIRST = PerStream("0", {})  # before a stream's first entry
 
 @dataclass(frozen=True)
 class InitialPositionKeys:
-    """Keys of first positions. kind: `first` for streams that a pattern matched when the query began; `start` for older
-    versions (older_positions)."""
+    """Keys of first positions of streams that a pattern matched when the query began."""
 
-    kind: str
     member: Membership
 
     def key_of(self, stream: str) -> bytes:
         """Return the key of one stream."""
-        return key_beside(stream, self.kind, self.member.group, self.member.consumer)
+        return key_beside(stream, "first", self.member.group, self.member.consumer)
 
 
 @dataclass(frozen=True)

@@ -296,7 +296,7 @@ class Subscription:
 
     @property
     def _first_position_keys(self) -> InitialPositionKeys:
-        return InitialPositionKeys("first", self.member)
+        return InitialPositionKeys(self.member)
 
     @property
     def _begun_key(self) -> bytes:

@@ -32,7 +32,6 @@ from spark_streams.source.findings.messages import Place
 from spark_streams.source.group.counting_server import require_entry_counts
 from spark_streams.source.group.group_admin import streams_without_group
 from spark_streams.source.group.initial_position import first_positions
-from spark_streams.source.group.older_positions import with_older_positions
 from spark_streams.source.group.server_checks import require_no_eviction
 from spark_streams.source.group.subscription import Subscription
 from spark_streams.source.limits import LIMITS, Limits
@@ -347,8 +346,7 @@ class MicroBatchStream:
         self._subscription.join(server)
         late, restarts_at = self._subscription.late, self._options.restarts_at
         positions = first_positions(server, self.member, late, self._options.no_ack, restarts_at)
-        first = Offset(self.member.group, self.member.consumer, positions)
-        return with_older_positions(server, self.member, first, [])
+        return Offset(self.member.group, self.member.consumer, positions)
 
     def _until_now(self, server: Server, run: RunState) -> tuple[None, RunState]:
         self._subscription.join(server)  # Spark calls this before `first`

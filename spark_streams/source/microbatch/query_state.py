@@ -22,7 +22,6 @@ from spark_streams.source.findings.diagnosis import diagnose
 from spark_streams.source.findings.group_state import GroupState, fetch_state
 from spark_streams.source.findings.snapshot import Snapshot
 from spark_streams.source.group.bookmarks import are_moved, bookmarks_of
-from spark_streams.source.group.older_positions import delete_older_positions, with_older_positions
 from spark_streams.source.group.subscription import Subscription
 from spark_streams.source.microbatch.acknowledge import Acknowledging
 from spark_streams.source.microbatch.reconcile import Reconciler
@@ -116,15 +115,8 @@ class Observer:
     def _checkpoint(
         self, server: Server, begin: Offset, streams: Sequence[str], run: RunState
     ) -> tuple[Offset, RunState]:
-        """The checkpoint, with what the server keeps beside it, and without streams that the query reads no more."""
+        """The checkpoint without streams that the query reads no more."""
         subscription, is_fresh = self._subscription, not run.is_known
-        if is_fresh:
-            with_older = with_older_positions(server, subscription.member, begin, streams)
-            run = replace(run, older_at=None if with_older is begin else begin.token)
-            begin = with_older
-        elif run.older_at not in (None, begin.token):
-            delete_older_positions(server, subscription.member, begin.streams)
-            run = replace(run, older_at=None)
         if is_fresh and begin.token:
             subscription.confirm_checkpoint(server, begin)
             run = self._reconciler.with_marks(server, run, [*{*streams, *begin.positions}])

@@ -60,7 +60,6 @@ class RunState:
     passed: Mapping[str, StreamId] = field(default_factory=dict)  # up to where it skips what nobody was given
     others_have_pending: bool = False  # other consumers of the groups have pending entries
     joined: frozenset[str] = frozenset()  # streams whose group did not have the query's consumer
-    older_at: str | None = None  # token of a checkpoint that older versions kept positions beside
 
     def unknown(self) -> RunState:
         """The run knows nothing of the server any more. It keeps what no server can tell: what was counted as lost is

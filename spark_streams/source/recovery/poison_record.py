@@ -71,11 +71,9 @@ def _parse_state(key: bytes, text: bytes) -> PoisonState:
         return PoisonState.from_json(text)
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
         raise StreamStateError(
-            f"key {key.decode('utf-8', 'replace')!r} holds {text[:50]!r}, which is no record of failed batches: "
-            "another client has changed it, or spark-streams before 0.1.0 wrote it. Only the query's user may write "
-            "keys rstream:… (docs/reference/rights.md). Restore the key from the server's backup; if no batch of the "
-            "query has failed yet, delete it (DEL). If spark-streams before 0.1.0 wrote it, delete it and start the "
-            "query with a new checkpoint directory"
+            f"key {key.decode('utf-8', 'replace')!r} holds {text[:50]!r}, which cannot be read as the record of failed "
+            f"batches. Delete it (DEL {key.decode('utf-8', 'replace')}) and start the query with a new checkpoint "
+            "directory"
         ) from None
 
 

@@ -69,11 +69,6 @@ def streams_if_few(server: Server) -> list[str] | None:
     return sorted(name.decode("utf-8", "replace") for name in names)
 
 
-def matching_hashes(server: Server, pattern: str) -> list[bytes]:
-    """Return the keys of hashes that match a Redis pattern, sorted."""
-    return sorted(_scan(server, "MATCH", pattern, kind="hash"))
-
-
 def matching_strings(server: Server, pattern: str) -> list[bytes]:
     """Return the keys of strings that match a Redis pattern, sorted."""
     return sorted(_scan(server, "MATCH", pattern, kind="string"))

@@ -12,7 +12,7 @@ import redis
 from spark_streams.errors import DataLossError
 from spark_streams.source.stream_reader import StreamReader
 from spark_streams.spark.read_limits import ReadMaxRows
-from tools.driving import ALL, NEVER_AHEAD, SMALL, add, drain, read, reader, stop_all
+from tools.driving import ALL, SMALL, add, drain, read, reader, stop_all
 from tools.servers.server import Server, skip_where_nothing_is_counted
 
 NO_ACK = {"noAck": "true"}
@@ -163,63 +163,6 @@ def test_rows_that_nobody_wants_are_no_loss(server: Server, client: redis.Redis)
     assert read(one, end, after)[0] == read_up_to
     assert [n for batch in drain(one, 50, after) for n in batch][-1] == 299
     assert (lost(one), group_state(client)[1:]) == (0, (300, 0))
-
-
-def test_a_group_that_an_older_version_has_left_above_the_checkpoint_is_set_back(
-    server: Server, client: redis.Redis
-) -> None:
-    """It had the group deliver entries without a pending list. The offset is one of version 7368ee8."""
-    ids = add(client, 100)
-    client.xgroup_create("s", "g", "0")
-    client.xreadgroup("g", "spark", {"s": ">"}, count=60, noack=True)
-    client.set("rstream:committed:{s}:g:spark", f"{ids[19]} holds noAck")
-    logged = {
-        "version": 3,
-        "group": "g",
-        "consumer": "spark",
-        "token": "5f1c9a0be37d",
-        "streams": {"s": ids[39]},
-        "batch": {"s": {"count": 20, "owned": True, "after": ids[19]}},
-        "claimed": {},
-        "counts": {"s": {"read": 40, "added": 100}},
-        "noAck": True,
-    }
-    before = {**logged, "token": "5f1c9a0be37c", "streams": {"s": ids[19]}, "counts": {"s": {"read": 20, "added": 100}}}
-    assert read(reader(server, **NO_ACK), before, logged) == list(range(20, 40)), "it was not committed"
-    for options in (NO_ACK, {}):
-        one = reader(server, **options)
-        end = one.latestOffset(logged, ReadMaxRows(10))
-        assert read(one, logged, end) == list(range(40, 50))
-        stop_all()
-    assert [n for batch in drain(reader(server, **NO_ACK), 30, logged) for n in batch] == list(range(40, 100))
-    assert group_state(client) == (ids[-1], 100, 0)
-    assert client.get("rstream:committed:{s}:g:spark") == f"{ids[-1]} noAck"
-
-
-@pytest.mark.parametrize("options", [NO_ACK, {}], ids=str)
-@pytest.mark.parametrize("has_checkpoint", [False, True])
-def test_positions_that_an_older_version_kept_are_where_the_query_goes_on(
-    server: Server, client: redis.Redis, options: dict[str, str], has_checkpoint: bool
-) -> None:
-    """It died with its first batch in hand, before any checkpoint; or before the first one of a run with noAck."""
-    ids = add(client, 50)
-    client.xgroup_create("s", "g", "0")
-    at: dict[str, Any] | None = None
-    if has_checkpoint:
-        one = reader(server, limits=NEVER_AHEAD)
-        at = one.latestOffset(one.initialOffset(), ReadMaxRows(20))
-        assert one.latestOffset(at, ReadMaxRows(0)) == at
-        stop_all()
-        client.xack("s", "g", *ids)
-    begun = ids[19] if has_checkpoint else "0-0"
-    client.xgroup_setid("s", "g", begun)
-    client.set("rstream:start:{s}:g:spark", begun)
-    client.xreadgroup("g", "spark", {"s": ">"}, count=25, noack=True)
-    again = reader(server, **options)
-    found = [n for batch in drain(again, 10, at) for n in batch]
-    assert found == list(range(20 if has_checkpoint else 0, 50))
-    assert client.keys("rstream:start:*") == []
-    assert group_state(client)[1:] == (50, 0)
 
 
 def test_an_older_copy_of_the_checkpoint_that_does_not_know_a_stream_is_refused(

@@ -13,7 +13,6 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 
 import spark_streams
-from spark_streams.errors import LedgerError
 from spark_streams.jobs.job import ACCESS_SHAPE, CheckedError, Job, JobError
 from spark_streams.jobs.load import PROGRAM
 from spark_streams.jobs.settings.config import load
@@ -123,36 +122,6 @@ def test_a_file_that_was_changed_after_it_was_loaded_is_refused(run: Load, serve
     write(folder / "b.csv", range(10, 15))
     assert counts(run()) == (5, 0, 0)
     assert order(server) == list(range(15))
-
-
-def test_what_an_earlier_version_has_counted_is_not_loaded_again(run: Load, server: Server, folder: Path) -> None:
-    """Version 7368ee8 kept the counts of an unfinished load beside the stream, under any name."""
-    write(folder / "a %20b.csv", range(10), age=60)
-    key = "rstream:load:{out}:any%2Fname"
-    with server.client() as client:
-        client.xadd("out", {"n": 0})
-        client.hset(key, f"file://{folder}/a %20b.csv", "1 1234567")
-        client.hset("rstream:load:{out}:x{out}:n", f"file://{folder}/b.csv", "1 1234567")  # of another stream
-        with pytest.raises(
-            LedgerError, match=r"loaded 1 rows of file:/.*in/a %20b\.csv into stream 'out' .*a second time"
-        ):
-            run()
-        assert order(server) == [0]
-        # As the message says: the file is moved away, the others are loaded.
-        (folder / "a %20b.csv").rename(folder.parent / "elsewhere.csv")
-        write(folder / "b.csv", range(1, 5))
-        assert counts(run()) == (4, 0, 0)
-        assert order(server) == list(range(5))
-        # As it says, too: its rows once more.
-        (folder.parent / "elsewhere.csv").rename(folder / "a %20b.csv")
-        with pytest.raises(LedgerError, match="DEL rstream:load:"):
-            run()
-        client.delete(key)
-        assert counts(run()) == (10, 4, 0)
-        # A stream that is gone has no rows of them.
-        client.hset(key, f"file://{folder}/a %20b.csv", "1 1234567")
-        client.delete("out")
-        assert counts(run(f"job.checkpoint={folder.parent}/another"))[0] == 14
 
 
 def test_a_rate_is_kept(run: Load, server: Server, folder: Path) -> None:
