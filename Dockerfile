@@ -23,7 +23,7 @@ RUN pip install '.[spark]' \
     && mkdir /data \
     && chown spark /data
 
-ENV PYSPARK_PYTHON=/usr/local/bin/python SPARK_CONF_DIR=/app/conf
+ENV PYSPARK_PYTHON=/usr/local/bin/python SPARK_CONF_DIR=/app/spark_streams/jobs/conf
 # Whose is /data and nothing else: what runs cannot change the program. Spark makes folders where it is started.
 USER spark
 VOLUME /data

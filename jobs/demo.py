@@ -119,8 +119,8 @@ def submit(job: str, url: str) -> dict[str, Any]:
     summary = OUT / "summary" / f"{job}.json"
     command = [
         str(Path(sys.executable).parent / "spark-submit"),
-        *("--properties-file", "conf/spark-defaults.conf"),
-        *(f"jobs/{job}.py", "--config", f"conf/{job}.toml", "--summary", str(summary)),
+        *("--properties-file", "spark_streams/jobs/conf/spark-defaults.conf"),
+        *(f"jobs/{job}.py", "--config", f"spark_streams/jobs/conf/{job}.toml", "--summary", str(summary)),
     ]
     console.print(f"[dim]$ spark-submit {' '.join(command[1:6])}[/]")
     environment = {**os.environ, "RSTREAM_URL": url}
@@ -263,7 +263,10 @@ def where_next(server: Server) -> None:
         (".venv/bin/rstream dead redrive flights:dead", "dead letters that a redrive would move"),
         (".venv/bin/rstream groups", "lag and pending of all groups"),
         ("out/flights", "Parquet by month"),
-        ("conf/etl.toml and jobs/etl.py", "the job; docs/guide/jobs.md describes how to run it on a cluster"),
+        (
+            "spark_streams/jobs/conf/etl.toml and jobs/etl.py",
+            "the job; docs/guide/jobs.md describes how to run it on a cluster",
+        ),
     ]
     wide = max(len(command) for command, _ in lines)
     console.print("\n[bold]Next steps[/]")

@@ -1,7 +1,7 @@
 """Command line of a job. Every error is printed as one line, with an exit code.
 
     rstream run NAME --config NAME.toml [--set key=value …]
-    spark-submit --properties-file conf/spark-defaults.conf jobs/NAME.py --config conf/NAME.toml [--set key=value …]
+    spark-submit --properties-file spark-defaults.conf jobs/NAME.py --config NAME.toml [--set key=value …]
 
 `--check` checks the configuration and the server, prints the plan, and starts nothing.
 Exit codes: 0 done, or stopped by SIGTERM or SIGINT (running/stopping.py); 1 the job failed; 2 the arguments or the

@@ -10,6 +10,7 @@ from pathlib import Path
 import pyarrow.dataset
 import pytest
 
+from spark_streams.jobs.settings.spark_settings import CONF
 from tests.cluster.carrying import QUICK, ROOT, SUBMIT, Carrying, carried, feed, pending, submit_environment
 from tests.cluster.conftest import Pythons
 from tests.cluster.pythons import pack
@@ -65,7 +66,12 @@ def test_a_job_by_spark_submit(cluster: Cluster, pythons: Pythons, real: Server,
             entries.xadd("flights", {name: text for name, text in row.items() if text != "NA"})
         entries.execute()
     words = [SUBMIT, "--master", cluster.url, *QUICK, "--py-files", str(pythons.zipped), str(ROOT / "jobs" / "etl.py")]
-    words += ["--config", str(ROOT / "conf" / "etl.toml"), "--summary", str(tmp_path / "etl.json")]
+    words += [
+        "--config",
+        str(CONF / "etl.toml"),
+        "--summary",
+        str(tmp_path / "etl.json"),
+    ]
     for setting in (f"parquet.path={tmp_path}/flights", f"job.checkpoint={tmp_path}/checkpoint"):
         words += ["--set", setting]
     words += ["--set", "source.maxEntriesPerTrigger=150", "--set", "source.entriesPerPartition=75"] if loses else []

@@ -9,7 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from spark_streams.jobs.exact_fields import HEX
-from tests.jobs.work import ROOT, Work, call
+from spark_streams.jobs.settings.spark_settings import CONF
+from tests.jobs.work import Work, call
 from tools.servers.server import Server
 
 ENTRIES: list[list[bytes]] = [
@@ -62,6 +63,16 @@ def test_json_with_binary_fields_is_refused(
 ) -> None:
     """Spark's writer of JSON replaces names that are binary."""
     settings = ("--set", "table.format=json", "--set", "table.fields=binary")
-    assert call(monkeypatch, "archive", "--config", str(ROOT / "conf" / "archive.toml"), "--check", *settings) == 2
+    assert (
+        call(
+            monkeypatch,
+            "archive",
+            "--config",
+            str(CONF / "archive.toml"),
+            "--check",
+            *settings,
+        )
+        == 2
+    )
     said = capsys.readouterr().err
     assert said.startswith('archive: [RSTREAM_CONFIG] table.format "json" cannot hold names of fields as bytes: ')

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from spark_streams.jobs.settings.spark_settings import CONF
 from tests.deadletter.making import fill, numbers
 from tests.jobs.work import ROOT, call
 from tools.servers.server import Server
@@ -19,7 +20,11 @@ DEAD = "flights:dead"
 
 def arguments(folder: Path, *settings: str) -> list[str]:
     """The job and its sample configuration."""
-    words = ["reprocess_dead_letters", "--config", str(ROOT / "conf" / "reprocess_dead_letters.toml")]
+    words = [
+        "reprocess_dead_letters",
+        "--config",
+        str(CONF / "reprocess_dead_letters.toml"),
+    ]
     for setting in settings:
         words += ["--set", setting]
     return [*words, "--summary", str(folder / "summary.json")]

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from spark_streams.jobs.settings.spark_settings import CONF
 from tests.jobs.work import ROOT, Work, call
 from tools.servers.server import Server, free_port
 
@@ -71,7 +72,7 @@ def work(tmp_path: Path, engine_server: Server) -> Work:
         ),
         ("aggregate", ["aggregate.emit=final"], 2, 'aggregate: [RSTREAM_CONFIG] aggregate.emit = "final" needs aggreg'),
         ("aggregate", ["aggregate.keys=[]"], 2, "aggregate: [RSTREAM_CONFIG] aggregate.keys is missing (or aggregate."),
-        ("archive", ["source.noAck=true"], 2, "archive: [RSTREAM_CONFIG] source.noAck and source.delivery = at-most"),
+        ("archive", ["source.noAck=true"], 2, "archive: [RSTREAM_CONFIG] source.noAck has no meaning here: an archive"),
         (
             "archive",
             ["source.startingOffsets=latest"],
@@ -101,7 +102,7 @@ def test_bad_input_is_one_line(
     ended = call(monkeypatch, *work.arguments(job, *settings))
     said = capsys.readouterr()
     assert (ended, said.err.count("\n")) == (code, 1), said.err
-    assert said.err.startswith(message.format(conf=ROOT / "conf"))
+    assert said.err.startswith(message.format(conf=CONF))
     assert "secret" not in said.err + said.out
 
 

@@ -18,19 +18,20 @@ import pyarrow.dataset
 import pyspark
 import pytest
 
+from spark_streams.jobs.settings.spark_settings import CONF
 from tools.machine_time import wait_for_end
 from tools.servers.server import Server
 from tools.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLE = ROOT / "tests" / "data" / "flights_sample.csv"
-LOG4J = ROOT / "conf" / "log4j2.properties"
+LOG4J = CONF / "log4j2.properties"
 PATIENCE = 240.0  # machine seconds
 NEW_SESSION = ["new session"]  # in the place of a job: the ones behind it do not share a session with those before it
 
 # Small and quick to start: these sessions live for seconds.
 SUBMIT = (
-    "--properties-file", "conf/spark-defaults.conf", "--conf", "spark.ui.enabled=false",
+    "--properties-file", "spark_streams/jobs/conf/spark-defaults.conf", "--conf", "spark.ui.enabled=false",
     "--conf", "spark.sql.shuffle.partitions=2", "--conf", "spark.sql.streaming.pollingDelay=100ms",
     "--conf", "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC "
     f"-Dlog4j2.configurationFile={LOG4J}",
@@ -111,7 +112,7 @@ class Work:
             "archive": [f"parquet.path={self.folder}/archive", checkpoint],
             "reprocess_dead_letters": [],
         }
-        words = [job, "--config", f"{ROOT}/conf/{job}.toml", "--summary", f"{self.folder}/{job}.json"]
+        words = [job, "--config", f"{CONF}/{job}.toml", "--summary", f"{self.folder}/{job}.json"]
         for setting in (*places[job], *settings):
             words += ["--set", setting]
         return words

@@ -1,4 +1,4 @@
-"""conf/grafana.json without Grafana: its panels, and what they ask of Prometheus."""
+"""grafana.json without Grafana: its panels, and what they ask of Prometheus."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-CONF = Path(__file__).resolve().parents[2] / "conf"
+ROOT = Path(__file__).resolve().parents[2]
+CONF = ROOT / "spark_streams" / "monitor" / "conf"
 
 
 @dataclass(frozen=True)

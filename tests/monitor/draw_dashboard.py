@@ -1,4 +1,4 @@
-"""Draws the panels of conf/grafana.json from what a Prometheus has, where there is no Grafana to look at them in:
+"""Draws the panels of grafana.json from what a Prometheus has, where there is no Grafana to look at them in:
 
 python -m tests.monitor.draw_dashboard --prometheus http://localhost:9090 --minutes 10 --out /tmp/dashboard
 

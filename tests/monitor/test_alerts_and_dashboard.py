@@ -1,4 +1,4 @@
-"""conf/alerts.yml and conf/grafana.json: they ask for metrics that there are, and a real Prometheus takes them."""
+"""alerts.yml and grafana.json: they ask for metrics that there are, and a real Prometheus takes them."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from spark_streams.monitor.watch.prometheus import Collector as OfQueries
 from spark_streams.monitor.watch.queries import Query
 from spark_streams.wire.address.address import Address
 from tests.deadletter.making import fill
-from tests.monitor.dashboard import CONF, board, panels
+from tests.monitor.dashboard import CONF, ROOT, board, panels
 from tests.monitor.prometheus import Prometheus, needs_prometheus, promtool, running_prometheus
 from tools.machine_time import machine_seconds
 from tools.servers.server import Server, counts_entries
 from tools.waiting import until
 
 ALERTS = CONF / "alerts.yml"
-METRICS = CONF.parent / "docs" / "reference" / "metrics.md"
+METRICS = ROOT / "docs" / "reference" / "metrics.md"
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
+CONF = ROOT / "spark_streams" / "jobs" / "conf"
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 # In the image below /app, or made by its RUN; else in a volume.
 MADE = ("/app/data/flights.csv",)
@@ -29,14 +30,14 @@ def test_every_file_that_compose_names_is_in_the_clone() -> None:
         program, *words = ours[name]
         assert program == "spark-submit"
         files = [word.removeprefix("--config=").removeprefix("--properties-file=") for word in words]
-        named = [word.removeprefix("/app/") for word in files if word.startswith(("/app/conf/", "/app/jobs/"))]
+        named = [word.removeprefix("/app/") for word in files if word.startswith(("/app/spark_streams/", "/app/jobs/"))]
         assert len(named) == 3
         assert all((ROOT / one).is_file() for one in named), named
         settings = [word.removeprefix("--set=").split("=", 1) for word in words if word.startswith("--set=")]
-        sample = (ROOT / f"conf/{name}.toml").read_text(encoding="utf-8")
+        sample = (CONF / f"{name}.toml").read_text(encoding="utf-8")
         for key, value in settings:
             table, _, key_in_it = key.partition(".")
-            assert re.search(rf"(?ms)^\[{table}\].*?^{key_in_it} = ", sample), f"conf/{name}.toml has no {key}"
+            assert re.search(rf"(?ms)^\[{table}\].*?^{key_in_it} = ", sample), f"{name}.toml has no {key}"
             assert value.startswith("/data/") or value in MADE
     assert {one for service in services.values() for one in service.get("depends_on", [])} <= set(services)
 
@@ -45,7 +46,7 @@ def test_what_the_image_is_made_of_is_in_the_clone() -> None:
     text = (ROOT / "Dockerfile").read_text(encoding="utf-8")
     assert re.findall(r"^COPY (.*)$", text, re.M) == [". ."]
     ignored = (ROOT / ".dockerignore").read_text(encoding="utf-8").split()
-    for needed in ("constraints.txt", "pyproject.toml", "README.md", "LICENSE", "spark_streams", "jobs", "conf"):
+    for needed in ("constraints.txt", "pyproject.toml", "README.md", "LICENSE", "spark_streams", "jobs"):
         assert (ROOT / needed).exists()
         assert needed not in ignored
     assert all(made.rpartition("/")[0] in text for made in MADE)

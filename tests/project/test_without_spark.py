@@ -57,7 +57,7 @@ def test_the_commands_of_rstream_need_no_spark(engine_server: Server) -> None:
     assert "Traceback" not in ended.stderr
     assert "pyspark" not in ended.stderr + ended.stdout
     codes = [line.rsplit(" ", 1)[1] for line in ended.stdout.splitlines() if line.startswith("==")]
-    assert codes == ["0"] * (len(commands) + 3), ended
+    assert codes == ["0"] * (len(commands) + 2), ended
     with engine_server.client() as client:
         assert (client.xlen("orders"), client.xlen("orders:dead")) == (3, 0)  # one redriven, one purged
 

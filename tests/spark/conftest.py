@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-LOG4J = Path(__file__).resolve().parents[2] / "conf" / "log4j2.properties"
+LOG4J = Path(__file__).resolve().parents[2] / "spark_streams" / "jobs" / "conf" / "log4j2.properties"
 # A query lives for seconds: compiling it thoroughly costs more than it gives.
 JAVA_OPTIONS = f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dlog4j2.configurationFile={LOG4J}"
 

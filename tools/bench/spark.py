@@ -25,7 +25,7 @@ from tools.bench.servers import Running
 
 SCHEMA = "carrier STRING, flight INT, delay DOUBLE"
 _CHUNK = 10_000
-_LOG4J = Path(__file__).resolve().parents[2] / "conf" / "log4j2.properties"
+_LOG4J = Path(__file__).resolve().parents[2] / "spark_streams" / "jobs" / "conf" / "log4j2.properties"
 _PATIENCE = 120.0  # seconds that a trigger may take
 
 

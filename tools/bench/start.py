@@ -68,7 +68,7 @@ class _Flights:
             *_submit(),
             "jobs/etl.py",
             "--config",
-            "conf/etl.toml",
+            "spark_streams/jobs/conf/etl.toml",
             *(f"--set={setting}" for setting in settings),
         ]
         return _seconds(command, {"RSTREAM_URL": f"redis://127.0.0.1:{self.server.port}/0"})
@@ -81,7 +81,7 @@ class _Flights:
 
 
 def _submit() -> list[str]:
-    return [str(_SUBMIT), "--properties-file", "conf/spark-defaults.conf"]
+    return [str(_SUBMIT), "--properties-file", "spark_streams/jobs/conf/spark-defaults.conf"]
 
 
 def _environment(**variables: str) -> dict[str, str]:
@@ -135,7 +135,7 @@ def rows(stack: contextlib.ExitStack) -> list[Row]:
     rstream = [sys.executable, "-m", "spark_streams.cli"]
     url = {"RSTREAM_URL": f"redis://127.0.0.1:{server.port}/0"}
     unreachable = {"RSTREAM_URL": "redis://127.0.0.1:1/0"}
-    etl = [*rstream, "run", "etl", "--config", "conf/etl.toml"]
+    etl = [*rstream, "run", "etl", "--config", "spark_streams/jobs/conf/etl.toml"]
     main_job = "spark-submit, 336,776 flights, 19 typed columns, one rule, Parquet by month"
     first = Row(
         "P25", "from start() to the first row", "", "s", None, lambda: first_row(server, parts.append),

@@ -19,7 +19,7 @@ from tools.chaos.query import SCHEMA, TRIGGERS, Query
 from tools.chaos.sink import write_to_sink
 from tools.chaos.source import ChaosDataSource
 
-LOG4J = Path(__file__).resolve().parents[2] / "conf" / "log4j2.properties"
+LOG4J = Path(__file__).resolve().parents[2] / "spark_streams" / "jobs" / "conf" / "log4j2.properties"
 # For a fast start: these sessions run for seconds.
 JAVA_OPTIONS = f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dlog4j2.configurationFile={LOG4J}"
 

@@ -10,9 +10,9 @@ import tempfile
 from pathlib import Path
 from types import TracebackType
 
+from spark_streams.engine.launch.fault_controls import TestControls
 from spark_streams.engine.launch.lost_commands import drop_last_commands
 from spark_streams.engine.launch.process import ask, check_length, start, unix_url, wait_until_ready
-from spark_streams.engine.launch.test_controls import TestControls
 
 _SOCKET, _FILE = "engine.sock", "appendonly.aof"
 _NOT_RUNNING = "the engine is not running: use it in a with block, or call start()"

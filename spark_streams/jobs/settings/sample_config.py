@@ -9,11 +9,15 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Sequence
+from pathlib import Path
 
+from spark_streams import monitor
 from spark_streams.jobs.arguments import MONITORING
 from spark_streams.jobs.settings.spark_settings import CONF
 from spark_streams.source.batch.infer_schema import SHARE, InferredColumn, infer
 from spark_streams.wire.connection.server import Server
+
+MONITORING_CONF = Path(monitor.__file__).parent / "conf"
 
 _ENTRIES = 500  # how many of the oldest and of the newest entries are read
 
@@ -26,11 +30,12 @@ _RESERVED = re.compile(r"_.*|dl\..*|batch", re.IGNORECASE)  # names that the job
 
 def sample_config(name: str) -> str:
     """Return the sample of a job, or of the alerts or the dashboard."""
-    return (CONF / file_name(name)).read_text(encoding="utf-8")
+    folder = MONITORING_CONF if name in MONITORING else CONF
+    return (folder / file_name(name)).read_text(encoding="utf-8")
 
 
 def file_name(name: str) -> str:
-    """Return the name of a sample's file in conf/."""
+    """Return the name of a sample's file."""
     return MONITORING.get(name, f"{name}.toml")
 
 
