@@ -306,7 +306,9 @@ def test_a_record_of_an_unreleased_version_is_refused_with_what_to_do(server: Se
     end = one.latestOffset(start, ALL)
     key = "rstream:attempts:{s}:g:spark"
     client.set(key, json.dumps({"token": end["token"], "runs": 1, "run": "x", "narrowed": True}))
-    with pytest.raises(StreamStateError, match="cannot be read .*Delete it .DEL rstream:attempts.* and start .* a new checkpoint"):
+    with pytest.raises(
+        StreamStateError, match="cannot be read .*Delete it .DEL rstream:attempts.* and start .* a new checkpoint"
+    ):
         read(reader(server, **LETTERS), start, end)
     client.delete(key)
     again = reader(server, **LETTERS)
