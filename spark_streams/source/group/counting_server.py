@@ -19,8 +19,6 @@ def require_entry_counts(server: Server) -> None:
     [reply] = server.pipeline([_PROBE])
     if is_wrong_number_of_arguments(reply) or is_syntax_error(reply):
         raise UnsupportedError(
-            f"cannot read a stream from the server at {server.address}. It does not count the entries that a stream "
-            "was given and a group has read (Redis before 7.0), so entries that are trimmed unread would be lost "
-            "without an error. Read from Redis 7.0 or later, or Valkey. Writing, spark.read and rstream work with this "
-            "server"
+            f"cannot read a stream from the server at {server.address}: Redis before 7.0 has no entries-added and "
+            "entries-read, so lost entries could not be noticed. Use Redis 7.0 or later, or Valkey"
         )

@@ -25,7 +25,7 @@ def test_a_query_from_redis_6_is_refused_by_name(server: Server, monkeypatch: py
 
     monkeypatch.setattr(Connection, "pipeline", old)
     with pytest.raises(
-        UnsupportedError, match=r"does not count .* \(Redis before 7.0\), .* Read from Redis 7.0 or later"
+        UnsupportedError, match="Redis before 7.0 has no entries-added and entries-read.* Use Redis 7.0 or later"
     ):
         reader(server).initialOffset()
 
