@@ -48,7 +48,6 @@ LETTER, LOST, _COLUMNS, _READ = b"letter", b"lost", b"columns", b"read"
 _TOTAL = b"total"  # the driver's note: sum of the `lost` notes of a batch
 EARLIER = b"earlier"  # the driver's note: the same of earlier runs of a batch that is replayed
 BATCH = b"batch"  # field with the token of the batch whose notes the hash holds
-_RECEIPT = b"receipt"  # kind of note that versions before 0.1 wrote; ignored
 _NewNote = tuple[str, bytes, bytes]  # stream, field, value
 _Notes = dict[bytes, FailedEntry | ColumnReport]  # parsed notes by their fields
 
@@ -312,7 +311,7 @@ def scan(server: Server, key: bytes, size: int, pattern: bytes = b"*") -> Iterat
 def _parse(member: Membership, stream: str, note: Note) -> FailedEntry | ColumnReport | None:
     """Return the failed entry or the column report of a note; None: another function reads its kind, or none."""
     _, kind, entry = note.field.split(b" ")
-    if kind in (_RECEIPT, _READ):  # fetch_rows_read returns the latter
+    if kind == _READ:  # fetch_rows_read returns it
         return None
     if kind == _COLUMNS:
         return ColumnReport.from_json(note.value)

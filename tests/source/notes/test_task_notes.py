@@ -50,11 +50,6 @@ def test_a_connection_that_breaks_while_a_task_leaves_a_note_is_made_again(
     assert client.xlen("dead") == 3
 
 
-def consumers(client: redis.Redis) -> list[str]:
-    """The names of the group's consumers."""
-    return [one["name"] for one in client.xinfo_consumers("s", "g")]
-
-
 def notes(client: redis.Redis) -> list[str]:
     """The fields of all notes but `batch`, which names the batch that they are of."""
     return [field for key in client.keys("rstream:notes*") for field in client.hkeys(key) if field != "batch"]
@@ -142,26 +137,6 @@ def test_a_checkpoint_that_is_set_back_misses_no_notes(server: Server, client: r
     again = reader(server, streams="s,t", **LETTERS)
     assert [n for batch in drain(again, start=first) for n in batch] == [0, 1, 2, 3, 4] * 2
     assert client.xlen("dead") == 3
-
-
-def test_receipts_of_an_earlier_version_are_deleted(server: Server, client: redis.Redis) -> None:
-    """It entered a consumer for each group of notes, and wrote a field beside them. The batch's notes count."""
-    some_bad(client, 9)
-    one = reader(server, **LETTERS)
-    start = one.initialOffset()
-    end = one.latestOffset(start, ALL)
-    read(one, start, end)
-    token = end.pop("token")
-    end = {key: value for key, value in {**end, "token": token}.items() if key != "notes"}
-    for number in range(3):
-        client.xgroup_createconsumer("s", "g", f"spark~noted~{token}~abc{number}.3")
-        client.hset("rstream:notes:{s}:g:spark", f"{token} receipt abc{number}", "")
-    client.hdel("rstream:notes:{s}:g:spark", "batch")
-    again = reader(server, **LETTERS)
-    assert again.latestOffset(end, ALL) == end
-    assert client.xlen("dead") == 3
-    assert not client.exists("rstream:notes:{s}:g:spark")
-    assert consumers(client) == ["spark"]
 
 
 def test_consumers_of_an_earlier_version_are_no_others(server: Server, client: redis.Redis) -> None:
