@@ -188,6 +188,7 @@ def test_a_value_in_a_message_is_short_and_text(
     spark: SparkSession, engine_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with engine_server.client() as client:
+        client.delete("messy", "messy:dead")  # tests of this file share the server
         client.xadd("messy", {"n": b"\xff" + 200 * b"9"})
         # Of a name that occurs twice, the last value counts.
         client.execute_command("XADD", "messy", "*", "n", "1", "n", "two")
