@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from spark_streams.jobs.archive import Trimmer
-from spark_streams.model.keys import key_beside
 from spark_streams.options.source_options import SourceOptions
 from spark_streams.sink.trim.trim import RetentionLimits, Trimming
 from tools.servers.server import Server, counts_entries
@@ -57,17 +56,3 @@ def test_it_says_why_nothing_was_trimmed(server: Server) -> None:
         assert why(maxlen=10) == "s: [trim] keeps its 5 entries (keep_entries, keep_for)"
         assert why() == ""
         assert client.xlen("s") == 0
-
-
-def test_what_a_query_without_a_pending_list_still_needs_stays(server: Server) -> None:
-    with server.client() as client:
-        for n in range(100):
-            client.xadd("s", {"n": n}, id=f"{n + 1}-0")
-        for group in ("archive", "other"):
-            client.xgroup_create("s", group, "0")
-            client.execute_command("XREADGROUP", "GROUP", group, "spark", "NOACK", "STREAMS", "s", ">")
-        client.set(key_beside("s", "committed", "other", "spark"), "40-0 holds")
-        source = SourceOptions.parse({"url": server.url, "streams": "s", "group": "archive"})
-        trimmer = Trimmer(source, Trimming("acked", RetentionLimits(), False), interval=0.0)
-        trimmer.trim()
-        assert (trimmer.trimmed, client.xlen("s")) == (40, 60)

@@ -100,7 +100,7 @@ def test_what_is_wrong_is_one_line(
     ended = call(monkeypatch, *arguments(tmp_path, *settings))
     said = capsys.readouterr().err
     assert (ended, said.count("\n")) == (code, 1), said
-    assert said.startswith(f"reprocess_dead_letters: {message.format(conf=ROOT / 'conf')}")
+    assert said.startswith(f"reprocess_dead_letters: {message.format(conf=CONF)}")
 
 
 def test_forged_dead_letters_are_not_moved_and_are_printed_as_text(

@@ -15,12 +15,11 @@ import redis.asyncio
 
 from spark_streams import dead_letters
 from spark_streams.deadletter.redrive.other_slots import WATCHED_TRIES
-from spark_streams.deadletter.redrive.redrive_lock import RedriveState, redrive_key
-from spark_streams.deadletter.redrive.redrive_plan import RedriveOptions
+from spark_streams.deadletter.redrive.redrive_lock import redrive_key
 from spark_streams.deadletter.write.failed_entry import FailedEntry
 from spark_streams.deadletter.write.post import post
 from spark_streams.errors import ServerReplyError, StreamStateError, UnsupportedError, WrongKeyTypeError
-from spark_streams.model.ids import MAX_ID, StreamId
+from spark_streams.model.ids import MAX_ID
 from spark_streams.model.keys import retry_stream, returned_stream, slot_of
 from spark_streams.source.membership import Membership
 from spark_streams.source.notes.task_notes import Destination, collect, notes_key
@@ -186,27 +185,6 @@ def test_in_one_slot_each_dead_letter_is_in_one_place_wherever_a_redrive_dies(cl
                 assert not client.exists("rstream:redriven:{s}:" + letters.replace("{", "%7B").replace("}", "%7D"))
             act()
             assert numbers(cluster.server, stream) == list(range(COUNT))
-
-
-@pytest.mark.parametrize("appended", [False, True])
-def test_a_page_that_an_earlier_version_left_on_its_way_is_moved_once(cluster: RedisCluster, appended: bool) -> None:
-    """It kept the streams in a set of its own, and the state without them."""
-    ids = fill(cluster.server, COUNT)
-    bound = StreamId.parse(ids[-1])
-    state = RedriveState.begin(RedriveOptions(DEAD).checked().digest(), bound).after(3, 2, 0)
-    kept = {name: value for name, value in vars(state).items() if name != "to"}
-    with cluster.server.client() as client:
-        client.set(redrive_key(DEAD), json.dumps(kept), px=86_400_000)
-        client.sadd("rstream:redrive:{dead}:to", "s")
-        for n in range(5) if appended else ():
-            client.execute_command("XADD", "s", "*", "n", n)
-            client.hset("rstream:redriven:{s}:dead", ids[n], "")
-        report = redrive(cluster.server)
-        assert (report.goes_on, report.moved_before, report.moved) == (True, 2, COUNT)
-        assert numbers(cluster.server) == list(range(COUNT))
-        assert numbers(cluster.server, DEAD) == []
-        for key in (redrive_key(DEAD), "rstream:redrive:{dead}:to", "rstream:redriven:{s}:dead"):
-            assert not client.exists(key)
 
 
 def test_a_page_on_its_way_to_other_slots_does_not_expire(cluster: RedisCluster) -> None:

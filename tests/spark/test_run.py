@@ -36,9 +36,11 @@ PATIENCE = 240.0  # seconds
 # What Spark says of every query that is started.
 OF_ALL = "WARN ResolveWriteToStream"
 GROUP_EXISTS = "already exists on stream"  # each query of the program after the first has a new checkpoint
-# What a Python process of Spark's says whose task is stopped before its first word: nobody can keep it from that.
+# What Spark prints of a task that is stopped before its first word, and of a query that is cut (facts.md).
 CUT_AT_ONCE = re.compile(
-    r'^Traceback .*\n  File ".*pyspark/daemon\.py", line \d+, in manager\n(?: .*\n)*EOFError\n', re.MULTILINE
+    r'^Traceback .*\n  File ".*pyspark/daemon\.py", line \d+, in manager\n(?: .*\n)*EOFError\n'
+    r'|^Exception in thread "stream execution thread .*StackOverflowError\n(?:\tat .*\n)*',
+    re.MULTILINE,
 )
 
 
