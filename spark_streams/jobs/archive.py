@@ -265,7 +265,9 @@ class Trimmer:
         limits = self._trimming.limits
         if limits.maxlen is not None or limits.retention is not None:
             return f"[trim] keeps its {length:,} entries (keep_entries, keep_for)"
-        return "a query of another group still needs its entries (docs/reference/trimming.md)"
+        if self._trimming.approximate:
+            return f"its {length:,} entries fill no whole node yet (trim.approximate)"
+        return f"its {length:,} entries were acknowledged after the stream was trimmed"
 
 
 PROGRAM = Program(__doc__, SHAPE, REQUIRED, body)

@@ -15,6 +15,7 @@ from spark_streams.errors import ConfigError, InvalidOptionError, RStreamError
 from spark_streams.jobs.file_log import FileLog, list_files, rows_by_file
 from spark_streams.jobs.job import Job, Program
 from spark_streams.jobs.micro_batches import RunProgress, run_batches, trigger_of
+from spark_streams.jobs.output.formats import SELF_DESCRIBING
 from spark_streams.jobs.schema.columns import FOREIGN, Columns
 from spark_streams.jobs.settings.config import FREE
 from spark_streams.monitor.groups import view_streams
@@ -32,7 +33,6 @@ SHAPE = {
     "sink": FREE,
     "job": {"checkpoint": str, "name": str, "trigger": str},
 }
-_SELF_DESCRIBING = ("parquet", "orc", "avro")
 _GLOB = frozenset("{}[]*?\\")  # characters that make a path a pattern
 # One file per batch, so that rows of two files do not mix. No file is too old, however late the next one was written.
 _ONE_FILE = {"maxFilesPerTrigger": "1", "maxFileAge": "36500d"}
@@ -108,7 +108,7 @@ def _check(job: Job, sink: SinkOptions, path: str) -> None:
         raise ConfigError(f"input.path {path!r} does not exist (seen from {Path.cwd()})")
     if job.get("input.schema") and job.get("schema"):
         raise ConfigError("input.schema and [schema] contradict each other: give one of them")
-    if file_format not in _SELF_DESCRIBING and not job.get("input.schema") and not job.get("schema"):
+    if file_format not in SELF_DESCRIBING and not job.get("input.schema") and not job.get("schema"):
         raise ConfigError(
             f"input.schema is missing: {file_format} files do not say what type their columns have; add it"
         )

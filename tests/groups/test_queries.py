@@ -18,7 +18,7 @@ from spark_streams.spark.read_limits import ReadMaxRows
 from tests.groups.conftest import Rstream, RstreamJson
 from tests.remedies import carry_out
 from tools.driving import NEVER_AHEAD, add, begin, drain, pending_count, read, reader, stop_all
-from tools.servers.server import Server, skip_where_nothing_is_counted
+from tools.servers.server import Server
 from tools.waiting import until
 
 TEN = ReadMaxRows(10)
@@ -60,7 +60,6 @@ def query(request: pytest.FixtureRequest, server: Server, client: redis.Redis) -
 
 
 def make_query(server: Server, client: redis.Redis, how: str, **options: str) -> Query:
-    skip_where_nothing_is_counted(client)
     ids = add(client, 50)
     one = reader(server, limits=NEVER_AHEAD, **options)
     log = [one.initialOffset()]
@@ -91,7 +90,6 @@ HANDS = {
 def test_a_query_that_lives_is_left_alone(
     server: Server, client: redis.Redis, rstream: Rstream, rstream_json: RstreamJson, hand: str
 ) -> None:
-    skip_where_nothing_is_counted(client)
     add(client, 20)
     one = reader(server, limits=NEVER_AHEAD)
     at = one.initialOffset()
@@ -265,7 +263,6 @@ def test_a_query_reads_a_part_of_its_stream_again_with_the_checkpoint_that_it_ha
 def test_a_query_that_lives_reads_what_it_is_handed(
     server: Server, client: redis.Redis, rstream_json: RstreamJson
 ) -> None:
-    skip_where_nothing_is_counted(client)
     add(client, 50)
     client.xgroup_create("s", "g", id="0")
     client.xreadgroup("g", "bob", {"s": ">"}, count=5)
@@ -286,7 +283,6 @@ def test_a_query_that_lives_reads_what_it_is_handed(
 def test_nothing_is_handed_to_a_query_above_what_it_has_committed(
     server: Server, client: redis.Redis, rstream_json: RstreamJson, rstream: Rstream
 ) -> None:
-    skip_where_nothing_is_counted(client)
     add(client, 50)
     one = reader(server, limits=NEVER_AHEAD)
     at = one.initialOffset()
@@ -319,7 +315,6 @@ def test_after_entries_of_a_query_were_taken(
 def test_after_entries_were_taken_of_a_batch_whose_range_others_shared(
     server: Server, client: redis.Redis, rstream_json: RstreamJson
 ) -> None:
-    skip_where_nothing_is_counted(client)
     add(client, 50)
     one = reader(server, limits=NEVER_AHEAD)
     log = [begin(one)]

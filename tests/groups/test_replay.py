@@ -17,7 +17,7 @@ from tests.console.process import running_console
 from tests.groups.conftest import Rstream, RstreamJson
 from tests.remedies import carry_out
 from tools.driving import ALL, NEVER_AHEAD, add, drain, pending_count, read, reader, stop_all
-from tools.servers.server import Server, skip_where_nothing_is_counted
+from tools.servers.server import Server
 
 G = ("--group", "g")
 
@@ -26,7 +26,6 @@ class Stopped:
     """A query that has read all n entries in batches of ten, and was stopped when it had nothing to read."""
 
     def __init__(self, server: Server, client: redis.Redis, n: int, **options: str) -> None:
-        skip_where_nothing_is_counted(client)
         self.server, self.options = server, options
         self.ids = add(client, n)
         one = self.start()
@@ -178,7 +177,6 @@ def test_what_may_be_of_a_batch_that_spark_runs_again_is_refused_and_the_rest_is
     server: Server, client: redis.Redis, rstream: Rstream, rstream_json: RstreamJson
 ) -> None:
     """The query was killed in its third batch."""
-    skip_where_nothing_is_counted(client)
     ids = add(client, 50)
     one = reader(server, limits=NEVER_AHEAD)
     log = [one.initialOffset()]

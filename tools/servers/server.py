@@ -59,18 +59,6 @@ class Served(Server):
         return time.clock_gettime(~self.process.pid << 3 | 2)
 
 
-def counts_entries(client: redis.Redis) -> bool:
-    """Whether the server has the counters entries-added and entries-read (all servers except Redis before 7.0)."""
-    server_info = client.info("server")
-    return "valkey_version" in server_info or int(server_info["redis_version"].split(".")[0]) >= 7
-
-
-def skip_where_nothing_is_counted(client: redis.Redis) -> None:
-    """Skip a test of a query on Redis before 7.0, which queries refuse to read."""
-    if not counts_entries(client):
-        pytest.skip("queries do not read from Redis before 7.0")
-
-
 def skip_without_xnack(client: redis.Redis) -> None:
     """Skip a test of released entries on a server without XNACK (before Redis 8.8)."""
     with contextlib.suppress(redis.ResponseError):

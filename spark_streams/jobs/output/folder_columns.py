@@ -12,12 +12,10 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
+from spark_streams.jobs.output.formats import SELF_DESCRIBING
 from spark_streams.model.untyped import JavaObject
 
 _NAME = "_schema.json"
-# Formats whose files name their columns and types. A folder of them that has no `_schema.json` is looked into once.
-_SELF_DESCRIBING = ("parquet", "orc", "avro")
-
 _NO_FILES = ("PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA")
 
 
@@ -55,7 +53,8 @@ def write_columns(spark: SparkSession, path: str, columns: StructType) -> None:
 
 
 def _columns_of_files(spark: SparkSession, path: str, kind: str, partitions: Collection[str]) -> StructType | None:
-    if kind not in _SELF_DESCRIBING:
+    # A folder that has no `_schema.json` is looked into once.
+    if kind not in SELF_DESCRIBING:
         return None
     try:
         schema = spark.read.format(kind).option("mergeSchema", "true").load(path).schema

@@ -117,12 +117,14 @@ def test_it_is_refused_before_it_is_expanded(name: str) -> None:
     data, reply = PAYLOADS[name]
     assert len(data) < 500_000
     inside = Inside()
-    begun = time.process_time()
-    answer = inside.call("RESTORE", "k", 0, data)
-    took = time.process_time() - begun
-    assert isinstance(answer, Failed)
-    assert answer.startswith(reply)
-    assert took < 0.3
+    took = []
+    for _ in range(3):  # beside other processes the same work can take half as long again: the least counts
+        begun = time.process_time()
+        answer = inside.call("RESTORE", "k", 0, data)
+        took.append(time.process_time() - begun)
+        assert isinstance(answer, Failed)
+        assert answer.startswith(reply)
+    assert min(took) < 0.15
     assert inside.call("EXISTS", "k") == 0
 
 

@@ -42,7 +42,7 @@ from spark_streams.wire.connection.connection import Connection, ReplyError
 from tests.proxy import Proxy
 from tests.sink.writing import batch_of, close, frame, ledger_keys, numbers, options, write
 from tools.sending import before_sending, killed, reply_lost
-from tools.servers.server import Server, counts_entries, free_port, running_redis, skip_without_redis
+from tools.servers.server import Server, free_port, running_redis, skip_without_redis
 from tools.waiting import until
 
 
@@ -110,11 +110,6 @@ def test_a_row_without_a_stream_is_named(server: Server, delivery: str) -> None:
 
 
 def test_explicit_ids_are_the_entries_ids(server: Server, delivery: str) -> None:
-    with server.client() as client:
-        if not counts_entries(client):
-            with pytest.raises(EntryIdError, match="row 2 of this task has the ID '6-\\*'.*Redis before 7.0"):
-                put(server, {"n": [1, 2, 3, 4], "_id": ["5", "5-7", "6-*", None]}, delivery, idColumn="_id")
-            return
     put(server, {"n": [1, 2, 3, 4], "_id": ["5", "5-7", "6-*", None]}, delivery, idColumn="_id")
     with server.client(decode_responses=True) as client:
         entries = client.xrange("out")
@@ -177,10 +172,6 @@ def test_a_task_that_is_killed_when_a_row_is_refused_has_marked_none_that_is_not
     server: Server, ids: list[str | None], row: int | None
 ) -> None:
     """Whatever is refused for its id is known before it is sent: nothing is to be taken back from a mark."""
-    if any(one is not None and one.endswith("-*") for one in ids):
-        with server.client() as client:
-            if not counts_entries(client):
-                pytest.skip("Redis before 7.0 makes no sequence to a time (5-*)")
     with server.client() as client:
         client.xadd("out", {"n": -1}, id="5-0")
     whole = pa.RecordBatch.from_pydict({"n": list(range(len(ids))), "key": ids})
@@ -399,13 +390,10 @@ def test_a_row_whose_id_holds_something_else_is_named(server: Server, changed: s
     again: dict[str, Any] = {**rows, "n": [1, 9, 3]} if changed == "fields" else dict(rows)
     if changed == "partial":
         again["key"] = ["1-1", "2-*", "3-1"]
-    why = "which is not above"
     with server.client() as client:
         if changed == "trimmed":
             client.xdel("out", "2-1")
-        if changed == "partial" and not counts_entries(client):
-            why = "but the server at .* cannot complete it"
-    with pytest.raises(EntryIdError, match=f"row 1 of this task has the ID '2-[1*]', {why}"):
+    with pytest.raises(EntryIdError, match="row 1 of this task has the ID '2-[1*]', which is not above"):
         put(server, again, "at-least-once", idColumn="key")
 
 

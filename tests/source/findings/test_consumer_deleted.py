@@ -11,14 +11,13 @@ from spark_streams.errors import DataLossError
 from spark_streams.wire.connection.connection import Connection
 from tools.driving import ALL, add, drain, read, reader
 from tools.sending import before_sending
-from tools.servers.server import Server, skip_where_nothing_is_counted
+from tools.servers.server import Server
 
 
 def test_entries_reserved_by_a_run_that_died_are_not_taken_for_entries_that_others_read(
     server: Server, client: redis.Redis
 ) -> None:
     """Without the consumer nothing is pending above the checkpoint, as after another consumer has left the group."""
-    skip_where_nothing_is_counted(client)
     add(client, 10)
     one = reader(server)
     end = one.latestOffset(at := one.initialOffset(), ALL)
@@ -42,7 +41,6 @@ def test_a_deleted_consumer_is_noticed_before_the_batch_takes_newer_entries(
     server: Server, client: redis.Redis, lenient: bool
 ) -> None:
     """It is deleted between the trigger's look at the group and the batch's XPENDING for its entries."""
-    skip_where_nothing_is_counted(client)
     options = {"failOnDataLoss": str(not lenient).lower()}
     add(client, 2)
     one = reader(server, **options)

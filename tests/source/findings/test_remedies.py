@@ -12,7 +12,7 @@ from spark_streams.errors import RStreamError
 from tests.remedies import carry_out
 from tests.source.group.test_operators import TEN, batches
 from tools.driving import ALL, NEVER_AHEAD, add, another_reader, drain, pending_count, read, reader, stop_all
-from tools.servers.server import Server, skip_where_nothing_is_counted
+from tools.servers.server import Server
 
 Hand = Callable[[redis.Redis, list[str]], object]
 
@@ -43,7 +43,6 @@ HANDS: dict[str, tuple[Hand, str]] = {
 
 @pytest.mark.parametrize("hand", list(HANDS))
 def test_a_group_is_mended_as_the_error_says(server: Server, client: redis.Redis, hand: str) -> None:
-    skip_where_nothing_is_counted(client)
     ids = add(client, 50)
     at = batches(reader(server, limits=NEVER_AHEAD), 2)[-1]
     stop_all()
@@ -60,7 +59,6 @@ def test_a_group_is_mended_as_the_error_says(server: Server, client: redis.Redis
 
 def test_a_shared_group_that_was_set_back_is_mended_as_the_error_says(server: Server, client: redis.Redis) -> None:
     """First the other consumer reads what it may not have finished; then the query goes on."""
-    skip_where_nothing_is_counted(client)
     ids = add(client, 50)
     client.xgroup_create("s", "g", "0")
     client.xgroup_createconsumer("s", "g", "bob")
@@ -86,7 +84,6 @@ def test_a_consumer_beside_a_query_with_no_ack_keeps_its_entries_whatever_the_er
     server: Server, client: redis.Redis
 ) -> None:
     """The command is refused while entries are pending for the consumer, and carried out when it has finished them."""
-    skip_where_nothing_is_counted(client)
     ids = add(client, 20)
     client.xgroup_create("s", "g", "0")
     client.xreadgroup("g", "bob", {"s": ">"}, count=5)
@@ -106,7 +103,6 @@ def test_a_consumer_beside_a_query_with_no_ack_keeps_its_entries_whatever_the_er
 def test_a_query_that_finds_another_consumer_may_run_without_no_ack_as_the_error_says(
     server: Server, client: redis.Redis
 ) -> None:
-    skip_where_nothing_is_counted(client)
     add(client, 20)
     one = reader(server, limits=NEVER_AHEAD, noAck="true")
     at: dict[str, Any] = batches(one, 1)[-1]

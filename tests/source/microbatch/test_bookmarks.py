@@ -13,18 +13,13 @@ from spark_streams.errors import DataLossError
 from spark_streams.source.stream_reader import StreamReader
 from spark_streams.spark.read_limits import ReadMaxRows
 from tools.driving import ALL, SMALL, add, drain, read, reader, stop_all
-from tools.servers.server import Server, skip_where_nothing_is_counted
+from tools.servers.server import Server
 
 NO_ACK = {"noAck": "true"}
 LENIENT = {"failOnDataLoss": "false"}
 # Ends are estimates, and batches of fifty entries have several tasks.
 ESTIMATED = replace(SMALL, read_ids=0, smallest_task=20)
 FIFTY = ReadMaxRows(50)
-
-
-@pytest.fixture(autouse=True)
-def counts(client: redis.Redis) -> None:
-    skip_where_nothing_is_counted(client)
 
 
 def estimating(server: Server, **options: str) -> StreamReader:

@@ -32,7 +32,7 @@ from tools.driving import (
     read,
     reader,
 )
-from tools.servers.server import Server, skip_where_nothing_is_counted
+from tools.servers.server import Server
 
 
 def test_a_batch_is_read_and_settled_when_the_next_one_is_asked_for(server: Server, client: redis.Redis) -> None:
@@ -387,7 +387,6 @@ def test_a_stream_added_to_a_query_is_read_by_it(server: Server, client: redis.R
 
 @pytest.mark.parametrize("entries_read", [3, 7, 1000])
 def test_a_group_that_counts_wrong_is_read_to_its_end(server: Server, client: redis.Redis, entries_read: int) -> None:
-    skip_where_nothing_is_counted(client)
     add(client, 10)
     client.xgroup_create("s", "g", id="0", entries_read=entries_read)
     one = reader(server, failOnDataLoss="false")
@@ -415,7 +414,6 @@ def test_more_streams_than_the_limit_take_turns(server: Server, client: redis.Re
 def test_a_user_who_may_not_read_the_group_gets_a_named_error(redis_server: Server) -> None:
     """The reply of XREADGROUP is suppressed, its error is not. (The bundled engine has no ACLs.)"""
     with redis_server.client(decode_responses=True) as admin:
-        skip_where_nothing_is_counted(admin)
         admin.flushall()
         add(admin, 3)
         for name, commands in (("mute", ["-xreadgroup"]), ("loud", ["-client|reply"]), ("deaf", ["-echo"])):

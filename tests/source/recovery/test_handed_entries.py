@@ -25,16 +25,11 @@ from tools.driving import (
     reader,
     stop_all,
 )
-from tools.servers.server import Server, skip_where_nothing_is_counted
+from tools.servers.server import Server
 
 NO_ACK = {"noAck": "true"}
 TEN = ReadMaxRows(10)
 REFUSED = r"stream 's': 5 entries from \S+ to \S+ are pending for consumer 'spark' of group 'g', and no batch has read"
-
-
-@pytest.fixture(autouse=True)
-def counts(client: redis.Redis) -> None:
-    skip_where_nothing_is_counted(client)
 
 
 def made_pending(client: redis.Redis, ids: list[str], force: bool = False) -> None:
