@@ -265,8 +265,6 @@ class Trimmer:
         limits = self._trimming.limits
         if limits.maxlen is not None or limits.retention is not None:
             return f"[trim] keeps its {length:,} entries (keep_entries, keep_for)"
-        if self._trimming.approximate:
-            return f"its {length:,} entries fill no whole node yet (trim.approximate)"
         return f"its {length:,} entries were acknowledged after the stream was trimmed"
 
 
