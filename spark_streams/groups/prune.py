@@ -29,7 +29,7 @@ from spark_streams.model.printable import name_text
 from spark_streams.monitor.terminal.units import duration
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.scan import matching_strings
-from spark_streams.wire.replies.xinfo import groups_in
+from spark_streams.wire.replies.xinfo import all_groups_in
 
 _WITHOUT_TRACE = (
     "a query with noAck has committed to it, and such a query leaves no other trace. If it is not used, delete it: "
@@ -152,4 +152,5 @@ def _pruned(snapshot: GroupSnapshot, deleted: Deleted) -> Pruned:
 
 def _groups_of(server: Server, streams: Sequence[str]) -> list[tuple[str, bytes]]:
     replies = server.execute_all([("XINFO", "GROUPS", stream) for stream in streams])
-    return [(stream, group.name) for stream, reply in zip(streams, replies, strict=True) for group in groups_in(reply)]
+    groups = zip(streams, map(all_groups_in, replies), strict=True)
+    return [(stream, group.name) for stream, of_stream in groups for group in of_stream]

@@ -71,6 +71,15 @@ def record_key(query: str) -> str:
     return f"rstream:sink:{query}"
 
 
+PROBE = "rstream-probe:"
+
+
+def probe_group(group: str, consumer: str) -> str:
+    """Return `rstream-probe:<group>:<consumer>`: the scratch group of a query with noAck, which exists while a trigger
+    looks for the end of its batch."""
+    return f"{PROBE}{_quoted(group).decode()}:{_quoted(consumer).decode()}"
+
+
 def pace_key(name: str) -> str:
     """Return the key with the time when the next rows of a paced write may be sent. name: of the write."""
     return f"rstream:pace:{name}"

@@ -17,7 +17,7 @@ class EntryRange:
     XRANGE reads them. False if other consumers read from the same range: a pending list says which entries are ours.
     consumer: owner of the pending list, "": the membership's consumer; ids: which entries of a shared range are ours,
     as packed arguments without separators, as in `PendingPage.ids`; empty if they are not known.
-    counted: False if `count` is an estimate, by which no loss is detected.
+    counted: False if `count` is an estimate, by which no loss is detected (spark.read).
     """
 
     stream: str

@@ -49,10 +49,6 @@ class Limits:
     sweep_streams: streams that are checked together
     lag_check: seconds between two checks of streams in which another group or consumer is behind
 
-    Ends of batches if the server delivers nothing (noAck):
-    read_ids: entries of a batch whose IDs are read one by one; the end of a larger batch is an estimate
-    read_ids_bytes: the same, of all streams, if entries are alike
-
     The sample from which a schema is inferred:
     sample_entries: of a stream, from either end
     sample_bytes: of all streams together, if entries are alike
@@ -86,8 +82,6 @@ class Limits:
     idle_check_each: float = IDLE_CHECK_EACH
     sweep_streams: int = 500
     lag_check: float = 10.0
-    read_ids: int = 2_000
-    read_ids_bytes: int = 8 << 20
     sample_entries: int = 1_000
     sample_bytes: int = 32 << 20
     sampled_entries: int = 50

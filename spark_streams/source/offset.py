@@ -17,11 +17,10 @@ never a smaller batch (FACTS S5, S6).
 
 Spark writes the offset, and passes it as JSON with each call. So there is one string per stream, not one object: it is
 written and parsed in a third of the time. Words follow the numbers if they apply: `shared`, `begun=ID` (Share), and
-`missed=N`, `shared`, `ahead`, `before` (Count).
+`missed=N`, `shared`, `ahead` (Count).
 
-Losses are detected by `counts` (findings.account). It has `shared` if other consumers read from the group, and `before`
-if `read` is of the batch's begin: its number of entries is an estimate, and its tasks report how many they have read
-(notes.rows_read). If an offset differs from the previous one only in `losses`, `counts` or `streams`,
+Losses are detected by `counts` (findings.account). It has `shared` if other consumers read from the group. If an offset
+differs from the previous one only in `losses`, `counts` or `streams`,
 its batch is empty: it makes the checkpoint remember a loss that was counted (failOnDataLoss=false).
 
 Offsets of unreleased versions, which have a `version`, are refused. So are newer formats and unknown fields: to ignore
@@ -46,15 +45,13 @@ class Count(NamedTuple):
 
     missed: how much `read` exceeds the group's own counter, which does not count lost entries. shared: other consumers
     read from the group, so only the server knows what was read. ahead: the group's position is above all entries of the
-    stream so far; entries added below it are not ours. before: `read` is of the batch's begin, and the notes of its
-    tasks say how many entries they have read (rows_read)."""
+    stream so far; entries added below it are not ours."""
 
     read: int
     added: int
     missed: int = 0
     shared: bool = False
     ahead: bool = False
-    before: bool = False
 
     @classmethod
     def from_json(cls, value: Json) -> Count:

@@ -1,73 +1,56 @@
-"""Estimate the size of a stream's next entries from a sample of the first of them.
+"""Estimate the average size of the next entries of streams, from a sample of each (maxBytesPerTrigger).
 
-The size of an entry is the bytes of its field names and values. Sizes may change, so a sample represents only a limited
-number of entries behind it (`SampledSize.fitting`). A large batch is taken in parts, each with its own sample in front.
-
-A stream's first entry is read alone. Its size decides how many more entries the sample has, so that a sample of large
-entries is small. Samples are read with XRANGE, as tasks read entries, and need no further right. MEMORY USAGE
-covers more entries but also counts pending entries, on some servers several times (docs/internals/facts.md, R122).
+The size of an entry is the bytes of its field names and values. Samples are read with XRANGE, as tasks read entries,
+and need no further right. MEMORY USAGE covers more entries but also counts pending entries, on some servers several
+times (docs/internals/facts.md, R122).
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 
 from spark_streams.model.ids import StreamId
 from spark_streams.source.limits import LIMITS, Limits
 from spark_streams.wire.connection.connection import ReplyError
 from spark_streams.wire.connection.server import Server
 
-_REACH = 20  # entries that each entry of a sample represents
+_Command = tuple[str | bytes | int, ...]
 
 
-@dataclass(frozen=True)
-class SampledSize:
-    """average: bytes of an entry, at least 1; entries: number of entries in the sample, at least 1."""
+def average_sizes(server: Server, after: Mapping[str, StreamId], limits: Limits = LIMITS) -> dict[str, float]:
+    """Return the average bytes of each stream's entries above the given ID, at least 1, in two round trips.
 
-    average: float
-    entries: int
-
-    def fitting(self, size: float) -> int:
-        """Return how many entries have about `size` bytes, at most as many as the sample represents. One entry always
-        fits, and the last one may exceed the size."""
-        return min(_REACH * self.entries, max(1, math.ceil(size / self.average)))
-
-
-def sampled_sizes(
-    server: Server,
-    after: Mapping[str, StreamId],
-    limits: Limits = LIMITS,
-    previous: Mapping[str, SampledSize] | None = None,
-) -> dict[str, SampledSize]:
-    """Sample the entries of each stream above the given ID, in at most two round trips.
-
-    previous: samples of the entries before these, which save a round trip. A stream without further entries has an
-    average of 1 byte. Raises ServerReplyError or a subclass, ServerUnreachableError.
+    The first entry is read alone. Its size decides how many more entries the sample has, so that a sample of large
+    entries is small. If a stream has no further entry, its last one counts: entries below the ID may be claimed.
+    Raises ServerReplyError or a subclass, ServerUnreachableError.
     """
-    expected = {stream: size.average for stream, size in (previous or {}).items() if stream in after}
-    firsts = _sizes(server, after, dict.fromkeys(after.keys() - expected.keys(), 1))
-    expected |= {stream: size for stream, (_, size) in firsts.items()}
+    firsts = _sizes(server, {stream: _above(stream, position, 1) for stream, position in after.items()})
     limit = min(limits.sampled_entries, limits.sampled_at_once // max(1, len(after)))
     counts = {
-        stream: max(1, min(limit, math.floor(limits.sampled_bytes / max(1, size)))) for stream, size in expected.items()
+        stream: min(limit, limits.sampled_bytes // max(1, sum(sizes))) for stream, sizes in firsts.items() if sizes
     }
-    larger = _sizes(server, after, {s: count for s, count in counts.items() if count > 1 or s not in firsts})
-    return {
-        stream: SampledSize(max(1.0, size / max(1, entries)), max(1, entries))
-        for stream, (entries, size) in (firsts | larger).items()
+    further = {stream: _above(stream, after[stream], count) for stream, count in counts.items() if count > 1}
+    last: dict[str, _Command] = {
+        stream: ("XREVRANGE", stream, "+", "-", "COUNT", 1) for stream, sizes in firsts.items() if not sizes
     }
+    samples = firsts | _sizes(server, further | last)
+    return {stream: max(1.0, sum(sizes) / max(1, len(sizes))) for stream, sizes in samples.items()}
 
 
-def _sizes(server: Server, after: Mapping[str, StreamId], counts: Mapping[str, int]) -> dict[str, tuple[int, int]]:
-    """Read up to `counts` entries of each stream: their number and their bytes."""
-    commands = [
-        ("XRANGE", stream, b"(" + bytes(after[stream]), "+", "COUNT", count) for stream, count in counts.items()
-    ]
-    sizes: dict[str, tuple[int, int]] = {}
-    for command, reply in zip(commands, server.execute_each(commands), strict=True):
+def _above(stream: str, position: StreamId, count: int) -> _Command:
+    return ("XRANGE", stream, b"(" + bytes(position), "+", "COUNT", count)
+
+
+def _sizes(server: Server, commands: Mapping[str, _Command]) -> dict[str, list[int]]:
+    """Return the bytes of each entry that these commands return, by stream."""
+    replies = zip(commands.items(), server.execute_each(list(commands.values())), strict=True)
+    sizes: dict[str, list[int]] = {}
+    for (stream, command), reply in replies:
         if isinstance(reply, ReplyError):
             raise server.error_of(reply, command)
-        sizes[command[1]] = len(reply), sum(len(word) for _, fields in reply for word in fields)
+        sizes[stream] = [_bytes_of(fields) for _, fields in reply]
     return sizes
+
+
+def _bytes_of(fields: Iterable[bytes]) -> int:
+    return sum(len(word) for word in fields)

@@ -274,9 +274,6 @@ class StreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailable
                 notes.run(lambda server: writer(server).lost(entries, count))
                 notes.run(lambda server: report_batch_kind(server, LOSSY, self._batch()))
 
-            def counted(entries: EntryRange, count: int) -> None:
-                notes.run(lambda server: writer(server).read(entries, count))
-
             def unreadable(streams: str | pa.Array, dead: Dead) -> None:
                 rows = dead.rows.tolist()
                 names = [streams] * len(rows) if isinstance(streams, str) else streams.take(pa.array(rows)).to_pylist()
@@ -301,7 +298,7 @@ class StreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailable
                 session.run(lambda server: report_batch_kind(server, NARROWED, self._batch()))
             elif batch.lossy:
                 session.run(lambda server: report_batch_kind(server, LOSSY, self._batch()))
-            callbacks = TaskCallbacks(lost, counted, unreadable, columns, batch.noted, good)
+            callbacks = TaskCallbacks(lost, unreadable, columns, batch.noted, good)
             fails = self._options.fail_on_data_loss
             yield from read_task(session, member, task, self._columns, callbacks, fails, self._limits)
 

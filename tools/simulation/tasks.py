@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from spark_streams.errors import RStreamError
-from spark_streams.source.offset import Count, Share
+from spark_streams.source.offset import Share
 from spark_streams.source.stream_reader import StreamReader
 from tools.chaos.history import Row, id_key
 from tools.simulation.actor import Actor
@@ -184,7 +184,7 @@ class Tasks:
             world.model.excuse([world.model.entries[n] for n in before - rows], "another stream has its place")
         elif more:
             world.fail(f"replay has more | {self._query.mode}", f"batch {number} now has {counted(more)}, too")
-        missing = [entry for n in before - rows if not self._is_reported_later(entry := world.model.entries[n])]
+        missing = [world.model.entries[n] for n in before - rows]
         if missing and not self._query.is_lenient:  # a lenient query must count them as lost
             causes = "+".join(sorted({cause for entry in missing for cause in world.model.stream(entry.stream).ever}))
             world.fail(
@@ -201,14 +201,6 @@ class Tasks:
         model = self._world.model
         streams = {model.entries[n].stream for n in more if "noAck" in self._query.options}
         return bool(streams) and all({"vanished", "flushed"} & model.stream(name).ever for name in streams)
-
-    def _is_reported_later(self, entry: Entry) -> bool:
-        """Whether the next trigger reports a removed entry of a batch whose end is an estimate.
-
-        Documented: with noAck the tasks of such a batch do not know its number of entries.
-        """
-        counts = self._query.offsets[-1].get("counts", {})
-        return bool(entry.removed_by) and entry.stream in counts and Count.from_json(counts[entry.stream]).before
 
 
 def _covers(end: Any, entry: Entry) -> bool:

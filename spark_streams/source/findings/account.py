@@ -69,7 +69,6 @@ class Account:
                 start is None and is_new and (stream in joined or state.is_shared(member)),
                 state.is_shared(member),
                 start is not None and start.position == state.last_delivered and start.amid,
-                _estimate(begin, stream),
             )
             result = balance(facts)
             position = None if result.count is None else state.last_delivered
@@ -91,13 +90,12 @@ class Account:
         return new_states
 
     def with_reserved(self, ranges: Iterable[EntryRange]) -> Account:
-        """Return the account after these ranges were reserved. The tasks count the entries of an estimated range."""
+        """Return the account after these ranges were reserved."""
         known_streams = dict(self.by_stream)
         for entries in ranges:
             count, _, jumps_at, unlogged = known_streams.get(entries.stream, NOTHING)
             if count is not None:
-                further = Count(count.read + entries.count, *count[1:])
-                count = further if entries.counted else count._replace(before=True)
+                count = Count(count.read + entries.count, *count[1:])
             known_streams[entries.stream] = Known(count, None, jumps_at, unlogged)
         return Account(known_streams)
 
@@ -125,7 +123,7 @@ class Account:
                 known_streams[stream] = run_count._replace(counts=count._replace(shared=True))
                 continue
             end = head.last if state.bookmark_position is None else state.last_delivered
-            if ends.get(stream, end) == head.last and not count.before and head.added is not None:
+            if ends.get(stream, end) == head.last and head.added is not None:
                 missed = _unread(count, head.added)
                 # A bookmark keeps a count above what was ever added: so the next diagnosis notices that the server has
                 # returned to an older state.
@@ -144,8 +142,7 @@ class Account:
 
     def with_counts(self, counts: Mapping[str, Count]) -> Account:
         """Return the account with the checkpoint's counts, for streams of which this run knows no more."""
-        better = {stream: count for stream, count in self.counts.items() if not count.before or stream not in counts}
-        return self._with({**counts, **better})
+        return self._with({**counts, **self.counts})
 
     def share(self, streams: Collection[str]) -> Account:
         """Return the account after other consumers have read from these groups."""
@@ -166,12 +163,6 @@ class Account:
     def _with(self, counts: Mapping[str, Count]) -> Account:
         new = {stream: self.by_stream.get(stream, NOTHING)._replace(counts=count) for stream, count in counts.items()}
         return Account({**self.by_stream, **new})
-
-
-def _estimate(checkpoint: Offset, stream: str) -> int | None:
-    """Return the count at the checkpoint from the planned size of its last batch, if it is not known exactly."""
-    count, share = checkpoint.counts.get(stream), checkpoint.shares.get(stream)
-    return None if count is None or not count.before or share is None else count.read + share.count
 
 
 def _moved(run_count: Known, position: StreamId) -> Known:

@@ -45,7 +45,7 @@ class Known(NamedTuple):
 
 
 NOTHING = Known()
-_NO_FLAGS = (False, False, False)  # of a count
+_NO_FLAGS = (False, False)  # of a count
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,7 @@ class StreamFacts:
     run: what this run knows; logged: what the checkpoint knows, at `logged_at`; reserved: how many entries above the
     checkpoint are reserved for the query, None: as this run knows; has_token: there is a checkpoint; is_joining: the
     query has had no batch of the stream, and other clients have made the group or read from it; is_shared: other
-    consumers read from the group; made_amid: this run has created the group, at an entry that the stream had; estimate:
-    the count at the checkpoint, if it is only estimated and the tasks' notes no longer exist.
+    consumers read from the group; made_amid: this run has created the group, at an entry that the stream had.
     """
 
     head: StreamState
@@ -71,7 +70,6 @@ class StreamFacts:
     is_joining: bool = False
     is_shared: bool = False
     made_amid: bool = False
-    estimate: int | None = None
 
     @property
     def position(self) -> StreamId:
@@ -189,8 +187,6 @@ def _joined(facts: StreamFacts, added: int) -> Count | None:
 def _last_count(facts: StreamFacts, added: int) -> Count | None:
     """Return the count of this run, or of the checkpoint. None: it belongs to an earlier stream of this name."""
     count = facts.run.counts
-    if count is not None and count.before:  # the tasks have counted since
-        count = facts.logged
     return None if count is None or added < count.added else count
 
 
@@ -215,7 +211,7 @@ def _at_this_position(facts: StreamFacts, known_count: Count | None) -> int | No
     if known_count is not None and facts.run.position == facts.position:
         return known_count.read
     logged = facts.logged
-    if logged is None or logged.shared or logged.before or facts.logged_at != facts.position:
+    if logged is None or logged.shared or facts.logged_at != facts.position:
         return None
     return None if facts.head.added is None or facts.head.added < logged.added else logged.read + facts.run.unlogged
 
@@ -223,17 +219,14 @@ def _at_this_position(facts: StreamFacts, known_count: Count | None) -> int | No
 def _own(facts: StreamFacts, added: int, known_count: Count | None) -> Count | None:
     """Return the count of a group that no other consumer reads from. If another client has moved it below the
     checkpoint, the known counts belong to another position."""
-    if facts.estimate is not None and facts.held is not None and not facts.state.counted:
-        # Another client has created the group again. The server counts entries trimmed since then as read.
-        return Count(min(facts.estimate, added - facts.held), added)
-    if known_count is None or known_count.shared or known_count.before:
+    if known_count is None or known_count.shared:
         return _first(facts, added, 0 if known_count is None else known_count.missed)
     if facts.position < facts.logged_at:
         return _first(facts, added, 0)
     if facts.reserved is None:
         return known_count
     logged = facts.logged or known_count
-    if logged.shared or logged.before:
+    if logged.shared:
         return known_count
     return logged._replace(read=logged.read + facts.reserved + facts.run.unlogged)
 

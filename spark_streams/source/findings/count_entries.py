@@ -1,8 +1,8 @@
 """Counting the entries of a range, if neither the server nor the checkpoint knows their number.
 
 XRANGE, page by page, using only the pages' lengths. It costs as much as reading the range. So it is done only once for
-a group that begins in the middle of a stream, if a server has returned to an older state, and with noAck if entries
-were trimmed amid a batch.
+a group that begins in the middle of a stream, if a server has returned to an older state, and with noAck for the last
+entries of a batch if the scratch group cannot prove their number.
 """
 
 from __future__ import annotations

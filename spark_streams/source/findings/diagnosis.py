@@ -243,7 +243,7 @@ class _Stream:
             # one): another consumer has read what is not pending.
             return [self.finding(Kind.OTHERS_LEFT)] if is_short else []
         unknown = state.entries_read - count.read if state.counted and state.entries_read is not None else 0
-        if is_short and not state.counted and not count.before and self.head.added is not None:
+        if is_short and not state.counted and self.head.added is not None:
             # The client that set the group has dropped the server's count of entries read.
             if self.evidence.up_to is None:
                 return [Question(self.stream, Ask.ENTRIES_UP_TO, state.last_delivered)]
@@ -337,12 +337,8 @@ class _Stream:
         logged = self.checkpoint_count
         if logged is None or up_to is None or (up_to >= logged.read and not self._was_longer):
             return None
-        if self.head.last < self.logged:
-            to = Start(self.head.last, self.head.added)
-        else:
-            to = Start(self.logged, None if logged.before else up_to)
-        if logged.before or up_to >= logged.read:
-            # The number that the last batch has read was in notes, which are lost, too; or the entries are newer ones.
+        to = Start(self.head.last, self.head.added) if self.head.last < self.logged else Start(self.logged, up_to)
+        if up_to >= logged.read:  # some of the entries up to there are newer ones
             return self.finding(Kind.SERVER_RESTORED, to, None, None)
         added = max((self.run_count or logged).added, logged.added)
         return self.finding(Kind.SERVER_RESTORED, to, added - up_to, logged.read - up_to)

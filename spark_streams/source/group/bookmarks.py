@@ -41,15 +41,11 @@ def set_bookmarks(server: Server, member: Membership, committed: Offset, cached:
 
     Raises DataLossError, GroupMissingError.
     """
+    read = {stream: count.read for stream, count in committed.counts.items()}
     starts = {
-        stream: Start(position, _entries_read(committed, stream))
+        stream: Start(position, read.get(stream))
         for stream, position in committed.positions.items()
         if cached is None or cached.get(stream, position) != position
     }
     set_groups_to(server, member, starts)
     return {**(cached or {}), **{stream: start.position for stream, start in starts.items()}}
-
-
-def _entries_read(committed: Offset, stream: str) -> int | None:
-    count = committed.counts.get(stream)
-    return None if count is None or count.before else count.read

@@ -3,8 +3,7 @@
 A query notices dropped streams, groups and pending lists at its next trigger. It does not notice all other keys:
 
 - mode DEADLETTER: notes on entries that do not fit the schema, until they are dead letters (source.notes.task_notes);
-- retryDelay: the streams in which entries wait for a retry (source.group.retries);
-- noAck: the notes on how many entries were read, which show losses (source.notes.rows_read).
+- retryDelay: the streams in which entries wait for a retry (source.group.retries).
 """
 
 from __future__ import annotations
@@ -35,10 +34,5 @@ def require_no_eviction(server: Server, options: SourceOptions) -> None:
         raise UnsupportedError(
             f"{danger}, also entries that wait for a retry. Set the policy to noeviction (or volatile-lru), or read "
             "without retryDelay"
-        )
-    if options.no_ack:
-        raise UnsupportedError(
-            f"{danger}, also the notes that show lost entries. Set the policy to noeviction (or volatile-lru), or read "
-            "without noAck"
         )
     _log.warning("%s, also streams and groups. Set the policy to noeviction (or volatile-lru)", danger)

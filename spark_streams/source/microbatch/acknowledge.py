@@ -151,7 +151,7 @@ class Acknowledging:
     ) -> tuple[Acknowledged, Callable[[Server], int], list[Job]]:
         """Take notes, close claims and set bookmarks. Return what is acknowledged after the remaining steps, and these
         steps: the XACK of the query's own entries, and the jobs that follow it."""
-        if self._options.no_ack:  # before notes are taken, because some notes have the number of entries read
+        if self._options.no_ack:
             before = replace(before, bookmarks=set_bookmarks(server, self._member, up_to, before.bookmarks))
         self.take_notes(server, up_to, before)
         if up_to.claimed:
@@ -193,24 +193,18 @@ class Acknowledging:
         if acknowledged.includes(up_to):
             return
         is_first, read = acknowledged.up_to is None, up_to.taken_from
-        # If noAck is given up, the group leaves the position of the last batch before an offset has the number of
-        # entries up to there. If the run ends between the two, the next run needs the notes once more.
-        keeps_read = up_to.no_ack and not self._options.no_ack
-        kept_before = acknowledged.up_to is not None and acknowledged.up_to.no_ack and not self._options.no_ack
-        # An earlier run may have had other options.
-        takes_all = self._noted or is_first or up_to.notes or kept_before
+        takes_all = self._noted or is_first or up_to.notes  # an earlier run may have had other options
         if not (takes_all or read):
             return
         notes = collect(
             server,
             self._member,
-            up_to.streams if takes_all else read if up_to.no_ack else read[:1],
+            up_to.streams if takes_all else read[:1],
             up_to.token,
             Destination(self._options.dead_letter_stream, self._retries),
             OpenedNotes(
                 read if up_to.notes else (),
                 self._losses.allowed,
-                keeps_read,
                 is_committed=_is_committed(acknowledged.marks, up_to),
             ),
             self._limits,

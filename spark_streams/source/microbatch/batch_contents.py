@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from spark_streams.model.ids import MAX_ID, StreamId
+from spark_streams.model.ids import MAX_ID
 from spark_streams.options.source_options import SourceOptions
 from spark_streams.source.entry_range import EntryRange, entries_per_stream
 from spark_streams.source.findings.data_loss import DataLoss
@@ -32,10 +32,11 @@ from spark_streams.source.microbatch.reserve import Reserving
 from spark_streams.source.microbatch.run_state import RunState
 from spark_streams.source.offset import Claimed, Offset
 from spark_streams.source.pending_list import PendingRange, pending_ranges
-from spark_streams.source.quota import BatchQuota, take_in_parts
+from spark_streams.source.quota import BatchQuota
 from spark_streams.source.recovery.claim import Claims
 from spark_streams.source.recovery.claim_consumers import claim_consumer
 from spark_streams.source.recovery.poison_batch import PoisonBatch
+from spark_streams.source.sampled_size import average_sizes
 from spark_streams.wire.connection.server import Server
 
 
@@ -114,8 +115,7 @@ class ReservedAhead:
     prefetched: Prefetched
 
     def take(self, server: Server, contents: BatchContents, request: BatchRequest) -> tuple[BatchContents, BatchQuota]:
-        quota = replace(request.quota, size=self.prefetched.quota.size).without(self.prefetched.pending())
-        return replace(contents, ranges=self.prefetched.ranges), quota
+        return replace(contents, ranges=self.prefetched.ranges), request.quota.without(self.prefetched.pending())
 
 
 @dataclass(frozen=True)
@@ -130,15 +130,11 @@ class ReservedNotLogged:
     def take(self, server: Server, contents: BatchContents, request: BatchRequest) -> tuple[BatchContents, BatchQuota]:
         if request.quota.is_full:
             return replace(contents, takes_no_more=True), request.quota
-        how = self.how
-
-        def take(allowed: Mapping[str, int], after: Mapping[str, StreamId]) -> list[EntryRange]:
-            pending = [PendingRange(s, MAX_ID, after[s], limit=entries) for s, entries in allowed.items()]
-            size = how.admission.size(list(allowed.values()))
-            return pending_ranges(server, how.member, pending, size, limits=how.limits)
-
-        after = {stream: self.begin[stream] for stream in self.counts}
-        ranges, quota = take_in_parts(server, request.quota, self.counts, after, request.turn, take, how.limits)
+        how, allowed = self.how, request.quota.divide(self.counts, request.turn)
+        pending = [PendingRange(s, MAX_ID, self.begin[s], limit=entries) for s, entries in allowed.items()]
+        size = how.admission.size(list(allowed.values()))
+        ranges = pending_ranges(server, how.member, pending, size, limits=how.limits)
+        quota = request.quota.without(entries_per_stream(ranges))
         if not ranges and request.is_second_look:
             return contents, request.quota
         # If there are none, another client has taken them since the trigger's look: it looks again.
@@ -172,7 +168,7 @@ class NewEntries:
             quota = quota.with_entries(self.part_of(waiting, quota.entries))
         how: Reserving | NextRanges = self.how
         if self.options.no_ack:
-            how = NextRanges(admission, self.options.ordered, self.how.limits, contents.run.courses)
+            how = NextRanges(self.how.member, admission, self.options.ordered, self.how.limits)
         new: list[EntryRange] = []
         account, lost = contents.run.account, list[Finding]()
         while backlog:
@@ -186,8 +182,7 @@ class NewEntries:
             backlog = {stream: entries for stream, entries in backlog.items() if stream not in reserved.states}
         if lost:  # last: then nothing counts them a second time
             self.losses.report(*lost)
-        courses = how.courses if isinstance(how, NextRanges) else contents.run.courses
-        run = replace(contents.run, account=account, courses=courses)
+        run = replace(contents.run, account=account)
         return replace(contents, ranges=contents.ranges + new, new=new, run=run), quota
 
 
@@ -209,6 +204,14 @@ class ContentsChooser:
         self._claims = claims
         self._member = member
         self._limits = limits
+
+    def with_sizes(self, server: Server, state: QueryState, request: BatchRequest) -> BatchRequest:
+        """Return the request with the sizes of entries, if bytes are limited and there may be entries to read."""
+        has_entries = self._present(state) or state.run.admission.backlog(state.heads, state.groups)
+        if request.quota.size is None or not has_entries:
+            return request
+        sizes = average_sizes(server, {stream: state.begin[stream] for stream in state.groups}, self._limits)
+        return replace(request, quota=replace(request.quota, sizes=sizes))
 
     def choose(self, server: Server, state: QueryState, request: BatchRequest) -> BatchContents:
         """Return the entries that the quota admits; empty if there is nothing to read. Raises as the sources do."""

@@ -49,7 +49,6 @@ from spark_streams.source.microbatch.replay import Replay
 from spark_streams.source.microbatch.run_state import RunState
 from spark_streams.source.microbatch.trigger import Trigger
 from spark_streams.source.notes.notes_of_replay import keep_due_notes
-from spark_streams.source.notes.rows_read import RowsRead
 from spark_streams.source.notes.task_notes import open_notes
 from spark_streams.source.offset import Offset
 from spark_streams.source.partitioning import Plan, divide_into_tasks
@@ -359,8 +358,7 @@ class MicroBatchStream:
             run = run.unknown()  # entries reserved ahead stay pending, and the next trigger finds them
         if not run.is_known:  # the marks separate handed entries from those of the batch
             run = self._reconciler.with_marks(server, run, end.streams)
-        counted = RowsRead(server, self.member, self._losses, {}).with_counts(end, {}, {})
-        return None, replace(run, acknowledged=self._acknowledging.acknowledge(server, counted, run.acknowledged))
+        return None, replace(run, acknowledged=self._acknowledging.acknowledge(server, end, run.acknowledged))
 
     def _require_groups(self, server: Server, begin: Offset, end: Offset) -> None:
         """Raise GroupMissingError or DataLossError for the first missing group of a batch. The message names the

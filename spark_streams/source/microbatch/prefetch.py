@@ -25,10 +25,9 @@ from spark_streams.wire.replies.xinfo import StreamState
 
 @dataclass(frozen=True)
 class Prefetched:
-    """Ranges that are reserved for the next batch, and its remaining quota."""
+    """Ranges that are reserved for the next batch."""
 
     ranges: list[EntryRange]
-    quota: BatchQuota
 
     def pending(self) -> Counter[str]:
         """Return the number of reserved entries, per stream."""
@@ -58,8 +57,8 @@ class Prefetch:
         backlog = self.reserving.admission.backlog(heads, states)
         if not self.reserving.is_worth_it(backlog, self.quota):
             return None
-        reserved, quota = self.reserving.new_entries(server, heads, states, backlog, self.quota, self.turn)
-        return Prefetched(reserved.ranges, quota) if reserved.ranges else None
+        reserved, _ = self.reserving.new_entries(server, heads, states, backlog, self.quota, self.turn)
+        return Prefetched(reserved.ranges) if reserved.ranges else None
 
 
 def _is_trimmed(head: StreamState, state: GroupState) -> bool:

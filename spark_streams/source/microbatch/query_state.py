@@ -103,12 +103,8 @@ class Observer:
             run = replace(run, account=run.account.with_reserved(run.prefetched.ranges))
         member, created, ask = self._subscription.member, self._subscription.created, partial(count_read, server)
         account, lost = run.account.compare(begin, Snapshot(heads, groups), above, member, created, run.joined, ask)
-        if lost:  # what is planned of these streams may name entries that are counted now
+        if lost:
             self._losses.report(*lost)
-            losing = {finding.stream for finding in lost}
-            run = replace(
-                run, courses={stream: course for stream, course in run.courses.items() if stream not in losing}
-            )
         run, groups = replace(run, account=account), account.with_entries_read(groups)
         return QueryState(logged, begin, heads, groups, unacknowledged, above, run)
 

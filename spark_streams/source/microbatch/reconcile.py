@@ -31,7 +31,7 @@ from spark_streams.source.limits import Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.microbatch.acknowledge import Acknowledging
 from spark_streams.source.microbatch.run_state import RunState
-from spark_streams.source.notes.rows_read import RowsRead
+from spark_streams.source.microbatch.scratch_group import destroy_scratch_groups
 from spark_streams.source.offset import Offset
 from spark_streams.source.pending_list import PendingRange, acknowledge
 from spark_streams.source.recovery.claim_consumers import delete_empty_consumers
@@ -77,15 +77,11 @@ class Reconciler:
         is_fresh, acknowledged = not run.is_known, run.acknowledged
         if is_fresh:
             run = replace(run, account=run.account.with_counts(begin.counts))
-        if any(count.before for count in begin.counts.values()):
-            read = RowsRead(server, self._member, self._losses, {} if is_fresh else run.account.counts)
-            begin = read.with_counts(begin, heads, groups)
-            run = replace(
-                run, account=run.account.with_counts(begin.counts)
-            )  # also of streams that it does not read now
         was_no_ack = begin.no_ack and is_fresh and not self._no_ack
         if self._no_ack:
             self._require_alone(groups)
+        if is_fresh and (self._no_ack or was_no_ack):
+            destroy_scratch_groups(server, self._member, [stream for stream in groups if heads[stream].exists])
         if was_no_ack:
             self._require_none_above(server, begin, groups)
         bookmarks: Bookmarks | None = None
@@ -196,7 +192,7 @@ class Reconciler:
             stays = state.is_shared(self._member) and state.last_delivered > position
             if state.last_delivered != position and not stays:
                 count = begin.counts.get(stream)
-                start = Start(position, None if count is None or count.before else count.read)
+                start = Start(position, None if count is None else count.read)
                 set_groups_to(server, self._member, {stream: start})
                 new_states[stream] = state._replace(last_delivered=position, entries_read=start.read, lag=None)
         return new_states

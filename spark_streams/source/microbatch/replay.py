@@ -15,7 +15,6 @@ from spark_streams.source.membership import Membership
 from spark_streams.source.offset import Offset, Share
 from spark_streams.source.pending_list import PendingRange, pending_ranges
 from spark_streams.wire.connection.server import Server
-from spark_streams.wire.replies.xinfo import stream_states
 
 
 @dataclass(frozen=True)
@@ -42,19 +41,11 @@ class Replay:
         for stream, held in end.shares.items():
             if held.after < end[stream]:
                 if end.no_ack:
-                    count = end.counts.get(stream)
-                    is_counted = bool(end.counts) and not (count is not None and count.before)
-                    all_ranges += self._unlisted(stream, end[stream], held, is_counted)
+                    # Nothing is pending: the stream itself has the batch.
+                    all_ranges.append(EntryRange(stream, held.after, end[stream], held.count, owned=True))
                 else:
                     all_ranges += self._share(stream, held.after, end[stream], held)
         return all_ranges
-
-    def _unlisted(self, stream: str, last: StreamId, held: Share, counted: bool) -> list[EntryRange]:
-        """Nothing is pending (noAck): the stream itself has the batch. counted: whether the count is exact: it may be
-        an estimate, and older versions could not tell."""
-        # Fewer than it held tells the sink that entries may be gone: where nobody counted them, no task can.
-        lossy = not counted and self.losses.allowed and self._is_trimmed(stream, held.after)
-        return [EntryRange(stream, held.after, last, held.count - lossy, owned=True, counted=counted)]
 
     def _share(self, stream: str, after: StreamId, last: StreamId, held: Share) -> list[EntryRange]:
         pending = self._still_pending(PendingRange(stream, last, after), held.count, held.owned and not self.narrowed)
@@ -67,11 +58,6 @@ class Replay:
             return [EntryRange(stream, after, last, held.count, owned=True)]
         self._compare(stream, held.count, pending, f"above {after} up to {last}")
         return pending
-
-    def _is_trimmed(self, stream: str, after: StreamId) -> bool:
-        """Whether the stream no longer has an entry up to this one, so that some above it may be missing, too."""
-        first = stream_states(self.server, [stream])[stream].first
-        return first is None or first > after
 
     def _still_pending(self, ours: PendingRange, count: int, spare: bool = False) -> list[EntryRange]:
         """Return the entries that are still pending. If the group is missing, raise GroupMissingError or DataLossError,

@@ -10,11 +10,12 @@ get the error.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from spark_streams.model.ids import StreamId
-from spark_streams.source.entry_range import EntryRange
+from spark_streams.source.entry_range import EntryRange, entries_per_stream
 from spark_streams.source.findings.group_state import (
     GroupState,
     Reserved,
@@ -25,13 +26,14 @@ from spark_streams.source.findings.group_state import (
 from spark_streams.source.limits import LIMITS, Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.microbatch.admission import Admission
-from spark_streams.source.quota import BatchQuota, take_in_parts
-from spark_streams.wire.connection.connection import Reply, pack
+from spark_streams.source.quota import BatchQuota
+from spark_streams.wire.connection.connection import Connection, Reply, pack
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.xinfo import StreamState
 
-_SKIP = pack("CLIENT", "REPLY", "SKIP")
+SKIP = pack("CLIENT", "REPLY", "SKIP")
 _SENT_AT_ONCE = 100  # steps
+Step = TypeVar("Step")
 
 
 @dataclass(frozen=True)
@@ -62,18 +64,15 @@ class Reserving:
         """Reserve what the quota admits of each stream's backlog. Return it with the remaining quota. Raises as
         `reserve` does."""
         ends = {stream: self.admission.end_of(stream, heads).last for stream in backlog}
-        now: dict[str, GroupState] = {}
-
-        def take(allowed: Mapping[str, int], after: Mapping[str, StreamId]) -> list[EntryRange]:
-            wanted = {s: Wanted(n, ends[s]) for s, n in allowed.items() if n > 0 and after[s] < ends[s]}
-            step = min(self.limits.reserve_step, self.admission.size(list(allowed.values())))
-            part = reserve(server, self.member, wanted, {**states, **now}, step, self.limits)
-            now.update(part.states)
-            return part.ranges
-
-        after = {stream: states[stream].last_delivered for stream in backlog}
-        ranges, remaining_quota = take_in_parts(server, quota, backlog, after, turn, take, self.limits)
-        return Reserved(ranges, now), remaining_quota
+        allowed = quota.divide(backlog, turn)
+        wanted = {
+            stream: Wanted(count, ends[stream])
+            for stream, count in allowed.items()
+            if count > 0 and states[stream].last_delivered < ends[stream]
+        }
+        step = min(self.limits.reserve_step, self.admission.size(list(allowed.values())))
+        reserved = reserve(server, self.member, wanted, states, step, self.limits)
+        return reserved, quota.without(entries_per_stream(reserved.ranges))
 
     def is_worth_it(self, backlog: Mapping[str, int], quota: BatchQuota) -> bool:
         """Whether reserving the next batch, with this quota and backlog, takes long."""
@@ -131,21 +130,31 @@ def _taken(
 
     Replies are parsed as they arrive, while the server executes the next steps. All are read before any error of the
     server is raised."""
-    parts = server.parts(steps, lambda step: step[0].stream)
+    taken: list[tuple[_Reserving, GroupState | None, tuple[Reply, Reply] | None]] = []
+    sent = send_steps(server, steps, lambda step: step[0].stream, lambda step: _step(member, *step))
+    for (reserving, _), connection in sent:
+        groups = connection.next_reply()
+        if reserving.now.is_alone:
+            taken.append((reserving, read_lone_group(member, groups), None))
+        else:
+            taken.append((reserving, None, (groups, connection.next_reply())))
+    return taken
+
+
+def send_steps(
+    server: Server, steps: Sequence[Step], stream_of: Callable[[Step], str], commands_of: Callable[[Step], bytes]
+) -> Iterator[tuple[Step, Connection]]:
+    """Send the commands of all steps, to all servers at once. Then yield each step with the connection from which the
+    caller takes its replies."""
+    parts = server.parts(steps, stream_of)
     for connection, steps_of_server in parts:
         connection.require_silence()
         for start in range(0, len(steps_of_server), _SENT_AT_ONCE):  # the server begins with the first ones
             piece = steps_of_server[start : start + _SENT_AT_ONCE]
-            connection.send(b"".join([_step(member, reserving, count) for reserving, count in piece]))
-    taken: list[tuple[_Reserving, GroupState | None, tuple[Reply, Reply] | None]] = []
+            connection.send(b"".join([commands_of(step) for step in piece]))
     for connection, steps_of_server in parts:
-        for reserving, _ in steps_of_server:
-            groups = connection.next_reply()
-            if reserving.now.is_alone:
-                taken.append((reserving, read_lone_group(member, groups), None))
-            else:
-                taken.append((reserving, None, (groups, connection.next_reply())))
-    return taken
+        for step in steps_of_server:
+            yield step, connection
 
 
 @dataclass
@@ -202,7 +211,7 @@ def _xreadgroup(member: Membership, stream: str, count: int) -> list[str | int]:
 
 def _step(member: Membership, reserving: _Reserving, count: int) -> bytes:
     stream = reserving.stream
-    commands = _SKIP + pack(*_xreadgroup(member, stream, count)) + pack("XINFO", "GROUPS", stream)
+    commands = SKIP + pack(*_xreadgroup(member, stream, count)) + pack("XINFO", "GROUPS", stream)
     return commands if reserving.now.is_alone else commands + pack("XINFO", "CONSUMERS", stream, member.group)
 
 

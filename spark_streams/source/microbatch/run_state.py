@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from spark_streams.model.ids import StreamId
-from spark_streams.source.batch.batch_ends import Course
 from spark_streams.source.findings.account import Account
 from spark_streams.source.findings.group_state import GroupState
 from spark_streams.source.findings.snapshot import Run
@@ -52,7 +51,6 @@ class RunState:
     acknowledged: Acknowledged = field(default_factory=Acknowledged)
     prefetched: Prefetched | None = None  # what was reserved for the next batch
     poison: CachedPoisonState = field(default_factory=CachedPoisonState)  # batches and pieces that killed the query
-    courses: Mapping[str, Course] = field(default_factory=dict)  # planned ends of the next batches (noAck)
     admission: Admission = field(default_factory=Admission)  # how much a trigger takes
     turn: int = 0  # number of triggers
     account: Account = field(default_factory=Account)  # how many entries the streams have had

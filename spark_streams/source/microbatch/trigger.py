@@ -88,6 +88,7 @@ class Trigger:
             acknowledged = state.run.acknowledged
             quota = self._quota.with_entries(limit)
             request = BatchRequest(secrets.token_hex(6), quota, run.turn + 1, self._now(), is_second_look)
+            request = self._contents.with_sizes(server, state, request)
             contents = self._contents.choose(server, state, request)
             save(contents.run)
             if contents:

@@ -44,7 +44,7 @@ from spark_streams.wire.connection.connection import pack
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.replies import parse_replies
 
-LETTER, LOST, _COLUMNS, _READ = b"letter", b"lost", b"columns", b"read"
+LETTER, LOST, _COLUMNS = b"letter", b"lost", b"columns"
 _TOTAL = b"total"  # the driver's note: sum of the `lost` notes of a batch
 EARLIER = b"earlier"  # the driver's note: the same of earlier runs of a batch that is replayed
 BATCH = b"batch"  # field with the token of the batch whose notes the hash holds
@@ -99,11 +99,6 @@ class NoteWriter:
         name = b"%b/%b" % (bytes(entries.after), _quoted(entries.consumer))
         self._write([(entries.stream, prefix_of(self.token, LOST) + name, str(count).encode())])
 
-    def read(self, entries: EntryRange, count: int) -> None:
-        """Note how many entries a range has, after it is read to its end, if its count is an estimate."""
-        name = b"%b/%b" % (bytes(entries.after), bytes(entries.last))
-        self._write([(entries.stream, prefix_of(self.token, _READ) + name, str(count).encode())])
-
     def columns(self, notes_stream: str, task: EntryRange, report: ColumnReport, is_complete: bool) -> None:
         """Note the column report of a task. notes_stream: stream whose hash has the note; task: its first range;
         is_complete: False if the task ended early; then a report of an earlier run of the task stays."""
@@ -136,14 +131,12 @@ class Destination:
 
 @dataclass(frozen=True)
 class OpenedNotes:
-    """Notes that were opened for a batch (`open_notes`). may_be_deleted: no error if they are deleted; keeps_read:
-    notes on the number of entries read stay until the notes of a later batch are collected; is_committed: the batch
-    was committed before, so tasks that still run may have found its entries removed. Without a total, they count for
-    nothing."""
+    """Notes that were opened for a batch (`open_notes`). may_be_deleted: no error if they are deleted; is_committed:
+    the batch was committed before, so tasks that still run may have found its entries removed. Without a total, they
+    count for nothing."""
 
     streams: Collection[str] = ()
     may_be_deleted: bool = False
-    keeps_read: bool = False
     is_committed: bool = False
 
 
@@ -183,8 +176,7 @@ def collect(
     if collected.deleted and not opened.may_be_deleted:
         raise _notes_are_deleted(server, member, collected.deleted[0])
     streams_with_notes = [stream for stream, reply in replies.items() if reply or stream in opened.streams]
-    kinds_left_out = [LOST, EARLIER, _TOTAL, *([_READ] if opened.keeps_read else [])]
-    left_out = tuple(prefix_of(token, kind) for kind in kinds_left_out)
+    left_out = tuple(prefix_of(token, kind) for kind in (LOST, EARLIER, _TOTAL))
     for stream in streams_with_notes:
         notes_left = dict[bytes, bytes]()
         for page in _pages(server, keys[stream], limits.note_page, left_out, notes_left):
@@ -218,8 +210,7 @@ def _total_lost(server: Server, key: bytes, token: str, notes: Mapping[bytes, by
 def _parse_page(page: Mapping[bytes, bytes], key: bytes, stream: str, member: Membership, token: str) -> _Notes:
     """Parse those notes of a page that are of the batch with this token."""
     of_batch = {field: value for field, value in page.items() if field.startswith(token.encode() + b" ")}
-    notes = {field: _parse(member, stream, Note(key, field, value)) for field, value in of_batch.items()}
-    return {field: note for field, note in notes.items() if note is not None}
+    return {field: _parse(member, stream, Note(key, field, value)) for field, value in of_batch.items()}
 
 
 def _process(
@@ -272,18 +263,6 @@ def open_notes(server: Server, member: Membership, streams: Iterable[str], token
     server.execute_all([("HSET", notes_key(stream, member), BATCH, token) for stream in streams])
 
 
-def fetch_rows_read(
-    server: Server, member: Membership, stream: str, token: str
-) -> dict[tuple[StreamId, StreamId], int]:
-    """Return how many entries the tasks of the batch with this token have read, by range (after, last]."""
-    counts: dict[tuple[StreamId, StreamId], int] = {}
-    for page in scan(server, notes_key(stream, member), LIMITS.note_page, prefix_of(token, _READ) + b"*"):
-        for name, value in page.items():
-            after, last = name.split(b" ")[2].split(b"/")
-            counts[StreamId.parse(after), StreamId.parse(last)] = parse_number(value) or 0
-    return counts
-
-
 def _pages(
     server: Server, key: bytes, size: int, left_out: tuple[bytes, ...], notes_left: dict[bytes, bytes]
 ) -> Iterator[dict[bytes, bytes]]:
@@ -308,11 +287,9 @@ def scan(server: Server, key: bytes, size: int, pattern: bytes = b"*") -> Iterat
         yield dict(zip(flat[0::2], flat[1::2], strict=True))
 
 
-def _parse(member: Membership, stream: str, note: Note) -> FailedEntry | ColumnReport | None:
-    """Return the failed entry or the column report of a note; None: another function reads its kind, or none."""
+def _parse(member: Membership, stream: str, note: Note) -> FailedEntry | ColumnReport:
+    """Return the failed entry or the column report of a note."""
     _, kind, entry = note.field.split(b" ")
-    if kind == _READ:  # fetch_rows_read returns it
-        return None
     if kind == _COLUMNS:
         return ColumnReport.from_json(note.value)
     query, batch, when, reason, *fields = parse_replies(note.value)[0]

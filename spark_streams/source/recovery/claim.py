@@ -44,7 +44,6 @@ from spark_streams.source.recovery.dead_entries import DeadEntries
 from spark_streams.source.recovery.holders import Holder, find_holders
 from spark_streams.source.recovery.unlogged_claims import fitting_claims, unlogged_claims
 from spark_streams.source.run_counters import RunCounters
-from spark_streams.source.sampled_size import sampled_sizes
 from spark_streams.wire.connection.connection import pack
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.entries.pending_page import PendingPage, arguments_of, texts_of
@@ -125,8 +124,7 @@ class Claims:
         requested_ids: list[bytes] = []
         requested = 0
         for holder in holders:
-            ids, count, size = self._claim_from(server, stream, holder, consumer, quota.without({stream: requested}))
-            quota = replace(quota, size=size)
+            ids, count = self._claim_from(server, stream, holder, consumer, quota.without({stream: requested}))
             requested_ids += ids
             requested += count
         if not requested:
@@ -144,14 +142,14 @@ class Claims:
 
     def _claim_from(
         self, server: Server, stream: str, holder: Holder, consumer: str, quota: BatchQuota
-    ) -> tuple[list[bytes], int, float | None]:
-        """Claim from one holder, page by page. Return the IDs of the requested entries (as `PendingPage.ids`), their
-        number, and the remaining bytes of the quota."""
+    ) -> tuple[list[bytes], int]:
+        """Claim from one holder, page by page. Return the IDs of the requested entries (as `PendingPage.ids`), and
+        their number."""
         member, limits = self._member, self._limits
         ids: list[bytes] = []
         limit = quota.limit_of(stream)
         requested, start = 0, MIN_ID
-        while (limit is None or requested < limit) and not quota.is_full:
+        while limit is None or requested < limit:
             page_size = limits.claim_page if limit is None else min(limits.claim_page, limit - requested)
             page = pending_page(server, stream, holder.xpending(member, stream, start, page_size))
             if page.last is None:
@@ -159,22 +157,14 @@ class Claims:
             dead_groups, count, packed = _separate_dead(stream, holder, page, self._max_deliveries)
             for dead in dead_groups:
                 (self._dead_letter or self._warn_of_fatal)(dead)
-            last, is_all = page.last, True
-            if count and quota.size is not None:
-                sizes = sampled_sizes(server, {stream: _ids(packed)[0].previous()}, limits)
-                fitting = sizes[stream].fitting(quota.size)
-                if fitting < count:
-                    count, packed, is_all = fitting, b"".join(arguments_of(packed)[:fitting].to_pylist()), False
-                    last = _ids(packed)[-1]
-                quota = quota.without({stream: count}, sizes)
             if count:
                 send_claim(server, member, stream, ClaimTarget(consumer, holder.idle, holder.counts), count, packed)
                 ids.append(packed)
                 requested += count
-            if (is_all and page.count < page_size) or last == MAX_ID:
+            if page.count < page_size or page.last == MAX_ID:
                 break
-            start = last.next()
-        return ids, requested, quota.size
+            start = page.last.next()
+        return ids, requested
 
     def _warn_of_fatal(self, dead: DeadEntries) -> None:
         """Log once that fatal entries stay pending because the query has no dead-letter stream."""
@@ -210,10 +200,6 @@ def _separate_dead(
     living = arguments_of(page.ids).filter(pa.array(~is_dead))
     dead_groups = [dead for dead in (fatal_entries, exhausted_entries) if dead.ids]
     return dead_groups, len(living), b"".join(living.to_pylist())
-
-
-def _ids(packed: bytes) -> list[StreamId]:
-    return [StreamId.parse(text) for text in texts_of(packed).to_pylist()]
 
 
 @dataclass(frozen=True)

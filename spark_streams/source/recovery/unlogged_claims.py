@@ -1,6 +1,6 @@
 """Claims of this query that no offset names: a run died before it logged the offset, or the entries were handed to it.
 
-The next batch takes them, as far as they fit into its bytes. The average size of a sample decides. If a claim does not
+The next batch takes them, as far as they fit into its bytes. If a claim does not
 fit, its first entries are moved to a claim of their own, and later batches take the rest.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping, Sequence
 
-from spark_streams.model.ids import MAX_ID, MIN_ID
+from spark_streams.model.ids import MAX_ID
 from spark_streams.source.findings.group_state import GroupState
 from spark_streams.source.limits import Limits
 from spark_streams.source.membership import Membership
@@ -17,7 +17,6 @@ from spark_streams.source.offset import Claimed, Offset
 from spark_streams.source.pending_list import PendingRange, pending_ranges
 from spark_streams.source.quota import BatchQuota
 from spark_streams.source.recovery.claim_consumers import MARK, claim_consumer
-from spark_streams.source.sampled_size import SampledSize, sampled_sizes
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.entries.pending_page import texts_of
 
@@ -45,34 +44,18 @@ def fitting_claims(
 
     Raises GroupMissingError, ServerError.
     """
-    sizes = {} if quota.size is None else _sample_sizes(server, member, unlogged, limits)
     admitted: dict[str, list[Claimed]] = {}
     for stream, claims in unlogged.items():
         for claim in claims:
-            if quota.size is not None and quota.size <= 0:
+            fitting = quota.fitting(stream)
+            if fitting == 0:
                 return admitted, quota
-            fitting = claim.count if quota.size is None else sizes[stream].fitting(quota.size)
-            is_all = fitting >= claim.count
-            part = claim if is_all else _split_claim(server, member, stream, claim, fitting, limits)
+            part = claim
+            if fitting is not None and fitting < claim.count:
+                part = _split_claim(server, member, stream, claim, fitting, limits)
             admitted.setdefault(stream, []).append(part)
-            quota = quota.without({stream: part.count}, sizes)
+            quota = quota.without({stream: part.count})
     return admitted, quota
-
-
-def _sample_sizes(
-    server: Server, member: Membership, unlogged: Mapping[str, Sequence[Claimed]], limits: Limits
-) -> dict[str, SampledSize]:
-    """Return the sizes of the first entries of each stream's claims."""
-    first = [
-        PendingRange(stream, MAX_ID, consumer=claim.consumer, limit=1)
-        for stream, claims in unlogged.items()
-        for claim in claims
-    ]
-    ranges = pending_ranges(server, member, first, 1, limits=limits)
-    by_id = sorted(ranges, key=lambda entries: entries.last, reverse=True)
-    lowest = {entries.stream: entries.last for entries in by_id}
-    after = {stream: lowest[stream].previous() if stream in lowest else MIN_ID for stream in unlogged}
-    return sampled_sizes(server, after, limits)
 
 
 def _split_claim(

@@ -33,13 +33,12 @@ _log = logging.getLogger("spark_streams.source")
 class TaskCallbacks:
     """Functions that a task calls while it reads.
 
-    lost: with a range and the number of its missing entries (failOnDataLoss=false); counted: with a range whose count
-    is an estimate, and the number of entries read; unreadable: with the streams of a page's rows, and the rows that do
-    not fit the schema (mode DEADLETTER); columns: with the report on columns; good: with the IDs of entries that fit,
-    by stream. It is called for the streams in `noted`: an earlier run may have noted these entries."""
+    lost: with a range and the number of its missing entries (failOnDataLoss=false); unreadable: with the streams of a
+    page's rows, and the rows that do not fit the schema (mode DEADLETTER); columns: with the report on columns; good:
+    with the IDs of entries that fit, by stream. It is called for the streams in `noted`: an earlier run may have noted
+    these entries."""
 
     lost: Callable[[EntryRange, int], None]
-    counted: Callable[[EntryRange, int], None]
     unreadable: Callable[[str | pa.Array, Dead], None]
     columns: ReportColumns
     noted: frozenset[str] = frozenset()
@@ -78,8 +77,6 @@ def read_task(
                 tally.add(entries, page.rows, streams, decoded)
                 yield decoded.batch
             for entry_range, count in page.ended:
-                if not entry_range.counted:
-                    callbacks.counted(entry_range, count)
                 if not entry_range.counted or count >= entry_range.count:
                     continue
                 if fail_on_data_loss:

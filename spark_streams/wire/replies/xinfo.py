@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 from spark_streams.model.ids import MIN_ID, StreamId
+from spark_streams.model.keys import PROBE
 from spark_streams.wire.connection.connection import Reply, ReplyError
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.replies import pairs
@@ -129,9 +130,14 @@ def idempotent_adds_in(reply: Sequence[Reply]) -> IdempotentAdds | None:
     return counts if counts.added or counts.duplicates else None
 
 
-def groups_in(reply: Sequence[Reply]) -> list[GroupInfo]:
-    """Return the groups from the reply to XINFO GROUPS."""
+def all_groups_in(reply: Sequence[Reply]) -> list[GroupInfo]:
+    """Return the groups from the reply to XINFO GROUPS, also scratch groups of queries with noAck."""
     return [_group_in(group) for group in reply]
+
+
+def groups_in(reply: Sequence[Reply]) -> list[GroupInfo]:
+    """Return the groups from the reply to XINFO GROUPS, without scratch groups: nobody reads by them."""
+    return [group for group in all_groups_in(reply) if not group.name.startswith(PROBE.encode())]
 
 
 def group_named(name: str, reply: Reply) -> GroupInfo | None:

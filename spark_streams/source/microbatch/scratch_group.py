@@ -1,0 +1,183 @@
+"""Where a batch ends if the group delivers nothing (noAck): a second group walks ahead of the query.
+
+The scratch group `rstream-probe:<group>:<consumer>` begins at the query's position. A step is CLIENT REPLY SKIP and
+XREADGROUP … COUNT n NOACK, whose entries are not sent, then XINFO GROUPS, which says where the group is. So the driver
+learns the ID of each n-th entry and receives none. Nothing is pending, and the server's memory does not grow.
+
+A step has n entries, unless the stream ended within it. It did not end if the group has moved on since, to an entry
+that existed when the trigger looked (`last`). So one more entry proves all steps before it. Entries of a step without
+proof are counted with XRANGE.
+
+The group is destroyed before the trigger ends. If the run is killed in between, the next run destroys it when it
+starts. Until then it is at or above the query's own group, so it holds no entry that the query has read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from spark_streams.model.ids import StreamId
+from spark_streams.model.keys import probe_group
+from spark_streams.source.entry_range import EntryRange
+from spark_streams.source.findings.count_entries import count_between
+from spark_streams.source.findings.finding import Start
+from spark_streams.source.findings.group_state import missing
+from spark_streams.source.group.group_admin import create_groups_at, set_groups_to
+from spark_streams.source.limits import Limits
+from spark_streams.source.membership import Membership
+from spark_streams.source.microbatch.reserve import SKIP, send_steps
+from spark_streams.wire.connection.connection import pack
+from spark_streams.wire.connection.server import Server
+from spark_streams.wire.replies.xinfo import GroupInfo, group_named
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Entries of one stream. after, last: those with after < ID ≤ last; limit: at most this many; total: how many
+    there are, None: unknown."""
+
+    after: StreamId
+    last: StreamId
+    limit: int
+    total: int | None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the limit admits all entries."""
+        return self.total is not None and self.limit >= self.total
+
+
+@dataclass
+class Walk:
+    """The scratch group's way through one stream. reached: each step that moved it: the number of entries asked for,
+    and the position after it; is_at_the_end: a step has not moved it; is_missing: there is no scratch group."""
+
+    stream: str
+    wanted: Wanted
+    reached: list[tuple[int, StreamId]] = field(default_factory=list)
+    is_at_the_end: bool = False
+    is_missing: bool = False
+
+    @property
+    def position(self) -> StreamId:
+        """Where the group is."""
+        return self.reached[-1][1] if self.reached else self.wanted.after
+
+    @property
+    def remaining(self) -> int:
+        """How many entries are still to be asked for: also one above the limit, as proof."""
+        if self.is_at_the_end or self.is_missing or self.position >= self.wanted.last:
+            return 0
+        return max(0, self.wanted.limit + (not self.wanted.is_whole) - sum(count for count, _ in self.reached))
+
+    def steps(self, size: int, budget: int) -> list[int]:
+        """Return the numbers of entries of the next steps, of about `budget` entries in total. The entry above the
+        limit is a step of its own."""
+        proof = 0 if self.wanted.is_whole else min(1, self.remaining)
+        counts: list[int] = []
+        remaining = self.remaining - proof
+        while remaining > 0 and budget > 0:
+            counts.append(min(size, remaining))
+            remaining -= counts[-1]
+            budget -= counts[-1]
+        return [*counts, 1] if proof and not remaining else counts
+
+    def moved(self, count: int, group: GroupInfo | None) -> None:
+        """Take the group as it is after a step. group: None: it does not exist."""
+        if group is None:
+            self.is_missing = True
+        elif group.last_delivered <= self.position:
+            self.is_at_the_end = True
+        else:
+            self.reached.append((count, group.last_delivered))
+
+    def ranges(self) -> tuple[list[EntryRange], EntryRange | None]:
+        """Return the ranges whose number of entries is proven, and the range behind them, which has an unknown number.
+        None: there is no such range. Pure."""
+        wanted, ranges = self.wanted, list[EntryRange]()
+        after, asked_for = wanted.after, 0
+        inside = [step for step in self.reached if step[1] <= wanted.last]
+        for count, position in inside[:-1]:
+            ranges.append(EntryRange(self.stream, after, position, count, owned=True))
+            after, asked_for = position, asked_for + count
+        if asked_for >= wanted.limit:  # the last step is the entry above the limit
+            return ranges, None
+        within_limit = [position for _, position in self.reached if not self._is_above_limit(position)]
+        end = wanted.last if self.is_at_the_end or not within_limit else min(within_limit[-1], wanted.last)
+        return ranges, EntryRange(self.stream, after, end, 0, owned=True) if after < end else None
+
+    def _is_above_limit(self, position: StreamId) -> bool:
+        """Whether the group got there with the entry above the limit."""
+        return position == self.position and sum(count for count, _ in self.reached) > self.wanted.limit
+
+
+def exact_ranges(
+    server: Server, member: Membership, wanted: Mapping[str, Wanted], step: int, limits: Limits
+) -> dict[str, list[EntryRange]]:
+    """Return the wanted entries of each stream as touching ranges, each with its exact number of entries.
+
+    The last range ends at `last` if there are no more. If entries leave the stream meanwhile, the last range of a
+    stream whose entries are all wanted may have fewer entries than its number says.
+    Raises GroupMissingError, StreamStateError, ServerError.
+    """
+    if not wanted:
+        return {}
+    scratch = replace(member, group=probe_group(member.group, member.consumer))
+    starts = {stream: Start(entries.after) for stream, entries in wanted.items()}
+    existing = create_groups_at(server, scratch, starts, make_streams=False)
+    for stream in starts.keys() - {*existing}:
+        raise missing(server, member, stream, stream_too=True)
+    set_groups_to(server, scratch, starts)  # the group may be of a run that was killed
+    walks = [Walk(stream, entries) for stream, entries in wanted.items()]
+    _walk(server, scratch, walks, step, limits)
+    ranges = {walk.stream: _counted(server, walk) for walk in walks}
+    destroy_scratch_groups(server, member, list(wanted))
+    return ranges
+
+
+def destroy_scratch_groups(server: Server, member: Membership, streams: Collection[str]) -> None:
+    """Destroy the query's scratch groups on these streams, if they exist. Raises ServerError."""
+    group = probe_group(member.group, member.consumer)
+    server.execute_all([("XGROUP", "DESTROY", stream, group) for stream in streams])
+
+
+def _walk(server: Server, scratch: Membership, walks: Sequence[Walk], step: int, limits: Limits) -> None:
+    """Let the group walk until all walks have ended."""
+    unfinished = list(walks)
+    while unfinished:
+        steps: list[tuple[Walk, int]] = []
+        budget = limits.reserve_round
+        for walk in unfinished:
+            counts = walk.steps(step, max(step, budget))
+            steps += [(walk, count) for count in counts]
+            budget -= sum(counts)
+        sent = send_steps(server, steps, lambda one: one[0].stream, lambda one: _step(scratch, one[0].stream, one[1]))
+        for (walk, count), connection in sent:
+            walk.moved(count, group_named(scratch.group, connection.next_reply()))
+        for walk in unfinished:
+            if walk.is_missing:
+                raise missing(server, scratch, walk.stream, not server.execute("EXISTS", walk.stream))
+            if walk.is_at_the_end and not walk.reached:  # to get the error, if that is the cause
+                server.execute(*_xreadgroup(scratch, walk.stream, 1))
+        unfinished = [walk for walk in unfinished if walk.remaining]
+
+
+def _step(scratch: Membership, stream: str, count: int) -> bytes:
+    return SKIP + pack(*_xreadgroup(scratch, stream, count)) + pack("XINFO", "GROUPS", stream)
+
+
+def _xreadgroup(scratch: Membership, stream: str, count: int) -> list[str | int]:
+    group = ("GROUP", scratch.group, scratch.consumer)
+    return ["XREADGROUP", *group, "COUNT", count, "NOACK", "STREAMS", stream, ">"]
+
+
+def _counted(server: Server, walk: Walk) -> list[EntryRange]:
+    """Return the ranges of a walk, each with its number of entries."""
+    ranges, rest = walk.ranges()
+    if rest is None:
+        return ranges
+    remaining = (walk.wanted.total or 0) - sum(entries.count for entries in ranges)
+    is_known = walk.wanted.is_whole and not walk.is_at_the_end and remaining > 0
+    count = remaining if is_known else count_between(server, walk.stream, rest.after, rest.last)
+    return [*ranges, replace(rest, count=count)]
