@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-# Follows the query's consumer name in the names of consumers that the query creates. Versions before 0.1 created
-# `noted`, which hold no entries; a query deletes them when it starts.
-OF_A_QUERY = re.compile("~(?:claim|held|noted)~")
+# Follows the query's consumer name in the names of consumers that the query creates.
+OF_A_QUERY = re.compile("~(?:claim|held)~")
 
 
 @dataclass(frozen=True)

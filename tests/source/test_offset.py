@@ -92,7 +92,7 @@ def test_format_1_is_read_as_it_was_written() -> None:
 
 
 @pytest.mark.parametrize(
-    "count", [Count(7, 9), Count(7, 9, 2), Count(7, 9, 0, *[True] * 3), Count(7, 9, -1, before=True)]
+    "count", [Count(7, 9), Count(7, 9, 2), Count(7, 9, 0, *[True] * 2), Count(7, 9, -1, ahead=True)]
 )
 def test_each_count_is_read_as_it_was_written(count: Count) -> None:
     assert Count.from_json(count.to_json()) == count

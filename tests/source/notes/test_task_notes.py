@@ -139,14 +139,6 @@ def test_a_checkpoint_that_is_set_back_misses_no_notes(server: Server, client: r
     assert client.xlen("dead") == 3
 
 
-def test_consumers_of_an_earlier_version_are_no_others(server: Server, client: redis.Redis) -> None:
-    """A query with noAck must be alone in its group."""
-    add(client, 5)
-    client.xgroup_create("s", "g", "0")
-    client.xgroup_createconsumer("s", "g", "spark~noted~5f1c9a0be37d~abc.3")
-    assert drain(reader(server, noAck="true")) == [[0, 1, 2, 3, 4]]
-
-
 def test_a_driver_that_dies_while_it_takes_notes_misses_none_afterwards(
     server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
