@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
@@ -28,6 +28,7 @@ class BatchLimit:
         entries = [quota.entries] if quota.entries is not None else []
         if quota.size is not None and (group := first_row_group(archive, ranges)) is not None:
             entries.append(max(1, math.floor(quota.size / group.entry_bytes)))
+        quota = replace(quota, size=None)
         if not entries and all(quota.limit_of(part.stream) is None for part in ranges):
             return None
         return cls(min(entries, default=None), quota)

@@ -34,7 +34,7 @@ def some_group(chance: random.Random) -> GroupState:
 
 
 def some_count(chance: random.Random) -> Count:
-    flags = [chance.random() < 0.1 for _ in range(3)]
+    flags = [chance.random() < 0.1 for _ in range(2)]
     return Count(chance.randint(0, 4), chance.randint(0, 4), chance.choice([0, 0, 1]), *flags)
 
 
