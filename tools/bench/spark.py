@@ -113,6 +113,15 @@ def steady_rate(frame: DataFrame, expected: int) -> float:
     return float(sum(progress.numInputRows for progress in batches[1:]) / (ended - started(batches[1])))
 
 
+def rate_of_one_batch(frame: DataFrame, expected: int) -> float:
+    """Return rows per second of an AvailableNow run that reads all in one batch (triggerExecution)."""
+    with running(frame, availableNow=True) as query:
+        query.awaitTermination()
+        batches = [progress for progress in query.recentProgress if progress.numInputRows]
+    assert [progress.numInputRows for progress in batches] == [expected], "not one batch of all entries"
+    return expected / (batches[0].durationMs["triggerExecution"] / 1000)
+
+
 def rate_of_batches(frame: DataFrame, count: int) -> float:
     """Return rows per second of `count` consecutive batches, after a first batch that is left out."""
     with running(frame, processingTime="0 seconds") as query:

@@ -1,8 +1,9 @@
 """Ranges of the next batch of streams whose groups are bookmarks (noAck). The server delivers nothing: the query
 decides where a batch ends.
 
-If a batch takes all entries of a stream, it ends at the stream's last ID, and the account knows their number. If it
-takes only a part, or is divided into tasks, a scratch group finds the ends (scratch_group.py).
+If a batch takes all entries of a stream, it ends at the stream's last ID, and the account knows their number: one task
+reads them. If it takes only a part, or minPartitions divides it, a scratch group finds the ends (scratch_group.py).
+That costs the server about as much as sending the entries, so an unlimited batch is not divided without need.
 """
 
 from __future__ import annotations
@@ -53,7 +54,9 @@ class NextRanges:
         whole = {
             stream: [EntryRange(stream, entries.after, entries.last, entries.total, owned=True)]
             for stream, entries in wanted.items()
-            if entries.total is not None and entries.is_whole and (self.ordered or entries.total <= size)
+            if entries.total is not None
+            and entries.is_whole
+            and (self.ordered or self.admission.min_partitions is None or entries.total <= size)
         }
         parts = {stream: entries for stream, entries in wanted.items() if stream not in whole}
         found = whole | exact_ranges(server, self.member, parts, min(self.limits.reserve_step, size), self.limits)
