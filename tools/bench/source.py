@@ -196,7 +196,7 @@ def rows(stack: contextlib.ExitStack) -> list[Row]:
             on(drain_with_redis_py), "redis-py"),
         Row("P2", "drain, acknowledged", f"{spark}; peer: {raw_commands}", "/s", 0.95, on(drain),
             on(lambda _: raw().rate()), "raw commands"),
-        Row("P3", "drain, noAck, without a limit", f"one batch of {BATCH + STEADY:,} entries; peer: {redis_py}", "/s", 4.5,
+        Row("P3", "drain, noAck, without a limit", f"one batch of {BATCH + STEADY:,}; peer: {redis_py}", "/s", 4.5,
             on(drain_at_once), on(drain_with_redis_py), "redis-py"),
         Row("P3", "drain, noAck, with a limit", f"{spark}; peer: {redis_py}", "/s", 3,
             on(lambda server: drain(server, noAck="true")), on(drain_with_redis_py), "redis-py"),

@@ -119,7 +119,7 @@ def rate_of_one_batch(frame: DataFrame, expected: int) -> float:
         query.awaitTermination()
         batches = [progress for progress in query.recentProgress if progress.numInputRows]
     assert [progress.numInputRows for progress in batches] == [expected], "not one batch of all entries"
-    return expected / (batches[0].durationMs["triggerExecution"] / 1000)
+    return float(expected / (batches[0].durationMs["triggerExecution"] / 1000))
 
 
 def rate_of_batches(frame: DataFrame, count: int) -> float:
