@@ -59,7 +59,6 @@ _COMMANDS: Mapping[str, tuple[Sequence[str], Sequence[str]]] = {
 _SLOTS = ("CLUSTER SLOTS", "CLUSTER INFO")
 _ACROSS_SLOTS = {
     READING: _NOTES,
-    REDRIVE: ("SMEMBERS {}",),
 }
 _OUTSIDE = ("WATCH", "UNWATCH", "EXEC", "CLIENT")
 _WITH_SUBCOMMAND = ("XINFO", "XGROUP", "CLIENT", "CLUSTER")

@@ -49,6 +49,7 @@ class Places:
     """Where the entries are now: per number, how often. letters: what each letter's envelope says."""
 
     alive: Counter[int] = field(default_factory=Counter)
+    moving: Counter[int] = field(default_factory=Counter)
     dead: Counter[int] = field(default_factory=Counter)
     parked: Counter[int] = field(default_factory=Counter)
     retried: Counter[int] = field(default_factory=Counter)
@@ -188,7 +189,7 @@ class Lives:
             self.proxy.wait_for_late()
             after = self.places()
             gone = before.dead - after.dead - self.by_hand
-            self.deleted += gone
+            self.deleted += gone - before.moving
             assert all(before.letters[n]["reason"] in reasons for n in gone)
             assert limit is None or gone.total() <= limit
         assert gone.total() <= done.deleted <= gone.total() + self.by_hand.total()
@@ -209,12 +210,17 @@ class Lives:
             n = self._same(words)
             if entry in pending or StreamId.parse(entry) > position:
                 found.alive[n] += 1
+        keys = self.direct.execute("KEYS", "rstream:redriven:*")
+        moving = {entry for key in keys for entry in self.direct.execute("HKEYS", key)}
         for stream, places in ((DEAD, found.dead), (PARKED, found.parked)):
-            for _, words in self._entries(stream):
+            for entry, words in self._entries(stream):
                 if words[0] != FOREIGN:
                     original, envelope = open_envelope(words)
                     places[self._same(list(original))] += 1
-                    found.letters[int(words[1])] = envelope
+                    if stream == DEAD and entry in moving:
+                        found.moving[int(words[1])] += 1
+                    else:
+                        found.letters[int(words[1])] = envelope
         for _, words in self._entries(RETRY):
             found.retried[self._same(words)] += 1
         return found
@@ -251,9 +257,9 @@ class Lives:
         self.by_hand.clear()
         for n in self.fields:
             places = {name: getattr(now, name)[n] for name in ("alive", "dead", "parked", "retried")}
-            places["deleted"] = self.deleted[n]
+            places["deleted"], places["dead"] = self.deleted[n], now.dead[n] - now.moving[n]
             assert sum(places.values()) == 1, f"entry {n}: {places}"
-            self._redrives[n] += int(bool(before.dead[n] and (now.alive[n] or now.retried[n])))
+            self._redrives[n] += int(bool(before.dead[n] - before.moving[n] and (now.alive[n] or now.retried[n])))
             if n in now.letters:
                 assert now.letters[n]["redrives"] == str(self._redrives[n]), f"entry {n}: {now.letters[n]}"
                 assert now.letters[n]["stream"] == "s"

@@ -70,8 +70,10 @@ def test_a_redrive_that_is_killed_and_run_again_moves_each_dead_letter_once_unde
         said, errors = again.communicate(timeout=60)
     assert again.returncode == 0, errors
     told = json.loads(said)
-    assert (told["goes_on"], told["bound"], told["moved_before"]) == (True, ids[-1], moved)
-    assert told["moved"] == LETTERS - moved
+    assert (told["goes_on"], told["bound"]) == (True, ids[-1])
+    # Entries are appended before their dead letters are deleted. A page is counted by the process that deletes it.
+    assert told["moved_before"] <= moved
+    assert told["moved"] == LETTERS - told["moved_before"]
     assert numbers(server) == list(range(LETTERS))
     assert len(set(marks(server))) == LETTERS
     assert numbers(server, DEAD) == list(range(LETTERS, LETTERS + 50))

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from spark_streams.model.keys import is_product_key, origin_field, origins_key, read_retry_stream
+from spark_streams.model.keys import is_product_key, origin_field, origins_key
 from spark_streams.model.pattern import NamesAndPatterns
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.named_streams import names_and_patterns
@@ -33,8 +33,6 @@ class Destinations:
     def __init__(self, stream: str, allow: Sequence[str], exact: bool = False, recorded: bool = False) -> None:
         self._allow, self._exact, self._recorded = allow, exact, recorded
         self._allowed: NamesAndPatterns | None = None
-        waiting = read_retry_stream(stream)
-        self._retried_stream = None if waiting is None else waiting.stream
         self._keys = [origins_key(stream), origins_key(stream.removesuffix(PARKED))]
         self._is_known: dict[Origin, bool] = {}
 
@@ -46,8 +44,6 @@ class Destinations:
             candidates = [origin for origin in candidates if self._allowed.selects(origin[0])]
             if not self._recorded:
                 return frozenset(candidates)
-        if self._retried_stream is not None:
-            return frozenset(origin for origin in candidates if origin[0] == self._retried_stream)
         self._look_up(server, sorted({*candidates} - self._is_known.keys()))
         return frozenset(origin for origin in candidates if self._is_known[origin])
 

@@ -125,7 +125,7 @@ class Redrive:
         Raises RedriveTakenError if another process moves these dead letters, TransformError, ServerError.
         """
         report, stream = self.report, self._options.stream
-        refuse_to_redrive(self._address, stream)
+        refuse_to_redrive(stream)
         report.dry_run = dry_run
         preview = None if self._repair is None or not dry_run else FieldPreview(self._repair)
         self._repair = preview or self._repair
@@ -170,11 +170,12 @@ class Redrive:
 
     def _page(self, run: RedriveRun, mover: Mover, first: StreamId, bound: StreamId, server: Server) -> PagePlan:
         """Read the next page, plan it and move it. May be run again after a lost connection."""
-        while (moved := mover.begin()) is None:
-            plan = self._plan(run, first, bound, server)
-            if mover.move(plan):
-                return plan
-        return moved
+        moved = mover.begin()
+        if moved is not None:
+            return moved
+        plan = self._plan(run, first, bound, server)
+        mover.move(plan)
+        return plan
 
     def _plan(self, run: RedriveRun, first: StreamId, bound: StreamId, server: Server) -> PagePlan:
         """Read and plan the next page."""

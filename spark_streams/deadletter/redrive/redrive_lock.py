@@ -53,7 +53,7 @@ class RedriveLease(lease.Lease):
 class RedriveState:
     """State of a redrive; the names are JSON fields. run: a token; serial: number of tried transactions of this run;
     orders: a digest of its options; bound: the last dead letter that it may move; moved, parked: dead letters, of all
-    processes that worked on the run; to: destinations in other slots of a cluster, while a page is being moved."""
+    processes that worked on the run; to: the destinations of a page that is being moved."""
 
     run: str
     serial: int
@@ -94,7 +94,7 @@ class RedriveState:
         return replace(self, run=secrets.token_hex(8))
 
     def store(self, stream: str) -> tuple[Argument, ...]:
-        """Return the command that writes the state. It expires unless a page is being moved to other slots."""
+        """Return the command that writes the state. It expires unless a page is being moved."""
         expiry = () if self.to else ("PX", KEPT_MS)
         return ("SET", redrive_key(stream), bytes(self), *expiry)
 
@@ -138,15 +138,15 @@ class RedriveRun:
         """The connection to the server that holds the dead letters and the state."""
         return self.session.connection_for(self.stream)
 
-    def stored(self, *also: Argument) -> RedriveState | None:
-        """Watch the state, and the keys in `also`. Return the state if it is this run's, else None."""
+    def stored(self) -> RedriveState | None:
+        """Watch the state. Return it if it is this run's, else None."""
         key = redrive_key(self.stream)
-        state = RedriveState.parse(self.home.execute_all([("WATCH", key, *also), ("GET", key)])[1])
+        state = RedriveState.parse(self.home.execute_all([("WATCH", key), ("GET", key)])[1])
         return state if state is not None and state.run == self.state.run else None
 
-    def watch(self, *also: Argument) -> None:
+    def watch(self) -> None:
         """Do the same. Raises RedriveTakenError if the state is another run's."""
-        state = self.stored(*also)
+        state = self.stored()
         if state is None:
             self.home.execute("UNWATCH")
             raise RedriveTakenError(

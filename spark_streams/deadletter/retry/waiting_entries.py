@@ -11,7 +11,6 @@ from spark_streams.model.keys import RetryStream, delays_key, read_retry_stream,
 from spark_streams.model.numbers import parse_number
 from spark_streams.model.printable import name_text
 from spark_streams.options.values import MOST_DELAYS
-from spark_streams.wire.address.address import Address
 from spark_streams.wire.connection.connection import ReplyError
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.replies import milliseconds
@@ -101,12 +100,12 @@ def refuse_returned_entries(stream: str) -> None:
         )
 
 
-def refuse_to_redrive(address: Address, stream: str) -> None:
-    """Raise the same, and UnsupportedError for a retry stream in a cluster: a query may return an entry meanwhile, and
-    no transaction would notice that."""
+def refuse_to_redrive(stream: str) -> None:
+    """Raise the same, and UnsupportedError for a retry stream: a query may return an entry between the two transactions
+    that move it."""
     refuse_returned_entries(stream)
-    if address.is_cluster and read_retry_stream(stream) is not None:
+    if read_retry_stream(stream) is not None:
         raise UnsupportedError(
-            f"in a cluster, entries that wait in stream {stream!r} cannot be redriven. Wait until the query retries "
-            "them (a shorter retryDelay helps), or until they are dead letters, and redrive these"
+            f"entries that wait for a retry in stream {stream!r} cannot be redriven. Wait until a query of the group "
+            "retries them (a shorter retryDelay helps), or until they are dead letters, and redrive these"
         )

@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from spark_streams.deadletter.retry.return_entries import return_due_entries
 from spark_streams.model.ids import U64_MAX, StreamId
 from spark_streams.model.keys import delays_key, retry_stream, returned_stream
-from spark_streams.model.operator_commands import redrive_command
 from spark_streams.options.source_options import SourceOptions
 from spark_streams.options.values import MOST_DELAYS
 from spark_streams.source.limits import Limits
@@ -209,12 +208,10 @@ class Retries:
         if not sum(lengths.values()):
             return
         server.execute("DEL", delays_key(stream, self._group))
-        first = next((name for name in retry_names if lengths[name]), None)
         _log.warning(
             "stream %r: %d entries wait for a retry by group %r, and no query returns them without option retryDelay. "
-            "Set it again%s%s", stream, sum(lengths.values()), self._group,
+            "Set it again%s; a short delay returns them at once", stream, sum(lengths.values()), self._group,
             "" if self._reads_returned else " (without noAck)",
-            "" if first is None else f", or send them back ({redrive_command(first)})",
         )  # fmt: skip
 
     def _return_due_of(self, server: Server, stream: str, retry: _RetryStream, limit: int | None) -> None:

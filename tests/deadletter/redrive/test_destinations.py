@@ -12,7 +12,7 @@ import redis
 from spark_streams.dead_letters import write
 from spark_streams.deadletter.envelope import dead_letter_fields
 from spark_streams.errors import InvalidOptionError
-from spark_streams.model.keys import retry_stream, returned_stream
+from spark_streams.model.keys import returned_stream
 from tests.deadletter.making import DEAD, fill, numbers, record_origin, redrive
 from tests.deadletter.test_cli import dead
 from tools.servers.server import Server
@@ -118,18 +118,6 @@ def test_named_streams_are_the_only_ones(server: Server) -> None:
         assert (report.moved, report.refused, client.xlen("payments")) == (4, 1, 0)
     with pytest.raises(InvalidOptionError, match="Set it without allow"):
         redrive(server, allow=("s",), to="s")
-
-
-def test_entries_waiting_for_retry_are_redriven_to_their_own_stream_only(server: Server) -> None:
-    waiting = retry_stream("s", "g", 1)
-    with server.client() as client:
-        client.xgroup_create("payments", "g", id="0", mkstream=True)
-        forge(server, "s", into=waiting, n=7)
-        forge(server, "payments", into=waiting)
-        report = redrive(server, stream=waiting)
-        assert (report.moved, report.refused) == (1, 1)
-        assert numbers(server) == [7]
-        assert client.xlen("payments") == 0
 
 
 def test_a_redrive_lists_its_destinations_first(server: Server) -> None:

@@ -139,30 +139,16 @@ def test_list_shows_returned_entries_that_are_not_acknowledged(server: Server) -
     assert shown[2].split() == [BACK, "2", "s", "g", "-", "returned"]
 
 
-def test_what_waits_is_shown_sent_back_and_purged_like_dead_letters(server: Server) -> None:
+def test_what_waits_is_shown_and_purged_like_dead_letters_and_not_redriven(server: Server) -> None:
     with server.client() as client:
         fill(client, 4)
         assert "dl.stream" in dead(server, "show", WAITING).output
         assert "deleted 1 " in dead(server, "purge", WAITING, "--limit", "1", "--yes").output
-        assert dead(server, "redrive", WAITING, "--yes", "--json").exit_code == 0
-        assert (numbers(client, "s"), client.xlen(WAITING)) == ([1, 2, 3], 0)
-
-
-def test_a_redrive_never_moves_what_a_query_brings_back_meanwhile(server: Server) -> None:
-    """However often it is tried: what waits is watched."""
-    with server.client() as client, Connection(Address.parse(server.url)) as connection:
-        fill(client, 9)
-        due = iter(range(1, 6))
-
-        def query(*_: object) -> None:
-            for n in due:
-                return_due_entries(connection, WAITING, BACK, "g", StreamId(n, 0), limits=SMALL)
-                return
-
-        with before_sending(b"XDEL", b"EXEC", act=query):
-            assert dead(server, "redrive", WAITING, "--yes").exit_code == 0
-        assert sorted(numbers(client, "s") + numbers(client, BACK)) == list(range(9))
-        assert len(numbers(client, BACK)) == 5
+        for options in ([], ["--yes"]):
+            refused = dead(server, "redrive", WAITING, *options, apart=True)
+            assert refused.exit_code == 1
+            assert "cannot be redriven. Wait until a query of the group retries them" in refused.stderr
+        assert (numbers(client, "s"), client.xlen(WAITING)) == ([], 3)
 
 
 @pytest.mark.parametrize("command", [("redrive",), ("redrive", "--yes"), ("purge",), ("purge", "--yes")])
