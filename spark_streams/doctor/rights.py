@@ -37,7 +37,8 @@ _COMMANDS: Mapping[str, tuple[Sequence[str], Sequence[str]]] = {
         (
             *(*_LOOK, *_FIND, *_TRANSACTION, "CLIENT REPLY ON"),
             *("XGROUP CREATE {} g 0", "XGROUP SETID {} g 0", "XGROUP CREATECONSUMER {} g c"),
-            *("XGROUP DELCONSUMER {} g c", "XREADGROUP GROUP g c STREAMS {} >", "XREAD STREAMS {} $"),
+            *("XGROUP DELCONSUMER {} g c", "XGROUP DESTROY {} rstream-probe"),
+            *("XREADGROUP GROUP g c STREAMS {} >", "XREAD STREAMS {} $"),
             *("XACK {} g 0-1", "XCLAIM {} g c 1 0-1"),
             "XADD {} * a 1",  # a dead letter
         ),

@@ -171,9 +171,10 @@ class Faults:
         if direct.execute("TYPE", _DEAD) != b"stream":
             return
         last = StreamId.parse(pairs(direct.execute("XINFO", "STREAM", _DEAD))[b"last-generated-id"])
-        if last.ms == MAX_ID.ms:
+        if last.ms == MAX_ID.ms:  # dead letters keep their IDs: a page of them may be on its way
             entries = direct.execute("XRANGE", _DEAD, "-", "+")
+            ids = [b"*" if StreamId.parse(entry).ms == MAX_ID.ms else entry for entry, _ in entries]
             direct.execute_all([
                 ("DEL", _DEAD), ("XGROUP", "CREATE", _DEAD, "g", "0", "MKSTREAM"),
-                *[("XADD", _DEAD, "*", *words) for _, words in entries],
+                *[("XADD", _DEAD, entry, *words) for entry, (_, words) in zip(ids, entries, strict=True)],
             ])  # fmt: skip

@@ -253,11 +253,14 @@ class Lives:
     def _check(self, before: Places) -> None:
         """Every entry is in one place, and its past is known."""
         now = self.places()
-        self.deleted += self.by_hand
+        by_hand = dict(self.by_hand)
         self.by_hand.clear()
         for n in self.fields:
             places = {name: getattr(now, name)[n] for name in ("alive", "dead", "parked", "retried")}
-            places["deleted"], places["dead"] = self.deleted[n], now.dead[n] - now.moving[n]
+            places["dead"] = now.dead[n] - now.moving[n]
+            if not sum(places.values()):  # otherwise the entry of a deleted letter had been appended before
+                self.deleted[n] += by_hand.get(n, 0)
+            places["deleted"] = self.deleted[n]
             assert sum(places.values()) == 1, f"entry {n}: {places}"
             self._redrives[n] += int(bool(before.dead[n] - before.moving[n] and (now.alive[n] or now.retried[n])))
             if n in now.letters:
