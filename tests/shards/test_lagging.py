@@ -8,8 +8,6 @@ import pyarrow as pa
 import pytest
 
 from spark_streams.errors import LedgerError
-from spark_streams.sink.ledger.batch_commit import close_batch
-from spark_streams.sink.send import chunk_writer
 from tests.lagging import OneServer, one_server
 from tests.shards.making import by_key, frame, sequence, sharded, shards_there
 from tests.sink.writing import batch_of, close, write
@@ -40,15 +38,3 @@ def test_rows_of_a_key_stay_in_order_without_replicas_that_are_waited_for() -> N
         assert there == {key: numbers[: len(there.get(key, []))] for key, numbers in IN_ORDER.items()}
         close(checked, batch, write([frame(ROWS)], checked, batch))
         assert by_key(shards_there(Server("redis", lagging.server.url))) == IN_ORDER
-
-
-def test_rows_of_a_key_stay_in_order_where_the_task_writes_again_what_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    """waitReplicas keeps what no replica has acknowledged: no attempt ends."""
-    skip_without_redis()
-    monkeypatch.setattr(chunk_writer, "wait_for_replicas", lambda *_: None)  # nobody follows the new master
-    monkeypatch.setattr(chunk_writer, "WINDOW", 1 << 20)
-    with one_server() as lagging:
-        checked, batch = sharded(lagging.server.url, chunkSize="8", waitReplicas="1"), batch_of(0)
-        result = write(lost_on_the_way(lagging), checked, batch)
-        assert by_key(shards_there(Server("redis", lagging.server.url))) == IN_ORDER
-        close_batch(checked.address, batch, result.totals)

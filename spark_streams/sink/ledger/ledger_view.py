@@ -60,11 +60,6 @@ class LedgerView:
         """Whether no other attempt or run has written rows: the task writes all of its rows without comparing."""
         return not self.done and not self.unclaimed.size and not self.unmatched.size
 
-    @property
-    def is_alone(self) -> bool:
-        """Whether only this attempt has written rows of its partition."""
-        return not self.recovers and len(self.known_marks) == len(self.own_marks)
-
     def prolong(self) -> list[bytes]:
         """Return the keys whose expiry is to be renewed: head and parts, once an hour. Not with each chunk, because
         other tasks WATCH the head."""
@@ -140,17 +135,6 @@ class LedgerView:
             self.learn_marks(server.execute("HGETALL", self.marks))
         if self.recovers:
             self.read_claims(server)
-
-    def reset(self) -> None:
-        """Forget what was read, because the server may be another one. Received rows stay counted."""
-        self.known_marks, self.own_marks, self.recovered, self.unmatched, self.unclaimed = (
-            set(),
-            set(),
-            {},
-            Multiset(),
-            Multiset(),
-        )
-        self.opened = self.done = False
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """Waiting for replicas (option waitReplicas).
 
-WAIT covers only the writes of its own connection. After a reconnection the master may be another server, which may lack
-chunks. The task looks there for executed chunks that replicas had not acknowledged yet, and writes missing ones again
-(chunk_writer.py). It keeps these chunks in memory, so it waits for replicas every few chunks.
+A task waits once, at its end. WAIT covers only the writes of its own connection. After a reconnection the master may be
+another server, which may lack chunks. So the task first requires that the server has all its marks
+(Delivery.require_written), and fails otherwise: another attempt writes what is missing.
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ from collections.abc import Iterable
 from spark_streams.errors import ReplicationError
 from spark_streams.wire.connection.connection import Connection
 from spark_streams.wire.connection.server import Server
-
-WINDOW = 8  # chunks in memory until replicas have them
 
 
 def wait_for_replicas(server: Server, replicas: int, streams: Iterable[bytes]) -> None:

@@ -14,9 +14,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from spark_streams.errors import ReplicationError
 from spark_streams.sink.encode.row_errors import first_unwritten, id_refused, refuses_own_id
 from spark_streams.sink.send.chunk_states import Event
 from spark_streams.sink.send.delivery import Comparison, Delivery, ReplyResult, Request, Rest, Write
+from spark_streams.wire.connection.connection import Connection
 from spark_streams.wire.connection.retry import is_transient
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.replies import find_errors, may_hold_errors, parse_replies
@@ -25,6 +27,9 @@ from spark_streams.wire.replies.reply_errors import is_id_form_unknown
 
 class AtLeastOnce(Delivery):
     """Without a ledger."""
+
+    def __init__(self) -> None:
+        self._connections: dict[bytes, Connection | None] = {}  # by stream: that have executed its chunks
 
     def request(self, write: Write, extra: Sequence[bytes]) -> Request:
         """Return the rows' XADDs."""
@@ -59,14 +64,24 @@ class AtLeastOnce(Delivery):
         event = Event.NONE_MISSING if result.temporary_refusal is None else Event.ROWS_MISSING
         return Comparison(event, Rest(result.to_retry))
 
-    def missing_on(self, server: Server, executed: Sequence[Write]) -> list[Write]:
-        """Return the chunks that were sent over another connection: without a ledger, each may be missing."""
-        return [
-            write
-            for write in executed
-            if write.pipe is None or write.pipe.server is not server.connection_for(write.stream)
-        ]
+    def on_executed(self, write: Write) -> None:
+        """Record the connection that has executed the chunk; None: it was lost before all replies were read."""
+        connection = None if write.pipe is None else write.pipe.server
+        for stream in write.chunk.stream_names:
+            self._connections[stream] = connection if self._connections.get(stream, connection) is connection else None
 
-    def prepare_wait(self, server: Server, executed: Sequence[Write]) -> list[bytes]:
-        """Do nothing: these connections have written the chunks themselves."""
-        return [write.stream for write in executed]
+    def require_written(self, server: Server) -> None:
+        """Do nothing: without a ledger nothing shows what a server lacks."""
+
+    def prepare_wait(self, server: Server) -> list[bytes]:
+        """Return the streams: their connections have written all chunks. Raises ReplicationError if one was lost: WAIT
+        does not cover what was written over it."""
+        for stream, connection in self._connections.items():
+            if connection is not server.connection_for(stream):
+                shown = stream.decode("utf-8", "replace")
+                raise ReplicationError(
+                    f"the connection to {server.address} was lost while rows of this task were written, so it is not "
+                    f"known whether replicas (waitReplicas) have them all, for example those of stream {shown!r}. A "
+                    "retry of the task writes them again"
+                )
+        return list(self._connections)

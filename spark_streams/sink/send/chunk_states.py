@@ -2,11 +2,11 @@
 
 Labels are "event / action". With a ledger (exactly once):
 
-    PREPARED ─NO_OTHER_WRITER / QUEUE→ QUEUED ─CONFIRMED / EXECUTE→ EXECUTING ─EXECUTED / SETTLE→ ON_SERVER
-       │                                 │                             │                           ↑   │
-       │ MUST_COMPARE                    │ CHANGED                     │ CHANGED, LOST,            │   │ DURABLE
-       │                                 │                             │ REFUSED_FOR_NOW           │   ↓
-       ↓                                 ↓                             ↓                           │ WRITTEN
+    PREPARED ─NO_OTHER_WRITER / QUEUE→ QUEUED ─CONFIRMED / EXECUTE→ EXECUTING ─EXECUTED / SETTLE→ WRITTEN
+       │                                 │                             │                           ↑
+       │ MUST_COMPARE                    │ CHANGED                     │ CHANGED, LOST,            │
+       │                                 │                             │ REFUSED_FOR_NOW           │
+       ↓                                 ↓                             ↓                           │
     COMPARING ←──────────────────────────┴─────────────────────────────┘                           │
        │  └───NONE_MISSING / SETTLE────────────────────────────────────────────────────────────────┘
        └──────ROWS_MISSING / SEND_REST→ EXECUTING
@@ -16,8 +16,7 @@ In COMPARING the task reads the ledger (action COMPARE; after REFUSED_FOR_NOW it
 rows that are missing. If the server refuses rows for good, EXECUTING leads to REFUSED, and the task fails.
 
 Not drawn: these lead back to PREPARED. LOST in QUEUED: EXEC was not sent. DISCARDED in QUEUED: the chunk before it was
-not executed. MISSING_ON_SERVER in ON_SERVER: another server has taken over. If a chunk's batch is complete already,
-NONE_MISSING leads from PREPARED to WRITTEN.
+not executed. If a chunk's batch is complete already, NONE_MISSING leads from PREPARED to WRITTEN.
 
 Without a ledger (at least once) there is no QUEUED: PREPARED ─NO_LEDGER / SEND→ EXECUTING. COMPARING then looks for
 rows with explicit IDs in their stream, and sends all other rows again.
@@ -38,8 +37,7 @@ class State(Enum):
     EXECUTING = "EXEC is to be sent or is sent; without a ledger, the commands are"
     COMPARING = "some of its rows may be written: the ledger is to be read before any row is sent"
     REFUSED = "the server has refused rows of it for good, and has executed the rest"
-    ON_SERVER = "the connected server has all its rows; replicas may lack them"
-    WRITTEN = "done: on as many replicas as waitReplicas asks for, or its batch is complete"
+    WRITTEN = "the server has all its rows; replicas may lack them"
 
 
 class Event(Enum):
@@ -59,8 +57,6 @@ class Event(Enum):
     ROWS_MISSING = "some of its rows are not written yet"
     NONE_MISSING = "all its rows are written"
     LOST = "the connection was lost, or the server could not answer for the moment"
-    DURABLE = "it is on as many replicas as option waitReplicas asks for, or the option is not set"
-    MISSING_ON_SERVER = "another server has taken over, and lacks the chunk"
 
 
 class Action(Enum):
@@ -88,7 +84,7 @@ AFTER_ALL_REPLIES = frozenset({Action.PAUSE, Action.COMPARE, Action.CORRECT_MARK
 @dataclass(frozen=True)
 class Step:
     """The next state, and what the loop does then. The state is entered first: if the action fails, the chunk is in the
-    new state, and the event LOST follows. ON_SERVER has no LOST: the session that SETTLE uses retries by itself, so
+    new state, and the event LOST follows. WRITTEN has no LOST: the session that SETTLE uses retries by itself, so
     that only final errors leave it."""
 
     state: State
@@ -119,7 +115,7 @@ TABLE: Mapping[State, Mapping[Event, Step]] = {
     },
     State.EXECUTING: {
         _E.TURN: Step(_S.EXECUTING, _A.READ_REPLIES),
-        _E.EXECUTED: Step(_S.ON_SERVER, _A.SETTLE),
+        _E.EXECUTED: Step(_S.WRITTEN, _A.SETTLE),
         _E.CHANGED: Step(_S.COMPARING, _A.COMPARE),
         _E.REFUSED_FOR_NOW: Step(_S.COMPARING, _A.PAUSE),
         _E.ROWS_REFUSED: Step(_S.REFUSED, _A.CORRECT_MARK),
@@ -128,17 +124,12 @@ TABLE: Mapping[State, Mapping[Event, Step]] = {
     State.COMPARING: {
         _E.TURN: Step(_S.COMPARING, _A.COMPARE),
         _E.ROWS_MISSING: Step(_S.EXECUTING, _A.SEND_REST),
-        _E.NONE_MISSING: Step(_S.ON_SERVER, _A.SETTLE),
+        _E.NONE_MISSING: Step(_S.WRITTEN, _A.SETTLE),
         _E.LOST: Step(_S.COMPARING, _A.COMPARE),
     },
     State.REFUSED: {
         _E.MARK_CORRECTED: Step(_S.REFUSED, _A.FAIL),
         _E.LOST: Step(_S.REFUSED, _A.CORRECT_MARK),
-    },
-    State.ON_SERVER: {
-        _E.TURN: Step(_S.ON_SERVER, _A.NOTHING),
-        _E.DURABLE: Step(_S.WRITTEN, _A.NOTHING),
-        _E.MISSING_ON_SERVER: Step(_S.PREPARED, _A.START),
     },
     State.WRITTEN: {
         _E.TURN: Step(_S.WRITTEN, _A.NOTHING),

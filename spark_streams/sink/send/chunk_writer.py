@@ -23,11 +23,11 @@ import functools
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
-from spark_streams.errors import RStreamError, ServerUnreachableError
+from spark_streams.errors import RStreamError
 from spark_streams.sink.encode.chunks import Chunk
 from spark_streams.sink.encode.limits import Limits
 from spark_streams.sink.encode.row_errors import error_of_row
-from spark_streams.sink.ledger.replicas import WINDOW, wait_for_replicas
+from spark_streams.sink.ledger.replicas import wait_for_replicas
 from spark_streams.sink.send.chunk_states import AFTER_ALL_REPLIES, Action, Event, State, advance
 from spark_streams.sink.send.delivery import Delivery, Write
 from spark_streams.sink.send.pace import Pace
@@ -66,7 +66,6 @@ class ChunkWriter:
         self._pace = pace
         self._replicas = replicas
         self._under_way: list[Write] = []  # sent, and replies not read yet; in the order of replies for each connection
-        self._executed: list[Write] = []  # since the last WAIT; always empty without waitReplicas
         self._actions: dict[Action, Callable[[Write], list[Happened]]] = {
             Action.START: self._start,
             Action.QUEUE: self._queue,
@@ -94,24 +93,13 @@ class ChunkWriter:
                 if self._delivery.has_unread_ledger(part):
                     self._read_all_replies()
                     self._session.run_part(functools.partial(self._delivery.read_ledgers, part))
-                for write in self._delivery.accept(part):
-                    self._write(write)
+                for write in self._delivery.accept(part):  # as far as possible without waiting for its own EXEC
+                    self._handle_events((write, Event.TURN))
         if rows:
             self._read_all_replies()
             self._session.run_part(self._delivery.require_all_matched)
-            for write in self._delivery.held_back():
-                self._write(write)
-            self._read_all_replies()
-            # Again: another attempt may have written rows during the last chunks.
-            self._session.run_part(self._delivery.require_all_matched)
-            self._ensure_durable(at_the_end=True)
+            self._session.run_part(self._wait_for_replicas)
         return rows
-
-    def _write(self, write: Write) -> None:
-        """Advance the chunk as far as possible without waiting for its own EXEC."""
-        if self._replicas is not None and len(self._executed) + len(self._under_way) >= WINDOW:
-            self._ensure_durable()
-        self._handle_events((write, Event.TURN))
 
     def _read_all_replies(self) -> None:
         """Read replies until none is outstanding."""
@@ -145,8 +133,8 @@ class ChunkWriter:
     # -- the fast path ------------------------------------------------------------------------------------------
 
     def _start(self, write: Write) -> list[Happened]:
-        if not self._under_way and (lost := self._reset_missing(self._session.get())):
-            return [*lost, (write, Event.TURN)]
+        if not self._under_way:
+            self._delivery.require_written(self._session.get())
         pipe = self._session.pipe_of(write.stream)
         for other in self._under_way:
             if other.pipe is not pipe and not {*other.chunk.stream_names}.isdisjoint(write.chunk.stream_names):
@@ -209,9 +197,6 @@ class ChunkWriter:
         self._delivery.on_executed(write)
         self._session.backoff.succeeded()
         self._trimmer.trim_after(write.chunk)
-        if self._replicas is None:
-            return [(write, Event.DURABLE)]
-        self._executed.append(write)
         return []
 
     # -- the connection is lost, or the server refuses a chunk for now ---------------------------------------------
@@ -221,9 +206,6 @@ class ChunkWriter:
 
         All chunks whose replies were not read are LOST: the session closes all its connections."""
         lost = self._under_way if write in self._under_way else [*self._under_way, write]
-        is_sent = write.pipe is not None and write.state in (State.QUEUED, State.EXECUTING)
-        if isinstance(error, ServerUnreachableError) and is_sent and len(lost) == 1:
-            self._limits.count_loss(write.rest.to_send)  # a single chunk: the server may have dropped it for its size
         self._session.wait_before_retry(error)
         self._under_way = []
         for lost_write in lost:
@@ -243,8 +225,7 @@ class ChunkWriter:
 
     def _compare(self, write: Write) -> list[Happened]:
         server = self._session.get()
-        if lost := self._reset_missing(server, write):
-            return [*lost, (write, Event.TURN)]
+        self._delivery.require_written(server)
         comparison = self._delivery.compare(server, write)
         write.rest, write.watched, write.result = comparison.rest, comparison.watched, None
         return [(write, comparison.event)]
@@ -273,34 +254,12 @@ class ChunkWriter:
 
     # -- durability ---------------------------------------------------------------------------------------------
 
-    def _ensure_durable(self, at_the_end: bool = False) -> None:
-        """Check that the present server has all executed chunks, write those that it lacks again, then WAIT if
-        waitReplicas is set. at_the_end: WAIT also if this task has written nothing since the last WAIT: the rows that
-        other attempts wrote may not be on the replicas yet."""
-        self._read_all_replies()
-        while lost := self._session.run_part(lambda server: self._wait_for_replicas(server, at_the_end)):
-            self._handle_events(*lost)
-            self._read_all_replies()
-        safe, self._executed = self._executed, []
-        self._handle_events(*[(write, Event.DURABLE) for write in safe])
-
-    def _wait_for_replicas(self, server: Server, at_the_end: bool) -> list[Happened]:
-        """WAIT, unless the server lacks chunks. Return these: they are to be written first."""
-        lost = self._reset_missing(server)
-        if not lost and self._replicas is not None and (self._executed or at_the_end):
-            wait_for_replicas(server, self._replicas, self._delivery.prepare_wait(server, self._executed))
-        return lost
-
-    def _reset_missing(self, server: Server, *unfinished: Write) -> list[Happened]:
-        """If the task is connected to another server than before, find the executed chunks that this server lacks, and
-        reset them to be written again. unfinished: chunks whose EXEC may have been executed; it is no error if they are
-        missing. Without waitReplicas no executed chunk is in memory, and a missing one raises LedgerError."""
-        missing = self._delivery.missing_on(server, [*self._executed, *unfinished])
-        lost = [write for write in self._executed if write in missing]
-        self._executed = [write for write in self._executed if write not in missing]
-        for write in lost:
-            write.begin()
-        return [(write, Event.MISSING_ON_SERVER) for write in lost]
+    def _wait_for_replicas(self, server: Server) -> None:
+        """Require that this server has all chunks, then WAIT if waitReplicas is set, also for rows that other attempts
+        have written."""
+        self._delivery.require_written(server)
+        if self._replicas is not None:
+            wait_for_replicas(server, self._replicas, self._delivery.prepare_wait(server))
 
 
 def _pipe_of(write: Write) -> Pipe:

@@ -105,16 +105,12 @@ class Delivery(ABC):
         """Read the ledgers of the chunk's streams. Raises LedgerError, ServerError."""
 
     def accept(self, chunk: Chunk) -> Iterable[Write]:
-        """Count the rows. Return the rows that may be written now, and hold back the others."""
+        """Count the rows. Return the writes of the chunk."""
         return [Write(chunk)]
 
     def require_all_matched(self, server: Server) -> None:  # noqa: B027 - not abstract on purpose
         """When all rows are received, require that they include all rows that earlier attempts have written. Raises
         LedgerError."""
-
-    def held_back(self) -> Iterable[Write]:
-        """Return the rows that were held back."""
-        return ()
 
     def totals(self) -> dict[bytes, Total]:
         """Return by stream the rows received and the sum of their fingerprints; empty without a ledger."""
@@ -152,11 +148,11 @@ class Delivery(ABC):
     # -- durability ---------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def missing_on(self, server: Server, executed: Sequence[Write]) -> list[Write]:
-        """Return the chunks that the server lacks or may lack, if it is another server than before. Raises LedgerError
-        if it lacks other chunks, too."""
+    def require_written(self, server: Server) -> None:
+        """If it is another server than before, require that it has all chunks that were executed. Raises LedgerError,
+        ServerError."""
 
     @abstractmethod
-    def prepare_wait(self, server: Server, executed: Sequence[Write]) -> list[bytes]:
+    def prepare_wait(self, server: Server) -> list[bytes]:
         """Write over each connection, because WAIT covers only the writes of its own connection. Return the streams to
-        wait for."""
+        wait for. Raises ReplicationError."""

@@ -6,9 +6,9 @@ Another run. If the driver was killed, the next driver runs the batch again, per
 tasks read which rows the killed run has written. A task *claims* such a row in its own mark instead of writing it. The
 key `claims`, which it WATCHes, lets only one task claim each row.
 
-Retry. A task that finds marks of its own partition when it begins is a retry. Until it has received all rows that
-these marks name, it writes nothing: it holds other rows back, beyond 64 MB in a file. If it ends without having
-received them, its rows are not those of the earlier attempt, and it fails with nothing written.
+Retry. A task that finds marks of its own partition when it begins is a retry. It compares each chunk with them, and
+writes the rows that they do not name. If it ends without having received all rows that they name, its rows are not
+those of the earlier attempt, and it fails.
 
 Lost reply. If the connection breaks after EXEC was sent, the task connects again, WATCHes and reads its own marks. If
 the chunk's mark exists, the server has executed the chunk. If not, the task sends the rows again under the same mark
@@ -16,13 +16,11 @@ name. If the server executes the old EXEC only then, the mark that it writes bre
 the old EXEC after the new one, the old WATCH is broken.
 
 Another attempt at the same time (speculation). Both WATCH the marks of their partition. The one whose EXEC comes second
-gets nil, compares, and sends only the rows that the other one's marks do not name. As long as the other attempt has
-written rows that this one has not received, this one compares each chunk, and holds back the chunks behind it.
+gets nil, compares, and sends only the rows that the other one's marks do not name.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
@@ -30,7 +28,6 @@ import numpy as np
 from spark_streams.sink.encode.chunks import Chunk
 from spark_streams.sink.encode.fingerprint import Hashes, Multiset
 from spark_streams.sink.encode.row_errors import first_refused, id_refused, split_after_generated_ids
-from spark_streams.sink.encode.spill_queue import SpillQueue
 from spark_streams.sink.ledger import refusals
 from spark_streams.sink.ledger.balance import Total
 from spark_streams.sink.ledger.join import open_views
@@ -50,13 +47,12 @@ _QUEUED = b"+QUEUED\r\n"
 
 
 class ExactlyOnce(Delivery):
-    """With a ledger. held: queue of rows that are held back; the caller closes it."""
+    """With a ledger."""
 
     frame = (pack("MULTI"), pack("EXEC"))
 
-    def __init__(self, views: LedgerViews, held: SpillQueue) -> None:
+    def __init__(self, views: LedgerViews) -> None:
         self._views = views
-        self._held = held
         self._numbered = 0
         self._server: Server | None = None  # the last server that had all executed chunks
 
@@ -72,22 +68,11 @@ class ExactlyOnce(Delivery):
         self._server = self._server or server
 
     def accept(self, chunk: Chunk) -> Iterable[Write]:
-        """Count the rows. A retry holds them back until it has received all rows that earlier attempts have written."""
+        """Count the rows, and return the writes of the chunk."""
         shares = self._views.shares(chunk)
         for share in shares:
             share.view.count(share.hashes)
-        if not any(share.view.unmatched.size for share in shares) and not self._held:
-            return self._writes(chunk, shares)
-        is_missing = np.ones(len(chunk), np.bool_)
-        for share in shares:  # rows that other attempts have written
-            is_matched = share.view.unmatched.matching(share.hashes)
-            share.view.unmatched.remove(share.hashes[is_matched])
-            is_missing[share.places] = ~is_matched
-        missing = chunk.filter(is_missing)
-        if any(view.unmatched.size for view in self._views.all() if not view.done):
-            self._held.add(missing)
-            return ()
-        return itertools.chain(self.held_back(), self._writes(missing, self._views.shares(missing)))
+        return self._writes(chunk, shares)
 
     def _writes(self, chunk: Chunk, shares: Sequence[Share]) -> list[Write]:
         """Return the chunk, or pieces of it if its rows have explicit IDs."""
@@ -112,11 +97,6 @@ class ExactlyOnce(Delivery):
             if not batch.read_kind(server.execute(*batch.kind_command)).lossy:
                 raise refusals.other_attempt(batch, view.shown, self._views.partition, view.unmatched.size)
             view.unmatched = Multiset()
-
-    def held_back(self) -> Iterator[Write]:
-        """Yield the rows that were held back."""
-        for chunk in self._held.release():
-            yield from self._writes(chunk, self._views.shares(chunk))
 
     def totals(self) -> dict[bytes, Total]:
         """Return by stream the rows received and the sum of their fingerprints."""
@@ -250,42 +230,19 @@ class ExactlyOnce(Delivery):
 
     # -- durability ---------------------------------------------------------------------------------------------
 
-    def missing_on(self, server: Server, executed: Sequence[Write]) -> list[Write]:
-        """If the connection is new, return the chunks that the server lacks: a replica that lagged behind may
-        have become the master. Raises LedgerError if it lacks other chunks, too, or if another attempt has written to
-        the partition meanwhile: then the task must be tried again."""
+    def require_written(self, server: Server) -> None:
+        """If the connection is new, require that the server has all own marks: a replica that lagged behind may have
+        become the master. Raises LedgerError: then the task must be tried again."""
         if self._server is None or server is self._server:
-            return []
+            return
         views = [view for view in self._views.all() if view.own_marks and not view.done]
         names = server.execute_all([("HKEYS", view.marks) for view in views])
-        executed_marks = {write.mark_name for write in executed}
-        suspects = {view.stream for view in self._views.all() if not view.opened}  # the last read was interrupted
         for view, server_marks in zip(views, names, strict=True):
-            lost = view.own_marks.difference(server_marks)
-            if lost - executed_marks or (lost and not view.is_alone):
+            if lost := view.own_marks.difference(server_marks):
                 raise refusals.vanished_meanwhile(self._views.batch, view.shown, len(lost))
-            if lost:
-                suspects.add(view.stream)
-        missing = self._reread(
-            server, [write for write in executed if not suspects.isdisjoint(write.chunk.stream_names)]
-        )
         self._server = server
-        return missing
 
-    def _reread(self, server: Server, writes: Sequence[Write]) -> list[Write]:
-        """Read the ledgers of these chunks' streams as if for the first time. Return the chunks that they lack."""
-        views = list({share.view.stream: share.view for write in writes for share in write.shares}.values())
-        for view in views:
-            view.reset()
-        for node_views in server.together(views, lambda view: view.stream):
-            open_views(server, self._views, node_views)
-        for view in views:
-            if not view.is_untouched and not view.done:
-                # Other attempts have written meanwhile: their rows and ours would have to be matched.
-                raise refusals.vanished_meanwhile(self._views.batch, view.shown, len(writes))
-        return [write for write in writes if any(write.mark_name not in share.view.own_marks for share in write.shares)]
-
-    def prepare_wait(self, server: Server, executed: Sequence[Write]) -> list[bytes]:
+    def prepare_wait(self, server: Server) -> list[bytes]:
         """Write over each connection, by INCRBY 0: WAIT covers only the writes of its own connection. Return the
         streams to wait for."""
         unfinished = [view for view in self._views.all() if not view.done]

@@ -12,7 +12,6 @@ from spark_streams.options.sink_options import SinkOptions
 from spark_streams.sink.encode.chunks import encode_chunks, split_by_slot
 from spark_streams.sink.encode.destination import Destination
 from spark_streams.sink.encode.limits import Limits
-from spark_streams.sink.encode.spill_queue import SpillQueue
 from spark_streams.sink.ledger.balance import Total
 from spark_streams.sink.ledger.batch import Batch
 from spark_streams.sink.ledger.ledger_view import LedgerViews
@@ -52,7 +51,7 @@ def append(batches: Iterable[pa.RecordBatch], options: SinkOptions, task: Task |
     command, ReplicationError.
     """
     address = options.address
-    with Session(address, is_known=True) as session, SpillQueue() as held:
+    with Session(address, is_known=True) as session:
         trimmer, limits = Trimmer(session, options), Limits(address)
         paced = Pace(address, pace, options.rows_per_second)
         try:
@@ -63,7 +62,7 @@ def append(batches: Iterable[pa.RecordBatch], options: SinkOptions, task: Task |
                 parts = split_by_slot(parts)
             delivery: Delivery = AtLeastOnce()
             if task is not None:
-                delivery = ExactlyOnce(LedgerViews(task.batch, task.partition, task.attempt, address.is_cluster), held)
+                delivery = ExactlyOnce(LedgerViews(task.batch, task.partition, task.attempt, address.is_cluster))
             rows = ChunkWriter(session, delivery, trimmer, limits, paced, options.wait_replicas).run(parts)
         finally:
             trimmer.close()

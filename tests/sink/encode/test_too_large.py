@@ -106,35 +106,6 @@ def test_a_chunk_beyond_what_a_request_may_be_is_sent_in_pieces(limited: Server,
     assert numbers(limited) == Counter(range(160))
 
 
-def test_if_the_limits_may_not_be_read_the_row_is_named_after_the_server_has_refused_it(
-    unasked: Server, delivery: str
-) -> None:
-    begun = time.monotonic()
-    expected = (
-        r"row 1 of this task has 3145\d{3} bytes, with a value of 3145728 bytes in field 'text', for stream 'out', but "
-        r"the server at .* closes the connection each time. Raise its client-query-buffer-limit or proto-max-bulk-len"
-    )
-    with pytest.raises(RowTooLargeError, match=expected):
-        put(options(unasked.url, chunkSize="1"), sizes(10, 3 * MB, 10), delivery)
-    assert time.monotonic() - begun < DEFAULT_PATIENCE.limit / 2
-    assert set(numbers(unasked)) == {0}
-    if delivery == "exactly-once":
-        assert numbers(unasked) == Counter({0: 1})
-
-
 def test_where_the_limit_may_not_be_asked_for_what_is_not_beyond_it_is_written(unasked: Server, delivery: str) -> None:
     put(options(unasked.url), sizes(10, MB, *[50_000] * 100), delivery)
     assert numbers(unasked) == Counter(range(102))
-
-
-def test_a_row_for_which_a_server_that_is_not_asked_closes_the_connection_again_and_again_is_named(
-    unasked: Server, redis_server: Server, delivery: str
-) -> None:
-    """client-query-buffer-limit: it closes without a word."""
-    with redis_server.client() as admin:
-        admin.config_set("proto-max-bulk-len", 512 * MB)
-        admin.config_set("client-query-buffer-limit", 2 * MB)
-    begun = time.monotonic()
-    with pytest.raises(RowTooLargeError, match=r"row 1 of this task has 3145\d{3} bytes, .* closes the connection"):
-        put(options(unasked.url), sizes(10, 3 * MB, 10), delivery)
-    assert time.monotonic() - begun < DEFAULT_PATIENCE.limit / 2
