@@ -47,7 +47,7 @@ def obey(lagging: Lagging, error: pytest.ExceptionInfo[LedgerError]) -> None:
 class LossesOfRows:
     """Fixture `lagging` is the subclass' own. lost: what is said of a batch of which everything is lost."""
 
-    lost = "batch 1 of query q0 came before batch 2, but the server has no batch after batch 0. Cause: a replica"
+    lost = r"batch 1 of query q\d+ came before batch 2, but the server has no batch after batch 0. Cause: a replica"
 
     def query(self, lagging: Lagging) -> str:
         """A query whose record stands on the master of stream `out`."""

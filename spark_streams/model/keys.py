@@ -85,11 +85,6 @@ def pace_key(name: str) -> str:
     return f"rstream:pace:{name}"
 
 
-def witness_key(query: str, number: int) -> str:
-    """Return the key of the witness of a sink's query, in the slot of this number."""
-    return f"rstream:witness:{{{number}}}:{query}"
-
-
 def shards_key(stream: str) -> bytes:
     """Return the key of a stream in shards: how many there are."""
     return key_beside(stream, "shards")

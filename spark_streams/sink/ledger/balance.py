@@ -173,11 +173,15 @@ class Balance:
             if not self.kind.lossy:
                 raise refusals.more_known(batch, self._shown, received.rows, recorded)
             self._log_kept_rows(recorded - received.rows)
-        head = self.keys.head
+        return [*self._done(received), *carried]
+
+    def _done(self, rows: Total) -> list[Command]:
+        """Return the commands that say that the batch is done with these rows."""
+        batch, head = self.batch, self.keys.head
         done: Command = ("HSET", head, "batch", batch.number, "done", batch.number)
         return [
-            ("DEL", head), (*done, "rows", received.rows, "total", received.total), *expiry(batch, head),
-            ("UNLINK", *self._part_keys()), *carried,
+            ("DEL", head), (*done, "rows", rows.rows, "total", rows.total), *expiry(batch, head),
+            ("UNLINK", *self._part_keys()),
         ]  # fmt: skip
 
     def _carry(self) -> list[Command]:
@@ -207,10 +211,7 @@ class Balance:
             raise refusals.lost_done(batch, self._shown, self.named, head.last_done, self.keys.head)
         if len(self.contents.carried):
             self._log_kept_rows(len(self.contents.carried))
-        return [
-            ("HSET", self.keys.head, "batch", batch.number),  # breaks every WATCH, also if the key does not exist
-            ("UNLINK", self.keys.head, *self._part_keys()),
-        ]
+        return self._done(Total())
 
     def _part_keys(self) -> list[bytes]:
         return [self.keys.parts, self.keys.carried, *[self.keys.named(part.name) for part in self.contents.parts]]

@@ -4,11 +4,15 @@ The driver calls it when all tasks have succeeded, before Spark's commit log con
 driver may also stop anywhere in it while another driver goes on.
 
     → HGETALL record                                                   the streams of this batch and of the one before
-    → HGETALL witness   HMGET head …   MULTI   DEL witness …   EXEC    in a cluster (witness.py)
+    → HMGET head …                                                     is the batch before there? (lost_batches.py)
     → WATCH heads   HMGET head …   SMEMBERS parts   GET written …      the rows that are written to them
     → MULTI   DEL head   HSET head done …   UNLINK marks …   EXEC      nil: another client changed a head; try again
     → WATCH record   HGETALL record                                    try again if the record has a new stream
     → MULTI   HSET record closed   HDEL record …   EXEC
+    → WATCH heads   HMGET head …   MULTI   UNLINK head …   EXEC        of streams without rows, which it forgets
+
+Heads are deleted last: until the record forgets a stream, a missing head means that the server has lost it. If the
+driver is killed before that, the head stays, and says that the stream has no rows of this batch.
 """
 
 from __future__ import annotations
@@ -22,8 +26,8 @@ from spark_streams.sink.ledger import refusals
 from spark_streams.sink.ledger.balance import Balance, LedgerContents, Total
 from spark_streams.sink.ledger.batch import Batch, Kind
 from spark_streams.sink.ledger.ledger import HEAD_FIELDS, NONE_CLOSED, Command, Head, Keys, Part, Record, rows_in
+from spark_streams.sink.ledger.lost_batches import require_nothing_lost
 from spark_streams.sink.ledger.replicas import wait_for_replicas
-from spark_streams.sink.ledger.witness import find_witness_key, require_nothing_lost, write_witness
 from spark_streams.wire.address.address import Address
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.multi_exec import transact
@@ -87,9 +91,7 @@ class _BatchCommit:
     def run(self, server: Server) -> bool:
         """Try once. Return False if the ledger has changed meanwhile."""
         batch, totals, is_void = self.batch, self.totals, self.is_void
-        place = None if is_void else find_witness_key(server, batch)
-        read_witness: list[Command] = [("HGETALL", place)] if place else []
-        flat, kind_reply, *witness = server.execute_all([("HGETALL", batch.record), batch.kind_command, *read_witness])
+        flat, kind_reply = server.execute_all([("HGETALL", batch.record), batch.kind_command])
         record, kind = Record.read(flat), batch.read_kind(kind_reply)
         is_closed = record.closed == batch.number
         if not flat and (is_void or (batch.expires and self.sealing)):
@@ -100,9 +102,7 @@ class _BatchCommit:
                 return True
             raise refusals.late_closing(batch, record.closed)
         if not is_void and not is_closed:
-            require_nothing_lost(server, batch, record, Record.read(witness[0]) if place else Record())
-            if place:
-                write_witness(server, place, batch, totals)
+            require_nothing_lost(server, batch, record)
         forgotten: list[bytes] = []
         for streams in server.together(list({**totals, **record.streams}), lambda stream: stream):
             for start in range(0, len(streams), self.together):
@@ -113,8 +113,10 @@ class _BatchCommit:
                 elif transact(server, commands) is None:
                     return False
                 forgotten += [balance.stream for balance in balances if balance.is_forgotten]
-        if not is_closed and not self._seal(server, record, forgotten):
-            return False
+        if not is_closed:
+            if not self._seal(server, record, forgotten):
+                return False
+            self._delete_heads(server, forgotten)
         if self.replicas is not None:
             wait_for_replicas(server, self.replicas, [*totals, batch.record.encode()])
         return True
@@ -153,6 +155,20 @@ class _BatchCommit:
             return False
         self._forget_job(server)
         return True
+
+    def _delete_heads(self, server: Server, streams: Sequence[bytes]) -> None:
+        """Delete the heads of these streams, unless a later batch has begun there. Another driver may be faster."""
+        for slot in server.together(streams, lambda stream: stream):
+            for start in range(0, len(slot), self.together):
+                keys = [Keys.for_stream(stream, self.batch).head for stream in slot[start : start + self.together]]
+                _, *replies = server.execute_all([
+                    ("WATCH", *keys), *[("HMGET", key, *HEAD_FIELDS) for key in keys]
+                ])  # fmt: skip
+                heads = zip(keys, map(Head.read, replies), strict=True)
+                if unused := [key for key, head in heads if head.batch == head.done == self.batch.number]:
+                    transact(server, [("UNLINK", *unused)])
+                else:
+                    server.execute("UNWATCH")
 
     def _forget_job(self, server: Server) -> None:
         """Delete the heads of a job that is over: they are not read again."""

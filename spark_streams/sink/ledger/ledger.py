@@ -112,8 +112,7 @@ def number_in(value: str | bytes) -> int:
 
 @dataclass(frozen=True)
 class Record:
-    """A query's record, or its witness. closed: the last batch that is closed; streams: by stream the last batch that
-    wrote to it, in a witness the number of rows of that batch."""
+    """A query's record. closed: the last batch that is closed; streams: by stream the last batch that wrote to it."""
 
     closed: int = NONE_CLOSED
     streams: Mapping[bytes, int] = field(default_factory=dict)

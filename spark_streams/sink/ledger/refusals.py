@@ -181,20 +181,17 @@ def give_up(batch: Batch, stream: str, earlier: int, rows: int, head: bytes) -> 
     )
 
 
-def lost_done(
-    batch: Batch, stream: str, earlier: int, last_done: int, head: bytes, rows: int | None = None
-) -> LedgerError:
-    """Record or witness contain more of a stream than its head. rows: of the earlier batch, if that is known."""
-    state = "was done" if rows is None else f"was done, with {rows} rows,"
+def lost_done(batch: Batch, stream: str, earlier: int, last_done: int, head: bytes) -> LedgerError:
+    """The record has more of a stream than its head."""
     last = f"has only batch {last_done}" if last_done >= 0 else "has no batch"
     return LedgerError(
-        f"batch {earlier} of query {batch.query} {state} in stream {stream!r}, but the stream's ledger {last}. Cause: "
+        f"batch {earlier} of query {batch.query} was done in stream {stream!r}, but the stream's ledger {last}. Cause: "
         f"{_SERVER_LOST}. {_add_missing(f'batches up to {earlier}', head, earlier)}"
     )
 
 
 def lost_batches(batch: Batch, last_known: int) -> LedgerError:
-    """Record, witness and heads end with an earlier batch than the one before Spark's batch."""
+    """Record and heads end with an earlier batch than the one before Spark's batch."""
     before = batch.number - 1
     missing = f"batch {before}" if last_known == before - 1 else f"batches {last_known + 1} to {before}"
     return LedgerError(
