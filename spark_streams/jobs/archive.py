@@ -36,7 +36,6 @@ from spark_streams.wire.replies.xinfo import group_named, groups_in
 SHAPE = {
     "source": FREE,
     "table": {**{key: kind for key, kind in TABLE.items() if key not in ("partition_by", "schema")}, "fields": str},
-    "parquet": {"path": str, "fields": str},
     "trim": {"enabled": bool, "keep_entries": int, "keep_for": str, "approximate": bool, "every": str},
     "job": JOB,
 }
@@ -117,7 +116,7 @@ def _table(job: Job) -> tuple[TableConfig, str]:
         raise ConfigError(
             f"{table.where}.format {table.kind!r} cannot hold the map of an entry's fields: set another format"
         )
-    fields = job.get("parquet.fields") or job.get("table.fields", "text")
+    fields = job.get("table.fields", "text")
     if fields not in _FIELDS:
         raise ConfigError(f'{table.where}.fields must be "text" or "binary", not {fields!r}')
     if fields == "binary" and table.kind == "json":

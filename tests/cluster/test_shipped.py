@@ -72,7 +72,7 @@ def test_a_job_by_spark_submit(cluster: Cluster, pythons: Pythons, real: Server,
         "--summary",
         str(tmp_path / "etl.json"),
     ]
-    for setting in (f"parquet.path={tmp_path}/flights", f"job.checkpoint={tmp_path}/checkpoint"):
+    for setting in (f"table.path={tmp_path}/flights", f"job.checkpoint={tmp_path}/checkpoint"):
         words += ["--set", setting]
     words += ["--set", "source.maxEntriesPerTrigger=150", "--set", "source.entriesPerPartition=75"] if loses else []
     environment = submit_environment(str(pythons.bare), RSTREAM_URL=real.url)

@@ -7,7 +7,7 @@ import tomllib
 import pytest
 
 from spark_streams.errors import ConfigError
-from spark_streams.jobs.output.outputs import Output, check_main_columns, main_table, outputs_of
+from spark_streams.jobs.output.outputs import Output, check_main_columns, outputs_of
 
 SINK = '[[output]]\nname = "s"\n[output.sink]\nstream = "late"\n'
 
@@ -19,7 +19,7 @@ def outputs(text: str) -> list[Output]:
 @pytest.mark.parametrize(
     ("text", "plan"),
     [
-        ('[parquet]\npath = "out"\npartition_by = ["month"]', "out by month, batch"),
+        ('[table]\npath = "out"\npartition_by = ["month"]', "out as parquet by month, batch"),
         ('[table]\npath = "out"', "out as parquet by batch"),
         ('[table]\nformat = "ORC"\nname = "lake.flights"\npartition_by = ["m"]', "lake.flights as orc by m, batch"),
         ('[table]\nformat = "delta"\npath = "s3a://b/f"', "s3a://b/f as delta"),
@@ -37,15 +37,6 @@ def test_the_delivery_guarantee_is_reported(text: str, plan: str) -> None:
     assert output.to.plan == plan
 
 
-def test_parquet_is_the_older_name_of_table() -> None:
-    """So --set parquet.path=… goes over the path of a [table], as it went over that of a [parquet]."""
-    table = main_table(tomllib.loads('table = {format = "parquet", path = "a", options = {x = 1}}\nparquet.path = "b"'))
-    assert table is not None
-    assert (table.place, table.kind, table.options) == ("b", "parquet", {"x": "1"})
-    with pytest.raises(ConfigError, match=r"\[parquet\] is the older name of \[table\], whose format is 'orc'"):
-        main_table(tomllib.loads('table = {format = "orc", path = "a"}\nparquet.path = "b"'))
-
-
 def test_many_outputs() -> None:
     found = outputs('[table]\npath = "a"\n' + SINK + '[[output]]\nname = "t"\nsql = "SELECT 1"\ntable.path = "b"')
     assert [(one.shown, one.rows is None) for one in found] == [
@@ -58,7 +49,6 @@ def test_many_outputs() -> None:
     [
         ("", r"table.path is missing \(or \[\[output\]\]\)"),
         ("[table]", "table.path is missing .or table.name, a table of Spark's catalog.; add it"),
-        ('[parquet]\npath = ""', "parquet.path is missing; add it, or pass --set parquet.path=…"),
         ('[table]\npath = "a"\nname = "b"', "table.path and table.name contradict each other"),
         (
             '[table]\nformat = "iceberg"\nname = "t"',

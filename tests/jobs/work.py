@@ -107,9 +107,9 @@ class Work:
         checkpoint = f"job.checkpoint={self.folder}/checkpoints/{job}"
         places = {
             "load": [f"input.path={SAMPLE}", checkpoint],
-            "etl": [f"parquet.path={self.folder}/flights", checkpoint],
+            "etl": [f"table.path={self.folder}/flights", checkpoint],
             "aggregate": [checkpoint],
-            "archive": [f"parquet.path={self.folder}/archive", checkpoint],
+            "archive": [f"table.path={self.folder}/archive", checkpoint],
             "reprocess_dead_letters": [],
         }
         words = [job, "--config", f"{CONF}/{job}.toml", "--summary", f"{self.folder}/{job}.json"]

@@ -274,7 +274,7 @@ def test_a_limit_counts_what_a_lost_connection_left_on_its_way(cluster: RedisClu
     assert sorted(numbers(cluster.server, DEAD)) == list(range(8, COUNT))
 
 
-def test_an_outbox_that_an_earlier_version_left_keeps_the_entry_from_a_second_dead_letter(
+def test_an_outbox_that_a_killed_query_left_keeps_the_entry_from_a_second_dead_letter(
     cluster: RedisCluster,
 ) -> None:
     with cluster.server.client(decode_responses=True) as client:

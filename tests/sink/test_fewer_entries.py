@@ -162,21 +162,6 @@ def test_the_remedy_for_rows_that_differ_leaves_both_and_doubles_none(server: Se
     assert numbers(server) == Counter(range(150))
 
 
-def test_a_key_that_version_0_1_was_told_by_is_refused_with_the_one_that_counts(
-    server: Server, client: redis.Redis
-) -> None:
-    """Tasks of the source tell it again when the batch is run again. What an operator has set is set again."""
-    checked = options(server.url, chunkSize="20")
-    with pytest.raises(KilledError):
-        write(dying([frame(ROWS)]), checked, batch_of(0))
-    client.set("rstream:lossy:q", 0)
-    batch = batch_of(0)
-    with pytest.raises(
-        LedgerError, match="HSET rstream:told:q lossy 0:any on the sink's server, and start the query again"
-    ):
-        close(checked, batch, write([frame(LEFT)], checked, batch))
-
-
 # -- what the source says -------------------------------------------------------------------------------------------
 
 

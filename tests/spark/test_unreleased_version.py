@@ -1,6 +1,6 @@
 """A checkpoint that an unreleased version has written is refused by a named error, which says what to do.
 
-tests/data/version_0.1/checkpoint is the checkpoint of such a query: three batches of twenty entries from stream `in`.
+tests/data/unreleased/checkpoint is the checkpoint of such a query: three batches of twenty entries from stream `in`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tools.servers.server import Server
 
 pytestmark = pytest.mark.spark
 
-CHECKPOINT = Path(__file__).parents[1] / "data" / "version_0.1" / "checkpoint"
+CHECKPOINT = Path(__file__).parents[1] / "data" / "unreleased" / "checkpoint"
 
 
 def test_a_checkpoint_of_an_unreleased_version_is_refused_and_a_new_one_continues(

@@ -1,4 +1,4 @@
-"""[table], [parquet] and [[output]] of a configuration: which rows go where; and [sql], which stands before them."""
+"""[table] and [[output]] of a configuration: which rows go where; and [sql], which stands before them."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from pyspark.sql import functions as F
 from spark_streams.errors import ConfigError, OptionError
 from spark_streams.jobs.job import as_texts, inherit_access
 from spark_streams.jobs.output.stream import Stream
-from spark_streams.jobs.output.table import PARQUET_SHAPE, TableConfig, Writer
 from spark_streams.jobs.output.table import SHAPE as TABLE
+from spark_streams.jobs.output.table import TableConfig, Writer
 from spark_streams.jobs.output.table_columns import TableFit
 from spark_streams.jobs.settings.config import FREE, Config, check_keys, value_at
 from spark_streams.options.sink_options import SinkOptions
 from spark_streams.running.error_summary import first_line
 
 # What a job has that writes to outputs.
-SHAPE = {"table": TABLE, "parquet": PARQUET_SHAPE, "output": list, "sql": {"query": str}}
+SHAPE = {"table": TABLE, "output": list, "sql": {"query": str}}
 _OUTPUT = {"name": str, "where": str, "select": (list, dict), "sql": str, "table": TABLE, "sink": FREE}
 
 
@@ -34,7 +34,7 @@ class Output:
     @property
     def is_main(self) -> bool:
         """Whether this output is [table], not one of [[output]]."""
-        return isinstance(self.to, TableConfig) and self.to.where in ("table", "parquet")
+        return isinstance(self.to, TableConfig) and self.to.where == "table"
 
     @property
     def shown(self) -> str:
@@ -68,16 +68,9 @@ class Output:
 
 
 def main_table(config: Config) -> TableConfig | None:
-    """Return [table], or [parquet], its older name; None if the configuration has neither. Raises ConfigError."""
-    table, parquet = value_at(config, "table"), value_at(config, "parquet")
-    if table is None and parquet is None:
-        return None
-    settings = {**(table or {}), **(parquet or {})}
-    if parquet is not None and settings.get("format", "parquet") != "parquet":
-        raise ConfigError(
-            f"[parquet] is the older name of [table], whose format is {settings['format']!r}: write [table]"
-        )
-    return TableConfig.parse(settings, "parquet" if table is None else "table", as_texts(settings.get("options", {})))
+    """Return [table]; None if the configuration has none. Raises ConfigError."""
+    settings = value_at(config, "table")
+    return None if settings is None else TableConfig.parse(settings, "table", as_texts(settings.get("options", {})))
 
 
 def outputs_of(config: Config, access: Mapping[str, str]) -> list[Output]:

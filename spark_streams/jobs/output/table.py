@@ -1,4 +1,4 @@
-"""[table] of a job's configuration, or [parquet], its older name: format, place and delivery guarantee."""
+"""[table] of a job's configuration: format, place and delivery guarantee."""
 
 from __future__ import annotations
 
@@ -31,7 +31,6 @@ SHAPE = {
     "once": bool,
     "options": FREE,
 }
-PARQUET_SHAPE = {"path": str, "partition_by": list}
 STRICT, MERGE = "strict", "merge"
 # Formats of tables by path that can get a column. A file of CSV has columns by position.
 _MERGED = tuple(kind for kind in ONCE if kind != "csv")
@@ -108,8 +107,7 @@ class TableConfig:
             options,
         )
         if not table.path and not table.name and table.kind in ONCE:
-            only_path = where == "parquet" or table.kind == DELTALAKE
-            instead = "" if only_path else f" (or {where}.name, a table of Spark's catalog)"
+            instead = "" if table.kind == DELTALAKE else f" (or {where}.name, a table of Spark's catalog)"
             raise ConfigError(f"{where}.path is missing{instead}; add it, or pass --set {where}.path=…")
         if table.path and table.name:
             raise ConfigError(f"{where}.path and {where}.name contradict each other: give one of them")
@@ -148,8 +146,8 @@ class TableConfig:
     def plan(self) -> str:
         """Line of `--check`."""
         keys = [*self.partition_by, *(["batch"] if self.in_batches else [])]
-        kind = "" if self.where == "parquet" else f" as {self.kind}"
-        return f"{self.place}{kind}{' by ' if keys else ''}{', '.join(keys)}{'' if self.once else '; at least once'}"
+        by = f" by {', '.join(keys)}" if keys else ""
+        return f"{self.place} as {self.kind}{by}{'' if self.once else '; at least once'}"
 
     def check_columns(self, names: Iterable[str]) -> None:
         """Raise ConfigError if rows of these columns do not fit the table."""

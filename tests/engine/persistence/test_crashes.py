@@ -27,7 +27,7 @@ from tools.servers.server import Server
 from tools.waiting import until
 
 FILE = "appendonly.aof"
-BEFORE = Path(__file__).parents[2] / "data" / "version_0.1"
+BEFORE = Path(__file__).parents[2] / "data" / "unreleased"
 
 
 def sample(directory: Path) -> tuple[bytes, list[int]]:
@@ -118,7 +118,9 @@ def test_damage_is_refused_with_its_offset(tmp_path: Path, damage: tuple[bytes, 
 
 
 @pytest.mark.parametrize("name", ["RPUSH", "RPOP"])
-def test_a_file_of_version_0_1_with_a_removed_command_is_refused_by_its_name(tmp_path: Path, name: str) -> None:
+def test_a_file_of_an_unreleased_version_with_a_removed_command_is_refused_by_its_name(
+    tmp_path: Path, name: str
+) -> None:
     """Also within a transaction. The file stays as it was, and the error says how it becomes loadable."""
     data = (BEFORE / "lists.aof").read_bytes()
     for other in {b"RPUSH": b"LPUSH", b"RPOP": b"LPOP"}.items():
@@ -133,7 +135,7 @@ def test_a_file_of_version_0_1_with_a_removed_command_is_refused_by_its_name(tmp
     assert (tmp_path / FILE).read_bytes() == data
 
 
-def test_a_key_that_version_0_1_has_moved_is_in_its_other_database(tmp_path: Path) -> None:
+def test_a_key_that_an_unreleased_version_has_moved_is_in_its_other_database(tmp_path: Path) -> None:
     data = (BEFORE / "lists.aof").read_bytes()
     (tmp_path / FILE).write_bytes(data.replace(b"$5\r\nRPUSH", b"$5\r\nLPUSH").replace(b"$4\r\nRPOP", b"$4\r\nLPOP"))
     inside = Inside(tmp_path)
@@ -151,7 +153,7 @@ def test_a_removed_command_behind_a_damaged_length_is_not_cut_off(tmp_path: Path
     assert (tmp_path / FILE).read_bytes() == broken
 
 
-def test_a_file_that_version_0_1_has_rewritten_is_loaded(tmp_path: Path) -> None:
+def test_a_file_that_an_unreleased_version_has_rewritten_is_loaded(tmp_path: Path) -> None:
     """With its list, and the key that was moved to another database."""
     (tmp_path / FILE).write_bytes((BEFORE / "lists_rewritten.aof").read_bytes())
     inside = Inside(tmp_path)

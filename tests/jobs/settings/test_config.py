@@ -11,7 +11,7 @@ from spark_streams.errors import ConfigError
 from spark_streams.jobs.settings.config import FREE, load
 
 PARQUET = {"path": str, "files": int, "partition_by": list}
-SHAPE: dict[str, Any] = {"source": FREE, "parquet": PARQUET, "dry": bool}
+SHAPE: dict[str, Any] = {"source": FREE, "table": PARQUET, "dry": bool}
 
 
 def write(folder: Path, text: str) -> str:
@@ -21,10 +21,10 @@ def write(folder: Path, text: str) -> str:
 
 
 def test_set_goes_over_the_file(tmp_path: Path) -> None:
-    path = write(tmp_path, '[parquet]\npath = "a"\nfiles = 1\n[source]\nanything = 1\n')
-    overrides = ["parquet.files=2", "parquet.path=b c", "source.group=1_000", "dry=true", 'parquet.partition_by=["a"]']
+    path = write(tmp_path, '[table]\npath = "a"\nfiles = 1\n[source]\nanything = 1\n')
+    overrides = ["table.files=2", "table.path=b c", "source.group=1_000", "dry=true", 'table.partition_by=["a"]']
     assert load(path, overrides, SHAPE, []) == {
-        "parquet": {"path": "b c", "files": 2, "partition_by": ["a"]},
+        "table": {"path": "b c", "files": 2, "partition_by": ["a"]},
         "source": {"anything": 1, "group": "1_000"},
         "dry": True,
     }
@@ -60,24 +60,24 @@ def test_a_variable_of_the_environment_is_filled_in(tmp_path: Path, monkeypatch:
 @pytest.mark.parametrize(
     ("text", "overrides", "message"),
     [
-        ("[parquett]\n", [], "unknown key parquett; did you mean parquet"),
-        ("[parquet]\npaht = 1\n", [], "unknown key parquet.paht; did you mean parquet.path"),
-        ("[parquet]\npath = 1\n", [], "parquet.path must be a string, not 1"),
-        ("[parquet]\nfiles = true\n", [], "parquet.files must be a whole number, not True"),
-        ("parquet = 1\n", [], "parquet must be a table"),
-        ("[parquet\n", [], "is not TOML"),
-        ("", [], "parquet.path is missing"),
-        ("", ["parquet.path="], "parquet.path is missing"),
-        ("", ["parquet.path"], "is not KEY=VALUE"),
-        ("", ['parquet.path="a'], '--set parquet.path: "a begins with a quote and is no TOML string; leave the quotes'),
-        ("", ["parquet.path='a' = 'b'"], "begins with a quote and is no TOML string"),
-        ("", ['parquet.files="2"'], "parquet.files must be a whole number, not '2'"),
+        ("[tablet]\n", [], "unknown key tablet; did you mean table"),
+        ("[table]\npaht = 1\n", [], "unknown key table.paht; did you mean table.path"),
+        ("[table]\npath = 1\n", [], "table.path must be a string, not 1"),
+        ("[table]\nfiles = true\n", [], "table.files must be a whole number, not True"),
+        ("table = 1\n", [], "table must be a table"),
+        ("[table\n", [], "is not TOML"),
+        ("", [], "table.path is missing"),
+        ("", ["table.path="], "table.path is missing"),
+        ("", ["table.path"], "is not KEY=VALUE"),
+        ("", ['table.path="a'], '--set table.path: "a begins with a quote and is no TOML string; leave the quotes'),
+        ("", ["table.path='a' = 'b'"], "begins with a quote and is no TOML string"),
+        ("", ['table.files="2"'], "table.files must be a whole number, not '2'"),
         ("dry = true\n", ["dry.deeper=1"], "'dry' is a value, not a table"),
     ],
 )
 def test_what_is_wrong_is_named(tmp_path: Path, text: str, overrides: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        load(write(tmp_path, text), overrides, SHAPE, ["parquet.path"])
+        load(write(tmp_path, text), overrides, SHAPE, ["table.path"])
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
