@@ -6,19 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.seeds import TIMES
 from tools.chaos import appearing_streams
 from tools.chaos.scene import Outcome, Scene
 
 pytestmark = pytest.mark.spark
-
-
-@pytest.mark.random
-def test_streams_appear_and_vanish_under_a_pattern(scene_by_turns: Scene, seed: int) -> None:
-    """Add, create, delete, wait, restart, twenty times: new streams are read from their start, nothing that stays is
-    lost."""
-    outcome = appearing_streams.random_steps(scene_by_turns, 20 * TIMES)
-    assert outcome, f"RSTREAM_SEED={seed}\n{outcome}"
 
 
 @pytest.mark.parametrize(

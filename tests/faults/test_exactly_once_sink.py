@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tools.chaos import away_sink, taken_entries, zombies
+from tools.chaos import away_sink, replayed, zombies
 from tools.chaos.scene import Scene
 
 pytestmark = [pytest.mark.spark, pytest.mark.chaos]
@@ -26,7 +26,7 @@ def test_a_zombie_of_a_run_that_has_ended_writes_nothing(scene_by_turns: Scene, 
 
 def test_a_replay_of_what_was_trimmed_goes_on_and_writes_nothing_twice(scene_by_turns: Scene, seed: int) -> None:
     """failOnDataLoss=false: rows of entries that are gone by now stay, the others come once."""
-    outcome = taken_entries.replayed_after_trimming(scene_by_turns)
+    outcome = replayed.replayed_after_trimming(scene_by_turns)
     assert outcome, f"RSTREAM_SEED={seed}\n{outcome}"
 
 

@@ -1,7 +1,6 @@
-"""Streams that appear and disappear under a pattern, at random.
+"""Streams that appear under a pattern: at the start, after all were rotated away, or while the query is down.
 
-The steps add entries, create and delete streams, and restart the query. In the end all entries that were not deleted
-are in the sink, once and in order.
+In the end all entries that were not deleted are in the sink, once and in order.
 """
 
 from __future__ import annotations
@@ -11,72 +10,9 @@ import time
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tools.chaos.checker import check
-from tools.chaos.history import Place, id_key
+from tools.chaos.history import Place
 from tools.chaos.query import Query
 from tools.chaos.scene import Outcome, Scene
-
-STEPS = {"add": 50, "create": 16, "delete": 10, "wait": 20, "restart": 4}  # percent
-
-
-def random_steps(scene: Scene, steps: int = 50) -> Outcome:
-    """Run random steps under a query that reads `<name>:*`."""
-    query = scene.query(
-        streamsPattern=f"{scene.name}:*",
-        failOnDataLoss="false",
-        maxEntriesPerTrigger=str(scene.random.choice([20, 60, 1000])),
-        entriesPerPartition=str(scene.random.choice([10, 1000])),
-    )
-    living: list[str] = []
-    deleted: set[Place] = set()
-    tally = dict.fromkeys(STEPS, 0)
-    created = 0
-
-    def add(stream: str) -> None:
-        scene.producer.add(stream, scene.random.randint(1, 30))
-
-    def settled() -> bool:
-        return all(scene.is_settled(query, stream) for stream in living)
-
-    running = scene.start(query)
-    for _ in range(steps):
-        step = scene.random.choices(list(STEPS), list(STEPS.values()))[0]
-        if step in ("add", "delete") and not living:
-            step = "create"
-        tally[step] += 1
-        if step == "add":
-            add(scene.random.choice(living))
-        elif step == "create":
-            # Sometimes the name of a deleted stream.
-            names = sorted({place[0] for place in deleted} - set(living))
-            reuse = bool(names) and scene.random.random() < 0.5
-            stream = scene.random.choice(names) if reuse else f"{scene.name}:{created}"
-            created += not reuse
-            living.append(stream)
-            add(stream)
-        elif step == "delete":
-            stream = living.pop(scene.random.randrange(len(living)))
-            deleted |= {
-                entry.place for entry in scene.producer.added if entry.stream == stream and entry.place is not None
-            }
-            scene.client.delete(stream)
-            _wait_for_newer_ids(scene, deleted)
-        elif step == "wait":
-            scene.wait_for(settled, f"all streams to be settled after {tally}", running)
-        else:
-            running.stop()
-            running = scene.start(query)
-    scene.wait_for(settled, "all streams to be settled", running)
-    running.processAllAvailable()
-    running.stop()
-    scene.drain(query)
-    return scene.outcome(query, removed=deleted)
-
-
-def _wait_for_newer_ids(scene: Scene, deleted: set[Place]) -> None:
-    """Wait until a new stream of the same name cannot get the ID of a deleted entry."""
-    last = max(id_key(entry)[0] for _, entry in deleted)
-    while scene.client.time()[0] * 1000 + scene.client.time()[1] // 1000 <= last:
-        time.sleep(0.001)
 
 
 def none_at_the_start(scene: Scene) -> Outcome:
