@@ -82,14 +82,11 @@ class PoisonState:
         fields: dict[str, Json] = json.loads(text)
         aside = fields.pop("aside")
         pieces = {name: Piece(**piece) for name, piece in fields.pop("pieces").items()}
-        fields["failures_in_a_row"] = fields.pop("vain", 0)
         return cls(**fields, pieces=pieces, aside=None if aside is None else Piece(**aside))
 
     def to_json(self) -> str:
-        """Return the text that is stored on the server. Its key for `failures_in_a_row` is `vain`."""
-        fields = asdict(self)
-        fields["vain"] = fields.pop("failures_in_a_row")
-        return json.dumps(fields)
+        """Return the text that is stored on the server."""
+        return json.dumps(asdict(self))
 
     # -- the current batch -------------------------------------------------------------------------------------------
 
