@@ -81,7 +81,7 @@ class Reconciler:
         if self._no_ack:
             self._require_alone(groups)
         if is_fresh and (self._no_ack or was_no_ack):
-            destroy_scratch_groups(server, self._member, [stream for stream in groups if heads[stream].exists])
+            destroy_scratch_groups(server, self._member, list(groups))
         if was_no_ack:
             self._require_none_above(server, begin, groups)
         bookmarks: Bookmarks | None = None

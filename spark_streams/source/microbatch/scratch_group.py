@@ -27,8 +27,9 @@ from spark_streams.source.group.group_admin import create_groups_at, set_groups_
 from spark_streams.source.limits import Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.microbatch.reserve import SKIP, send_steps
-from spark_streams.wire.connection.connection import pack
+from spark_streams.wire.connection.connection import ReplyError, pack
 from spark_streams.wire.connection.server import Server
+from spark_streams.wire.replies.reply_errors import is_key_required
 from spark_streams.wire.replies.xinfo import GroupInfo, group_named
 
 
@@ -139,7 +140,10 @@ def exact_ranges(
 def destroy_scratch_groups(server: Server, member: Membership, streams: Collection[str]) -> None:
     """Destroy the query's scratch groups on these streams, if they exist. Raises ServerError."""
     group = probe_group(member.group, member.consumer)
-    server.execute_all([("XGROUP", "DESTROY", stream, group) for stream in streams])
+    commands = [("XGROUP", "DESTROY", stream, group) for stream in streams]
+    for command, reply in zip(commands, server.execute_each(commands), strict=True):
+        if isinstance(reply, ReplyError) and not is_key_required(reply):  # the stream may be deleted meanwhile
+            raise server.error_of(reply, command)
 
 
 def _walk(server: Server, scratch: Membership, walks: Sequence[Walk], step: int, limits: Limits) -> None:

@@ -13,6 +13,7 @@ from spark_streams.errors import DataLossError
 from spark_streams.source.stream_reader import StreamReader
 from spark_streams.spark.read_limits import ReadMaxRows
 from tools.driving import ALL, SMALL, add, drain, read, reader, stop_all
+from tools.sending import before_sending
 from tools.servers.server import Server
 
 NO_ACK = {"noAck": "true"}
@@ -377,3 +378,16 @@ def test_a_run_that_gives_no_ack_up_and_fails_leaves_the_count_to_the_next_run(
     assert lost(again) == 3
     assert len(read(again, end, rest)) == 200 - count - 3
     assert again.latestOffset(rest, ALL) == rest
+
+
+def test_a_stream_that_vanishes_before_its_scratch_group_is_destroyed_is_no_error(
+    server: Server, client: redis.Redis
+) -> None:
+    for stream in ("s", "t"):
+        add(client, 100, stream)
+    one = in_parts(server, streams="s,t", **LENIENT)
+    start = one.initialOffset()
+    with before_sending(b"DESTROY", act=lambda *_: client.delete("t")) as destroyed:
+        end = one.latestOffset(start, FIFTY)
+    assert destroyed
+    assert len(read(one, start, end)) == 25
