@@ -88,7 +88,7 @@ def fill_flights(server: Server) -> None:
 def ways_of(work: Work) -> list[list[str]]:
     """Other ways to set up etl and aggregate."""
     url = f"url={work.server.url}"
-    typed = ("source.mode=DEADLETTER", "source.deadLetterStream=flights:unfit", 'parquet.partition_by=["carrier"]')
+    typed = ("source.mode=DEADLETTER", "source.deadLetterStream=flights:unfit", 'table.partition_by=["carrier"]')
     windows = ("columns.time_hour=TIMESTAMP", "aggregate.event_time=time_hour", "aggregate.window=1 hour")
     final = ("aggregate.watermark=10 minutes", "aggregate.emit=final", 'aggregate.keys=["carrier"]')
     values = ("aggregate.where=true", "aggregate.values.flights=count(*)", "source.maxEntriesPerTrigger=6")

@@ -32,7 +32,7 @@ def work(tmp_path: Path, engine_server: Server) -> Work:
             2,
             "etl: [RSTREAM_UNKNOWN_OPTION] the rstream source has no option 'gruop'; did",
         ),
-        ("etl", ["parquet.pth=x"], 2, "etl: [RSTREAM_CONFIG] {conf}/etl.toml: unknown key parquet.pth; did you mean"),
+        ("etl", ["table.pth=x"], 2, "etl: [RSTREAM_CONFIG] {conf}/etl.toml: unknown key table.pth; did you mean"),
         ("etl", ["job.trigger=often"], 2, "etl: [RSTREAM_CONFIG] job.trigger must be"),
         ("etl", ["job.stop_within=soon"], 2, "etl: [RSTREAM_CONFIG] job.stop_within must be a duration"),
         ("etl", ["source.mode=DEADLETTER"], 2, "etl: [RSTREAM_INVALID_OPTION] mode=DEADLETTER needs option deadLetter"),

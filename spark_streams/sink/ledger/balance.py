@@ -211,7 +211,12 @@ class Balance:
             raise refusals.lost_done(batch, self._shown, self.named, head.last_done, self.keys.head)
         if len(self.contents.carried):
             self._log_kept_rows(len(self.contents.carried))
-        return self._done(Total())
+        if self.head == Head():  # another driver was faster
+            return [
+                ("HSET", self.keys.head, "batch", batch.number),  # breaks every WATCH, also if the key does not exist
+                ("UNLINK", self.keys.head, *self._part_keys()),
+            ]
+        return self._done(Total())  # the head is deleted after the record has forgotten the stream
 
     def _part_keys(self) -> list[bytes]:
         return [self.keys.parts, self.keys.carried, *[self.keys.named(part.name) for part in self.contents.parts]]

@@ -8,11 +8,12 @@ driver may also stop anywhere in it while another driver goes on.
     → WATCH heads   HMGET head …   SMEMBERS parts   GET written …      the rows that are written to them
     → MULTI   DEL head   HSET head done …   UNLINK marks …   EXEC      nil: another client changed a head; try again
     → WATCH record   HGETALL record                                    try again if the record has a new stream
-    → MULTI   HSET record closed   HDEL record …   EXEC
-    → WATCH heads   HMGET head …   MULTI   UNLINK head …   EXEC        of streams without rows, which it forgets
+    → MULTI   HSET record closed   EXEC                                streams without rows have no batch any more
+    → WATCH heads   HMGET head …   MULTI   UNLINK head …   EXEC        of streams without rows
+    → WATCH record   HMGET record …   MULTI   HDEL record …   EXEC     these streams
 
-Heads are deleted last: until the record forgets a stream, a missing head means that the server has lost it. If the
-driver is killed before that, the head stays, and says that the stream has no rows of this batch.
+As long as the record names a batch of a stream, a missing head means that the server has lost it. If the driver is
+killed before it has deleted a head and the name, the next batch does so.
 """
 
 from __future__ import annotations
@@ -116,7 +117,8 @@ class _BatchCommit:
         if not is_closed:
             if not self._seal(server, record, forgotten):
                 return False
-            self._delete_heads(server, forgotten)
+            if forgotten and not batch.expires:
+                self._delete_names(server, self._delete_heads(server, forgotten))
         if self.replicas is not None:
             wait_for_replicas(server, self.replicas, [*totals, batch.record.encode()])
         return True
@@ -150,25 +152,47 @@ class _BatchCommit:
         if not self.batch.expires:
             last = [("HSET", record, CLOSED, self.batch.number)]
             if forgotten:
-                last.append(("HDEL", record, *forgotten))
+                last.append(("HSET", record, *[word for stream in forgotten for word in (stream, NONE_CLOSED)]))
         if transact(server, last) is None:
             return False
         self._forget_job(server)
         return True
 
-    def _delete_heads(self, server: Server, streams: Sequence[bytes]) -> None:
-        """Delete the heads of these streams, unless a later batch has begun there. Another driver may be faster."""
+    def _delete_heads(self, server: Server, streams: Sequence[bytes]) -> list[bytes]:
+        """Delete the heads of these streams, unless a later batch has begun there: another driver may have gone on.
+        Return the streams that have no head now."""
+        without_head: list[bytes] = []
         for slot in server.together(streams, lambda stream: stream):
             for start in range(0, len(slot), self.together):
-                keys = [Keys.for_stream(stream, self.batch).head for stream in slot[start : start + self.together]]
+                part = slot[start : start + self.together]
+                keys = [Keys.for_stream(stream, self.batch).head for stream in part]
                 _, *replies = server.execute_all([
                     ("WATCH", *keys), *[("HMGET", key, *HEAD_FIELDS) for key in keys]
                 ])  # fmt: skip
-                heads = zip(keys, map(Head.read, replies), strict=True)
-                if unused := [key for key, head in heads if head.batch == head.done == self.batch.number]:
-                    transact(server, [("UNLINK", *unused)])
-                else:
+                heads = list(map(Head.read, replies))
+                number = self.batch.number
+                unused = [key for key, head in zip(keys, heads, strict=True) if head.batch == head.done == number]
+                if not unused:
                     server.execute("UNWATCH")
+                elif transact(server, [("UNLINK", *unused)]) is None:
+                    continue
+                without_head += [
+                    stream
+                    for stream, key, head in zip(part, keys, heads, strict=True)
+                    if key in unused or head == Head()
+                ]
+        return without_head
+
+    def _delete_names(self, server: Server, streams: Sequence[bytes]) -> None:
+        """Delete the names of these streams from the record, unless a later batch has begun there."""
+        if not streams:
+            return
+        record = self.batch.record
+        numbers = server.execute_all([("WATCH", record), ("HMGET", record, *streams)])[-1]
+        if unused := [s for s, number in zip(streams, numbers, strict=True) if number == b"%d" % NONE_CLOSED]:
+            transact(server, [("HDEL", record, *unused)])
+        else:
+            server.execute("UNWATCH")
 
     def _forget_job(self, server: Server) -> None:
         """Delete the heads of a job that is over: they are not read again."""

@@ -112,7 +112,8 @@ def number_in(value: str | bytes) -> int:
 
 @dataclass(frozen=True)
 class Record:
-    """A query's record. closed: the last batch that is closed; streams: by stream the last batch that wrote to it."""
+    """A query's record. closed: the last batch that is closed; streams: by stream the last batch that wrote to it, or
+    NONE_CLOSED if it is to be forgotten."""
 
     closed: int = NONE_CLOSED
     streams: Mapping[bytes, int] = field(default_factory=dict)

@@ -51,10 +51,19 @@ def masters(master_and_replica: tuple[Server, Server]) -> tuple[Server, Server]:
 
 
 def copy(old: Server, new: Server) -> None:
-    """The new master is a replica of the old one that has come to here."""
+    """The new master is a replica of the old one that has come to here: all keys are of one moment."""
     with old.client() as here, new.client() as there:
-        for key in here.keys("*"):
-            there.restore(key, 0, here.dump(key), replace=True)
+        dumped: dict[bytes, bytes] = {}
+        keys = None
+        while keys is None or set(dumped) != set(keys):
+            pipe = here.pipeline(transaction=True)
+            for key in keys or here.keys("*"):
+                pipe.dump(key)
+            known = list(keys or [])
+            *dumps, keys = pipe.keys("*").execute()
+            dumped = dict(zip(known, dumps, strict=False))
+        for key, dump in dumped.items():
+            there.restore(key, 0, dump, replace=True)
 
 
 @contextlib.contextmanager
