@@ -108,6 +108,7 @@ class Lives:
         assert not self.places().dead
         keys = self.direct.execute("KEYS", "rstream:*")
         assert {field for key in keys for field in self.direct.execute("HKEYS", key)} <= {
+            b"t total -",
             origin_field("s", "g"),
         }
 

@@ -10,8 +10,9 @@ If a batch may have dead letters, the driver writes the field `batch` with the b
 task runs (`open_notes`). If that field is missing when the batch is committed, the hash was deleted in between, and
 notes may be lost with it.
 
-The numbers of missing entries stay until the notes of a later batch are collected. A run that ends before the batch is
-acknowledged leaves them to the next run, which reports them once more.
+The driver replaces the numbers of missing entries by their total. The total stays until the notes of a later batch are
+collected: the driver acknowledges the batch before Spark has logged the offset that has the count, and a run that ends
+in between leaves the total to the next run.
 
 Notes on columns (source.rows.column_report) are only statistics. All those of a batch are in the hash of its first
 stream, so that one command finds them.
@@ -44,6 +45,7 @@ from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.replies import parse_replies
 
 LETTER, LOST, _COLUMNS = b"letter", b"lost", b"columns"
+_TOTAL = b"total"  # the driver's note: sum of the `lost` notes of a batch
 EARLIER = b"earlier"  # the driver's note: the same of earlier runs of a batch that is replayed
 BATCH = b"batch"  # field with the token of the batch whose notes the hash holds
 _NewNote = tuple[str, bytes, bytes]  # stream, field, value
@@ -130,8 +132,8 @@ class Destination:
 @dataclass(frozen=True)
 class OpenedNotes:
     """Notes that were opened for a batch (`open_notes`). may_be_deleted: no error if they are deleted; is_committed:
-    the batch was committed before: its losses are reported, and tasks that still run may have found its entries
-    removed."""
+    the batch was committed before, so tasks that still run may have found its entries removed. Without a total, they
+    count for nothing."""
 
     streams: Collection[str] = ()
     may_be_deleted: bool = False
@@ -160,7 +162,7 @@ def collect(
     limits: Limits = LIMITS,
 ) -> CollectedNotes:
     """Collect and remove the notes of the committed batch with this token. Notes of other batches are discarded. The
-    numbers of missing entries stay: a second call returns them again.
+    total of lost entries stays: a second call returns it again.
 
     Raises ServerError; InvalidOptionError if there are dead letters without a destination; DataLossError if notes were
     deleted, unless they `may_be_deleted`: the remaining notes are kept then.
@@ -174,7 +176,7 @@ def collect(
     if collected.deleted and not opened.may_be_deleted:
         raise _notes_are_deleted(server, member, collected.deleted[0])
     streams_with_notes = [stream for stream, reply in replies.items() if reply or stream in opened.streams]
-    left_out = tuple(prefix_of(token, kind) for kind in (LOST, EARLIER))
+    left_out = tuple(prefix_of(token, kind) for kind in (LOST, EARLIER, _TOTAL))
     for stream in streams_with_notes:
         notes_left = dict[bytes, bytes]()
         for page in _pages(server, keys[stream], limits.note_page, left_out, notes_left):
@@ -183,16 +185,26 @@ def collect(
             without_letter = [field for field in page if not isinstance(notes.get(field), FailedEntry)]
             if without_letter:
                 server.execute("HDEL", keys[stream], *without_letter)
-        if not opened.is_committed:
-            collected.lost[stream] += _lost(token, notes_left)
+        collected.lost[stream] += _total_lost(server, keys[stream], token, notes_left, opened.is_committed)
     return collected  # each page was removed; the field `batch` stays, so that a second call finds it
 
 
-def _lost(token: str, notes: Mapping[bytes, bytes]) -> int:
-    """Return how many entries the tasks of a batch have found missing, in this run or in earlier ones."""
+def _total_lost(server: Server, key: bytes, token: str, notes: Mapping[bytes, bytes], is_committed: bool) -> int:
+    """Return how many entries the tasks of a batch have found missing, and replace their notes by the total. notes:
+    fields of the hash; is_committed: see OpenedNotes."""
+    total_field, earlier_field = prefix_of(token, _TOTAL) + b"-", prefix_of(token, EARLIER) + b"-"
     numbers = {field: parse_number(value) or 0 for field, value in notes.items()}
     lost = [number for field, number in numbers.items() if field.startswith(prefix_of(token, LOST))]
-    return max(sum(lost), numbers.get(prefix_of(token, EARLIER) + b"-", 0))
+    if total_field in numbers or is_committed:
+        total = numbers.get(total_field, 0)
+        commands: list[tuple[str | bytes | int, ...]] = []
+    else:
+        total = max(sum(lost), numbers.get(earlier_field, 0))
+        commands = [("HSET", key, total_field, total)]
+    replaced = [field for field in notes if field.startswith((prefix_of(token, LOST), earlier_field))]
+    if replaced:
+        server.execute_all([*commands, ("HDEL", key, *replaced)])
+    return total
 
 
 def _parse_page(page: Mapping[bytes, bytes], key: bytes, stream: str, member: Membership, token: str) -> _Notes:
