@@ -118,10 +118,12 @@ def test_a_request_byte_by_byte_is_given_up(monkeypatch: pytest.MonkeyPatch, ser
 
 def test_it_serves_on_ipv6() -> None:
     if not socket.has_ipv6:
+        # A container may have it switched off. There is no address to serve on then.
         pytest.skip("this machine has no IPv6")
     try:
         page = Exposition(Up(), port=0, host="::1")  # type: ignore[arg-type]
     except InvalidOptionError as error:
+        # Python has IPv6, and the loopback device has no address of it.
         pytest.skip(f"this machine has no IPv6 address: {error}")
     with urllib.request.urlopen(f"http://[::1]:{page.port}/metrics", timeout=20) as reply:
         assert b"rstream_server_up 1.0" in reply.read()

@@ -53,15 +53,14 @@ def masters(master_and_replica: tuple[Server, Server]) -> tuple[Server, Server]:
 def copy(old: Server, new: Server) -> None:
     """The new master is a replica of the old one that has come to here: all keys are of one moment."""
     with old.client() as here, new.client() as there:
-        dumped: dict[bytes, bytes] = {}
-        keys = None
-        while keys is None or set(dumped) != set(keys):
+        keys, now = list[bytes](), here.keys("*")
+        while set(keys) != set(now):  # a key that appears meanwhile belongs to a later moment
+            keys = now
             pipe = here.pipeline(transaction=True)
-            for key in keys or here.keys("*"):
+            for key in keys:
                 pipe.dump(key)
-            known = list(keys or [])
-            *dumps, keys = pipe.keys("*").execute()
-            dumped = dict(zip(known, dumps, strict=False))
+            *dumps, now = pipe.keys("*").execute()
+        dumped = dict(zip(keys, dumps, strict=True))
         for key, dump in dumped.items():
             there.restore(key, 0, dump, replace=True)
 
