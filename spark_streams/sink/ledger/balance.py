@@ -211,7 +211,7 @@ class Balance:
             raise refusals.lost_done(batch, self._shown, self.named, head.last_done, self.keys.head)
         if len(self.contents.carried):
             self._log_kept_rows(len(self.contents.carried))
-        if self.head == Head():  # another driver was faster
+        if self.head == Head() or batch.expires:  # another driver was faster; or no batch follows
             return [
                 ("HSET", self.keys.head, "batch", batch.number),  # breaks every WATCH, also if the key does not exist
                 ("UNLINK", self.keys.head, *self._part_keys()),

@@ -70,9 +70,6 @@ class AtLeastOnce(Delivery):
         for stream in write.chunk.stream_names:
             self._connections[stream] = connection if self._connections.get(stream, connection) is connection else None
 
-    def require_written(self, server: Server) -> None:
-        """Do nothing: without a ledger nothing shows what a server lacks."""
-
     def prepare_wait(self, server: Server) -> list[bytes]:
         """Return the streams: their connections have written all chunks. Raises ReplicationError if one was lost: WAIT
         does not cover what was written over it."""

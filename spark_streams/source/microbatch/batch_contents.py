@@ -207,8 +207,9 @@ class ContentsChooser:
 
     def with_sizes(self, server: Server, state: QueryState, request: BatchRequest) -> BatchRequest:
         """Return the request with the sizes of entries, if bytes are limited and there may be entries to read."""
-        has_entries = self._present(state) or state.run.admission.backlog(state.heads, state.groups)
-        if request.quota.size is None or not has_entries:
+        if request.quota.size is None:
+            return request
+        if not (self._present(state) or state.run.admission.backlog(state.heads, state.groups)):
             return request
         sizes = average_sizes(server, {stream: state.begin[stream] for stream in state.groups}, self._limits)
         return replace(request, quota=replace(request.quota, sizes=sizes))

@@ -27,11 +27,10 @@ from spark_streams.source.limits import LIMITS, Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.microbatch.admission import Admission
 from spark_streams.source.quota import BatchQuota
-from spark_streams.wire.connection.connection import Connection, Reply, pack
+from spark_streams.wire.connection.connection import SKIP, Connection, Reply, pack
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.xinfo import StreamState
 
-SKIP = pack("CLIENT", "REPLY", "SKIP")
 _SENT_AT_ONCE = 100  # steps
 Step = TypeVar("Step")
 
@@ -205,13 +204,19 @@ def _round(streams: Sequence[_Reserving], step: int, limit: int) -> list[tuple[_
     return steps
 
 
-def _xreadgroup(member: Membership, stream: str, count: int) -> list[str | int]:
-    return ["XREADGROUP", "GROUP", member.group, member.consumer, "COUNT", count, "STREAMS", stream, ">"]
+def xreadgroup(member: Membership, stream: str, count: int, *options: str) -> list[str | int]:
+    """Return the command that has new entries delivered. options: NOACK."""
+    return ["XREADGROUP", "GROUP", member.group, member.consumer, "COUNT", count, *options, "STREAMS", stream, ">"]
+
+
+def silent_step(member: Membership, stream: str, count: int, *options: str) -> bytes:
+    """Return the commands of a step: XREADGROUP without its reply, then XINFO GROUPS."""
+    return SKIP + pack(*xreadgroup(member, stream, count, *options)) + pack("XINFO", "GROUPS", stream)
 
 
 def _step(member: Membership, reserving: _Reserving, count: int) -> bytes:
     stream = reserving.stream
-    commands = SKIP + pack(*_xreadgroup(member, stream, count)) + pack("XINFO", "GROUPS", stream)
+    commands = silent_step(member, stream, count)
     return commands if reserving.now.is_alone else commands + pack("XINFO", "CONSUMERS", stream, member.group)
 
 
@@ -222,7 +227,7 @@ def _read_one_with_reply(
 
     Raises ServerReplyError. If there is neither entry nor error, the entries were deleted, or other clients read them.
     """
-    server.execute(*_xreadgroup(member, stream, 1))
+    server.execute(*xreadgroup(member, stream, 1))
     after = read_group_now(server, member, stream)
     return _range(stream, before, after), after
 

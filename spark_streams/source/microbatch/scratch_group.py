@@ -26,11 +26,13 @@ from spark_streams.source.findings.group_state import missing
 from spark_streams.source.group.group_admin import create_groups_at, set_groups_to
 from spark_streams.source.limits import Limits
 from spark_streams.source.membership import Membership
-from spark_streams.source.microbatch.reserve import SKIP, send_steps
-from spark_streams.wire.connection.connection import ReplyError, pack
+from spark_streams.source.microbatch.reserve import send_steps, silent_step, xreadgroup
+from spark_streams.wire.connection.connection import ReplyError
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.reply_errors import is_key_required
 from spark_streams.wire.replies.xinfo import GroupInfo, group_named
+
+_NOACK = "NOACK"
 
 
 @dataclass(frozen=True)
@@ -127,8 +129,9 @@ def exact_ranges(
     scratch = replace(member, group=probe_group(member.group, member.consumer))
     starts = {stream: Start(entries.after) for stream, entries in wanted.items()}
     existing = create_groups_at(server, scratch, starts, make_streams=False)
-    for stream in starts.keys() - {*existing}:
-        raise missing(server, member, stream, stream_too=True)
+    gone = sorted(starts.keys() - {*existing})
+    if gone:
+        raise missing(server, member, gone[0], stream_too=True)
     set_groups_to(server, scratch, starts)  # the group may be of a run that was killed
     walks = [Walk(stream, entries) for stream, entries in wanted.items()]
     _walk(server, scratch, walks, step, limits)
@@ -153,27 +156,22 @@ def _walk(server: Server, scratch: Membership, walks: Sequence[Walk], step: int,
         steps: list[tuple[Walk, int]] = []
         budget = limits.reserve_round
         for walk in unfinished:
-            counts = walk.steps(step, max(step, budget))
+            counts = walk.steps(step, budget)
             steps += [(walk, count) for count in counts]
             budget -= sum(counts)
-        sent = send_steps(server, steps, lambda one: one[0].stream, lambda one: _step(scratch, one[0].stream, one[1]))
+        sent = send_steps(server, steps, lambda one: one[0].stream, lambda one: _step(scratch, *one))
         for (walk, count), connection in sent:
             walk.moved(count, group_named(scratch.group, connection.next_reply()))
         for walk in unfinished:
             if walk.is_missing:
                 raise missing(server, scratch, walk.stream, not server.execute("EXISTS", walk.stream))
             if walk.is_at_the_end and not walk.reached:  # to get the error, if that is the cause
-                server.execute(*_xreadgroup(scratch, walk.stream, 1))
+                server.execute(*xreadgroup(scratch, walk.stream, 1, _NOACK))
         unfinished = [walk for walk in unfinished if walk.remaining]
 
 
-def _step(scratch: Membership, stream: str, count: int) -> bytes:
-    return SKIP + pack(*_xreadgroup(scratch, stream, count)) + pack("XINFO", "GROUPS", stream)
-
-
-def _xreadgroup(scratch: Membership, stream: str, count: int) -> list[str | int]:
-    group = ("GROUP", scratch.group, scratch.consumer)
-    return ["XREADGROUP", *group, "COUNT", count, "NOACK", "STREAMS", stream, ">"]
+def _step(scratch: Membership, walk: Walk, count: int) -> bytes:
+    return silent_step(scratch, walk.stream, count, _NOACK)
 
 
 def _counted(server: Server, walk: Walk) -> list[EntryRange]:

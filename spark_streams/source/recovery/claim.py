@@ -44,13 +44,12 @@ from spark_streams.source.recovery.dead_entries import DeadEntries
 from spark_streams.source.recovery.holders import Holder, find_holders
 from spark_streams.source.recovery.unlogged_claims import fitting_claims, unlogged_claims
 from spark_streams.source.run_counters import RunCounters
-from spark_streams.wire.connection.connection import pack
+from spark_streams.wire.connection.connection import SKIP, pack
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.entries.pending_page import PendingPage, arguments_of, texts_of
 from spark_streams.wire.replies.released import FATAL
 from spark_streams.wire.replies.xinfo import consumers_in
 
-_SKIP = pack("CLIENT", "REPLY", "SKIP")
 _log = logging.getLogger("spark_streams.source")
 
 
@@ -221,7 +220,7 @@ def send_claim(server: Server, member: Membership, stream: str, target: ClaimTar
     connection.require_silence()
     head = pack("XCLAIM", stream, member.group, target.consumer, target.idle).split(b"\r\n", 1)[1]
     words, tail = (5, b"") if target.counts else (6, b"$6\r\nJUSTID\r\n")
-    connection.send(b"%b*%d\r\n%b%b%b" % (_SKIP, words + count, head, packed, tail))
+    connection.send(b"%b*%d\r\n%b%b%b" % (SKIP, words + count, head, packed, tail))
 
 
 def _count_deleted(

@@ -63,6 +63,9 @@ def pack(*arguments: Argument) -> bytes:
         )
 
 
+SKIP = pack("CLIENT", "REPLY", "SKIP")  # the server sends no reply to the next command
+
+
 class Commands(ABC):
     """Commands and the named errors of their replies, for one server and for a cluster (wire.connection.server)."""
 

@@ -20,6 +20,7 @@ Name = TypeVar("Name", str, bytes, str | bytes)
 # The fields of a group, as all servers send them except Redis 6.2, which lacks the last two. A trigger reads them for
 # each stream, so this form is read without a dictionary.
 _GROUP_FIELDS = [b"name", b"consumers", b"pending", b"last-delivered-id", b"entries-read", b"lag"]
+_PROBE = PROBE.encode()
 Entry = tuple[StreamId, Sequence[bytes]]  # its ID; name, value, name, value …
 
 
@@ -137,7 +138,7 @@ def all_groups_in(reply: Sequence[Reply]) -> list[GroupInfo]:
 
 def groups_in(reply: Sequence[Reply]) -> list[GroupInfo]:
     """Return the groups from the reply to XINFO GROUPS, without scratch groups: nobody reads by them."""
-    return [group for group in all_groups_in(reply) if not group.name.startswith(PROBE.encode())]
+    return [group for group in all_groups_in(reply) if not group.name.startswith(_PROBE)]
 
 
 def group_named(name: str, reply: Reply) -> GroupInfo | None:

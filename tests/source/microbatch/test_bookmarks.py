@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -391,3 +392,19 @@ def test_a_stream_that_vanishes_before_its_scratch_group_is_destroyed_is_no_erro
         end = one.latestOffset(start, FIFTY)
     assert destroyed
     assert read(one, start, end) == list(range(50))
+
+
+def test_a_round_trip_of_many_streams_keeps_the_server_busy_for_a_moment_only(
+    server: Server, client: redis.Redis
+) -> None:
+    """Commands that arrive together are executed without a pause (R15)."""
+    streams = [f"s{n}" for n in range(20)]
+    for stream in streams:
+        add(client, 60, stream)
+    one = in_parts(server, streams=",".join(streams))
+    start = one.initialOffset()
+    with before_sending(b"NOACK", act=lambda *_: None) as rounds:
+        end = one.latestOffset(start, ReadMaxRows(800))
+    counts = [sum(map(int, re.findall(rb"COUNT\r\n\$\d+\r\n(\d+)", request))) for request in rounds]
+    assert max(counts) <= SMALL.reserve_round + SMALL.reserve_step
+    assert len(read(one, start, end)) == 800
