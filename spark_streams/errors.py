@@ -34,7 +34,7 @@
     ├── CopyFileError                   a file of entries cannot be read or written
     ├── TransformError                  a function that changes entries or dead letters was not found or failed
     ├── SchemaError                     a declared column cannot be filled, or a row cannot be written
-    │   ├── EntryIdError                a row's ID is no entry ID, or is not above the last one of its stream
+    │   ├── EntryIdError                a row's ID is not an entry ID, or is not above the last one of its stream
     │   ├── RowTooLargeError            a row is larger than the server accepts
     │   └── DecodeError                 a value does not fit the declared type (mode=FAILFAST)
     ├── QueryError                      a query ended with an error of Spark or of its own code

@@ -16,9 +16,10 @@ import redis
 from spark_streams.model.micro_batch import MicroBatchName
 from spark_streams.options.source_options import SourceOptions
 from spark_streams.source.limits import LIMITS, Limits
-from spark_streams.source.microbatch import reserve
+from spark_streams.source.offset import position_in
 from spark_streams.source.rows.columns import Columns
 from spark_streams.source.stream_reader import UNLIMITED, StreamReader
+from spark_streams.source.trigger import reserve
 from spark_streams.spark.read_limits import ReadMaxRows
 from spark_streams.spark.task_context import micro_batch
 from spark_streams.wire.address.patience import DEFAULT_PATIENCE, Patience
@@ -78,6 +79,11 @@ def another_reader(
     columns = Columns(schema, True, source_options.mode, source_options.column_name_of_corrupt_record)
     _running.append(StreamReader(source_options, columns, now, limits, batch, first_at_once))
     return _running[-1]
+
+
+def positions(offset: Any) -> dict[str, str]:
+    """Return the position in each stream of an offset."""
+    return {stream: position_in(text) for stream, text in offset["streams"].items()}
 
 
 def begin(query: StreamReader) -> dict[str, Any]:

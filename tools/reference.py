@@ -23,7 +23,7 @@ from spark_streams.monitor.group_metrics import Table
 from spark_streams.monitor.watch import prometheus as query_metrics
 from spark_streams.options import migration
 from spark_streams.options.table import ACCESS, BATCH_SOURCE, REQUIRED, SINK, SOURCE, Option, without_access
-from spark_streams.source.findings import remedies
+from spark_streams.source.group import remedies
 
 PAGES = Path(__file__).resolve().parents[1] / "docs"
 _BLOCK = re.compile(r"(<!-- printed: ([\w-]+) -->\n).*?(<!-- end of \2 -->)", re.DOTALL)

@@ -78,7 +78,7 @@ ON_ANOTHER_SPARK = [*SPARK[:-3], "tests/source", "tests/running", "tests/project
 SHORT = {
     "tests/spark": ("tests/spark/test_end_to_end.py",),
     "tests/faults": ("tests/faults/test_endings.py",),
-    "tests/source": ("tests/source/microbatch", "tests/source/test_batch_starts.py"),
+    "tests/source": ("tests/source/trigger", "tests/source/test_batch_starts.py"),
 }
 CORES = min(5, os.cpu_count() or 1)
 SPARKS_AT_ONCE = CORES + 1

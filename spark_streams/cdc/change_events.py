@@ -218,6 +218,6 @@ def _malformed() -> Column:
     is_operation = F.coalesce(F.col("__op").isin(*_OPERATIONS), F.lit(False))
     return F.coalesce(
         F.when(F.col("__value").isNull(), F.lit("the entry has neither fields key and value nor a single field")),
-        F.when(~is_operation, F.lit("the value is no change event of Debezium")),
+        F.when(~is_operation, F.lit("the value is not a change event of Debezium")),
         wrong_time(),
     )

@@ -15,12 +15,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from spark_streams.errors import StreamStateError
-from spark_streams.groups.group_snapshot import GroupSnapshot, queries_among, query_of
+from spark_streams.groups.group_snapshot import GroupSnapshot, queries_among
 from spark_streams.groups.guard import change
 from spark_streams.groups.pending_selection import Choice, pages
 from spark_streams.model.commit_mark import Mark, committed_key
 from spark_streams.model.ids import MAX_ID, StreamId
-from spark_streams.source.findings.count_entries import count_missing, ids_between
+from spark_streams.source.group.account import count_missing, ids_between
 from spark_streams.wire.connection.connection import Argument
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.released import RELEASED_IDLE, SHOWN
@@ -110,12 +110,7 @@ def _plan(server: Server, snapshot: GroupSnapshot, to: str, choice: Choice) -> t
 
 def _committed_position(server: Server, snapshot: GroupSnapshot, consumer: str) -> StreamId | None:
     """Return the last entry that may be handed to a consumer; None if it is not known to be a query. Raises
-    StreamStateError if it is a query that has committed nothing."""
-    query = query_of(consumer)
-    if query != consumer:
-        raise StreamStateError(
-            f"query {query!r} has created consumer {consumer!r} for its own entries. Hand the entries to {query!r}"
-        )
+    StreamStateError if it is a query with noAck."""
     mark = Mark.parse(server.execute("GET", committed_key(snapshot.stream, snapshot.group, consumer)))
     if mark is not None and mark.no_ack:
         raise StreamStateError(
@@ -123,14 +118,7 @@ def _committed_position(server: Server, snapshot: GroupSnapshot, consumer: str) 
             "read entries that are handed to it. Start the query without noAck, repeat this command while it runs, "
             f"and set noAck again when rstream pending {snapshot.stream} --group {snapshot.group} shows nothing"
         )
-    if mark is not None:
-        return min(mark.up_to, MAX_ID.previous())
-    if consumer in snapshot.holders:
-        raise StreamStateError(
-            f"query {consumer!r} of group {snapshot.group!r} has committed nothing of stream {snapshot.stream!r} yet: "
-            "entries that are handed to it now might be acknowledged unread. Wait for its first batch"
-        )
-    return None
+    return None if mark is None else min(mark.id, MAX_ID.previous())
 
 
 def _count_deleted(server: Server, snapshot: GroupSnapshot, ids: Sequence[bytes]) -> int:

@@ -8,8 +8,8 @@ from spark_streams.errors import StreamStateError
 from spark_streams.groups.group_snapshot import DEFAULT_QUERY
 from spark_streams.groups.guard import change
 from spark_streams.groups.target import Target
-from spark_streams.source.findings.count_entries import count_read
-from spark_streams.source.findings.finding import Start
+from spark_streams.source.group.account import count_read
+from spark_streams.source.group.findings import Start
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.absent_streams import missing
 from spark_streams.wire.replies.reply_errors import is_no_such_key

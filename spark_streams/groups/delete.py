@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from spark_streams.errors import StreamStateError
 from spark_streams.groups.group_keys import GroupKey
-from spark_streams.groups.group_snapshot import DEFAULT_QUERY, GroupSnapshot, queries_among, query_of
+from spark_streams.groups.group_snapshot import DEFAULT_QUERY, GroupSnapshot, queries_among
 from spark_streams.groups.guard import change
 from spark_streams.model.keys import keys_of_consumer
 from spark_streams.model.operator_commands import create_command
@@ -39,7 +39,7 @@ class Deleted:
 def require_consumers(snapshot: GroupSnapshot, consumer: str) -> list[str]:
     """Return the names of a consumer and of the consumers that it has created as a query. Raises StreamStateError if
     there is none."""
-    names = [info.text for info in snapshot.consumers if consumer in (info.text, query_of(info.text))]
+    names = [info.text for info in snapshot.consumers if consumer == info.text]
     if not names:
         raise StreamStateError(
             f"group {snapshot.group!r} of stream {snapshot.stream!r} has no consumer {consumer!r}. To list its "
@@ -52,12 +52,12 @@ def find_consumers(server: Server, stream: str, group: str, consumer: str) -> li
     """Return the same names; empty if there is no such consumer, group or stream."""
     [reply] = server.pipeline([("XINFO", "CONSUMERS", stream, group)])
     names = [] if isinstance(reply, ReplyError) else [info.text for info in consumers_in(reply)]
-    return [name for name in names if consumer in (name, query_of(name))]
+    return [name for name in names if consumer == name]
 
 
 def plan_delete_group(snapshot: GroupSnapshot, group_keys: Sequence[GroupKey]) -> Deleted:
     """Return what deleting the group would delete."""
-    marks = {name: str(mark.up_to) for name, mark in snapshot.marks.items()}
+    marks = {name: str(mark.id) for name, mark in snapshot.marks.items()}
     consumers = {info.text: info.pending for info in snapshot.consumers}
     return Deleted(
         snapshot.stream,
@@ -124,8 +124,7 @@ def plan_delete_consumer(snapshot: GroupSnapshot, consumer: str, consumer_keys: 
     """Return what deleting the consumer would delete. consumer_keys: keys of its query."""
     names = require_consumers(snapshot, consumer)
     held = {info.text: info.pending for info in snapshot.consumers_named(names)}
-    query = query_of(consumer)
-    marks = {query: str(snapshot.marks[query].up_to)} if query in snapshot.marks and query == consumer else {}
+    marks = {consumer: str(snapshot.marks[consumer].id)} if consumer in snapshot.marks else {}
     keys = [_shown(key) for key in consumer_keys]
     where = str(snapshot.position)
     return Deleted(snapshot.stream, snapshot.group, held, sum(held.values()), 0, keys, where, marks)
@@ -133,7 +132,7 @@ def plan_delete_consumer(snapshot: GroupSnapshot, consumer: str, consumer_keys: 
 
 def find_consumer_keys(server: Server, stream: str, group: str, consumer: str) -> list[bytes]:
     """Return the keys of a consumer's query beside a stream; none for a consumer that a query has created."""
-    if not queries_among([consumer]) or query_of(consumer) != consumer:
+    if not queries_among([consumer]):
         return []
     keys = [key for _, key in keys_of_consumer(stream, group, consumer)]
     counts = server.execute_all([("EXISTS", key) for key in keys])

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from spark_streams.errors import StreamMissingError, StreamStateError
 from spark_streams.model.commit_mark import Mark, committed_key
 from spark_streams.model.ids import StreamId
 from spark_streams.options.table import SOURCE
-from spark_streams.source.group.consumer_lease import lease_key
-from spark_streams.source.membership import owner_of
+from spark_streams.source.group.lease_and_checks import lease_key
 from spark_streams.wire.connection.connection import ReplyError
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.lease import Processes, are_held, describe
@@ -30,21 +29,17 @@ ACTIVE_MS = 60_000  # a consumer that has sent a command within this time may be
 DEFAULT_QUERY = str(next(option.default for option in SOURCE if option.name == "consumer"))  # without option consumer
 
 
-def query_of(consumer: str) -> str:
-    """Return the name of the query that a consumer is, or that has created it."""
-    return owner_of(consumer)
-
-
 def queries_among(consumers: Iterable[str], *others: str) -> list[str]:
     """Return the possible query names of these consumers, and the others: bytes that are not text are not names."""
-    names = dict.fromkeys([*others, *map(query_of, consumers)])
+    names = dict.fromkeys([*others, *consumers])
     return [name for name in names if not any("\ud800" <= character <= "\udfff" for character in name)]
 
 
 @dataclass(frozen=True)
 class GroupSnapshot:
     """State of a group. head: of the stream; info: of the group; marks: commit marks of its queries; holders: the
-    running queries, each with ` (process 1 on host)`."""
+    running queries, each with ` (process 1 on host)`; absent: queries that the operator has named, whose consumers may
+    be missing from the group."""
 
     stream: str
     group: str
@@ -53,6 +48,7 @@ class GroupSnapshot:
     consumers: tuple[ConsumerInfo, ...]
     marks: Mapping[str, Mark]
     holders: Mapping[str, str]
+    absent: tuple[str, ...] = ()
 
     @property
     def position(self) -> StreamId:
@@ -66,8 +62,8 @@ class GroupSnapshot:
 
     @property
     def queries(self) -> list[str]:
-        """All names that a query in the group may have: those of its consumers, and the default."""
-        return queries_among([consumer.text for consumer in self.consumers], DEFAULT_QUERY)
+        """All names that a query in the group may have: those of its consumers, the default, and `absent`."""
+        return queries_among([consumer.text for consumer in self.consumers], DEFAULT_QUERY, *self.absent)
 
     def consumers_named(self, consumers: Collection[str] | None) -> list[ConsumerInfo]:
         """Return the consumers with these names; all if None."""
@@ -75,13 +71,11 @@ class GroupSnapshot:
 
     def in_use(self, consumers: Collection[str] | None, even_active: bool) -> list[str]:
         """Return why these consumers (None: the whole group) must not be changed; empty if they may be."""
-        names = (
-            set(self.holders) if consumers is None else {query_of(consumer) for consumer in consumers} & {*self.holders}
-        )
+        names = set(self.holders) if consumers is None else {*consumers} & {*self.holders}
         why = [running_message(self.stream, self.group, name, self.holders[name]) for name in sorted(names)]
         for consumer in [] if even_active else self.consumers_named(consumers):
             # A query's lease shows whether it is running. For other clients, only the idle time is known.
-            if consumer.idle < ACTIVE_MS and query_of(consumer.text) not in {*self.marks, *self.holders}:
+            if consumer.idle < ACTIVE_MS and consumer.text not in {*self.marks, *self.holders}:
                 why.append(
                     f"consumer {consumer.text!r} of group {self.group!r} of stream {self.stream!r} was active "
                     f"{consumer.idle / 1000:.1f} s ago, and may still be running. Stop it, or set --even-active"
@@ -97,8 +91,11 @@ def running_message(stream: str, group: str, query: str, holder: str) -> str:
     )
 
 
-def fetch_group(server: Server, stream: str, group: str, processes: Processes | None = None) -> GroupSnapshot:
-    """Fetch the state of a group. Raises StreamStateError if the stream or the group does not exist, ServerError."""
+def fetch_group(
+    server: Server, stream: str, group: str, processes: Processes | None = None, absent: Sequence[str] = ()
+) -> GroupSnapshot:
+    """Fetch the state of a group. absent: see GroupSnapshot. Raises StreamStateError if the stream or the group does
+    not exist, ServerError."""
     head, groups, consumers = server.pipeline(
         [("XINFO", "STREAM", stream), ("XINFO", "GROUPS", stream), ("XINFO", "CONSUMERS", stream, group)]
     )
@@ -115,9 +112,9 @@ def fetch_group(server: Server, stream: str, group: str, processes: Processes | 
     if isinstance(consumers, ReplyError):
         raise server.error_of(consumers, ("XINFO", "CONSUMERS", stream, group))
     infos = tuple(consumers_in(consumers))
-    snapshot = GroupSnapshot(stream, group, state, info, infos, {}, {})
+    snapshot = GroupSnapshot(stream, group, state, info, infos, {}, {}, tuple(absent))
     marks, holders = _fetch_marks(server, stream, group, snapshot.queries, processes or Processes())
-    return GroupSnapshot(stream, group, state, info, infos, marks, holders)
+    return replace(snapshot, marks=marks, holders=holders)
 
 
 def find_running(

@@ -20,7 +20,7 @@ from spark_streams.groups.pending_selection import Choice
 from spark_streams.groups.target import Target
 from spark_streams.model.ids import MIN_ID, StreamId
 from spark_streams.model.operator_commands import seek_command
-from spark_streams.source.findings.count_entries import count_between
+from spark_streams.source.group.account import count_between
 from spark_streams.wire.connection.server import Server
 
 
@@ -124,4 +124,4 @@ def _committed_position(snapshot: GroupSnapshot, query: str) -> StreamId:
             "so it does not read entries that are handed to it. Set its group back with rstream "
             "groups seek, and start the query with a new checkpoint"
         )
-    return mark.up_to
+    return mark.id

@@ -1,5 +1,5 @@
 """Set a group to another position (XGROUP SETID), with the number of entries below it (ENTRIESREAD): the server then
-still knows the group's lag."""
+still knows the group's lag. The commit marks of its queries say that an operator has set it, so they go on there."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from spark_streams.groups.group_snapshot import GroupSnapshot
 from spark_streams.groups.guard import change
 from spark_streams.groups.target import Target
+from spark_streams.model.commit_mark import SEEK, Mark, committed_key
 from spark_streams.model.ids import MAX_ID, StreamId
-from spark_streams.source.findings.count_entries import count_between, count_read
-from spark_streams.source.findings.finding import Start
+from spark_streams.source.group.account import count_between, count_read
+from spark_streams.source.group.findings import Start
 from spark_streams.source.pending_list import pending_page
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.xinfo import group_named
@@ -47,12 +48,17 @@ def seek(server: Server, snapshot: GroupSnapshot, target: Target, now_ms: int) -
     """Move the group, and return the effect. Raises GroupInUseError, StreamStateError, ServerError."""
     planned, start = plan_seek(server, snapshot, target, now_ms)
     stream, group = snapshot.stream, snapshot.group
-    groups, _ = change(
+    mark, queries = Mark(start.position, 0, SEEK), dict.fromkeys([*snapshot.marks, *snapshot.absent])
+    groups, *_ = change(
         server,
         stream,
         group,
         snapshot.queries,
-        [("XINFO", "GROUPS", stream), ("XGROUP", "SETID", stream, group, str(start.position), *start.words())],
+        [
+            ("XINFO", "GROUPS", stream),
+            ("XGROUP", "SETID", stream, group, str(start.position), *start.words()),
+            *[("SET", committed_key(stream, group, query), str(mark)) for query in queries],
+        ],
     )
     info = group_named(group, groups)
     assert info is not None  # XGROUP SETID has found it

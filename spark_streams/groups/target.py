@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from spark_streams.errors import StreamStateError
 from spark_streams.model.ids import MIN_ID, StreamId
 from spark_streams.model.times import duration, moment
-from spark_streams.source.findings.count_entries import nth_from
+from spark_streams.source.group.account import nth_from
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.xinfo import StreamState
 

@@ -1,60 +1,69 @@
 """Commit mark: the value of the key `rstream:committed:{stream}:<group>:<consumer>`.
 
-5-0                  batches up to 5-0 are committed and acknowledged
-5-0 begun            the query begins above 5-0, nothing is committed yet; combines with the words below
-5-0 again=9-0        batches up to 9-0 were committed, the last one runs again; combines with the words below
-5-0 noAck            noAck: batches up to 5-0 are committed, and nothing is ever pending
+    5-0 12.5f1c9a0be37d    batch 12 of the stream is committed, its token is 5f1c9a0be37d, and it ends at 5-0
+    5-0 0.37               the query begins above 5-0; 37 entries were ever added up to there ("unknown" if not counted)
+    5-0 0.seek             an operator has set the group to 5-0 (`rstream groups seek`)
+    5-0 12.noAck           batch 12 was read with noAck: nothing is ever pending
+
+The mark is written after the last entry of its batch was acknowledged. So it proves that they are acknowledged, also on
+a server that was restored, and an older copy of the checkpoint has a lower number, or the same number and another
+token.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from spark_streams.model.ids import InvalidStreamId, StreamId
 from spark_streams.model.keys import key_beside
+from spark_streams.model.numbers import parse_number
 
-_BEGUN, _AGAIN, _NO_ACK = "begun", "again=", "noAck"
+UNKNOWN, SEEK, NO_ACK = "unknown", "seek", "noAck"
 
 
-@dataclass(frozen=True)
-class Mark:
-    """up_to: all entries up to this one are committed. no_ack: the query reads without a pending list. begun: it has
-    committed nothing, and begins above `up_to`. committed_before: entries up to this one were committed, but the
-    checkpoint has lost that: the query reads the entries above `up_to` again."""
+class Mark(NamedTuple):
+    """id: position of the query; number: of the batch that ends there, counted per stream; token: name of the batch."""
 
-    up_to: StreamId
-    no_ack: bool = False
-    begun: bool = False
-    committed_before: StreamId | None = None
+    id: StreamId
+    number: int
+    token: str
 
     @classmethod
     def parse(cls, value: bytes | None) -> Mark | None:
         """Return the mark; None if there is no value, or if this version cannot read it."""
-        if value is None:
+        entry_id, _, name = (value or b"").decode("utf-8", "replace").partition(" ")
+        number, dot, token = name.partition(".")
+        batch = parse_number(number)
+        if batch is None or not dot:
             return None
-        first, *words = value.decode("utf-8", "replace").split(" ")
         try:
-            up_to, begun = StreamId.parse(first), words[:1] == [_BEGUN]
-            words = words[1:] if begun else words
-            committed_before = None
-            if words and words[0].startswith(_AGAIN):
-                committed_before = StreamId.parse(words.pop(0).removeprefix(_AGAIN))
+            return cls(StreamId.parse(entry_id), batch, token)
         except InvalidStreamId:
             return None
-        return cls(up_to, words == [_NO_ACK], begun, committed_before) if words in ([], [_NO_ACK]) else None
+
+    @classmethod
+    def at_begin(cls, position: StreamId, read: int | None) -> Mark:
+        """Return the mark of a query that begins at a position. read: entries ever added up to there."""
+        return cls(position, 0, UNKNOWN if read is None else str(read))
 
     def __str__(self) -> str:
-        is_present = {
-            _BEGUN: self.begun,
-            f"{_AGAIN}{self.committed_before}": self.committed_before is not None,
-            _NO_ACK: self.no_ack,
-        }
-        return " ".join([str(self.up_to), *[word for word, is_so in is_present.items() if is_so]])
+        return f"{self.id} {self.number}.{self.token}"
 
     @property
-    def reached(self) -> StreamId:
-        """The highest entry that was ever committed: a checkpoint below it is an older copy."""
-        return self.up_to if self.committed_before is None else max(self.up_to, self.committed_before)
+    def no_ack(self) -> bool:
+        """Whether the batch was read without a pending list."""
+        return self.token == NO_ACK
+
+    @property
+    def is_seek(self) -> bool:
+        """Whether an operator has set the group."""
+        return self.token == SEEK
+
+    @property
+    def read_at_begin(self) -> int | None:
+        """How many entries were ever added up to the position at which the query begins. None: unknown, or the query
+        has committed a batch."""
+        return parse_number(self.token) if self.number == 0 else None
 
 
 def committed_key(stream: str | bytes, group: str, consumer: str) -> bytes:

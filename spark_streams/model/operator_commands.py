@@ -6,9 +6,11 @@ import shlex
 from collections.abc import Sequence
 
 
-def seek_command(stream: str, group: str, position: object) -> str:
-    """Return the command that sets a stopped query's group to a position."""
-    return _command("groups seek", stream, group, "--to", str(position), "--yes")
+def seek_command(stream: str, group: str, position: object, consumer: str = "") -> str:
+    """Return the command that sets a stopped query's group to a position. consumer: of the query, if it may be missing
+    from the group."""
+    named = ["--consumer", consumer] if consumer else []
+    return _command("groups seek", stream, group, "--to", str(position), *named, "--yes")
 
 
 def replay_command(stream: str, group: str, first: object) -> str:

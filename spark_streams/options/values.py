@@ -164,7 +164,7 @@ def glob(value: str) -> str:
     if not value:
         raise ValueError("must not be empty")
     if not is_pattern(value):
-        raise ValueError("is no pattern: it has no *, ? or [; name single streams in option streams")
+        raise ValueError("is not a pattern: it has no *, ? or [; name single streams in option streams")
     return value
 
 

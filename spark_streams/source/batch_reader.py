@@ -43,10 +43,8 @@ from spark_streams.source.batch.pushdown import narrowing_of
 from spark_streams.source.batch.sample import sample
 from spark_streams.source.batch.stream_bounds import Narrowing
 from spark_streams.source.limits import LIMITS, Limits
-from spark_streams.source.notes.column_warnings import READ_MODES, ColumnWarnings
 from spark_streams.source.partitioning import Task
-from spark_streams.source.rows.column_report import ColumnReport
-from spark_streams.source.rows.column_tally import ColumnTally
+from spark_streams.source.rows.column_report import READ_MODES, ColumnReport, ColumnTally, ColumnWarnings
 from spark_streams.source.rows.columns import Columns
 from spark_streams.source.task.fetcher import Fetcher
 from spark_streams.spark.same_version import SameVersion

@@ -39,7 +39,7 @@ class Limits:
     returned_entries: entries of a retry stream that one trigger returns, about a second; the next trigger continues
     pattern_interval: seconds between two searches for streams that match the pattern
 
-    An idle query (microbatch.idle):
+    An idle query (trigger.idle):
     idle_wait: maximum seconds that one call of latestOffset waits; Spark stops a query between two calls. After a
         batch the first calls wait less (Idle.batch_ran)
     idle_check: seconds between two checks of streams and groups that receive no entries; 0: each call checks

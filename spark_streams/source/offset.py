@@ -1,27 +1,23 @@
-"""Offset that Spark keeps in its log: the end of a batch in each stream, and the number of its entries.
+"""Offset that Spark keeps in its log: where a query is in each stream, and the batch that ends there.
 
-A batch is (start, end]. The server holds its entries in the pending list of our consumer. The offset has the consumer's
-name and the number of entries that its list must hold, so that a replay after a crash is the same batch or an error,
-never a smaller batch (FACTS S5, S6).
+A batch is the entries that were pending for the query's consumer when the driver looked, in the ranges that the offset
+names. A replay after a crash reads these ranges again: it has the same entries, or it is an error (FACTS S5, S6).
 
     {"format": 1, "group": "billing", "consumer": "spark",
-     "token": "5f1c9a0be37d",                                       name of the batch, "" if there was none yet
-     "streams": {"orders": "1700000000000-0"},                      the query's position in each stream
-     "batch": {"orders": "1000 1690000000000-0"},                   entries of the batch that ends here, above this ID
-     "claimed": {"orders": [{"consumer": "spark~claim~5f1c9a0be37d", "count": 3}]},   entries claimed from others
-     "counts": {"orders": "5000 9000"},                             entries ever added: up to the query's
-                                                                    position, and in total
-     "losses": {"orders": 2},                                       entries counted as lost since the first batch
-     "notes": true,                                                 only if its tasks may write dead letters
-     "noAck": true}                                                 only if it was read without a pending list
+     "token": "5f1c9a0be37d",                                    name of the batch, "" if there was none yet
+     "streams": {"orders": "17-0 12.5f1c9a0be37d 5000 9000"},    see StreamOffset
+     "batch": {"orders": "9-0 17-0 1000 1700000000000"},         entries above the previous position: see Range
+     "old": {"orders": ["0-0 5-0 3 1700000000000"]},             entries at or below it: claimed, released, handed over
+     "owed": {"orders": "3-0 9-0 500 1690000000000"},            the batch before, if it was not acknowledged yet
+     "record": "orders",                                         with maxDeliveries: only the record of failed batches,
+                                                                 beside this stream, proves that the batch was read
+     "notes": true,                                              only if its tasks may write dead letters
+     "noAck": true}                                              only if it was read without a pending list
 
 Spark writes the offset, and passes it as JSON with each call. So there is one string per stream, not one object: it is
-written and parsed in a third of the time. Words follow the numbers if they apply: `shared`, `begun=ID` (Share), and
-`missed=N`, `shared`, `ahead` (Count).
+written and parsed in a third of the time.
 
-Losses are detected by `counts` (findings.account). It has `shared` if other consumers read from the group. If an offset
-differs from the previous one only in `losses`, `counts` or `streams`,
-its batch is empty: it makes the checkpoint remember a loss that was counted (failOnDataLoss=false).
+An offset whose batch has no entry keeps a corrected position (failOnDataLoss=false).
 
 Offsets of unreleased versions, which have a `version`, are refused. So are newer formats and unknown fields: to ignore
 them could mean to read entries twice, or never.
@@ -29,118 +25,122 @@ them could mean to read entries twice, or never.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from functools import cached_property
+from typing import NamedTuple, TypeVar
 
 from spark_streams.errors import OffsetError
+from spark_streams.model.commit_mark import Mark
 from spark_streams.model.ids import MIN_ID, InvalidStreamId, StreamId
 from spark_streams.model.untyped import Json
-from spark_streams.source.entry_range import EntryRange
-
-
-class Count(NamedTuple):
-    """How many entries of a stream were read, and how many were ever added to it.
-
-    missed: how much `read` exceeds the group's own counter, which does not count lost entries. shared: other consumers
-    read from the group, so only the server knows what was read. ahead: the group's position is above all entries of the
-    stream so far; entries added below it are not ours."""
-
-    read: int
-    added: int
-    missed: int = 0
-    shared: bool = False
-    ahead: bool = False
-
-    @classmethod
-    def from_json(cls, value: Json) -> Count:
-        """Parse a count. Raises KeyError, TypeError, ValueError for anything that no version has written."""
-        read, added, *words = value.split(" ")
-        missed = next((word.removeprefix(_MISSED) for word in words if word.startswith(_MISSED)), "0")
-        flags = {flag: flag in words for flag in cls._fields[3:]} if words else {}
-        return cls(int(read), int(added), int(missed), **flags)
-
-    def to_json(self) -> str:
-        """Return the JSON form; `missed` and the flags only if they are set."""
-        read, added, missed, *flags = self
-        count = f"{read} {added}"
-        if missed or any(flags):
-            words = [name for name, is_set in zip(Count._fields[3:], flags, strict=True) if is_set]
-            count = " ".join([count, *([f"{_MISSED}{missed}"] if missed else []), *words])
-        return count
-
 
 FORMAT = 1
 HISTORY = "history"  # in an offset while the archive is read (source.archive.history)
-_MISSED, _SHARED, _BEGUN = "missed=", "shared", "begun="  # words of a count or share
+_T = TypeVar("_T")
 _FIELDS = {
-    "an offset": {
-        *("format", "group", "consumer", "token", "streams", "batch", "claimed", "counts", "losses", "notes", "noAck"),
-        "report",  # spark.batch_starts adds it on a Spark before 4.2
-    },
-    "claimed": {"consumer", "count"},
+    *("format", "group", "consumer", "token", "streams", "batch", "old", "owed", "record", "notes", "noAck"),
+    "report",  # spark.batch_starts adds it on a Spark before 4.2
 }
-# Words of a share and of a count, without their values.
-_WORDS = {"batch": {_SHARED, _BEGUN}, "counts": {_MISSED, *Count._fields[3:]}}
 
 
-@dataclass(frozen=True)
-class Share:
-    """Entries that a batch has of one stream, above `after`.
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Entries of one stream with after < ID ≤ last that were delivered to the query's consumer at `until` at the latest
+    (milliseconds of the server's clock; 0: at any time). count: how many they are. An entry that is handed over later
+    has a later time of delivery, so it is not of the batch."""
 
-    owned: the stream held no other entries there; begun: end of the previous batch, if that is not `after` (other
-    consumers have read the entries between).
-    """
-
-    count: int
-    owned: bool
     after: StreamId
-    begun: StreamId | None = None
+    last: StreamId
+    count: int
+    until: int = 0
 
     @classmethod
-    def from_json(cls, value: Json) -> Share:
-        """Parse a share. Raises KeyError, TypeError, ValueError, InvalidStreamId for anything that no version has
-        written."""
-        count, after, *words = value.split(" ")
-        begun = next((word.removeprefix(_BEGUN) for word in words if word.startswith(_BEGUN)), None)
-        begun_id = None if begun is None else StreamId.parse(begun)
-        return cls(int(count), _SHARED not in words, StreamId.parse(after), begun_id)
+    def parse(cls, text: str) -> Range:
+        """Parse the text that `str` returns. Raises ValueError, InvalidStreamId for any other text."""
+        after, last, count, until = text.split(" ")
+        return cls(StreamId.parse(after), StreamId.parse(last), int(count), int(until))
 
-    def to_json(self) -> str:
-        """Return the JSON form."""
-        shared = "" if self.owned else f" {_SHARED}"
-        begun = "" if self.begun is None else f" {_BEGUN}{self.begun}"
-        return f"{self.count} {self.after}{shared}{begun}"
+    def __str__(self) -> str:
+        return f"{self.after} {self.last} {self.count} {self.until}"
 
 
-@dataclass(frozen=True)
-class Claimed:
-    """Entries of one stream that were claimed from other consumers: they are pending for this consumer."""
+class StreamOffset(NamedTuple):
+    """Where the query is in one stream.
 
-    consumer: str
-    count: int
+    position: the last batch that has entries of the stream ends here; number, token: name of that batch, the number
+    counts the stream's batches; read: entries that were ever added up to the position, None if that is unknown, as in a
+    group that other consumers read from; added: entries that were ever added to the stream; missed: lost entries that
+    the server does not count as read by the group; group_read: entries that a shared group had read, as the server
+    knew them. If it knows fewer later, it has forgotten them (FACTS R90).
+
+        17-0 12.5f1c9a0be37d 5000 9000      alone
+        17-0 12.5f1c9a0be37d 5000 9000 2    alone, and 2 are missed
+        17-0 12.5f1c9a0be37d - 9000 2 5200  shared
+    """
+
+    position: StreamId
+    number: int = 0
+    token: str = ""
+    read: int | None = None
+    added: int = 0
+    missed: int = 0
+    group_read: int = 0
+
+    @classmethod
+    def parse(cls, text: str) -> StreamOffset:
+        """Parse the text that `str` returns. Raises ValueError, InvalidStreamId for any other text."""
+        position, name, read, added, *more = text.split(" ")
+        number, dot, token = name.partition(".")
+        if not dot or len(more) > 2:
+            raise ValueError(text)
+        return cls(
+            StreamId.parse(position),
+            int(number),
+            token,
+            None if read == "-" else int(read),
+            int(added),
+            *map(int, more),
+        )
+
+    def __str__(self) -> str:
+        read = "-" if self.read is None else self.read
+        group_read = f" {self.group_read}" if self.group_read else ""
+        missed = f" {self.missed}" if self.missed or group_read else ""
+        return f"{self.position} {self.number}.{self.token} {read} {self.added}{missed}{group_read}"
+
+    @property
+    def mark(self) -> Mark:
+        """The commit mark of the last batch."""
+        return Mark(self.position, self.number, self.token)
+
+    def moved(self, position: StreamId, read: int | None, missed: int = 0) -> StreamOffset:
+        """Return the same at another position. Before the first batch, the token says what was read up to there."""
+        token = self.token if self.number else Mark.at_begin(position, read).token
+        return self._replace(position=position, token=token, read=read, missed=missed)
 
 
 @dataclass(frozen=True)
 class Offset:
-    """Position of a query in its streams, and the batch that ends there.
+    """Where a query is in its streams, and the batch that ends there.
 
-    group, consumer: owner of the pending list; positions: per stream; shares, claimed: entries of the batch, per
-    stream; token: name of the batch; no_ack: the batch is read without a pending list, and the group is a bookmark,
-    whose position may differ; counts: per stream, at its position; lost: entries per stream that were counted as lost
-    since the checkpoint began; notes: the driver has opened the notes of the batch's streams (task_notes)."""
+    group, consumer: owner of the pending list; at: per stream; new: entries of the batch above the previous position;
+    old: entries of the batch at or below it; owed: `new` of the batch before, if it was not acknowledged when this
+    offset was made; token: name of the batch; no_ack: the batch is read without a pending list, and the group is a
+    bookmark; notes: the driver has opened the notes of the batch's streams (task.notes); record: the stream beside
+    which the record of failed batches is (pending.poison_record), "": there is none. With a record, the batch is only
+    acknowledged if that says that the batch was read."""
 
     group: str
     consumer: str
-    positions: Mapping[str, StreamId] = field(default_factory=dict)
-    shares: Mapping[str, Share] = field(default_factory=dict)
-    claimed: Mapping[str, Sequence[Claimed]] = field(default_factory=dict)
+    at: Mapping[str, StreamOffset] = field(default_factory=dict)
+    new: Mapping[str, Range] = field(default_factory=dict)
+    old: Mapping[str, tuple[Range, ...]] = field(default_factory=dict)
+    owed: Mapping[str, Range] = field(default_factory=dict)
     token: str = ""
     no_ack: bool = False
-    counts: Mapping[str, Count] = field(default_factory=dict)
-    lost: Mapping[str, int] = field(default_factory=dict)
     notes: bool = False
+    record: str = ""
 
     @classmethod
     def from_json(cls, value: Mapping[str, Json]) -> Offset:
@@ -158,130 +158,107 @@ class Offset:
             )
         if number > FORMAT:
             raise _newer(f"has format {number}, and this spark-streams reads format {FORMAT}", value)
+        if HISTORY in value:
+            raise OffsetError(
+                "the query has not read its archive to the end. Set option archivePath again, with the same path. The "
+                f"offset: {dict(value)!r}"
+            )
+        unknown = sorted(map(str, {*value} - _FIELDS))
+        if unknown:
+            raise _newer(f"has fields that this spark-streams does not know ({', '.join(unknown)})", value)
         try:
-            _refuse_unknown_fields(value)
             return cls(
                 str(value["group"]),
                 str(value["consumer"]),
-                {stream: StreamId.parse(text) for stream, text in value["streams"].items()},
-                {stream: Share.from_json(share) for stream, share in value["batch"].items()},
-                {
-                    stream: tuple(Claimed(str(claim["consumer"]), int(claim["count"])) for claim in claims)
-                    for stream, claims in value.get("claimed", {}).items()
-                },
+                {stream: StreamOffset.parse(text) for stream, text in value["streams"].items()},
+                {stream: Range.parse(text) for stream, text in value["batch"].items()},
+                {stream: tuple(map(Range.parse, texts)) for stream, texts in value.get("old", {}).items()},
+                {stream: Range.parse(text) for stream, text in value.get("owed", {}).items()},
                 str(value.get("token", "")),
                 bool(value.get("noAck", False)),
-                {stream: Count.from_json(count) for stream, count in value.get("counts", {}).items()},
-                {stream: int(count) for stream, count in value.get("losses", {}).items()},
                 bool(value.get("notes", False)),
+                str(value.get("record", "")),
             )
         except (KeyError, AttributeError, TypeError, ValueError, InvalidStreamId) as error:
             raise OffsetError(f"the checkpoint's offset {value!r} cannot be read: {error}") from None
 
     def to_json(self) -> dict[str, object]:
         """Return the JSON form, as drawn above."""
-        offset = {
+        optional: dict[str, object] = {
+            "old": {stream: [str(part) for part in parts] for stream, parts in sorted(self.old.items())},
+            "owed": {stream: str(owed) for stream, owed in sorted(self.owed.items())},
+            "record": self.record,
+            "notes": self.notes,
+            "noAck": self.no_ack,
+        }
+        return {
             "format": FORMAT,
             "group": self.group,
             "consumer": self.consumer,
             "token": self.token,
-            "streams": {stream: str(position) for stream, position in sorted(self.positions.items())},
-            "batch": {stream: share.to_json() for stream, share in sorted(self.shares.items())},
-            "claimed": {
-                stream: [{"consumer": claim.consumer, "count": claim.count} for claim in claims]
-                for stream, claims in sorted(self.claimed.items())
-            },
+            "streams": {stream: str(at) for stream, at in sorted(self.at.items())},
+            "batch": {stream: str(new) for stream, new in sorted(self.new.items())},
+            **{name: value for name, value in optional.items() if value},
         }
-        if self.counts:
-            offset["counts"] = {stream: count.to_json() for stream, count in sorted(self.counts.items())}
-        if self.lost:
-            offset["losses"] = dict(sorted(self.lost.items()))
-        if self.notes:
-            offset["notes"] = True
-        return {**offset, "noAck": True} if self.no_ack else offset
 
     def __getitem__(self, stream: str) -> StreamId:
         """Return the position in a stream; 0-0 if the offset does not name it."""
-        return self.positions.get(stream, MIN_ID)
+        at = self.at.get(stream)
+        return MIN_ID if at is None else at.position
+
+    @cached_property
+    def positions(self) -> Mapping[str, StreamId]:
+        """The position in each stream."""
+        return {stream: at.position for stream, at in self.at.items()}
 
     @property
     def streams(self) -> list[str]:
-        """All streams of the offset. A batch may have claims on a stream of which the query has read no entry yet."""
-        return sorted({*self.positions, *self.claimed})
+        """All streams of the offset."""
+        return sorted(self.at)
 
     @property
     def taken_from(self) -> list[str]:
         """Streams of which the batch that ends here has entries."""
-        return sorted({*self.shares, *self.claimed})
+        return sorted({*self.new, *self.old})
+
+    def ranges(self, stream: str) -> tuple[Range, ...]:
+        """Return the entries that the batch has of a stream."""
+        new = self.new.get(stream)
+        return (*self.old.get(stream, ()), *(() if new is None else (new,)))
 
     @property
     def held(self) -> int:
         """How many entries the batch that ends here has."""
-        claimed = sum(claim.count for claims in self.claimed.values() for claim in claims)
-        return claimed + sum(share.count for share in self.shares.values())
+        return sum(part.count for stream in self.taken_from for part in self.ranges(stream))
 
-    def after(
-        self, ranges: Iterable[EntryRange], token: str = "", claimed: Mapping[str, Sequence[Claimed]] | None = None
-    ) -> Offset:
-        """Return the offset at the end of a batch that begins here, with these ranges (in order per stream) and
-        claims."""
-        positions, shares = dict(self.positions), dict[str, Share]()
-        for entries in ranges:
-            previous = shares.get(entries.stream)
-            if previous is None:
-                begun = self[entries.stream]
-                share = Share(entries.count, entries.owned, entries.after, begun if begun != entries.after else None)
-            else:
-                is_touching = positions[entries.stream] == entries.after
-                owned = previous.owned and entries.owned and is_touching
-                share = replace(previous, count=previous.count + entries.count, owned=owned)
-            shares[entries.stream] = share
-            positions[entries.stream] = entries.last
-        claims = {stream: tuple(stream_claims) for stream, stream_claims in (claimed or {}).items()}
-        return Offset(self.group, self.consumer, positions, shares, claims, token, counts=self.counts, lost=self.lost)
+    def is_of_this_batch(self, stream: str) -> bool:
+        """Whether the batch that ends here is the stream's last one."""
+        return stream in self.new or stream in self.old or (bool(self.token) and self.at[stream].token == self.token)
 
-    def with_lost(self, lost: Mapping[str, int]) -> Offset:
-        """Return this offset with these entries added to the lost ones."""
-        return replace(self, lost=dict(Counter(self.lost) + Counter(lost)))
-
-    def with_position(self, stream: str, position: StreamId) -> Offset:
-        """Return this offset with another position in one stream, of which the batch has no entry."""
-        return replace(self.without([stream]), positions={**self.positions, stream: position})
+    def with_streams(self, at: Mapping[str, StreamOffset]) -> Offset:
+        """Return this offset with other values of these streams. The batch keeps no entries of them."""
+        kept = self.without([stream for stream, new in at.items() if self.at.get(stream) != new])
+        return replace(kept, at={**self.at, **at})
 
     def without(self, streams: Iterable[str]) -> Offset:
-        """Return this offset without these streams; `lost` keeps them."""
+        """Return this offset without these streams."""
         removed = set(streams)
         return replace(
             self,
-            positions={stream: position for stream, position in self.positions.items() if stream not in removed},
-            shares={stream: share for stream, share in self.shares.items() if stream not in removed},
-            claimed={stream: claims for stream, claims in self.claimed.items() if stream not in removed},
-            counts={stream: count for stream, count in self.counts.items() if stream not in removed},
+            at=_without(self.at, removed),
+            new=_without(self.new, removed),
+            old=_without(self.old, removed),
+            owed=_without(self.owed, removed),
         )
 
-    def covers(self, other: Offset) -> bool:
-        """Whether `other` is this offset, or this offset `without` some streams."""
-        return self.token == other.token and self.positions.items() >= other.positions.items()
+
+def _without(values: Mapping[str, _T], removed: Collection[str]) -> Mapping[str, _T]:
+    return {stream: value for stream, value in values.items() if stream not in removed}
 
 
-def _refuse_unknown_fields(value: Mapping[str, Json]) -> None:
-    """Raise OffsetError if a newer version has written a field that this version would ignore."""
-    if HISTORY in value:
-        raise OffsetError(
-            "the query has not read its archive to the end. Set option archivePath again, with the same path. The "
-            f"offset: {dict(value)!r}"
-        )
-    parts: list[tuple[str, Iterable[str], set[str]]] = [("an offset", value, _FIELDS["an offset"])]
-    for name, words in _WORDS.items():
-        for part in value.get(name, {}).values():
-            if part.count(" ") > 1:
-                parts.append((name, [_without_value(word) for word in part.split(" ")[2:]], words))
-    claims = [claim for stream_claims in value.get("claimed", {}).values() for claim in stream_claims]
-    parts += [("claimed", claim, _FIELDS["claimed"]) for claim in claims]
-    for name, names, allowed in parts:
-        unknown = sorted(map(str, {*names} - allowed))
-        if unknown:
-            raise _newer(f"has fields that this spark-streams does not know ({', '.join(unknown)} in {name})", value)
+def position_in(text: str) -> str:
+    """Return the position in the text of a StreamOffset."""
+    return text.partition(" ")[0]
 
 
 def _newer(problem: str, value: Mapping[str, Json]) -> OffsetError:
@@ -289,8 +266,3 @@ def _newer(problem: str, value: Mapping[str, Json]) -> OffsetError:
         f"the checkpoint's offset {problem}. A newer spark-streams has written it. Install a spark-streams at least as "
         f"new as the one that ran this query last, on the driver and on the executors. The offset: {dict(value)!r}"
     )
-
-
-def _without_value(word: str) -> str:
-    name, equals, _ = word.partition("=")
-    return name + equals

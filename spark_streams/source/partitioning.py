@@ -8,11 +8,11 @@ from operator import attrgetter
 from typing import Any
 
 from spark_streams.model.ids import StreamId
-from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.limits import LIMITS, Limits
+from spark_streams.source.pending_list import EntryRange
 
 _Plain = tuple[Any, ...]  # a pickled range: its fields, with the IDs as plain tuples
-_OTHERS = attrgetter("count", "owned", "consumer", "ids", "counted")  # the fields after the IDs
+_OTHERS = attrgetter("count", "owned", "until", "ids", "counted")  # the fields after the IDs
 _SPREAD = 4  # tasks over which a batch is spread, if each has at least Limits.smallest_task entries
 _SPREAD_ORDERED = 32  # the same if ordered, because tasks differ more in size
 
@@ -45,7 +45,7 @@ def _task_of(ranges: list[_Plain]) -> Task:
 @dataclass(frozen=True)
 class Plan:
     """A batch as tasks. narrowed: the batch is a piece of a failed batch, or there are such pieces (poison_batch);
-    noted: streams with entries that an earlier run of the batch has noted (notes_of_replay)."""
+    noted: streams with entries that an earlier run of the batch has noted (task.notes)."""
 
     tasks: list[Task]
     narrowed: bool
@@ -113,8 +113,8 @@ def _joined(ranges: Iterable[EntryRange], size: int | None) -> list[EntryRange]:
 
 def _can_be_joined(previous: EntryRange, entries: EntryRange) -> bool:
     return (
-        (previous.stream, previous.last, previous.owned, previous.consumer, previous.counted)
-        == (entries.stream, entries.after, entries.owned, entries.consumer, entries.counted)
+        (previous.stream, previous.last, previous.owned, previous.until, previous.counted)
+        == (entries.stream, entries.after, entries.owned, entries.until, entries.counted)
     ) and bool(previous.ids) == bool(entries.ids)
 
 

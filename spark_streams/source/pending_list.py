@@ -5,33 +5,79 @@ Pages of many streams travel together. A round trip returns at most Limits.pendi
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from spark_streams.errors import ServerReplyError
-from spark_streams.model.ids import MAX_ID, MIN_ID, StreamId
-from spark_streams.source.entry_range import EntryRange
+from spark_streams.model.ids import MIN_ID, StreamId
 from spark_streams.source.limits import LIMITS, Limits
 from spark_streams.source.membership import Membership
-from spark_streams.source.offset import Claimed
+from spark_streams.source.offset import Range
 from spark_streams.wire.connection.connection import Argument, Connection, ReplyError, pack
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.entries.pending_page import PendingPage, decode_pending, last_of_full_page
 
+# -- entry range -------------------------------------------------------------------------------------------------------
+# Range of entries of one stream that a batch holds and one consumer received.
+
+
+@dataclass(frozen=True)
+class EntryRange:
+    """Our entries of one stream with after < ID ≤ last.
+
+    count: number of our entries; owned: True if the stream held no others there when they were delivered, so that
+    XRANGE reads them. False if other consumers read from the same range: a pending list says which entries are ours.
+    until: entries that were delivered later are not of the range, in milliseconds of the server's clock, 0: all are;
+    ids: which entries of a shared range are ours, as packed arguments without separators, as in `PendingPage.ids`;
+    empty if they are not known.
+    counted: False if `count` is an estimate, by which no loss is detected (spark.read).
+    """
+
+    stream: str
+    after: StreamId
+    last: StreamId
+    count: int
+    owned: bool
+    until: int = 0
+    ids: bytes = b""
+    counted: bool = True
+
+
+def entries_per_stream(ranges: Iterable[EntryRange]) -> Counter[str]:
+    """Return how many entries these ranges have, per stream."""
+    counts: Counter[str] = Counter()
+    for entries in ranges:
+        counts[entries.stream] += entries.count
+    return counts
+
+
+# -- pending list ------------------------------------------------------------------------------------------------------
+
+
+TIME = pack("TIME")
+_TIME_BYTES = 64  # more than its reply has
 _ACK = -1  # index of an XACK among commands that have the index of their range
 
 
 @dataclass(frozen=True)
 class PendingRange:
-    """Entries of a stream with after < ID ≤ last that are pending for `consumer` ("": the membership's consumer).
+    """Entries of a stream with after < ID ≤ last that are pending for the query's consumer.
+
+    until: only those that were delivered then at the latest, in milliseconds of the server's clock; 0: at any time;
     limit: number of entries, the first ones; None: all."""
 
     stream: str
     last: StreamId
     after: StreamId = MIN_ID
-    consumer: str = ""
+    until: int = 0
     limit: int | None = None
+
+    @classmethod
+    def of(cls, stream: str, part: Range) -> PendingRange:
+        """Return the entries of a batch's range that are still pending."""
+        return cls(stream, part.last, part.after, part.until)
 
     @property
     def is_empty(self) -> bool:
@@ -62,15 +108,24 @@ def pending_ranges(
             del remaining[index]
             if page.last is None:
                 continue
-            entries = EntryRange(pending.stream, pending.after, page.last, page.count, False, pending.consumer)
-            ranges_by_index[index].append(replace(entries, ids=page.ids) if keep_ids else entries)
-            if page.count == count:
+            if page.count:
+                entries = EntryRange(pending.stream, pending.after, page.last, page.count, False, pending.until)
+                ranges_by_index[index].append(replace(entries, ids=page.ids) if keep_ids else entries)
+            if page.listed == count:
                 remaining.update((index, above) for above in _above(pending, page.last, page.count))
     return [entries for entry_ranges in ranges_by_index.values() for entries in entry_ranges]
 
 
-def acknowledge(server: Server, member: Membership, ranges: Sequence[PendingRange], limits: Limits = LIMITS) -> int:
+def acknowledge(
+    server: Server,
+    member: Membership,
+    ranges: Sequence[PendingRange],
+    limits: Limits = LIMITS,
+    marks: Sequence[tuple[str, bytes]] = (),
+) -> int:
     """Acknowledge the pending entries of these ranges and return their number.
+
+    marks: packed commands that set commit marks, each with its stream; they are executed after the last XACK.
 
     The XACKs of one round travel with the XPENDINGs of the next. A long list of one consumer is requested ahead: its
     page is decoded while the server executes the next request. A second call acknowledges what remains.
@@ -78,10 +133,12 @@ def acknowledge(server: Server, member: Membership, ranges: Sequence[PendingRang
     """
     total = 0
     remaining = list(ranges)
-    acks: list[tuple[str, bytes]] = []
+    acks, marks = list[tuple[str, bytes]](), list(marks)
     undecoded: _Answer | None = None
-    while remaining or acks:
+    while remaining or acks or marks:
         round_ranges, remaining = remaining[: limits.pending_streams], remaining[limits.pending_streams :]
+        if not round_ranges:  # these are the last XACKs
+            acks, marks = [*acks, *marks], []
         counts = [_page_size(pending, len(round_ranges), limits) for pending in round_ranges]
         sent = _send(server, member, round_ranges, counts, acks)
         try:
@@ -124,11 +181,12 @@ class _Sent:
 
 @dataclass(frozen=True)
 class _Answer:
-    """The answer to a request. replies: per connection, the indexes of its ranges and the replies to XPENDING;
-    acknowledged: number of entries; above_page: the rest of the range, if there is one range and its page is full."""
+    """The answer to a request. replies: per connection, the indexes of its ranges, the server's time before it listed
+    entries, and the replies to XPENDING; acknowledged: number of entries; above_page: the rest of the range, if there
+    is one range and its page is full."""
 
     sent: _Sent
-    replies: Sequence[tuple[Connection, list[int], memoryview]]
+    replies: Sequence[tuple[Connection, list[int], int, memoryview]]
     acknowledged: int
     above_page: Sequence[PendingRange]
 
@@ -136,12 +194,12 @@ class _Answer:
     def pages(self) -> list[PendingPage]:
         """The page of each range. Raises the named error of the first reply that is one."""
         pages: dict[int, PendingPage] = {}
-        for connection, indexes, replies in self.replies:
+        for connection, indexes, now, replies in self.replies:
             for index, page in zip(indexes, decode_pending(replies, len(indexes)), strict=True):
                 if isinstance(page, ReplyError):
                     command = ("XPENDING", self.sent.ranges[index].stream, self.sent.member.group)
                     raise connection.error_of(page, command)
-                pages[index] = page
+                pages[index] = page.delivered_until(self.sent.ranges[index].until, now)
         return [pages[index] for index in range(len(pages))]
 
     def acks(self) -> list[tuple[str, bytes]]:
@@ -159,7 +217,7 @@ class _Answer:
         return [
             above
             for pending, count, page in requested
-            if page.last is not None and page.count == count
+            if page.last is not None and page.listed == count
             for above in _above(pending, page.last, page.count)
         ]
 
@@ -177,20 +235,23 @@ def _send(
     parts: list[tuple[Connection, list[tuple[str, int]]]] = []
     for connection, part in server.parts(commands, lambda command: command[0]):
         kinds = [[packed for _, index, packed in part if (index == _ACK) == is_ack] for is_ack in (True, False)]
-        connection.request_separately([b"".join(packed) for packed in kinds])
+        connection.request_separately([b"".join(kinds[0]), TIME + b"".join(kinds[1])])
         parts.append((connection, [(stream, index) for stream, index, _ in part]))
     return _Sent(member, ranges, counts, parts)
 
 
 def _receive(sent: _Sent) -> _Answer:
     """Receive the replies. Raises the named error of the first XACK that failed."""
-    replies: list[tuple[Connection, list[int], memoryview]] = []
+    replies: list[tuple[Connection, list[int], int, memoryview]] = []
     acknowledged = 0
     for connection, part in sent.parts:
         acks_reply, pages_reply = connection.split_replies(connection.receive())
-        replies.append((connection, [index for _, index in part if index != _ACK], pages_reply))
+        now, pages_reply = split_time(connection, pages_reply)
+        replies.append((connection, [index for _, index in part if index != _ACK], now, pages_reply))
         acknowledged += _sum_of(connection, sent.member, acks_reply, [s for s, index in part if index == _ACK])
-    return _Answer(sent, replies, acknowledged, _above_page(sent, [pages for _, indexes, pages in replies if indexes]))
+    return _Answer(
+        sent, replies, acknowledged, _above_page(sent, [pages for _, indexes, _, pages in replies if indexes])
+    )
 
 
 def _above_page(sent: _Sent, replies: Sequence[memoryview]) -> list[PendingRange]:
@@ -198,7 +259,7 @@ def _above_page(sent: _Sent, replies: Sequence[memoryview]) -> list[PendingRange
     if len(sent.ranges) != 1:
         return []
     pending, count = sent.ranges[0], sent.counts[0]
-    last = last_of_full_page(replies[0], count, pending.consumer or sent.member.consumer)
+    last = last_of_full_page(replies[0], count, sent.member.consumer)
     return [] if last is None else _above(pending, last, count)
 
 
@@ -215,24 +276,29 @@ def pending_page(server: Server, stream: str, command: Sequence[Argument]) -> Pe
 def pack_pending(member: Membership, pending: PendingRange, count: int) -> bytes:
     """Return the packed XPENDING of the first `count` entries of a range."""
     after, last = b"(" + bytes(pending.after), bytes(pending.last)
-    return pack("XPENDING", pending.stream, member.group, after, last, count, pending.consumer or member.consumer)
+    return pack("XPENDING", pending.stream, member.group, after, last, count, member.consumer)
+
+
+def split_time(server: Server, replies: memoryview) -> tuple[int, memoryview]:
+    """Return the time of the server in milliseconds, and the other replies. replies: they begin with that to TIME.
+    Raises the named error if TIME was refused."""
+    lines = bytes(replies[:_TIME_BYTES]).split(b"\r\n", 5)
+    if lines[0].startswith(b"-"):
+        raise server.error_of(ReplyError(lines[0][1:].decode("utf-8", "replace")), ("TIME",))
+    seconds, microseconds = lines[2], lines[4]
+    return int(seconds) * 1000 + int(microseconds) // 1000, replies[sum(len(line) + 2 for line in lines[:5]) :]
 
 
 def _sum_of(server: Server, member: Membership, replies: memoryview, streams: Sequence[str]) -> int:
-    """Return the sum of the replies of XACK, one per stream."""
+    """Return the sum of the replies to XACK, one per stream. Other commands reply `+OK`."""
     total = 0
     lines = bytes(replies).split(b"\r\n")[:-1]
     if len(lines) != len(streams):
         raise ServerReplyError(f"{server.address} answered {len(streams)} XACKs with {len(lines)} replies")
     for line, stream in zip(lines, streams, strict=True):
+        if line == b"+OK":
+            continue
         if not line.startswith(b":"):
             raise server.error_of(ReplyError(line[1:].decode("utf-8", "replace")), ("XACK", stream, member.group))
         total += int(line[1:])
     return total
-
-
-def claimed_ranges(claimed: Mapping[str, Sequence[Claimed]]) -> list[PendingRange]:
-    """Return all pending entries of the consumers of these claims."""
-    return [
-        PendingRange(stream, MAX_ID, consumer=claim.consumer) for stream, claims in claimed.items() for claim in claims
-    ]

@@ -1,6 +1,6 @@
 """Streaming reader that Spark calls: on the driver it plans micro-batches, in a task it reads entries.
 
-It has only Spark's part: offsets as JSON, read limits, partitions. The batches are in microbatch.micro_batch_stream.
+It has only Spark's part: offsets as JSON, read limits, partitions. The batches are in trigger.batch_stream.
 """
 
 from __future__ import annotations
@@ -18,20 +18,19 @@ from spark_streams.model.keys import LOSSY, NARROWED, batch_kind_key, batch_kind
 from spark_streams.model.micro_batch import MicroBatchName
 from spark_streams.model.printable import printable
 from spark_streams.options.source_options import SourceOptions
-from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.limits import LIMITS, Limits
 from spark_streams.source.membership import Membership
-from spark_streams.source.microbatch.micro_batch_stream import MicroBatchStream
-from spark_streams.source.notes.column_warnings import STREAM_MODES, ColumnWarnings
-from spark_streams.source.notes.task_notes import NoteWriter
 from spark_streams.source.offset import Offset
 from spark_streams.source.partitioning import Task
-from spark_streams.source.recovery.poison_record import attempt_key_of, note_attempt
-from spark_streams.source.rows.column_report import ColumnReport
+from spark_streams.source.pending.poison_record import attempt_key_of, note_attempt
+from spark_streams.source.pending_list import EntryRange
+from spark_streams.source.rows.column_report import STREAM_MODES, ColumnReport, ColumnWarnings
 from spark_streams.source.rows.columns import Columns
 from spark_streams.source.rows.malformed import Dead
 from spark_streams.source.shard_sets import require_not_in_shards_since, require_shards_of, with_shards
+from spark_streams.source.task.notes import NoteWriter
 from spark_streams.source.task.read_partition import TaskCallbacks, read_task
+from spark_streams.source.trigger.batch_stream import MicroBatchStream
 from spark_streams.spark.commit_calls import CommitCalls
 from spark_streams.spark.read_limits import (
     ReadAllAvailable,

@@ -207,7 +207,7 @@ def _check_spark_python(findings: Findings, program: str, variable: str | None, 
         other = json.loads((answer or "").strip().splitlines()[-1])
     except (ValueError, IndexError):
         findings.lines.append((purpose, "not found", program_text))
-        findings.problems.append(f"Spark would run {program_text}, which is no Python that answers: {remedy}")
+        findings.problems.append(f"Spark would run {program_text}, which is not a Python that answers: {remedy}")
         return
     lacking = [name for name in _ON_EXECUTORS if name not in other["found"]]
     version = tuple(other["version"])

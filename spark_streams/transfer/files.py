@@ -59,7 +59,9 @@ def read_file(name: str) -> Iterator[list[Entry]]:
                         if entry is not None and entry.id <= last:
                             raise ValueError(f"its ID {entry.id} is not above {last}; sort the file by its IDs")
                     except ValueError as error:
-                        raise CopyFileError(f"{unit} {number:,} of {name!r} is no entry of a stream: {error}") from None
+                        raise CopyFileError(
+                            f"{unit} {number:,} of {name!r} is not an entry of a stream: {error}"
+                        ) from None
                     if entry is not None:
                         entries.append(entry)
                         last = entry.id

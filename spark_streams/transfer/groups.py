@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from spark_streams.model.ids import StreamId
 from spark_streams.model.keys import copied_key
 from spark_streams.model.operator_commands import seek_command
-from spark_streams.source.findings.count_entries import count_read
+from spark_streams.source.group.account import count_read
 from spark_streams.wire.connection.connection import Argument, ReplyError
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.reply_errors import is_busy_group, is_no_such_key, is_not_permitted

@@ -11,7 +11,7 @@ from spark_streams.errors import InvalidOptionError, ShardsError
 from spark_streams.groups.target import Target
 from spark_streams.model.ids import MAX_ID, MIN_ID, StreamId
 from spark_streams.shards.settling import fetch_shard_sets
-from spark_streams.source.findings.count_entries import nth_from
+from spark_streams.source.group.account import nth_from
 from spark_streams.transfer.entries import Entry
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.entries.parsed_page import parse_entries
@@ -41,7 +41,9 @@ def find_range(
     first, last = MIN_ID, head.last
     for target in (begin, end):
         if target is not None and (target.entries is not None or target.end == "latest"):
-            raise InvalidOptionError(f"{target.text!r} is no entry ID and no time; for the newest entries use --last N")
+            raise InvalidOptionError(
+                f"{target.text!r} is neither an entry ID nor a time; for the newest entries use --last N"
+            )
     if end is not None:
         last = min(end.id, last) if end.id else end.position(server, stream, head, now_ms)
     if begin is not None:

@@ -24,8 +24,8 @@ from spark_streams.model.ids import StreamId
 from spark_streams.model.keys import origin_field
 from spark_streams.source.limits import LIMITS
 from spark_streams.source.membership import Membership
-from spark_streams.source.notes.task_notes import Destination, collect, notes_key
-from spark_streams.source.recovery.dead_entries import DeadEntries, dead_letter
+from spark_streams.source.pending.dead_entries import DeadEntries, dead_letter
+from spark_streams.source.task.notes import Destination, collect, notes_key
 from spark_streams.wire.address.address import Address
 from spark_streams.wire.address.patience import Patience
 from spark_streams.wire.connection.connection import Connection, pack

@@ -16,7 +16,7 @@ import pytest
 
 from spark_streams.errors import RStreamError
 from spark_streams.source.membership import Membership
-from spark_streams.source.notes.task_notes import Destination, collect, notes_key
+from spark_streams.source.task.notes import Destination, collect, notes_key
 from spark_streams.wire.address.address import Address
 from spark_streams.wire.connection.connection import Connection, pack
 from tests.deadletter.making import DEAD, fill, marks, numbers

@@ -39,8 +39,8 @@ def test_an_abandoned_group_is_deleted_with_what_is_kept_for_it(
     client: redis.Redis, rstream_json: RstreamJson, rstream: Rstream
 ) -> None:
     abandoned(client)
-    client.set("rstream:committed:{orders}:nb-1:spark", f"{OLD}-0")
-    client.set("rstream:committed:{orders}:other:spark", f"{OLD}-0")
+    client.set("rstream:committed:{orders}:nb-1:spark", f"{OLD}-0 4.x")
+    client.set("rstream:committed:{orders}:other:spark", f"{OLD}-0 4.x")
     time.sleep(0.06)
     planned = rstream_json("groups", "prune", "--idle", "50ms")
     assert groups(client) == ["nb-1"]

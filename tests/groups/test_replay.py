@@ -8,14 +8,12 @@ import pytest
 import redis
 
 from spark_streams.console.site import link
-from spark_streams.errors import StreamStateError
 from spark_streams.groups import guard
 from spark_streams.source.stream_reader import StreamReader
 from spark_streams.spark.read_limits import ReadMaxRows
 from tests.console.browser import Browser, form_to, replaced, wait_for_change
 from tests.console.process import running_console
 from tests.groups.conftest import Rstream, RstreamJson
-from tests.remedies import carry_out
 from tools.driving import ALL, NEVER_AHEAD, add, drain, pending_count, read, reader, stop_all
 from tools.servers.server import Server
 
@@ -130,19 +128,6 @@ def test_a_replay_that_was_killed_amid_its_batch_is_read_again_whole(query: Stop
     assert drain(again, 10, end) == []
 
 
-def test_the_error_about_a_group_that_was_set_back_leads_to_a_replay(
-    query: Stopped, rstream_json: RstreamJson, rstream: Rstream, server: Server
-) -> None:
-    rstream_json("groups", "seek", "s", *G, "--to", query.ids[9], "--yes")
-    with pytest.raises(StreamStateError, match="below the checkpoint's") as raised:
-        query.resume()
-    stop_all()
-    carry_out(server, str(raised.value))
-    command = str(raised.value).rpartition(": rstream ")[2]
-    assert rstream(*command.split(" "), "--yes").exit_code == 0
-    assert sorted(query.resume()) == list(range(10, 30))
-
-
 def test_a_query_that_lives_is_refused(
     query: Stopped, rstream_json: RstreamJson, rstream: Rstream, client: redis.Redis
 ) -> None:
@@ -216,7 +201,7 @@ def test_a_group_without_a_query_or_with_several(
     ran = rstream("replay", "s", "--group", "h", "--from", "1h")
     assert (ran.exit_code, "no query has committed entries" in ran.stderr) == (1, True)
     client.xgroup_createconsumer("s", "g", "other")
-    client.set("rstream:committed:{s}:g:other", query.ids[-1])
+    client.set("rstream:committed:{s}:g:other", f"{query.ids[-1]} 3.x")
     ran = rstream("replay", "s", *G, "--from", "1h")
     assert (ran.exit_code, "Name one: --consumer 'other'" in ran.stderr) == (1, True)
     assert rstream_json("replay", "s", *G, "--from", "1h", "--consumer", "spark")["streams"][0]["query"] == "spark"

@@ -14,11 +14,11 @@ from spark_streams import dead_letters
 from spark_streams.cli import main
 from spark_streams.errors import NotPermittedError
 from spark_streams.groups import group_snapshot, prune
+from spark_streams.model.commit_mark import committed_key
 from spark_streams.model.keys import retry_stream
 from spark_streams.sink.ledger.batch import Batch
 from spark_streams.sink.ledger.batch_commit import rows_written, void_batch
 from spark_streams.sink.ledger.runs import begin_job, begin_run
-from spark_streams.source.group.commit_marks import committed_key
 from spark_streams.wire.connect import connect
 from tests.console.browser import Browser
 from tests.console.process import running_console

@@ -76,7 +76,7 @@ def record(kind: Any) -> dict[str, Any]:
         ),
         (record("nowhere.T"), "field x: type 'nowhere.T' is neither Avro's nor defined in this file"),
         ({"type": "array", "items": "int"}, "the schema is array, but columns are the fields of a record"),
-        ({"type": "record", "name": "R"}, "is no valid schema: KeyError 'fields'"),
+        ({"type": "record", "name": "R"}, "is not a valid schema: KeyError 'fields'"),
         ("{", "cannot be read as JSON"),
     ],
 )
@@ -128,7 +128,7 @@ def test_what_spark_says_of_a_frame(tmp_path: Path) -> None:
         "n": "INT", "d": "DECIMAL(10,2)", "t": "TIMESTAMP_NTZ", "a b": "ARRAY<STRUCT<`x``y`: STRING>>",
         "m": "MAP<STRING, INT>",
     }  # fmt: skip
-    with pytest.raises(ConfigError, match="is no valid schema"):
+    with pytest.raises(ConfigError, match="is not a valid schema"):
         columns(tmp_path, "json", {"type": "record"})
 
 

@@ -7,13 +7,13 @@ import pytest
 from spark_streams.model.commit_mark import Mark
 from spark_streams.model.ids import StreamId
 
-FIVE, NINE = StreamId(5, 0), StreamId(9, 0)
+FIVE = StreamId(5, 0)
 VALUES = {
-    "5-0": Mark(FIVE),
-    "5-0 begun": Mark(FIVE, begun=True),
-    "5-0 begun noAck": Mark(FIVE, no_ack=True, begun=True),
-    "5-0 again=9-0": Mark(FIVE, committed_before=NINE),
-    "5-0 again=9-0 noAck": Mark(FIVE, no_ack=True, committed_before=NINE),
+    "5-0 12.5f1c9a0be37d": Mark(FIVE, 12, "5f1c9a0be37d"),
+    "5-0 0.37": Mark.at_begin(FIVE, 37),
+    "5-0 0.unknown": Mark.at_begin(FIVE, None),
+    "5-0 0.seek": Mark(FIVE, 0, "seek"),
+    "5-0 3.noAck": Mark(FIVE, 3, "noAck"),
 }
 
 
@@ -23,12 +23,19 @@ def test_a_mark_that_was_read_is_written_unchanged(value: str) -> None:
     assert str(VALUES[value]) == value
 
 
-@pytest.mark.parametrize("value", [None, b"", b"noAck", b"soon", b"5-0 held", b"5-0 holds", b"\xff-0", b"5-0  noAck",
-                                   b"5-0 noAck ", b"5-0 noAck begun", b"5-0 again=x"])  # fmt: skip
+@pytest.mark.parametrize(
+    "value", [None, b"", b"noAck", b"soon", b"5-0", b"5-0 held", b"5-0 12", b"\xff-0 1.a", b"5-0  1.a", b"5-0 x.a"]
+)
 def test_a_value_that_this_version_does_not_know_is_none(value: bytes | None) -> None:
     assert Mark.parse(value) is None
 
 
-def test_a_mark_shows_how_far_the_query_has_come_although_its_last_batch_is_run_again() -> None:
-    assert Mark(FIVE, committed_before=NINE).reached == NINE
-    assert Mark(FIVE).reached == FIVE
+def test_a_mark_tells_how_many_entries_were_added_before_a_query_begins() -> None:
+    assert VALUES["5-0 0.37"].read_at_begin == 37
+    assert VALUES["5-0 0.unknown"].read_at_begin is None
+    assert Mark(FIVE, 3, "37").read_at_begin is None  # a batch was committed, and its token happens to be a number
+
+
+def test_a_mark_tells_who_has_set_it() -> None:
+    assert [value for value, mark in VALUES.items() if mark.is_seek] == ["5-0 0.seek"]
+    assert [value for value, mark in VALUES.items() if mark.no_ack] == ["5-0 3.noAck"]

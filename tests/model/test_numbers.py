@@ -52,7 +52,7 @@ ALLOWED = {
 for _path in (
     *("source/rows/returned_page.py", "shards/of_keys.py", "deadletter/kind_counts.py", "deadletter/redrive/mover.py"),
     *("deadletter/page_reader.py",),
-    *("source/task/ownership.py", "source/rows/columns.py", "source/rows/malformed.py"),
+    *("source/task/fetcher.py", "source/rows/columns.py", "source/rows/malformed.py"),
     *(
         "deadletter/redrive/redrive_plan.py",
         "console/report/svg.py",
@@ -65,9 +65,9 @@ for _path in (
     *(
         "sink/trim/entry_sizes.py",
         "source/archive/rows.py",
+        "source/archive/batch_limit.py",
         "source/archive/history.py",
         "source/archive/highest.py",
-        "source/archive/batch_limit.py",
         "transfer/parquet.py",
     ),
     "sink/encode/row_errors.py",

@@ -10,8 +10,10 @@ import numpy as np
 from spark_streams.deadletter.envelope import Mark, dead_letter_fields, open_envelope
 from spark_streams.deadletter.redrive.redrive_lock import RedriveState
 from spark_streams.deadletter.retry.returned_entry import ReturnedEntry
+from spark_streams.model.ids import StreamId
 from spark_streams.sink.ledger.ledger import Head, Part, Record, pack_mark, read_mark
-from spark_streams.source.recovery.poison_state import PoisonState
+from spark_streams.source.offset import Range
+from spark_streams.source.pending.poison_state import Piece, PoisonState
 
 DEAD_LETTER = [
     *(b"n", b"7"),
@@ -67,9 +69,13 @@ def test_the_ledger_of_a_sink() -> None:
 
 def test_batches_that_killed_a_query() -> None:
     value = (
-        '{"token": "5f1c9a0be37d", "runs": 2, "run": "a1", "narrowed": false, "aside": null, "size": 0, "pieces": {}, '
-        '"commits": 3, "counted": "", "failures_in_a_row": 1}'
+        '{"token": "5f1c9a0be37d", "runs": 2, "run": "a1", "narrowed": false, "clean": 70, "pieces": {"5-0~5f.0000": '
+        '{"parts": {"s": ["4-0 6-0 2 1700"]}, "died": 1, "since": 2, "began": 2, "is_suspect": true, "error": "", '
+        '"message": "", "given_up": false}}, "commits": 3, "counted": "", "failures_in_a_row": 1}'
     )
     state = PoisonState.from_json(value)
-    assert state == PoisonState(token="5f1c9a0be37d", runs=2, run="a1", commits=3, failures_in_a_row=1)
+    piece = Piece({"s": ["4-0 6-0 2 1700"]}, died=1, since=2, began=2, is_suspect=True)
+    pieces = {"5-0~5f.0000": piece}
+    assert state == PoisonState("5f1c9a0be37d", 2, "a1", clean=70, pieces=pieces, commits=3, failures_in_a_row=1)
+    assert piece.ranges() == {"s": (Range(StreamId(4, 0), StreamId(6, 0), 2, 1700),)}
     assert state.to_json() == value

@@ -51,8 +51,8 @@ support Update mode. SQLSTATE: XXKST
 === Streaming Query ===
 """
 OFFSET = (
-    '{"format": 1, "group": "g", "consumer": "spark", "token": "5c46", "streams": {"a": "1-0", "orders": "1-0", "p": '
-    '"1-0"}, "batch": {"orders": "2 0-0", "p": "1 0-0"}, "counts": {}, "losses": {}}'
+    '{"format": 1, "group": "g", "consumer": "spark", "token": "5c46", "streams": {"a": "1-0 1.5c45 1 1", '
+    '"orders": "1-0 1.5c46 2 2", "p": "1-0 1.5c46 1 1"}, "batch": {"orders": "0-0 1-0 2 9", "p": "0-0 1-0 1 9"}}'
 )
 PREFERRED = (
     "Spark writes to format rstream in output mode append or complete, not update. To write each changed row of an "

@@ -18,13 +18,13 @@ from spark_streams.monitor.watch.queries import Counts, Query
 
 def offset(**more: Any) -> dict[str, Any]:
     """An offset of group g at s: 7-0, t: 0-0."""
-    plain = {"format": 1, "group": "g", "consumer": "c", "token": "x", "streams": {"s": "7-0", "t": "0-0"}}
-    return {**plain, "batch": {}, "claimed": {}, **more}
+    streams = {"s": "7-0 2.x 7 7", "t": "0-0 0.0 0 0"}
+    return {"format": 1, "group": "g", "consumer": "c", "token": "x", "streams": streams, "batch": {}, **more}
 
 
 def progress(run: str = "r1", batch: int = 0, **counts: dict[str, Any]) -> Progress:
     """A batch of three entries of s, two of which were claimed."""
-    end = offset(batch={"s": "1 0-0"}, claimed={"s": [{"consumer": "c~1", "count": 2}]})
+    end = offset(batch={"s": "6-0 7-0 1 9"}, old={"s": ["0-0 6-0 2 9"]})
     ours = {"endOffset": end, "latestOffset": json.dumps(offset(**counts))}
     others = {"endOffset": 5, "latestOffset": None, "description": "RateStreamV2"}
     told = {"id": "q1", "runId": run, "name": None, "timestamp": "2026-01-01T00:00:00.000Z", "batchId": batch}
@@ -44,9 +44,9 @@ def test_what_a_batch_took_and_what_the_run_has_counted() -> None:
 
 
 def test_a_stream_of_which_a_batch_has_only_claimed_entries_is_reported() -> None:
-    """No offset has a position there."""
     back = "rstream:returned:{s}:g"
-    end = offset(claimed={back: [{"consumer": "c~1", "count": 2}]})
+    end = offset(old={back: ["0-0 5-0 2 9"]})
+    end["streams"][back] = "0-0 1.x - 0"
     ours = {"endOffset": end, "latestOffset": json.dumps(offset(claimed={back: 2}))}
     told = {"id": "q1", "runId": "r1", "name": None, "timestamp": "2026-01-01T00:00:00.000Z", "batchId": 1}
     [source] = read_progress(told | {"batchDuration": 250, "numInputRows": 2, "sources": [ours]}).sources

@@ -55,11 +55,10 @@ BELOW = {
 }
 # Within the source: from entries and groups up to what Spark calls.
 SOURCE = [
-    {"shard_sets", "entry_range", "limits", "membership", "offset", "pending_list", "partitioning", "run_counters"},
-    {"sampled_size", "rows", "findings"},
-    {"notes", "group"},
-    {"task", "quota", "recovery"},
-    {"batch", "microbatch"},
+    {"limits", "membership", "offset", "pending_list", "partitioning", "run_counters", "shard_sets"},
+    {"group", "quota", "rows", "sampled_size"},
+    {"pending", "task"},
+    {"batch", "trigger"},
     {"archive"},
     {"batch_reader", "refused_reader", "stream_reader"},
     {"history_reader"},

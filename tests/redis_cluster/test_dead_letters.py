@@ -23,7 +23,7 @@ from spark_streams.errors import ServerReplyError, StreamStateError, Unsupported
 from spark_streams.model.ids import MAX_ID
 from spark_streams.model.keys import retry_stream, returned_stream, slot_of
 from spark_streams.source.membership import Membership
-from spark_streams.source.notes.task_notes import Destination, collect, notes_key
+from spark_streams.source.task.notes import Destination, collect, notes_key
 from spark_streams.wire.address.address import Address
 from spark_streams.wire.connect import connect
 from spark_streams.wire.connection.connection import pack

@@ -12,17 +12,13 @@ from spark_streams.model.ids import MAX_ID
 from spark_streams.sink.ledger.balance import Balance
 from spark_streams.sink.ledger.join import LedgerJoin
 from spark_streams.sink.ledger.ledger_view import LedgerView
-from spark_streams.source.findings import account, balance
-from spark_streams.source.findings.data_loss import DataLoss
-from spark_streams.source.findings.finding import Finding
-from spark_streams.source.findings.snapshot import Snapshot
+from spark_streams.source.group import compare
+from spark_streams.source.group.findings import Finding
+from spark_streams.source.group.remedies import DataLoss
 from spark_streams.source.membership import Membership
-from spark_streams.source.microbatch import batch_contents
-from spark_streams.source.microbatch.reconcile import Reconciler
-from spark_streams.source.microbatch.run_state import RunState
-from spark_streams.source.microbatch.trigger import Trigger, TriggerResult
-from spark_streams.source.offset import Offset
 from spark_streams.source.pending_list import PendingRange, acknowledge
+from spark_streams.source.trigger import batch_contents, observe
+from spark_streams.source.trigger.trigger import Trigger, TriggerResult
 from spark_streams.wire.connection.connection import Connection
 from tools.servers.server import Server
 from tools.simulation.patched import product
@@ -69,9 +65,13 @@ def settles_what_is_under_way(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Trigger, "next", early)
 
 
+def finds_so_many_lost(patch: pytest.MonkeyPatch, count: int) -> None:
+    for module in (compare, observe):
+        patch.setattr(module, "lost_above", lambda *given: count)
+
+
 def counts_no_losses(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(balance, "_missing", lambda *given: 0)
-    patch.setattr(account, "_unread", lambda *given: 0)
+    finds_so_many_lost(patch, 0)
 
 
 def counts_losses_twice(patch: pytest.MonkeyPatch) -> None:
@@ -84,25 +84,19 @@ def counts_losses_twice(patch: pytest.MonkeyPatch) -> None:
 
 
 def sees_losses_that_are_none(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(balance, "_missing", lambda *given: 1)
+    finds_so_many_lost(patch, 1)
 
 
 def forgets_what_a_crash_left(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(batch_contents, "_reserved_not_logged", lambda *given: {})
+    patch.setattr(
+        batch_contents.ContentsChooser,
+        "_reserved",
+        lambda self, server, state, contents, quota, turn: (contents, quota),
+    )
 
 
-def does_not_hold_groups_against_the_checkpoint(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("spark_streams.source.findings.diagnosis._Stream._above", lambda *given: None)
-    patch.setattr(Reconciler, "settle_and_reread", _hardly_asks)
-
-
-def _hardly_asks(
-    self: Reconciler, server: Connection, begin: Offset, snapshot: Snapshot, run: RunState, keep: Any
-) -> Any:
-    acknowledged = self._acknowledging.acknowledge(server, begin, run.acknowledged)
-    account = run.account.forget(list(snapshot.groups))
-    found = self._fetch_groups(server, list(snapshot.groups), snapshot.heads)
-    return *found, replace(run, acknowledged=acknowledged, account=account)
+def compares_nothing(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(observe, "compare", lambda *given: None)
 
 
 def writes_each_run_again(patch: pytest.MonkeyPatch) -> None:
@@ -120,7 +114,7 @@ def writes_each_run_again(patch: pytest.MonkeyPatch) -> None:
         (counts_losses_twice, TRIMMED, {"counted too much"}),
         (sees_losses_that_are_none, ANYTHING, {"false alarm"}),
         (forgets_what_a_crash_left, killed_anywhere(), {"lost", "pending"}),
-        (does_not_hold_groups_against_the_checkpoint, MADE_ANEW, {"silent"}),
+        (compares_nothing, MADE_ANEW, {"silent"}),
         (writes_each_run_again, killed_anywhere(sink="once"), {"twice"}),
     ],
 )

@@ -396,7 +396,7 @@ def test_a_single_batch_is_refused_and_a_wrong_path_named(
     with pytest.raises(UnsupportedError, match="availableNow=True"):
         one.latestOffset(one.initialOffset(), ReadAllAvailable())
     stop_all()
-    with pytest.raises(ArchiveError, match="is no folder here"):
+    with pytest.raises(ArchiveError, match="is not a folder here"):
         Query(server, tmp_path / "absent").run()
 
 

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_streams.model.ids import StreamId
-from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.partitioning import Task, divide_into_tasks, share
+from spark_streams.source.pending_list import EntryRange
 
 
 def run(stream: str, after: int, last: int, count: int, owned: bool = True, **more: Any) -> EntryRange:
@@ -29,10 +29,10 @@ def test_runs_of_other_streams_with_gaps_or_shared_stay_apart_and_share_a_task()
     assert divide_into_tasks(runs, 1000) == [Task(tuple(runs))]
 
 
-def test_runs_of_other_consumers_or_of_estimated_counts_are_not_joined() -> None:
+def test_runs_of_other_times_or_of_estimated_counts_are_not_joined() -> None:
     runs = [
         run("a", 0, 10, 1, owned=False),
-        run("a", 10, 20, 1, owned=False, consumer="claim"),
+        run("a", 10, 20, 1, owned=False, until=1700),
         run("a", 20, 30, 1, owned=False, ids=b"$4\r\n22-0\r\n"),
         run("a", 30, 40, 1, counted=False),
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -11,13 +12,13 @@ import redis
 from spark_streams.errors import GroupMissingError, ServerReplyError
 from spark_streams.model.ids import MAX_ID, MIN_ID, StreamId
 from spark_streams.source import pending_list
-from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.limits import LIMITS
 from spark_streams.source.membership import Membership
-from spark_streams.source.pending_list import PendingRange, acknowledge, pending_ranges
+from spark_streams.source.pending_list import EntryRange, PendingRange, acknowledge, pending_ranges
 from spark_streams.wire.address.address import Address
 from spark_streams.wire.connection.connection import Connection, ReplyError
 from spark_streams.wire.entries.pending_page import PendingPage, decode_pending, texts_of
+from spark_streams.wire.replies.replies import milliseconds
 from tools.servers.server import Server
 
 MEMBER = Membership((), "g", "c")
@@ -163,15 +164,20 @@ def test_pending_entries_become_runs_range_by_range(client: redis.Redis, connect
     assert pending_ranges(connection, MEMBER, [PendingRange("s", StreamId(4, 0), StreamId(4, 0))], 2) == []
 
 
-def test_the_pending_list_of_another_consumer_is_asked_and_settled_by_its_name(
+def test_entries_that_were_delivered_later_are_neither_listed_nor_acknowledged(
     client: redis.Redis, connection: Counting
 ) -> None:
-    deliver(client, "s", 10, "c", "claim")
-    (run,) = pending_ranges(connection, MEMBER, [PendingRange("s", MAX_ID, consumer="claim")], 100, keep_ids=True)
-    assert (run.consumer, run.count, run.last) == ("claim", 5, StreamId(10, 0))
-    assert texts_of(run.ids).to_pylist() == [b"%d-0" % n for n in range(2, 11, 2)]
-    assert acknowledge(connection, MEMBER, [PendingRange("s", StreamId(4, 0), consumer="claim")]) == 2
-    assert len(pending_ids(client, "s")) == 8
+    """A page of the server's may have some of both."""
+    deliver(client, "s", 10, "c")
+    until = milliseconds(connection.execute("TIME"))
+    time.sleep(0.005)
+    client.xclaim("s", "g", "c", 0, ["2-0", "3-0", "10-0"], justid=True)
+    ranges = pending_ranges(connection, MEMBER, [PendingRange("s", MAX_ID, until=until)], 4, keep_ids=True)
+    ids = [entry for run in ranges for entry in texts_of(run.ids).to_pylist()]
+    assert ids == [b"%d-0" % n for n in (1, 4, 5, 6, 7, 8, 9)]
+    assert (sum(run.count for run in ranges), ranges[0].until) == (7, until)
+    assert acknowledge(connection, MEMBER, [PendingRange("s", MAX_ID, until=until)]) == 7
+    assert pending_ids(client, "s") == ["2-0", "3-0", "10-0"]
 
 
 def test_a_missing_group_is_a_named_error(client: redis.Redis, connection: Counting) -> None:

@@ -128,7 +128,7 @@ def test_unwrapped_events(spark: SparkSession) -> None:
         ("update", 1, "ann"), ("insert", 1, "ann"), ("delete", 1, "ann"), ("update", 1, "ann"),
         ("delete", 2, None), (None, 2, None),
     ]  # fmt: skip
-    assert rows[-1]["_malformed"] == "the value is no change event of Debezium"
+    assert rows[-1]["_malformed"] == "the value is not a change event of Debezium"
 
 
 def base64_of(number: int) -> str:
@@ -610,4 +610,4 @@ def test_a_query_reads_what_debezium_server_writes(
     changes = spark_streams.debezium(read_stream(spark, server, ENTRIES, streams=STREAM), CUSTOMERS)
     rows = drain(changes.drop("_fields", "_before"), tmp_path).collect()
     assert sorted(row["name"] for row in rows if row["_operation"] == "insert") == sorted(f"n{n}" for n in range(20))
-    assert [row["_malformed"] for row in rows if row["_malformed"]] == ["the value is no change event of Debezium"]
+    assert [row["_malformed"] for row in rows if row["_malformed"]] == ["the value is not a change event of Debezium"]

@@ -100,7 +100,7 @@ def test_another_python_for_spark_is_named_with_the_line_that_mends_it(tmp_path:
     assert f"{wrong}: export {variable}={sys.executable}\n" in ended.stderr
     assert "not found" in ended.stdout
     ended = check(JAVA_HOME=java(tmp_path), **{variable: "jupyter-of-nowhere"})
-    assert "which is no Python that answers" in ended.stderr
+    assert "which is not a Python that answers" in ended.stderr
 
 
 def test_another_version_of_python_for_tasks_is_named(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """An entry that kills the query, by an exception or with the Python worker, becomes one dead letter; the others flow.
 
-test_watch.py has an entry that raises each time, tests/source/recovery/test_poison_batch.py several that kill.
+test_watch.py has an entry that raises each time, tests/source/pending/test_poison_batch.py several that kill.
 """
 
 from __future__ import annotations

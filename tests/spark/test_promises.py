@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
@@ -104,7 +103,7 @@ def test_a_checkpoint_that_was_rolled_back_reads_again_or_says_so(
         shutil.rmtree(checkpoint)
         shutil.copytree(copy, checkpoint)
         with pytest.raises(
-            StreamingQueryException, match="RSTREAM_DATA_LOSS.* This is an older copy of the checkpoint"
+            StreamingQueryException, match="RSTREAM_DATA_LOSS.* this is an older copy of the checkpoint"
         ):
             run(frame, tmp_path)
         lenient = read_stream(spark, server, "n INT", streams="s", failOnDataLoss="false")
@@ -154,7 +153,7 @@ def test_a_stream_that_is_no_longer_asked_for_may_be_deleted(
 def test_a_loss_without_a_later_entry_is_remembered_by_the_checkpoint(
     spark: SparkSession, server: Server, client: redis.Redis, tmp_path: Path
 ) -> None:
-    """failOnDataLoss=false: one batch of no entries says so, and no run after it makes another, or stops."""
+    """failOnDataLoss=false: one batch without entries keeps the corrected position, and no later run stops."""
     add(client, "s", 0, 3)
     run(read_stream(spark, server, "n INT", streams="s"), tmp_path)
     add(client, "s", 3, 5)
@@ -163,7 +162,6 @@ def test_a_loss_without_a_later_entry_is_remembered_by_the_checkpoint(
         run(read_stream(spark, server, "n INT", streams="s", failOnDataLoss=strict), tmp_path)
         offsets = sorted((tmp_path / "checkpoint" / "offsets").glob("[0-9]*"))
         assert [one.name for one in offsets] == ["0", "1"]
-        assert json.loads(offsets[-1].read_text().splitlines()[-1])["losses"] == {"s": 2}
     add(client, "s", 5, 7)
     run(read_stream(spark, server, "n INT", streams="s"), tmp_path)
     assert ns(spark, tmp_path) == [0, 1, 2, 5, 6]

@@ -227,7 +227,7 @@ def test_nulls_and_bytes_that_are_no_id_are_named_by_their_row(tmp_path: Path, k
     odd_rows += [] if kind == MAPS else [("2-1", [None], "null")]
     for entry_id, fields, why in odd_rows:
         pq.write_table(pa.table({"id": ["1-1", entry_id], "fields": pa.array([good, fields], kind)}), file)
-        with pytest.raises(CopyFileError, match=f"row 2 of .* is no entry of a stream: it has .*{why}"):
+        with pytest.raises(CopyFileError, match=f"row 2 of .* is not an entry of a stream: it has .*{why}"):
             read(file)
     not_text = pa.array([b"1-1", b"\xff\xfe"]).view(pa.string())
     pq.write_table(pa.table({"id": not_text, "fields": pa.array([good] * 2, kind)}), file)

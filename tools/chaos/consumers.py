@@ -38,7 +38,7 @@ def dead_consumer(scene: Scene) -> Outcome:
     running.stop()
     outcome = scene.outcome(query, unordered=rogue)
     outcome.expect("claimed entries in the progress", taken_over, len(rogue))
-    outcome.expect("owners", {entry["consumer"].partition("~")[0] for entry in claimed.values()}, {"spark"})
+    outcome.expect("owners", {entry["consumer"] for entry in claimed.values()}, {"spark"})
     outcome.expect("deliveries", {entry["times_delivered"] for entry in claimed.values()}, {2})
     outcome.expect("batches", {row.batch for row in outcome.history.kept() if row.place in set(rogue)}, {0})
     return outcome

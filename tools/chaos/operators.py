@@ -164,9 +164,9 @@ def _in_time(history: History) -> set[Place]:
 
 
 def _pending(scene: Scene, consumer: str) -> list[str]:
-    """Return the IDs that are pending for a consumer, or for the consumers of a query of that name."""
+    """Return the IDs that are pending for a consumer."""
     entries = scene.client.xpending_range(scene.name, "g", "-", "+", 10_000)
-    return [entry["message_id"] for entry in entries if entry["consumer"].partition("~")[0] == consumer]
+    return [entry["message_id"] for entry in entries if entry["consumer"] == consumer]
 
 
 def _position(scene: Scene) -> str:

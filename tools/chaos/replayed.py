@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from spark_streams.source.offset import position_in
 from tools.chaos.accounts import Intervention
 from tools.chaos.aftermath import LENIENT, judge, run_to_end
 from tools.chaos.history import id_key
@@ -25,7 +26,7 @@ def replayed_after_trimming(scene: Scene, how: str | None = None) -> Outcome:
     scene.producer.add(scene.name, scene.random.randint(90, 120))
     error, _ = scene.run(query)
     delivered = scene.client.xinfo_groups(query.name)[0]["last-delivered-id"]
-    settled = query.offset(query.committed())["streams"][query.name] if query.committed() >= 0 else "0-0"
+    settled = position_in(query.offset(query.committed())["streams"][query.name]) if query.committed() >= 0 else "0-0"
     entries = [entry for entry, _ in scene.client.xrange(query.name)]
     in_flight = [entry for entry in entries if id_key(settled) < id_key(entry) <= id_key(delivered)]
     ids = in_flight[: scene.random.randint(1, len(in_flight))]

@@ -1,4 +1,4 @@
-"""BackgroundWorker (source.microbatch.background) for the simulation: the driver's thread, a few ticks at a time."""
+"""BackgroundWorker (source.trigger.background) for the simulation: the driver's thread, a few ticks at a time."""
 
 from __future__ import annotations
 

@@ -17,6 +17,14 @@ KNOWN: dict[str, str] = {
         "the same, and the entries that were read twice are removed later"
     ),
     r"^twice \| passed over .*checkpoint set back.*evicted sink": "the ledger is missing, the checkpoint is older",
+    r"^twice .*checkpoint put back": "an older copy of the checkpoint had the entries delivered again",
+    r"^twice .*evicted attempts.*maxDeliveries": "the record of failed batches was deleted: its batch is read again",
+    r"^pending \| deleted \| after .*checkpoint set back": "an entry was deleted while its group was set back",
+    r"^uncounted \| (deleted|trimmed) \| after .*(commits lost|checkpoint set back)": (
+        "an entry was read and acknowledged before its batch was read again"
+    ),
+    r"^uncounted \| passed over\+vanished .*vanished": "no committed batch had read the stream that was created again",
+    r"^named again \| DataLossError.*at least": "an XDEL above the position of a shared group",
     r"^twice \| passed over .*vanished \| lenient": "a batch is a range of IDs, its stream was created again",
     r"^uncounted \| trimmed\+vanished \| after trimmed\+vanished \|": "a new stream is taken for the same one",
     r"^uncounted \| passed over \| after others read\+vanished \|": "created again before the first checkpoint",

@@ -64,7 +64,7 @@ class Stream:
     born: the group has existed on it, under this checkpoint; in_checkpoint: the checkpoint's last offset names it;
     appeared: number of events before its first entry; causes: events since the last peace for which the query may stop;
     ever: all events; counted: entries that the log has reported as lost, and that the verdict has not compared yet (a
-    killed run may report them again); remembered: number that the checkpoint had counted at the last peace;
+    killed run may report them again); runs: the runs that have;
     moved_at_first: an operator has moved its group before the first checkpoint, so that nobody knows what it has read;
     skipped: numbers of entries over which the group was set forward since the last peace, while no other consumer read
     from it; was_lenient: a run with failOnDataLoss=false has read the stream since the last peace.
@@ -81,7 +81,7 @@ class Stream:
     ever: set[str] = field(default_factory=set)
     forgiven: set[str] = field(default_factory=set)
     counted: int = 0
-    remembered: int = 0
+    runs: set[int] = field(default_factory=set)
     moved_at_first: bool = False
     skipped: set[int] = field(default_factory=set)
     was_lenient: bool = False

@@ -10,7 +10,7 @@ import pytest
 
 from spark_streams.errors import ServerUnreachableError
 from spark_streams.shards import names
-from spark_streams.source.microbatch import micro_batch_stream
+from spark_streams.source.trigger import batch_stream as micro_batch_stream
 from spark_streams.spark import task_context
 from spark_streams.wire.address.address import Address
 from spark_streams.wire.connection.connection import Connection
@@ -88,4 +88,4 @@ class _Losses(logging.Handler):
         if "keeping the %d rows that batch" in str(record.msg):
             world.sink.keeps_rows()
         if "Lost entries of stream" in str(record.msg) and isinstance(record.args, tuple):
-            world.lost(str(record.args[1]), int(str(record.args[2])))
+            world.lost(str(record.args[1]), int(str(record.args[3])))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from spark_streams.model.commit_mark import Mark, committed_key
 from tools.chaos.history import id_key
 from tools.key_copies import Command, copies, make_again
 from tools.simulation.model import EARLY, Entry
 from tools.simulation.once import OUT
 from tools.simulation.step import Step, part, pick
-from tools.simulation.world import World, is_ours
+from tools.simulation.world import CONSUMER, GROUP, World, is_ours
 
 _LOST = "lost with the server's last writes"
 
@@ -100,19 +101,21 @@ def _found_missing(world: World) -> list[Entry]:
 def rollback(world: World, step: Step) -> None:
     """Use an older copy of the checkpoint. The recorder sink is set back with it."""
     query = world.query
-    if len(query.offsets) < 2:
+    if len(query.offsets) < 2 or _is_sought(world):
         return
     query.newest = (list(query.offsets), query.committed)
     remaining_batches = len(query.offsets) - part(len(query.offsets) - 1, step.amount)
-    positions, sunk = {name: query.logged(name) for name in world.names()}, set(world.model.sunk)
     query.set_back(remaining_batches, remaining_batches - 1 - (step.how < 0.3))
-    # Documented: the commit mark does not show that batches of only claimed entries are missing.
-    for n in sunk - world.model.sunk:
-        entry = world.model.entries[n]
-        if entry.acknowledged and query.logged(entry.stream) == positions[entry.stream]:
-            entry.excuses.add("claimed by a batch that moved no position, and that the older checkpoint lacks")
     _suffers(world, "checkpoint set back")
     world.model.stream(OUT).suffers("checkpoint set back")
+
+
+def _is_sought(world: World) -> bool:
+    """Whether the operator has set a group for this checkpoint (rstream groups seek), and no run has followed yet. An
+    older copy would follow, too, over entries that it has not read."""
+    keys = [committed_key(name, GROUP, CONSUMER) for name in world.names()]
+    marks = [Mark.parse(value) for value in world.raw.mget(keys)] if keys else []
+    return any(mark is not None and mark.is_seek for mark in marks)
 
 
 def lose_commits(world: World, step: Step) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 
 from spark_streams.errors import GroupSharedError, LedgerError, RStreamError, ServerError, StreamStateError
+from spark_streams.model.commit_mark import SEEK, committed_key
 from tools.chaos.history import id_key
 from tools.simulation.model import OTHER_CHECKPOINT
 from tools.simulation.once import OUT
-from tools.simulation.world import GROUP, World, shape
+from tools.simulation.world import CONSUMER, GROUP, World, shape
 
 _MAX_REPEATS = 3  # of an error without other events
 _GOES_ON = "the next run goes on without them"
@@ -100,7 +101,7 @@ class Operator:
         if "new checkpoint" in text:
             remedies.append(self._start_new_checkpoint)
         if "rstream groups seek" in text or "rstream groups create" in text:
-            remedies.append(lambda: self._set_group(streams))
+            remedies.append(lambda: self._set_group(text, streams))
         if "rstream groups delete" in text:
             remedies.append(lambda: self._remove(text, streams))
         if "rstream groups ack" in text:
@@ -129,7 +130,7 @@ class Operator:
         if (
             ("start the query again" in text.lower() and not lossy)  # else it is the second half of that remedy
             or "another attempt" in text
-            or ("stood still" in text and not remedies)
+            or ("suspended task" in text and not remedies)
         ):
             remedies.append(lambda: None)
         if not remedies:
@@ -191,17 +192,18 @@ class Operator:
             stream.counted = 0
             stream.causes.add(OTHER_CHECKPOINT)
 
-    def _set_group(self, streams: list[str]) -> None:
-        """Run rstream groups create or seek, to the checkpoint's position."""
+    def _set_group(self, text: str, streams: list[str]) -> None:
+        """Run one of the commands rstream groups create or seek that the error names."""
         world = self._world
-        for name in streams:
-            position = world.query.logged(name)
-            world.tell(f"   operator: sets the group of {name} to {position}")
-            seen = world.see(name)
-            if seen.position is None:
-                world.client.xgroup_create(name, GROUP, id=position, mkstream=True)
-            else:
-                world.client.xgroup_setid(name, GROUP, id=position)
+        commands = re.findall(r"rstream groups (?:seek|create) (\S+) .*?(?:--to|--start) ([0-9]+-[0-9]+)", text)
+        name, position = world.chance.choice(commands or [(name, world.query.logged(name)) for name in streams])
+        world.tell(f"   operator: sets the group of {name} to {position}")
+        if world.see(name).position is None:
+            world.client.xgroup_create(name, GROUP, id=position, mkstream=True)
+        else:
+            world.client.xgroup_setid(name, GROUP, id=position)
+            if world.client.exists(key := committed_key(name, GROUP, CONSUMER)):
+                world.client.set(key, f"{position} 0.{SEEK}")
 
     def _remove(self, text: str, streams: list[str]) -> None:
         """Run rstream groups delete --consumer, which is refused while entries are pending for it."""

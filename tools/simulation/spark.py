@@ -19,6 +19,7 @@ from typing import Any
 from spark_streams.errors import RStreamError
 from spark_streams.options.source_options import SourceOptions
 from spark_streams.source.limits import LIMITS
+from spark_streams.source.offset import position_in
 from spark_streams.source.rows.columns import Columns
 from spark_streams.source.stream_reader import StreamReader
 from spark_streams.spark.read_limits import ReadAllAvailable, ReadLimit
@@ -95,16 +96,12 @@ class Query:
 
     def logged(self, stream: str) -> str:
         """Return the position of a stream in the last logged offset."""
-        return str(self.offsets[-1]["streams"].get(stream, "0-0")) if self.offsets else "0-0"
+        return position_in(self.offsets[-1]["streams"].get(stream, "0-0")) if self.offsets else "0-0"
 
     def begin_of(self, number: int) -> Mapping[str, str]:
         """Return the start positions of a batch of the offset log, by stream."""
-        positions: Mapping[str, str] = self.offsets[number - 1]["streams"] if 0 < number <= len(self.offsets) else {}
-        return positions
-
-    def lost(self, stream: str) -> int:
-        """Return the number of entries of a stream that the checkpoint counts as lost."""
-        return int(self.offsets[-1].get("losses", {}).get(stream, 0)) if self.offsets else 0
+        texts: Mapping[str, str] = self.offsets[number - 1]["streams"] if 0 < number <= len(self.offsets) else {}
+        return {stream: position_in(text) for stream, text in texts.items()}
 
     # -- runs ----------------------------------------------------------------------------------------------------
 
@@ -228,8 +225,6 @@ class Query:
         self.world.model.forget([name for name, stream in self.world.model.streams.items() if not stream.in_checkpoint])
         self.committed = min(committed, offsets - 1)
         self.tasks.forget_after(self.committed)
-        for name, stream in self.world.model.streams.items():
-            stream.remembered = min(stream.remembered, self.lost(name))
 
     def change(self, options: dict[str, str]) -> None:
         """Change the options from the next start on, except the start of new groups."""
@@ -249,8 +244,6 @@ class Query:
         self.offsets, self.committed, self.newest = [], -1, None
         self._update_named_streams()
         self.epoch += 1
-        for stream in self.world.model.streams.values():
-            stream.remembered = 0
 
     def put_back(self) -> None:
         """Use the newest checkpoint instead of an older copy."""
@@ -259,6 +252,9 @@ class Query:
         self.offsets, self.committed = self.newest
         self._update_named_streams()
         self.newest = None
+        for name in self.reads():
+            if name in self.world.model.streams:
+                self.world.model.stream(name).suffers("checkpoint put back")
 
     def _update_named_streams(self) -> None:
         """Update which streams the last offset names. Removals in other streams may go unnoticed (see Limits)."""

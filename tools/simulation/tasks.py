@@ -10,9 +10,9 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from spark_streams.errors import RStreamError
-from spark_streams.source.offset import Share
+from spark_streams.source.offset import Range
 from spark_streams.source.stream_reader import StreamReader
-from tools.chaos.history import Row, id_key
+from tools.chaos.history import Row
 from tools.simulation.actor import Actor
 from tools.simulation.model import Entry
 from tools.simulation.place import TaskPlace
@@ -158,16 +158,11 @@ class Tasks:
 
         return work
 
-    def _may_be_more(self, entry: Entry, number: int) -> bool:
+    def _may_be_more(self, entry: Entry) -> bool:
         """Whether a batch that runs again may have an entry that it did not have before.
 
-        A restored server may have an entry again that was missing when a lenient query read its batch. Documented: a
-        client has handed an entry within the range of a batch of a shared group to the query.
+        A restored server may have an entry again that was missing when a lenient query read its batch.
         """
-        end = self._query.offsets[number]
-        held = end["batch"].get(entry.stream)
-        if entry.claimed_for_query and held is not None and not Share.from_json(held).owned and _covers(end, entry):
-            return True
         return self._query.is_lenient and "server set back" in self._world.model.stream(entry.stream).ever
 
     def _compare(self, number: int, offsets: tuple[str, str]) -> None:
@@ -179,7 +174,7 @@ class Tasks:
         before = self._read.setdefault(key, rows)
         if before == rows or self._query.was_limited:
             return
-        more = {n for n in rows - before if not self._may_be_more(world.model.entries[n], number)}
+        more = {n for n in rows - before if not self._may_be_more(world.model.entries[n])}
         if self._is_another(more):
             world.model.excuse([world.model.entries[n] for n in before - rows], "another stream has its place")
         elif more:
@@ -205,9 +200,8 @@ class Tasks:
 
 def _covers(end: Any, entry: Entry) -> bool:
     """Whether the batch that ends at this offset may contain an entry."""
-    held, position = end["batch"].get(entry.stream), end["streams"].get(entry.stream)
-    is_new = held is not None and id_key(str(Share.from_json(held).after)) < entry.key <= id_key(position)
-    return is_new or entry.stream in end["claimed"]
+    texts = [*end.get("old", {}).get(entry.stream, ()), *filter(None, [end["batch"].get(entry.stream)])]
+    return any(part.after < entry.key <= part.last for part in map(Range.parse, texts))
 
 
 def _batches(task: StreamReader, share: Any) -> Iterator[pa.RecordBatch]:

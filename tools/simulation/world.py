@@ -13,7 +13,7 @@ import redis
 
 from spark_streams.errors import RStreamError
 from spark_streams.model.commit_mark import committed_key
-from spark_streams.source.offset import Share
+from spark_streams.source.offset import Range
 from spark_streams.wire.connection.connection import Connection
 from tools.chaos.history import id_key
 from tools.servers.server import Server
@@ -61,8 +61,8 @@ class Seen:
 
 
 def is_ours(consumer: str) -> bool:
-    """Whether a consumer is the query's, or that of its claims or pieces."""
-    return consumer == CONSUMER or consumer.startswith(f"{CONSUMER}~")
+    """Whether a consumer is the query's."""
+    return consumer == CONSUMER
 
 
 class World:
@@ -220,7 +220,7 @@ class World:
         mark = self.client.get(committed_key(stream, GROUP, CONSUMER))
         if mark is None:
             held = self.query.offsets[-1]["batch"].get(stream) if self.query.offsets else None
-            return id_key("0-0" if held is None else str(Share.from_json(held).after))
+            return id_key("0-0" if held is None else str(Range.parse(held).after))
         return id_key(str(mark).split(" ", 1)[0])
 
     def names(self) -> list[str]:
@@ -264,6 +264,7 @@ class World:
         """Record that the library counts entries as lost."""
         if stream in self.model.streams:
             self.model.stream(stream).counted += count
+            self.model.stream(stream).runs.add(self.query.runs)
 
 
 def shape(error: RStreamError) -> str:

@@ -58,7 +58,7 @@ def claim(
     """
     from spark_streams.groups.claim import Claimed
     from spark_streams.groups.claim import claim as hand_over
-    from spark_streams.groups.group_snapshot import GroupSnapshot, query_of
+    from spark_streams.groups.group_snapshot import GroupSnapshot
 
     has_idle = selection["idle"] is not None
     if released and (source is not None or has_idle):
@@ -83,7 +83,7 @@ def claim(
             else [reason for snapshot in snapshots for reason in snapshot.in_use(touched, options.even_active)]
         )
         report.carry_out(snapshots, refused, claim_on_stream)
-    touched_queries = {to, *([] if source is None else [query_of(source)])}
+    touched_queries = {to, *([] if source is None else [source])}
     report.add_query_notes(query for snapshot in snapshots for query in snapshot.marks if query in touched_queries)
     report.show(
         ("stream", "group", "from", "to", "entries", "deleted", "stay"),
@@ -132,7 +132,7 @@ def ack(
       rstream groups ack 'orders:*' --group etl --all --yes
     """
     from spark_streams.groups.acknowledge import Acknowledged, acknowledge, selected_consumers
-    from spark_streams.groups.group_snapshot import GroupSnapshot, query_of
+    from spark_streams.groups.group_snapshot import GroupSnapshot
 
     has_idle = selection["idle"] is not None
     selecting = {name: value for name, value in selection.items() if not (everything and name == "last")}
@@ -158,7 +158,7 @@ def ack(
         ]
         report.carry_out(snapshots, refused, acknowledge_on_stream)
     queries = {query for snapshot in snapshots for query in snapshot.marks}
-    touched = {query_of(name) for stream_report in report.stream_reports for name in stream_report.consumers}
+    touched = {name for stream_report in report.stream_reports for name in stream_report.consumers}
     report.add_query_notes(sorted(touched & queries))
     report.show(
         ("stream", "group", "entries", "of consumers"),

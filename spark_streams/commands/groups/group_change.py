@@ -82,14 +82,16 @@ def all_streams(server: Server) -> list[str]:
     return matching_streams(server, "*", ())
 
 
-def load_groups(server: Server, names: Sequence[str], group: str, exact: bool = False) -> list[GroupSnapshot]:
-    """Return the state of the group on each stream of the names. exact: as for resolve_streams. Raises
-    StreamStateError."""
+def load_groups(
+    server: Server, names: Sequence[str], group: str, exact: bool = False, absent: Sequence[str] = ()
+) -> list[GroupSnapshot]:
+    """Return the state of the group on each stream of the names. exact: as for resolve_streams; absent: see
+    GroupSnapshot. Raises StreamStateError."""
     from spark_streams.groups.group_snapshot import fetch_group
 
     streams = resolve_streams(server, names, group, exact)
     require_existing(server, streams)
-    return [fetch_group(server, stream, group) for stream in streams]
+    return [fetch_group(server, stream, group, absent=absent) for stream in streams]
 
 
 def server_time(server: Server) -> int:

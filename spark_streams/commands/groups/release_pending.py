@@ -48,7 +48,7 @@ def release(
       rstream groups release orders --group etl --consumer bob --mode silent --yes
       rstream groups release orders --group etl --consumer bob --id 1795163834542-0 --mode fatal --yes
     """
-    from spark_streams.groups.group_snapshot import GroupSnapshot, query_of
+    from spark_streams.groups.group_snapshot import GroupSnapshot
     from spark_streams.groups.release import Released
     from spark_streams.groups.release import release as give_back
 
@@ -62,9 +62,9 @@ def release(
         snapshots = load_groups(server, names, options.group, options.exact)
         refused = [reason for snapshot in snapshots for reason in snapshot.in_use([consumer], options.even_active)]
         report.carry_out(snapshots, refused, release_on_stream)
-    if any(query_of(consumer) in snapshot.marks for snapshot in snapshots):
+    if any(consumer in snapshot.marks for snapshot in snapshots):
         report.notes.append(
-            f"if query {query_of(consumer)!r} starts again with its checkpoint, it repeats its last batch and also "
+            f"if query {consumer!r} starts again with its checkpoint, it repeats its last batch and also "
             "takes the released entries: entries of that batch are read twice. Release entries of a query only if you "
             "do not start it again"
         )

@@ -40,8 +40,14 @@ def target_of(ctx: click.Context, param: click.Parameter, value: str | None) -> 
 @click.command(short_help="Set a group to another position.")
 @click.argument("names", metavar="STREAM...", nargs=-1, required=True)
 @click.option("--to", "target", metavar="POSITION", required=True, callback=target_of, help="The new position.")
+@click.option(
+    "--consumer",
+    "consumers",
+    multiple=True,
+    help="A query that also goes on there, by its option consumer, if its consumer is missing from the group.",
+)
 @change_options
-def seek(names: tuple[str, ...], target: Target, options: ChangeOptions) -> None:
+def seek(names: tuple[str, ...], target: Target, consumers: tuple[str, ...], options: ChangeOptions) -> None:
     """Set a group of STREAM to another position (XGROUP SETID). The group then reads the entries after the position.
 
     \b
@@ -56,7 +62,7 @@ def seek(names: tuple[str, ...], target: Target, options: ChangeOptions) -> None
     that its lag stays known. Pending entries stay pending. Those after the new position are delivered again, and the
     consumer that receives them takes them over.
 
-    The command refuses a group that a running query uses. It does not change the query's checkpoint:
+    The command refuses a group that a running query uses. A query that has a checkpoint goes on at the new position:
     docs/reference/group-changes.md describes what the query does at its next start.
 
     \b
@@ -71,7 +77,7 @@ def seek(names: tuple[str, ...], target: Target, options: ChangeOptions) -> None
     with connect(options.url) as server:
         report: ChangeReport[Sought] = ChangeReport(options.yes, options.as_json)
         now = server_time(server)
-        snapshots = load_groups(server, names, options.group, options.exact)
+        snapshots = load_groups(server, names, options.group, options.exact, consumers)
         refused = [reason for snapshot in snapshots for reason in snapshot.in_use(None, options.even_active)]
         report.carry_out(
             snapshots,

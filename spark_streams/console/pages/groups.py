@@ -86,7 +86,7 @@ def _queries(snapshots: Sequence[GroupSnapshot]) -> list[QueryOfGroup]:
         QueryOfGroup(
             snapshot.stream,
             query,
-            str(snapshot.marks[query].up_to) if query in snapshot.marks else "",
+            str(snapshot.marks[query].id) if query in snapshot.marks else "",
             snapshot.holders.get(query),
         )
         for snapshot in snapshots

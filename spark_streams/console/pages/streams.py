@@ -189,7 +189,7 @@ def _entry_id(text: str) -> StreamId:
     try:
         return StreamId.parse(text)
     except ValueError as error:
-        raise OptionError(f"{text[:100]!r} is no entry ID: {error}") from None
+        raise OptionError(f"{text[:100]!r} is not an entry ID: {error}") from None
 
 
 def _position(text: str, now_ms: int) -> StreamId:

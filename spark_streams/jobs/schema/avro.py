@@ -66,7 +66,7 @@ def _type(schema: Json, path: str, named_types: Names, enclosing: tuple[str, ...
     if isinstance(schema, str):
         return _PRIMITIVE[schema] if schema in _PRIMITIVE else _named(schema, path, named_types, enclosing, namespace)
     if not isinstance(schema, dict):
-        raise ConfigError(f"field {path}: {_shown(schema)} is no Avro type: {_REMEDY}")
+        raise ConfigError(f"field {path}: {_shown(schema)} is not an Avro type: {_REMEDY}")
     kind, logical = schema.get("type"), schema.get("logicalType")
     if not isinstance(kind, str):
         return _type(kind, path, named_types, enclosing, namespace)

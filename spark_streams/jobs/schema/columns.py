@@ -125,4 +125,6 @@ def _from_file(where: str, path: str, read: Reader, excluded: Container[str]) ->
     except ConfigError as error:
         raise ConfigError(f"{where}: {path}: {error.message}") from None
     except Exception as error:
-        raise ConfigError(f"{where}: {path} is no valid schema: {type(error).__name__} {first_line(error)}") from error
+        raise ConfigError(
+            f"{where}: {path} is not a valid schema: {type(error).__name__} {first_line(error)}"
+        ) from error

@@ -82,7 +82,7 @@ def _value(text: str, expected: object, key: str) -> Json:
     except tomllib.TOMLDecodeError:
         if quoted:
             raise ConfigError(
-                f"--set {key}: {text} begins with a quote and is no TOML string; leave the quotes out, or enclose "
+                f"--set {key}: {text} begins with a quote and is not a TOML string; leave the quotes out, or enclose "
                 'all of it in quotes ("…")'
             ) from None
         return text

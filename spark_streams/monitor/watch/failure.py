@@ -15,7 +15,7 @@ import os
 import re
 
 from spark_streams.monitor.watch.progress import offsets_in
-from spark_streams.source.recovery.poison_record import Failure
+from spark_streams.source.pending.poison_record import Failure
 
 _TRACEBACK = "Traceback (most recent call last):"
 # Text after a message: Java's stack, Spark's closing lines.

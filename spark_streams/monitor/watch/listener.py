@@ -3,7 +3,7 @@
 Spark calls the listener after each micro-batch; the listener then reads the lags over its own connection. It cannot
 stop or slow a query, because Spark calls listeners on another thread. If the server does not answer, it logs a warning.
 When a query fails, the listener writes the error's class and message to the server, so that the dead letter of the
-entry that caused it can name them (source.recovery.poison_batch).
+entry that caused it can name them (source.pending.poison_batch).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from spark_streams.monitor.watch.prometheus import Collector
 from spark_streams.monitor.watch.queries import Query
 from spark_streams.options.access_options import server_of
 from spark_streams.source.offset import Offset
-from spark_streams.source.recovery.poison_record import Failure, note_failure
+from spark_streams.source.pending.poison_record import Failure, note_failure
 from spark_streams.spark.connect import is_of_connect
 from spark_streams.wire.address.address import Address
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from spark_streams.model.untyped import Json
-from spark_streams.source.offset import Share
+from spark_streams.source.offset import Range, position_in
 
 _OURS = frozenset({"format", "group", "consumer", "streams"})
 
@@ -85,14 +85,12 @@ def _source(source_progress: Mapping[str, Json]) -> SourceProgress | None:
         return None
     latest, is_current = _report(source_progress)
     streams = []
-    for stream, position in sorted({**dict.fromkeys(end.get("claimed", {}), "0-0"), **end["streams"]}.items()):
-        share = end.get("batch", {}).get(stream)
-        taken = 0 if share is None else Share.from_json(share).count
-        taken += sum(claim["count"] for claim in end.get("claimed", {}).get(stream, ()))
+    for stream, text in sorted(end["streams"].items()):
+        position = position_in(text)
+        parts = [*end.get("old", {}).get(stream, ()), *([new] if (new := end.get("batch", {}).get(stream)) else [])]
+        taken = sum(Range.parse(part).count for part in parts)
         counts = [latest.get(kind, {}).get(stream, 0) for kind in ("lost", "dead", "retried")]
-        # In an offset, `claimed` holds lists of entries that the batch took over; in a report, counts of the run.
         claimed = latest.get("claimed", {}).get(stream, 0)
-        claimed = claimed if isinstance(claimed, int) else 0
         bad = latest.get("bad", {}).get(stream, {})
         waits = latest.get("waiting", {}).get(stream, {})
         streams.append(

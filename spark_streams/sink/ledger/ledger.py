@@ -43,7 +43,7 @@ stream. Either the task sees `closed`, or the driver sees the task's stream. No 
 A job's driver creates the job's record before there are tasks, and removes it when the job is done. If there is no
 record, the job is over. If the driver is killed, the keys of the job expire a week after their last use.
 
-The source cuts a batch that kills its query (source/recovery/poison_batch.py). Rows that an earlier run wrote of it may
+The source cuts a batch that kills its query (source/pending/poison_batch.py). Rows that an earlier run wrote of it may
 belong to a piece that is a later micro-batch. The source's tasks report that, and lost entries, to the sink in the key
 `keys.batch_kind_key`. Rows that earlier runs of a piece wrote and that the piece does not have are *carried* to the
 next batches, which claim them like other written rows. If entries of a batch are lost, their written rows stay.

@@ -15,7 +15,7 @@ from spark_streams.sink.ledger.batch import Batch
 
 _log = logging.getLogger("spark_streams.sink")
 
-_STOOD_STILL = "a task that stood still has woken up (then nothing is wrong)"
+_STOOD_STILL = "a suspended task has resumed after its batch was complete (harmless)"
 _TWO_DRIVERS = "two drivers run the query: stop one of them"
 _OLD_CHECKPOINT = "the checkpoint was set back: use the newer checkpoint"
 _NOT_REPEATABLE = (
@@ -206,13 +206,12 @@ def no_record(batch: Batch) -> LedgerError:
     """The server has no record of a query that has reached a later batch than its first."""
     before = batch.number - 1
     return LedgerError(
-        f"{_name(batch)} is the first batch of the query on this server: the sink cannot find out which rows of it and "
-        "of the batches before it are written. Cause: the file metadata of the checkpoint is missing (then Spark 4.0 "
-        "and 4.1 give the query a new ID), or the sink's keys rstream:sink:… were deleted, or the query wrote to "
-        "another server so far, or with delivery=at-least-once. If metadata is missing, write it again with the "
-        'query\'s former ID: it is in the name of the key rstream:sink:<id> whose field "" is '
-        f"{before} or {batch.number}. Otherwise make sure that the streams have all rows of the batches up to "
-        f'{before}, and HSET {batch.record} "" {before} to go on'
+        f"{_name(batch)} is the first batch of the query on this server, so the sink does not know which rows are "
+        "written. Causes: (1) The checkpoint's file metadata is missing, and Spark 4.0 or 4.1 has given the query a "
+        "new ID: write the file again with the former ID, which is in the name of the key rstream:sink:<id> "
+        f'whose field "" is {before} or {batch.number}. (2) The keys rstream:sink:… were deleted. (3) The '
+        f"query wrote to another server so far, or with delivery=at-least-once. For 2 and 3, make sure that the "
+        f'streams have all rows up to batch {before}, and HSET {batch.record} "" {before} to go on'
     )
 
 

@@ -54,7 +54,7 @@ class Archive:
             ) from None
         if kind != fs.FileType.Directory:
             raise ArchiveError(
-                f"archivePath {self.path!r} is no folder here: name the path of the archive's table, and make it "
+                f"archivePath {self.path!r} is not a folder here: name the path of the archive's table, and make it "
                 "readable for the driver and the executors"
             )
         return store, root

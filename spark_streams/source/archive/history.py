@@ -24,6 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_streams.errors import ArchiveError, GroupExistsError, OffsetError
+from spark_streams.model.commit_mark import Mark
 from spark_streams.model.ids import MAX_ID, MIN_ID, InvalidStreamId, StreamId
 from spark_streams.model.keys import is_product_key
 from spark_streams.model.pattern import matches
@@ -35,13 +36,16 @@ from spark_streams.source.archive.highest import highest_ids
 from spark_streams.source.archive.page import id_parts
 from spark_streams.source.archive.rows import KEYS, first_row_group, in_order
 from spark_streams.source.batch.plan import fetch_heads
-from spark_streams.source.entry_range import EntryRange
-from spark_streams.source.findings.group_state import GroupState, fetch_state, missing
-from spark_streams.source.group.commit_marks import CommitMarks, Marks
+from spark_streams.source.group.account import count_read
+from spark_streams.source.group.admin import join_groups
+from spark_streams.source.group.start import fetch_marks
+from spark_streams.source.group.state import GroupState, fetch_state, missing
 from spark_streams.source.membership import Membership
 from spark_streams.source.offset import Offset
+from spark_streams.source.pending_list import EntryRange
 from spark_streams.source.quota import BatchQuota
 from spark_streams.wire.connection.server import Server
+from spark_streams.wire.replies.xinfo import StreamState
 
 
 class Cut(NamedTuple):
@@ -150,11 +154,11 @@ def begin_history(
     Raises GroupExistsError if the streams have entries between the start and a group's position: neither the archive
     nor the group would give them to the query. Raises GroupMissingError, ArchiveError, ServerError.
     """
-    _, groups = fetch_state(server, member, member.streams)
+    states, groups = fetch_state(server, member, member.streams)
     require_present(server, member, groups)
     starts = {stream: options.starting_offsets.value_for(stream) for stream in groups}
     afters = {stream: StreamId.parse(start) for stream, start in starts.items() if start != "$"}
-    _begin_groups(server, member, options, begin, afters, groups)
+    _begin_groups(server, member, begin, afters, states, groups)
     # The archive is read between the two: what it has above the second is not what the stream has given meanwhile.
     heads = fetch_heads(server, list(afters), must_exist=False)
     archived = _archived(archive, options, {stream: head.generated for stream, head in heads.items()})
@@ -191,9 +195,9 @@ def _archived_only(server: Server, options: SourceOptions, streams: Iterable[str
 def _begin_groups(
     server: Server,
     member: Membership,
-    options: SourceOptions,
     begin: Offset,
     afters: Mapping[str, StreamId],
+    heads: Mapping[str, StreamState],
     groups: Mapping[str, GroupState | None],
 ) -> None:
     """Raise GroupExistsError if a group has passed an entry that its stream still has. Otherwise write the marks of a
@@ -201,14 +205,14 @@ def _begin_groups(
 
     Such a mark proves that the entries which are pending for the query's consumer were reserved by a run of this query
     that was killed before its first offset was logged: this run reads them."""
-    marks = CommitMarks(member, options.no_ack)
-    saved = marks.read(server, Marks(), list(afters))
-    positions = {}
+    saved = fetch_marks(server, member, list(afters))
+    positions, begun = {}, set[str]()
     for stream, group in groups.items():
-        mark = saved.by_stream.get(stream)
+        mark = saved.get(stream)
         assert group is not None
-        has_begun = mark is not None and mark.begun and stream in begin.positions
-        positions[stream] = begin[stream] if has_begun else group.last_delivered
+        if mark is not None and mark.number == 0 and not mark.is_seek and stream in begin.at:
+            begun.add(stream)
+        positions[stream] = begin[stream] if stream in begun else group.last_delivered
     passed = [stream for stream, after in afters.items() if after < positions[stream]]
     commands = [
         ("XRANGE", stream, bytes(afters[stream].next()), bytes(positions[stream]), "COUNT", 1) for stream in passed
@@ -221,7 +225,12 @@ def _begin_groups(
                 "startingOffsets on. Start it with its checkpoint, set onNewCheckpoint=restart, or give it a group of "
                 "its own"
             )
-    marks.write(server, saved, marks.mark_begin(saved, positions))
+    marks = {
+        stream: Mark.at_begin(position, count_read(server, stream, heads[stream], position))
+        for stream, position in positions.items()
+        if stream not in begun
+    }
+    join_groups(server, member, marks)
 
 
 def require_unread(server: Server, archive: Archive, history: History) -> None:

@@ -142,7 +142,7 @@ class Retries:
                 self._existing.discard(name)
                 if is_wrong_type(reply):
                     _log.warning(
-                        "key %r at %s is no stream, so the query does not read it. Delete it (DEL)",
+                        "key %r at %s is not a stream, so the query does not read it. Delete it (DEL)",
                         name,
                         server.address,
                     )

@@ -3,34 +3,35 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import filterfalse
 
 from spark_streams.deadletter.inspect.input_streams import Inputs, own_dead_letter_streams
 from spark_streams.errors import StreamMissingError
+from spark_streams.model.commit_mark import Mark, committed_key
 from spark_streams.model.ids import StreamId
 from spark_streams.model.keys import is_returned, key_of_query, origin_of, returned_stream
 from spark_streams.options.source_options import SourceOptions
-from spark_streams.source.findings.finding import Start
-from spark_streams.source.findings.group_state import fetch_state, missing
-from spark_streams.source.group.commit_marks import delete_marks
-from spark_streams.source.group.consumer_lease import Lease
-from spark_streams.source.group.expected_streams import ExpectedStreams
-from spark_streams.source.group.group_admin import create_groups_at, set_groups_to, streams_without_group
-from spark_streams.source.group.initial_position import (
+from spark_streams.source.group.admin import create_groups_at, set_groups_to, streams_without_group
+from spark_streams.source.group.findings import Start
+from spark_streams.source.group.lease_and_checks import Lease
+from spark_streams.source.group.missing_streams import ExpectedStreams, forget, is_idle
+from spark_streams.source.group.retries import Retries
+from spark_streams.source.group.start import (
     FIRST,
     InitialPositionKeys,
     create_groups,
     delete_initial_positions,
     fetch_initial_positions,
+    fetch_marks,
     resolve_starts,
     restart_groups,
     save_initial_positions,
+    starts_at,
     unused_start,
 )
-from spark_streams.source.group.missing_streams import forget, is_idle
-from spark_streams.source.group.retries import Retries
+from spark_streams.source.group.state import fetch_state, missing
 from spark_streams.source.limits import Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.offset import Offset
@@ -88,6 +89,7 @@ class Subscription:
             server.execute("SET", self._begun_key, self._options.pattern)
         else:
             self.late = _with_positions(
+                server,
                 resolve_starts(server, self.member, without, FIRST),
                 fetch_initial_positions(server, self._first_position_keys, without),
             )
@@ -97,7 +99,8 @@ class Subscription:
         """Begin on these streams with the first trigger. The positions are saved on the server: a query that asks
         again, or is killed before its first trigger, begins at the same positions."""
         positions = {stream: start.position for stream, start in starts.items()}
-        self.late = _with_positions(starts, save_initial_positions(server, self._first_position_keys, positions))
+        saved = save_initial_positions(server, self._first_position_keys, positions)
+        self.late = _with_positions(server, starts, saved)
 
     def _join_new_streams(self, server: Server, begin: Offset) -> None:
         """Match the pattern, and join new streams at their first entry, because the query is running."""
@@ -117,7 +120,7 @@ class Subscription:
         }
         vanished = starts.keys() - created
         if vanished and self.by_pattern:
-            self.member = replace(self.member, streams=tuple(s for s in self.member.streams if s not in vanished))
+            self.leave(vanished)
         elif vanished and self._options.fail_on_data_loss:
             raise missing(server, self.member, min(vanished), stream_too=True)
         elif vanished:
@@ -125,6 +128,10 @@ class Subscription:
                 _log.warning("stream %r was deleted after the query started. The query creates it again, empty", stream)
             created |= {*create_groups_at(server, self.member, {stream: starts[stream] for stream in vanished})}
         self.created |= {stream: starts[stream] for stream in created}
+
+    def leave(self, streams: Collection[str]) -> None:
+        """Read these missing streams of the pattern no longer, until the pattern matches them again."""
+        self.member = replace(self.member, streams=tuple(s for s in self.member.streams if s not in streams))
 
     def _create_late(self, server: Server, begin: Offset, at_once: bool) -> None:
         """Create the groups that were missing when the query started, on streams that the checkpoint does not name.
@@ -134,9 +141,8 @@ class Subscription:
             without_start = [
                 stream for stream in self.member.streams if stream in begin.positions and stream not in late
             ]
-            late |= {
-                stream: Start(begin[stream]) for stream in streams_without_group(server, self.member, without_start)
-            }
+            without = streams_without_group(server, self.member, without_start)
+            late |= starts_at(server, {stream: begin[stream] for stream in without})
         self._create(server, late)
         if self.late and not self.by_pattern:
             delete_initial_positions(
@@ -203,7 +209,9 @@ class Subscription:
         idle = {stream for stream in missing_streams & returned.keys() if is_idle(server, self.member, stream)}
         unused = {returned[stream] for stream in idle}
         # If an entry is returned after all, the query continues at the group's position, and not at a mark.
-        delete_marks(server, self.member, sorted(unused - self._unused_returned))
+        member = self.member
+        keys = [committed_key(s, member.group, member.consumer) for s in sorted(unused - self._unused_returned)]
+        server.execute_all([("DEL", key) for key in keys])
         self._unused_returned = unused
         for stream in missing_streams - returned.keys():
             if forget(server, self.member, stream):
@@ -221,6 +229,13 @@ class Subscription:
             covered = {s: position for s, position in existing.items() if options.restarts_at.covers(s)}
             restart_groups(server, self.member, covered)
         else:
+            # A query that has committed nothing meets the group that it has created itself.
+            marks = fetch_marks(server, self.member, list(existing))
+            existing = {
+                stream: position
+                for stream, position in existing.items()
+                if (mark := marks.get(stream)) is None or mark.number or mark.is_seek or mark.id != position
+            }
             unused = unused_start(server, self.member, existing, options.starting_offsets)
             if unused is not None and options.on_new_checkpoint == "fail":
                 raise unused.error()
@@ -285,7 +300,9 @@ class Subscription:
         with."""
         premature = list(fetch_initial_positions(server, self._first_position_keys, streams))
         existing = [stream for stream, head in stream_states(server, premature).items() if head.exists]
-        set_groups_to(server, self.member, resolve_starts(server, self.member, existing, FIRST))
+        starts = resolve_starts(server, self.member, existing, FIRST)
+        marks = {stream: Mark.at_begin(start.position, start.read) for stream, start in starts.items()}
+        set_groups_to(server, self.member, starts, marks)
         delete_initial_positions(server, self._first_position_keys, premature)
 
     def confirm_checkpoint(self, server: Server, begin: Offset) -> None:
@@ -316,9 +333,7 @@ class Subscription:
         self._lease.release()
 
 
-def _with_positions(starts: Mapping[str, Start], positions: Mapping[str, StreamId]) -> dict[str, Start]:
+def _with_positions(server: Server, starts: Mapping[str, Start], positions: Mapping[str, StreamId]) -> dict[str, Start]:
     """Return the starts with these positions, on streams that have one."""
-    return {
-        stream: start if positions.get(stream, start.position) == start.position else Start(positions[stream])
-        for stream, start in starts.items()
-    }
+    other = {s: positions[s] for s, start in starts.items() if positions.get(s, start.position) != start.position}
+    return {**starts, **starts_at(server, other)}

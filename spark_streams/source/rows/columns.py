@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from spark_streams.errors import DecodeError, SchemaError
 from spark_streams.source.rows.cast import cast_values, check_castable, nulls_instead
 from spark_streams.source.rows.malformed import Dead, Unfit
-from spark_streams.source.rows.plain_columns import plain_columns
+from spark_streams.source.rows.plain import plain_columns
 from spark_streams.source.rows.returned_page import Attempts
 from spark_streams.wire.entries.decode import EntryPage
 from spark_streams.wire.entries.entry_page import last_of_each_name

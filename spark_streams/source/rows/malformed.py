@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from spark_streams.source.rows.nested_json import is_nested
+from spark_streams.source.rows.json import is_nested
 from spark_streams.wire.entries.decode import EntryPage
 from spark_streams.wire.entries.lines import Index
 

@@ -15,28 +15,181 @@ work at the same time.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from spark_streams.errors import GroupMissingError, RStreamError, ServerReplyError, ServerUnreachableError
 from spark_streams.model.ids import StreamId
 from spark_streams.model.keys import is_returned
-from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.limits import LIMITS, Limits
 from spark_streams.source.membership import Membership
-from spark_streams.source.pending_list import PendingRange, pack_pending
-from spark_streams.source.task.ownership import match_pending
-from spark_streams.source.task.range_cursor import IdSelection, PageRequest, RangeCursor
+from spark_streams.source.pending_list import TIME, EntryRange, PendingRange, pack_pending, split_time
 from spark_streams.wire.connection.connection import Connection, ReplyError, ReplyTooLargeError, pack
 from spark_streams.wire.connection.named_errors import reading_error
 from spark_streams.wire.connection.page_sizer import PageSizer
-from spark_streams.wire.entries.decode import EntryPage, decode_entries, decode_replies
+from spark_streams.wire.entries.decode import decode_entries, decode_replies
+from spark_streams.wire.entries.entry_page import EntryPage
 from spark_streams.wire.entries.filtered_page import FilteredPage
+from spark_streams.wire.entries.lines import Index, Mask
 from spark_streams.wire.entries.pending_page import NOTHING_PENDING, PendingPage, arguments_of, decode_pending, texts_of
 from spark_streams.wire.session import Session
+
+# -- range cursor ------------------------------------------------------------------------------------------------------
+# Position of a task in one range, and a request for the next page.
+
+
+MIN_JUDGED = 32  # entries that are needed to decide whether a range is sparse
+
+
+@dataclass
+class RangeCursor:
+    """Position in one range. after: all entries up to here are read; by_id: entries are read one by one; ids: range.ids
+    as packed arguments; ids_read: how many of these are read; ours: our entries so far; ended: there are no more."""
+
+    range: EntryRange
+    after: StreamId
+    by_id: bool
+    ids: pa.Array | None = None
+    ids_read: int = 0
+    ours: int = 0
+    ended: bool = False
+
+    @classmethod
+    def at_begin(cls, entries: EntryRange) -> RangeCursor:
+        """Return a cursor at the begin of a range."""
+        ids = arguments_of(entries.ids) if entries.ids else None
+        return cls(entries, entries.after, by_id=ids is not None, ids=ids)
+
+    def page_size(self, limit: int) -> int:
+        """Return how many entries to request, at most `limit`."""
+        remaining = self.range.count - self.ours
+        if remaining <= 0:  # the count was an estimate
+            return limit
+        return min(limit, remaining if self.range.owned else max(2 * remaining, 2 * MIN_JUDGED))
+
+    def advance(self, to: StreamId, ours: int) -> None:
+        """Move the cursor to `to`, with this number of further entries of ours."""
+        self.after = to
+        self.ours += ours
+        self.ended = not to < self.range.last
+
+
+@dataclass(frozen=True)
+class IdSelection:
+    """Entries that are read by ID. arguments: their packed IDs; deliveries: of each entry, None if unknown; up_to: all
+    our entries up to this ID are selected."""
+
+    arguments: pa.Array
+    deliveries: pa.Array | None
+    up_to: StreamId
+
+
+@dataclass(frozen=True)
+class PageRequest:
+    """Request for one page. counts: number of entries per cursor; selection: entries by ID, then of one cursor."""
+
+    cursors: list[RangeCursor]
+    counts: list[int]
+    selection: IdSelection | None = None
+
+    def max_reply_bytes(self, limit: int) -> int | None:
+        """Return the maximum size of the reply: `limit`, or None (unlimited) for a single entry."""
+        return None if sum(self.counts) == 1 else limit
+
+    def ended_ranges(self) -> list[tuple[EntryRange, int]]:
+        """Return the ranges that are read to their end, with the number of our entries in each."""
+        return [(cursor.range, cursor.ours) for cursor in self.cursors if cursor.ended]
+
+    def streams(self, rows: Index) -> str | pa.Array:
+        """Return the stream of all rows, or an array with the stream of each row. rows: number of rows per cursor."""
+        if len(self.cursors) == 1:
+            return self.cursors[0].range.stream
+        names = pa.array([cursor.range.stream for cursor in self.cursors], pa.string())
+        return names.take(pa.array(np.repeat(np.arange(len(rows)), rows)))
+
+    def read_up_to(self, entries: EntryPage, rows: Index) -> list[StreamId]:
+        """Return per cursor the ID up to which the reply is complete: its last ID if it is full, or else the end of the
+        range."""
+        if len(rows) == 1:
+            last_id = entries.last_id
+            return [last_id if last_id is not None and rows[0] == self.counts[0] else self.cursors[0].range.last]
+        last = entries.ids().take(pa.array(np.maximum(np.cumsum(rows) - 1, 0))).to_pylist() if entries.count else []
+        ends = []
+        for index, cursor in enumerate(self.cursors):
+            end = cursor.range.last
+            is_full = rows[index] == self.counts[index] and last[index] != bytes(end)
+            ends.append(StreamId.parse(last[index]) if is_full else end)
+        return ends
+
+
+# -- ownership ---------------------------------------------------------------------------------------------------------
+# Compare the entries of ranges with pending lists of the same ranges: which rows are ours, and their delivery counts.
+#
+# Pure: pages in, positions and masks out.
+
+
+_SPARSE = 4  # if fewer than one in four entries of a shared range are ours, it is read entry by entry
+
+
+@dataclass(frozen=True)
+class Ownership:
+    """ours: mask of our rows; deliveries: int64 per row, null if the entry is not pending."""
+
+    ours: Mask
+    deliveries: pa.Array
+
+
+def match_pending(request: PageRequest, entries: EntryPage, rows: Index, pages: Mapping[int, PendingPage]) -> Ownership:
+    """Compare the rows of each cursor with its pending page, and advance the cursors.
+
+    rows: number of rows per cursor; pages: by index of the cursor. A cursor without a page owns all its rows.
+    """
+    positions = _pending_positions(entries, rows, pages)
+    ends = request.read_up_to(entries, rows)
+    ours = np.ones(entries.count, np.bool_)
+    stop = 0
+    for index, (cursor, count) in enumerate(zip(request.cursors, rows.tolist(), strict=True)):
+        start, stop = stop, stop + count
+        page = pages.get(index)
+        if page is not None:
+            # Beyond the end of either reply it is unknown which entries are ours.
+            if page.last is not None and page.listed == request.counts[index]:
+                ends[index] = min(ends[index], page.last)
+            if cursor.range.owned:
+                ours[start:stop] = _up_to(entries.ids().slice(start, count), ends[index])
+            else:
+                ours[start:stop] = positions.slice(start, count).is_valid().to_numpy(zero_copy_only=False)
+                cursor.by_id = count >= MIN_JUDGED and int(ours[start:stop].sum()) * _SPARSE < count
+        cursor.advance(ends[index], int(ours[start:stop].sum()))
+    deliveries = np.concatenate([np.empty(0, np.int64), *[page.deliveries for page in pages.values()]])
+    return Ownership(ours, pa.array(deliveries).take(positions))
+
+
+def _pending_positions(entries: EntryPage, rows: Index, pages: Mapping[int, PendingPage]) -> pa.Array:
+    """Return the position of each row among the pending entries of all pages, null if it is not pending."""
+    owners = np.repeat(np.arange(len(rows)), rows)
+    pending = np.repeat(np.array(list(pages), np.int64), [page.count for page in pages.values()])
+    texts = texts_of(b"".join([page.ids for page in pages.values()]))
+    return pc.index_in(_keys(owners, entries.ids()), value_set=_keys(pending, texts))
+
+
+def _keys(owners: Index, ids: pa.Array) -> pa.Array:
+    """Return keys of the cursor's index and the ID: two streams may have the same ID."""
+    return pc.binary_join_element_wise(pa.array(owners).cast(pa.string()).cast(pa.binary()), ids, b"/")
+
+
+def _up_to(ids: pa.Array, last: StreamId) -> Mask | bool:
+    """Return which of these ascending IDs are not above `last`."""
+    if len(ids) == 0 or StreamId.parse(ids[-1].as_py()) <= last:
+        return True
+    return np.array([StreamId.parse(entry) <= last for entry in ids.to_pylist()], np.bool_)
+
+
+# -- fetcher -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -153,7 +306,7 @@ class Fetcher:
         max_bytes = request.max_reply_bytes(self._limits.max_reply_bytes)
         self._connection = connection or self._connection
         if connection is not None and pending:
-            connection.request_separately([b"".join(ranges), b"".join(pending)], max_bytes)
+            connection.request_separately([b"".join(ranges), TIME + b"".join(pending)], max_bytes)
         elif connection is not None:
             connection.request(*ranges, max_bytes=max_bytes)
         return request
@@ -175,9 +328,9 @@ class Fetcher:
                 return IdSelection(ids, None, cursor.range.last)
             return IdSelection(ids, None, StreamId.parse(texts_of(ids[-1].as_py())[0].as_py()))
         connection = self._server.connection_for(cursor.range.stream)
-        connection.request(self._pack_pending(cursor, count))
-        page = self._decode_pending([cursor], connection.receive())[0]
-        up_to = page.last if page.last is not None and page.count == count else cursor.range.last
+        connection.request(TIME, self._pack_pending(cursor, count))
+        page = self._decode_pending(connection, [cursor], connection.receive())[0]
+        up_to = page.last if page.last is not None and page.listed == count else cursor.range.last
         return IdSelection(arguments_of(page.ids), pa.array(page.deliveries), up_to)
 
     def _needs_pending(self, cursor: RangeCursor) -> bool:
@@ -185,9 +338,7 @@ class Fetcher:
 
     def _pack_pending(self, cursor: RangeCursor, count: int) -> bytes:
         entries = cursor.range
-        return pack_pending(
-            self._member, PendingRange(entries.stream, entries.last, cursor.after, entries.consumer), count
-        )
+        return pack_pending(self._member, PendingRange(entries.stream, entries.last, cursor.after), count)
 
     # -- replies -----------------------------------------------------------------------------------------------
 
@@ -219,7 +370,7 @@ class Fetcher:
                 cursor.advance(end, count)
             return Page(entries, entries.count, streams, None, request.ended_ranges(), entries.count)
         indexes = [index for index, cursor in enumerate(request.cursors) if self._needs_pending(cursor)]
-        pages = self._decode_pending([request.cursors[index] for index in indexes], pending)
+        pages = self._decode_pending(connection, [request.cursors[index] for index in indexes], pending)
         ownership = match_pending(request, entries, rows, dict(zip(indexes, pages, strict=True)))
         received, deliveries = entries.count, ownership.deliveries if self._deliveries else None
         if not ownership.ours.all():
@@ -238,8 +389,12 @@ class Fetcher:
             where = f"XRANGE of {names}{more} at {self._server.address}"
             raise reading_error(where, error, request.cursors[0].range.stream) from None
 
-    def _decode_pending(self, cursors: list[RangeCursor], replies: memoryview) -> list[PendingPage]:
-        """Return a pending page per cursor. Raises the named error of the first reply that is one."""
+    def _decode_pending(
+        self, connection: Connection, cursors: list[RangeCursor], replies: memoryview
+    ) -> list[PendingPage]:
+        """Return a pending page per cursor. replies: they begin with that to TIME. Raises the named error of the first
+        reply that is one."""
+        now, replies = split_time(connection, replies)
         pages = []
         for page, cursor in zip(decode_pending(replies, len(cursors)), cursors, strict=True):
             if isinstance(page, ReplyError):
@@ -248,5 +403,6 @@ class Fetcher:
                     raise error
                 pages.append(NOTHING_PENDING)
             else:
-                pages.append(page)
+                # The entries of an owned range are ours, whenever they were delivered.
+                pages.append(page if cursor.range.owned else page.delivered_until(cursor.range.until, now))
         return pages

@@ -10,14 +10,13 @@ import pyarrow as pa
 
 from spark_streams.errors import StreamStateError
 from spark_streams.model.keys import is_returned
-from spark_streams.source.entry_range import EntryRange
-from spark_streams.source.findings.finding import Finding, Kind
-from spark_streams.source.findings.messages import Place
-from spark_streams.source.findings.remedies import error_of, remedy_of
+from spark_streams.source.group.findings import Finding, Kind
+from spark_streams.source.group.remedies import Place, error_of
 from spark_streams.source.limits import LIMITS, Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.partitioning import Task
-from spark_streams.source.rows.column_tally import ColumnTally, ReportColumns
+from spark_streams.source.pending_list import EntryRange
+from spark_streams.source.rows.column_report import ColumnTally, ReportColumns
 from spark_streams.source.rows.columns import Columns
 from spark_streams.source.rows.malformed import Dead
 from spark_streams.source.rows.returned_page import Attempts, ReturnedPage
@@ -113,12 +112,6 @@ def _unwrap_returned(page: Page) -> tuple[EntryPage, str | pa.Array, Attempts | 
 
 def _data_loss(server: Session, member: Membership, entries: EntryRange, count: int) -> StreamStateError:
     missing = entries.count - count
-    finding = Finding(
-        Kind.BATCH_GONE,
-        entries.stream,
-        above=entries.after,
-        position=entries.last,
-        lost=missing,
-        detail=f"{missing} of {entries.count} entries",
-    )
-    return error_of(finding, remedy_of(finding, lenient=False), Place(member, str(server.address)))
+    detail = f"of a batch of {entries.count}"
+    finding = Finding(Kind.ENTRIES_LOST, entries.stream, above=entries.after, position=entries.last, lost=missing)
+    return error_of(replace(finding, detail=detail), Place(member, str(server.address)))

@@ -11,7 +11,7 @@ spark
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -31,18 +31,31 @@ _ENTRY_BYTES = 128  # more than an entry has beside the name of its consumer
 class PendingPage:
     """One XPENDING reply.
 
-    count: pending entries. last: ID of the last one (None if empty). ids: their IDs as packed arguments in a row.
-    deliveries: delivery count of each, int64.
+    count: pending entries. last: ID of the last entry in the reply, None if it is empty. ids: their IDs as packed
+    arguments in a row. deliveries: delivery count of each, int64. idle: milliseconds since the last delivery of each,
+    int64. listed: entries in the reply: more than `count` after `delivered_until`.
     """
 
     count: int
     last: StreamId | None
     ids: bytes
     deliveries: Index
+    idle: Index
+    listed: int
 
     def parsed_ids(self) -> list[StreamId]:
         """Return the IDs one by one, for a few entries."""
         return [StreamId.parse(text) for text in self.ids.split(b"\r\n")[1::2]]
+
+    def delivered_until(self, until: int, now: int) -> PendingPage:
+        """Return the entries that were delivered at `until` at the latest; 0: at any time. now: milliseconds of the
+        server's clock when it answered, or just before."""
+        if not until or not self.count or now - int(self.idle.min()) <= until:
+            return self
+        is_older = now - self.idle <= until
+        ids = b"".join(arguments_of(self.ids).filter(pa.array(is_older)).to_pylist())
+        count = int(is_older.sum())
+        return replace(self, count=count, ids=ids, deliveries=self.deliveries[is_older], idle=self.idle[is_older])
 
     def ack(self, stream: bytes, group: bytes) -> bytes:
         """Return the packed XACK of all entries on this page."""
@@ -50,7 +63,8 @@ class PendingPage:
         return b"*%d\r\n%b%b" % (3 + self.count, head, self.ids)
 
 
-NOTHING_PENDING = PendingPage(0, None, b"", np.empty(0, np.int64))
+_NONE = np.empty(0, np.int64)
+NOTHING_PENDING = PendingPage(0, None, b"", _NONE, _NONE, 0)
 
 
 def texts_of(packed: bytes) -> pa.Array:
@@ -98,7 +112,7 @@ def _vectorised(replies: memoryview | bytes, count: int) -> list[PendingPage | R
     lines = Lines.split(replies)
     heads, counts = _heads(lines, count)
     if not any(counts):
-        return [_page(entries, b"", np.empty(0, np.int64)) for entries in counts]
+        return [_page(entries, b"", _NONE, _NONE) for entries in counts]
     first_byte = lines.first_byte()
     if count == 1:
         entry = np.arange(1, len(first_byte), _LINES_PER_ENTRY)
@@ -110,13 +124,15 @@ def _vectorised(replies: memoryview | bytes, count: int) -> list[PendingPage | R
     if (lines.numbers(entry) != 4).any() or not lines.headers_match(np.concatenate([entry + 1, entry + 3])):
         raise ShapeError
     arguments = slices_of(replies, lines.begin[entry + 1], lines.end[entry + 2] + 2)
-    packed, deliveries = memoryview(arguments.buffers()[2]), lines.numbers(entry + 6)
+    packed = memoryview(arguments.buffers()[2])
+    deliveries, idle = lines.numbers(entry + 6), lines.numbers(entry + 5)
     bounds = np.frombuffer(arguments.buffers()[1], np.int32)
     pages: list[PendingPage | ReplyError] = []
     stop = 0
     for entries in counts:
         start, stop = stop, stop + (entries if isinstance(entries, int) else 0)
-        pages.append(_page(entries, bytes(packed[bounds[start] : bounds[stop]]), deliveries[start:stop]))
+        ids = bytes(packed[bounds[start] : bounds[stop]])
+        pages.append(_page(entries, ids, deliveries[start:stop], idle[start:stop]))
     return pages
 
 
@@ -143,11 +159,11 @@ def _heads(lines: Lines, count: int) -> tuple[list[int], list[int | ReplyError]]
     return heads, counts
 
 
-def _page(entries: int | ReplyError, packed: bytes, deliveries: Index) -> PendingPage | ReplyError:
+def _page(entries: int | ReplyError, packed: bytes, deliveries: Index, idle: Index) -> PendingPage | ReplyError:
     if isinstance(entries, ReplyError):
         return entries
     last = StreamId.parse(packed[packed.rfind(b"\n", 0, -1) + 1 : -2]) if entries else None
-    return PendingPage(entries, last, packed, deliveries)
+    return PendingPage(entries, last, packed, deliveries, idle, entries)
 
 
 def _exact(replies: memoryview | bytes, count: int) -> list[PendingPage | ReplyError]:
@@ -159,7 +175,8 @@ def _exact(replies: memoryview | bytes, count: int) -> list[PendingPage | ReplyE
             pages.append(entries)
         elif isinstance(entries, list):
             packed = b"".join([b"$%d\r\n%b\r\n" % (len(entry[0]), entry[0]) for entry in entries])
-            pages.append(_page(len(entries), packed, np.array([entry[3] for entry in entries], np.int64)))
+            idle, deliveries = (np.array([entry[place] for entry in entries], np.int64) for place in (2, 3))
+            pages.append(_page(len(entries), packed, deliveries, idle))
         else:
             raise ServerReplyError(f"expected pending entries, the server answered with {str(entries)[:200]}")
     return pages

@@ -26,7 +26,8 @@ Entry = tuple[StreamId, Sequence[bytes]]  # its ID; name, value, name, value …
 
 class StreamState(NamedTuple):
     """last: ID of the last entry ever added (0-0: none). length: current entries. added: entries ever added, and first:
-    the oldest entry's ID, None before Redis 7. exists: whether the key exists.
+    the oldest entry's ID, None before Redis 7. exists: whether the key exists. top: the newest entry's ID (0-0: the
+    stream is empty). deleted: the highest ID that XDEL has removed (0-0: none).
     """
 
     last: StreamId
@@ -34,6 +35,8 @@ class StreamState(NamedTuple):
     added: int | None
     first: StreamId | None
     exists: bool = True
+    top: StreamId = MIN_ID
+    deleted: StreamId = MIN_ID
 
 
 @dataclass(frozen=True)
@@ -104,12 +107,15 @@ def read_stream_state(server: Server, stream: str | bytes, reply: Reply) -> Stre
 def stream_in(reply: Sequence[Reply]) -> StreamState:
     """Return the state from the reply to XINFO STREAM."""
     info = pairs(reply)
-    first = info.get(b"recorded-first-entry-id")
+    first, newest = info.get(b"recorded-first-entry-id"), info[b"last-entry"]
+    deleted = info.get(b"max-deleted-entry-id")
     return StreamState(
         last=StreamId.parse(info[b"last-generated-id"]),
         length=info[b"length"],
         added=info.get(b"entries-added"),
         first=None if first is None else StreamId.parse(first),
+        top=StreamId.parse(newest[0]) if newest else MIN_ID,
+        deleted=MIN_ID if deleted is None else StreamId.parse(deleted),
     )
 
 

@@ -18,8 +18,8 @@ from spark_streams.deadletter.write.post import post
 from spark_streams.errors import IdsExhaustedError, RowTooLargeError, ServerReplyError
 from spark_streams.model.ids import MAX_ID, StreamId
 from spark_streams.source.membership import Membership
-from spark_streams.source.notes.task_notes import Destination, collect, notes_key
-from spark_streams.source.recovery import dead_entries
+from spark_streams.source.pending import dead_entries
+from spark_streams.source.task.notes import Destination, collect, notes_key
 from spark_streams.wire.address.address import Address
 from spark_streams.wire.connection.connection import Connection, ReplyError, pack
 from tests.deadletter.making import DEAD, envelopes, numbers
@@ -134,8 +134,9 @@ def test_dead_letters_are_posted_a_few_megabytes_at_a_time(
     honest, sent = Connection.pipeline, []
 
     def listens(self: Connection, commands: Any) -> Any:
-        if commands and commands[0][0] == "MULTI":
-            sent.append([sum(len(c[at]) for at in range(4, 5)) for c in commands if c[0] == "XADD"])
+        letters = [len(command[4]) for command in commands if command[0] == "XADD"]
+        if letters and commands[0][0] == "MULTI":
+            sent.append(letters)
         return honest(self, commands)
 
     monkeypatch.setattr(Connection, "pipeline", listens)

@@ -20,7 +20,7 @@ def test_a_batch_under_a_new_query_id_is_refused_before_it_is_written_twice(serv
     for number in (0, 1):
         batch = batch_of(number)
         close(checked, batch, write([frame(ROWS)], checked, batch))
-    with pytest.raises(LedgerError, match="file metadata of the checkpoint is missing"):
+    with pytest.raises(LedgerError, match="file metadata is missing"):
         write([frame(ROWS)], checked, batch_of(1, query="new"))
     assert numbers(server) == dict.fromkeys(ROWS, 2)
     assert not [key for key in ledger_keys(server) if "new" in key]

@@ -22,8 +22,8 @@ from spark_streams.options.source_options import BatchSourceOptions
 from spark_streams.source.archive.files import ArchiveFile
 from spark_streams.source.archive.tasks import cut_by_date
 from spark_streams.source.batch_reader import BatchReader
-from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.limits import LIMITS
+from spark_streams.source.pending_list import EntryRange
 from spark_streams.source.rows.columns import Columns
 from tests.source.batch.archived import SCHEMA, Archiver, write_batch
 from tests.source.batch.held_ids import IDS
@@ -258,7 +258,7 @@ def test_a_missing_stream_of_several_is_read_from_the_archive_if_it_is_there(
 
 def test_a_path_that_is_no_archive_is_refused(server: Server, client: redis.Redis, tmp_path: Path) -> None:
     client.xadd("s", {"n": 1}, id="5-0")
-    with pytest.raises(ArchiveError, match="is no folder here"):
+    with pytest.raises(ArchiveError, match="is not a folder here"):
         reader(server, tmp_path / "absent").partitions()
     (tmp_path / "other" / "data").mkdir(parents=True)
     with pytest.raises(ArchiveError, match="'data', which the job archive does not write"):

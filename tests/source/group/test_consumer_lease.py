@@ -15,7 +15,7 @@ import redis
 
 from spark_streams.errors import ConsumerTakenError
 from spark_streams.model.keys import session_key
-from spark_streams.source.group.consumer_lease import Lease, lease_key
+from spark_streams.source.group.lease_and_checks import Lease, lease_key
 from spark_streams.wire.address.address import Address
 from spark_streams.wire.connection.connection import Connection
 from spark_streams.wire.lease import Processes, Terms
@@ -67,8 +67,8 @@ def test_a_second_query_under_the_same_name_is_refused_and_others_are_not(server
     for again in (another_reader(server), another_reader(server)):
         with pytest.raises(
             ConsumerTakenError,
-            match="consumer 'spark' of group 'g' \\(process .* on .*\\), and one load is for one query.*"
-            "option group: both get all entries.*option consumer: they share them",
+            match="consumer 'spark' of group 'g' \\(process .* on .*\\), so this query is refused.*"
+            "another group .both queries get all entries.*another consumer .they share the entries",
         ):
             again.initialOffset()
         with pytest.raises(ConsumerTakenError):

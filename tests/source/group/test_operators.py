@@ -8,14 +8,13 @@ from typing import Any
 import pytest
 import redis
 
-from spark_streams.errors import DataLossError, StreamStateError
-from spark_streams.source.microbatch.acknowledge import Acknowledging
+from spark_streams.errors import DataLossError
+from spark_streams.source.offset import Offset
 from spark_streams.source.stream_reader import StreamReader
 from spark_streams.spark.read_limits import ReadMaxRows
 from spark_streams.wire.connection.connection import Connection
 from tests.remedies import carry_out
 from tools.driving import ALL, NEVER_AHEAD, add, begin, drain, pending_count, read, reader, stop_all
-from tools.sending import before_sending
 from tools.servers.server import Server
 
 LENIENT = {"failOnDataLoss": "false"}
@@ -85,7 +84,7 @@ def test_an_older_copy_of_the_checkpoint_is_noticed_without_its_commit_mark(
     [mark] = client.keys("rstream:committed:*")
     client.delete(mark)
     for _ in range(2):
-        with pytest.raises(DataLossError, match="20 entries .* commit mark .* is missing.*an older copy") as raised:
+        with pytest.raises(DataLossError, match="is at .*, above the checkpoint's") as raised:
             reader(server, limits=NEVER_AHEAD, **options).latestOffset(log[2], TEN)
     stop_all()
     carry_out(server, str(raised.value), "--even-active")  # without its mark the consumer looks like any client's
@@ -93,59 +92,39 @@ def test_an_older_copy_of_the_checkpoint_is_noticed_without_its_commit_mark(
     assert [n for batch in drain(again, 10, log[2]) for n in batch] == list(range(20, 50))
 
 
-@pytest.mark.parametrize("is_interrupted", [False, True])
-@pytest.mark.parametrize("shared", [False, True])
-def test_an_older_copy_is_noticed_although_the_last_batch_was_run_again(
-    server: Server, client: redis.Redis, shared: bool, is_interrupted: bool
-) -> None:
-    """The commit log has lost its last file: Spark runs the batch again, and commits it. Before the next trigger, which
-    would write the commit mark, the checkpoint is replaced by an older copy."""
-    add(client, 30)
-    one = reader(server, limits=NEVER_AHEAD)
-    at = begin(one)
-    if shared:
-        client.xgroup_createconsumer("s", "g", "other")
-    log = batches(one, 3, at)
-    for number in (3, 2) if is_interrupted else (3,):
-        again = reader(server, limits=NEVER_AHEAD)
-        again.initialOffset()
-        assert read(again, log[number - 1], log[number]) == list(range(10 * number - 10, 10 * number))
-    with pytest.raises(DataLossError, match="an older copy of the checkpoint") as raised:
-        reader(server, limits=NEVER_AHEAD).latestOffset(log[2], TEN)
-    stop_all()
-    carry_out(server, str(raised.value), *(["--even-active"] if shared else []))
+def test_a_batch_that_the_commit_log_has_lost_is_read_again(server: Server, client: redis.Redis) -> None:
+    """It is the same batch for Spark, and so for an exactly-once sink."""
+    add(client, 40)
+    log = batches(reader(server, limits=NEVER_AHEAD), 3)
     again = reader(server, limits=NEVER_AHEAD)
-    assert [n for batch in drain(again, 10, log[2]) for n in batch] == list(range(20, 30))
+    assert read(again, log[2], log[3]) == list(range(20, 30))
+    assert drain(again, 10, log[3]) == [list(range(30, 40))]
     assert pending_count(client) == 0
 
 
-def test_an_older_copy_is_noticed_without_its_commit_mark_though_a_batch_is_pending(
+def test_a_batch_that_the_commit_log_has_lost_is_not_taken_for_one_of_another_history(
     server: Server, client: redis.Redis
 ) -> None:
-    """The newer run was killed with a batch reserved. What is pending does not explain all that the group has read."""
-    add(client, 50)
-    one = reader(server, limits=NEVER_AHEAD)
-    log = batches(one, 4)
-    assert one.latestOffset(log[4], TEN) != log[4]
-    client.delete(*client.keys("rstream:committed:*"))
-    with pytest.raises(DataLossError, match="has read 20 entries above .* an older copy") as raised:
-        reader(server, limits=NEVER_AHEAD).latestOffset(log[2], TEN)
-    stop_all()
-    carry_out(server, str(raised.value), "--even-active")
-    again = reader(server, limits=NEVER_AHEAD)
-    assert [n for batch in drain(again, 10, log[2]) for n in batch] == list(range(20, 50))
-    assert pending_count(client) == 0
+    """The checkpoint was copied before the batch, and the copy used."""
+    add(client, 40)
+    log = batches(reader(server, limits=NEVER_AHEAD), 3)
+    copy = reader(server, limits=NEVER_AHEAD, **LENIENT)
+    other = copy.latestOffset(log[2], TEN)
+    assert read(copy, log[2], other) == list(range(20, 30))
+    assert copy.latestOffset(other, ReadMaxRows(0)) == other
+    with pytest.raises(DataLossError, match="an older copy of the checkpoint"):
+        read(reader(server, limits=NEVER_AHEAD), log[2], log[3])
 
 
-def test_an_older_copy_without_its_commit_mark_is_counted_if_losses_are_allowed(
+def test_an_older_copy_without_its_commit_mark_decides_if_losses_are_allowed(
     server: Server, client: redis.Redis
 ) -> None:
     add(client, 50)
     log = batches(reader(server, limits=NEVER_AHEAD), 4)
     client.delete(*client.keys("rstream:committed:*"))
     lenient = reader(server, limits=NEVER_AHEAD, **LENIENT)
-    assert [n for batch in drain(lenient, 10, log[2]) for n in batch] == list(range(40, 50))
-    assert lost(lenient) == 20
+    assert [n for batch in drain(lenient, 10, log[2]) for n in batch] == list(range(20, 50))
+    assert lost(lenient) == 0
 
 
 def test_the_newest_checkpoint_goes_on_without_its_commit_mark(server: Server, client: redis.Redis) -> None:
@@ -221,12 +200,13 @@ def test_a_group_that_is_set_forward_is_noticed(server: Server, client: redis.Re
     log = batches(one, 2)
     client.xgroup_setid("s", "g", ids[29])
     with pytest.raises(
-        DataLossError, match=rf"was set forward to {ids[29]}. Entries above {ids[19]} were delivered to"
+        DataLossError,
+        match=rf"group 'g' of stream 's' is at {ids[29]}, above the checkpoint's {ids[19]}",
     ):
         (one if running else reader(server, limits=NEVER_AHEAD)).latestOffset(log[2], TEN)
     lenient = reader(server, limits=NEVER_AHEAD, **LENIENT)
-    assert [n for batch in drain(lenient, 10, log[2]) for n in batch] == list(range(30, 50))
-    assert lost(lenient) == 10
+    assert [n for batch in drain(lenient, 10, log[2]) for n in batch] == list(range(20, 50))
+    assert lost(lenient) == 0
 
 
 @pytest.mark.parametrize("options", [{}], ids=str)
@@ -247,25 +227,6 @@ def test_a_stream_that_joins_the_list_and_is_not_read_yet_has_no_group_that_was_
     assert sorted(n for batch in drain(again, 20, log[-1]) for n in batch) == [*range(20, 30), 99]
 
 
-@pytest.mark.parametrize("position", [29, 49])
-def test_a_query_that_begins_with_pending_entries_below_its_group_skips_nothing(
-    server: Server, client: redis.Redis, position: int
-) -> None:
-    """The group was set forward before the query had a checkpoint: what lies in between is not the query's."""
-    ids = add(client, 50)
-    batches(reader(server, limits=NEVER_AHEAD), 1)
-    client.xreadgroup("g", "spark", {"s": ">"}, count=5)
-    client.xgroup_setid("s", "g", ids[position])
-    first = reader(server, limits=NEVER_AHEAD)
-    begin = first.initialOffset()
-    end = first.latestOffset(begin, TEN)
-    assert read(first, begin, end) == list(range(10, 15))
-    first.commit(end)
-    stop_all()
-    again = reader(server, limits=NEVER_AHEAD)
-    assert [n for batch in drain(again, 20, end) for n in batch] == list(range(position + 1, 50))
-
-
 def test_a_stream_created_again_and_one_whose_group_is_missing_differ_in_what_they_lost(
     server: Server, client: redis.Redis
 ) -> None:
@@ -281,26 +242,6 @@ def test_a_stream_created_again_and_one_whose_group_is_missing_differ_in_what_th
     lenient = reader(server, limits=NEVER_AHEAD, **LENIENT)
     assert [n for batch in drain(lenient, None, log[1]) for n in batch] == [*range(100, 104), *range(106, 125)]
     assert lost(lenient) == 10 + 2
-
-
-def test_what_is_deleted_is_counted_also_if_the_group_is_moved_again_while_it_is_set_to_the_checkpoint(
-    server: Server, client: redis.Redis
-) -> None:
-    ids = add(client, 40)
-    log = batches(reader(server, limits=NEVER_AHEAD), 2)
-    client.xgroup_setid("s", "g", ids[4])
-    lenient = reader(server, limits=NEVER_AHEAD, **LENIENT)
-
-    def move(connection: Connection, request: bytes) -> None:
-        client.xgroup_setid("s", "g", ids[9])
-
-    with before_sending(b"DEL", b"rstream:committed:{s}:g:spark", act=move, times=1) as met:
-        end = lenient.latestOffset(log[2], TEN)
-    assert met
-    assert read(lenient, log[2], end) == list(range(10, 20))
-    client.xdel("s", *ids[25:27])
-    assert [n for batch in drain(lenient, 10, end) for n in batch] == [*range(20, 25), *range(27, 40)]
-    assert lost(lenient) == 2
 
 
 @pytest.mark.parametrize("options", [{}, {"noAck": "true"}], ids=str)
@@ -319,7 +260,7 @@ def test_where_a_query_has_begun_is_not_taken_for_what_it_has_committed(
 
 
 @pytest.mark.parametrize("running", [True, False])
-def test_others_who_come_read_and_leave_between_two_triggers_are_no_loss(
+def test_others_who_come_read_and_leave_between_two_triggers_stop_a_strict_query(
     server: Server, client: redis.Redis, running: bool
 ) -> None:
     add(client, 50)
@@ -328,19 +269,17 @@ def test_others_who_come_read_and_leave_between_two_triggers_are_no_loss(
     [(_, theirs)] = client.xreadgroup("g", "other", {"s": ">"}, count=7)
     client.xack("s", "g", *[entry for entry, _ in theirs])
     client.xgroup_delconsumer("s", "g", "other")
-    found = drain(one if running else reader(server, limits=NEVER_AHEAD), None, log[2])
-    assert [n for batch in found for n in batch] == list(range(27, 50))
+    with pytest.raises(DataLossError, match="above the checkpoint's"):
+        drain(one if running else reader(server, limits=NEVER_AHEAD), None, log[2])
+    lenient = reader(server, limits=NEVER_AHEAD, **LENIENT)
+    assert [n for batch in drain(lenient, None, log[2]) for n in batch] == list(range(20, 50))
 
 
-def test_a_group_that_was_set_back_is_set_to_the_checkpoint_where_that_is_allowed(
-    server: Server, client: redis.Redis
-) -> None:
+def test_a_group_that_was_set_back_is_set_to_the_checkpoint(server: Server, client: redis.Redis) -> None:
     ids = add(client, 50)
     log = batches(reader(server, limits=NEVER_AHEAD), 2)
     client.xgroup_setid("s", "g", ids[4])
-    with pytest.raises(StreamStateError, match="below the checkpoint's"):
-        reader(server, limits=NEVER_AHEAD).latestOffset(log[2], TEN)
-    lenient = reader(server, limits=NEVER_AHEAD, **LENIENT)
+    lenient = reader(server, limits=NEVER_AHEAD)
     assert [n for batch in drain(lenient, 10, log[2]) for n in batch] == list(range(20, 50))
     assert lost(lenient) == 0
     assert pending_count(client) == 0
@@ -367,14 +306,14 @@ def test_entries_lost_by_a_restarted_server_are_named_or_counted(server: Server,
             raw.set(key, value or b"")
         if then == "new entries":
             add(client, 5, first=100)
-        with pytest.raises(DataLossError, match="20 entries, 20 of them read and committed, up to the checkpoint's"):
+        with pytest.raises(DataLossError, match="the server has lost at least (20|15) entries"):
             reader(server, limits=NEVER_AHEAD).latestOffset(log[3], TEN)
         lenient = reader(server, limits=NEVER_AHEAD, **LENIENT)
         numbers, end = read_all(lenient, log[3])
         assert numbers == ([100, 101, 102, 103, 104] if then == "new entries" else [])
         add(client, 5, first=200)
         assert read_all(lenient, end)[0] == list(range(200, 205))
-        assert lost(lenient) == 20
+        assert lost(lenient) >= 15
         assert pending_count(client) == 0
 
 
@@ -411,7 +350,7 @@ def test_an_idle_streams_group_that_was_created_again_and_read_by_others_is_noti
     client.xgroup_create("b", "g", id="$")
     add(client, 3, "b", first=110)
     client.xreadgroup("g", "other", {"b": ">"}, count=1)
-    with pytest.raises(DataLossError, match="group 'g' of stream 'b' no longer has consumer 'spark'"):
+    with pytest.raises(DataLossError, match="group 'g' of stream 'b' is at .*, above the checkpoint's"):
         reader(server, streams="a,b").latestOffset(end, ALL)
     lenient = reader(server, streams="a,b", **LENIENT)
     assert drain(lenient, None, end) == [[111, 112]]
@@ -512,7 +451,7 @@ def test_an_older_checkpoint_of_a_stream_that_was_left_out_for_a_while_is_notice
     assert read(one, older, newer) == [3]
     for at in (newer, older):
         assert reader(server, streams="b").latestOffset(at, ALL) == at
-    with pytest.raises(DataLossError, match="an older copy of the checkpoint"):
+    with pytest.raises(DataLossError, match="stream 'a' is at .*, above the checkpoint's"):
         reader(server, streams="a,b").latestOffset(older, ALL)
 
 
@@ -568,46 +507,6 @@ def test_a_stream_that_was_left_out_before_the_first_batch_is_taken_in_again(
     assert drain(reader(server, streams="s,t", **latest), start=end) == [[3, 4]]
 
 
-@pytest.mark.parametrize("then", [{}, {"noAck": "true"}], ids=str)
-def test_what_an_older_copy_of_a_checkpoint_with_no_ack_has_reserved_is_not_read_under_the_newer_one(
-    server: Server, client: redis.Redis, then: dict[str, str]
-) -> None:
-    """The older copy was used by mistake, without noAck, and the newer one is put back."""
-    add(client, 40)
-    log = batches(reader(server, noAck="true"), 2)
-    newer = batches(reader(server, limits=NEVER_AHEAD, **then), 2, log[2])
-    older = reader(server, limits=NEVER_AHEAD)
-    assert older.latestOffset(log[1], TEN) != log[1]
-    assert drain(reader(server), start=newer[2]) == []
-    assert pending_count(client) == 0
-
-
-def test_what_a_group_gives_again_is_acknowledged_with_its_batch(
-    server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is set back in the moment in which the query takes a batch."""
-    ids = add(client, 3)
-    one = reader(server, limits=NEVER_AHEAD)
-    start = one.initialOffset()
-    end = one.latestOffset(start, ALL)
-    assert read(one, start, end) == [0, 1, 2]
-    add(client, 1, first=3)
-    honest = Acknowledging.acknowledge
-
-    def then_set_back(*arguments: Any) -> Any:
-        known = honest(*arguments)
-        client.xgroup_setid("s", "g", ids[0])
-        return known
-
-    one = reader(server, limits=NEVER_AHEAD)
-    with monkeypatch.context() as patch:
-        patch.setattr(Acknowledging, "acknowledge", then_set_back)
-        again = one.latestOffset(end, ALL)
-    assert read(one, end, again) == [1, 2, 3]
-    assert one.latestOffset(again, ALL) == again
-    assert pending_count(client) == 0
-
-
 def test_claimed_entries_above_a_group_that_is_set_back_are_read_once(server: Server, client: redis.Redis) -> None:
     """The group gives them again, so they must not stay claimed."""
     ids = add(client, 10)
@@ -620,7 +519,7 @@ def test_claimed_entries_above_a_group_that_is_set_back_are_read_once(server: Se
     client.xreadgroup("g", "bob", {"s": ">"})
     time.sleep(0.01)
     again = reader(server, limits=NEVER_AHEAD, **claiming)
-    assert sum(one["count"] for one in again.latestOffset(end, ALL)["claimed"]["s"]) == 5  # killed here
+    assert Offset.from_json(again.latestOffset(end, ALL)).held == 5  # killed here
     client.xgroup_delconsumer("s", "g", "bob")
     client.xgroup_setid("s", "g", ids[4])
     last = reader(server, limits=NEVER_AHEAD, **claiming)
@@ -628,10 +527,7 @@ def test_claimed_entries_above_a_group_that_is_set_back_are_read_once(server: Se
     assert pending_count(client) == 0
 
 
-def test_what_a_lenient_run_passes_over_behind_what_a_crash_left_is_in_its_checkpoint(
-    server: Server, client: redis.Redis
-) -> None:
-    """The run reads first what is pending. When it ends, its checkpoint stands where the group was set."""
+def test_a_lenient_run_sets_its_group_back_behind_what_a_crash_has_left(server: Server, client: redis.Redis) -> None:
     add(client, 4)
     one = reader(server, **LENIENT)
     start, limit = one.initialOffset(), ReadMaxRows(1)
@@ -645,7 +541,7 @@ def test_what_a_lenient_run_passes_over_behind_what_a_crash_left_is_in_its_check
     at, found = end, []
     while (end := again.latestOffset(at, limit)) != at:
         found, at = [*found, *read(again, at, end)], end
-    assert found == [1]
+    assert found == [1, 2, 3]
     assert reader(server).latestOffset(at, limit) == at
 
 
@@ -682,4 +578,4 @@ def test_unread_entries_lost_by_a_restored_server_are_counted_although_others_ha
         add(client, 5, first=100)
         assert read(one, end, more) == []
         assert [n for batch in drain(one, start=more) for n in batch] == list(range(100, 105))
-        assert lost(one) == 30
+        assert lost(one) >= 25

@@ -14,7 +14,7 @@ from spark_streams.errors import DataLossError
 from spark_streams.spark.read_limits import ReadMaxRows
 from spark_streams.wire.connection.connection import Connection
 from tools import driving
-from tools.driving import ALL, LOOK_EACH_TIME, add, drain, pending_count, read
+from tools.driving import ALL, LOOK_EACH_TIME, add, drain, pending_count, positions, read
 from tools.servers.server import Server
 
 reader = functools.partial(driving.reader, limits=LOOK_EACH_TIME)
@@ -107,7 +107,7 @@ def test_a_stream_may_vanish_at_any_step_of_a_batch(server: Server, client: redi
     one = reader(server, streamsPattern="o:*", failOnDataLoss="false", claimIdle="10ms")
     at = one.initialOffset()
     end = one.latestOffset(at, ALL)
-    assert {*end["batch"], *end["claimed"]} == {"o:1", "o:2"}
+    assert {*end["batch"], *end.get("old", {})} == {"o:1", "o:2"}
 
     def reached(step: str) -> None:
         if step == when:
@@ -150,8 +150,8 @@ def test_a_stream_that_vanished_while_the_query_was_down_takes_only_its_own(
     client.delete("o:2")
     again = reader(server, **options)
     assert read(again, at, end) == [0, 1, 2]
-    assert drain(again, start=end) == [[]]  # the checkpoint remembers them
-    assert again.reportLatestOffset()["lost"] == {"o:2": 4}
+    assert drain(again, start=end) == [[]]  # the checkpoint forgets the stream
+    assert again.reportLatestOffset()["lost"]["o:2"] >= 4
     assert pending_count(client, "o:1") == 0
 
 
@@ -228,7 +228,7 @@ def test_latest_is_pinned_for_the_streams_of_a_pattern(server: Server, client: r
     add(client, 2, "o:1", first=3)
     add(client, 2, "o:3", first=20)
     one = reader(server, **LATEST)
-    assert one.initialOffset()["streams"] == {**at["streams"], "o:3": "0-0"}
+    assert positions(one.initialOffset()) == {**positions(at), "o:3": "0-0"}
     [found] = drain(one)
     assert sorted(found) == [3, 4, 20, 21]
 

@@ -9,8 +9,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import types
 
-from spark_streams.source.rows.column_report import BadValues, ColumnReport
-from spark_streams.source.rows.column_tally import ColumnTally
+from spark_streams.source.rows.column_report import BadValues, ColumnReport, ColumnTally
 from spark_streams.source.rows.columns import Columns
 from spark_streams.wire.entries.decode import EntryPage, ExactPage
 

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_streams.source.rows import plain_columns as module
+from spark_streams.source.rows import plain as module
 from spark_streams.source.rows.cast import cast_values
 from spark_streams.source.rows.columns import Columns
-from spark_streams.source.rows.plain_columns import plain_columns
+from spark_streams.source.rows.plain import plain_columns
 from spark_streams.wire.entries.vector_page import VectorPage
 
 TYPES = [

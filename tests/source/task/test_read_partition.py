@@ -14,10 +14,10 @@ import redis
 
 from spark_streams.errors import DataLossError, GroupMissingError, ServerReplyError
 from spark_streams.model.ids import MAX_ID, MIN_ID, StreamId
-from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.limits import LIMITS, Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.partitioning import Task
+from spark_streams.source.pending_list import EntryRange
 from spark_streams.source.rows.column_report import ColumnReport
 from spark_streams.source.rows.columns import Columns
 from spark_streams.source.rows.malformed import Dead
@@ -137,7 +137,6 @@ def test_a_run_that_others_read_from_gives_only_what_is_ours(server: Server, cli
         theirs += deliver(client, "s", 7, "other")
     before = pending(client, "s")
     assert Reading(server, shared("s", ours)).rows == expected("s", ours)
-    assert Reading(server, shared("s", theirs, consumer="other")).rows == expected("s", theirs)
     assert pending(client, "s") == before
 
 
@@ -224,7 +223,7 @@ def test_missing_entries_are_an_error_or_counted_for_each_run(server: Server, cl
     deliver(client, "t", 10)
     client.xdel("s", *[str(i) for i in ids[20:90]])
     run = kind("s", ids)
-    with pytest.raises(DataLossError, match="stream 's': 70 of 100 entries of a batch of group 'g', above 0-.* 100-0"):
+    with pytest.raises(DataLossError, match="stream 's': 70 entries above 0-.* of a batch of 100 .* is at 100-0"):
         Reading(server, run, owned("t", others))
     reading = Reading(server, run, owned("t", others), fail=False)
     assert reading.rows == expected("s", ids[:20] + ids[90:]) + expected("t", others)

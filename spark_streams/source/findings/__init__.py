@@ -1,1 +1,0 @@
-"""Compare the streams and groups with the checkpoint: snapshot, diagnosis, findings, remedies."""

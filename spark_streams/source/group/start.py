@@ -1,0 +1,241 @@
+"""Begin of a query: its group on each stream, and its first positions if it has no checkpoint."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from spark_streams.errors import GroupExistsError, StreamStateError
+from spark_streams.model.commit_mark import Mark, committed_key
+from spark_streams.model.ids import MIN_ID, InvalidStreamId, StreamId
+from spark_streams.model.keys import key_beside
+from spark_streams.model.operator_commands import seek_command
+from spark_streams.options.per_stream import PerStream
+from spark_streams.source.group.account import count_read
+from spark_streams.source.group.admin import create_groups_at, set_groups_to, streams_without_group
+from spark_streams.source.group.findings import Start
+from spark_streams.source.group.state import fetch_state, missing, shared_at_restart
+from spark_streams.source.membership import Membership
+from spark_streams.wire.connection.connection import ReplyError
+from spark_streams.wire.connection.server import Server
+from spark_streams.wire.replies.xinfo import StreamState, stream_states
+
+_log = logging.getLogger("spark_streams.source")
+
+FIRST = PerStream("0", {})  # before a stream's first entry
+
+
+@dataclass(frozen=True)
+class InitialPositionKeys:
+    """Keys of first positions of streams that a pattern matched when the query began."""
+
+    member: Membership
+
+    def key_of(self, stream: str) -> bytes:
+        """Return the key of one stream."""
+        return key_beside(stream, "first", self.member.group, self.member.consumer)
+
+
+@dataclass(frozen=True)
+class UnusedStart:
+    """A query without a checkpoint, whose group stands elsewhere than startingOffsets. group: a sentence; position: of
+    the group; seek: the command that sets it to startingOffsets."""
+
+    group: str
+    position: StreamId
+    seek: str
+
+    def warning(self) -> str:
+        """Return the log line for onNewCheckpoint=resume."""
+        return (
+            f"{self.group}. The query begins after entry {self.position}, where the group stands. startingOffsets is "
+            f"not used: it applies to new groups. To begin elsewhere, stop the query, set the group ({self.seek}), and "
+            "start it with a new checkpoint; or give the query a group of its own (option group)"
+        )
+
+    def error(self) -> GroupExistsError:
+        """Return the error for onNewCheckpoint=fail."""
+        return GroupExistsError(
+            f"{self.group}, after entry {self.position}, and the query has no checkpoint (onNewCheckpoint=fail). Start "
+            "it with its checkpoint. Without a checkpoint: set onNewCheckpoint=resume to continue where the group "
+            "stands, or onNewCheckpoint=restart to read from startingOffsets again"
+        )
+
+
+def create_groups(
+    server: Server, member: Membership, streams: Sequence[str], starting: PerStream[str]
+) -> dict[str, Start]:
+    """Create the group on those of these streams without it, and missing streams. Return the starts of the new
+    groups. Raises WrongKeyTypeError."""
+    starts = resolve_starts(server, member, streams_without_group(server, member, streams), starting)
+    create_groups_at(server, member, starts)
+    return starts
+
+
+def resolve_starts(
+    server: Server, member: Membership, streams: Sequence[str], starting: PerStream[str]
+) -> dict[str, Start]:
+    """Return the start of a new group on each of these streams; `latest` is the stream's last entry now. Log how many
+    entries lie before `latest`. Raises WrongKeyTypeError."""
+    heads = stream_states(server, streams)
+    starts = {}
+    for stream, head in heads.items():
+        starts[stream] = _start_at(server, stream, head, _starting_position(starting, stream, head))
+    unread = {
+        stream: head.length for stream, head in heads.items() if head.length and starting.value_for(stream) == "$"
+    }
+    if unread:
+        _log.warning("%s", _entries_before(member, unread))
+    return starts
+
+
+def starts_at(server: Server, positions: Mapping[str, StreamId]) -> dict[str, Start]:
+    """Return the start of a group at each of these positions. Raises WrongKeyTypeError."""
+    heads = stream_states(server, list(positions))
+    return {stream: _start_at(server, stream, heads[stream], position) for stream, position in positions.items()}
+
+
+def _start_at(server: Server, stream: str, head: StreamState, position: StreamId) -> Start:
+    is_ahead = position > head.last
+    return Start(position, head.added if is_ahead else count_read(server, stream, head, position))
+
+
+def _entries_before(member: Membership, unread: Mapping[str, int]) -> str:
+    stream, others = next(iter(unread)), len(unread) - 1
+    streams = f"stream {stream!r}" + (f" and {others:,} more stream{'' if others == 1 else 's'}" if others else "")
+    entries = sum(unread.values())
+    lie, pronoun = ("entry lies before it and is", "it") if entries == 1 else ("entries lie before it and are", "them")
+    return (
+        f"group {member.group!r} is new and begins at the end of {streams} (startingOffsets=latest): "
+        f"{entries:,} {lie} not read. "
+        f"startingOffsets=earliest reads {pronoun}, but applies to new groups only. To read {pronoun} with this group, "
+        f"stop the query, set the group ({seek_command(stream, member.group, 'earliest')}), and start it with a new "
+        "checkpoint"
+    )
+
+
+def _starting_position(starting: PerStream[str], stream: str, head: StreamState) -> StreamId:
+    value = starting.value_for(stream)
+    return head.last if value == "$" else StreamId.parse(value)
+
+
+def first_positions(
+    server: Server, member: Membership, late: Mapping[str, Start], no_ack: bool, restarts_at: PerStream[str] | None
+) -> dict[str, StreamId]:
+    """Return where a query without a checkpoint begins: if an earlier run has reserved entries above its commit mark,
+    at the mark (without one, below the oldest of them), otherwise at the group's position.
+
+    late: starts of streams whose group does not exist yet; no_ack: begin at the group's position, because the query
+    cannot read pending entries; restarts_at: where it begins instead (onNewCheckpoint=restart).
+    """
+    streams = [stream for stream in member.streams if stream not in late]
+    heads, states = fetch_state(server, member, streams)
+    marks = fetch_marks(server, member, streams)
+    commands = [
+        ("XPENDING", stream, member.group, f"({marks[stream].id}" if stream in marks else "-", "+", 1, member.consumer)
+        for stream in streams
+    ]
+    positions = {stream: start.position for stream, start in late.items()}
+    for command, reply in zip(commands, server.pipeline(commands), strict=True):
+        stream = command[1]
+        state = states[stream]
+        if state is None:
+            raise missing(server, member, stream, not heads[stream].exists)
+        if isinstance(reply, ReplyError):
+            raise server.error_of(reply, command)
+        if restarts_at is not None and restarts_at.covers(stream):
+            positions[stream] = _starting_position(restarts_at, stream, heads[stream])
+            continue
+        begin = state.last_delivered
+        if reply and not no_ack:
+            begin = marks[stream].id if stream in marks else StreamId.parse(reply[0][0]).previous()
+        positions[stream] = min(begin, state.last_delivered)
+    return positions
+
+
+def fetch_marks(server: Server, member: Membership, streams: Sequence[str]) -> dict[str, Mark]:
+    """Return the commit marks of these streams that exist. Raises ServerError."""
+    keys = [committed_key(stream, member.group, member.consumer) for stream in streams]
+    marks = map(Mark.parse, server.execute_all([("GET", key) for key in keys]))
+    return {stream: mark for stream, mark in zip(streams, marks, strict=True) if mark is not None}
+
+
+def restart_groups(server: Server, member: Membership, positions: Mapping[str, StreamId]) -> None:
+    """Set existing groups to these positions, without pending entries of the query (onNewCheckpoint=restart). A killed
+    query does this again. Raises GroupSharedError before any group is changed; DataLossError, ServerError."""
+    heads, states = fetch_state(server, member, list(positions))
+    existing = {stream: state for stream, state in states.items() if state is not None}
+    for stream, state in existing.items():
+        if state.others or state.released:
+            raise shared_at_restart(member, stream, state)
+    server.execute_all([("XGROUP", "DELCONSUMER", stream, member.group, member.consumer) for stream in existing])
+    starts = {
+        stream: Start(positions[stream], count_read(server, stream, heads[stream], positions[stream]))
+        for stream in existing
+    }
+    marks = {stream: Mark.at_begin(start.position, start.read) for stream, start in starts.items()}
+    set_groups_to(server, member, starts, marks)
+
+
+def unused_start(
+    server: Server, member: Membership, positions: Mapping[str, StreamId], starting: PerStream[str]
+) -> UnusedStart | None:
+    """Return what to say of streams whose group existed, if entries are between their position and `starting`; None:
+    there are no such streams. positions: where the query begins on them. Raises WrongKeyTypeError, ServerError."""
+    covered = [stream for stream in positions if starting.covers(stream)]
+    starts = {
+        stream: _starting_position(starting, stream, head) for stream, head in stream_states(server, covered).items()
+    }
+    between = [
+        ("XRANGE", stream, bytes(min(ends).next()), bytes(max(ends)), "COUNT", 1)
+        for stream in covered
+        if (ends := (positions[stream], starts[stream]))[0] != ends[1]
+    ]
+    differing = [command[1] for command, reply in zip(between, server.execute_all(between), strict=True) if reply]
+    if not differing:
+        return None
+    stream, others = differing[0], len(differing) - 1
+    start = starts[stream]
+    seek_to = "earliest" if start == MIN_ID else "latest" if starting.value_for(stream) == "$" else start
+    more = f" and {others:,} more stream{'' if others == 1 else 's'}" if others else ""
+    return UnusedStart(
+        f"group {member.group!r} already exists on stream {stream!r}{more}",
+        positions[stream],
+        seek_command(stream, member.group, seek_to),
+    )
+
+
+def save_initial_positions(
+    server: Server, keys: InitialPositionKeys, positions: Mapping[str, StreamId]
+) -> dict[str, StreamId]:
+    """Save first positions on the server until a checkpoint has them. Return those that were saved first."""
+    server.execute_all([("SET", keys.key_of(stream), str(position), "NX") for stream, position in positions.items()])
+    # If a key was deleted meanwhile, its position is the one that was to be saved.
+    return {**positions, **fetch_initial_positions(server, keys, list(positions))}
+
+
+def fetch_initial_positions(server: Server, keys: InitialPositionKeys, streams: Sequence[str]) -> dict[str, StreamId]:
+    """Return the first positions that the server has, of those streams that have one."""
+    replies = server.execute_all([("GET", keys.key_of(stream)) for stream in streams])
+    return {
+        stream: _parse_position(keys.key_of(stream), reply)
+        for stream, reply in zip(streams, replies, strict=True)
+        if reply is not None
+    }
+
+
+def _parse_position(key: bytes, text: bytes) -> StreamId:
+    try:
+        return StreamId.parse(text)
+    except InvalidStreamId as error:
+        raise StreamStateError(
+            f"key {key.decode('utf-8', 'replace')!r} holds no first position ({error}): another client has changed it. "
+            "Only the query's user may write keys rstream:… (docs/reference/rights.md). Restore the key from the "
+            "server's backup"
+        ) from None
+
+
+def delete_initial_positions(server: Server, keys: InitialPositionKeys, streams: Sequence[str]) -> None:
+    """Delete first positions, because the checkpoint or the group has the position."""
+    server.execute_all([("DEL", keys.key_of(stream)) for stream in streams])

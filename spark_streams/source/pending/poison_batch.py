@@ -1,0 +1,312 @@
+"""Cutting a batch that kills its query into pieces, until the entry that kills is alone and becomes a dead letter.
+
+Spark replays a failed batch with the same offsets until it succeeds. So the driver counts on the server how many runs
+have planned a batch without committing it. If there are too many (`maxDeliveries`), it divides the batch's entries into
+ranges (sixteenths, or single entries of up to 128), and notes these pieces in the record. The batch is committed empty,
+and the pieces are the query's next batches. A piece that dies is cut in turn. poison_state decides which piece is read
+next and when a single entry becomes a dead letter, and why a good entry does not. Other entries are read meanwhile.
+
+Nothing is moved: the entries of a piece stay pending for the query's consumer. A batch is only acknowledged if the
+record says that its entries were read (`has_read`), so a lost record means that entries are read again, and never that
+they are acknowledged unread. Other entries below the query's position are read around the pieces.
+
+killed after               the next run
+SET of the attempt         counts it as a death, also if no task has read
+SET of the pieces          plans the batch empty again
+commit log of that batch   leaves its entries pending (`has_read`)
+SET of an entry's end      gives it up again; a second dead letter is not written
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from spark_streams.model.ids import MIN_ID, StreamId
+from spark_streams.model.printable import printable
+from spark_streams.source.group.findings import Finding, Kind
+from spark_streams.source.group.remedies import DataLoss
+from spark_streams.source.limits import Limits
+from spark_streams.source.membership import Membership
+from spark_streams.source.offset import Offset, Range
+from spark_streams.source.pending.dead_entries import DeadEntries
+from spark_streams.source.pending.poison_record import (
+    CachedPoisonState,
+    Failure,
+    Record,
+    delete_failure,
+    delete_record,
+    fetch_failure,
+    is_done_in_sink,
+)
+from spark_streams.source.pending.poison_state import PIECES, PoisonState, Ranges
+from spark_streams.source.pending_list import EntryRange, PendingRange, entries_per_stream, pending_ranges
+from spark_streams.wire.connection.server import Server
+from spark_streams.wire.entries.pending_page import texts_of
+
+_log = logging.getLogger("spark_streams.source")
+
+_PAGE = 10_000  # IDs per round trip
+
+
+class PoisonBatch:
+    """One query's attempts at its batches.
+
+    max_deaths: runs that an unchanged batch may kill, None: unlimited; dead_letter: receives entries that are given up;
+    losses: reports entries that are missing from pieces. Methods take the run's copy of the state and return the new
+    one.
+    """
+
+    def __init__(
+        self,
+        max_deaths: int | None,
+        member: Membership,
+        dead_letter: Callable[[DeadEntries], None],
+        losses: DataLoss,
+        limits: Limits,
+    ) -> None:
+        self._max_deaths = max_deaths
+        self._member = member
+        self._dead_letter = dead_letter
+        self._losses = losses
+        self._limits = limits
+        self._run = secrets.token_hex(6)
+
+    # -- a batch is planned --------------------------------------------------------------------------------------
+
+    def attempt(
+        self, server: Server, begin: Offset, end: Offset, cache: CachedPoisonState, missing_groups: Sequence[str] = ()
+    ) -> tuple[bool, CachedPoisonState]:
+        """Count this run's attempt at a batch. If too many runs have died of it and the sink has not completed it, set
+        its entries aside. Return whether they were set aside.
+
+        missing_groups: streams of the batch whose group, and with it the pending entries, no longer exists.
+
+        After an exception, call it again. Raises GroupMissingError, ServerError, DataLossError.
+        """
+        if not end.held:
+            return False, cache  # the batch only corrects a position (trigger.trigger)
+        record = Record(server, cache, end, begin)
+        state = record.state.for_batch(end.token)
+        died = state.runs - (state.run == self._run)  # this run counts once, also if the connection broke before
+        if self._max_deaths is None:
+            if end.record and not state.narrowed:  # the option was removed: the record must still say that it was read
+                record.save(replace(state, runs=died + 1, run=self._run))
+            return state.narrowed, CachedPoisonState(PoisonState(), may_hold=False)
+        if state.narrowed:
+            return True, record.cache
+        remaining = end.without(missing_groups)
+        name = state.piece_of(end.old)
+        state = replace(state, runs=died + 1, run=self._run)
+        may_go_on = died < state.allowed_deaths(self._max_deaths, is_unchanged=name is None)
+        if not died or may_go_on or is_done_in_sink(server, end):
+            record.save(state)
+            return False, record.cache
+        pending = pending_ranges(server, self._member, ranges_of(remaining), _PAGE, limits=self._limits)
+        if not pending:
+            record.save(state)
+            return False, record.cache
+        self._set_aside(server, record, state, end, pending, remaining)
+        return True, replace(record.cache, may_hold=True)
+
+    def _set_aside(
+        self,
+        server: Server,
+        record: Record,
+        state: PoisonState,
+        end: Offset,
+        pending: Sequence[EntryRange],
+        remaining: Offset,
+    ) -> None:
+        """Make pieces of all entries of a batch. remaining: its end, without missing groups."""
+        count = sum(entries.count for entries in pending)
+        self._report_missing(_entries_of(remaining) - entries_per_stream(pending))
+        name = state.piece_of(end.old)
+        failure = fetch_failure(server, end)
+        cause = failure if count == 1 else Failure()
+        size = state.size_of_pieces(count, name is None, name)
+        parts = {stream: remaining.ranges(stream) for stream in remaining.taken_from}
+        new_pieces = self._divided(server, parts, size, end.token)
+        after = state.set_aside(new_pieces, name, cause.error, cause.message)
+        [first, *_] = pending
+        if count == 1:
+            [died] = [after.pieces[new].died for new in new_pieces]
+            _log.warning(
+                "stream %r: entry %s has killed the query, death %d of %d. It is read again after %d other batches",
+                first.stream, first.last, died, after.deaths, died,
+            )  # fmt: skip
+        else:
+            _log.warning(
+                "a batch of %d entries has killed the query %d times (stream %r, above %s). It is read as %d pieces of "
+                "up to %d entries",
+                count, state.runs - 1, first.stream, first.after, len(new_pieces), size,
+            )  # fmt: skip
+        record.save(after)
+        delete_failure(server, end)
+
+    def _divided(self, server: Server, parts: Ranges, size: int, origin: str) -> dict[str, dict[str, list[Range]]]:
+        """Return the pending entries of these ranges as pieces of `size` entries, of any stream, each under the name
+        of its first entry. origin: of the batch or the piece: entries of two streams may have the same ID."""
+        pieces: dict[str, dict[str, list[Range]]] = {}
+        capacity, name = 0, ""
+        for stream, ranges in sorted(parts.items()):
+            for part in ranges:
+                after = part.after
+                while entries := self._next_page(server, stream, part, after, min(_PAGE, capacity or size)):
+                    if not capacity:
+                        first = StreamId.parse(entries.ids.split(b"\r\n", 2)[1])
+                        name = f"{first.ms:020d}-{first.seq:020d}~{origin}.{len(pieces):04d}"
+                        pieces[name], capacity = {}, size
+                    capacity -= entries.count
+                    pieces[name].setdefault(stream, []).append(Range(after, entries.last, entries.count, part.until))
+                    after = entries.last
+        return pieces
+
+    def _next_page(self, server: Server, stream: str, part: Range, after: StreamId, limit: int) -> EntryRange | None:
+        """Return the first pending entries of a range above an ID, with their IDs."""
+        pending = PendingRange(stream, part.last, after, part.until, limit)
+        found = pending_ranges(server, self._member, [pending], limit, keep_ids=True, limits=self._limits)
+        return found[0] if found else None
+
+    def has_read(self, server: Server, end: Offset) -> bool:
+        """Whether the tasks of a batch were given its entries. If the record says that they were set aside, or must say
+        that they were read and is lost, they stay pending. A batch whose offset names no record may have one, too: if
+        maxDeliveries was set after it had killed the query."""
+        if not end.held:
+            return True
+        state = Record(server, CachedPoisonState(), end).state
+        if state.token != end.token:
+            return not end.record
+        return not state.narrowed and (state.runs > 0 or not end.record)
+
+    # -- a batch is chosen ---------------------------------------------------------------------------------------
+
+    def begin(self, server: Server, begin: Offset) -> None:
+        """Forget a record that this run must not use: of an earlier checkpoint, or any if maxDeliveries is not set. Its
+        pieces are then pending entries like others. What it says of the last batch is kept until that is acknowledged.
+        """
+        if not begin.streams or (self._max_deaths is not None and begin.token):
+            return
+        record = Record(server, CachedPoisonState(), begin)
+        last = record.state
+        if not begin.token or last.token != begin.token:
+            delete_record(server, begin)
+        elif last.pieces:
+            record.save(PoisonState(token=last.token, runs=last.runs, narrowed=last.narrowed))
+
+    def next_piece(
+        self, server: Server, streams: Sequence[str], begin: Offset, cache: CachedPoisonState
+    ) -> tuple[dict[str, tuple[Range, ...]], list[EntryRange], CachedPoisonState]:
+        """Return the piece that is the next batch, with its pending entries, or nothing. begin: committed and
+        acknowledged.
+
+        Raises ServerError, DataLossError.
+        """
+        if self._max_deaths is None or not begin.streams or not (cache.may_hold or cache.holds_pieces):
+            return {}, [], cache
+        record = Record(server, cache, begin)
+        saved_state = record.state
+        state = saved_state.after_commit(begin.token, saved_state.piece_of(begin.old), begin.held > 0)
+        for condemned in list(state.condemned()):
+            state = self._give_up(server, record, condemned, state)
+        while (large := state.piece_to_cut()) is not None:
+            origin = large.partition("~")[2]
+            parts = self._divided(server, state.pieces[large].ranges(), _sixteenth(state, large), origin)
+            state = state.cut(large, parts)
+        chosen: dict[str, tuple[Range, ...]] = {}
+        entries: list[EntryRange] = []
+        while not entries and (name := state.next_piece()) is not None:
+            state, chosen, entries = self._held(server, streams, state, name)
+        if state != saved_state:
+            record.save(state)
+        return chosen if entries else {}, entries, replace(record.cache, may_hold=bool(state.pieces))
+
+    def fallback_piece(
+        self, server: Server, streams: Sequence[str], begin: Offset, cache: CachedPoisonState
+    ) -> tuple[dict[str, tuple[Range, ...]], list[EntryRange], CachedPoisonState]:
+        """Return the piece that is the next batch if there is nothing else to read, or nothing."""
+        record = Record(server, cache, begin)
+        saved_state = record.state
+        name = saved_state.fallback_piece()
+        if name is None:
+            return {}, [], cache
+        state, chosen, entries = self._held(server, streams, saved_state, name)
+        if state != saved_state:
+            record.save(state)
+        return chosen if entries else {}, entries, replace(record.cache, may_hold=bool(state.pieces))
+
+    def _held(
+        self, server: Server, streams: Sequence[str], state: PoisonState, name: str
+    ) -> tuple[PoisonState, dict[str, tuple[Range, ...]], list[EntryRange]]:
+        """Return a piece's ranges with the numbers that are pending now, and its entries; and the state without the
+        piece if nothing is pending. Missing entries are reported."""
+        ranges: dict[str, tuple[Range, ...]] = {}
+        entries: list[EntryRange] = []
+        for stream, parts in state.pieces[name].ranges().items():
+            if stream not in streams:
+                continue
+            counted = []
+            for part in parts:
+                pending = [PendingRange.of(stream, part)]
+                found = pending_ranges(server, self._member, pending, self._limits.reserve_step, limits=self._limits)
+                counted.append(replace(part, count=sum(one.count for one in found)))
+                entries += found
+                self._report_missing(Counter({stream: part.count - counted[-1].count}))
+            ranges[stream] = tuple(counted)
+        piece = replace(state.pieces[name], parts={s: tuple(map(str, parts)) for s, parts in ranges.items()})
+        without = state.without(name)
+        return (replace(state, pieces={**state.pieces, name: piece}) if entries else without), ranges, entries
+
+    def share_of(self, backlog: int, limit: int | None) -> int:
+        """Return how many new entries of this backlog a batch may have while pieces wait for other batches."""
+        share = -(-backlog // PIECES)
+        return share if limit is None else min(share, limit)
+
+    def _give_up(self, server: Server, record: Record, name: str, state: PoisonState) -> PoisonState:
+        """Make a dead letter of the entry that kills the query."""
+        state = state.give_up(name)
+        record.save(state)
+        piece = state.pieces[name]
+        consumer = self._member.consumer
+        for stream, parts in piece.ranges().items():
+            pending = [PendingRange.of(stream, part) for part in parts]
+            found = pending_ranges(server, self._member, pending, _PAGE, keep_ids=True, limits=self._limits)
+            for entry_id in [text for entries in found for text in texts_of(entries.ids).to_pylist()]:
+                reply = server.execute("XPENDING", stream, self._member.group, entry_id, entry_id, 1, consumer)
+                if not reply:
+                    continue  # another client has acknowledged it since
+                [[_, _, _, deliveries]] = reply
+                message = piece.message or "the query ended each time that it read this entry"
+                ids = [StreamId.parse(entry_id)]
+                _log.warning(
+                    "stream %r: entry %s kills the query and is given up: %s", stream, ids[0], printable(message)
+                )
+                dead = DeadEntries(stream, consumer, ids, [deliveries], "query", "poison", piece.error, message)
+                self._dead_letter(dead)
+        return state.without(name)
+
+    # -- losses --------------------------------------------------------------------------------------------------
+
+    def _report_missing(self, lost: Mapping[str, int]) -> None:
+        """Report entries that were held apart and are missing, per stream. Raises DataLossError."""
+        for stream, count in lost.items():
+            if count > 0:
+                finding = Finding(Kind.ENTRIES_LOST, stream, above=MIN_ID, lost=count)
+                self._losses.report(replace(finding, detail="of a batch that killed the query"))
+
+
+def _sixteenth(state: PoisonState, name: str) -> int:
+    return -(-state.pieces[name].count // PIECES)
+
+
+def _entries_of(end: Offset) -> Counter[str]:
+    """Return how many entries a batch has of each stream."""
+    return Counter({stream: sum(part.count for part in end.ranges(stream)) for stream in end.taken_from})
+
+
+def ranges_of(end: Offset) -> list[PendingRange]:
+    """Return the ranges of a batch's pending entries, in order."""
+    return [PendingRange.of(stream, part) for stream in end.taken_from for part in end.ranges(stream)]

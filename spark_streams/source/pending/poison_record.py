@@ -1,0 +1,148 @@
+"""Records of failed batches on the server, in keys beside one stream of the query, which the offset names
+(poison_state)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from spark_streams.errors import StreamStateError
+from spark_streams.model.keys import CLOSED, is_returned, key_beside, record_key
+from spark_streams.model.numbers import parse_number
+from spark_streams.source.offset import Offset
+from spark_streams.source.pending.poison_state import PoisonState
+from spark_streams.wire.connection.server import Server
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Class and message of the error that ended the query last, if it is known."""
+
+    error: str = ""
+    message: str = ""
+
+
+@dataclass(frozen=True)
+class CachedPoisonState:
+    """A run's copy of the state on the server. state: None if it was not fetched; key: of the record on the server;
+    may_hold: pieces may be held apart that `state` does not have."""
+
+    state: PoisonState | None = None
+    key: bytes | None = None
+    may_hold: bool = True
+
+    @property
+    def holds_pieces(self) -> bool:
+        """Whether pieces are held apart."""
+        return self.state is not None and bool(self.state.pieces)
+
+
+class Record:
+    """The record of one query's state while a batch is planned or chosen. cache: the run's copy of it."""
+
+    def __init__(self, server: Server, cache: CachedPoisonState, *offsets: Offset) -> None:
+        """offsets: the record is beside a stream of one of them; the first offset that has one decides."""
+        self._server = server
+        self._offset = offsets[0]
+        self.cache = cache
+        if cache.state is None:
+            self.cache = replace(cache, state=PoisonState(), key=None)
+            for key in dict.fromkeys(_record_key(offset) for offset in offsets if offset.streams):
+                text = server.execute("GET", key)
+                if text is not None:
+                    self.cache = replace(cache, state=_parse_state(key, text), key=key)
+                    break
+
+    @property
+    def state(self) -> PoisonState:
+        """The state that was read or saved last."""
+        assert self.cache.state is not None
+        return self.cache.state
+
+    def save(self, state: PoisonState) -> None:
+        """Store the state on the server. If its key has changed, delete the old one."""
+        key, old_key = _record_key(self._offset), self.cache.key
+        deletions = [("DEL", old_key)] if old_key not in (None, key) else []
+        self._server.execute_all([("SET", key, state.to_json()), *deletions])
+        self.cache = replace(self.cache, state=state, key=key)
+
+
+def _parse_state(key: bytes, text: bytes) -> PoisonState:
+    try:
+        return PoisonState.from_json(text)
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
+        raise StreamStateError(
+            f"key {key.decode('utf-8', 'replace')!r}, the record of failed batches, cannot be read. Delete it "
+            f"(DEL {key.decode('utf-8', 'replace')}) and start the query with a new checkpoint"
+        ) from None
+
+
+def delete_record(server: Server, offset: Offset) -> None:
+    """Delete the record that an offset names, if there is one."""
+    server.execute("DEL", _record_key(offset))
+
+
+def note_attempt(server: Server, key: bytes, token: str, query: str, batch: str) -> None:
+    """Store which micro-batch of Spark reads the batch with this token. A task calls it. key: from `attempt_key_of`."""
+    if query:
+        server.execute("SET", key, f"{token} {batch} {query}")
+
+
+def is_done_in_sink(server: Server, end: Offset) -> bool:
+    """Whether an exactly-once sink on this server has completed the batch that ends here. If so, the run has died
+    between the sink and Spark's commit log, and not of an entry. False if that is unknown: another sink or server."""
+    note = server.execute("GET", attempt_key_of(end))
+    token, _, spark_batch = (note or b"").decode("utf-8", "replace").partition(" ")
+    batch, _, query = spark_batch.partition(" ")
+    if token != end.token or not query:
+        return False
+    [reply] = server.pipeline([("HGET", record_key(query), CLOSED)])  # an error if the sink's keys are forbidden to us
+    closed, number = parse_number(reply) if isinstance(reply, bytes) else None, parse_number(batch)
+    return closed is not None and number is not None and closed >= number
+
+
+def attempt_key_of(end: Offset) -> bytes:
+    """Return the key in which a task stores the micro-batch of Spark that reads the last batch."""
+    return key_beside(_record_stream(end), "tried", end.group, end.consumer)
+
+
+def fetch_failure(server: Server, end: Offset) -> Failure:
+    """Return the error that `note_failure` stored last, if any."""
+    text = server.execute("GET", failure_key(_record_stream(end), end.group, end.consumer))
+    try:
+        fields = json.loads(text or b"{}")
+        return Failure(str(fields.get("error", "")), str(fields.get("message", "")))
+    except (ValueError, AttributeError, RecursionError):
+        return Failure()
+
+
+def delete_failure(server: Server, end: Offset) -> None:
+    """Delete the stored error, which explains only one end of the query."""
+    server.execute("DEL", failure_key(_record_stream(end), end.group, end.consumer))
+
+
+def note_failure(server: Server, offset: Offset, failure: Failure) -> None:
+    """Store why a query ended, for the dead letter of the entry that killed it. offset: any of the query's offsets."""
+    if offset.streams:
+        key = failure_key(_record_stream(offset), offset.group, offset.consumer)
+        server.execute("SET", key, json.dumps({"error": failure.error, "message": failure.message[:2000]}))
+
+
+def failure_key(stream: str, group: str, consumer: str) -> bytes:
+    """Return the key of the error that ended the query."""
+    return key_beside(stream, "failure", group, consumer)
+
+
+def _record_key(offset: Offset) -> bytes:
+    return key_beside(_record_stream(offset), "attempts", offset.group, offset.consumer)
+
+
+def _record_stream(offset: Offset) -> str:
+    """Return the stream beside which the record is."""
+    return offset.record or first_stream(offset.at)
+
+
+def first_stream(streams: Iterable[str]) -> str:
+    """Return the stream beside which a new record is; "" without streams."""
+    return min(streams, key=lambda stream: (is_returned(stream), stream), default="")

@@ -1,0 +1,414 @@
+"""Notes of tasks for the driver: entries that do not fit the schema, numbers of missing entries, and column reports.
+
+Tasks must not move the group or append to streams, because they may run twice (FACTS S7). So they write notes into a
+hash in the stream's slot, `rstream:notes:…`. Each entry has a field, named by the batch's token and the entry: a second
+run writes the same fields. A note lives until its entry has a dead letter, or was read again as good by the tasks of a
+replay (notes_of_replay). After the batch is committed, the driver converts the notes into dead letters. Each dead
+letter, its acknowledgement and the removal of its note are one transaction.
+
+If a batch may have dead letters, the driver writes the field `batch` with the batch's token into each hash before any
+task runs (`open_notes`). If that field is missing when the batch is committed, the hash was deleted in between, and
+notes may be lost with it.
+
+The driver replaces the numbers of missing entries by their total. The total stays until the notes of a later batch are
+collected: the driver acknowledges the batch before Spark has logged the offset that has the count, and a run that ends
+in between leaves the total to the next run.
+
+Notes on columns (source.rows.column_report) are only statistics. All those of a batch are in the hash of its first
+stream, so that one command finds them.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from urllib.parse import quote
+
+from spark_streams.deadletter.retry.returned_entry import ReturnedEntry, attempts_in
+from spark_streams.deadletter.write.failed_entry import FailedEntry, Note, now
+from spark_streams.deadletter.write.post import post
+from spark_streams.errors import DataLossError, DecodeError, InvalidOptionError, StreamStateError
+from spark_streams.model.ids import StreamId
+from spark_streams.model.keys import is_returned, key_beside, origin_of, retry_stream
+from spark_streams.model.numbers import parse_number
+from spark_streams.source.limits import LIMITS, Limits
+from spark_streams.source.membership import Membership
+from spark_streams.source.offset import Offset
+from spark_streams.source.pending_list import EntryRange
+from spark_streams.source.rows.column_report import ColumnReport
+from spark_streams.source.rows.malformed import Dead
+from spark_streams.wire.connection.connection import ReplyError, pack
+from spark_streams.wire.connection.server import Server
+from spark_streams.wire.replies.replies import parse_replies
+
+LETTER, LOST, _COLUMNS = b"letter", b"lost", b"columns"
+_TOTAL = b"total"  # the driver's note: sum of the `lost` notes of a batch
+EARLIER = b"earlier"  # the driver's note: the same of earlier runs of a batch that is replayed
+BATCH = b"batch"  # field with the token of the batch whose notes the hash holds
+_NewNote = tuple[str, bytes, bytes]  # stream, field, value
+_Notes = dict[bytes, FailedEntry | ColumnReport]  # parsed notes by their fields
+
+
+def notes_key(stream: str, member: Membership) -> bytes:
+    """Return the key of the hash with the notes on one stream."""
+    return key_beside(stream, "notes", member.group, member.consumer)
+
+
+def prefix_of(token: str, kind: bytes) -> bytes:
+    """Return the begin of the fields of a kind of notes on a batch. The entry or range follows it."""
+    return b"%b %b " % (token.encode(), kind)
+
+
+@dataclass(frozen=True)
+class NoteWriter:
+    """Writes the notes of a task. token: of the batch; query, batch: Spark's IDs of query and batch."""
+
+    server: Server
+    member: Membership
+    token: str
+    query: str
+    batch: str
+    limits: Limits = LIMITS
+
+    def dead(self, streams: Sequence[str], dead: Dead) -> None:
+        """Note rows that do not fit. streams: of each row."""
+        ids, offsets, names, values = dead.entries()
+        bounds = offsets.to_pylist()
+        notes: list[_NewNote] = []
+        for row, (stream, entry, reason) in enumerate(zip(streams, ids.to_pylist(), dead.reasons, strict=True)):
+            row_fields = slice(bounds[row], bounds[row + 1])
+            pairs = zip(names[row_fields].to_pylist(), values[row_fields].to_pylist(), strict=True)
+            words = [self.query, self.batch, now(), reason, *[word for pair in pairs for word in pair]]
+            notes.append((stream, prefix_of(self.token, LETTER) + entry, pack(*words)))
+            if len(notes) == self.limits.note_page:
+                self._write(notes)
+                notes = []
+        self._write(notes)
+
+    def good(self, entries: Mapping[str, Sequence[bytes]]) -> None:
+        """Delete the notes on entries that fit now, by stream: an earlier run may have noted them."""
+        prefix = prefix_of(self.token, LETTER)
+        for stream, ids in entries.items():
+            delete_notes(self.server, notes_key(stream, self.member), [prefix + entry for entry in ids], self.limits)
+
+    def lost(self, entries: EntryRange, count: int) -> None:
+        """Note that entries of a range are missing. Ranges of both backlogs may begin at the same ID."""
+        name = b"%b/%b" % (bytes(entries.after), bytes(entries.last))
+        self._write([(entries.stream, prefix_of(self.token, LOST) + name, str(count).encode())])
+
+    def columns(self, notes_stream: str, task: EntryRange, report: ColumnReport, is_complete: bool) -> None:
+        """Note the column report of a task. notes_stream: stream whose hash has the note; task: its first range;
+        is_complete: False if the task ended early; then a report of an earlier run of the task stays."""
+        name = b"%b/%b/%b" % (_quoted(task.stream), bytes(task.after), bytes(task.last))
+        field = prefix_of(self.token, _COLUMNS) + name
+        command = "HSET" if is_complete else "HSETNX"
+        self.server.execute(command, notes_key(notes_stream, self.member), field, report.to_json())
+
+    def _write(self, notes: Sequence[_NewNote]) -> None:
+        commands = [("HSET", notes_key(stream, self.member), field, value) for stream, field, value in notes]
+        self.server.execute_all(commands)
+
+
+def _quoted(name: str) -> bytes:
+    return quote(name, safe="").encode()
+
+
+@dataclass(frozen=True)
+class Destination:
+    """Destination of entries that do not fit. dead_letters: the dead-letter stream, None: not set; retries: maximum
+    number of retries before an entry becomes a dead letter."""
+
+    dead_letters: str | None
+    retries: int = 0
+
+    def stream_for(self, stream: str, group: str, attempts: int) -> str | None:
+        """Return the destination of an entry of this stream after this number of attempts."""
+        return retry_stream(stream, group, attempts) if attempts <= self.retries else self.dead_letters
+
+
+@dataclass(frozen=True)
+class OpenedNotes:
+    """Notes that were opened for a batch (`open_notes`). may_be_deleted: no error if they are deleted; is_committed:
+    the batch was committed before, so tasks that still run may have found its entries removed. Without a total, they
+    count for nothing."""
+
+    streams: Collection[str] = ()
+    may_be_deleted: bool = False
+    is_committed: bool = False
+
+
+@dataclass(frozen=True)
+class CollectedNotes:
+    """Entries per stream: lost, posted as dead letters, and sent to a retry stream. deleted: streams whose notes were
+    deleted before they were collected; columns: column reports of the tasks."""
+
+    deleted: Sequence[str] = ()
+    lost: Counter[str] = field(default_factory=Counter)
+    dead_letters: Counter[str] = field(default_factory=Counter)
+    retried: Counter[str] = field(default_factory=Counter)
+    columns: list[ColumnReport] = field(default_factory=list)
+
+
+def collect(
+    server: Server,
+    member: Membership,
+    streams: Sequence[str],
+    token: str,
+    destination: Destination,
+    opened: OpenedNotes = OpenedNotes(),
+    limits: Limits = LIMITS,
+) -> CollectedNotes:
+    """Collect and remove the notes of the committed batch with this token. Notes of other batches are discarded. The
+    total of lost entries stays: a second call returns it again.
+
+    Raises ServerError; InvalidOptionError if there are dead letters without a destination; DataLossError if notes were
+    deleted, unless they `may_be_deleted`: the remaining notes are kept then.
+    """
+    keys = {stream: notes_key(stream, member) for stream in streams}
+    commands = [("HGET", key, BATCH) if stream in opened.streams else ("EXISTS", key) for stream, key in keys.items()]
+    replies = dict(zip(keys, server.execute_all(commands), strict=True))
+    # If the field names another batch, that batch was read later: these notes were collected, and the checkpoint is an
+    # older one.
+    collected = CollectedNotes([stream for stream in keys if stream in opened.streams and replies[stream] is None])
+    if collected.deleted and not opened.may_be_deleted:
+        raise _notes_are_deleted(server, member, collected.deleted[0])
+    streams_with_notes = [stream for stream, reply in replies.items() if reply or stream in opened.streams]
+    left_out = tuple(prefix_of(token, kind) for kind in (LOST, EARLIER, _TOTAL))
+    for stream in streams_with_notes:
+        notes_left = dict[bytes, bytes]()
+        for page in _pages(server, keys[stream], limits.note_page, left_out, notes_left):
+            notes = _parse_page(page, keys[stream], stream, member, token)
+            _process(server, member, stream, destination, notes, collected, limits)
+            without_letter = [field for field in page if not isinstance(notes.get(field), FailedEntry)]
+            if without_letter:
+                server.execute("HDEL", keys[stream], *without_letter)
+        collected.lost[stream] += _total_lost(server, keys[stream], token, notes_left, opened.is_committed)
+    return collected  # each page was removed; the field `batch` stays, so that a second call finds it
+
+
+def _total_lost(server: Server, key: bytes, token: str, notes: Mapping[bytes, bytes], is_committed: bool) -> int:
+    """Return how many entries the tasks of a batch have found missing, and replace their notes by the total. notes:
+    fields of the hash; is_committed: see OpenedNotes."""
+    total_field, earlier_field = prefix_of(token, _TOTAL) + b"-", prefix_of(token, EARLIER) + b"-"
+    numbers = {field: parse_number(value) or 0 for field, value in notes.items()}
+    lost = [number for field, number in numbers.items() if field.startswith(prefix_of(token, LOST))]
+    if total_field in numbers or is_committed:
+        total = numbers.get(total_field, 0)
+        commands: list[tuple[str | bytes | int, ...]] = []
+    else:
+        total = max(sum(lost), numbers.get(earlier_field, 0))
+        commands = [("HSET", key, total_field, total)]
+    replaced = [field for field in notes if field.startswith((prefix_of(token, LOST), earlier_field))]
+    if replaced:
+        server.execute_all([*commands, ("HDEL", key, *replaced)])
+    return total
+
+
+def _parse_page(page: Mapping[bytes, bytes], key: bytes, stream: str, member: Membership, token: str) -> _Notes:
+    """Parse those notes of a page that are of the batch with this token."""
+    of_batch = {field: value for field, value in page.items() if field.startswith(token.encode() + b" ")}
+    return {field: _parse(member, stream, Note(key, field, value)) for field, value in of_batch.items()}
+
+
+def _process(
+    server: Server,
+    member: Membership,
+    stream: str,
+    destination: Destination,
+    notes: _Notes,
+    collected: CollectedNotes,
+    limits: Limits,
+) -> None:
+    """Post the failed entries of a page of notes, and add the other notes to `collected`."""
+    failed = sorted(
+        (note for note in notes.values() if isinstance(note, FailedEntry)), key=lambda entry: StreamId.parse(entry.id)
+    )
+    origin = origin_of(stream)
+    collected.columns.extend(note for note in notes.values() if isinstance(note, ColumnReport))
+    for attempts in sorted({_attempts(entry) for entry in failed}):
+        entries = [entry for entry in failed if _attempts(entry) == attempts]
+        target = destination.stream_for(origin, member.group, attempts)
+        if target is None:
+            raise InvalidOptionError(
+                f"stream {stream!r} has entries of the last batch that mode=DEADLETTER has noted and that are not in a "
+                "dead-letter stream yet. Set mode=DEADLETTER and deadLetterStream again for one run"
+            )
+        post(server, target, member.group, entries, limits.dead_letters)
+        counts = collected.dead_letters if target == destination.dead_letters else collected.retried
+        counts[origin] += len(entries)
+
+
+def _attempts(entry: FailedEntry) -> int:
+    """Return how many attempts at an entry have failed."""
+    return attempts_in(entry.envelope.get("deliveries", ""))
+
+
+def _notes_are_deleted(server: Server, member: Membership, stream: str) -> StreamStateError:
+    key = notes_key(stream, member).decode("utf-8", "replace")
+    return DataLossError(
+        f"stream {stream!r} at {server.address}: key {key!r} was deleted while a batch was read. In it, tasks had "
+        "noted the entries that do not fit the schema. The entries of the batch are still pending (rstream pending "
+        f"{shlex.join([stream, '--group', member.group])} --entries 20 lists them). To acknowledge them without dead "
+        "letters, set failOnDataLoss=false for one run"
+    )
+
+
+def delete_notes(server: Server, key: bytes, fields: Sequence[bytes], limits: Limits = LIMITS) -> None:
+    """Delete these fields of a hash of notes, a page with each command. Raises ServerError."""
+    pages = [fields[first : first + limits.note_page] for first in range(0, len(fields), limits.note_page)]
+    server.execute_all([("HDEL", key, *page) for page in pages])
+
+
+def open_notes(server: Server, member: Membership, streams: Iterable[str], token: str) -> None:
+    """Allow the tasks of this batch to write notes on these streams. Raises ServerError."""
+    server.execute_all([("HSET", notes_key(stream, member), BATCH, token) for stream in streams])
+
+
+def _pages(
+    server: Server, key: bytes, size: int, left_out: tuple[bytes, ...], notes_left: dict[bytes, bytes]
+) -> Iterator[dict[bytes, bytes]]:
+    """Yield the notes page by page, until there are none: the caller removes each page. left_out: prefixes of fields
+    that are not in the pages; they are put into `notes_left`."""
+    has_notes = True
+    while has_notes:
+        has_notes = False
+        for fields in scan(server, key, size):
+            notes_left.update({name: value for name, value in fields.items() if name.startswith(left_out)})
+            page = {name: value for name, value in fields.items() if name != BATCH and name not in notes_left}
+            if page:
+                has_notes = True
+                yield page
+
+
+def scan(server: Server, key: bytes, size: int, pattern: bytes = b"*") -> Iterator[dict[bytes, bytes]]:
+    """Yield the fields of a hash of notes, about `size` at a time. A field may be in several pages."""
+    cursor = None
+    while cursor != b"0":
+        cursor, flat = server.execute("HSCAN", key, cursor or b"0", "MATCH", pattern, "COUNT", size)
+        yield dict(zip(flat[0::2], flat[1::2], strict=True))
+
+
+def _parse(member: Membership, stream: str, note: Note) -> FailedEntry | ColumnReport:
+    """Return the failed entry or the column report of a note."""
+    _, kind, entry = note.field.split(b" ")
+    if kind == _COLUMNS:
+        return ColumnReport.from_json(note.value)
+    query, batch, when, reason, *fields = parse_replies(note.value)[0]
+    returned = ReturnedEntry.parse(fields) if is_returned(stream) else None
+    return FailedEntry(
+        stream,
+        entry,
+        fields if returned is None else returned.fields,
+        {
+            "stream": stream,
+            "id": entry.decode(),
+            "group": member.group,
+            "consumer": member.consumer,
+            "query": query.decode(),
+            "batch": batch.decode(),
+            "stage": "read",
+            "reason": "decode",
+            "error": DecodeError.condition,
+            "message": reason.decode(),
+            "first-failed": when.decode(),
+            "last-failed": when.decode(),
+            **({} if returned is None else {**returned.to_envelope(), "deliveries": str(returned.attempts + 1)}),
+        },
+        note,
+    )
+
+
+# -- notes of replay ---------------------------------------------------------------------------------------------------
+# Notes of an earlier run's tasks, if their batch is replayed.
+#
+# The tasks of the replay may read all entries of the batch again, some, or none: a function of `foreachBatch` may skip
+# a batch that it has written. So a note on an entry stays until a task reads the entry again. A task that finds it bad
+# writes the same field. A task that finds it good deletes the field (NoteWriter.good).
+#
+#     note           what the replay does with it
+#     dead letters   kept, unless another consumer has the entry now, or it was set aside for a batch of its own
+# lost, earlier  replaced by one number, `earlier`: the replay may divide the batch into other ranges. Missing entries
+# stay missing, so the batch has lost the larger number: `earlier`, or those that this run's tasks find
+#     others         deleted: they describe what tasks have read, and no entry depends on them
+
+
+def keep_due_notes(
+    server: Server,
+    member: Membership,
+    end: Offset,
+    ranges: Sequence[EntryRange],
+    is_cut: bool,
+    limits: Limits = LIMITS,
+) -> frozenset[str]:
+    """Delete the notes of earlier runs that the replay of a batch makes void. Return the streams with notes on entries,
+    which tasks delete when they read the entry as good.
+
+    end, ranges: of the batch; is_cut: entries of it were set aside, and their losses are counted with them. May be
+    repeated. Raises ServerError.
+    """
+    ranges_by_stream: dict[str, list[EntryRange]] = {}
+    for entries in ranges:
+        ranges_by_stream.setdefault(entries.stream, []).append(entries)
+    sizes = server.execute_all([("HLEN", notes_key(stream, member)) for stream in end.streams])
+    noted = [stream for stream, size in zip(end.streams, sizes, strict=True) if size]
+    return frozenset(
+        stream
+        for stream in noted
+        if _keep(server, member, stream, end.token, ranges_by_stream.get(stream, []), is_cut, limits)
+    )
+
+
+def _keep(
+    server: Server,
+    member: Membership,
+    stream: str,
+    token: str,
+    ranges: Sequence[EntryRange],
+    is_cut: bool,
+    limits: Limits,
+) -> bool:
+    """Do so for one stream. Return whether it has notes on entries."""
+    key, earlier = notes_key(stream, member), prefix_of(token, EARLIER) + b"-"
+    void: set[bytes] = set()
+    numbers: dict[bytes, int] = {}
+    has_letters = False
+    for page in scan(server, key, limits.note_page):
+        letters = [field for field in page if field.startswith(prefix_of(token, LETTER))]
+        due = _due(server, member, stream, ranges, letters)
+        has_letters = has_letters or bool(due)
+        void |= page.keys() - due - {BATCH}
+        counted = [field for field in page if field == earlier or field.startswith(prefix_of(token, LOST))]
+        numbers |= {field: parse_number(page[field]) or 0 for field in counted}
+    lost = 0 if is_cut else max(numbers.pop(earlier, 0), sum(numbers.values()))
+    if lost:  # before the numbers are deleted, because the run may end in between
+        server.execute("HSET", key, earlier, lost)
+        void.discard(earlier)
+    delete_notes(server, key, sorted(void), limits)
+    return has_letters
+
+
+def _due(
+    server: Server, member: Membership, stream: str, ranges: Sequence[EntryRange], letters: Sequence[bytes]
+) -> set[bytes]:
+    """Return the notes on entries that are still of this batch."""
+    ids = {field: field.split(b" ")[2] for field in letters}
+    replies = server.pipeline([("XPENDING", stream, member.group, entry, entry, 1) for entry in ids.values()])
+    holders = {
+        field: None if isinstance(reply, ReplyError) or not reply else bytes(reply[0][1]).decode()
+        for field, reply in zip(ids, replies, strict=True)
+    }
+    return {
+        field
+        for field, holder in holders.items()
+        if _is_of_batch(StreamId.parse(ids[field]), holder, member.consumer, ranges)
+    }
+
+
+def _is_of_batch(entry: StreamId, holder: str | None, consumer: str, ranges: Sequence[EntryRange]) -> bool:
+    """Whether a replay reads this entry. holder: the consumer that it is pending for, None: it is not pending;
+    consumer: of the query. If the batch is a range of IDs (owned), it has the entry also if nothing is pending.
+    Pure."""
+    within = [entries for entries in ranges if entries.after < entry <= entries.last]
+    return bool(within) if holder == consumer else holder is None and any(entries.owned for entries in within)

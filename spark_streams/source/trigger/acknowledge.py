@@ -1,0 +1,242 @@
+"""Acknowledging a batch that is in Spark's commit log: take the notes of its tasks, acknowledge its entries, set the
+commit marks, and remove entries that leave their stream (remove.py).
+
+    noAck    when entries are acknowledged                                   by
+    false    with the trigger after their commit, while tasks read           in_background
+             at once if there is nothing to read, or nothing is known        acknowledge
+    true     never: the group is set to the committed position               both
+
+Exactly the entries that the offset names are acknowledged, delivered until the time that it names. So XACK may be
+repeated, and an entry that another client hands over meanwhile is not acknowledged unread. The commit marks are set
+after the last XACK. So a mark proves that its batch is acknowledged: if the server is restored, everything above it is
+acknowledged again. Dead letters acknowledge their entries when the notes are taken. XACK itself is in pending_list.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+
+from spark_streams.errors import StreamStateError
+from spark_streams.model.commit_mark import Mark, committed_key
+from spark_streams.model.ids import MIN_ID
+from spark_streams.model.keys import is_returned
+from spark_streams.model.operator_commands import acknowledge_command
+from spark_streams.options.source_options import SourceOptions
+from spark_streams.source.group.findings import Finding, Kind
+from spark_streams.source.group.remedies import DataLoss
+from spark_streams.source.limits import Limits
+from spark_streams.source.membership import Membership
+from spark_streams.source.offset import Offset, Range
+from spark_streams.source.pending.poison_batch import PoisonBatch
+from spark_streams.source.pending_list import PendingRange, acknowledge
+from spark_streams.source.rows.column_report import STREAM_MODES, ColumnReport, ColumnWarnings
+from spark_streams.source.run_counters import RunCounters
+from spark_streams.source.task.notes import Destination, OpenedNotes, collect
+from spark_streams.source.trigger.background import Job
+from spark_streams.source.trigger.bookmark import set_bookmarks
+from spark_streams.source.trigger.remove import Removing
+from spark_streams.source.trigger.run_state import RunState
+from spark_streams.wire.connection.connection import pack
+from spark_streams.wire.connection.server import Server
+
+Marks = Mapping[str, Mark | None]
+_NO_MARKS: Marks = MappingProxyType({})
+
+
+class Acknowledging:
+    """Acknowledges one query's batches, at once or beside the tasks of the next one. Every step may be repeated.
+
+    counters: count what tasks have noted. Tasks may always note columns. They note entries if those may be lost or
+    become dead letters. poison: knows whether a batch with a record was read.
+    """
+
+    def __init__(
+        self,
+        options: SourceOptions,
+        losses: DataLoss,
+        counters: RunCounters,
+        removing: Removing,
+        poison: PoisonBatch,
+        limits: Limits,
+    ) -> None:
+        self._options = options
+        self._member = Membership(options.streams or (), options.group, options.consumer)
+        self._losses = losses
+        self._removing = removing
+        self._poison = poison
+        self._limits = limits
+        self._noted = losses.allowed or options.mode == "DEADLETTER"
+        self._retries = len(options.retry_delay or ())
+        self._removes = options.on_commit != "keep" or self._retries > 0
+        self._counters = counters
+        self._column_warnings = ColumnWarnings(STREAM_MODES, self._retries > 0)
+
+    def acknowledge(
+        self,
+        server: Server,
+        start: Offset,
+        run: RunState,
+        marks: Marks = _NO_MARKS,
+        streams: Collection[str] | None = None,
+    ) -> tuple[RunState, int]:
+        """Write dead letters of noted entries, acknowledge the batch that ends at `start`, and remove entries that
+        leave their streams. Return what the run knows then, and how many entries were acknowledged.
+
+        marks: as the server has them; a run that follows its own batch need not know them; streams: those that have the
+        group, None: all. Raises GroupMissingError, ServerError.
+        """
+        run, settle, jobs = self._steps(server, start, run, marks, streams)
+        entries = settle(server)
+        for job in jobs:
+            job(server)
+        return run, entries
+
+    def in_background(self, server: Server, start: Offset, run: RunState) -> tuple[RunState, list[Job]]:
+        """Do the same, but return the steps that can run beside the tasks of the next batch as jobs."""
+        run, settle, jobs = self._steps(server, start, run, _NO_MARKS, None)
+        return run, [settle, *jobs]
+
+    def _steps(
+        self, server: Server, start: Offset, run: RunState, marks: Marks, streams: Collection[str] | None
+    ) -> tuple[RunState, Callable[[Server], int], list[Job]]:
+        """Take notes and set bookmarks. Return what the run knows after the remaining steps, and these steps: the XACK
+        of the entries with the commit marks, and the jobs that follow it."""
+        bookmarks = run.bookmarks
+        if self._options.no_ack:
+            committed = start if streams is None else start.without({*start.at} - {*streams})
+            bookmarks = set_bookmarks(server, self._member, committed, bookmarks)
+        self.take_notes(server, start, run, marks)
+        ranges = self._ranges(server, start, run, marks, streams)
+        commands = [] if self._options.no_ack or start.no_ack else self._marks(start, marks, streams)
+        removes, due = self._due(start, run)
+
+        def settle(server: Server) -> int:
+            return acknowledge(server, self._member, ranges, self._limits, commands)
+
+        jobs: list[Job] = [lambda server: self._removing.sweep(server, start, due)] if due else []
+        knows_fields = run.knows_fields or (run.settled is not None and bool(start.taken_from))
+        run = replace(run, settled=start, bookmarks=bookmarks, removes=removes, knows_fields=knows_fields)
+        return run, settle, jobs
+
+    def _marks(self, start: Offset, marks: Marks, streams: Collection[str] | None) -> list[tuple[str, bytes]]:
+        """Return the commands that set the marks of the batches that are acknowledged, each with its stream. A stream
+        that the query no longer reads keeps its mark: it was not compared with the checkpoint."""
+        group, consumer = self._member.group, self._member.consumer
+        return [
+            (stream, pack("SET", committed_key(stream, group, consumer), str(at.mark)))
+            for stream, at in start.at.items()
+            if start.token and (start.is_of_this_batch(stream) or stream in start.owed)
+            and (streams is None or stream in streams) and (not marks or stream in marks)
+        ]  # fmt: skip
+
+    def _ranges(
+        self, server: Server, start: Offset, run: RunState, marks: Marks, streams: Collection[str] | None
+    ) -> list[PendingRange]:
+        """Return the pending entries of the batch, and of the one before if that was not acknowledged. A batch that the
+        record does not prove read stays pending: better read again than acknowledged unread. A run asks for the record
+        of its first batch in any case."""
+        if start.no_ack:
+            return []
+        may_have_record = bool(start.record) or run.settled is None
+        is_read = not may_have_record or self._poison.has_read(server, start)
+        ranges: list[PendingRange] = []
+        for stream in start.at:
+            if streams is not None and stream not in streams:
+                continue
+            # This run has acknowledged the batch before, or knows nothing.
+            parts = [start.owed[stream]] if stream in start.owed and run.settled is None else []
+            parts += start.ranges(stream) if is_read else ()
+            if is_read:
+                parts = [*_restored(start, stream, marks.get(stream), parts), *parts]
+            ranges += [PendingRange.of(stream, part) for part in parts]
+        return [pending for pending in ranges if not pending.is_empty]
+
+    def sweep_when_idle(self, server: Server, start: Offset, run: RunState) -> None:
+        """Remove entries that are due, if there is nothing to read and nothing to acknowledge."""
+        if run.removes:
+            self._removing.sweep(server, start, self._removing.due_later())
+
+    def _due(self, start: Offset, run: RunState) -> tuple[bool, set[str]]:
+        """Return whether entries leave any stream, and the streams to sweep with this batch."""
+        is_first = run.settled is None or not run.settled.token
+        removes = self._removes or run.removes or any(map(is_returned, start.streams))
+        due = self._removing.due(start, is_first) if is_first or removes else set()
+        return removes or bool(due), due
+
+    def refuse_pending(self, server: Server, stream: str) -> None:
+        """Raise StreamStateError if entries are pending for a query with noAck: no batch would read them."""
+        group, consumer = self._member.group, self._member.consumer
+        count, first, last, _ = server.execute("XPENDING", stream, group)
+        if not count:
+            return
+        raise StreamStateError(
+            f"stream {stream!r}: {count} entries from {first.decode()} to {last.decode()} are pending for consumer "
+            f"{consumer!r} of group {group!r}, and no batch has read them: another client handed them over (XCLAIM, "
+            "rstream groups claim), or a run without noAck left them. A query with noAck cannot read them. Run it "
+            "once without noAck: it reads them with its first batch. If they need not be read, stop it and acknowledge "
+            f"them ({acknowledge_command(stream, group, consumer)})"
+        )
+
+    def take_notes(self, server: Server, start: Offset, run: RunState, marks: Marks) -> None:
+        """Take the notes of the tasks of the batch that ends here: dead letters, losses, bad values."""
+        if run.has_settled(start):
+            return
+        is_first, read = run.settled is None, start.taken_from
+        takes_all = self._noted or is_first or start.notes  # an earlier run may have had other options
+        if not (takes_all or read):
+            return
+        notes = collect(
+            server,
+            self._member,
+            start.streams if takes_all else read[:1],
+            start.token,
+            Destination(self._options.dead_letter_stream, self._retries),
+            OpenedNotes(read if start.notes else (), self._losses.allowed, is_committed=_is_committed(marks, start)),
+            self._limits,
+        )
+        for stream in notes.deleted:
+            finding = Finding(Kind.ENTRIES_LOST, stream, above=start[stream], lost=1, is_exact=False)
+            self._losses.report(replace(finding, detail="of which tasks had noted that they do not fit the schema"))
+        if self._losses.noted_token != start.token:  # a trigger that failed later has counted them
+            self._report_noted(notes.lost, start)
+            self._losses.noted_token = start.token
+        self._counters.dead.update(notes.dead_letters)
+        self._counters.retried.update(notes.retried)
+        if notes.columns:
+            self._take_columns(notes.columns, start)
+
+    def _report_noted(self, lost: Mapping[str, int], start: Offset) -> None:
+        """Report entries that tasks of the batch have found missing."""
+        for stream, count in lost.items():
+            if count:
+                after = min((part.after for part in start.ranges(stream)), default=MIN_ID)
+                finding = Finding(Kind.ENTRIES_LOST, stream, above=after, position=start[stream], lost=count)
+                self._losses.report(replace(finding, detail="of a batch"), accepted=True)
+
+    def _take_columns(self, reports: Sequence[ColumnReport], start: Offset) -> None:
+        report = ColumnReport.of_batch(reports)
+        for column, values in report.bad.items():
+            self._counters.bad.update({(stream, column): count for stream, count in values.counts.items()})
+        self._column_warnings.warn(report, start.held, "of this batch")
+
+
+def _restored(start: Offset, stream: str, mark: Mark | None, parts: Sequence[Range]) -> list[Range]:
+    """Return what else is pending and committed if the server was restored: its mark is older than it can be. These are
+    all entries between the mark and the position, but only if nobody else could hand entries over."""
+    at = start.at[stream]
+    if mark is None or at.read is None or mark.is_seek or mark.no_ack:
+        return []
+    missing = sum([start.is_of_this_batch(stream), stream in start.owed])
+    if at.number - mark.number <= missing:
+        return []
+    return [Range(mark.id, at.position, 0, max((part.until for part in parts), default=0))]
+
+
+def _is_committed(marks: Marks, start: Offset) -> bool:
+    """Whether an earlier trigger has committed this batch, after it took the tasks' notes."""
+    return bool(start.taken_from) and all(
+        (mark := marks.get(stream)) is not None and (mark.number, mark.token) == start.at[stream][1:3]
+        for stream in start.taken_from
+    )

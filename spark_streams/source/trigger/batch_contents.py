@@ -1,0 +1,289 @@
+"""Choice of the entries of the next batch.
+
+The batch takes entries from these sources, in this order:
+
+1. a piece of a batch that killed its query: a batch of its own (pending.poison_batch)
+2. the second backlog: entries at or below the position that are pending for the query, because it has claimed them, or
+   another client has handed them over. Only if the batch before is acknowledged
+3. reserved entries that no offset names yet: reserved ahead by this run (prefetch), or by an interrupted attempt (a
+   crash, a broken connection); in the second case the batch takes no new entries
+4. new entries, and entries that were returned for a retry: they are in streams like any other
+5. if there is nothing else, a piece that waits
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from spark_streams.model.ids import MIN_ID, StreamId
+from spark_streams.options.source_options import SourceOptions
+from spark_streams.source.group.state import GroupState, Reserved
+from spark_streams.source.limits import Limits
+from spark_streams.source.membership import Membership
+from spark_streams.source.offset import Offset, Range
+from spark_streams.source.pending.poison_batch import PoisonBatch
+from spark_streams.source.pending_list import EntryRange, PendingRange, entries_per_stream, pending_ranges
+from spark_streams.source.quota import BatchQuota
+from spark_streams.source.sampled_size import average_sizes
+from spark_streams.source.trigger.bookmark import NextRanges
+from spark_streams.source.trigger.observe import QueryState
+from spark_streams.source.trigger.reserve import Prefetch, Reserving
+from spark_streams.source.trigger.run_state import RunState
+from spark_streams.wire.connection.server import Server
+
+_OLD_PAGE = 10_000  # entries of one range of the second backlog
+
+
+@dataclass(frozen=True)
+class BatchContents:
+    """Entries chosen so far.
+
+    old: ranges of the second backlog, or of one piece, per stream; new: ranges above the position, per stream; ranges:
+    all entries, for tasks; fresh: those that this trigger has reserved; after: the groups that they were reserved from,
+    after that; takes_no_more: the batch takes nothing more; run: what the run knows now."""
+
+    old: Mapping[str, tuple[Range, ...]] = field(default_factory=dict)
+    new: Mapping[str, Range] = field(default_factory=dict)
+    ranges: list[EntryRange] = field(default_factory=list)
+    fresh: list[EntryRange] = field(default_factory=list)
+    after: Mapping[str, GroupState] = field(default_factory=dict)
+    takes_no_more: bool = False
+    run: RunState = field(default_factory=RunState)
+
+    def __bool__(self) -> bool:
+        return bool(self.old or self.new)
+
+    def with_new(self, ranges: Sequence[EntryRange], state: QueryState, times: Mapping[str, int]) -> BatchContents:
+        """Return the batch with these ranges above the positions. times: of the server after they were delivered."""
+        new = dict(self.new)
+        for entries in ranges:
+            before = new.get(entries.stream)
+            after = state.start[entries.stream] if before is None else before.after
+            count = entries.count + (0 if before is None else before.count)
+            until = max(times.get(entries.stream, 0), 0 if before is None else before.until)
+            new[entries.stream] = Range(after, entries.last, count, until)
+        ours = [entries if entries.owned else replace(entries, until=new[entries.stream].until) for entries in ranges]
+        return replace(self, new=new, ranges=self.ranges + ours)
+
+
+@dataclass(frozen=True)
+class BatchRequest:
+    """token: name of the batch; quota: what it may still take; turn: counts triggers, and decides which streams are
+    first if the quota does not suffice for all; now: a monotonic clock, in seconds."""
+
+    token: str
+    quota: BatchQuota
+    turn: int
+    now: float
+
+
+class ContentsChooser:
+    """Chooses what a batch holds."""
+
+    def __init__(self, options: SourceOptions, poison: PoisonBatch, member: Membership, limits: Limits) -> None:
+        self._options = options
+        self._poison = poison
+        self._member = member
+        self._limits = limits
+
+    def with_sizes(self, server: Server, state: QueryState, request: BatchRequest) -> BatchRequest:
+        """Return the request with the sizes of entries, if bytes are limited and there may be entries to read."""
+        if request.quota.size is None:
+            return request
+        has_some = state.above or state.second or state.has_others or state.run.poison.may_hold
+        if not (has_some or state.run.admission.backlog(state.heads, state.groups)):
+            return request
+        sizes = average_sizes(server, {stream: state.start[stream] for stream in state.groups}, self._limits)
+        return replace(request, quota=replace(request.quota, sizes=sizes))
+
+    def begin(self, server: Server, start: Offset) -> None:
+        """Prepare the first trigger of a run."""
+        self._poison.begin(server, start)
+
+    def choose(self, server: Server, state: QueryState, request: BatchRequest) -> BatchContents:
+        """Return the entries that the quota admits; empty if there is nothing to read. Raises DataLossError,
+        ServerError and its subclasses."""
+        contents, quota = BatchContents(run=state.run), request.quota
+        is_settled = state.run.has_settled(state.start)
+        if is_settled and self._options.max_deliveries is not None:
+            contents = self._piece(server, state, contents)
+            if contents:
+                return replace(contents, takes_no_more=True)
+        if is_settled and state.second:
+            contents, quota = self._second_backlog(server, state, contents, quota)
+        contents, quota = self._reserved(server, state, contents, quota, request.turn)
+        if not contents.takes_no_more:
+            contents = self._new(server, state, contents, replace(request, quota=quota))
+        if contents or not is_settled or not contents.run.poison.holds_pieces:
+            return contents
+        run = contents.run
+        old, ranges, cache = self._poison.fallback_piece(server, list(state.groups), state.start, run.poison)
+        return replace(contents, old=old, ranges=ranges, run=replace(run, poison=cache))
+
+    # -- what is pending for the query ---------------------------------------------------------------------------
+
+    def _piece(self, server: Server, state: QueryState, contents: BatchContents) -> BatchContents:
+        """Take a piece of a batch that killed its query."""
+        run = contents.run
+        old, ranges, cache = self._poison.next_piece(server, list(state.groups), state.start, run.poison)
+        return replace(contents, old=old, ranges=ranges, run=replace(run, poison=cache))
+
+    def _second_backlog(
+        self, server: Server, state: QueryState, contents: BatchContents, quota: BatchQuota
+    ) -> tuple[BatchContents, BatchQuota]:
+        """Take entries at or below the positions, around the pieces of batches that killed the query."""
+        old: dict[str, tuple[Range, ...]] = {}
+        ranges: list[EntryRange] = []
+        pieces = contents.run.poison.state if self._options.max_deliveries is not None else None
+        for stream in state.second:
+            parts: list[Range] = []
+            for pending in self._around(pieces.suspects(stream) if pieces is not None else [], stream, state):
+                limit = quota.limit_of(stream)
+                if limit == 0:
+                    break
+                listed = replace(pending, limit=limit)
+                found = pending_ranges(server, self._member, [listed], _OLD_PAGE, limits=self._limits)
+                count = sum(entries.count for entries in found)
+                if count:
+                    parts.append(Range(pending.after, found[-1].last, count, pending.until))
+                    ranges += found
+                    quota = quota.without({stream: count})
+            if parts:
+                old[stream] = tuple(parts)
+        return replace(contents, old=old, ranges=ranges), quota
+
+    def _around(self, suspects: Sequence[Range], stream: str, state: QueryState) -> list[PendingRange]:
+        """Return the ranges of a stream up to the position that hold no piece."""
+        after, around = MIN_ID, list[PendingRange]()
+        until = state.times.get(stream, 0)
+        for suspect in suspects:
+            around.append(PendingRange(stream, suspect.after, after, until))
+            after = max(after, suspect.last)
+        around.append(PendingRange(stream, state.start[stream], after, until))
+        return [pending for pending in around if not pending.is_empty]
+
+    def _reserved(
+        self, server: Server, state: QueryState, contents: BatchContents, quota: BatchQuota, turn: int
+    ) -> tuple[BatchContents, BatchQuota]:
+        """Take entries that are reserved above the position. Those of this run were reserved for this batch."""
+        if not state.above:
+            return contents, quota
+        prefetched = state.run.prefetched
+        if prefetched is not None:
+            contents = contents.with_new(prefetched.ranges, state, prefetched.times)
+            return contents, quota.without(entries_per_stream(prefetched.ranges))
+        if quota.is_full:
+            return replace(contents, takes_no_more=True), quota
+        counts = {stream: sum(entries.count for entries in ranges) for stream, ranges in state.above.items()}
+        allowed = quota.divide(counts, turn)
+        size = self._how(state).admission.size(list(allowed.values()))
+        pending = [
+            PendingRange(s, state.groups[s].last_delivered, state.start[s], state.times[s], limit=entries)
+            for s, entries in allowed.items()
+            if entries
+        ]
+        found = pending_ranges(server, self._member, pending, size, limits=self._limits)
+        taken = entries_per_stream(found)
+        # If all are taken, the range ends where the group is: nothing else in between is ours.
+        last = {entries.stream: index for index, entries in enumerate(found)}
+        for stream, index in last.items():
+            if taken[stream] >= counts[stream]:
+                found[index] = replace(found[index], last=state.groups[stream].last_delivered)
+        contents = contents.with_new(found, state, state.times)
+        return replace(contents, takes_no_more=True), quota.without(taken)
+
+    # -- new entries -----------------------------------------------------------------------------------------------
+
+    def _new(self, server: Server, state: QueryState, contents: BatchContents, request: BatchRequest) -> BatchContents:
+        """Reserve new entries. It does not wait for more to come if there is a batch anyway, or pieces wait. While
+        pieces wait, a batch takes only a part of the new entries."""
+        how, quota = self._how(state), request.quota
+        groups = {**state.groups, **contents.after}
+        backlog = how.admission.backlog(state.heads, groups)
+        waiting, holds_pieces = sum(backlog.values()), contents.run.poison.holds_pieces
+        if not backlog or quota.is_full:
+            return contents
+        if not contents and not holds_pieces:
+            is_held_back, admission = how.admission.held_back(waiting, request.now)
+            contents = replace(contents, run=replace(contents.run, admission=admission))
+            if is_held_back:
+                return contents
+        if holds_pieces:
+            quota = quota.with_entries(self._poison.share_of(waiting, quota.entries))
+        source: Reserving | NextRanges = how
+        if self._options.no_ack:
+            source = NextRanges(how.member, how.admission, self._options.ordered, how.limits)
+        after: dict[str, GroupState] = {}
+        while backlog:
+            reserved, _ = source.new_entries(server, state.heads, groups, backlog, quota, request.turn)
+            after |= reserved.states
+            ranges = self._listed(server, state, contents, reserved)
+            if ranges:
+                contents = contents.with_new(ranges, state, reserved.times)
+                return replace(contents, fresh=ranges, after=after)
+            if not reserved.states:
+                break
+            # What these streams had was deleted, or others were faster: streams that had no share are tried.
+            backlog = {stream: entries for stream, entries in backlog.items() if stream not in reserved.states}
+        return replace(contents, after=after)
+
+    def _listed(
+        self, server: Server, state: QueryState, contents: BatchContents, reserved: Reserved
+    ) -> list[EntryRange]:
+        """Return the reserved ranges. If other clients could hand entries over or move the group since the trigger
+        looked, return what the pending list has above the position, up to the group's."""
+        after = {
+            stream: contents.new[stream].last if stream in contents.new else state.start[stream]
+            for stream in reserved.times
+        }
+        owned = {stream for stream, position in after.items() if _are_owned(reserved.ranges, stream, position)}
+        doubtful = {
+            stream
+            for stream, position in after.items()
+            if reserved.states[stream].last_delivered > position
+            and (reserved.states[stream].others or stream not in owned)
+        }
+        if not doubtful:
+            return reserved.ranges
+        counts, ends = entries_per_stream(reserved.ranges), reserved.states
+        pending = [
+            PendingRange(stream, ends[stream].last_delivered, after[stream], reserved.times[stream])
+            for stream in sorted(doubtful)
+        ]
+        size = self._how(state).admission.size([counts[stream] for stream in doubtful])
+        found = pending_ranges(server, self._member, pending, size, limits=self._limits)
+        listed = entries_per_stream(found)
+        kept = {stream for stream in doubtful & owned if listed[stream] == counts[stream]}
+        ranges = [entries for entries in reserved.ranges if entries.stream not in doubtful - kept]
+        return ranges + [entries for entries in found if entries.stream not in kept]
+
+    def _how(self, state: QueryState) -> Reserving:
+        return Reserving(self._member, state.run.admission, self._limits)
+
+    def plan_prefetch(self, state: QueryState, contents: BatchContents, request: BatchRequest) -> Prefetch | None:
+        """What follows the batch, if that is much (Limits.prefetch_entries). Not if others are in the groups: they
+        could read it meanwhile. Not if entries were released: the next batch begins with them. Not while pieces wait:
+        they take turns with new entries. request: for the next batch."""
+        options, how = self._options, self._how(state)
+        if options.no_ack or options.claim_idle is not None:
+            return None
+        if contents.takes_no_more or contents.old or state.has_others or contents.run.poison.holds_pieces:
+            return None
+        remaining = Counter(how.admission.backlog(state.heads, state.groups))
+        remaining.subtract(entries_per_stream(contents.fresh))
+        if not how.is_worth_it(remaining, request.quota):
+            return None
+        taken = entries_per_stream(contents.ranges)
+        read = {stream: state.start.at[stream].read for stream in state.groups}
+        if any(entries is None for entries in read.values()):
+            return None
+        known = {stream: (entries or 0) + taken[stream] for stream, entries in read.items()}
+        return Prefetch(how, known, request.quota, request.turn, state.heads)
+
+
+def _are_owned(ranges: Sequence[EntryRange], stream: str, position: StreamId) -> bool:
+    """Whether the group was at the position, and has delivered to nobody else above it."""
+    own = [entries for entries in ranges if entries.stream == stream]
+    return bool(own) and all(entries.owned for entries in own) and own[0].after == position

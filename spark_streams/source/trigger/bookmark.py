@@ -1,0 +1,286 @@
+"""Where a batch ends if the group delivers nothing (noAck): a second group walks ahead of the query.
+
+The scratch group `rstream-probe:<group>:<consumer>` begins at the query's position. A step is CLIENT REPLY SKIP and
+XREADGROUP … COUNT n NOACK, whose entries are not sent, then XINFO GROUPS, which says where the group is. So the driver
+learns the ID of each n-th entry and receives none. Nothing is pending, and the server's memory does not grow.
+
+A step has n entries, unless the stream ended within it. It did not end if the group has moved on since, to an entry
+that existed when the trigger looked (`last`). So one more entry proves all steps before it. Entries of a step without
+proof are counted with XRANGE.
+
+The group is destroyed before the trigger ends. If the run is killed in between, the next run destroys it when it
+starts. Until then it is at or above the query's own group, so it holds no entry that the query has read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from spark_streams.model.ids import StreamId
+from spark_streams.model.keys import probe_group
+from spark_streams.source.group.account import count_between
+from spark_streams.source.group.admin import create_groups_at, set_groups_to
+from spark_streams.source.group.findings import Start
+from spark_streams.source.group.state import GroupState, Reserved, missing
+from spark_streams.source.limits import Limits
+from spark_streams.source.membership import Membership
+from spark_streams.source.offset import Offset
+from spark_streams.source.partitioning import task_size
+from spark_streams.source.pending_list import EntryRange, entries_per_stream
+from spark_streams.source.quota import BatchQuota
+from spark_streams.source.trigger.admission import ENDLESS, Admission
+from spark_streams.source.trigger.reserve import send_steps, silent_step, xreadgroup
+from spark_streams.wire.connection.connection import ReplyError
+from spark_streams.wire.connection.server import Server
+from spark_streams.wire.replies.reply_errors import is_key_required
+from spark_streams.wire.replies.xinfo import GroupInfo, StreamState, group_named
+
+# -- bookmarks ---------------------------------------------------------------------------------------------------------
+# Groups as bookmarks (noAck): each shows the position that the query has committed, and delivers no entry.
+#
+# The checkpoint has the query's position. Its groups show it to other clients: `lag`, `trim=acked` and `onCommit` of
+# other groups use it. Each commit sets the groups, with the commit marks. After a crash a group may be at the batch
+# before, and another client may have moved it. The checkpoint decides, and the next commit sets the group.
+#
+# `cached`, below: per stream, the group's position when this run has last read or set it.
+
+
+Bookmarks = Mapping[str, StreamId]
+
+
+def bookmarks_of(states: Mapping[str, GroupState]) -> Bookmarks:
+    """Return the positions of the groups."""
+    return {stream: state.bookmark_position or state.last_delivered for stream, state in states.items()}
+
+
+def set_bookmarks(server: Server, member: Membership, committed: Offset, cached: Bookmarks | None) -> Bookmarks:
+    """Set the groups to the committed positions, with the number of entries read up to there if that is known. Return
+    the new positions. cached: None if they are unknown; then all groups are set.
+
+    Raises DataLossError, GroupMissingError.
+    """
+    changed = {
+        stream: at
+        for stream, at in committed.at.items()
+        if cached is None or cached.get(stream, at.position) != at.position
+    }
+    starts = {stream: Start(at.position, at.read) for stream, at in changed.items()}
+    marks = {stream: at.mark for stream, at in changed.items() if at.number}
+    set_groups_to(server, member, starts, marks)
+    return {**(cached or {}), **{stream: start.position for stream, start in starts.items()}}
+
+
+# -- scratch group -----------------------------------------------------------------------------------------------------
+
+
+_NOACK = "NOACK"
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Entries of one stream. after, last: those with after < ID ≤ last; limit: at most this many; total: how many
+    there are, None: unknown."""
+
+    after: StreamId
+    last: StreamId
+    limit: int
+    total: int | None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the limit admits all entries."""
+        return self.total is not None and self.limit >= self.total
+
+
+@dataclass
+class Walk:
+    """The scratch group's way through one stream. reached: each step that moved it: the number of entries asked for,
+    and the position after it; is_at_the_end: a step has not moved it; is_missing: there is no scratch group."""
+
+    stream: str
+    wanted: Wanted
+    reached: list[tuple[int, StreamId]] = field(default_factory=list)
+    is_at_the_end: bool = False
+    is_missing: bool = False
+
+    @property
+    def position(self) -> StreamId:
+        """Where the group is."""
+        return self.reached[-1][1] if self.reached else self.wanted.after
+
+    @property
+    def remaining(self) -> int:
+        """How many entries are still to be asked for: also one above the limit, as proof."""
+        if self.is_at_the_end or self.is_missing or self.position >= self.wanted.last:
+            return 0
+        return max(0, self.wanted.limit + (not self.wanted.is_whole) - sum(count for count, _ in self.reached))
+
+    def steps(self, size: int, budget: int) -> list[int]:
+        """Return the numbers of entries of the next steps, of about `budget` entries in total. The entry above the
+        limit is a step of its own."""
+        proof = 0 if self.wanted.is_whole else min(1, self.remaining)
+        counts: list[int] = []
+        remaining = self.remaining - proof
+        while remaining > 0 and budget > 0:
+            counts.append(min(size, remaining))
+            remaining -= counts[-1]
+            budget -= counts[-1]
+        return [*counts, 1] if proof and not remaining else counts
+
+    def moved(self, count: int, group: GroupInfo | None) -> None:
+        """Take the group as it is after a step. group: None: it does not exist."""
+        if group is None:
+            self.is_missing = True
+        elif group.last_delivered <= self.position:
+            self.is_at_the_end = True
+        else:
+            self.reached.append((count, group.last_delivered))
+
+    def ranges(self) -> tuple[list[EntryRange], EntryRange | None]:
+        """Return the ranges whose number of entries is proven, and the range behind them, which has an unknown number.
+        None: there is no such range. Pure."""
+        wanted, ranges = self.wanted, list[EntryRange]()
+        after, asked_for = wanted.after, 0
+        inside = [step for step in self.reached if step[1] <= wanted.last]
+        for count, position in inside[:-1]:
+            ranges.append(EntryRange(self.stream, after, position, count, owned=True))
+            after, asked_for = position, asked_for + count
+        if asked_for >= wanted.limit:  # the last step is the entry above the limit
+            return ranges, None
+        within_limit = [position for _, position in self.reached if not self._is_above_limit(position)]
+        end = wanted.last if self.is_at_the_end or not within_limit else min(within_limit[-1], wanted.last)
+        return ranges, EntryRange(self.stream, after, end, 0, owned=True) if after < end else None
+
+    def _is_above_limit(self, position: StreamId) -> bool:
+        """Whether the group got there with the entry above the limit."""
+        return position == self.position and sum(count for count, _ in self.reached) > self.wanted.limit
+
+
+def exact_ranges(
+    server: Server, member: Membership, wanted: Mapping[str, Wanted], step: int, limits: Limits
+) -> dict[str, list[EntryRange]]:
+    """Return the wanted entries of each stream as touching ranges, each with its exact number of entries.
+
+    The last range ends at `last` if there are no more. If entries leave the stream meanwhile, the last range of a
+    stream whose entries are all wanted may have fewer entries than its number says.
+    Raises GroupMissingError, StreamStateError, ServerError.
+    """
+    if not wanted:
+        return {}
+    scratch = replace(member, group=probe_group(member.group, member.consumer))
+    starts = {stream: Start(entries.after) for stream, entries in wanted.items()}
+    existing = create_groups_at(server, scratch, starts, make_streams=False, marked=False)
+    gone = sorted(starts.keys() - {*existing})
+    if gone:
+        raise missing(server, member, gone[0], stream_too=True)
+    set_groups_to(server, scratch, starts)  # the group may be of a run that was killed
+    walks = [Walk(stream, entries) for stream, entries in wanted.items()]
+    _walk(server, scratch, walks, step, limits)
+    ranges = {walk.stream: _counted(server, walk) for walk in walks}
+    destroy_scratch_groups(server, member, list(wanted))
+    return ranges
+
+
+def destroy_scratch_groups(server: Server, member: Membership, streams: Collection[str]) -> None:
+    """Destroy the query's scratch groups on these streams, if they exist. Raises ServerError."""
+    group = probe_group(member.group, member.consumer)
+    commands = [("XGROUP", "DESTROY", stream, group) for stream in streams]
+    for command, reply in zip(commands, server.execute_each(commands), strict=True):
+        if isinstance(reply, ReplyError) and not is_key_required(reply):  # the stream may be deleted meanwhile
+            raise server.error_of(reply, command)
+
+
+def _walk(server: Server, scratch: Membership, walks: Sequence[Walk], step: int, limits: Limits) -> None:
+    """Let the group walk until all walks have ended."""
+    unfinished = list(walks)
+    while unfinished:
+        steps: list[tuple[Walk, int]] = []
+        budget = limits.reserve_round
+        for walk in unfinished:
+            counts = walk.steps(step, budget)
+            steps += [(walk, count) for count in counts]
+            budget -= sum(counts)
+        sent = send_steps(server, steps, lambda one: one[0].stream, lambda one: _step(scratch, *one))
+        for (walk, count), connection in sent:
+            walk.moved(count, group_named(scratch.group, connection.next_reply()))
+        for walk in unfinished:
+            if walk.is_missing:
+                raise missing(server, scratch, walk.stream, not server.execute("EXISTS", walk.stream))
+            if walk.is_at_the_end and not walk.reached:  # to get the error, if that is the cause
+                server.execute(*xreadgroup(scratch, walk.stream, 1, _NOACK))
+        unfinished = [walk for walk in unfinished if walk.remaining]
+
+
+def _step(scratch: Membership, walk: Walk, count: int) -> bytes:
+    return silent_step(scratch, walk.stream, count, _NOACK)
+
+
+def _counted(server: Server, walk: Walk) -> list[EntryRange]:
+    """Return the ranges of a walk, each with its number of entries."""
+    ranges, rest = walk.ranges()
+    if rest is None:
+        return ranges
+    remaining = (walk.wanted.total or 0) - sum(entries.count for entries in ranges)
+    is_known = walk.wanted.is_whole and not walk.is_at_the_end and remaining > 0
+    count = remaining if is_known else count_between(server, walk.stream, rest.after, rest.last)
+    return [*ranges, replace(rest, count=count)]
+
+
+# -- next ranges -------------------------------------------------------------------------------------------------------
+# Ranges of the next batch of streams whose groups are bookmarks (noAck). The server delivers nothing: the query
+# decides where a batch ends.
+#
+# If a batch takes all entries of a stream, it ends at the stream's last ID, and the account knows their number: one
+# task reads them. If it takes only a part, or minPartitions divides it, a scratch group finds the ends
+# (scratch_group.py). That costs the server about as much as sending the entries, so an unlimited batch is not divided
+# without need.
+
+
+@dataclass(frozen=True)
+class NextRanges:
+    """Chooses the ranges of one batch. ordered: one task reads all entries of a stream."""
+
+    member: Membership
+    admission: Admission
+    ordered: bool
+    limits: Limits
+
+    def new_entries(
+        self,
+        server: Server,
+        heads: Mapping[str, StreamState],
+        states: Mapping[str, GroupState],
+        backlog: Mapping[str, int],
+        quota: BatchQuota,
+        turn: int,
+    ) -> tuple[Reserved, BatchQuota]:
+        """Return the ranges of each stream's backlog that the quota admits, the groups as if they had delivered these
+        entries, and the remaining quota. Raises ServerError and its subclasses."""
+        allowed = quota.divide(backlog, turn)
+        wanted: dict[str, Wanted] = {}
+        for stream, limit in allowed.items():
+            last = self.admission.end_of(stream, heads).last
+            if limit > 0 and states[stream].last_delivered < last:
+                total = backlog[stream] if backlog[stream] < ENDLESS else None
+                wanted[stream] = Wanted(states[stream].last_delivered, last, limit, total)
+        size = self._task_size(wanted)
+        whole = {
+            stream: [EntryRange(stream, entries.after, entries.last, entries.total, owned=True)]
+            for stream, entries in wanted.items()
+            if entries.total is not None
+            and entries.is_whole
+            and (self.ordered or self.admission.min_partitions is None or entries.total <= size)
+        }
+        parts = {stream: entries for stream, entries in wanted.items() if stream not in whole}
+        found = whole | exact_ranges(server, self.member, parts, min(self.limits.reserve_step, size), self.limits)
+        ranges = [entries for stream in wanted for entries in found[stream] if entries.count]
+        ends = {stream: found[stream][-1].last if found[stream] else wanted[stream].last for stream in wanted}
+        groups = {stream: states[stream]._replace(last_delivered=end) for stream, end in ends.items()}
+        return Reserved(ranges, groups, {}), quota.without(entries_per_stream(ranges))
+
+    def _task_size(self, wanted: Mapping[str, Wanted]) -> int:
+        """Return how many entries a task reads."""
+        counts = {stream: min(entries.limit, entries.total or entries.limit) for stream, entries in wanted.items()}
+        ranges = [EntryRange(s, wanted[s].after, wanted[s].last, count, owned=True) for s, count in counts.items()]
+        return task_size(ranges, self.admission.size(list(counts.values())), self.limits)

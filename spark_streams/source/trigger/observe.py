@@ -1,0 +1,566 @@
+"""What a trigger begins with: the streams and groups as they are, once they agree with the checkpoint.
+
+A trigger that follows another one of the same run knows where the groups are and what is pending: the batch up to the
+checkpoint, and what was reserved ahead. If a group shows anything else, if other consumers read from it, or if nothing
+is known (a first trigger, a connection that broke), the observer looks at each stream in one transaction, compares it
+with the checkpoint (findings.compare), and applies the rule. It looks again until nothing is found.
+
+If the query is alone in a group, a finding counts only if a second look confirms it: pending entries are listed after
+the first one. In a shared group the first look counts, because others may read past the gap meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from spark_streams.errors import GroupMissingError
+from spark_streams.model.commit_mark import UNKNOWN, Mark
+from spark_streams.model.ids import MAX_ID, MIN_ID, StreamId
+from spark_streams.options.source_options import SourceOptions
+from spark_streams.source.group.account import count_read
+from spark_streams.source.group.admin import carry_out, create_consumers, join_groups
+from spark_streams.source.group.compare import (
+    Above,
+    Repair,
+    at_end,
+    compare,
+    has_forgotten,
+    is_ahead,
+    is_proved_below,
+    lost_above,
+    moved_since_checkpoint,
+    repaired,
+)
+from spark_streams.source.group.findings import Finding, GroupUse, Kind
+from spark_streams.source.group.remedies import DataLoss
+from spark_streams.source.group.state import (
+    GroupState,
+    Look,
+    fetch_looks,
+    fetch_state,
+    require_alone,
+    require_none_released,
+)
+from spark_streams.source.group.subscription import Subscription
+from spark_streams.source.limits import Limits
+from spark_streams.source.membership import Membership
+from spark_streams.source.offset import Offset, StreamOffset
+from spark_streams.source.pending.claim import released_above
+from spark_streams.source.pending_list import EntryRange, PendingRange, acknowledge, pending_ranges
+from spark_streams.source.trigger.acknowledge import Acknowledging
+from spark_streams.source.trigger.bookmark import bookmarks_of, destroy_scratch_groups
+from spark_streams.source.trigger.run_state import RunState
+from spark_streams.wire.connection.server import Server
+from spark_streams.wire.replies.xinfo import StreamState
+
+_MOST_REPAIRS = 20  # of one trigger
+
+
+@dataclass(frozen=True)
+class QueryState:
+    """The query at the beginning of a trigger.
+
+    checkpoint: Spark's, without streams that are no longer read; start: the same, corrected, and with every stream of
+    the trigger; heads, groups: per stream; times: of the looks, in milliseconds of the server's clock; above: entries
+    that are pending for the query above its position, per stream; second: how many entries are pending for it besides
+    those and the batch up to `start`, per stream; run: what the run knows now."""
+
+    checkpoint: Offset
+    start: Offset
+    heads: Mapping[str, StreamState]
+    groups: Mapping[str, GroupState]
+    times: Mapping[str, int] = field(default_factory=dict)
+    above: Mapping[str, list[EntryRange]] = field(default_factory=dict)
+    second: Mapping[str, int] = field(default_factory=dict)
+    run: RunState = field(default_factory=RunState)
+
+    @property
+    def has_others(self) -> bool:
+        """Whether a group has consumers beside ours, or released entries."""
+        return any(group.others or group.released for group in self.groups.values())
+
+
+@dataclass
+class _Looks:
+    """Looks at some streams, and what is pending above the position in each: for the query, and for nobody (released:
+    number and last ID). marks: the commit marks at the first look."""
+
+    looks: dict[str, Look]
+    above: dict[str, list[EntryRange]]
+    released: dict[str, tuple[int, StreamId]]
+    marks: Mapping[str, Mark | None] = field(default_factory=dict)
+
+    def above_of(self, stream: str) -> Above:
+        """Return what is pending above the position for the query, or for nobody: the query takes it."""
+        released, last = self.released.get(stream, (0, MIN_ID))
+        ranges = self.above.get(stream, [])
+        return Above(self.ours_above(stream) + released, max([last, *(entries.last for entries in ranges)]))
+
+    def ours_above(self, stream: str) -> int:
+        """Return how many entries are pending for the query above its position."""
+        return sum(entries.count for entries in self.above.get(stream, ()))
+
+    def update(self, other: _Looks) -> None:
+        for stream in other.looks:
+            self.above.pop(stream, None)
+            self.released.pop(stream, None)
+        self.looks.update(other.looks)
+        self.above.update(other.above)
+        self.released.update(other.released)
+
+
+class Observer:
+    """Brings the query to where a trigger can begin."""
+
+    def __init__(
+        self,
+        options: SourceOptions,
+        subscription: Subscription,
+        losses: DataLoss,
+        acknowledging: Acknowledging,
+        limits: Limits,
+    ) -> None:
+        self._no_ack = options.no_ack
+        self._subscription = subscription
+        self._losses = losses
+        self._acknowledging = acknowledging
+        self._limits = limits
+
+    @property
+    def _member(self) -> Membership:
+        return self._subscription.member
+
+    def state_at(self, server: Server, checkpoint: Offset, run: RunState) -> QueryState:
+        """Return the query at a trigger that begins with this checkpoint. Raises StreamStateError, ServerError."""
+        subscription = self._subscription
+        find_new = run.admission.until is None
+        streams = subscription.streams_to_read(server, checkpoint, find_new, at_once=not run.is_known)
+        if not run.is_known and checkpoint.token:
+            subscription.confirm_checkpoint(server, checkpoint)
+        checkpoint = subscription.without_dropped(server, checkpoint, not run.is_known)
+        start = subscription.without_unused_returned(run.start_of(checkpoint))
+        if run.is_known:
+            state = self._as_left(server, checkpoint, start, streams, run)
+            if state is not None:
+                return state
+        return self._compared(server, checkpoint, start, streams, run)
+
+    # -- a query that finds its groups as it has left them --------------------------------------------------------
+
+    def _as_left(
+        self, server: Server, checkpoint: Offset, start: Offset, streams: Sequence[str], run: RunState
+    ) -> QueryState | None:
+        """Return the state if every group is as this run has left it and nothing is lost; None: look closer."""
+        if start.no_ack != self._no_ack or any(stream not in start.at for stream in streams):
+            return None
+        if any(start.at[stream].read is None for stream in streams):
+            return None  # others read from the group
+        heads, groups = fetch_state(server, self._member, streams, run.heads, if_alone=True)
+        above = {} if run.prefetched is None else run.prefetched.by_stream()
+        states: dict[str, GroupState] = {}
+        for stream, group in groups.items():
+            expected = self._expected(stream, start, above.get(stream, []), run)
+            if group is None or not _is_quiet(start.at[stream], heads[stream], group, *expected):
+                return None
+            states[stream] = self._as_bookmark(start.at[stream], group)
+        return QueryState(checkpoint, start, heads, states, above=above, run=run)
+
+    def _expected(
+        self, stream: str, start: Offset, above: Sequence[EntryRange], run: RunState
+    ) -> tuple[StreamId, int, int, int]:
+        """Return where the group must be, how many entries are pending for us, how many of them are above the position,
+        and how many entries of the stream were read up to there."""
+        at, count = start.at[stream], sum(entries.count for entries in above)
+        read = at.read or 0
+        if self._no_ack:
+            position = (run.bookmarks or {}).get(stream, at.position)
+            return position, 0, 0, read
+        position = above[-1].last if above else run.positions.get(stream, at.position)
+        unsettled = 0 if run.has_settled(start) else sum(part.count for part in start.ranges(stream))
+        return position, unsettled + count, count, read
+
+    def _as_bookmark(self, at: StreamOffset, group: GroupState) -> GroupState:
+        """Return the group of a noAck query as if it were at the query's position."""
+        if not self._no_ack:
+            return group
+        return group.as_bookmark(at.position)._replace(entries_read=at.read)
+
+    # -- any other query -------------------------------------------------------------------------------------------
+
+    def _compared(
+        self, server: Server, checkpoint: Offset, start: Offset, streams: Sequence[str], run: RunState
+    ) -> QueryState:
+        """Look at all streams, compare them with the checkpoint, and repair what is wrong, until nothing is found."""
+        run = replace(run, prefetched=None)  # what was reserved ahead is found in the pending list
+        if not run.is_known and (self._no_ack or start.no_ack):
+            destroy_scratch_groups(server, self._member, list(streams))
+        streams = list(streams)
+        seen, start, run = self._met(server, start, streams, run)
+        seen.marks = {stream: look.mark for stream, look in seen.looks.items()}
+        if run.settled is not None and any(_is_forgotten(start, s, mark, run) for s, mark in seen.marks.items()):
+            run = replace(run, settled=None)
+        for _ in range(_MOST_REPAIRS):
+            start, run = self._updated(server, start, seen, run)
+            findings = self._confirmed(server, start, seen, run)
+            if not findings:
+                break
+            start, run, streams = self._repair(server, checkpoint, start, findings, seen, run, streams)
+            seen.update(self._look(server, start, streams))  # what was committed is acknowledged now
+            for stream in findings:
+                if stream not in streams:
+                    seen.looks.pop(stream, None)
+        else:
+            raise AssertionError("no end of repairs")
+        return self._state(server, checkpoint, start, streams, seen, run)
+
+    def _state(
+        self,
+        server: Server,
+        checkpoint: Offset,
+        start: Offset,
+        streams: Sequence[str],
+        seen: _Looks,
+        run: RunState,
+    ) -> QueryState:
+        """Acknowledge what is committed, unless that can wait until tasks run, and return the state after that."""
+        unsettled: Mapping[str, int] = {}
+        if not run.has_settled(start):
+            if run.is_known:
+                unsettled = {s: sum(part.count for part in start.ranges(s)) for s in start.taken_from}
+            else:
+                run, entries = self._acknowledging.acknowledge(server, start, run, seen.marks, _with_group(start, seen))
+                if entries:
+                    seen.update(self._look(server, start, list(seen.looks)))
+        run = replace(run, start=start)
+        groups = {stream: group for stream in streams if (group := seen.looks[stream].group) is not None}
+        create_consumers(server, self._member, [s for s, group in groups.items() if not group.has_consumer])
+        states: dict[str, GroupState] = {}
+        second: dict[str, int] = {}
+        for stream, group in groups.items():
+            known = seen.ours_above(stream) + unsettled.get(stream, 0)
+            if group.ours > known and not self._no_ack:
+                second[stream] = group.ours - known
+            states[stream] = self._as_bookmark(start.at[stream], group._replace(has_consumer=True))
+        if self._no_ack:
+            self._release_pending(server, start, groups)
+            run = replace(run, bookmarks={**bookmarks_of(states), **(run.bookmarks or {})})
+        return QueryState(
+            checkpoint,
+            start,
+            {stream: seen.looks[stream].head for stream in states},
+            states,
+            {stream: seen.looks[stream].time for stream in states},
+            {} if self._no_ack else {stream: ranges for stream, ranges in seen.above.items() if ranges},
+            second,
+            run,
+        )
+
+    def looked_again(self, server: Server, state: QueryState, streams: Sequence[str]) -> QueryState:
+        """Return the state after entries of these streams were claimed. Everything up to `start` is acknowledged."""
+        seen = self._look(server, state.start, streams)
+        groups, times, above, second = dict(state.groups), dict(state.times), dict(state.above), dict(state.second)
+        for stream, look in seen.looks.items():
+            for known in (groups, times, above, second):
+                known.pop(stream, None)
+            if look.group is None:
+                continue  # the next trigger finds it
+            groups[stream], times[stream] = look.group, look.time
+            if stream in seen.above:
+                above[stream] = seen.above[stream]
+            second[stream] = look.group.ours - seen.ours_above(stream)
+        run = replace(state.run, prefetched=None)
+        return replace(state, groups=groups, times=times, above=above, second=second, run=run)
+
+    def _look(self, server: Server, start: Offset, streams: Sequence[str]) -> _Looks:
+        """Look at streams, and list what is pending above the positions, up to the groups'."""
+        looks = fetch_looks(server, self._member, streams)
+        if self._no_ack:
+            for stream, look in looks.items():
+                if look.group is not None:
+                    require_alone(self._member, stream, look.group)
+                    require_none_released(self._member, stream, look.group)
+            return _Looks(looks, {}, {})
+        pending = [
+            PendingRange(stream, look.group.last_delivered, start[stream], look.time)
+            for stream, look in looks.items()
+            if look.group is not None and look.group.ours and look.group.last_delivered > start[stream]
+        ]
+        above: dict[str, list[EntryRange]] = {}
+        try:
+            listed = pending_ranges(server, self._member, pending, self._limits.reserve_step, limits=self._limits)
+        except GroupMissingError:  # destroyed since: look again
+            return self._look(server, start, streams)
+        for entries in listed:
+            above.setdefault(entries.stream, []).append(entries)
+        released = {
+            stream: released_above(
+                server, self._member, stream, start[stream], look.group.last_delivered, self._limits.claim_page
+            )
+            for stream, look in looks.items()
+            if look.group is not None and look.group.released and look.group.last_delivered > start[stream]
+        }
+        return _Looks(looks, above, released)
+
+    def _met(
+        self, server: Server, start: Offset, streams: Sequence[str], run: RunState
+    ) -> tuple[_Looks, Offset, RunState]:
+        """Look at all streams. Give those that no batch of this checkpoint has read the values with which the query
+        begins, and create its consumer and mark in groups that it has not created."""
+        seen = self._look(server, start, streams)
+        joined: dict[str, Mark] = {}
+        begun: dict[str, StreamOffset] = {}
+        for stream, look in seen.looks.items():
+            at = start.at.get(stream)
+            if at is not None and at.token:
+                continue
+            if look.group is None:
+                if at is not None:  # its group is missing again: the account begins at its position all the same
+                    begun[stream] = _counted(server, stream, at, look)
+                continue
+            begun[stream], mark = self._begin(server, stream, start, look)
+            if mark != look.mark:
+                joined[stream] = mark
+        start = replace(start, at={**start.at, **begun})
+        told = {stream: seen.looks[stream].head.deleted for stream in begun}  # deleted before the query began
+        run = replace(run, told={**told, **run.told})
+        if joined:
+            join_groups(server, self._member, joined)
+        if begun:
+            seen.update(self._look(server, start, list(begun)))
+        return seen, start, run
+
+    def _begin(self, server: Server, stream: str, start: Offset, look: Look) -> tuple[StreamOffset, Mark]:
+        """Return where a query begins in a stream, and the commit mark for it."""
+        at = start.at.get(stream)
+        group, mark, head = look.group, look.mark, look.head
+        assert group is not None
+        added = head.added or 0
+        is_own = mark is not None and mark.number == 0 and not mark.is_seek and at in (None, StreamOffset(mark.id))
+        if mark is not None and is_own and (known := mark.read_at_begin) is not None:
+            return StreamOffset(mark.id, 0, mark.token, known, min(known, added)), mark
+        if mark is not None and mark.number and not mark.is_seek and start.token:
+            return StreamOffset(MIN_ID, read=0, added=added), mark  # an older copy, which does not know the stream
+        position = at.position if at is not None else self._oldest_pending(server, stream, group)
+        is_sought = at is not None and mark is not None and mark.is_seek and mark.id != at.position
+        if mark is not None and is_sought:  # since Spark has logged where the query begins
+            position = mark.id
+        number, token = (0, UNKNOWN) if mark is None or mark.is_seek else (mark.number, mark.token)
+        read, missed = self._read_before(server, stream, position, look)
+        if number == 0:
+            begins = Mark.at_begin(position, read)
+            kept = mark if mark is not None and is_sought else begins  # until Spark has logged the new position
+            return StreamOffset(position, 0, begins.token, read, added, missed), kept
+        return StreamOffset(position, number, token, read, added, missed), Mark(position, number, token)
+
+    def _oldest_pending(self, server: Server, stream: str, group: GroupState) -> StreamId:
+        """Return the position below the query's oldest pending entry, or else the group's."""
+        reply = server.execute("XPENDING", stream, self._member.group, "-", "+", 1, self._member.consumer)
+        oldest = StreamId.parse(reply[0][0]).previous() if reply and not self._no_ack else group.last_delivered
+        return min(oldest, group.last_delivered)
+
+    def _read_before(self, server: Server, stream: str, position: StreamId, look: Look) -> tuple[int | None, int]:
+        """Return how many entries were ever added up to the position of a group that the query has not created (None:
+        others read from it), and how many lost entries the server does not count. What was lost by now is no loss of
+        the query."""
+        group, head = look.group, look.head
+        assert group is not None
+        if is_ahead(StreamOffset(position), head):
+            return head.added, 0
+        if not group.others:
+            return count_read(server, stream, head, position), 0
+        delivered = count_read(server, stream, head, group.last_delivered)
+        is_known = delivered is not None and group.entries_read is not None
+        return None, (delivered or 0) - (group.entries_read or 0) if is_known else 0
+
+    def _updated(self, server: Server, start: Offset, seen: _Looks, run: RunState) -> tuple[Offset, RunState]:
+        """Return the start with what the server knows better, and with groups that were moved."""
+        moved = {
+            stream: Repair(new, creates_consumer=True)
+            for stream, look in seen.looks.items()
+            if stream in start.at and (new := moved_since_checkpoint(start.at[stream], look)) is not None
+        }
+        if moved:
+            if not run.has_settled(start):  # by its ranges, before they are forgotten
+                run, _ = self._acknowledging.acknowledge(server, start, run, seen.marks, _with_group(start, seen))
+            carry_out(server, self._member, moved)
+            corrected = {stream: repair.at for stream, repair in moved.items()}
+            start = _without_ranges(replace(start, at={**start.at, **corrected}), list(moved))
+            run = replace(run, start=start, is_corrected=True)
+            seen.update(self._look(server, start, list(seen.looks)))
+        if self._no_ack:
+            return start, run
+        known: dict[str, StreamOffset] = {}
+        for stream, at in start.at.items():
+            if stream in seen.looks:
+                look = seen.looks[stream]
+                begun = self._begun(server, stream, at, look)
+                known[stream] = at_end(_recounted(server, stream, begun, look), look)
+        return replace(start, at={**start.at, **known}), run
+
+    @staticmethod
+    def _begun(server: Server, stream: str, at: StreamOffset, look: Look) -> StreamOffset:
+        """Return the same, with the number of entries up to the position at which the query begins. If that was above
+        all entries, others may have been added below it since."""
+        head = look.head
+        if at.number or at.read is None or head.added is None or head.added <= at.added:
+            return at
+        if is_ahead(at, head):
+            return at._replace(read=head.added, added=head.added)
+        if head.first is None or head.first > at.position or not head.length:
+            return at  # what is missing may have been above
+        read = count_read(server, stream, head, at.position)
+        return at if read is None else at._replace(read=read, added=head.added)
+
+    def _confirmed(self, server: Server, start: Offset, seen: _Looks, run: RunState) -> dict[str, Finding]:
+        """Return the finding of each stream that has one."""
+        found = self._found(server, start, seen, list(seen.looks), run)
+        alone = [stream for stream, finding in found.items() if finding.group_use is GroupUse.ALONE]
+        if alone:
+            seen.update(self._look(server, start, alone))
+            again = self._found(server, start, seen, alone, run)
+            for stream in alone:
+                if again.get(stream) != found[stream]:
+                    found.pop(stream)
+                    if stream in again:  # something else: the next round looks at it
+                        return self._confirmed(server, start, seen, run)
+        return found
+
+    def _found(
+        self, server: Server, start: Offset, seen: _Looks, streams: Sequence[str], run: RunState
+    ) -> dict[str, Finding]:
+        found: dict[str, Finding] = {}
+        for stream in streams:
+            look, at = seen.looks[stream], start.at.get(stream, StreamOffset(MIN_ID))
+            finding = compare(stream, at, look, seen.above_of(stream), self._no_ack)
+            if finding is None:
+                continue
+            is_told = finding.kind is Kind.ENTRIES_LOST and finding.group_use is GroupUse.SHARED
+            if is_told and run.told.get(stream) == look.head.deleted and look.head.deleted > MIN_ID:
+                group = look.group
+                if group is not None and lost_above(look.head, group.last_delivered, group.entries_read) is None:
+                    continue
+            is_left = finding.kind is Kind.STREAM_MISSING and self._subscription.by_pattern
+            found[stream] = replace(finding, is_left=True) if is_left else self._proved(server, finding, at, look)
+        return found
+
+    def _proved(self, server: Server, finding: Finding, at: StreamOffset, look: Look) -> Finding:
+        """Return the finding; for a group below the checkpoint, ask whether the server has lost entries."""
+        if finding.kind is not Kind.GROUP_BELOW or finding.group_use is GroupUse.SHARED:
+            return finding
+        position = bytes(at.position)
+        has_entry = bool(server.execute("XRANGE", finding.stream, position, position))
+        proved = is_proved_below(at, look.head, has_entry)
+        if proved is None:
+            return replace(finding, kind=Kind.SERVER_RESTORED, lost=1, is_exact=False)
+        return replace(finding, is_harmless=proved)
+
+    def _repair(
+        self,
+        server: Server,
+        checkpoint: Offset,
+        start: Offset,
+        findings: Mapping[str, Finding],
+        seen: _Looks,
+        run: RunState,
+        streams: list[str],
+    ) -> tuple[Offset, RunState, list[str]]:
+        """Report the findings, acknowledge what is committed, and apply the rule. Raises the error of a strict
+        query."""
+        left = {stream for stream, finding in findings.items() if self._leaves(finding)}
+        self._losses.report(*[finding for stream, finding in findings.items() if stream not in left])
+        older = [stream for stream, finding in findings.items() if finding.kind is Kind.CHECKPOINT_OLDER]
+        unsettled = [stream for stream in _with_group(start, seen) if stream not in older]
+        if any(finding.kind is not Kind.ENTRIES_LOST for finding in findings.values()) and not run.has_settled(start):
+            run, _ = self._acknowledging.acknowledge(server, start, run, seen.marks, unsettled)
+        repairs = {
+            stream: repaired(
+                finding,
+                start.at.get(stream, StreamOffset(MIN_ID)),
+                seen.looks[stream],
+                checkpoint.at.get(stream, start.at.get(stream, StreamOffset(MIN_ID))),
+                self._no_ack,
+            )
+            for stream, finding in findings.items()
+            if not finding.is_left
+        }
+        carry_out(server, self._member, repairs)
+        told = {stream: repair.told for stream, repair in repairs.items() if repair.told > MIN_ID}
+        corrected, before = {stream: repair.at for stream, repair in repairs.items()}, start
+        moved = [stream for stream in repairs if findings[stream].kind is not Kind.ENTRIES_LOST]
+        start = _without_ranges(replace(start, at={**start.at, **corrected}), moved)
+        gone = [stream for stream in findings if stream not in repairs]
+        if gone:
+            self._subscription.leave(gone)
+            start = start.without(gone)
+        if gone or any(repair.at != before.at.get(stream) for stream, repair in repairs.items()):
+            run = replace(run, is_corrected=True)
+        run = replace(run, start=start, told={**run.told, **told})
+        return start, run, [stream for stream in streams if stream not in gone]
+
+    @staticmethod
+    def _leaves(finding: Finding) -> bool:
+        """Whether a stream of the pattern is missing of which nothing was read or to be read."""
+        return finding.is_left and finding.above == MIN_ID and not finding.lost
+
+    def _release_pending(self, server: Server, start: Offset, groups: Mapping[str, GroupState]) -> None:
+        """Acknowledge what a run without noAck has reserved above the position: this run reads it from the stream.
+
+        Raises StreamStateError if other entries are pending: no batch would read them."""
+        pending = [stream for stream, group in groups.items() if group.ours]
+        reserved = [PendingRange(stream, MAX_ID, start[stream]) for stream in pending]
+        acknowledge(server, self._member, reserved, self._limits)
+        for stream in pending:
+            self._acknowledging.refuse_pending(server, stream)
+
+
+def _recounted(server: Server, stream: str, at: StreamOffset, look: Look) -> StreamOffset:
+    """Return the same, with the number of entries that a shared group has read counted in the stream, if the server has
+    forgotten it. Losses of that moment are not noticed."""
+    group = look.group
+    if group is None or group.entries_read is None or not has_forgotten(at, look):
+        return at
+    read = count_read(server, stream, look.head, group.last_delivered)
+    return at if read is None else at._replace(missed=read - group.entries_read)
+
+
+def _counted(server: Server, stream: str, at: StreamOffset, look: Look) -> StreamOffset:
+    """Return where a query begins, with the number of entries that were ever added up to there."""
+    read = count_read(server, stream, look.head, at.position)
+    return at._replace(token=Mark.at_begin(at.position, read).token, read=read, added=look.head.added or 0)
+
+
+def _is_forgotten(start: Offset, stream: str, mark: Mark | None, run: RunState) -> bool:
+    """Whether the server no longer knows the last batch that the run has acknowledged: it has returned to an older
+    state."""
+    if stream not in start.at or start.no_ack or not start.is_of_this_batch(stream):
+        return False
+    known = start.at[stream].number - (not run.has_settled(start))
+    return known > 0 and (mark is None or mark.number < known)
+
+
+def _with_group(start: Offset, seen: _Looks) -> list[str]:
+    """Return the streams of the last batch that have the group, also those that the query no longer reads."""
+    return [stream for stream in start.at if stream not in seen.looks or seen.looks[stream].group is not None]
+
+
+def _is_quiet(
+    at: StreamOffset, head: StreamState, group: GroupState, position: StreamId, ours: int, above: int, read: int
+) -> bool:
+    """Whether a group is as the run has left it, and nothing of its stream is lost."""
+    if not group.is_alone or group.ours != ours or group.last_delivered != position or not head.exists:
+        return False
+    if head.added is None or head.added < at.added or head.last < at.position:
+        return False
+    if at.number == 0 and head.added > at.added:  # some may be below the position at which the query begins
+        return False
+    reached = at.position if not above else position
+    return (lost_above(head, reached, read + above) or 0) == 0
+
+
+def _without_ranges(offset: Offset, streams: Sequence[str]) -> Offset:
+    """Return the offset without entries of these streams in its batch."""
+    if not streams:
+        return offset
+    bare = offset.without(streams)
+    return replace(bare, at=offset.at)

@@ -1,0 +1,310 @@
+"""Reserving a batch: the group delivers entries to our consumer, and their data does not come to the driver
+(docs/internals/facts.md, R1–R4).
+
+A step is three commands: CLIENT REPLY SKIP and XREADGROUP, whose reply is suppressed, then XINFO GROUPS, which says
+where the group is now and how many entries are pending. If the group has other consumers, XINFO CONSUMERS follows,
+which says how many of these are ours. Steps of all streams travel in one round trip. The driver keeps only the ids
+where steps end. If XREADGROUP fails, the others show nothing new: the driver then reads one entry with its reply, to
+get the error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from spark_streams.model.ids import StreamId
+from spark_streams.source.group.compare import lost_above
+from spark_streams.source.group.state import (
+    GroupState,
+    Reserved,
+    fetch_state,
+    read_group_now,
+    read_group_state,
+    read_lone_group,
+)
+from spark_streams.source.limits import LIMITS, Limits
+from spark_streams.source.membership import Membership
+from spark_streams.source.pending_list import EntryRange, entries_per_stream
+from spark_streams.source.quota import BatchQuota
+from spark_streams.source.trigger.admission import Admission
+from spark_streams.wire.connection.connection import SKIP, Connection, Reply, pack
+from spark_streams.wire.connection.server import Server
+from spark_streams.wire.replies.replies import milliseconds
+from spark_streams.wire.replies.xinfo import StreamState
+
+_SENT_AT_ONCE = 100  # steps
+_TIME = pack("TIME")
+Step = TypeVar("Step")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """How many entries of a stream to reserve. until: stop when the group is at this ID."""
+
+    count: int
+    until: StreamId
+
+
+@dataclass(frozen=True)
+class Reserving:
+    """How one query reserves new entries: when a batch is made, or ahead of it."""
+
+    member: Membership
+    admission: Admission
+    limits: Limits
+
+    def new_entries(
+        self,
+        server: Server,
+        heads: Mapping[str, StreamState],
+        states: Mapping[str, GroupState],
+        backlog: Mapping[str, int],
+        quota: BatchQuota,
+        turn: int,
+    ) -> tuple[Reserved, BatchQuota]:
+        """Reserve what the quota admits of each stream's backlog. Return it with the remaining quota. Raises as
+        `reserve` does."""
+        ends = {stream: self.admission.end_of(stream, heads).last for stream in backlog}
+        allowed = quota.divide(backlog, turn)
+        wanted = {
+            stream: Wanted(count, ends[stream])
+            for stream, count in allowed.items()
+            if count > 0 and states[stream].last_delivered < ends[stream]
+        }
+        step = min(self.limits.reserve_step, self.admission.size(list(allowed.values())))
+        reserved = reserve(server, self.member, wanted, states, step, self.limits)
+        return reserved, quota.without(entries_per_stream(reserved.ranges))
+
+    def is_worth_it(self, backlog: Mapping[str, int], quota: BatchQuota) -> bool:
+        """Whether reserving the next batch, with this quota and backlog, takes long."""
+        waiting, admitted = sum(backlog.values()), sum(quota.within_stream_limits(backlog).values())
+        taken = admitted if quota.entries is None else min(admitted, quota.entries)
+        return taken >= self.limits.prefetch_entries and not self.admission.is_too_little(waiting)
+
+
+def reserve(
+    server: Server,
+    member: Membership,
+    wanted: Mapping[str, Wanted],
+    states: Mapping[str, GroupState],
+    step: int,
+    limits: Limits = LIMITS,
+) -> Reserved:
+    """Have up to the wanted entries delivered to the query's consumer.
+
+    states: the group of each wanted stream, read just before; step: entries of one command at most.
+    Raises GroupMissingError, DataLossError, ServerError.
+    """
+    reserving = [_Reserving(stream, want, states[stream]) for stream, want in wanted.items()]
+    times: dict[str, int] = {}
+    unfinished = reserving
+    while unfinished:
+        steps = _round(unfinished, step, limits.reserve_round)
+        read_to_the_end: set[str] = set()  # of this round
+        for stream, lone, replies in _taken(server, member, steps, times):
+            name = stream.stream
+            if name in read_to_the_end:
+                continue
+            if lone is not None:
+                after = lone
+            elif replies is not None:
+                after = read_group_state(server, member, name, *replies)
+            else:  # another client has joined the group: all steps of this round are one range
+                after = read_group_now(server, member, name)
+                read_to_the_end.add(name)
+            stream.delivered(_range(name, stream.before, after), after)
+        for stream in unfinished:
+            if stream.is_finished and stream.got_nothing:
+                entries, after, times[stream.stream] = _read_one_with_reply(
+                    server, member, stream.stream, stream.before
+                )
+                stream.delivered(entries, after)
+        unfinished = [stream for stream in unfinished if not stream.is_finished]
+    return Reserved(
+        [entries for stream in reserving for entries in stream.ranges],
+        {stream.stream: stream.now for stream in reserving},
+        times,
+    )
+
+
+def _taken(
+    server: Server, member: Membership, steps: Sequence[tuple[_Reserving, int]], times: dict[str, int]
+) -> list[tuple[_Reserving, GroupState | None, tuple[Reply, Reply] | None]]:
+    """Send all steps, to all servers at once. Return the stream of each step with the group after it, if the query is
+    alone in the group; with the replies to XINFO GROUPS and XINFO CONSUMERS, if it was not alone; with neither, if it
+    is no longer alone.
+
+    Replies are parsed as they arrive, while the server executes the next steps. All are read before any error of the
+    server is raised. times: gets the server's time after the last step of each stream."""
+    taken: list[tuple[_Reserving, GroupState | None, tuple[Reply, Reply] | None]] = []
+    sent = send_steps(server, steps, lambda step: step[0].stream, lambda step: _step(member, *step))
+    for (reserving, _), connection in sent:
+        groups = connection.next_reply()
+        if reserving.now.is_alone:
+            taken.append((reserving, read_lone_group(member, groups), None))
+        else:
+            taken.append((reserving, None, (groups, connection.next_reply())))
+        times[reserving.stream] = milliseconds(connection.next_reply())
+    return taken
+
+
+def send_steps(
+    server: Server, steps: Sequence[Step], stream_of: Callable[[Step], str], commands_of: Callable[[Step], bytes]
+) -> Iterator[tuple[Step, Connection]]:
+    """Send the commands of all steps, to all servers at once. Then yield each step with the connection from which the
+    caller takes its replies."""
+    parts = server.parts(steps, stream_of)
+    for connection, steps_of_server in parts:
+        connection.require_silence()
+        for start in range(0, len(steps_of_server), _SENT_AT_ONCE):  # the server begins with the first ones
+            piece = steps_of_server[start : start + _SENT_AT_ONCE]
+            connection.send(b"".join([commands_of(step) for step in piece]))
+    for connection, steps_of_server in parts:
+        for step in steps_of_server:
+            yield step, connection
+
+
+@dataclass
+class _Reserving:
+    """One stream. before: its group where the next range begins; now: its group as last seen; ranges: what was
+    delivered; is_finished: nothing more is asked for."""
+
+    stream: str
+    wanted: Wanted
+    before: GroupState
+
+    def __post_init__(self) -> None:
+        self.now = self.before
+        self.ranges: list[EntryRange] = []
+        self.remaining = self.wanted.count
+        self.is_finished = False
+
+    def delivered(self, entries: EntryRange, after: GroupState) -> None:
+        """What a step has delivered, and the group after it.
+
+        If other clients claimed as many entries from us as the step delivered, it seems to have delivered none. The
+        next range then includes their ids. If there is no next range, the next trigger finds them pending above the
+        batch.
+        """
+        self.now = after
+        self.remaining -= entries.count
+        if entries.count:
+            self.before = after
+            self.ranges.append(entries)
+        is_at_the_end = self.remaining <= 0 or after.last_delivered >= self.wanted.until
+        self.is_finished |= entries.count == 0 or is_at_the_end
+
+    @property
+    def got_nothing(self) -> bool:
+        """Whether nothing was delivered, although the group is not at the end."""
+        return not self.ranges and self.now.last_delivered < self.wanted.until
+
+
+def _round(streams: Sequence[_Reserving], step: int, limit: int) -> list[tuple[_Reserving, int]]:
+    """Return the steps of one round trip, stream by stream, each with its number of entries: at least one step, and
+    about `limit` entries."""
+    steps: list[tuple[_Reserving, int]] = []
+    for reserving in streams:
+        for done in range(0, min(reserving.remaining, limit), step):
+            count = min(reserving.remaining - done, step)
+            steps.append((reserving, count))
+            limit -= count
+    return steps
+
+
+def xreadgroup(member: Membership, stream: str, count: int, *options: str) -> list[str | int]:
+    """Return the command that has new entries delivered. options: NOACK."""
+    return ["XREADGROUP", "GROUP", member.group, member.consumer, "COUNT", count, *options, "STREAMS", stream, ">"]
+
+
+def silent_step(member: Membership, stream: str, count: int, *options: str) -> bytes:
+    """Return the commands of a step: XREADGROUP without its reply, then XINFO GROUPS."""
+    return SKIP + pack(*xreadgroup(member, stream, count, *options)) + pack("XINFO", "GROUPS", stream)
+
+
+def _step(member: Membership, reserving: _Reserving, count: int) -> bytes:
+    stream = reserving.stream
+    commands = silent_step(member, stream, count)
+    if not reserving.now.is_alone:
+        commands += pack("XINFO", "CONSUMERS", stream, member.group)
+    return commands + _TIME
+
+
+def _read_one_with_reply(
+    server: Server, member: Membership, stream: str, before: GroupState
+) -> tuple[EntryRange, GroupState, int]:
+    """Read one entry with its reply, to get the error: nothing was delivered, although the group is not at the end.
+    Return the range, the group after that, and the server's time in milliseconds.
+
+    Raises ServerReplyError. If there is neither entry nor error, the entries were deleted, or other clients read them.
+    """
+    server.execute(*xreadgroup(member, stream, 1))
+    now = milliseconds(server.connection_for(stream).execute("TIME"))
+    after = read_group_now(server, member, stream)
+    return _range(stream, before, after), after, now
+
+
+def _range(stream: str, before: GroupState, after: GroupState) -> EntryRange:
+    """What one step delivered to us. The range is owned when the group as a whole delivered no more than that."""
+    count = max(0, after.ours - before.ours)
+    owned = (
+        before.entries_read is not None
+        and after.entries_read is not None
+        and after.entries_read - before.entries_read == count
+    )
+    return EntryRange(stream, before.last_delivered, after.last_delivered, count, owned)
+
+
+# -- prefetch ----------------------------------------------------------------------------------------------------------
+# Reserving ahead: the entries of the next batch, while the tasks of the present batch run.
+#
+# Without it, the server is idle while Spark plans and commits. If a batch is large and more entries follow it, the
+# background worker reserves these at once. The next trigger then only has to look at the groups.
+#
+# Entries that are reserved ahead are pending above the last logged offset, like those that a crash leaves behind: the
+# next run begins with them. The query does not reserve ahead in a group that other consumers read from, too.
+
+
+@dataclass(frozen=True)
+class Prefetched:
+    """Ranges that are reserved for the next batch. times: of the server after that, per stream."""
+
+    ranges: list[EntryRange]
+    times: Mapping[str, int]
+
+    def by_stream(self) -> dict[str, list[EntryRange]]:
+        """Return the ranges of each stream."""
+        ranges: dict[str, list[EntryRange]] = {}
+        for entries in self.ranges:
+            ranges.setdefault(entries.stream, []).append(entries)
+        return ranges
+
+
+@dataclass(frozen=True)
+class Prefetch:
+    """A reservation for the next batch. read: how many entries of each stream were read up to the end of the present
+    batch; turn: of the next batch; heads: the streams at the last trigger."""
+
+    reserving: Reserving
+    read: Mapping[str, int]
+    quota: BatchQuota
+    turn: int
+    heads: Mapping[str, StreamState]
+
+    def work(self, server: Server) -> Prefetched | None:
+        """Reserve entries, unless the next trigger must look at the streams first. Raises as `reserve` does."""
+        heads, groups = fetch_state(server, self.reserving.member, list(self.read), self.heads)
+        states = {s: state for s, state in groups.items() if state is not None and state.is_alone}
+        if len(states) < len(groups) or any(self._is_trimmed(s, heads[s], state) for s, state in states.items()):
+            return None
+        backlog = self.reserving.admission.backlog(heads, states)
+        if not self.reserving.is_worth_it(backlog, self.quota):
+            return None
+        reserved, _ = self.reserving.new_entries(server, heads, states, backlog, self.quota, self.turn)
+        return Prefetched(reserved.ranges, reserved.times) if reserved.ranges else None
+
+    def _is_trimmed(self, stream: str, head: StreamState, state: GroupState) -> bool:
+        """Whether the stream may have lost entries that the group has not delivered yet."""
+        return (lost_above(head, state.last_delivered, self.read[stream]) or 0) != 0

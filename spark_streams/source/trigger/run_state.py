@@ -1,0 +1,66 @@
+"""What a run of a query knows between two triggers: one value, which each trigger replaces."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from spark_streams.model.ids import StreamId
+from spark_streams.source.offset import Offset
+from spark_streams.source.pending.poison_record import CachedPoisonState
+from spark_streams.source.trigger.admission import Admission
+from spark_streams.source.trigger.bookmark import Bookmarks
+from spark_streams.source.trigger.reserve import Prefetched
+from spark_streams.wire.replies.xinfo import StreamState
+
+
+@dataclass(frozen=True)
+class RunState:
+    """What a run knows between two triggers. Each trigger replaces it. Whatever goes wrong replaces it by `unknown()`:
+    then the next trigger asks the server, as after a restart.
+
+    heads: the streams at the last trigger; positions: where this run has left the groups; settled: the last offset
+    that is or is being acknowledged (a job that fails makes the run `unknown()`, which drops it); start: the
+    checkpoint with what this run knows better; is_corrected: an offset must keep that (failOnDataLoss=false); told:
+    per stream, the highest XDEL in a shared group that was reported; others_have_pending: other consumers of the
+    groups have pending entries; removes: committed entries leave some stream; knows_fields: a batch of this run has
+    been checked for columns that are fields of no entry."""
+
+    is_known: bool = True
+    heads: Mapping[str, StreamState] = field(default_factory=dict)
+    positions: Mapping[str, StreamId] = field(default_factory=dict)
+    settled: Offset | None = None
+    start: Offset | None = None
+    is_corrected: bool = False
+    told: Mapping[str, StreamId] = field(default_factory=dict)
+    bookmarks: Bookmarks | None = None
+    prefetched: Prefetched | None = None
+    poison: CachedPoisonState = field(default_factory=CachedPoisonState)
+    admission: Admission = field(default_factory=Admission)
+    turn: int = 0
+    others_have_pending: bool = False
+    removes: bool = False
+    knows_fields: bool = False
+
+    def unknown(self) -> RunState:
+        """The run knows nothing of the server any more. It keeps what no server can tell: what was counted as lost is
+        not counted again."""
+        return RunState(
+            False,
+            start=self.start,
+            is_corrected=self.is_corrected,
+            told=self.told,
+            admission=self.admission,
+            turn=self.turn,
+            removes=self.removes,
+            knows_fields=self.knows_fields,
+        )
+
+    def has_settled(self, offset: Offset) -> bool:
+        """Whether the batch that ends at this offset is or is being acknowledged. The offset may lack streams that no
+        longer exist."""
+        return self.settled is not None and self.settled.token == offset.token
+
+    def start_of(self, checkpoint: Offset) -> Offset:
+        """Return the checkpoint with what this run knows better."""
+        return self.start if self.start is not None and self.start.token == checkpoint.token else checkpoint

@@ -1,0 +1,222 @@
+"""One trigger: look at the streams and groups, choose the entries of the batch, create its offset.
+
+A normal trigger (`latestOffset`) of a query without noAck, and the commands that it sends:
+
+1. It waits for the background worker (MicroBatchStream._settled): the XACK of the batch before the last, and the
+   reservation for this batch.
+2. It looks at streams and groups in one round trip (Observer.state_at): for each stream XLEN (XINFO STREAM if the
+   stream is new or has changed), XINFO GROUPS. If all is as this run has left it, no more is asked.
+3. It chooses the entries of the batch (ContentsChooser.choose): first those reserved ahead, then new entries. It
+   reserves new entries with CLIENT REPLY SKIP, XREADGROUP … >, XINFO GROUPS, XINFO CONSUMERS, TIME (reserve.py).
+4. The batch up to `start` is in Spark's commit log. The trigger collects the notes of its tasks: it posts dead letters
+   and acknowledges their entries.
+5. It returns the end of the batch. The background worker does the rest while tasks run (MicroBatchStream._triggered).
+   If many entries are left, it reserves the next batch first. Then: XACK of the batch up to `start`, the commit marks,
+   removal of entries that leave their streams.
+
+If there is nothing to read, or entries of the second backlog wait, the trigger acknowledges before it chooses. If the
+groups are not as this run has left them, see observe.py.
+
+killed after              the next run
+XREADGROUP                finds the entries pending above the position: the next batch
+XCLAIM                    finds them pending at or below the position: the second backlog
+offset log                reads the batch again by its ranges (replay.py). The trigger after its commit acknowledges it
+                          and the batch before (`owed`)
+commit log                acknowledges both batches, then plans
+XACK, commit mark         acknowledges the same ranges again
+
+One `owed` batch suffices: step 1 waits for its XACK before there is another offset.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from spark_streams.model.commit_mark import NO_ACK
+from spark_streams.options.source_options import SourceOptions
+from spark_streams.source.group.state import GroupState
+from spark_streams.source.offset import Offset, StreamOffset
+from spark_streams.source.pending.claim import Claims
+from spark_streams.source.pending.poison_record import first_stream
+from spark_streams.source.pending_list import EntryRange
+from spark_streams.source.quota import BatchQuota
+from spark_streams.source.trigger.acknowledge import Acknowledging
+from spark_streams.source.trigger.background import Job
+from spark_streams.source.trigger.batch_contents import BatchContents, BatchRequest, ContentsChooser
+from spark_streams.source.trigger.observe import Observer, QueryState
+from spark_streams.source.trigger.reserve import Prefetch
+from spark_streams.source.trigger.run_state import RunState
+from spark_streams.wire.connection.server import Server
+
+
+@dataclass(frozen=True)
+class TriggerResult:
+    """Result of a trigger."""
+
+    end: Offset | None  # of the batch; None: there is nothing to read
+    run: RunState  # what the run knows now
+    ranges: list[EntryRange] = field(default_factory=list)  # entries of the batch
+    jobs: list[Job] = field(default_factory=list)  # for the background worker
+    prefetch: Prefetch | None = None  # the reservation of the next batch: the worker's first job
+
+
+class Trigger:
+    """Runs the triggers of one query. now: a monotonic clock, in seconds."""
+
+    def __init__(
+        self,
+        options: SourceOptions,
+        observer: Observer,
+        contents: ContentsChooser,
+        claims: Claims,
+        acknowledging: Acknowledging,
+        now: Callable[[], float],
+    ) -> None:
+        self._options = options
+        self._observer = observer
+        self._contents = contents
+        self._claims = claims
+        self._acknowledging = acknowledging
+        self._quota = BatchQuota.from_options(options)
+        self._now = now
+
+    def next(
+        self, server: Server, begin: Offset, limit: int | None, run: RunState, save: Callable[[RunState], None]
+    ) -> TriggerResult:
+        """Return the next batch, of at most `limit` entries. If there is nothing to read, acknowledge `begin` first.
+
+        begin: it is in Spark's commit log (docs/internals/facts.md, S4); run: what this run knows; save: called with
+        what the run knows, so that a failure later in the trigger does not forget corrections.
+
+        A corrected position that no offset has yet is written into the end of the batch. If there is nothing to read,
+        a batch without entries carries it: otherwise a strict query would stop again."""
+        is_first = not run.is_known
+        state = self._observer.state_at(server, begin, run)
+        save(state.run)
+        if is_first:
+            self._contents.begin(server, state.start)
+        state = self._settled_if_needed(server, state)
+        request = BatchRequest(secrets.token_hex(6), self._quota.with_entries(limit), run.turn + 1, self._now())
+        request = self._contents.with_sizes(server, state, request)
+        state = self._claimed(server, state, request)
+        contents = self._contents.choose(server, state, request)
+        if not contents:
+            is_kept = not contents.run.is_corrected and begin.at.keys() <= state.start.at.keys()
+            return self._without_batch(server, state, contents, None if is_kept else request.token)
+        is_settled = contents.run.has_settled(state.start)
+        end, jobs = self._end(state, contents, request.token), list[Job]()
+        if not is_settled:
+            acknowledged, jobs = self._acknowledging.in_background(server, state.start, contents.run)
+            contents = replace(contents, run=acknowledged)
+        prefetch = self._contents.plan_prefetch(state, contents, replace(request, turn=request.turn + 1))
+        return TriggerResult(end, self._run_after(state, contents, True), contents.ranges, jobs, prefetch)
+
+    def _settled_if_needed(self, server: Server, state: QueryState) -> QueryState:
+        """Acknowledge the batch up to `start` now if entries of the second backlog may follow it, or if the batch has
+        some. With maxDeliveries, no batch is acknowledged in the background."""
+        start = state.start
+        may_wait = not (start.old or start.record or state.second or self._may_claim(state))
+        if may_wait or state.run.has_settled(start):
+            return state
+        run, entries = self._acknowledging.acknowledge(server, start, state.run)
+        state = replace(state, run=run)
+        return self._observer.looked_again(server, state, list(state.groups)) if entries else state
+
+    def _may_claim(self, state: QueryState) -> bool:
+        has_pending = any(other.pending for group in state.groups.values() for other in group.others)
+        is_released = any(group.released for group in state.groups.values())
+        return is_released or (self._options.claim_idle is not None and has_pending)
+
+    def _claimed(self, server: Server, state: QueryState, request: BatchRequest) -> QueryState:
+        """Claim entries of dead consumers, and released ones, and look at their streams again."""
+        if not self._may_claim(state) or self._options.no_ack:
+            return state
+        holders = self._claims.holders(server, state.groups)
+        claimed = self._claims.claim(server, holders, request.quota) if holders else []
+        return self._observer.looked_again(server, state, claimed) if claimed else state
+
+    def _without_batch(
+        self, server: Server, state: QueryState, contents: BatchContents, token: str | None
+    ) -> TriggerResult:
+        """Acknowledge `start`, because there is nothing to read. token: of a batch without entries, which keeps a
+        correction or forgets a stream; None: there is nothing to keep."""
+        run = contents.run
+        if run.has_settled(state.start):
+            self._acknowledging.sweep_when_idle(server, state.start, run)
+        else:
+            run, _ = self._acknowledging.acknowledge(server, state.start, run)
+        contents = replace(contents, run=run)
+        if token is None:
+            return TriggerResult(None, self._run_after(state, contents, False))
+        # All entries that are reserved above the checkpoint stay reserved.
+        return TriggerResult(self._end(state, contents, token), self._run_after(state, contents, True))
+
+    def _end(self, state: QueryState, contents: BatchContents, token: str) -> Offset:
+        return end_of_batch(state, contents, token, self._options)
+
+    def _run_after(self, state: QueryState, contents: BatchContents, is_batch: bool) -> RunState:
+        """Return what the run knows after the trigger. is_batch: it has made a batch, also one without entries."""
+        groups = {**state.groups, **contents.after}
+        return replace(
+            contents.run,
+            is_known=True,
+            heads=state.heads,
+            positions={stream: group.last_delivered for stream, group in groups.items()},
+            start=None if is_batch else contents.run.start,
+            is_corrected=contents.run.is_corrected and not is_batch,
+            prefetched=None,
+            admission=contents.run.admission.after_trigger(bool(contents)),
+            turn=contents.run.turn + 1,
+            others_have_pending=any(other.pending for group in groups.values() for other in group.others),
+        )
+
+
+def end_of_batch(state: QueryState, contents: BatchContents, token: str, options: SourceOptions) -> Offset:
+    """Return the offset at the end of a batch, which names all entries of the batch. Pure."""
+    start, run = state.start, contents.run
+    at = {
+        stream: _with_added(value, state.heads[stream].added) if stream in state.heads else value
+        for stream, value in start.at.items()
+    }
+    for stream in {*contents.new, *contents.old}:
+        group = contents.after.get(stream, state.groups[stream])
+        at[stream] = _after_batch(at[stream], contents, stream, group, NO_ACK if options.no_ack else token)
+    is_settled = run.has_settled(start) or not start.token
+    return Offset(
+        start.group,
+        start.consumer,
+        at,
+        contents.new,
+        contents.old,
+        {} if is_settled or start.no_ack else start.new,
+        token,
+        options.no_ack,
+        bool(contents) and options.mode == "DEADLETTER",
+        _record_stream(start, at) if options.max_deliveries is not None and not options.no_ack else "",
+    )
+
+
+def _record_stream(start: Offset, at: Mapping[str, StreamOffset]) -> str:
+    """Return the stream beside which the record of failed batches is: the same one as long as it is read."""
+    return start.record if start.record in at else first_stream(at)
+
+
+def _with_added(at: StreamOffset, added: int | None) -> StreamOffset:
+    return at if added is None or added <= at.added else at._replace(added=added)
+
+
+def _after_batch(at: StreamOffset, contents: BatchContents, stream: str, group: GroupState, token: str) -> StreamOffset:
+    """Return where the query is in a stream after a batch. The number of entries read is exact if the query was alone
+    before and after it reserved them."""
+    new = contents.new.get(stream)
+    position = at.position if new is None else new.last
+    read = None if at.read is None or group.others else at.read + (0 if new is None else new.count)
+    missed = at.missed
+    is_at_group = group.bookmark_position is None and group.last_delivered == position
+    if read is not None and group.entries_read is not None and is_at_group:
+        missed = read - group.entries_read
+    is_shared = read is None and group.entries_read is not None
+    group_read = (group.entries_read or 0) + missed if is_shared else 0
+    return StreamOffset(position, at.number + 1, token, read, max(at.added, read or 0), missed, group_read)

@@ -1,0 +1,160 @@
+"""Who is in a group, and what is a checkpoint: cases in which a loss was silent, or a query was stuck."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import redis
+
+from spark_streams.errors import DataLossError
+from tests.remedies import carry_out
+from tools.driving import ALL, NEVER_AHEAD, add, begin, drain, pending_count, read, reader, stop_all
+from tools.servers.server import Server, skip_without_xnack
+
+LENIENT = {"failOnDataLoss": "false"}
+
+
+def with_a_fatal_entry(server: Server, client: redis.Redis) -> tuple[dict[str, object], list[str]]:
+    """Return the checkpoint of a query that is alone in a group with a fatal entry, and the IDs of ten entries. It has
+    read nine of them, and ten more are unread."""
+    skip_without_xnack(client)
+    client.xgroup_create("s", "g", id="0", mkstream=True)
+    ids = add(client, 10)
+    client.xreadgroup("g", "bob", {"s": ">"}, count=1)
+    client.execute_command("XNACK", "s", "g", "FATAL", "IDS", 1, ids[0])
+    client.xgroup_delconsumer("s", "g", "bob")
+    one = reader(server, limits=NEVER_AHEAD)
+    end = one.latestOffset(start := begin(one), ALL)
+    assert read(one, start, end) == list(range(1, 10))
+    assert one.latestOffset(end, ALL) == end
+    stop_all()
+    return end, ids + add(client, 10, first=10)
+
+
+def test_beside_a_fatal_entry_deletions_are_reported(server: Server, client: redis.Redis) -> None:
+    end, ids = with_a_fatal_entry(server, client)
+    client.xdel("s", *ids[12:15])
+    one = reader(server)
+    with pytest.raises(DataLossError, match="3 entries"):
+        drain(one, start=end)
+
+
+def test_beside_a_fatal_entry_a_group_that_was_set_forward_stops_the_query(server: Server, client: redis.Redis) -> None:
+    end, ids = with_a_fatal_entry(server, client)
+    client.xgroup_setid("s", "g", ids[15], entries_read=16)
+    with pytest.raises(DataLossError, match="above the checkpoint's") as raised:
+        reader(server).latestOffset(end, ALL)
+    stop_all()
+    carry_out(server, str(raised.value))
+    assert drain(reader(server), start=end) == [list(range(10, 20))]
+    assert pending_count(client) == 1
+
+
+def test_beside_a_fatal_entry_a_group_that_was_set_back_is_set_to_the_checkpoint(
+    server: Server, client: redis.Redis
+) -> None:
+    end, ids = with_a_fatal_entry(server, client)
+    client.xgroup_setid("s", "g", ids[3])
+    assert drain(reader(server), start=end) == [list(range(10, 20))]
+
+
+def test_entries_that_were_released_above_the_position_are_the_querys_own(server: Server, client: redis.Redis) -> None:
+    """They were reserved for the next batch when the query was killed."""
+    skip_without_xnack(client)
+    ids = add(client, 5)
+    one = reader(server, limits=NEVER_AHEAD)
+    end = one.latestOffset(start := begin(one), ALL)
+    assert read(one, start, end) == list(range(5))
+    assert one.latestOffset(end, ALL) == end
+    ids += add(client, 5, first=5)
+    one.latestOffset(end, ALL)
+    stop_all()
+    client.execute_command("XNACK", "s", "g", "FAIL", "IDS", 3, *ids[7:])
+    assert sorted(n for batch in drain(reader(server), start=end) for n in batch) == list(range(5, 10))
+    assert pending_count(client) == 0
+
+
+@pytest.mark.parametrize("entries_read", [None, 15])
+def test_a_raw_setid_forward_stops_a_strict_query(
+    server: Server, client: redis.Redis, entries_read: int | None
+) -> None:
+    ids = add(client, 10)
+    one = reader(server, limits=NEVER_AHEAD)
+    end = one.latestOffset(start := begin(one), ALL)
+    read(one, start, end)
+    assert one.latestOffset(end, ALL) == end
+    ids += add(client, 10, first=10)
+    client.xgroup_setid("s", "g", ids[14], entries_read=entries_read)
+    for again in (one, reader(server)):
+        with pytest.raises(DataLossError, match="above the checkpoint's .* are not pending for consumer 'spark'"):
+            again.latestOffset(end, ALL)
+        stop_all()
+
+
+@pytest.mark.parametrize("on_new", ["fail", "resume"])
+def test_a_query_that_was_stopped_before_its_first_entry_goes_on(
+    server: Server, client: redis.Redis, on_new: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Spark logs its initial offset, which has no token."""
+    add(client, 5)
+    options = {"startingOffsets": "latest", "onNewCheckpoint": on_new}
+    start = reader(server, **options).initialOffset()
+    for _ in range(3):
+        one = reader(server, **options)
+        assert one.latestOffset(start, ALL) == start
+        stop_all()
+    assert "--to latest" not in caplog.text
+    add(client, 3, first=5)
+    assert drain(reader(server, **options), start=start) == [[5, 6, 7]]
+
+
+def test_a_new_checkpoint_reads_from_the_beginning_after_a_batch_was_cut(server: Server, client: redis.Redis) -> None:
+    """The record of failed batches is of the old checkpoint."""
+    options = {"maxDeliveries": "1", "deadLetterStream": "dead"}
+    add(client, 40)
+    one = reader(server, **options)
+    end = one.latestOffset(start := begin(one), ALL)
+    read(one, start, end)
+    stop_all()
+    assert read(reader(server, **options), start, end) == []
+    assert len(json.loads(client.get("rstream:attempts:{s}:g:spark") or "{}")["pieces"]) == 40
+    stop_all()
+    client.xgroup_destroy("s", "g")
+    client.delete("rstream:committed:{s}:g:spark")
+    again = reader(server, **options, **LENIENT)
+    assert sorted(n for batch in drain(again) for n in batch) == list(range(40))
+    assert again.reportLatestOffset().get("lost", {}) == {}
+
+
+@pytest.mark.parametrize("reads_past", [False, True])
+def test_an_unread_entry_that_is_deleted_from_a_shared_group_is_reported(
+    server: Server, client: redis.Redis, reads_past: bool
+) -> None:
+    add(client, 10)
+    one = reader(server, limits=NEVER_AHEAD, **LENIENT)
+    start = begin(one)
+    client.xgroup_createconsumer("s", "g", "bob")
+    end = one.latestOffset(start, ALL)
+    assert read(one, start, end) == list(range(10))
+    assert one.latestOffset(end, ALL) == end
+    ids = add(client, 10, first=10)
+    client.xdel("s", ids[5])
+    if reads_past:
+        found = one.latestOffset(end, ALL)
+        assert read(one, end, found) == [n for n in range(10, 20) if n != 15]
+    else:
+        one.latestOffset(end, ALL)
+    assert one.reportLatestOffset()["lost"] == {"s": 1}
+
+
+def test_a_query_may_have_any_consumer_name(server: Server, client: redis.Redis) -> None:
+    """Also the name that another query had for its claims once."""
+    add(client, 10)
+    one = reader(server, consumer="a", claimIdle="1ms", limits=NEVER_AHEAD)
+    end = one.latestOffset(begin(one), ALL)
+    other = reader(server, consumer="a~claim~b", limits=NEVER_AHEAD)
+    add(client, 5, first=10)
+    theirs = other.latestOffset(start := other.initialOffset(), ALL)
+    assert one.latestOffset(end, ALL) == end
+    assert read(other, start, theirs) == list(range(10, 15))
