@@ -12,6 +12,8 @@ from spark_streams.errors import InvalidOptionError, RStreamError, SchemaError, 
 from spark_streams.options.sink_options import SinkOptions
 from spark_streams.options.source_options import BatchSourceOptions, ReadOptions, SourceOptions
 from spark_streams.options.uses import check_before_use, require_options
+from spark_streams.spark.presence import check_for_sink
+from spark_streams.spark.running_pyspark import local_schema
 
 if TYPE_CHECKING:
     from spark_streams.sink.batch_writer import BatchWriter
@@ -55,6 +57,7 @@ class RStreamDataSource(DataSource):
         from spark_streams.spark.filters import HAS_FILTERS
 
         require_options(self.options, _REQUIRED_TO_READ)
+        schema = local_schema(schema)
         options = BatchSourceOptions.parse(self.options)
         columns = self._columns(schema, options)
         if not options.push_filters:
@@ -75,7 +78,7 @@ class RStreamDataSource(DataSource):
         try:
             require_options(self.options, _REQUIRED_TO_READ)
             options = SourceOptions.parse(self.options)
-            columns = self._columns(schema, options)
+            columns = self._columns(local_schema(schema), options)
             if options.retry_delay and options.mode != "DEADLETTER" and not columns.wants_attempt:
                 raise InvalidOptionError(
                     "option retryDelay has nothing to retry: set mode=DEADLETTER. If the query rejects rows itself "
@@ -111,15 +114,18 @@ class RStreamDataSource(DataSource):
         return any(name.lower() == "inferschema" and text.lower() == "true" for name, text in self.options.items())
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+        options = self._sink()
         from spark_streams.sink.batch_writer import BatchWriter
 
-        return BatchWriter(self._sink(), schema, overwrite)
+        return BatchWriter(options, local_schema(schema), overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
+        options = self._sink()
         from spark_streams.sink.stream_writer import StreamWriter
 
-        return StreamWriter(self._sink(), schema, overwrite)
+        return StreamWriter(options, local_schema(schema), overwrite)
 
     def _sink(self) -> SinkOptions:
+        check_for_sink()
         require_options(self.options, "set option stream, or streamColumn if rows name their stream")
         return SinkOptions.parse(self.options)

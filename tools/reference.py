@@ -64,6 +64,8 @@ def type_of(option: Option) -> str:
     inner = inspect.getclosurevars(option.parse).nonlocals if inspect.isfunction(option.parse) else {}
     if name == "one_of":
         return ", ".join(f"`{value}`" for value in inner["values"])
+    if name == "flag_or":
+        return f"{TYPES['flag']}, `{inner['word']}`"
     if name == "per_stream":
         return f"{_type_of_value(inner['parse_value'])}, or JSON of these by stream"
     return TYPES["parse" if name == "Address" else name]

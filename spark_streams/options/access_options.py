@@ -20,8 +20,15 @@ from spark_streams.wire.address.address import DEFAULT_URL_VARIABLE, Address, de
 from spark_streams.wire.address.identity import Identity
 from spark_streams.wire.address.patience import Patience
 
-# Options that Spark itself adds to those of a reader or a writer.
-SPARKS_OWN = frozenset({"checkpointlocation", "queryname"})
+# Options that Spark itself, or a platform's engine, adds to those of a reader or a writer: Databricks' engine adds some
+# to a reader with a schema, and with a connection of Unity Catalog.
+_SPARKS_OWN = frozenset({"checkpointlocation", "queryname", "isuserspecifiedschema"})
+_ENGINES_OWN = "databricks."
+
+
+def is_sparks_own(name: str) -> bool:
+    """Whether Spark or a platform's engine has set this option. Users' options are never so."""
+    return name.lower() in _SPARKS_OWN or name.lower().startswith(_ENGINES_OWN)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +86,7 @@ def _read(options: Mapping[str, str], table: tuple[Option, ...], side: str) -> t
     options_by_name = {option.name.lower(): option for option in table}
     typed: dict[str, object] = {}
     for name, text in options.items():
-        if name.lower() in SPARKS_OWN:
+        if is_sparks_own(name):
             continue
         option = options_by_name.get(name.lower())
         if option is None:

@@ -39,6 +39,7 @@ class ReadOptions(AccessOptions):
     mode: str
     column_name_of_corrupt_record: str
     null_value: tuple[bytes, ...]
+    arrow_batches: bool | None
 
     @property
     def pattern(self) -> str:

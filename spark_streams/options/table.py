@@ -17,6 +17,7 @@ from spark_streams.options.values import (
     delays,
     entry_id,
     flag,
+    flag_or,
     function,
     glob,
     location,
@@ -171,6 +172,15 @@ _NULL_VALUE = Option(
     "([missing values](types.md#missing-values)).",
 )
 
+_ARROW = Option(
+    "arrowBatches",
+    flag_or("auto"),
+    None,
+    "`auto`",
+    "Whether tasks pass Arrow record batches to Spark, or tuples, which are slower. `auto`: tuples if the platform is "
+    "known not to take batches everywhere ([platforms](platforms.md#databricks)).",
+)
+
 SOURCE: tuple[Option, ...] = (
     *ACCESS,
     _STREAMS,
@@ -293,6 +303,7 @@ SOURCE: tuple[Option, ...] = (
     ),
     _CORRUPT,
     _NULL_VALUE,
+    _ARROW,
     Option(
         "claimIdle",
         duration,
@@ -372,6 +383,7 @@ BATCH_SOURCE: tuple[Option, ...] = (
     ),
     _CORRUPT,
     _NULL_VALUE,
+    _ARROW,
     Option(
         "inferSchema",
         flag,

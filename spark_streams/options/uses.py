@@ -10,7 +10,7 @@ import difflib
 from collections.abc import Mapping
 
 from spark_streams.errors import InvalidOptionError, UnknownOptionError, UnsupportedError
-from spark_streams.options.access_options import SPARKS_OWN
+from spark_streams.options.access_options import is_sparks_own
 from spark_streams.options.migration import hint_of_other_connector
 from spark_streams.options.table import BATCH_SOURCE, SINK, SOURCE
 
@@ -29,7 +29,7 @@ def check_before_use(options: Mapping[str, str]) -> None:
     and UnsupportedError for a catalog table that is being created.
     """
     for name, text in options.items():
-        if name.lower() in SPARKS_OWN:
+        if is_sparks_own(name):
             continue
         if name == "provider" or name.startswith("option."):
             raise UnsupportedError(f"CREATE TABLE … USING rstream loses its options: {_TABLES}")
@@ -51,12 +51,12 @@ def require_options(options: Mapping[str, str], required: str) -> None:
 
     required: the instruction of the message, which names the options to set.
     """
-    if not any(name.lower() not in SPARKS_OWN for name in options):
+    if not any(not is_sparks_own(name) for name in options):
         raise InvalidOptionError(f"no option is set: {required}. For a table of Spark's catalog: {_TABLES}")
 
 
 def _no_such_option(name: str) -> UnknownOptionError:
-    if name.lower() == "path":
+    if name.lower() in ("path", "paths"):
         return UnknownOptionError(
             "load(…), save(…) and start(…) take no path with format('rstream'): set option streams to read, or "
             "option stream to write"

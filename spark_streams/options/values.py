@@ -89,6 +89,19 @@ def flag(value: str) -> bool:
     return flags[value.lower()]
 
 
+def flag_or(word: str) -> Callable[[str], bool | None]:
+    """Return a parser for true, false, or a word that leaves the decision to the program: None."""
+
+    def parse(value: str) -> bool | None:
+        if value.lower() == word:
+            return None
+        if value.lower() not in ("true", "false"):
+            raise ValueError(f"must be true, false or {word}")
+        return flag(value)
+
+    return parse
+
+
 def one_of(*values: str) -> Callable[[str], str]:
     """Return a parser for one of these words, in upper or lower case."""
 

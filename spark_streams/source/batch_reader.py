@@ -12,10 +12,10 @@ import functools
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import (
     BinaryType,
     BooleanType,
@@ -47,6 +47,8 @@ from spark_streams.source.partitioning import Task
 from spark_streams.source.rows.column_report import READ_MODES, ColumnReport, ColumnTally, ColumnWarnings
 from spark_streams.source.rows.columns import Columns
 from spark_streams.source.task.fetcher import Fetcher
+from spark_streams.spark.filters import DataSourceReader
+from spark_streams.spark.row_form import rows_for_spark
 from spark_streams.spark.same_version import SameVersion
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.entries.entry_page import EntryPage
@@ -142,7 +144,10 @@ class BatchReader(SameVersion, DataSourceReader):
         # The files are listed after the streams were asked: entries that were trimmed before are in them.
         return tasks, history_tasks(self._archive, ranges, self._options.min_partitions or 1)
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        return rows_for_spark(self._batches(partition), self._options.arrow_batches)
+
+    def _batches(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the task's rows, those of a stream in its order. Raises ServerError, DecodeError in mode FAILFAST."""
         assert isinstance(partition, TaskPartition)
         if partition.task is None:

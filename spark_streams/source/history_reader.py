@@ -11,7 +11,7 @@ import functools
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import cast
+from typing import Any, cast
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -42,6 +42,7 @@ from spark_streams.source.rows.column_report import STREAM_MODES, ColumnReport, 
 from spark_streams.source.rows.columns import Columns
 from spark_streams.source.stream_reader import UNLIMITED, StreamReader
 from spark_streams.spark.read_limits import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from spark_streams.spark.row_form import rows_for_spark
 from spark_streams.spark.same_version import SameVersion
 from spark_streams.spark.worker import freeze_imported_modules
 from spark_streams.wire.connection.server import Server
@@ -177,9 +178,12 @@ class HistoryReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailabl
 
     # -- in a task ---------------------------------------------------------------------------------------------
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        return rows_for_spark(self._batches(partition), self._options.arrow_batches)
+
+    def _batches(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, HistoryPartition):
-            yield from self._live.read(partition)
+            yield from self._live.read_batches(partition)
             return
         freeze_imported_modules()
         tally = ColumnTally(self._columns)

@@ -9,6 +9,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -38,6 +39,7 @@ from spark_streams.spark.read_limits import (
     ReadMaxRows,
     SupportsTriggerAvailableNow,
 )
+from spark_streams.spark.row_form import rows_for_spark
 from spark_streams.spark.same_version import SameVersion
 from spark_streams.spark.task_context import micro_batch
 from spark_streams.spark.worker import set_up_source_process
@@ -255,7 +257,12 @@ class StreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailable
 
     # -- in a task ---------------------------------------------------------------------------------------------
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        return rows_for_spark(self.read_batches(partition), self._options.arrow_batches)
+
+    def read_batches(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the task's rows. Raises DataLossError, GroupMissingError, ServerError, and DecodeError in mode
+        FAILFAST."""
         assert isinstance(partition, EntriesPartition)
         task, batch = partition.task, partition.batch
         member = Membership(self._options.streams or (), self._options.group, self._options.consumer)

@@ -1,15 +1,39 @@
-"""Check that this Python has pyspark. The package does not require it, because a cluster provides its own Spark."""
+"""Check that this Python has pyspark, and that it has what Python data sources need. The package does not require
+pyspark, because a cluster provides its own Spark."""
 
 from __future__ import annotations
 
+from importlib import import_module
 from importlib.util import find_spec
 
 from spark_streams.errors import UnsupportedError
 
 REMEDY = "pip install 'spark-streams[spark]', or run this with a Spark's own Python (spark-submit)"
+_SOURCE = ("DataSource", "DataSourceReader", "DataSourceStreamReader", "InputPartition")
+_SINK = ("DataSourceArrowWriter", "DataSourceStreamWriter", "WriterCommitMessage")
 
 
 def check_for_spark(name: str) -> None:
-    """Raise UnsupportedError if there is no pyspark. name: of the function that needs it."""
+    """Raise UnsupportedError if there is no pyspark with Python sources. name: of the function that needs it."""
     if find_spec("pyspark") is None:
         raise UnsupportedError(f"{name} needs Spark, and this Python has no pyspark: {REMEDY}")
+    _check_for_classes(name, _SOURCE)
+
+
+def check_for_sink() -> None:
+    """Raise UnsupportedError if this pyspark has no Python sinks."""
+    _check_for_classes("a sink with format('rstream')", _SINK)
+
+
+def _check_for_classes(name: str, classes: tuple[str, ...]) -> None:
+    try:
+        module: object = import_module("pyspark.sql.datasource")
+    except ModuleNotFoundError:
+        module = None
+    missing = [one for one in classes if not hasattr(module, one)]
+    if missing:
+        version = getattr(import_module("pyspark"), "__version__", "of an unknown version")
+        raise UnsupportedError(
+            f"{name} needs Spark 4.0 or newer, and this is PySpark {version}: its module pyspark.sql.datasource has "
+            f"no {missing[0]}"
+        )

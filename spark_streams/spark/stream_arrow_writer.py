@@ -1,11 +1,14 @@
 """Base class of a streaming sink that receives Arrow record batches.
 
-Spark has this class since 4.1. For 4.0, it is a class that is both a stream writer and an Arrow writer.
+Spark has this class since 4.1. For 4.0, it is a class that is both a stream writer and an Arrow writer. An engine that
+runs the sink has one of its own, and asks for that (running_pyspark.py).
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+
+from spark_streams.spark.running_pyspark import has_engine, running_module
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceStreamArrowWriter
@@ -17,6 +20,13 @@ else:
 
         class DataSourceStreamArrowWriter(DataSourceStreamWriter, DataSourceArrowWriter):
             """The class of Spark 4.1."""
+
+    if has_engine():
+
+        class DataSourceStreamArrowWriter(
+            DataSourceStreamArrowWriter, running_module("sql.datasource").DataSourceStreamArrowWriter
+        ):
+            """The class of Spark and of the engine."""
 
 
 __all__ = ["DataSourceStreamArrowWriter"]

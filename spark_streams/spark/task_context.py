@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyspark import TaskContext
-
 from spark_streams.model.micro_batch import MicroBatchName
+from spark_streams.spark.running_pyspark import running_module
 
 if TYPE_CHECKING:
+    from pyspark import TaskContext
     from pyspark.sql import SparkSession
+else:
+    TaskContext = running_module("taskcontext").TaskContext
 
 QUERY, BATCH = "sql.streaming.queryId", "streaming.sql.batchId"  # Spark's names, also of the driver's local properties
 RUN = "spark.jobGroup.id"  # the job group of one run of a query, named by the run's ID

@@ -32,7 +32,7 @@ def set_up_source_process() -> None:
     """
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     in_main_thread = threading.current_thread() is threading.main_thread()
-    if spec is not None and spec.name.startswith("pyspark.") and in_main_thread:
+    if spec is not None and spec.name.startswith(("pyspark.", "_engine_pyspark.")) and in_main_thread:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         freeze_imported_modules()
         gc.set_threshold(_OBJECTS_PER_COLLECTION)

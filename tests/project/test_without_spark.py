@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 
 import pytest
 
 import spark_streams
 from spark_streams.deadletter.envelope import NAMES
+from spark_streams.errors import UnsupportedError
+from spark_streams.spark.presence import check_for_sink, check_for_spark
 from tools.servers.server import Server
 
 WITHOUT = "import sys; sys.modules['pyspark'] = sys.modules['py4j'] = None\n"
@@ -99,3 +102,17 @@ def test_dead_letters_are_written_without_spark_and_arrow(engine_server: Server)
         )
         assert ended.returncode == 0, ended.stderr
         assert (client.xlen("orders:dead"), client.xpending("orders", "billing")["pending"]) == (1, 0)
+
+
+@pytest.mark.parametrize(("missing", "check"), [
+    ("DataSourceStreamReader", lambda: check_for_spark("spark_streams.register")),
+    ("DataSourceArrowWriter", check_for_sink),
+])  # fmt: skip
+def test_a_spark_with_a_part_of_python_sources_is_refused_by_what_it_lacks(
+    missing: str, check: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Platforms have added Python sources to Spark 3.5."""
+    check()
+    monkeypatch.delattr(f"pyspark.sql.datasource.{missing}")
+    with pytest.raises(UnsupportedError, match=rf"needs Spark 4.0 or newer, and this is PySpark .* has no {missing}"):
+        check()

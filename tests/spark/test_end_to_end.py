@@ -120,7 +120,7 @@ def test_columns_that_the_query_does_not_use_may_hold_anything(
 def test_the_example_of_the_readme_runs(spark: SparkSession, server: Server, tmp_path: Path) -> None:
     readme = (SAMPLE.parents[2] / "README.md").read_text(encoding="utf-8")
     examples = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
-    example = next(code for code in examples if "readStream" in code)
+    example = next(code for code in examples if "large-orders" in code)
     example = example.replace("redis://127.0.0.1:6379/0", server.url).replace("/data/checkpoints", str(tmp_path))
     with server.client() as client:
         client.xadd("orders", {"customer": "a", "amount": "99.00", "at": "2013-01-31T10:00:00Z"})

@@ -1,0 +1,50 @@
+"""The PySpark that runs this Python process.
+
+In the Python processes of Databricks' serverless compute, the platform's engine brings its own PySpark, package
+`_engine_pyspark`, beside the package `pyspark` that programs import: an older one. All classes exist twice there, and
+the engine asks for its own (docs/internals/facts.md, S99). Elsewhere there is only `pyspark`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+_ENGINE = "_engine_pyspark"
+
+
+def has_engine() -> bool:
+    """Whether an engine with its own PySpark runs this process."""
+    return _ENGINE in sys.modules
+
+
+def running_module(name: str) -> ModuleType | None:
+    """Return a module of the PySpark that runs this process, such as `taskcontext`. None: it has no such module.
+
+    The engine's package is imported only if the engine runs this process, and has imported it.
+    """
+    package = _ENGINE if has_engine() else "pyspark"
+    try:
+        return importlib.import_module(f"{package}.{name}")
+    except ModuleNotFoundError:
+        return None
+
+
+def local_schema(schema: StructType) -> StructType:
+    """Return a schema as classes of `pyspark`: the engine passes its own."""
+    from pyspark.sql.types import StructType
+
+    return schema if isinstance(schema, StructType) else StructType.fromJson(schema.jsonValue())
+
+
+def takes_arrow_batches() -> bool:
+    """Whether Spark takes Arrow record batches from a Python source, as far as it is known: not in Databricks Runtime
+    15.4, which takes a batch for a row; and it need not be so in an engine that changes with the platform."""
+    is_old = os.environ.get("DATABRICKS_RUNTIME_VERSION", "").startswith(("13.", "14.", "15."))
+    return not has_engine() and not is_old
