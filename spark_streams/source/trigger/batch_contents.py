@@ -238,7 +238,10 @@ class ContentsChooser:
             stream: contents.new[stream].last if stream in contents.new else state.start[stream]
             for stream in reserved.times
         }
-        owned = {stream for stream, position in after.items() if _are_owned(reserved.ranges, stream, position)}
+        by_stream: dict[str, list[EntryRange]] = {}
+        for entries in reserved.ranges:
+            by_stream.setdefault(entries.stream, []).append(entries)
+        owned = {stream for stream, own in by_stream.items() if stream in after and _are_owned(own, after[stream])}
         doubtful = {
             stream
             for stream, position in after.items()
@@ -283,7 +286,7 @@ class ContentsChooser:
         return Prefetch(how, known, request.quota, request.turn, state.heads)
 
 
-def _are_owned(ranges: Sequence[EntryRange], stream: str, position: StreamId) -> bool:
-    """Whether the group was at the position, and has delivered to nobody else above it."""
-    own = [entries for entries in ranges if entries.stream == stream]
-    return bool(own) and all(entries.owned for entries in own) and own[0].after == position
+def _are_owned(ranges: Sequence[EntryRange], position: StreamId) -> bool:
+    """Whether the group was at the position of a stream, and has delivered to nobody else above it. ranges: of the
+    stream."""
+    return all(entries.owned for entries in ranges) and ranges[0].after == position
