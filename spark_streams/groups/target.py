@@ -55,11 +55,6 @@ class Target:
         except ValueError as error:
             raise ValueError(f"is none of {FORMS}" if "ISO" in str(error) else str(error)) from None
 
-    @property
-    def needs_clock(self) -> bool:
-        """Whether `position` needs the time."""
-        return self.at_ms is not None or self.ago_ms is not None
-
     def position(
         self, server: Server, stream: str, head: StreamState, now_ms: int, current: StreamId = MIN_ID
     ) -> StreamId:

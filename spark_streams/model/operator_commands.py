@@ -13,11 +13,6 @@ def seek_command(stream: str, group: str, position: object, consumer: str = "") 
     return _command("groups seek", stream, group, "--to", str(position), *named, "--yes")
 
 
-def replay_command(stream: str, group: str, first: object) -> str:
-    """Return the command that makes a stopped query read again from an entry on; a dry run without --yes."""
-    return _command("replay", stream, group, "--from", str(first))
-
-
 def create_command(stream: str, group: str, position: object) -> str:
     """Return the command that creates a group at a position."""
     return _command("groups create", stream, group, "--start", str(position), "--yes")

@@ -235,11 +235,6 @@ class Offset:
         """Whether the batch that ends here is the stream's last one."""
         return stream in self.new or stream in self.old or (bool(self.token) and self.at[stream].token == self.token)
 
-    def with_streams(self, at: Mapping[str, StreamOffset]) -> Offset:
-        """Return this offset with other values of these streams. The batch keeps no entries of them."""
-        kept = self.without([stream for stream, new in at.items() if self.at.get(stream) != new])
-        return replace(kept, at={**self.at, **at})
-
     def without(self, streams: Iterable[str]) -> Offset:
         """Return this offset without these streams."""
         removed = set(streams)

@@ -9,7 +9,7 @@ from typing import Any
 
 from spark_streams.model.ids import StreamId
 from spark_streams.source.limits import LIMITS, Limits
-from spark_streams.source.pending_list import EntryRange
+from spark_streams.source.pending_list import EntryRange, ranges_by_stream
 
 _Plain = tuple[Any, ...]  # a pickled range: its fields, with the IDs as plain tuples
 _OTHERS = attrgetter("count", "owned", "until", "ids", "counted")  # the fields after the IDs
@@ -92,10 +92,7 @@ def task_size(
 
 def _by_stream(ranges: Iterable[EntryRange]) -> list[list[EntryRange]]:
     """Return the ranges of each stream, joined if they touch."""
-    streams: dict[str, list[EntryRange]] = {}
-    for entries in ranges:
-        streams.setdefault(entries.stream, []).append(entries)
-    return [_joined(stream_ranges, None) for stream_ranges in streams.values()]
+    return [_joined(stream_ranges, None) for stream_ranges in ranges_by_stream(ranges).values()]
 
 
 def _joined(ranges: Iterable[EntryRange], size: int | None) -> list[EntryRange]:

@@ -53,6 +53,14 @@ def entries_per_stream(ranges: Iterable[EntryRange]) -> Counter[str]:
     return counts
 
 
+def ranges_by_stream(ranges: Iterable[EntryRange]) -> dict[str, list[EntryRange]]:
+    """Return these ranges in their order, per stream."""
+    by_stream: dict[str, list[EntryRange]] = {}
+    for entries in ranges:
+        by_stream.setdefault(entries.stream, []).append(entries)
+    return by_stream
+
+
 # -- pending list ------------------------------------------------------------------------------------------------------
 
 

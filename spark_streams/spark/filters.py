@@ -7,18 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from spark_streams.spark.running_pyspark import has_engine, running_module
+from pyspark.sql.datasource import DataSourceReader
 
-if TYPE_CHECKING:
-    from pyspark.sql.datasource import DataSourceReader
-else:
-    from pyspark.sql.datasource import DataSourceReader
+from spark_streams.spark.running_pyspark import with_engines_class
 
-    if has_engine():
-
-        class DataSourceReader(running_module("sql.datasource").DataSourceReader, DataSourceReader):
-            """The class of the engine and of Spark."""
-
+if not TYPE_CHECKING:
+    DataSourceReader = with_engines_class(DataSourceReader)
 
 HAS_FILTERS = hasattr(DataSourceReader, "pushFilters")
 

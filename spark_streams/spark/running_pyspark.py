@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from types import ModuleType
+import types
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def has_engine() -> bool:
     return _ENGINE in sys.modules
 
 
-def running_module(name: str) -> ModuleType | None:
+def running_module(name: str) -> types.ModuleType | None:
     """Return a module of the PySpark that runs this process, such as `taskcontext`. None: it has no such module.
 
     The engine's package is imported only if the engine runs this process, and has imported it.
@@ -34,6 +34,15 @@ def running_module(name: str) -> ModuleType | None:
         return importlib.import_module(f"{package}.{name}")
     except ModuleNotFoundError:
         return None
+
+
+def with_engines_class(base: type) -> type:
+    """Return a class of pyspark.sql.datasource; if an engine runs this process, one that also derives from the engine's
+    class of this name."""
+    if not has_engine():
+        return base
+    engines = getattr(running_module("sql.datasource"), base.__name__)
+    return types.new_class(base.__name__, (engines, base))
 
 
 def local_schema(schema: StructType) -> StructType:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from spark_streams.spark.running_pyspark import has_engine, running_module
+from spark_streams.spark.running_pyspark import with_engines_class
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceStreamArrowWriter
@@ -21,12 +21,6 @@ else:
         class DataSourceStreamArrowWriter(DataSourceStreamWriter, DataSourceArrowWriter):
             """The class of Spark 4.1."""
 
-    if has_engine():
-
-        class DataSourceStreamArrowWriter(
-            DataSourceStreamArrowWriter, running_module("sql.datasource").DataSourceStreamArrowWriter
-        ):
-            """The class of Spark and of the engine."""
-
+    DataSourceStreamArrowWriter = with_engines_class(DataSourceStreamArrowWriter)
 
 __all__ = ["DataSourceStreamArrowWriter"]

@@ -192,6 +192,8 @@ class PoisonBatch:
             return
         record = Record(server, CachedPoisonState(), begin)
         last = record.state
+        if record.cache.key is None:
+            return
         if not begin.token or last.token != begin.token:
             delete_record(server, begin)
         elif last.pieces:
@@ -208,8 +210,7 @@ class PoisonBatch:
         if self._max_deaths is None or not begin.streams or not (cache.may_hold or cache.holds_pieces):
             return {}, [], cache
         record = Record(server, cache, begin)
-        saved_state = record.state
-        state = saved_state.after_commit(begin.token, saved_state.piece_of(begin.old), begin.held > 0)
+        state = record.state.after_commit(begin.token, record.state.piece_of(begin.old), begin.held > 0)
         for condemned in list(state.condemned()):
             state = self._give_up(server, record, condemned, state)
         while (large := state.piece_to_cut()) is not None:
@@ -220,21 +221,24 @@ class PoisonBatch:
         entries: list[EntryRange] = []
         while not entries and (name := state.next_piece()) is not None:
             state, chosen, entries = self._held(server, streams, state, name)
-        if state != saved_state:
-            record.save(state)
-        return chosen if entries else {}, entries, replace(record.cache, may_hold=bool(state.pieces))
+        return self._chosen(record, state, chosen, entries)
 
     def fallback_piece(
         self, server: Server, streams: Sequence[str], begin: Offset, cache: CachedPoisonState
     ) -> tuple[dict[str, tuple[Range, ...]], list[EntryRange], CachedPoisonState]:
         """Return the piece that is the next batch if there is nothing else to read, or nothing."""
         record = Record(server, cache, begin)
-        saved_state = record.state
-        name = saved_state.fallback_piece()
+        name = record.state.fallback_piece()
         if name is None:
             return {}, [], cache
-        state, chosen, entries = self._held(server, streams, saved_state, name)
-        if state != saved_state:
+        return self._chosen(record, *self._held(server, streams, record.state, name))
+
+    @staticmethod
+    def _chosen(
+        record: Record, state: PoisonState, chosen: dict[str, tuple[Range, ...]], entries: list[EntryRange]
+    ) -> tuple[dict[str, tuple[Range, ...]], list[EntryRange], CachedPoisonState]:
+        """Save the state after a piece was chosen, and return the piece."""
+        if state != record.state:
             record.save(state)
         return chosen if entries else {}, entries, replace(record.cache, may_hold=bool(state.pieces))
 

@@ -36,7 +36,7 @@ from spark_streams.model.numbers import parse_number
 from spark_streams.source.limits import LIMITS, Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.offset import Offset
-from spark_streams.source.pending_list import EntryRange
+from spark_streams.source.pending_list import EntryRange, ranges_by_stream
 from spark_streams.source.rows.column_report import ColumnReport
 from spark_streams.source.rows.malformed import Dead
 from spark_streams.wire.connection.connection import ReplyError, pack
@@ -348,15 +348,13 @@ def keep_due_notes(
     end, ranges: of the batch; is_cut: entries of it were set aside, and their losses are counted with them. May be
     repeated. Raises ServerError.
     """
-    ranges_by_stream: dict[str, list[EntryRange]] = {}
-    for entries in ranges:
-        ranges_by_stream.setdefault(entries.stream, []).append(entries)
+    by_stream = ranges_by_stream(ranges)
     sizes = server.execute_all([("HLEN", notes_key(stream, member)) for stream in end.streams])
     noted = [stream for stream, size in zip(end.streams, sizes, strict=True) if size]
     return frozenset(
         stream
         for stream in noted
-        if _keep(server, member, stream, end.token, ranges_by_stream.get(stream, []), is_cut, limits)
+        if _keep(server, member, stream, end.token, by_stream.get(stream, []), is_cut, limits)
     )
 
 

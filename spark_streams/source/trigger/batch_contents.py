@@ -24,7 +24,13 @@ from spark_streams.source.limits import Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.offset import Offset, Range
 from spark_streams.source.pending.poison_batch import PoisonBatch
-from spark_streams.source.pending_list import EntryRange, PendingRange, entries_per_stream, pending_ranges
+from spark_streams.source.pending_list import (
+    EntryRange,
+    PendingRange,
+    entries_per_stream,
+    pending_ranges,
+    ranges_by_stream,
+)
 from spark_streams.source.quota import BatchQuota
 from spark_streams.source.sampled_size import average_sizes
 from spark_streams.source.trigger.bookmark import NextRanges
@@ -238,10 +244,8 @@ class ContentsChooser:
             stream: contents.new[stream].last if stream in contents.new else state.start[stream]
             for stream in reserved.times
         }
-        by_stream: dict[str, list[EntryRange]] = {}
-        for entries in reserved.ranges:
-            by_stream.setdefault(entries.stream, []).append(entries)
-        owned = {stream for stream, own in by_stream.items() if stream in after and _are_owned(own, after[stream])}
+        own = ranges_by_stream(reserved.ranges)
+        owned = {stream for stream, ranges in own.items() if stream in after and _are_owned(ranges, after[stream])}
         doubtful = {
             stream
             for stream, position in after.items()

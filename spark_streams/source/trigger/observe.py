@@ -3,7 +3,7 @@
 A trigger that follows another one of the same run knows where the groups are and what is pending: the batch up to the
 checkpoint, and what was reserved ahead. If a group shows anything else, if other consumers read from it, or if nothing
 is known (a first trigger, a connection that broke), the observer looks at each stream in one transaction, compares it
-with the checkpoint (findings.compare), and applies the rule. It looks again until nothing is found.
+with the checkpoint (group.compare), and applies the rule. It looks again until nothing is found.
 
 If the query is alone in a group, a finding counts only if a second look confirms it: pending entries are listed after
 the first one. In a shared group the first look counts, because others may read past the gap meanwhile.
@@ -47,7 +47,7 @@ from spark_streams.source.limits import Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.offset import Offset, StreamOffset
 from spark_streams.source.pending.claim import released_above
-from spark_streams.source.pending_list import EntryRange, PendingRange, acknowledge, pending_ranges
+from spark_streams.source.pending_list import EntryRange, PendingRange, acknowledge, pending_ranges, ranges_by_stream
 from spark_streams.source.trigger.acknowledge import Acknowledging
 from spark_streams.source.trigger.bookmark import bookmarks_of, destroy_scratch_groups
 from spark_streams.source.trigger.run_state import RunState
@@ -157,7 +157,7 @@ class Observer:
         if any(start.at[stream].read is None for stream in streams):
             return None  # others read from the group
         heads, groups = fetch_state(server, self._member, streams, run.heads, if_alone=True)
-        above = {} if run.prefetched is None else run.prefetched.by_stream()
+        above = {} if run.prefetched is None else ranges_by_stream(run.prefetched.ranges)
         states: dict[str, GroupState] = {}
         for stream, group in groups.items():
             expected = self._expected(stream, start, above.get(stream, []), run)
@@ -286,13 +286,11 @@ class Observer:
             for stream, look in looks.items()
             if look.group is not None and look.group.ours and look.group.last_delivered > start[stream]
         ]
-        above: dict[str, list[EntryRange]] = {}
         try:
             listed = pending_ranges(server, self._member, pending, self._limits.reserve_step, limits=self._limits)
         except GroupMissingError:  # destroyed since: look again
             return self._look(server, start, streams)
-        for entries in listed:
-            above.setdefault(entries.stream, []).append(entries)
+        above = ranges_by_stream(listed)
         released = {
             stream: released_above(
                 server, self._member, stream, start[stream], look.group.last_delivered, self._limits.claim_page

@@ -274,13 +274,6 @@ class Prefetched:
     ranges: list[EntryRange]
     times: Mapping[str, int]
 
-    def by_stream(self) -> dict[str, list[EntryRange]]:
-        """Return the ranges of each stream."""
-        ranges: dict[str, list[EntryRange]] = {}
-        for entries in self.ranges:
-            ranges.setdefault(entries.stream, []).append(entries)
-        return ranges
-
 
 @dataclass(frozen=True)
 class Prefetch:
