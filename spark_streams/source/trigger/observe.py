@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from spark_streams.errors import GroupMissingError
-from spark_streams.model.commit_mark import UNKNOWN, Mark
+from spark_streams.model.commit_mark import Mark
 from spark_streams.model.ids import MAX_ID, MIN_ID, StreamId
 from spark_streams.options.source_options import SourceOptions
 from spark_streams.source.group.account import count_read
@@ -26,13 +26,17 @@ from spark_streams.source.group.compare import (
     at_end,
     compare,
     has_forgotten,
-    is_ahead,
     is_proved_below,
     lost_above,
     moved_since_checkpoint,
     repaired,
 )
 from spark_streams.source.group.findings import Finding, GroupUse, Kind
+from spark_streams.source.group.first_account import (
+    first_account,
+    first_account_without_group,
+    with_entries_below,
+)
 from spark_streams.source.group.remedies import DataLoss
 from spark_streams.source.group.state import (
     GroupState,
@@ -314,9 +318,9 @@ class Observer:
                 continue
             if look.group is None:
                 if at is not None:  # its group is missing again: the account begins at its position all the same
-                    begun[stream] = _counted(server, stream, at, look)
+                    begun[stream] = first_account_without_group(server, stream, at, look)
                 continue
-            begun[stream], mark = self._begin(server, stream, start, look)
+            begun[stream], mark = first_account(server, self._member, stream, start, look, self._no_ack)
             if mark != look.mark:
                 joined[stream] = mark
         start = replace(start, at={**start.at, **begun})
@@ -327,49 +331,6 @@ class Observer:
         if begun:
             seen.update(self._look(server, start, list(begun)))
         return seen, start, run
-
-    def _begin(self, server: Server, stream: str, start: Offset, look: Look) -> tuple[StreamOffset, Mark]:
-        """Return where a query begins in a stream, and the commit mark for it."""
-        at = start.at.get(stream)
-        group, mark, head = look.group, look.mark, look.head
-        assert group is not None
-        added = head.added or 0
-        is_own = mark is not None and mark.number == 0 and not mark.is_seek and at in (None, StreamOffset(mark.id))
-        if mark is not None and is_own and (known := mark.read_at_begin) is not None:
-            return StreamOffset(mark.id, 0, mark.token, known, min(known, added)), mark
-        if mark is not None and mark.number and not mark.is_seek and start.token:
-            return StreamOffset(MIN_ID, read=0, added=added), mark  # an older copy, which does not know the stream
-        position = at.position if at is not None else self._oldest_pending(server, stream, group)
-        is_sought = at is not None and mark is not None and mark.is_seek and mark.id != at.position
-        if mark is not None and is_sought:  # since Spark has logged where the query begins
-            position = mark.id
-        number, token = (0, UNKNOWN) if mark is None or mark.is_seek else (mark.number, mark.token)
-        read, missed = self._read_before(server, stream, position, look)
-        if number == 0:
-            begins = Mark.at_begin(position, read)
-            kept = mark if mark is not None and is_sought else begins  # until Spark has logged the new position
-            return StreamOffset(position, 0, begins.token, read, added, missed), kept
-        return StreamOffset(position, number, token, read, added, missed), Mark(position, number, token)
-
-    def _oldest_pending(self, server: Server, stream: str, group: GroupState) -> StreamId:
-        """Return the position below the query's oldest pending entry, or else the group's."""
-        reply = server.execute("XPENDING", stream, self._member.group, "-", "+", 1, self._member.consumer)
-        oldest = StreamId.parse(reply[0][0]).previous() if reply and not self._no_ack else group.last_delivered
-        return min(oldest, group.last_delivered)
-
-    def _read_before(self, server: Server, stream: str, position: StreamId, look: Look) -> tuple[int | None, int]:
-        """Return how many entries were ever added up to the position of a group that the query has not created (None:
-        others read from it), and how many lost entries the server does not count. What was lost by now is no loss of
-        the query."""
-        group, head = look.group, look.head
-        assert group is not None
-        if is_ahead(StreamOffset(position), head):
-            return head.added, 0
-        if not group.others:
-            return count_read(server, stream, head, position), 0
-        delivered = count_read(server, stream, head, group.last_delivered)
-        is_known = delivered is not None and group.entries_read is not None
-        return None, (delivered or 0) - (group.entries_read or 0) if is_known else 0
 
     def _updated(self, server: Server, start: Offset, seen: _Looks, run: RunState) -> tuple[Offset, RunState]:
         """Return the start with what the server knows better, and with groups that were moved."""
@@ -392,23 +353,9 @@ class Observer:
         for stream, at in start.at.items():
             if stream in seen.looks:
                 look = seen.looks[stream]
-                begun = self._begun(server, stream, at, look)
+                begun = with_entries_below(server, stream, at, look)
                 known[stream] = at_end(_recounted(server, stream, begun, look), look)
         return replace(start, at={**start.at, **known}), run
-
-    @staticmethod
-    def _begun(server: Server, stream: str, at: StreamOffset, look: Look) -> StreamOffset:
-        """Return the same, with the number of entries up to the position at which the query begins. If that was above
-        all entries, others may have been added below it since."""
-        head = look.head
-        if at.number or at.read is None or head.added is None or head.added <= at.added:
-            return at
-        if is_ahead(at, head):
-            return at._replace(read=head.added, added=head.added)
-        if head.first is None or head.first > at.position or not head.length:
-            return at  # what is missing may have been above
-        read = count_read(server, stream, head, at.position)
-        return at if read is None else at._replace(read=read, added=head.added)
 
     def _confirmed(self, server: Server, start: Offset, seen: _Looks, run: RunState) -> dict[str, Finding]:
         """Return the finding of each stream that has one."""
@@ -520,12 +467,6 @@ def _recounted(server: Server, stream: str, at: StreamOffset, look: Look) -> Str
         return at
     read = count_read(server, stream, look.head, group.last_delivered)
     return at if read is None else at._replace(missed=read - group.entries_read)
-
-
-def _counted(server: Server, stream: str, at: StreamOffset, look: Look) -> StreamOffset:
-    """Return where a query begins, with the number of entries that were ever added up to there."""
-    read = count_read(server, stream, look.head, at.position)
-    return at._replace(token=Mark.at_begin(at.position, read).token, read=read, added=look.head.added or 0)
 
 
 def _is_forgotten(start: Offset, stream: str, mark: Mark | None, run: RunState) -> bool:
