@@ -69,8 +69,13 @@ def create_consumers(server: Server, member: Membership, streams: Sequence[str])
     _change(server, member, {stream: [_create_consumer(member, stream)] for stream in streams})
 
 
-def carry_out(server: Server, member: Membership, repairs: Mapping[str, Repair]) -> None:
-    """Create and set groups, with their commit marks. Raises DataLossError if a stream no longer exists."""
+def carry_out(
+    server: Server, member: Membership, repairs: Mapping[str, Repair], marks: Mapping[str, Mark | None]
+) -> set[str]:
+    """Create and set groups, with their commit marks. Return the streams whose missing group was there again, as after
+    a restore of the server: their groups and marks are as before. marks: the present ones.
+
+    Raises DataLossError if a stream no longer exists."""
     changes: dict[str, list[Command]] = {}
     for stream, repair in repairs.items():
         commands: list[Command] = []
@@ -84,7 +89,9 @@ def carry_out(server: Server, member: Membership, repairs: Mapping[str, Repair])
             commands.append(_set_mark(member, stream, repair.at.mark))
         if commands:
             changes[stream] = commands
-    _change(server, member, changes)
+    there = _change(server, member, changes)
+    _change(server, member, {stream: [_mark_again(member, stream, marks.get(stream))] for stream in there})
+    return there
 
 
 def set_groups_to(
@@ -121,6 +128,12 @@ def _set_mark(member: Membership, stream: str, mark: Mark) -> Command:
     return ("SET", committed_key(stream, member.group, member.consumer), str(mark))
 
 
+def _mark_again(member: Membership, stream: str, mark: Mark | None) -> Command:
+    if mark is None:
+        return ("DEL", committed_key(stream, member.group, member.consumer))
+    return _set_mark(member, stream, mark)
+
+
 def _transactions(server: Server, changes: Mapping[str, Sequence[Command]]) -> dict[str, list[Reply]]:
     """Run the commands of each stream as one transaction, all in one round trip. Return the replies of each stream."""
     results: dict[str, list[Reply]] = {}
@@ -144,12 +157,18 @@ def _transactions(server: Server, changes: Mapping[str, Sequence[Command]]) -> d
     return results
 
 
-def _change(server: Server, member: Membership, changes: Mapping[str, Sequence[Command]]) -> None:
-    """Run the commands of each stream. Raises DataLossError if a stream no longer exists, and the named error of any
-    other reply."""
+def _change(server: Server, member: Membership, changes: Mapping[str, Sequence[Command]]) -> set[str]:
+    """Run the commands of each stream. Return the streams that have the group that was to be created. The other
+    commands of their transactions are carried out all the same.
+
+    Raises DataLossError if a stream no longer exists, and the named error of any other reply."""
+    there: set[str] = set()
     for stream, replies in _transactions(server, changes).items():
         for command, reply in zip(changes[stream], replies, strict=True):
             if is_key_required(reply):
                 raise missing(server, member, stream, stream_too=True)
-            if isinstance(reply, ReplyError):
+            if is_busy_group(reply):
+                there.add(stream)
+            elif isinstance(reply, ReplyError):
                 raise server.error_of(reply, command[:4])
+    return there

@@ -46,6 +46,7 @@ from spark_streams.source.trigger.acknowledge import Acknowledging
 from spark_streams.source.trigger.admission import Admission
 from spark_streams.source.trigger.background import BackgroundWorker
 from spark_streams.source.trigger.batch_contents import ContentsChooser
+from spark_streams.source.trigger.garbage import collection_paused
 from spark_streams.source.trigger.idle import Idle
 from spark_streams.source.trigger.observe import Observer
 from spark_streams.source.trigger.remove import Removing
@@ -306,7 +307,9 @@ class MicroBatchStream:
         self, server: Server, begin: Offset, limit: int | None, run: RunState
     ) -> tuple[CurrentBatch | None, RunState]:
         """Run a trigger, and start its background jobs."""
-        triggered = self._trigger.next(server, begin, limit, self._settled(run), self._save)
+        run = self._settled(run)
+        with collection_paused():
+            triggered = self._trigger.next(server, begin, limit, run, self._save)
         # Tasks read while the next batch is reserved, and no longer while Spark commits: then entries are acknowledged.
         # So the server always has work.
         if triggered.prefetch is not None:

@@ -342,7 +342,7 @@ class Observer:
         if moved:
             if not run.has_settled(start):  # by its ranges, before they are forgotten
                 run, _ = self._acknowledging.acknowledge(server, start, run, seen.marks, _with_group(start, seen))
-            carry_out(server, self._member, moved)
+            carry_out(server, self._member, moved, {})
             corrected = {stream: repair.at for stream, repair in moved.items()}
             start = _without_ranges(replace(start, at={**start.at, **corrected}), list(moved))
             run = replace(run, start=start, is_corrected=True)
@@ -429,12 +429,14 @@ class Observer:
             for stream, finding in findings.items()
             if not finding.is_left
         }
-        carry_out(server, self._member, repairs)
+        marks = {stream: seen.looks[stream].mark for stream in repairs}
+        there = carry_out(server, self._member, repairs, marks)
+        repairs = {stream: repair for stream, repair in repairs.items() if stream not in there}
         told = {stream: repair.told for stream, repair in repairs.items() if repair.told > MIN_ID}
         corrected, before = {stream: repair.at for stream, repair in repairs.items()}, start
         moved = [stream for stream in repairs if findings[stream].kind is not Kind.ENTRIES_LOST]
         start = _without_ranges(replace(start, at={**start.at, **corrected}), moved)
-        gone = [stream for stream in findings if stream not in repairs]
+        gone = [stream for stream in findings if stream not in repairs and stream not in there]
         if gone:
             self._subscription.leave(gone)
             start = start.without(gone)

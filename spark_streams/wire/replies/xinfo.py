@@ -108,14 +108,17 @@ def stream_in(reply: Sequence[Reply]) -> StreamState:
     """Return the state from the reply to XINFO STREAM."""
     info = pairs(reply)
     first, newest = info.get(b"recorded-first-entry-id"), info[b"last-entry"]
-    deleted = info.get(b"max-deleted-entry-id")
+    last = info[b"last-generated-id"]
+    deleted = info.get(b"max-deleted-entry-id", b"0-0")
+    last_id = StreamId.parse(last)
     return StreamState(
-        last=StreamId.parse(info[b"last-generated-id"]),
+        last=last_id,
         length=info[b"length"],
         added=info.get(b"entries-added"),
         first=None if first is None else StreamId.parse(first),
-        top=StreamId.parse(newest[0]) if newest else MIN_ID,
-        deleted=MIN_ID if deleted is None else StreamId.parse(deleted),
+        # Most streams end with their newest entry and have no deleted one: such IDs are not parsed again.
+        top=MIN_ID if not newest else last_id if newest[0] == last else StreamId.parse(newest[0]),
+        deleted=MIN_ID if deleted == b"0-0" else StreamId.parse(deleted),
     )
 
 

@@ -8,8 +8,10 @@ import pytest
 import redis
 
 from spark_streams.errors import DataLossError
+from spark_streams.model.commit_mark import committed_key
 from tests.remedies import carry_out
 from tools.driving import ALL, NEVER_AHEAD, add, begin, drain, pending_count, read, reader, stop_all
+from tools.sending import before_sending
 from tools.servers.server import Server, skip_without_xnack
 
 LENIENT = {"failOnDataLoss": "false"}
@@ -158,3 +160,36 @@ def test_a_query_may_have_any_consumer_name(server: Server, client: redis.Redis)
     theirs = other.latestOffset(start := other.initialOffset(), ALL)
     assert one.latestOffset(end, ALL) == end
     assert read(other, start, theirs) == list(range(10, 15))
+
+
+@pytest.mark.parametrize("vanishes", ["group", "stream"])
+def test_a_group_that_comes_back_while_the_query_creates_it_ends_nothing(
+    server: Server, client: redis.Redis, vanishes: str
+) -> None:
+    """The server is restored meanwhile. The query leaves the group and the commit mark as they are, and looks again."""
+    ids = add(client, 10)
+    one = reader(server, limits=NEVER_AHEAD, **LENIENT)
+    end = one.latestOffset(start := begin(one), ALL)
+    assert read(one, start, end) == list(range(10))
+    assert one.latestOffset(end, ALL) == end
+    add(client, 5, first=10)
+    stop_all()
+    mark, dump = client.get(committed_key("s", "g", "spark")), client.dump("s")
+    if vanishes == "group":
+        client.xgroup_destroy("s", "g")
+    else:
+        client.delete("s")
+
+    def come_back(*_: object) -> None:
+        client.restore("s", 0, dump, replace=True)
+
+    marks: list[object] = []
+    one = reader(server, limits=NEVER_AHEAD, **LENIENT)
+    with (
+        before_sending(b"CREATE", act=come_back, times=1),
+        before_sending(b"XREADGROUP", act=lambda *_: marks.append(client.get(committed_key("s", "g", "spark")))),
+    ):
+        assert drain(one, start=end) == [list(range(10, 15))]
+    assert marks[0] == mark
+    assert client.xinfo_groups("s")[0]["last-delivered-id"] > ids[-1]
+    assert pending_count(client) == 0
