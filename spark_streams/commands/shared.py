@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 from click.core import ParameterSource
 
-from spark_streams.errors import RStreamError
+from spark_streams.errors import RStreamError, UnsupportedError
+from spark_streams.model.extras import command_that_installs, missing_package
 from spark_streams.model.printable import is_utf8, json_text, name_text, printable, printable_lines
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ Resolved = tuple[str | None, click.Command | None, list[str]]  # name, command, 
 
 
 class Group(click.Group):
-    """A group of commands. An RStreamError is printed as one line, with exit code 1."""
+    """A group of commands. An RStreamError is printed as one line, with exit code 1, and so is a missing extra."""
 
     def add_command(self, cmd: click.Command, name: str | None = None) -> None:
         if not isinstance(cmd, click.Group) and cmd.callback is not None:
@@ -59,6 +60,15 @@ class Group(click.Group):
             return super().invoke(ctx)
         except RStreamError as error:
             raise click.ClickException(printable_lines(str(error))) from error
+        except ModuleNotFoundError as error:
+            package = missing_package(error)
+            if package is None:
+                raise
+            name = f"{ctx.command_path} {ctx.invoked_subcommand}"
+            lacking = UnsupportedError(
+                f"{name} needs {package}, and this Python has none: {command_that_installs(package)}"
+            )
+            raise click.ClickException(str(lacking)) from None
 
 
 def _with_text_only(callback: Callable[..., object]) -> Callable[..., object]:

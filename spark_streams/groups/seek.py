@@ -12,7 +12,6 @@ from spark_streams.model.commit_mark import SEEK, Mark, committed_key
 from spark_streams.model.ids import MAX_ID, StreamId
 from spark_streams.source.group.account import count_between, count_read
 from spark_streams.source.group.findings import Start
-from spark_streams.source.pending_list import pending_page
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.xinfo import group_named
 
@@ -80,9 +79,9 @@ def count_pending(server: Server, stream: str, group: str, after: StreamId, last
     subclasses."""
     total = 0
     while after < last:
-        page = pending_page(server, stream, ("XPENDING", stream, group, bytes(after.next()), bytes(last), _PAGE))
-        total += page.count
-        if page.last is None or page.count < _PAGE:
+        page = server.execute("XPENDING", stream, group, bytes(after.next()), bytes(last), _PAGE)
+        total += len(page)
+        if len(page) < _PAGE:
             break
-        after = page.last
+        after = StreamId.parse(page[-1][0])
     return total

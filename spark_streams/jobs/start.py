@@ -7,6 +7,7 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+from spark_streams.model.extras import command_that_installs
 from spark_streams.spark.startup.sitecustomize import remove_archives_of_pyspark
 
 _NEEDED = ("click", "numpy", "pyarrow", "pyspark", "redis", "rich")
@@ -29,11 +30,11 @@ def exit_if_packages_missing() -> None:
     _add_pyspark_of_spark_home()
     for name in _NEEDED:
         if find_spec(name) is None:
-            requirement = "'spark-streams[spark]' (or set SPARK_HOME)" if name == "pyspark" else name
+            command = command_that_installs(name) + (" (or set SPARK_HOME)" if name == "pyspark" else "")
             sys.exit(
                 f"{Path(sys.argv[0]).name}: {sys.executable} lacks {name}: activate the environment that "
                 "spark-streams is installed in (. .venv/bin/activate), or set PYSPARK_PYTHON to its python; "
-                f"or install it there: pip install {requirement}"
+                f"or install it there: {command}"
             )
 
 

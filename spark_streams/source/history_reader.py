@@ -32,11 +32,11 @@ from spark_streams.source.archive.history import (
 from spark_streams.source.archive.rows import Rows, rows_beside, rows_of
 from spark_streams.source.archive.seen import read_ids
 from spark_streams.source.archive.tasks import history_tasks
+from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.limits import LIMITS, Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.offset import HISTORY
 from spark_streams.source.partitioning import Task
-from spark_streams.source.pending_list import EntryRange
 from spark_streams.source.quota import BatchQuota
 from spark_streams.source.rows.column_report import STREAM_MODES, ColumnReport, ColumnTally, ColumnWarnings
 from spark_streams.source.rows.columns import Columns

@@ -8,8 +8,8 @@ from operator import attrgetter
 from typing import Any
 
 from spark_streams.model.ids import StreamId
+from spark_streams.source.entry_range import EntryRange, ranges_by_stream
 from spark_streams.source.limits import LIMITS, Limits
-from spark_streams.source.pending_list import EntryRange, ranges_by_stream
 
 _Plain = tuple[Any, ...]  # a pickled range: its fields, with the IDs as plain tuples
 _OTHERS = attrgetter("count", "owned", "until", "ids", "counted")  # the fields after the IDs

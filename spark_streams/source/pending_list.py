@@ -5,64 +5,19 @@ Pages of many streams travel together. A round trip returns at most Limits.pendi
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from spark_streams.errors import ServerReplyError
 from spark_streams.model.ids import MIN_ID, StreamId
+from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.limits import LIMITS, Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.offset import Range
 from spark_streams.wire.connection.connection import Argument, Connection, ReplyError, pack
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.entries.pending_page import PendingPage, decode_pending, last_of_full_page
-
-# -- entry range -------------------------------------------------------------------------------------------------------
-# Range of entries of one stream that a batch holds and one consumer received.
-
-
-@dataclass(frozen=True)
-class EntryRange:
-    """Our entries of one stream with after < ID ≤ last.
-
-    count: number of our entries; owned: True if the stream held no others there when they were delivered, so that
-    XRANGE reads them. False if other consumers read from the same range: a pending list says which entries are ours.
-    until: entries that were delivered later are not of the range, in milliseconds of the server's clock, 0: all are;
-    ids: which entries of a shared range are ours, as packed arguments without separators, as in `PendingPage.ids`;
-    empty if they are not known.
-    counted: False if `count` is an estimate, by which no loss is detected (spark.read).
-    """
-
-    stream: str
-    after: StreamId
-    last: StreamId
-    count: int
-    owned: bool
-    until: int = 0
-    ids: bytes = b""
-    counted: bool = True
-
-
-def entries_per_stream(ranges: Iterable[EntryRange]) -> Counter[str]:
-    """Return how many entries these ranges have, per stream."""
-    counts: Counter[str] = Counter()
-    for entries in ranges:
-        counts[entries.stream] += entries.count
-    return counts
-
-
-def ranges_by_stream(ranges: Iterable[EntryRange]) -> dict[str, list[EntryRange]]:
-    """Return these ranges in their order, per stream."""
-    by_stream: dict[str, list[EntryRange]] = {}
-    for entries in ranges:
-        by_stream.setdefault(entries.stream, []).append(entries)
-    return by_stream
-
-
-# -- pending list ------------------------------------------------------------------------------------------------------
-
 
 TIME = pack("TIME")
 _TIME_BYTES = 64  # more than its reply has

@@ -19,12 +19,12 @@ from spark_streams.model.keys import LOSSY, NARROWED, batch_kind_key, batch_kind
 from spark_streams.model.micro_batch import MicroBatchName
 from spark_streams.model.printable import printable
 from spark_streams.options.source_options import SourceOptions
+from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.limits import LIMITS, Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.offset import Offset
 from spark_streams.source.partitioning import Task
 from spark_streams.source.pending.poison_record import attempt_key_of, note_attempt
-from spark_streams.source.pending_list import EntryRange
 from spark_streams.source.rows.column_report import STREAM_MODES, ColumnReport, ColumnWarnings
 from spark_streams.source.rows.columns import Columns
 from spark_streams.source.rows.malformed import Dead

@@ -28,6 +28,7 @@ Version = tuple[int, ...]
 PYTHON: Version = (3, 11)
 # Versions of pyspark, from pip (extra `spark`) or from a Spark that was unpacked.
 SPARK: tuple[Version, Version | None] = ((4, 0), (5,))
+# The base, and extra `cluster` (pyarrow, numpy): all that a Python of Spark needs.
 NEEDED: dict[str, tuple[Version, Version | None]] = {
     "pyarrow": ((18,), None),
     "redis": ((5, 0, 8), (9,)),

@@ -29,7 +29,7 @@ CONSTRAINTS = ROOT / "constraints.txt"
 LOGINS = ROOT / "examples" / "identity"
 RECIPES = ROOT / "examples" / "recipes"
 JAVA = "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-ALONE = ("spark", "demo", "monitor", "console", "connect", "delta", "recipes", "aws", "azure", "gcp")
+ALONE = ("cluster", "spark", "demo", "monitor", "console", "connect", "delta", "recipes", "aws", "azure", "gcp")
 
 Fresh = Callable[..., "Environment"]
 
@@ -88,7 +88,8 @@ def fresh(built: Built, tmp_path: Path, request: pytest.FixtureRequest) -> Itera
         def make(extra: str, with_spark: bool = False, pinned: bool = True) -> Environment:
             made = Environment(tmp_path, server)
             venv.create(tmp_path / "env", with_pip=True)
-            pip(made.python, f"spark-streams[{extra}] @ file://{built.wheel}", pinned=pinned)
+            name = f"spark-streams[{extra}]" if extra else "spark-streams"
+            pip(made.python, f"{name} @ file://{built.wheel}", pinned=pinned)
             if with_spark:
                 (packages(made.python) / "spark.pth").write_text(f"{request.getfixturevalue('spark_alone')}\n")
             return made
@@ -99,6 +100,22 @@ def fresh(built: Built, tmp_path: Path, request: pytest.FixtureRequest) -> Itera
 def test_each_extra_has_a_test() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert set(project["optional-dependencies"]) == {*ALONE, "dev", "docs"}, "docs: scripts/docs"
+
+
+@pytest.mark.extras
+def test_the_base_is_small(fresh: Fresh) -> None:
+    """Commands, dead letters and the engine of a consumer without Spark."""
+    made = fresh("")
+    assert made.use("base").splitlines()[-1] == "dead: 1"
+    there = {file.name for file in packages(made.python).iterdir()}
+    assert not there & {"numpy", "pyarrow", "pandas", "pyspark"}
+
+
+@pytest.mark.extras
+def test_cluster(fresh: Fresh) -> None:
+    made = fresh("cluster", with_spark=True)
+    made.run(made.python, "-m", "spark_streams")
+    assert "billed: [('ann', 7)]" in made.use("spark")
 
 
 @pytest.mark.extras

@@ -65,11 +65,17 @@ def test_what_the_wheel_says_of_itself(built: Built) -> None:
     assert all(HOME in url or SITE in url for url in said.get_all("Project-URL", []))
     needed = [Requirement(one) for one in said.get_all("Requires-Dist", [])]
     always = {one for one in needed if one.marker is None}
-    assert always == {Requirement(requirement(name, *bounds)) for name, bounds in NEEDED.items()}
-    with_spark = {one for one in needed if one.marker is not None and one.marker.evaluate({"extra": "spark"})}
-    assert {(one.name, one.specifier) for one in with_spark} == {
-        ("pyspark", Requirement(requirement("pyspark", *SPARK)).specifier)
-    }
+
+    def brought(extra: str) -> dict[str, Requirement]:
+        return {one.name: one for one in needed if one.marker is not None and one.marker.evaluate({"extra": extra})}
+
+    for_columns = brought("cluster")
+    assert for_columns.keys() == {"numpy", "pyarrow"}
+    fits = {one.name: one.specifier for one in [*always, *for_columns.values()]}
+    assert fits == {name: Requirement(requirement(name, *bounds)).specifier for name, bounds in NEEDED.items()}
+    with_spark = brought("spark")
+    assert with_spark["pyspark"].specifier == Requirement(requirement("pyspark", *SPARK)).specifier
+    assert (with_spark.keys(), with_spark["spark-streams"].extras) == ({"pyspark", "spark-streams"}, {"cluster"})
     assert "rstream = spark_streams.cli:main" in entry_points
     assert "[pytest11]\nrstream = spark_streams.pytest_plugin" in entry_points
 

@@ -55,7 +55,7 @@ BELOW = {
 }
 # Within the source: from entries and groups up to what Spark calls.
 SOURCE = [
-    {"limits", "membership", "offset", "pending_list", "partitioning", "run_counters", "shard_sets"},
+    {"entry_range", "limits", "membership", "offset", "pending_list", "partitioning", "run_counters", "shard_sets"},
     {"group", "quota", "rows", "sampled_size"},
     {"pending", "task"},
     {"batch", "trigger"},

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_streams.model.ids import StreamId
+from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.partitioning import Task, divide_into_tasks, share
-from spark_streams.source.pending_list import EntryRange
 
 
 def run(stream: str, after: int, last: int, count: int, owned: bool = True, **more: Any) -> EntryRange:

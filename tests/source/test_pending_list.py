@@ -12,9 +12,10 @@ import redis
 from spark_streams.errors import GroupMissingError, ServerReplyError
 from spark_streams.model.ids import MAX_ID, MIN_ID, StreamId
 from spark_streams.source import pending_list
+from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.limits import LIMITS
 from spark_streams.source.membership import Membership
-from spark_streams.source.pending_list import EntryRange, PendingRange, acknowledge, pending_ranges
+from spark_streams.source.pending_list import PendingRange, acknowledge, pending_ranges
 from spark_streams.wire.address.address import Address
 from spark_streams.wire.connection.connection import Connection, ReplyError
 from spark_streams.wire.entries.pending_page import PendingPage, decode_pending, texts_of

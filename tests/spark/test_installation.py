@@ -59,8 +59,12 @@ def test_a_whole_installation_is_a_few_lines_and_takes_no_time(tmp_path: Path) -
 
 def test_what_is_looked_for_is_what_the_project_declares() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert {requirement(name, *bounds) for name, bounds in NEEDED.items()} == set(project["dependencies"])
-    assert [requirement("pyspark", *SPARK)] == project["optional-dependencies"]["spark"]
+    extras = project["optional-dependencies"]
+    assert {requirement(name, *bounds) for name, bounds in NEEDED.items()} == {
+        *project["dependencies"],
+        *extras["cluster"],
+    }
+    assert ["spark-streams[cluster]", requirement("pyspark", *SPARK)] == extras["spark"]
     assert project["requires-python"] == ">=" + ".".join(map(str, PYTHON))
 
 

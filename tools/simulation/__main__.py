@@ -46,11 +46,8 @@ def main() -> int:
     tally = Tally()
     for done, tally in in_parallel(arguments.server, arguments.runs, arguments.jobs, arguments.seed, arguments.seconds):
         if not done:
-            print(
-                str(tally).partition("\n")[0] + f", {len(tally.unknown())} undocumented kinds",
-                file=sys.stderr,
-                flush=True,
-            )
+            unknown = [f"{kind} {seeds[:3]}" for kind, seeds in tally.unknown().items()]
+            print(str(tally).partition("\n")[0] + f", {unknown or 'no'} undocumented", file=sys.stderr, flush=True)
     print(tally)
     unknown = tally.unknown()
     if arguments.shrink and unknown:

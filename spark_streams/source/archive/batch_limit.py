@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from spark_streams.source.archive.files import Archive
 from spark_streams.source.archive.rows import first_row_group
-from spark_streams.source.pending_list import EntryRange
+from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.quota import BatchQuota
 
 

@@ -36,13 +36,13 @@ from spark_streams.source.archive.highest import highest_ids
 from spark_streams.source.archive.page import id_parts
 from spark_streams.source.archive.rows import KEYS, first_row_group, in_order
 from spark_streams.source.batch.plan import fetch_heads
+from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.group.account import count_read
 from spark_streams.source.group.admin import join_groups
 from spark_streams.source.group.start import fetch_marks
 from spark_streams.source.group.state import GroupState, fetch_state, missing
 from spark_streams.source.membership import Membership
 from spark_streams.source.offset import Offset
-from spark_streams.source.pending_list import EntryRange
 from spark_streams.source.quota import BatchQuota
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.xinfo import StreamState

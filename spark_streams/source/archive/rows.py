@@ -18,7 +18,7 @@ from spark_streams.errors import ArchiveError
 from spark_streams.model.ids import MAX_ID, U64_MAX, InvalidStreamId, StreamId
 from spark_streams.source.archive.files import Archive, ArchiveFile
 from spark_streams.source.archive.page import ArchivePage, id_parts
-from spark_streams.source.pending_list import EntryRange
+from spark_streams.source.entry_range import EntryRange
 from spark_streams.wire.entries.entry_page import UInt64s
 from spark_streams.wire.entries.lines import Mask
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.limits import LIMITS, Limits
 from spark_streams.source.membership import Membership
-from spark_streams.source.pending_list import EntryRange
 from spark_streams.source.task.fetcher import Fetcher, Page
 from spark_streams.wire.session import Session
 

@@ -12,9 +12,9 @@ from spark_streams.source.archive.files import Archive
 from spark_streams.source.archive.highest import highest_ids
 from spark_streams.source.batch.plan import fetch_heads, fetch_inputs, position_of, tasks_within
 from spark_streams.source.batch.stream_bounds import Head, Narrowing
+from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.limits import LIMITS, Limits
 from spark_streams.source.partitioning import Task
-from spark_streams.source.pending_list import EntryRange
 from spark_streams.source.shard_sets import with_shards
 from spark_streams.wire.connection.server import Server
 

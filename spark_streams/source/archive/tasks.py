@@ -9,8 +9,8 @@ from dataclasses import replace
 
 from spark_streams.model.ids import MAX_ID, MIN_ID, StreamId
 from spark_streams.source.archive.files import DAY, Archive, ArchiveFile
+from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.partitioning import Task
-from spark_streams.source.pending_list import EntryRange
 
 _TASK_BYTES = 128_000_000
 

@@ -15,9 +15,9 @@ from spark_streams.shards.names import Shard
 from spark_streams.source.batch.probe_streams import ProbeTarget, may_be_large, probe_streams
 from spark_streams.source.batch.split_points import cut
 from spark_streams.source.batch.stream_bounds import Head, Narrowing, range_of
+from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.limits import LIMITS, Limits
 from spark_streams.source.partitioning import Task, divide_into_tasks, task_size
-from spark_streams.source.pending_list import EntryRange
 from spark_streams.source.shard_sets import with_shards
 from spark_streams.wire.connection.connection import ReplyError
 from spark_streams.wire.connection.server import Server

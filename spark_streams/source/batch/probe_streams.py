@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from spark_streams.model.ids import StreamId
 from spark_streams.source.batch.split_points import Probe, first_positions, further_positions
-from spark_streams.source.pending_list import EntryRange
+from spark_streams.source.entry_range import EntryRange
 from spark_streams.wire.connection.connection import ReplyError
 from spark_streams.wire.connection.server import Server
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from spark_streams.model.ids import StreamId
-from spark_streams.source.pending_list import EntryRange
+from spark_streams.source.entry_range import EntryRange
 
 _PROBES_PER_PART = 4
 _MAX_PIECES = 64  # that a stretch is cut into for the next round of probes

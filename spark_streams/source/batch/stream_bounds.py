@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from spark_streams.model.ids import MAX_ID, MIN_ID, U64_MAX, StreamId
-from spark_streams.source.pending_list import EntryRange
+from spark_streams.source.entry_range import EntryRange
 
 _T = TypeVar("_T")
 

@@ -1,21 +1,20 @@
 """Counting the entries of a range, if neither the server nor the checkpoint knows their number.
 
-XRANGE, page by page, using only the pages' lengths. It costs as much as reading the range. So it is done only once for
-a group that begins in the middle of a stream, if a server has returned to an older state, and with noAck for the last
-entries of a batch if the scratch group cannot prove their number.
+XRANGE, page by page, using only the pages' lengths and IDs. It costs as much as reading the range. So it is done only
+once for a group that begins in the middle of a stream, if a server has returned to an older state, and with noAck for
+the last entries of a batch if the scratch group cannot prove their number. Needs neither Arrow nor numpy: `rstream
+groups` counts so, too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from spark_streams.errors import ServerReplyError
 from spark_streams.model.ids import MAX_ID, MIN_ID, StreamId
-from spark_streams.wire.connection.connection import pack
-from spark_streams.wire.connection.named_errors import reading_error
+from spark_streams.wire.connection.connection import Argument, Reply, ReplyError, pack
 from spark_streams.wire.connection.page_sizer import PageSizer
 from spark_streams.wire.connection.server import Server
-from spark_streams.wire.entries.decode import EntryPage, decode_entries
+from spark_streams.wire.replies.replies import parse_replies
 from spark_streams.wire.replies.xinfo import StreamState, stream_states
 
 _FIRST_PAGE = 10  # entries; their sizes are still unknown
@@ -89,22 +88,9 @@ def _from_both_sides(
 
 def _pages(server: Server, stream: str, after: StreamId, last: StreamId) -> Iterator[int]:
     """Iterate over the lengths of the pages of a range."""
-    sizer = PageSizer(_FIRST_PAGE, _LARGEST_PAGE, _PAGE_BYTES)
-    connection = server.connection_for(stream)
-    while after < last:
-        connection.request(pack("XRANGE", stream, b"(" + bytes(after), bytes(last), "COUNT", sizer.size))
-        reply = connection.receive()
-        try:
-            page = decode_entries(reply)
-        except ServerReplyError as error:
-            raise reading_error(f"XRANGE of {stream!r} at {server.address}", error, stream) from None
-        entries = page.count + page.deleted
-        if entries:
-            yield entries
-        if entries < sizer.size or page.last_id is None:
-            return
-        after = page.last_id
-        sizer.learn(entries, len(reply))
+    if after < last:
+        for page in _walk(server, stream, b"(" + bytes(after), last):
+            yield len(page)
 
 
 def nth_from(server: Server, stream: str, position: StreamId, entries: int) -> StreamId:
@@ -113,38 +99,43 @@ def nth_from(server: Server, stream: str, position: StreamId, entries: int) -> S
     if entries > 0:
         last_id = position
         for page in _walk(server, stream, b"(" + bytes(position), MAX_ID, entries):
-            last_id = page.last_id or last_id
+            last_id = StreamId.parse(page[-1])
         return last_id
     count, last_id = 0, position
     # The position is that of the entry below the last one of these.
     for page in _walk(server, stream, bytes(position), MIN_ID, 1 - entries):
-        count, last_id = count + page.count, page.last_id or last_id
+        count, last_id = count + len(page), StreamId.parse(page[-1])
     return last_id if count > -entries else MIN_ID
 
 
 def ids_between(server: Server, stream: str, first: StreamId, last: StreamId) -> Iterator[list[bytes]]:
     """Iterate over the IDs of the entries with first ≤ ID ≤ last, page by page. Raises ServerReplyError."""
     if first <= last:
-        for page in _walk(server, stream, bytes(first), last):
-            yield page.ids().to_pylist()
+        yield from _walk(server, stream, bytes(first), last)
 
 
-def _walk(server: Server, stream: str, bound: bytes, end: StreamId, limit: int | None = None) -> Iterator[EntryPage]:
-    """Iterate over the pages of a range, up to `limit` entries; downwards if the range ends at MIN_ID."""
+def _walk(server: Server, stream: str, bound: bytes, end: StreamId, limit: int | None = None) -> Iterator[list[bytes]]:
+    """Iterate over the IDs of the entries of a range, page by page, up to `limit` entries; downwards if the range ends
+    at MIN_ID. No page is empty. Raises ServerReplyError."""
     command, sizer = "XREVRANGE" if end == MIN_ID else "XRANGE", PageSizer(_FIRST_PAGE, _LARGEST_PAGE, _PAGE_BYTES)
-    connection = server.connection_for(stream)
     while limit is None or limit > 0:
         requested = sizer.size if limit is None else min(sizer.size, limit)
-        connection.request(pack(command, stream, bound, bytes(end), "COUNT", requested))
-        reply = connection.receive()
-        try:
-            page = decode_entries(reply)
-        except ServerReplyError as error:
-            raise reading_error(f"{command} of {stream!r} at {server.address}", error, stream) from None
-        if page.last_id is not None:
+        page, size = _page(server, (command, stream, bound, bytes(end), "COUNT", requested))
+        if page:
             yield page
-        if page.last_id is None or page.count < requested:
+        if len(page) < requested:
             return
-        bound = b"(" + bytes(page.last_id)
-        limit = None if limit is None else limit - page.count
-        sizer.learn(page.count, len(reply))
+        bound = b"(" + page[-1]
+        limit = None if limit is None else limit - len(page)
+        sizer.learn(len(page), size)
+
+
+def _page(server: Server, command: tuple[Argument, ...]) -> tuple[list[bytes], int]:
+    """Return the IDs of the entries of a reply, and its size in bytes."""
+    connection = server.connection_for(str(command[1]))
+    connection.request(pack(*command))
+    raw = connection.receive()
+    reply: Reply = parse_replies(raw)[0]
+    if isinstance(reply, ReplyError):
+        raise server.error_of(reply, command[:2])
+    return [entry[0] for entry in reply], len(raw)

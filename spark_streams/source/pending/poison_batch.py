@@ -27,6 +27,7 @@ from dataclasses import replace
 
 from spark_streams.model.ids import MIN_ID, StreamId
 from spark_streams.model.printable import printable
+from spark_streams.source.entry_range import EntryRange, entries_per_stream
 from spark_streams.source.group.findings import Finding, Kind
 from spark_streams.source.group.remedies import DataLoss
 from spark_streams.source.limits import Limits
@@ -43,7 +44,7 @@ from spark_streams.source.pending.poison_record import (
     is_done_in_sink,
 )
 from spark_streams.source.pending.poison_state import PIECES, PoisonState, Ranges
-from spark_streams.source.pending_list import EntryRange, PendingRange, entries_per_stream, pending_ranges
+from spark_streams.source.pending_list import PendingRange, pending_ranges
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.entries.pending_page import texts_of
 

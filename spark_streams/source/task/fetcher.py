@@ -25,9 +25,10 @@ import pyarrow.compute as pc
 from spark_streams.errors import GroupMissingError, RStreamError, ServerReplyError, ServerUnreachableError
 from spark_streams.model.ids import StreamId
 from spark_streams.model.keys import is_returned
+from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.limits import LIMITS, Limits
 from spark_streams.source.membership import Membership
-from spark_streams.source.pending_list import TIME, EntryRange, PendingRange, pack_pending, split_time
+from spark_streams.source.pending_list import TIME, PendingRange, pack_pending, split_time
 from spark_streams.wire.connection.connection import Connection, ReplyError, ReplyTooLargeError, pack
 from spark_streams.wire.connection.named_errors import reading_error
 from spark_streams.wire.connection.page_sizer import PageSizer

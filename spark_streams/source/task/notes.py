@@ -33,10 +33,10 @@ from spark_streams.errors import DataLossError, DecodeError, InvalidOptionError,
 from spark_streams.model.ids import StreamId
 from spark_streams.model.keys import is_returned, key_beside, origin_of, retry_stream
 from spark_streams.model.numbers import parse_number
+from spark_streams.source.entry_range import EntryRange, ranges_by_stream
 from spark_streams.source.limits import LIMITS, Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.offset import Offset
-from spark_streams.source.pending_list import EntryRange, ranges_by_stream
 from spark_streams.source.rows.column_report import ColumnReport
 from spark_streams.source.rows.malformed import Dead
 from spark_streams.wire.connection.connection import ReplyError, pack

@@ -10,12 +10,12 @@ import pyarrow as pa
 
 from spark_streams.errors import StreamStateError
 from spark_streams.model.keys import is_returned
+from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.group.findings import Finding, Kind
 from spark_streams.source.group.remedies import Place, error_of
 from spark_streams.source.limits import LIMITS, Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.partitioning import Task
-from spark_streams.source.pending_list import EntryRange
 from spark_streams.source.rows.column_report import ColumnTally, ReportColumns
 from spark_streams.source.rows.columns import Columns
 from spark_streams.source.rows.malformed import Dead

@@ -19,18 +19,13 @@ from dataclasses import dataclass, field, replace
 
 from spark_streams.model.ids import MIN_ID, StreamId
 from spark_streams.options.source_options import SourceOptions
+from spark_streams.source.entry_range import EntryRange, entries_per_stream, ranges_by_stream
 from spark_streams.source.group.state import GroupState, Reserved
 from spark_streams.source.limits import Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.offset import Offset, Range
 from spark_streams.source.pending.poison_batch import PoisonBatch
-from spark_streams.source.pending_list import (
-    EntryRange,
-    PendingRange,
-    entries_per_stream,
-    pending_ranges,
-    ranges_by_stream,
-)
+from spark_streams.source.pending_list import PendingRange, pending_ranges
 from spark_streams.source.quota import BatchQuota
 from spark_streams.source.sampled_size import average_sizes
 from spark_streams.source.trigger.bookmark import NextRanges

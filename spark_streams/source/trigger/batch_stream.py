@@ -24,6 +24,7 @@ from typing import TypeVar
 from spark_streams.errors import DataLossError, GroupMissingError, OffsetError, StreamStateError
 from spark_streams.model.keys import origin_of
 from spark_streams.options.source_options import SourceOptions
+from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.group.admin import streams_without_group
 from spark_streams.source.group.findings import Finding, Kind
 from spark_streams.source.group.lease_and_checks import require_entry_counts, require_no_eviction
@@ -39,7 +40,6 @@ from spark_streams.source.pending.claim import Claims
 from spark_streams.source.pending.dead_entries import DeadEntries, dead_letter
 from spark_streams.source.pending.poison_batch import PoisonBatch
 from spark_streams.source.pending.poison_record import CachedPoisonState
-from spark_streams.source.pending_list import EntryRange
 from spark_streams.source.run_counters import RunCounters
 from spark_streams.source.task.notes import keep_due_notes, open_notes
 from spark_streams.source.trigger.acknowledge import Acknowledging

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 
 from spark_streams.model.ids import StreamId
 from spark_streams.model.keys import probe_group
+from spark_streams.source.entry_range import EntryRange, entries_per_stream
 from spark_streams.source.group.account import count_between
 from spark_streams.source.group.admin import create_groups_at, set_groups_to
 from spark_streams.source.group.findings import Start
@@ -27,7 +28,6 @@ from spark_streams.source.limits import Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.offset import Offset
 from spark_streams.source.partitioning import task_size
-from spark_streams.source.pending_list import EntryRange, entries_per_stream
 from spark_streams.source.quota import BatchQuota
 from spark_streams.source.trigger.admission import ENDLESS, Admission
 from spark_streams.source.trigger.reserve import send_steps, silent_step, xreadgroup

@@ -18,6 +18,7 @@ from spark_streams.errors import GroupMissingError
 from spark_streams.model.commit_mark import Mark
 from spark_streams.model.ids import MAX_ID, MIN_ID, StreamId
 from spark_streams.options.source_options import SourceOptions
+from spark_streams.source.entry_range import EntryRange, ranges_by_stream
 from spark_streams.source.group.account import count_read
 from spark_streams.source.group.admin import carry_out, create_consumers, join_groups
 from spark_streams.source.group.compare import (
@@ -51,7 +52,7 @@ from spark_streams.source.limits import Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.offset import Offset, StreamOffset
 from spark_streams.source.pending.claim import released_above
-from spark_streams.source.pending_list import EntryRange, PendingRange, acknowledge, pending_ranges, ranges_by_stream
+from spark_streams.source.pending_list import PendingRange, acknowledge, pending_ranges
 from spark_streams.source.trigger.acknowledge import Acknowledging
 from spark_streams.source.trigger.bookmark import bookmarks_of, destroy_scratch_groups
 from spark_streams.source.trigger.run_state import RunState

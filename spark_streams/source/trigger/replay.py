@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from spark_streams.errors import DataLossError, GroupMissingError
+from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.group.compare import is_older
 from spark_streams.source.group.findings import Finding, GroupUse, Kind
 from spark_streams.source.group.remedies import DataLoss
@@ -13,7 +14,7 @@ from spark_streams.source.group.state import fetch_looks
 from spark_streams.source.limits import Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.offset import Offset, Range
-from spark_streams.source.pending_list import EntryRange, PendingRange, pending_ranges
+from spark_streams.source.pending_list import PendingRange, pending_ranges
 from spark_streams.wire.connection.server import Server
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from spark_streams.model.ids import StreamId
+from spark_streams.source.entry_range import EntryRange, entries_per_stream
 from spark_streams.source.group.compare import lost_above
 from spark_streams.source.group.state import (
     GroupState,
@@ -26,7 +27,6 @@ from spark_streams.source.group.state import (
 )
 from spark_streams.source.limits import LIMITS, Limits
 from spark_streams.source.membership import Membership
-from spark_streams.source.pending_list import EntryRange, entries_per_stream
 from spark_streams.source.quota import BatchQuota
 from spark_streams.source.trigger.admission import Admission
 from spark_streams.wire.connection.connection import SKIP, Connection, Reply, pack

@@ -36,11 +36,11 @@ from dataclasses import dataclass, field, replace
 
 from spark_streams.model.commit_mark import NO_ACK
 from spark_streams.options.source_options import SourceOptions
+from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.group.state import GroupState
 from spark_streams.source.offset import Offset, StreamOffset
 from spark_streams.source.pending.claim import Claims
 from spark_streams.source.pending.poison_record import first_stream
-from spark_streams.source.pending_list import EntryRange
 from spark_streams.source.quota import BatchQuota
 from spark_streams.source.trigger.acknowledge import Acknowledging
 from spark_streams.source.trigger.background import Job

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from spark_streams.model.ids import MIN_ID, U64_MAX, StreamId
 from spark_streams.source.batch.stream_bounds import Head
-from spark_streams.source.pending_list import EntryRange
+from spark_streams.source.entry_range import EntryRange
 from spark_streams.wire.entries.pending_page import texts_of
 
 IDS = st.builds(StreamId, st.integers(0, 1500) | st.integers(0, U64_MAX), st.integers(0, 12)).filter(

@@ -22,8 +22,8 @@ from spark_streams.options.source_options import BatchSourceOptions
 from spark_streams.source.archive.files import ArchiveFile
 from spark_streams.source.archive.tasks import cut_by_date
 from spark_streams.source.batch_reader import BatchReader
+from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.limits import LIMITS
-from spark_streams.source.pending_list import EntryRange
 from spark_streams.source.rows.columns import Columns
 from tests.source.batch.archived import SCHEMA, Archiver, write_batch
 from tests.source.batch.held_ids import IDS

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from spark_streams.model.ids import MAX_ID, MIN_ID, StreamId
 from spark_streams.source.batch.split_points import Probe, cut, first_positions, further_positions
 from spark_streams.source.batch.stream_bounds import Head, Narrowing, range_of
-from spark_streams.source.pending_list import EntryRange
+from spark_streams.source.entry_range import EntryRange
 from tests.source.batch.held_ids import IDS, head_of, inside
 
 # -- bounds ------------------------------------------------------------------------------------------------------------

@@ -14,10 +14,10 @@ import redis
 
 from spark_streams.errors import DataLossError, GroupMissingError, ServerReplyError
 from spark_streams.model.ids import MAX_ID, MIN_ID, StreamId
+from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.limits import LIMITS, Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.partitioning import Task
-from spark_streams.source.pending_list import EntryRange
 from spark_streams.source.rows.column_report import ColumnReport
 from spark_streams.source.rows.columns import Columns
 from spark_streams.source.rows.malformed import Dead
