@@ -94,7 +94,7 @@ ACCESS: tuple[Option, ...] = (
         None,
         "none",
         "`module:function`, which returns a `redis.CredentialProvider`, on the driver and on each executor. It is "
-        "called for each new connection, so tokens may expire ([logins](logins.md)).",
+        "called for each new connection, so tokens may expire ([logins](access.md#logins)).",
     ),
     Option(
         "replyTimeout",
