@@ -275,7 +275,7 @@ SOURCE: tuple[Option, ...] = (
         "keep",
         "`keep`",
         "What to do with entries after every group has acknowledged them. `keep`: they stay. `trim`: remove whole "
-        "nodes (`~`). `delete`: remove each entry ([details](trimming.md#removing-committed-entries)).",
+        "nodes (`~`). `delete`: remove each entry ([details](../guide/trim.md#the-query-trims)).",
     ),
     Option(
         "noAck",
