@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
@@ -111,9 +112,8 @@ def _error(error: type[errors.RStreamError]) -> str:
 
 
 # Options that mean the same wherever they occur: docs/reference/commands.md prints them once.
-NAMED_BY_COMMANDS = ("url", "as_json", "yes")  # each command also names those that it has
-CONNECTION_OPTIONS = ("username", "password_file", "credential_provider", "reply_timeout")  # with each --url
-SHARED_OPTIONS = (*NAMED_BY_COMMANDS, *CONNECTION_OPTIONS)
+NAMED_BY_COMMANDS = ("--url", "--json", "--yes")  # each command also names those that it has
+CONNECTION_OPTIONS = ("--username", "--password-file", "--credential-provider", "--reply-timeout")  # with each --url
 
 # The pages of commands: the end of the name of a page and its block, the commands of `rstream` in it. The last block is
 # on docs/reference/commands.md itself.
@@ -144,12 +144,8 @@ def print_command_pages() -> str:
 
 def print_shared_options() -> str:
     """Print the options that many commands share, of a command that has all of them."""
-    options = {option.name: option for option in _options_of(rstream.commands["replay"])}
-    return _table(_row(options[name]) for name in SHARED_OPTIONS)
-
-
-def _options_of(command: click.Command) -> list[click.Option]:
-    return [parameter for parameter in command.params if isinstance(parameter, click.Option) and not parameter.hidden]
+    rows = _rows_with_access(rstream.commands["replay"])
+    return _table(rows[name] for name in (*NAMED_BY_COMMANDS, *CONNECTION_OPTIONS))
 
 
 def _command(path: str, command: click.Command, level: int, known: Iterable[str] = ()) -> Iterator[str]:
@@ -158,25 +154,38 @@ def _command(path: str, command: click.Command, level: int, known: Iterable[str]
     usage = f"```text\n{path} {' '.join(command.collect_usage_pieces(context))}\n```"
     parts = [f"{'#' * min(level, 4)} {path}", usage, *_help(command.help or "")]
     subcommands = [each for each in getattr(command, "commands", {}).values() if not each.hidden]
-    if shared := _rows_of_all(subcommands):
-        parts += ["Options of all subcommands:", _table(shared)]
-    if own := [row for row in _rows(command) if row not in known]:
+    if shared := _rows_of_several(subcommands):
+        parts += ["Options of several subcommands:", _table(shared)]
+    rows = _rows(command)
+    if own := [row for name, row in rows.items() if name not in NAMED_BY_COMMANDS and row not in known]:
         parts.append(_table(own))
-    if named := [f"`{option.opts[0]}`" for option in _options_of(command) if option.name in NAMED_BY_COMMANDS]:
-        parts.append(f"Also {', '.join(named)}.")
+    named = [name for name, row in rows.items() if row in known] + [name for name in NAMED_BY_COMMANDS if name in rows]
+    if named:
+        parts.append(f"Also {', '.join(f'`{name}`' for name in named)}.")
     yield "\n\n".join(parts)
     for subcommand in subcommands:
         yield from _command(f"{path} {subcommand.name}", subcommand, level + 1, shared)
 
 
-def _rows(command: click.Command) -> list[str]:
-    """Return the rows of the options of a command, without those that many commands share."""
-    return [_row(option) for option in _options_of(command) if option.name not in SHARED_OPTIONS]
+def _rows(command: click.Command) -> dict[str, str]:
+    """Return the rows of the options of a command by their names, without those that each --url brings."""
+    return {name: row for name, row in _rows_with_access(command).items() if name not in CONNECTION_OPTIONS}
 
 
-def _rows_of_all(commands: list[click.Command]) -> list[str]:
-    """Return the rows that all these commands have."""
-    return [row for row in _rows(commands[0]) if all(row in _rows(each) for each in commands)] if commands else []
+def _rows_with_access(command: click.Command) -> dict[str, str]:
+    return {
+        parameter.opts[0]: _row(parameter)
+        for parameter in command.params
+        if isinstance(parameter, click.Option) and not parameter.hidden
+    }
+
+
+def _rows_of_several(commands: Iterable[click.Command]) -> list[str]:
+    """Return the rows that at least three of these commands have."""
+    counts = Counter(
+        row for command in commands for name, row in _rows(command).items() if name not in NAMED_BY_COMMANDS
+    )
+    return [row for row, count in counts.items() if count >= 3]
 
 
 def _table(rows: Iterable[str]) -> str:
