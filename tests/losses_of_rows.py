@@ -1,4 +1,4 @@
-"""What the exactly-once sink makes of a promoted replica that lagged, row by row of docs/reference/failover.md: the
+"""What the exactly-once sink makes of a promoted replica that lagged, row by row of docs/reference/data-loss.md: the
 same tests for one server with a replica (tests/sentinel) and for a cluster (tests/redis_cluster)."""
 
 from __future__ import annotations

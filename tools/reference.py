@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
@@ -110,19 +111,20 @@ def _error(error: type[errors.RStreamError]) -> str:
 # ------------------------------------------------------------------------------------------------------------- commands
 
 
-# Options of every command that has --url.
-CONNECTION_OPTIONS = ("username", "passwordFile", "credentialProvider", "replyTimeout")
+# Options that mean the same wherever they occur: docs/reference/commands.md prints them once.
+NAMED_BY_COMMANDS = ("--url", "--json", "--yes")  # each command also names those that it has
+CONNECTION_OPTIONS = ("--username", "--password-file", "--credential-provider", "--reply-timeout")  # with each --url
 
-
-# The pages of commands: the name of a block, the commands of `rstream` in it.
+# The pages of commands: the end of the name of a page and its block, the commands of `rstream` in it. The last block is
+# on docs/reference/commands.md itself.
 COMMAND_PAGES = {
     "look": ("streams", "shards", "show", "tail", "lag", "pending", "top", "exporter", "console"),
     "groups": ("groups", "replay"),
     "entries": ("add", "copy", "export", "import"),
     "dead-letters": ("dead",),
-    "jobs": ("init", "run"),
-    "server": ("doctor", "url", "serve"),
+    "jobs-and-servers": ("init", "run", "doctor", "url", "serve"),
 }
+_ON_THE_PAGE_ITSELF = "jobs-and-servers"
 
 
 def print_commands(names: Iterable[str]) -> str:
@@ -135,45 +137,63 @@ def print_command_pages() -> str:
     rows = ["| command | |", "|---|---|"]
     for page, names in COMMAND_PAGES.items():
         for name in names:
-            link = f"commands-{page}.md#rstream-{name}"
+            link = f"{'' if page == _ON_THE_PAGE_ITSELF else f'commands-{page}.md'}#rstream-{name}"
             rows.append(f"| [`rstream {name}`]({link}) | {_escaped(rstream.commands[name].get_short_help_str(200))} |")
     return _listing(rows)
 
 
-def print_connection_options() -> str:
-    """Print the connection options once, for all commands."""
-    options = [
-        parameter
-        for parameter in rstream.commands["streams"].params
-        if isinstance(parameter, click.Option) and _is_connection_option(parameter)
-    ]
-    return _options(options)
+def print_shared_options() -> str:
+    """Print the options that many commands share, of a command that has all of them."""
+    rows = _rows_with_access(rstream.commands["replay"])
+    return _table(rows[name] for name in (*NAMED_BY_COMMANDS, *CONNECTION_OPTIONS))
 
 
-def _is_connection_option(option: click.Option) -> bool:
-    return option.name is not None and option.name.replace("_", "") in [name.lower() for name in CONNECTION_OPTIONS]
-
-
-def _command(path: str, command: click.Command, level: int) -> Iterator[str]:
+def _command(path: str, command: click.Command, level: int, known: Iterable[str] = ()) -> Iterator[str]:
+    """Print a command and its subcommands. known: rows of options that the text above has printed."""
     context = click.Context(command, info_name=path)
     usage = f"```text\n{path} {' '.join(command.collect_usage_pieces(context))}\n```"
     parts = [f"{'#' * min(level, 4)} {path}", usage, *_help(command.help or "")]
-    options = [
-        parameter for parameter in command.params if isinstance(parameter, click.Option) and not parameter.hidden
-    ]
-    if options := [option for option in options if not _is_connection_option(option)]:
-        parts.append(_options(options))
+    subcommands = [each for each in getattr(command, "commands", {}).values() if not each.hidden]
+    if shared := _rows_of_several(subcommands):
+        parts += ["Options of several subcommands:", _table(shared)]
+    rows = _rows(command)
+    if own := [row for name, row in rows.items() if name not in NAMED_BY_COMMANDS and row not in known]:
+        parts.append(_table(own))
+    named = [name for name, row in rows.items() if row in known] + [name for name in NAMED_BY_COMMANDS if name in rows]
+    if named:
+        parts.append(f"Also {', '.join(f'`{name}`' for name in named)}.")
     yield "\n\n".join(parts)
-    if isinstance(command, click.Group):
-        for name, subcommand in command.commands.items():
-            if not subcommand.hidden:
-                yield from _command(f"{path} {name}", subcommand, level + 1)
+    for subcommand in subcommands:
+        yield from _command(f"{path} {subcommand.name}", subcommand, level + 1, shared)
 
 
-def _options(options: Iterable[click.Option]) -> str:
-    return "\n".join(
-        ["| option | meaning |", "|---|---|", *(f"| {_names(option)} | {_about(option)} |" for option in options)]
+def _rows(command: click.Command) -> dict[str, str]:
+    """Return the rows of the options of a command by their names, without those that each --url brings."""
+    return {name: row for name, row in _rows_with_access(command).items() if name not in CONNECTION_OPTIONS}
+
+
+def _rows_with_access(command: click.Command) -> dict[str, str]:
+    return {
+        parameter.opts[0]: _row(parameter)
+        for parameter in command.params
+        if isinstance(parameter, click.Option) and not parameter.hidden
+    }
+
+
+def _rows_of_several(commands: Iterable[click.Command]) -> list[str]:
+    """Return the rows that at least three of these commands have."""
+    counts = Counter(
+        row for command in commands for name, row in _rows(command).items() if name not in NAMED_BY_COMMANDS
     )
+    return [row for row, count in counts.items() if count >= 3]
+
+
+def _table(rows: Iterable[str]) -> str:
+    return "\n".join(["| option | meaning |", "|---|---|", *rows])
+
+
+def _row(option: click.Option) -> str:
+    return f"| {_names(option)} | {_about(option)} |"
 
 
 def _help(text: str) -> list[str]:
@@ -230,7 +250,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "spark-redis": lambda: migration.table_of_rows("spark-redis", migration.SPARK_REDIS),
     "remedies": remedies.table,
     "errors": print_errors,
-    "connection-options": print_connection_options,
+    "shared-options": print_shared_options,
     "commands": print_command_pages,
     **{f"commands-{page}": partial(print_commands, names) for page, names in COMMAND_PAGES.items()},
     "group-metrics": lambda: metrics_of(group_metrics.TABLES),

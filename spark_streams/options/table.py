@@ -94,7 +94,7 @@ ACCESS: tuple[Option, ...] = (
         None,
         "none",
         "`module:function`, which returns a `redis.CredentialProvider`, on the driver and on each executor. It is "
-        "called for each new connection, so tokens may expire ([logins](logins.md)).",
+        "called for each new connection, so tokens may expire ([logins](access.md#logins)).",
     ),
     Option(
         "replyTimeout",
@@ -275,7 +275,7 @@ SOURCE: tuple[Option, ...] = (
         "keep",
         "`keep`",
         "What to do with entries after every group has acknowledged them. `keep`: they stay. `trim`: remove whole "
-        "nodes (`~`). `delete`: remove each entry ([details](trimming.md#removing-committed-entries)).",
+        "nodes (`~`). `delete`: remove each entry ([details](../guide/trim.md#the-query-trims)).",
     ),
     Option(
         "noAck",

@@ -122,8 +122,8 @@ def test_the_bundled_engine(server: Server) -> None:
 
 def test_the_documented_sample_is_what_the_command_prints() -> None:
     """Only the address and the time since the start differ."""
-    page = (Path(__file__).parents[2] / "docs" / "reference" / "doctor.md").read_text()
-    sample = page.partition("```text\n")[2].partition("```")[0]
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "commands-look.md").read_text()
+    sample = page.partition("\n## What rstream doctor checks\n")[2].partition("```text\n")[2].partition("```")[0]
     with LocalEngine() as engine:
         ran = CliRunner().invoke(main, ["doctor", engine.url], env={"COLUMNS": "100"})
     printed = [line.rstrip() for line in ran.output.splitlines()]

@@ -1,4 +1,4 @@
-"""The users of docs/reference/rights.md, as it creates them: what a reader copies is what tests run with."""
+"""The users of docs/reference/access.md, as it creates them: what a reader copies is what tests run with."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tools.servers.server import Server
 
-RIGHTS = Path(__file__).resolve().parents[2] / "docs" / "reference" / "rights.md"
+RIGHTS = Path(__file__).resolve().parents[2] / "docs" / "reference" / "access.md"
 _BLOCK = re.compile(r"^redis-cli ACL SETUSER (?:.*\\\n)*.*$", re.M)
 _NAMES = {"orders:dead": "dead", "orders": "s", "billing": "g", "totals": "out"}
 

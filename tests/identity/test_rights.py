@@ -1,4 +1,4 @@
-"""Users with exactly the rights that docs/reference/rights.md lists: each can do what its role is for, and no more."""
+"""Users with exactly the rights that docs/reference/access.md lists: each can do what its role is for, and no more."""
 
 from __future__ import annotations
 

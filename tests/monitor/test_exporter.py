@@ -345,7 +345,7 @@ def test_no_engine_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert list(tmp_path.iterdir()) == []
 
 
-NEEDED = ("+@read", "+@connection", "+time", "-@dangerous", "+info")  # docs/reference/rights.md
+NEEDED = ("+@read", "+@connection", "+time", "-@dangerous", "+info")  # docs/reference/access.md
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""With the rights that docs/reference/rights.md lists, and no others."""
+"""With the rights that docs/reference/access.md lists, and no others."""
 
 from __future__ import annotations
 

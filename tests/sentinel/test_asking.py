@@ -115,7 +115,7 @@ def test_a_sentinel_with_a_login_of_its_own(sentinels: Sentinels) -> None:
 
 def test_rights_that_the_docs_name_are_enough(sentinels: Sentinels) -> None:
     """Of the servers' user, and of the sentinels'."""
-    docs = (Path(__file__).resolve().parents[2] / "docs" / "reference" / "rights.md").read_text()
+    docs = (Path(__file__).resolve().parents[2] / "docs" / "reference" / "access.md").read_text()
     asking = re.search(r"for the sentinels' user `([^`]+)`", docs)
     assert asking is not None
     sentinel = sentinels.sentinels[1]
