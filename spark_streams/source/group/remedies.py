@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -178,6 +178,17 @@ class DataLoss:
     place: Place
     counts: Counter[str] = field(default_factory=Counter)
     noted_token: str = ""
+    _of_comparison: set[Finding] = field(default_factory=set)
+
+    def report_compared(self, findings: Sequence[Finding]) -> None:
+        """Report what a comparison has found. If the connection breaks before `compared`, the next one finds the same,
+        which is not reported again."""
+        self.report(*[finding for finding in findings if finding not in self._of_comparison])
+        self._of_comparison.update(findings)
+
+    def compared(self) -> None:
+        """Nothing more is found, and the run knows the corrections."""
+        self._of_comparison.clear()
 
     def report(self, *findings: Finding, accepted: bool = False) -> None:
         """Raise the error of the first finding if the query is strict. Otherwise log and count them. accepted: a run

@@ -67,7 +67,8 @@ class QueryState:
     """The query at the beginning of a trigger.
 
     checkpoint: Spark's, without streams that are no longer read; start: the same, corrected, and with every stream of
-    the trigger; heads, groups: per stream; times: of the looks, in milliseconds of the server's clock; above: entries
+    the trigger; heads, groups: per stream; positions: of the groups, as compared with the checkpoint: `looked_again`
+    does not change them; times: of the looks, in milliseconds of the server's clock; above: entries
     that are pending for the query above its position, per stream; second: how many entries are pending for it besides
     those and the batch up to `start`, per stream; run: what the run knows now."""
 
@@ -75,6 +76,7 @@ class QueryState:
     start: Offset
     heads: Mapping[str, StreamState]
     groups: Mapping[str, GroupState]
+    positions: Mapping[str, StreamId]
     times: Mapping[str, int] = field(default_factory=dict)
     above: Mapping[str, list[EntryRange]] = field(default_factory=dict)
     second: Mapping[str, int] = field(default_factory=dict)
@@ -169,7 +171,7 @@ class Observer:
             if group is None or not _is_quiet(start.at[stream], heads[stream], group, *expected):
                 return None
             states[stream] = self._as_bookmark(start.at[stream], group)
-        return QueryState(checkpoint, start, heads, states, above=above, run=run)
+        return QueryState(checkpoint, start, heads, states, _positions(groups), above=above, run=run)
 
     def _expected(
         self, stream: str, start: Offset, above: Sequence[EntryRange], run: RunState
@@ -196,7 +198,8 @@ class Observer:
     def _compared(
         self, server: Server, checkpoint: Offset, start: Offset, streams: Sequence[str], run: RunState
     ) -> QueryState:
-        """Look at all streams, compare them with the checkpoint, and repair what is wrong, until nothing is found."""
+        """Look at all streams, compare them with the checkpoint, repair what is wrong and acknowledge what is
+        committed, until nothing is found."""
         run = replace(run, prefetched=None)  # what was reserved ahead is found in the pending list
         if not run.is_known and (self._no_ack or start.no_ack):
             destroy_scratch_groups(server, self._member, list(streams))
@@ -208,16 +211,23 @@ class Observer:
         for _ in range(_MOST_REPAIRS):
             start, run = self._updated(server, start, seen, run)
             findings = self._confirmed(server, start, seen, run)
-            if not findings:
+            if findings:
+                start, run, streams = self._repair(server, checkpoint, start, findings, seen, run, streams)
+                for stream in findings:
+                    if stream not in streams:
+                        seen.looks.pop(stream, None)
+            elif run.has_settled(start) or run.is_known:  # a run that knows it waits until tasks run
                 break
-            start, run, streams = self._repair(server, checkpoint, start, findings, seen, run, streams)
-            seen.update(self._look(server, start, streams))  # what was committed is acknowledged now
-            for stream in findings:
-                if stream not in streams:
-                    seen.looks.pop(stream, None)
+            else:
+                run, entries = self._acknowledging.acknowledge(server, start, run, seen.marks, _with_group(start, seen))
+                if not entries:
+                    break
+            seen.update(self._look(server, start, streams))  # compared again: a group may have been moved meanwhile
         else:
             raise AssertionError("no end of repairs")
-        return self._state(server, checkpoint, start, streams, seen, run)
+        state = self._state(server, checkpoint, start, streams, seen, run)
+        self._losses.compared()
+        return state
 
     def _state(
         self,
@@ -228,15 +238,11 @@ class Observer:
         seen: _Looks,
         run: RunState,
     ) -> QueryState:
-        """Acknowledge what is committed, unless that can wait until tasks run, and return the state after that."""
+        """Return the state. Nothing is wrong any more, and what is committed is acknowledged, unless it can wait until
+        tasks run."""
         unsettled: Mapping[str, int] = {}
         if not run.has_settled(start):
-            if run.is_known:
-                unsettled = {s: sum(part.count for part in start.ranges(s)) for s in start.taken_from}
-            else:
-                run, entries = self._acknowledging.acknowledge(server, start, run, seen.marks, _with_group(start, seen))
-                if entries:
-                    seen.update(self._look(server, start, list(seen.looks)))
+            unsettled = {s: sum(part.count for part in start.ranges(s)) for s in start.taken_from}
         run = replace(run, start=start)
         groups = {stream: group for stream in streams if (group := seen.looks[stream].group) is not None}
         create_consumers(server, self._member, [s for s, group in groups.items() if not group.has_consumer])
@@ -255,6 +261,7 @@ class Observer:
             start,
             {stream: seen.looks[stream].head for stream in states},
             states,
+            _positions(groups),
             {stream: seen.looks[stream].time for stream in states},
             {} if self._no_ack else {stream: ranges for stream, ranges in seen.above.items() if ranges},
             second,
@@ -336,7 +343,7 @@ class Observer:
     def _updated(self, server: Server, start: Offset, seen: _Looks, run: RunState) -> tuple[Offset, RunState]:
         """Return the start with what the server knows better, and with groups that were moved."""
         moved = {
-            stream: Repair(new, creates_consumer=True)
+            stream: Repair(_counted(server, stream, new, look), creates_consumer=True)
             for stream, look in seen.looks.items()
             if stream in start.at and (new := moved_since_checkpoint(start.at[stream], look)) is not None
         }
@@ -414,7 +421,7 @@ class Observer:
         """Report the findings, acknowledge what is committed, and apply the rule. Raises the error of a strict
         query."""
         left = {stream for stream, finding in findings.items() if self._leaves(finding)}
-        self._losses.report(*[finding for stream, finding in findings.items() if stream not in left])
+        self._losses.report_compared([finding for stream, finding in findings.items() if stream not in left])
         older = [stream for stream, finding in findings.items() if finding.kind is Kind.CHECKPOINT_OLDER]
         unsettled = [stream for stream in _with_group(start, seen) if stream not in older]
         if any(finding.kind is not Kind.ENTRIES_LOST for finding in findings.values()) and not run.has_settled(start):
@@ -462,6 +469,14 @@ class Observer:
             self._acknowledging.refuse_pending(server, stream)
 
 
+def _counted(server: Server, stream: str, at: StreamOffset, look: Look) -> StreamOffset:
+    """Return where a query goes on after a move, with the number of entries below counted, if the query is alone and
+    the group is elsewhere again. Without the number, the group would pass for a shared one."""
+    if at.read is not None or look.group is None or look.group.others:
+        return at
+    return at._replace(read=count_read(server, stream, look.head, at.position))
+
+
 def _recounted(server: Server, stream: str, at: StreamOffset, look: Look) -> StreamOffset:
     """Return the same, with the number of entries that a shared group has read counted in the stream, if the server has
     forgotten it. Losses of that moment are not noticed."""
@@ -470,6 +485,10 @@ def _recounted(server: Server, stream: str, at: StreamOffset, look: Look) -> Str
         return at
     read = count_read(server, stream, look.head, group.last_delivered)
     return at if read is None else at._replace(missed=read - group.entries_read)
+
+
+def _positions(groups: Mapping[str, GroupState | None]) -> dict[str, StreamId]:
+    return {stream: group.last_delivered for stream, group in groups.items() if group is not None}
 
 
 def _is_forgotten(start: Offset, stream: str, mark: Mark | None, run: RunState) -> bool:

@@ -35,6 +35,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from spark_streams.model.commit_mark import NO_ACK
+from spark_streams.model.ids import StreamId
 from spark_streams.options.source_options import SourceOptions
 from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.group.state import GroupState
@@ -163,7 +164,7 @@ class Trigger:
             contents.run,
             is_known=True,
             heads=state.heads,
-            positions={stream: group.last_delivered for stream, group in groups.items()},
+            positions={**state.positions, **_positions_after(contents)},
             start=None if is_batch else contents.run.start,
             is_corrected=contents.run.is_corrected and not is_batch,
             prefetched=None,
@@ -171,6 +172,12 @@ class Trigger:
             turn=contents.run.turn + 1,
             others_have_pending=any(other.pending for group in groups.values() for other in group.others),
         )
+
+
+def _positions_after(contents: BatchContents) -> dict[str, StreamId]:
+    """Return where the groups are from which entries were reserved. If there were none to reserve, a group at another
+    place was moved by somebody else, and the next trigger finds that."""
+    return {entries.stream: contents.after[entries.stream].last_delivered for entries in contents.fresh}
 
 
 def end_of_batch(state: QueryState, contents: BatchContents, token: str, options: SourceOptions) -> Offset:

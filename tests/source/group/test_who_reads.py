@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 import redis
 
 from spark_streams.errors import DataLossError
 from spark_streams.model.commit_mark import committed_key
+from spark_streams.spark.read_limits import ReadMaxRows
 from tests.remedies import carry_out
 from tools.driving import ALL, NEVER_AHEAD, add, begin, drain, pending_count, read, reader, stop_all
-from tools.sending import before_sending
+from tools.sending import before_sending, in_turn, lost
 from tools.servers.server import Server, skip_without_xnack
 
 LENIENT = {"failOnDataLoss": "false"}
@@ -193,3 +195,71 @@ def test_a_group_that_comes_back_while_the_query_creates_it_ends_nothing(
     assert marks[0] == mark
     assert client.xinfo_groups("s")[0]["last-delivered-id"] > ids[-1]
     assert pending_count(client) == 0
+
+
+def test_a_group_that_is_set_forward_while_a_query_begins_stops_it(server: Server, client: redis.Redis) -> None:
+    """After the look that is compared, and before entries are reserved: nothing below the group's position is read."""
+    ids = add(client, 10)
+    one = reader(server, maxEntriesPerTrigger="5", limits=NEVER_AHEAD)
+    end = one.latestOffset(start := begin(one), ReadMaxRows(5))
+    assert read(one, start, end) == list(range(5))
+    one = reader(server, maxEntriesPerTrigger="5", limits=NEVER_AHEAD)
+    one.initialOffset()
+    with (
+        before_sending(b"XACK", act=lambda *_: client.xgroup_setid("s", "g", ids[-1]), times=1),
+        pytest.raises(DataLossError, match="above the checkpoint's"),
+    ):
+        one.latestOffset(end, ALL)
+
+
+def test_a_group_that_is_set_forward_after_a_seek_stops_the_query(server: Server, client: redis.Redis) -> None:
+    ids = add(client, 10)
+    one = reader(server, limits=NEVER_AHEAD)
+    end = one.latestOffset(start := begin(one), ReadMaxRows(2))
+    assert read(one, start, end) == [0, 1]
+    stop_all()
+    carry_out(server, f"(rstream groups seek s --group g --to {ids[4]} --even-active --yes)")
+    client.xgroup_setid("s", "g", ids[6])
+    with pytest.raises(DataLossError, match="above the checkpoint's"):
+        reader(server).latestOffset(end, ALL)
+    client.xgroup_setid("s", "g", ids[4])
+    assert drain(reader(server), start=end) == [[5, 6, 7, 8, 9]]
+
+
+def test_a_group_that_is_set_forward_while_entries_are_claimed_stops_the_query(
+    server: Server, client: redis.Redis
+) -> None:
+    add(client, 5)
+    client.xgroup_create("s", "g", "0")
+    client.xreadgroup("g", "bob", {"s": ">"}, count=2)
+    one = reader(server, claimIdle="1ms", limits=NEVER_AHEAD)
+    start = begin(one)
+    time.sleep(0.01)
+    end = one.latestOffset(start, ALL)
+    assert sorted(read(one, start, end)) == list(range(5))
+    client.xgroup_delconsumer("s", "g", "bob")
+    assert one.latestOffset(end, ALL) == end
+    ids = add(client, 5, first=5)
+    with before_sending(b"CLIENT", b"SKIP", act=lambda *_: client.xgroup_setid("s", "g", ids[-1]), times=1):
+        after = one.latestOffset(end, ALL)
+    with pytest.raises(DataLossError, match="above the checkpoint's"):
+        one.latestOffset(after, ALL)
+
+
+@pytest.mark.parametrize("looks", range(1, 4))
+def test_a_connection_that_breaks_after_a_report_does_not_report_it_again(
+    server: Server, client: redis.Redis, looks: int
+) -> None:
+    """The first look finds the loss, the second one confirms it, the third one follows the repair."""
+    add(client, 10)
+    one = reader(server, limits=NEVER_AHEAD, **LENIENT)
+    end = one.latestOffset(start := begin(one), ReadMaxRows(2))
+    assert read(one, start, end) == [0, 1]
+    client.xtrim("s", maxlen=3, approximate=False)
+    one = reader(server, limits=NEVER_AHEAD, **LENIENT)
+    one.initialOffset()
+    passed = [lambda *_: None] * (looks - 1)
+    with before_sending(b"MULTI", b"XINFO", act=in_turn(*passed, lost), times=looks):
+        after = one.latestOffset(end, ALL)
+    assert read(one, end, after) == [7, 8, 9]
+    assert one.reportLatestOffset()["lost"] == {"s": 5}
