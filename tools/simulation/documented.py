@@ -26,6 +26,9 @@ KNOWN: dict[str, str] = {
         "an entry was read and acknowledged before its batch was read again"
     ),
     r"^uncounted \| passed over\+vanished .*vanished": "no committed batch had read the stream that was created again",
+    r"^named again \| DataLossError: group _ of stream _ is at #, above .*others read": (
+        "another consumer joins the group, reads and leaves before the query's next batch"
+    ),
     r"^named again \| DataLossError.*at least": "an XDEL above the position of a shared group",
     r"^twice \| passed over .*vanished \| lenient": "a batch is a range of IDs, its stream was created again",
     r"^uncounted \| trimmed\+vanished \| after trimmed\+vanished \|": "a new stream is taken for the same one",

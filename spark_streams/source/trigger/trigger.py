@@ -187,9 +187,12 @@ def end_of_batch(state: QueryState, contents: BatchContents, token: str, options
         stream: _with_added(value, state.heads[stream].added) if stream in state.heads else value
         for stream, value in start.at.items()
     }
-    for stream in {*contents.new, *contents.old}:
-        group = contents.after.get(stream, state.groups[stream])
-        at[stream] = _after_batch(at[stream], contents, stream, group, NO_ACK if options.no_ack else token)
+    for stream, before in state.groups.items():
+        group = contents.after.get(stream, before)
+        if stream in contents.new or stream in contents.old:
+            at[stream] = _after_batch(at[stream], contents, stream, group, NO_ACK if options.no_ack else token)
+        elif group.others and at[stream].read is not None:  # they may read on, and leave before the next batch
+            at[stream] = at[stream]._replace(read=None, group_read=(group.entries_read or 0) + at[stream].missed)
     is_settled = run.has_settled(start) or not start.token
     return Offset(
         start.group,

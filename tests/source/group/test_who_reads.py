@@ -226,6 +226,24 @@ def test_a_group_that_is_set_forward_after_a_seek_stops_the_query(server: Server
     assert drain(reader(server), start=end) == [[5, 6, 7, 8, 9]]
 
 
+def test_a_consumer_that_reads_a_stream_of_which_the_query_has_read_nothing_and_leaves_is_no_loss(
+    server: Server, client: redis.Redis
+) -> None:
+    """The offset says that the group was shared, also if its batch has no entry of the stream."""
+    add(client, 2)
+    one = reader(server, streams="s,t", limits=NEVER_AHEAD)
+    end = one.latestOffset(start := begin(one), ALL)
+    assert read(one, start, end) == [0, 1]
+    client.xgroup_createconsumer("t", "g", "bob")
+    add(client, 2, first=2)
+    after = one.latestOffset(end, ALL)
+    assert read(one, end, after) == [2, 3]
+    add(client, 3, "t", first=10)
+    client.xreadgroup("g", "bob", {"t": ">"}, count=2, noack=True)
+    client.xgroup_delconsumer("t", "g", "bob")
+    assert drain(reader(server, streams="s,t"), start=after) == [[12]]
+
+
 def test_a_group_that_is_set_forward_while_entries_are_claimed_stops_the_query(
     server: Server, client: redis.Redis
 ) -> None:
