@@ -18,7 +18,7 @@ KNOWN: dict[str, str] = {
     ),
     r"^twice \| passed over .*checkpoint set back.*evicted sink": "the ledger is missing, the checkpoint is older",
     r"^twice .*checkpoint put back": "an older copy of the checkpoint had the entries delivered again",
-    r"^twice .*evicted attempts.*maxDeliveries": "the record of failed batches was deleted: its batch is read again",
+    r"^twice .*evicted attempts": "the record of failed batches was deleted: its batch is read again",
     r"^pending \| (deleted|trimmed) \| after .*(checkpoint set back|once noAck$)": (
         "an entry left the stream while its group was set back"
     ),

@@ -147,6 +147,8 @@ class Observer:
             subscription.confirm_checkpoint(server, checkpoint)
         checkpoint = subscription.without_dropped(server, checkpoint, not run.is_known)
         start = subscription.without_unused_returned(run.start_of(checkpoint))
+        forgotten = start.at.keys() - {*streams} - checkpoint.at.keys()  # of a pattern, and missing: Spark logged none
+        start = start.without(forgotten) if forgotten else start
         if run.is_known:
             state = self._as_left(server, checkpoint, start, streams, run)
             if state is not None:

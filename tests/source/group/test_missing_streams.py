@@ -74,6 +74,24 @@ def test_nothing_stays_of_a_missing_stream(
     assert not any(b"s:%d" % n in request for request in asked for n in range(5))
 
 
+@pytest.mark.parametrize("options", [{}, {"noAck": "true"}])
+def test_a_stream_that_vanishes_before_the_first_offset_is_forgotten(
+    server: Server, client: redis.Redis, options: dict[str, str]
+) -> None:
+    """Spark asks for the first position again, as long as it has logged no offset."""
+    add(client, 3, "s:0")
+    query = Query(server, startingOffsets="latest", **options)
+    query.trigger()
+    with before_sending(b"XINFO", b"CONSUMERS", act=lambda *_: client.delete("s:0"), times=1):
+        query.at = query.reader.initialOffset()
+    assert query.at["streams"] == {}
+    query.trigger(2)
+    add(client, 2, "s:1")
+    query.trigger(2)
+    assert query.found == [0, 1]
+    assert not query.reader.reportLatestOffset().get("lost")
+
+
 def test_an_entry_that_waits_for_a_retry_outlives_its_stream(server: Server, client: redis.Redis) -> None:
     add(client, 1, "s:stays")
     query = Query(server, **{**RETRIES, "retryDelay": "300ms"})
