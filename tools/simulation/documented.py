@@ -13,7 +13,7 @@ KNOWN: dict[str, str] = {
     r"^twice \| (deleted\+)?(passed over|vanished)(\+trimmed)? .*group (created again|set back)": (
         "a group is moved while a batch is taken"
     ),
-    r"^twice \| (flushed|trimmed) \| .*group created again amid a trigger": (
+    r"^(twice|reordered) \| (flushed|trimmed) \| .*group (created again amid a trigger|set back)": (
         "the same, and the entries that were read twice are removed later"
     ),
     r"^twice \| passed over .*checkpoint set back.*evicted sink": "the ledger is missing, the checkpoint is older",
@@ -61,6 +61,9 @@ KNOWN: dict[str, str] = {
     r"^(early|silent) .*entries given to us.*evicted committed": "entries are handed over, the commit mark is missing",
     r"^early \| after entries given to us\+others read \| strict plain$": (
         "entries are handed over within the range of a batch of a shared group that is not acknowledged yet"
+    ),
+    r"^uncounted \| passed over \| after group created again.*\+group set back \| lenient": (
+        "a group is set back by hand after rstream groups seek: the seek decides"
     ),
     r"^reordered .*entries taken from us": "entries are claimed while the query takes a batch: it reads others later",
     r"^reordered .*(checkpoint set back|server set back)": "batches are planned again after a set-back",
