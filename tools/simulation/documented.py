@@ -43,7 +43,7 @@ KNOWN: dict[str, str] = {
     r"^uncounted \| (deleted|trimmed) \| .*group created again.*vanished \|": (
         "a group is created again while the query starts on a stream that was created again"
     ),
-    r"^(silent|uncounted) \| (deleted|trimmed|deleted\+trimmed) \| .*group created again amid a trigger": (
+    r"^(silent|uncounted) \| (passed over|deleted|trimmed|deleted\+trimmed) \| .*group created again amid a trigger": (
         "a group is created again while a batch is taken"
     ),
     r"^uncounted \| passed over .*group created again .*once noAck": "a group is created again while noAck is removed",

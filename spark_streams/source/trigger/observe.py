@@ -396,13 +396,16 @@ class Observer:
                 if group is not None and lost_above(look.head, group.last_delivered, group.entries_read) is None:
                     continue
             is_left = finding.kind is Kind.STREAM_MISSING and self._subscription.by_pattern
-            found[stream] = replace(finding, is_left=True) if is_left else self._proved(server, finding, at, look)
+            found[stream] = replace(finding, is_left=True) if is_left else self._proved(server, finding, at, look, start.no_ack)
         return found
 
-    def _proved(self, server: Server, finding: Finding, at: StreamOffset, look: Look) -> Finding:
-        """Return the finding; for a group below the checkpoint, ask whether the server has lost entries."""
+    def _proved(self, server: Server, finding: Finding, at: StreamOffset, look: Look, was_no_ack: bool) -> Finding:
+        """Return the finding; for a group below the checkpoint, ask whether the server has lost entries. was_no_ack: the
+        last batch was read without a pending list, and a kill may have left its group below."""
         if finding.kind is not Kind.GROUP_BELOW or finding.group_use is GroupUse.SHARED:
             return finding
+        if was_no_ack:
+            return replace(finding, is_harmless=True)
         position = bytes(at.position)
         has_entry = bool(server.execute("XRANGE", finding.stream, position, position))
         proved = is_proved_below(at, look.head, has_entry)

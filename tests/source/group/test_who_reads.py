@@ -244,6 +244,37 @@ def test_a_consumer_that_reads_a_stream_of_which_the_query_has_read_nothing_and_
     assert drain(reader(server, streams="s,t"), start=after) == [[12]]
 
 
+@pytest.mark.parametrize("options", [{}, {"noAck": "true"}])
+def test_a_seek_to_the_checkpoint_is_over_with_the_next_batch(
+    server: Server, client: redis.Redis, options: dict[str, str]
+) -> None:
+    """The next batch of the stream is committed, and the query is killed before it acknowledges it."""
+    add(client, 2)
+    one = reader(server, streams="s,t", limits=NEVER_AHEAD, **options)
+    end = one.latestOffset(start := begin(one), ALL)
+    assert read(one, start, end) == [0, 1]
+    one.commit(end)
+    stop_all()
+    carry_out(server, "(rstream groups seek t --group g --to earliest --even-active --yes)")
+    add(client, 2, "t", first=10)
+    one = reader(server, streams="s,t", limits=NEVER_AHEAD, **options)
+    after = one.latestOffset(end, ALL)
+    assert read(one, end, after) == [10, 11]
+    one = reader(server, streams="s,t", limits=NEVER_AHEAD, **options)
+    assert one.latestOffset(after, ALL) == after
+
+
+def test_without_no_ack_a_query_goes_on_after_a_batch_whose_bookmark_was_not_set(
+    server: Server, client: redis.Redis
+) -> None:
+    ids = add(client, 4)
+    one = reader(server, noAck="true", limits=NEVER_AHEAD)
+    end = one.latestOffset(start := begin(one), ReadMaxRows(2))
+    assert read(one, start, end) == [0, 1]
+    client.xdel("s", ids[1])
+    assert drain(reader(server), start=end) == [[2, 3]]
+
+
 def test_a_group_that_is_set_forward_while_entries_are_claimed_stops_the_query(
     server: Server, client: redis.Redis
 ) -> None:
