@@ -396,7 +396,9 @@ class Observer:
                 if group is not None and lost_above(look.head, group.last_delivered, group.entries_read) is None:
                     continue
             is_left = finding.kind is Kind.STREAM_MISSING and self._subscription.by_pattern
-            found[stream] = replace(finding, is_left=True) if is_left else self._proved(server, finding, at, look, start.no_ack)
+            found[stream] = (
+                replace(finding, is_left=True) if is_left else self._proved(server, finding, at, look, start.no_ack)
+            )
         return found
 
     def _proved(self, server: Server, finding: Finding, at: StreamOffset, look: Look, was_no_ack: bool) -> Finding:
