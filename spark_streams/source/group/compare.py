@@ -71,8 +71,8 @@ def is_older(at: StreamOffset, look: Look) -> bool:
 def moved_since_checkpoint(at: StreamOffset, look: Look) -> StreamOffset | None:
     """Return where the query goes on if its group was moved since the checkpoint: the commit mark says so. An operator
     has moved it with `rstream groups seek`, or a run has, and was killed before Spark logged the new position. None: it
-    was not moved. The mark is then replaced by that of the last batch, at the new position: also if an operator has moved
-    the group to where the checkpoint is, because the mark would move the query back after its next batch."""
+    was not moved. The mark is then replaced by that of the last batch, at the new position. So it is if an operator has
+    moved the group to where the checkpoint is: after the next batch, the mark would move the query back."""
     mark, group = look.mark, look.group
     if mark is None or group is None:
         return None

@@ -402,8 +402,8 @@ class Observer:
         return found
 
     def _proved(self, server: Server, finding: Finding, at: StreamOffset, look: Look, was_no_ack: bool) -> Finding:
-        """Return the finding; for a group below the checkpoint, ask whether the server has lost entries. was_no_ack: the
-        last batch was read without a pending list, and a kill may have left its group below."""
+        """Return the finding; for a group below the checkpoint, ask whether the server has lost entries. was_no_ack:
+        the last batch was read without a pending list, and a kill may have left its group below."""
         if finding.kind is not Kind.GROUP_BELOW or finding.group_use is GroupUse.SHARED:
             return finding
         if was_no_ack:
