@@ -30,7 +30,7 @@ from spark_streams.options.source_options import SourceOptions
 from spark_streams.source.group.account import count_missing
 from spark_streams.source.group.findings import Finding, Kind
 from spark_streams.source.group.remedies import DataLoss
-from spark_streams.source.group.state import GroupState, OtherConsumer
+from spark_streams.source.group.state import GroupState, OtherConsumer, read_group_now
 from spark_streams.source.group.subscription import Subscription
 from spark_streams.source.limits import Limits
 from spark_streams.source.membership import Membership
@@ -42,7 +42,6 @@ from spark_streams.wire.connection.connection import SKIP, Argument, pack
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.entries.pending_page import PendingPage, arguments_of, texts_of
 from spark_streams.wire.replies.released import FATAL, RELEASED_IDLE, released_in
-from spark_streams.wire.replies.xinfo import consumers_in
 
 _log = logging.getLogger("spark_streams.source")
 
@@ -180,9 +179,8 @@ class Claims:
         )  # fmt: skip
 
     def _count_pending(self, server: Server, stream: str) -> int:
-        """Return how many entries are pending for the query. Raises GroupMissingError."""
-        consumers = consumers_in(server.execute("XINFO", "CONSUMERS", stream, self._member.group))
-        return next((info.pending for info in consumers if info.text == self._member.consumer), 0)
+        """Return how many entries are pending for the query. Raises GroupMissingError, DataLossError."""
+        return read_group_now(server, self._member, stream).ours
 
     def _count_deleted(self, server: Server, stream: str, requested_ids: Sequence[bytes]) -> int:
         """Return how many entries that a claim requested are no longer in the stream: XCLAIM drops those from the

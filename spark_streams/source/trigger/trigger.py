@@ -175,9 +175,9 @@ class Trigger:
 
 
 def _positions_after(contents: BatchContents) -> dict[str, StreamId]:
-    """Return where the groups are from which entries were reserved. If there were none to reserve, a group at another
-    place was moved by somebody else, and the next trigger finds that."""
-    return {entries.stream: contents.after[entries.stream].last_delivered for entries in contents.fresh}
+    """Return where the groups are from which entries were reserved. A group at another place was moved by somebody
+    else, or has delivered entries that could not be counted: the next trigger finds that."""
+    return {entries.stream: entries.last for entries in contents.fresh}
 
 
 def end_of_batch(state: QueryState, contents: BatchContents, token: str, options: SourceOptions) -> Offset:
