@@ -224,7 +224,8 @@ def repaired(finding: Finding, at: StreamOffset, look: Look, logged: StreamOffse
     assert group is not None
     if kind is Kind.SERVER_RESTORED:
         position = min(at.position if is_alone else group.last_delivered, head.last)
-        corrected = at.moved(position, None)._replace(added=added)
+        read = added if is_alone and position == head.last else None
+        corrected = at.moved(position, read)._replace(added=added)
         return Repair(corrected, "SETID" if is_alone or group.last_delivered > head.last else "", creates_consumer=True)
     if is_alone:  # losses above the position are counted anew
         read = logged.read if at.number and logged.position == at.position else at.read

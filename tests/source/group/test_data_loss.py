@@ -11,7 +11,7 @@ from spark_streams.errors import DataLossError, GroupMissingError, WrongKeyTypeE
 from spark_streams.spark.read_limits import ReadMaxRows
 from spark_streams.wire.connection.connection import Connection
 from tests.remedies import carry_out
-from tools.driving import ALL, add, drain, pending_count, read, reader, stop_all
+from tools.driving import ALL, add, begin, drain, pending_count, read, reader, stop_all
 from tools.servers.server import Server
 
 LENIENT = {"failOnDataLoss": "false"}
@@ -484,3 +484,32 @@ def test_a_stream_that_vanishes_under_an_available_now_run_does_not_keep_it_from
         at = end
     else:
         pytest.fail(f"the run does not end: {caplog.text}")
+
+
+@pytest.mark.parametrize("options", [{}, {"noAck": "true"}])
+def test_after_a_server_was_restored_losses_are_counted_again(
+    server: Server, client: redis.Redis, options: dict[str, str]
+) -> None:
+    options = {**options, "failOnDataLoss": "false"}
+    add(client, 4)
+    one = reader(server, **options)
+    end = one.latestOffset(start := begin(one), ReadMaxRows(2))
+    assert read(one, start, end) == [0, 1]
+    dump = client.dump("s")
+    add(client, 6, first=4)
+    after = one.latestOffset(end, ALL)
+    assert len(read(one, end, after)) == 8
+    one.commit(after)
+    stop_all()
+    client.restore("s", 0, dump, replace=True)
+    one = reader(server, **options)
+    restored = one.latestOffset(after, ALL)
+    assert one.latestOffset(restored, ALL) == restored
+    stop_all()
+    add(client, 3, first=20)
+    client.xtrim("s", maxlen=1, approximate=False)
+    one = reader(server, **options)
+    ended = one.latestOffset(restored, ALL)
+    assert read(one, restored, ended) == [22]
+    one.latestOffset(ended, ALL)
+    assert one.reportLatestOffset()["lost"]["s"] == 2
