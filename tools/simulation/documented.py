@@ -40,7 +40,7 @@ KNOWN: dict[str, str] = {
     r"^uncounted \| (deleted|trimmed|deleted\+trimmed) \| .*(evicted notes|checkpoint set back.*server set back)": (
         "the notes of tasks are missing"
     ),
-    r"^uncounted \| (deleted|trimmed) \| .*group created again.*vanished \|": (
+    r"^uncounted \| (deleted|trimmed|deleted\+vanished) \| .*group created again.*vanished \|": (
         "a group is created again while the query starts on a stream that was created again"
     ),
     r"^(silent|uncounted) \| (passed over|deleted|trimmed|deleted\+trimmed) \| .*group created again amid a trigger": (
