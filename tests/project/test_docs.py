@@ -16,7 +16,7 @@ from spark_streams.engine.commands import COMMANDS
 from spark_streams.model import keys
 from spark_streams.options.table import BATCH_SOURCE, SINK, SOURCE
 from tools import reference
-from tools.site_hooks import external_assets
+from tools.site_hooks import external_assets, first_sentence
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -76,6 +76,18 @@ def test_the_site_is_refused_if_it_asks_another_host(text: str, address: str) ->
 def test_links_to_other_hosts_are_no_assets() -> None:
     page = '<link rel="canonical" href="https://a.example/"><a href="https://b.example/">b</a><img src="../c.svg">'
     assert external_assets(page) == []
+
+
+@pytest.mark.parametrize(
+    ("page", "sentence"),
+    [
+        ("# Trim\n\nRedis keeps\nan [entry](a.md) after 1.5 days. More.\n", "Redis keeps an entry after 1.5 days."),
+        ("# Query\n\n<!-- printed: x -->\n\nThis one:\n\n```\nx\n```\n", "This one"),
+        ("# Table\n\n| a | b |\n|---|---|\n", ""),
+    ],
+)
+def test_the_list_of_pages_has_the_first_sentence_of_each(page: str, sentence: str) -> None:
+    assert first_sentence(page) == sentence
 
 
 def test_the_menu_of_the_site_has_every_page_once() -> None:
