@@ -6,6 +6,8 @@ A seed says what happens, and on which server; how threads take turns is the mac
 from __future__ import annotations
 
 import random
+import re
+import shlex
 import threading
 import time
 from collections import Counter
@@ -156,7 +158,10 @@ class Unlucky(Driver):
     def _run(self, number: int, rows: Sequence[Row]) -> bool:
         try:
             return super()._run(number, rows)
-        except LedgerError:  # the query is started again
+        except LedgerError as error:  # the operator runs its command if there is one, and starts the query again
+            if command := re.search(r'(HSET rstream:sink:\w+ "" \d+) and start the query again', str(error)):
+                with self.server.client() as client:
+                    client.execute_command(*shlex.split(command[1]))
             return False
 
     def run(self) -> Counter[Row]:
