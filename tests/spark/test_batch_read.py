@@ -86,7 +86,7 @@ def test_an_inferred_schema_has_the_fields_and_metadata_columns_are_added_as_the
     client.xadd("orders", {"new": "2026-11-20"})
     found = load(spark, server, streams="orders", inferSchema="true")
     assert found.schema.simpleString() == "struct<n:bigint,half:double,new:date>"
-    docs = (Path(__file__).parents[2] / "docs" / "reference" / "options.md").read_text(encoding="utf-8")
+    docs = (Path(__file__).parents[2] / "docs" / "guide" / "reading-tables.md").read_text(encoding="utf-8")
     (example,) = [code for code in re.findall(r"```python\n(.*?)```", docs, re.DOTALL) if "inferSchema" in code]
     names: dict[str, Any] = {"spark": spark, "url": server.url}
     exec(example, names)

@@ -155,7 +155,7 @@ def test_alone_the_checkpoint_decides() -> None:
     assert found(Look(stream(first=15), group(), MARK)) == (AT._replace(read=14), "")
     assert found(Look(MISSING, None, MARK)) == (AT._replace(position=MIN_ID, read=0, added=0), "CREATE")
     restored = found(Look(stream(last=8, added=8), group(8), MARK))
-    assert restored == (AT._replace(position=entry(8), read=None, added=8), "SETID")
+    assert restored == (AT._replace(position=entry(8), read=8, added=8), "SETID")
 
 
 def test_shared_the_group_decides() -> None:
