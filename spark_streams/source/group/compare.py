@@ -68,16 +68,17 @@ def is_older(at: StreamOffset, look: Look) -> bool:
     return mark.number > at.number or (mark.number == at.number > 0 and mark.token != at.token)
 
 
-def moved_since_checkpoint(at: StreamOffset, look: Look) -> StreamOffset | None:
+def moved_since_checkpoint(at: StreamOffset, look: Look, is_logged: bool = True) -> StreamOffset | None:
     """Return where the query goes on if its group was moved since the checkpoint: the commit mark says so. An operator
     has moved it with `rstream groups seek`, or a run has, and was killed before Spark logged the new position. None: it
     was not moved. The mark is then replaced by that of the last batch, at the new position. So it is if an operator has
-    moved the group to where the checkpoint is: after the next batch, the mark would move the query back."""
+    moved the group to where the checkpoint is: after the next batch, the mark would move the query back. is_logged:
+    Spark has logged an offset; as long as it has not, only the mark knows where the operator has moved the group."""
     mark, group = look.mark, look.group
     if mark is None or group is None:
         return None
     if mark.id == at.position:
-        return at if mark.is_seek else None
+        return at if mark.is_seek and is_logged else None
     is_of_last_batch = mark.number == at.number and (mark.token == at.token or not at.number)
     if not (mark.is_seek or is_of_last_batch):
         return None

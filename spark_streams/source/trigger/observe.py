@@ -347,7 +347,7 @@ class Observer:
         moved = {
             stream: Repair(_counted(server, stream, new, look), creates_consumer=True)
             for stream, look in seen.looks.items()
-            if stream in start.at and (new := moved_since_checkpoint(start.at[stream], look)) is not None
+            if stream in start.at and (new := moved_since_checkpoint(start.at[stream], look, bool(start.token)))
         }
         if moved:
             if not run.has_settled(start):  # by its ranges, before they are forgotten
