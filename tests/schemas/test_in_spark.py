@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +26,6 @@ pytestmark = pytest.mark.spark
 OURS = "payload BINARY, n INT, _stream STRING, _id STRING, _deliveries INT, _fields MAP<BINARY, BINARY>"
 
 
-def json_of(schema: object) -> str:
-    import json
-
-    return json.dumps(schema)
-
-
 def test_a_stream_with_three_versions_an_unknown_one_and_a_truncated_value(
     spark: SparkSession, server: Server, registry: RegistryServer, tmp_path: Path
 ) -> None:
@@ -47,7 +43,7 @@ def test_a_stream_with_three_versions_an_unknown_one_and_a_truncated_value(
         client.xadd("s", {"n": "6"})  # it has no payload
     stream = read_stream(spark, server, OURS, streams="s")
     decoded = spark_streams.decode(
-        stream, "payload", registry=registry.url, schema=json_of(READER), login=("reader", password), column="order",
+        stream, "payload", registry=registry.url, schema=json.dumps(READER), login=("reader", password), column="order",
         reason="why",
     )  # fmt: skip
     assert decoded.columns == [*stream.columns, "order", "why"]
@@ -75,14 +71,14 @@ def test_a_batch_keeps_the_other_columns_and_each_type(spark: SparkSession) -> N
         {"name": "d", "type": DECIMAL}, {"name": "t", "type": of_type("long", "timestamp-micros")},
         {"name": "l", "type": of_type("long", "local-timestamp-micros")}, {"name": "b", "type": "bytes"},
         {"name": "day", "type": of_type("int", "date")}, {"name": "m", "type": {"type": "map", "values": "int"}},
-        {"name": "a", "type": {"type": "array", "items": FIRST}}, {"name": "f", "type": "float"},
+        {"name": "a", "type": {"type": "array", "items": {**FIRST, "name": "Line"}}}, {"name": "f", "type": "float"},
     )  # fmt: skip
-    value = {"d": DECIMAL and __import__("decimal").Decimal("1.25"), "t": MOMENT, "l": 1, "b": b"\0", "day": 0,
+    value = {"d": Decimal("1.25"), "t": MOMENT, "l": 1, "b": b"\0", "day": 0,
              "m": {"k": 1}, "a": [VALUES[1]], "f": 0.5}  # fmt: skip
     frame = spark.createDataFrame(
         [(1, bytearray(encoded(schema, value)), "x"), (2, None, "y")], "`n.m` INT, p BINARY, z STRING"
     )
-    found = spark_streams.decode(frame, "p", schema=json_of(schema))
+    found = spark_streams.decode(frame, "p", schema=json.dumps(schema))
     assert found.columns == ["n.m", "p", "z"]
     found = found.select("`n.m`", "z", "p", F.expr("string(p.t)"), F.expr("string(p.l)"), F.expr("string(p.day)"))
     first, second = found.orderBy("z").collect()
@@ -92,12 +88,10 @@ def test_a_batch_keeps_the_other_columns_and_each_type(spark: SparkSession) -> N
     assert (first["p"]["m"], first["p"]["a"][0].asDict()) == ({"k": 1}, VALUES[1])
 
 
-def test_each_value_is_decoded_once_in_a_query(spark: SparkSession, tmp_path: Path) -> None:
+def test_each_value_is_decoded_once_in_a_query(spark: SparkSession) -> None:
     """A filter on the reason, and two columns of the result."""
-    from pyspark.sql.types import BinaryType  # noqa: F401
-
     rows = spark.createDataFrame([(encoded(FIRST, VALUES[1]),), (b"\xff",)], "p BINARY")
-    found = spark_streams.decode(rows, "p", schema=json_of(FIRST), reason="why").where("why IS NULL")
+    found = spark_streams.decode(rows, "p", schema=json.dumps(FIRST), reason="why").where("why IS NULL")
     plan = found.select("p.customer", "p.amount", "why")._jdf.queryExecution().executedPlan().toString()  # type: ignore[operator]
     assert plan.count("ArrowEvalPython") + plan.count("BatchEvalPython") == 1
     assert found.select("p.customer", "p.amount").collect() == [("ann", 7)]
@@ -110,10 +104,10 @@ def test_a_wrong_value_without_a_column_for_reasons_and_a_refused_login_stop_the
     registry.login = "reader:s3cret"
     rows = spark.createDataFrame([(encoded(FIRST, VALUES[1], 1)[:-1],)], "p BINARY")
     with pytest.raises(Exception, match=r"\[RSTREAM_REGISTRY\].*refuses the login .HTTP 401"):
-        spark_streams.decode(rows, "p", registry=registry.url, schema=json_of(FIRST)).collect()
+        spark_streams.decode(rows, "p", registry=registry.url, schema=json.dumps(FIRST)).collect()
     assert registry.requests.total() == 1
     with pytest.raises(Exception, match=r"\[RSTREAM_DECODE\] a value of column 'p' cannot be decoded: bad-value"):
-        spark_streams.decode(rows, "p", schema=json_of(FIRST), framed=True).collect()
+        spark_streams.decode(rows, "p", schema=json.dumps(FIRST), framed=True).collect()
 
 
 @pytest.mark.parametrize(
@@ -129,14 +123,14 @@ def test_a_wrong_value_without_a_column_for_reasons_and_a_refused_login_stop_the
         ({"schema": "{}", "into": "a INT"}, SchemaError, "schema is not valid avro"),
         ({"schema": "{}", "into": "a INT", "login": "a:b"}, InvalidOptionError, "login is for a registry"),
         ({"schema": "{}", "message": "x"}, InvalidOptionError, "message names the Protobuf message"),
-        ({"schema": json_of(FIRST), "into": "a INTERVAL YEAR"}, SchemaError, "a has type interval year, into which"),
-        ({"schema": json_of(FIRST), "column": "N"}, SchemaError, "would have column 'n' twice"),
-        ({"schema": json_of(FIRST), "column": "c", "reason": "C"}, SchemaError, "would have column 'c' twice"),
-        ({"schema": json_of(record({"name": "u", "type": ["int", "string"]}))}, SchemaError,
+        ({"schema": json.dumps(FIRST), "into": "a INTERVAL YEAR"}, SchemaError, "a has type interval year, into which"),
+        ({"schema": json.dumps(FIRST), "column": "N"}, SchemaError, "would have column 'n' twice"),
+        ({"schema": json.dumps(FIRST), "column": "c", "reason": "C"}, SchemaError, "would have column 'c' twice"),
+        ({"schema": json.dumps(record({"name": "u", "type": ["int", "string"]}))}, SchemaError,
          "field u is a union of int, string, which no single type can hold; set into="),
         ({"schema": '{"type": "object"}', "format": "json"}, SchemaError, "has no properties"),
-        ({"schema": json_of(FIRST), "payload": "n"}, SchemaError, "needs column 'n' as BINARY or STRING"),
-        ({"schema": json_of(FIRST), "payload": "none"}, SchemaError, "needs column 'none' as BINARY or STRING"),
+        ({"schema": json.dumps(FIRST), "payload": "n"}, SchemaError, "needs column 'n' as BINARY or STRING"),
+        ({"schema": json.dumps(FIRST), "payload": "none"}, SchemaError, "needs column 'none' as BINARY or STRING"),
     ],
 )  # fmt: skip
 def test_wrong_arguments_are_named_on_the_driver(
