@@ -20,6 +20,8 @@ class RegistryServer:
         self.answers: dict[str, dict[str, Any]] = {}
         self.faults: list[int] = []
         self.login = ""
+        self.leads_to = ""  # URL of another server, to which each request is redirected
+        self.logins: list[bool] = []  # whether each request had one
         self.requests: Counter[str] = Counter()
         self.queries: set[str] = set()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
@@ -43,6 +45,13 @@ class RegistryServer:
                 path = unquote(urlsplit(self.path).path)
                 registry.requests[path] += 1
                 registry.queries.add(urlsplit(self.path).query)
+                registry.logins.append("Authorization" in self.headers)
+                if registry.leads_to:
+                    self.send_response(302)
+                    self.send_header("Location", registry.leads_to + self.path)
+                    self.send_header("Content-Length", "0")
+                    self.end_headers()
+                    return
                 if registry.faults:
                     code = registry.faults.pop(0)
                     if code:

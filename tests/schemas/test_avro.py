@@ -94,6 +94,8 @@ def test_a_value_of_each_type_arrives_as_it_was(kind: Any, raw: object, value: o
         ("string", "2026-01-31", "DATE"),
         ("long", 1, "TIMESTAMP"),
         (of_type("int", "date"), 1, "TIMESTAMP"),
+        (of_type("long", "timestamp-micros"), 1, "DATE"),
+        (of_type("long", "local-timestamp-micros"), 1, "TIMESTAMP"),
         (of_type("long", "timestamp-micros"), 1, "TIMESTAMP_NTZ"),
         (of_type("long", "timestamp-micros"), 2**62, "TIMESTAMP"),  # after the year 9999
         (of_type("int", "date"), -(2**31), "DATE"),

@@ -57,6 +57,7 @@ def test_a_value_that_fits(text: str, into: str, value: object) -> None:
         ('{"n": 1, "n": 2}', "n INT"),
         ('{"n": NaN}', "n INT"),
         ('{"n": 1e400}', "n INT"),
+        ('{"n": 1, "x": NaN}', "x DOUBLE"),
         ('{"n": 1, "price": 0.001}', "price DECIMAL(10,3)"),
         ('{"n": 1, "x": 0.12345678901234567890}', "x DOUBLE"),
         ('{"n": 1, "x": 1e999999999}', "x DOUBLE"),

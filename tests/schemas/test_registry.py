@@ -33,7 +33,7 @@ def reason_of(decoder: Decoder, value: bytes) -> str:
 
 
 def test_three_versions_of_a_schema_are_read_by_one(registry: RegistryServer) -> None:
-    """One request for each, whatever the number of values and threads."""
+    """One request for each, whatever the number of values, and each schema is parsed once."""
     for schema_id, schema in VERSIONS.items():
         registry.add(schema_id, schema)
     client = Registry(registry.url, patience=QUICK)
@@ -45,11 +45,7 @@ def test_three_versions_of_a_schema_are_read_by_one(registry: RegistryServer) ->
         {"customer": "bob", "amount": 2**40, "currency": "USD"},
         {"customer": "cyd", "amount": 9, "currency": "CHF"},
     ]
-    threads = [threading.Thread(target=client.schema, args=(n,)) for n in (1, 2, 3) * 3]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    assert len(decoder._reads) == 3
     assert registry.requests == {f"/schemas/ids/{n}": 1 for n in (1, 2, 3)}
 
 
@@ -81,9 +77,10 @@ def test_a_schema_that_does_not_lead_to_the_readers_is_a_reason(registry: Regist
     registry.add(1, record({"name": "customer", "type": "int"}, {"name": "amount", "type": "int"}))
     registry.add(2, "no JSON")
     registry.add(3, '{"type": "object"}', "JSON")
+    registry.add(4, FIRST, "JSON")
     decoder = Decoder(form(READER, framed=True, registry=registry.url), Registry(registry.url, patience=QUICK))
-    bodies = [b"\0\0\0\0" + bytes([n]) + b"\2\2\2" for n in (1, 2, 3)]
-    assert [reason_of(decoder, body) for body in bodies * 2] == ["other-schema"] * 6
+    bodies = [b"\0\0\0\0" + bytes([n]) + b"\2\2\2" for n in (1, 2, 3, 4)]
+    assert [reason_of(decoder, body) for body in bodies * 2] == ["other-schema"] * 8
     assert set(registry.requests.values()) == {1}
 
 
@@ -94,6 +91,13 @@ def test_a_schema_that_refers_to_others(registry: RegistryServer) -> None:
     registry.add_version("a/b", 2, inner)
     decoder = Decoder(Form("avro", framed=True, registry=registry.url), Registry(registry.url, patience=QUICK))
     assert decoder.decode(b"\0\0\0\0\1\4ab") == {"at": {"city": "ab"}}
+    registry.answers["/subjects/a/b/versions/2"] |= {
+        "schema": json.dumps(record({"name": "city", "type": "shop.City"}, name="shop.Address")),
+        "references": [{"name": "shop.City", "subject": "city", "version": 1}],
+    }
+    registry.add_version("city", 1, record({"name": "name", "type": "string"}, name="shop.City"))
+    decoder = Decoder(Form("avro", framed=True, registry=registry.url), Registry(registry.url, patience=QUICK))
+    assert decoder.decode(b"\0\0\0\0\1\4ab") == {"at": {"city": {"name": "ab"}}}
     registry.add(2, outer, references=[{"name": "shop.Address", "subject": "none", "version": 2}])
     with pytest.raises(RegistryError, match="has no /subjects/none/versions/2"):
         decoder.decode(b"\0\0\0\0\2\4ab")
@@ -160,6 +164,16 @@ def test_the_login_is_sent(registry: RegistryServer, password: Path) -> None:
 
 def login_of_test() -> tuple[str, str]:
     return "reader", "s3cret"
+
+
+def test_a_login_is_not_sent_to_another_host_to_which_the_registry_leads(
+    registry: RegistryServer, password: Path
+) -> None:
+    registry.add(1, FIRST)
+    with RegistryServer() as first:
+        first.leads_to = registry.url
+        assert Registry(first.url, Login("reader", str(password)), patience=QUICK).schema(1) is not None
+        assert (first.logins, registry.logins) == ([True], [False])
 
 
 @pytest.mark.parametrize("code", [401, 403])
