@@ -11,9 +11,6 @@ from tests.spark.conftest import spark
 
 __all__ = ["spark"]
 
-for _package in ("fastavro", "google.protobuf", "jsonschema"):
-    pytest.importorskip(_package, reason="extra schemas")
-
 
 @pytest.fixture
 def registry() -> Iterator[RegistryServer]:
