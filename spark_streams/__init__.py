@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from spark_streams.cdc import debezium
     from spark_streams.deadletter.write.routing import route_dead_letters
     from spark_streams.monitor.watch.listener import Watch
+    from spark_streams.schemas.decode import decode
 
-__all__ = ["__version__", "debezium", "register", "route_dead_letters", "run", "transaction", "watch"]
+__all__ = ["__version__", "debezium", "decode", "register", "route_dead_letters", "run", "transaction", "watch"]
 
 
 def __getattr__(name: str) -> object:
@@ -33,6 +34,11 @@ def __getattr__(name: str) -> object:
         from spark_streams.cdc import debezium
 
         return debezium
+    if name == "decode":
+        _check_for_spark("spark_streams.decode")
+        from spark_streams.schemas.decode import decode
+
+        return decode
     if name == "route_dead_letters":
         _check_for_spark("spark_streams.route_dead_letters")
         from spark_streams.deadletter.write.routing import route_dead_letters

@@ -30,6 +30,7 @@
     │   ├── CopyMismatchError           the target of a copy does not hold the same entries as its source
     │   ├── LedgerError                 the ledger is lost, or does not match the rows of this attempt
     │   └── OffsetError                 an offset in the checkpoint cannot be read
+    ├── RegistryError                   a schema registry cannot be used
     ├── ArchiveError                    the table at archivePath cannot be read
     ├── CopyFileError                   a file of entries cannot be read or written
     ├── TransformError                  a function that changes entries or dead letters was not found or failed
@@ -340,6 +341,13 @@ class DecodeError(SchemaError):
 
     condition = "RSTREAM_DECODE"
     remedy = "Correct the declared type, or choose another `mode`."
+
+
+class RegistryError(RStreamError):
+    """A schema registry did not answer for a minute, refused the login, or gave an answer that cannot be used."""
+
+    condition = "RSTREAM_REGISTRY"
+    remedy = "Check `registry` and `login` of `decode`, and that the registry runs. Then start the query again."
 
 
 class TableError(RStreamError):

@@ -29,7 +29,20 @@ CONSTRAINTS = ROOT / "constraints.txt"
 LOGINS = ROOT / "examples" / "identity"
 RECIPES = ROOT / "examples" / "recipes"
 JAVA = "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-ALONE = ("cluster", "spark", "demo", "monitor", "console", "connect", "delta", "recipes", "aws", "azure", "gcp")
+ALONE = (
+    "cluster",
+    "spark",
+    "demo",
+    "monitor",
+    "console",
+    "connect",
+    "delta",
+    "recipes",
+    "schemas",
+    "aws",
+    "azure",
+    "gcp",
+)
 
 Fresh = Callable[..., "Environment"]
 
@@ -193,6 +206,14 @@ def test_recipes(fresh: Fresh) -> None:
     for name, (words, _) in PROGRAMS.items():
         shown = made.run(made.python, RECIPES / f"{name}.py")
         assert [word for word in words if word not in shown] == [], (name, shown)
+
+
+@pytest.mark.extras
+def test_schemas(fresh: Fresh) -> None:
+    """All three formats, in tasks of Spark, without pandas."""
+    made = fresh("schemas", with_spark=True)
+    assert "decoded: [('avro', 7), ('json', 7), ('protobuf', 7)]" in made.use("schemas")
+    assert not {file.name for file in packages(made.python).iterdir()} & {"pandas"}
 
 
 @pytest.mark.extras

@@ -27,6 +27,7 @@ BELOW = {
     "options": {"errors", "model", "shards", "wire"},
     "deadletter": {"errors", "model", "options", "spark", "wire"},
     "retention": {"errors", "model", "wire"},
+    "schemas": {"errors", "model", "spark", "wire"},
     "source": {"deadletter", "errors", "model", "options", "retention", "shards", "spark", "wire"},
     "sink": {"deadletter", "errors", "model", "options", "retention", "shards", "source", "spark", "wire"},
     "monitor": {"_version", "deadletter", "errors", "model", "options", "source", "spark", "wire"},
@@ -37,7 +38,13 @@ BELOW = {
     "running": {"errors", "model", "monitor", "options", "spark"},
     "jobs": {
         *("__init__", "deadletter", "errors", "model", "monitor", "options", "running", "shards"),
-        *("spark", "sink", "source", "wire"),  # a load's writer, an archive's trimming, the columns of a stream
+        *(
+            "schemas",
+            "spark",
+            "sink",
+            "source",
+            "wire",
+        ),  # a load's writer, an archive's trimming, the columns of a stream
     },
     "console": {
         *("_version", "deadletter", "errors", "groups", "model", "monitor", "shards", "wire"),
@@ -51,7 +58,7 @@ BELOW = {
     "testing": {"engine", "running"},
     "dead_letters": {"deadletter", "errors", "model"},
     "__main__": {"spark"},
-    "__init__": {"_version", "cdc", "datasource", "deadletter", "monitor", "running", "sink", "spark"},
+    "__init__": {"_version", "cdc", "datasource", "deadletter", "monitor", "running", "schemas", "sink", "spark"},
 }
 # Within the source: from entries and groups up to what Spark calls.
 SOURCE = [
@@ -252,6 +259,7 @@ def test_what_is_public_is_there() -> None:
     assert sorted(spark_streams.__all__) == [
         "__version__",
         "debezium",
+        "decode",
         "register",
         "route_dead_letters",
         "run",

@@ -11,10 +11,10 @@ from pathlib import Path
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from spark_streams.errors import ConfigError, SchemaError
-from spark_streams.jobs.schema import avro, json_schema
 from spark_streams.jobs.settings.config import FREE, Config, value_at
 from spark_streams.model.untyped import Json
 from spark_streams.running.error_summary import first_line
+from spark_streams.schemas import avro_columns, json_columns
 from spark_streams.source.rows.cast import check_castable
 from spark_streams.spark.arrow_schema import arrow_schema
 
@@ -107,8 +107,8 @@ def _of_spark(schema: Json, excluded: Container[str]) -> dict[str, str]:
 Reader = Callable[[Json, Container[str]], dict[str, str]]
 _READERS: dict[str, Reader] = {
     "json": _of_spark,
-    "avro": avro.columns,
-    "json_schema": json_schema.columns,
+    "avro": avro_columns.columns,
+    "json_schema": json_columns.columns,
 }
 
 

@@ -24,7 +24,7 @@ _PRIMITIVE = {
     "bytes": "BINARY",
     "string": "STRING",
 }
-_REMEDY = "set its type in [columns]"
+REMEDY = "set its type in [columns]"
 # By type and logical type. Avro ignores other logical types.
 _LOGICAL: dict[tuple[str, Json], str] = {
     ("int", "date"): "DATE",
@@ -62,11 +62,11 @@ def _type(schema: Json, path: str, named_types: Names, enclosing: tuple[str, ...
     if isinstance(schema, list):
         return _union(schema, path, named_types, enclosing, namespace)
     if schema == "null":
-        raise ConfigError(f"field {path} is always null: {_REMEDY}")
+        raise ConfigError(f"field {path} is always null: {REMEDY}")
     if isinstance(schema, str):
         return _PRIMITIVE[schema] if schema in _PRIMITIVE else _named(schema, path, named_types, enclosing, namespace)
     if not isinstance(schema, dict):
-        raise ConfigError(f"field {path}: {_shown(schema)} is not an Avro type: {_REMEDY}")
+        raise ConfigError(f"field {path}: {_shown(schema)} is not an Avro type: {REMEDY}")
     kind, logical = schema.get("type"), schema.get("logicalType")
     if not isinstance(kind, str):
         return _type(kind, path, named_types, enclosing, namespace)
@@ -87,7 +87,7 @@ def _union(branches: list[Json], path: str, named_types: Names, enclosing: tuple
     kinds = frozenset(branch if isinstance(branch, str) else "" for branch in non_null)
     if len(non_null) == 2 and kinds in _WIDER:
         return _WIDER[kinds]
-    raise ConfigError(f"field {path} is a union of {_shown(branches)}, which no single type can hold: {_REMEDY}")
+    raise ConfigError(f"field {path} is a union of {_shown(branches)}, which no single type can hold: {REMEDY}")
 
 
 def _named(name: str, path: str, named_types: Names, enclosing: tuple[str, ...], namespace: str) -> str:
@@ -95,9 +95,9 @@ def _named(name: str, path: str, named_types: Names, enclosing: tuple[str, ...],
         name if "." in name or not namespace or f"{namespace}.{name}" not in named_types else f"{namespace}.{name}"
     )
     if full_name in enclosing:
-        raise ConfigError(f"field {path}: type {full_name} contains itself, which no column can: {_REMEDY}")
+        raise ConfigError(f"field {path}: type {full_name} contains itself, which no column can: {REMEDY}")
     if full_name not in named_types:
-        raise ConfigError(f"field {path}: type {name!r} is neither Avro's nor defined in this file: {_REMEDY}")
+        raise ConfigError(f"field {path}: type {name!r} is neither Avro's nor defined in this file: {REMEDY}")
     return _type(named_types[full_name], path, named_types, enclosing, namespace)
 
 
@@ -106,7 +106,7 @@ def _record(
 ) -> str:
     full_name, inner_namespace = _full_name(schema, namespace), _inner_namespace(schema, namespace)
     if full_name in enclosing:
-        raise ConfigError(f"field {path}: type {full_name} contains itself, which no column can: {_REMEDY}")
+        raise ConfigError(f"field {path}: type {full_name} contains itself, which no column can: {REMEDY}")
     fields = [
         f"`{name}`: {_type(inner, f'{path}.{name}', named_types, (*enclosing, full_name), inner_namespace)}"
         for name, inner in ((field["name"], field["type"]) for field in schema["fields"])

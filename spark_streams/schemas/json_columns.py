@@ -16,7 +16,7 @@ from spark_streams.model.untyped import Json
 
 _SIMPLE = {"integer": "BIGINT", "number": "DOUBLE", "boolean": "BOOLEAN", "string": "STRING"}
 _FORMATS = {"date-time": "TIMESTAMP", "date": "DATE"}
-_REMEDY = "set its type in [columns]"
+REMEDY = "set its type in [columns]"
 _COMBINED = ("oneOf", "anyOf", "allOf", "$ref", "not", "if")
 
 
@@ -30,10 +30,10 @@ def columns(schema: Json, excluded: Container[str] = ()) -> dict[str, str]:
 def _type(schema: Json, path: str) -> str:
     """Return the SQL type of a property. Raises ConfigError."""
     if not isinstance(schema, dict):
-        raise ConfigError(f"property {path} has no type ({schema!r}): {_REMEDY}")
+        raise ConfigError(f"property {path} has no type ({schema!r}): {REMEDY}")
     combined = [key for key in _COMBINED if key in schema]
     if combined:
-        raise ConfigError(f"property {path} is defined by {combined[0]}: {_REMEDY}")
+        raise ConfigError(f"property {path} is defined by {combined[0]}: {REMEDY}")
     declared_type = schema.get("type", "string" if "enum" in schema else None)
     kinds = [kind for kind in (declared_type if isinstance(declared_type, list) else [declared_type]) if kind != "null"]
     if kinds == ["string"]:
@@ -44,7 +44,7 @@ def _type(schema: Json, path: str) -> str:
         return f"ARRAY<{_type(schema['items'], path)}>"
     if kinds == ["object"]:
         return _object(schema, path)
-    raise ConfigError(f"property {path} has no single type for a column ({declared_type!r}): {_REMEDY}")
+    raise ConfigError(f"property {path} has no single type for a column ({declared_type!r}): {REMEDY}")
 
 
 def _object(schema: Mapping[str, Json], path: str) -> str:
@@ -54,4 +54,4 @@ def _object(schema: Mapping[str, Json], path: str) -> str:
         return f"STRUCT<{', '.join(fields)}>"
     if isinstance(schema.get("additionalProperties"), dict):
         return f"MAP<STRING, {_type(schema['additionalProperties'], path)}>"
-    raise ConfigError(f"property {path} is an object that does not define its content: {_REMEDY}")
+    raise ConfigError(f"property {path} is an object that does not define its content: {REMEDY}")

@@ -1,0 +1,179 @@
+"""Protobuf by the package protobuf: messages of a FileDescriptorSet, or of a registry that gives its descriptors.
+
+    scalars    as they are; uint64 DECIMAL(20, 0), uint32 BIGINT     message   STRUCT        repeated   ARRAY
+    enum       STRING, its name                                      map       MAP           oneof      a column each
+    Timestamp  TIMESTAMP, only whole microseconds                    wrappers  their value   not set    null
+
+A field without presence that is not set has its default (0, empty), as Protobuf says.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from spark_streams.errors import ConfigError, RegistryError
+from spark_streams.schemas.reasons import BAD_VALUE, OTHER_SCHEMA, UnreadableError, library
+from spark_streams.schemas.registry import Schema
+
+_TIMESTAMP, _OF_GOOGLE = "google.protobuf.Timestamp", "google.protobuf."
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_TYPES = {1: "DOUBLE", 2: "FLOAT", 3: "BIGINT", 4: "DECIMAL(20, 0)", 5: "INT", 6: "DECIMAL(20, 0)", 7: "BIGINT"}
+_TYPES |= {8: "BOOLEAN", 9: "STRING", 12: "BINARY", 13: "BIGINT", 14: "STRING", 15: "INT", 16: "BIGINT"}
+_TYPES |= {17: "INT", 18: "BIGINT"}
+
+
+class ProtobufReader:
+    """Reads values as the reader's message; without one, as their own."""
+
+    def __init__(self, descriptors: bytes, message: str) -> None:
+        """Raise UnsupportedError if protobuf is missing, KeyError or others if the set lacks the message."""
+        self._messages = library("google.protobuf.message_factory")
+        self._files, self._pools = library("google.protobuf.descriptor_pb2"), library("google.protobuf.descriptor_pool")
+        for name in ("timestamp", "wrappers", "duration", "any", "struct", "empty", "field_mask"):
+            library(f"google.protobuf.{name}_pb2")  # they are then in the default pool
+        self._reader = None
+        if descriptors:
+            pool = self._pool(list(self._files.FileDescriptorSet.FromString(descriptors).file))
+            self._reader = pool.FindMessageTypeByName(message)
+
+    def columns(self) -> dict[str, str]:
+        """Return the SQL types of the reader's fields by name. Raises ConfigError."""
+        return _columns(self._reader, ())
+
+    def reading(self, writer: Schema | None, indexes: tuple[int, ...]) -> Callable[[bytes], Any]:
+        """Return the function that reads messages at this place of a file. It raises UnreadableError."""
+        message = self._reader
+        if writer is not None:
+            message = self._reader or self._at(self._file_of(writer), indexes)
+            if message.full_name != self._at(self._file_of(writer), indexes).full_name:
+                raise UnreadableError(OTHER_SCHEMA)
+        elif indexes and _place(message) != indexes:
+            raise UnreadableError(OTHER_SCHEMA)
+        kind = self._messages.GetMessageClass(message)
+
+        def read_value(body: bytes) -> Any:
+            value = kind.FromString(body)
+            if not value.IsInitialized():
+                raise UnreadableError(BAD_VALUE)
+            return _plain(value)
+
+        return read_value
+
+    def _file_of(self, writer: Schema) -> Any:
+        files = []
+        for one in (*writer.all_references(), writer):
+            try:
+                file = self._files.FileDescriptorProto.FromString(b64decode(one.text, validate=True))
+            except Exception:  # noqa: BLE001 - not base64, or no descriptor: the text of a .proto file
+                raise RegistryError(
+                    f"schema {writer.schema_id} came as .proto text, and only a compiled descriptor can be read: the "
+                    "registry does not know format=serialized. Give schema='x.desc' (protoc --include_imports "
+                    "--descriptor_set_out=x.desc) and message, without registry and with framed=True"
+                ) from None
+            file.name = one.name or file.name
+            files.append(file)
+        files[-1].name = files[-1].name or "of-the-registry.proto"
+        return self._pool(files).FindFileByName(files[-1].name)
+
+    def _at(self, file: Any, indexes: tuple[int, ...]) -> Any:
+        message = None
+        for index in indexes:
+            inner = list(file.message_types_by_name.values()) if message is None else list(message.nested_types)
+            if index >= len(inner):
+                raise UnreadableError(OTHER_SCHEMA)
+            message = inner[index]
+        return message
+
+    def _pool(self, files: list[Any]) -> Any:
+        """Return a pool with these files, and those of Google that they import."""
+        pool, given, added = self._pools.DescriptorPool(), {file.name: file for file in files}, set()
+
+        def add(file: Any) -> None:
+            if file.name in added:
+                return
+            added.add(file.name)
+            for name in file.dependency:
+                if name not in given:
+                    known = self._pools.Default().FindFileByName(name)
+                    given[name] = self._files.FileDescriptorProto.FromString(known.serialized_pb)
+                add(given[name])
+            pool.AddSerializedFile(file.SerializeToString())
+
+        for file in files:
+            add(file)
+        return pool
+
+
+def _place(message: Any) -> tuple[int, ...]:
+    """Return the message indexes of a message."""
+    outer = message.containing_type
+    inner = message.file.message_types_by_name.values() if outer is None else outer.nested_types
+    return (*(() if outer is None else _place(outer)), [one.full_name for one in inner].index(message.full_name))
+
+
+def _is_map(field: Any) -> bool:
+    return field.message_type is not None and field.message_type.GetOptions().map_entry
+
+
+def _is_repeated(field: Any) -> bool:
+    return bool(field.is_repeated if hasattr(field, "is_repeated") else field.label == field.LABEL_REPEATED)
+
+
+def _is_wrapper(message: Any) -> bool:
+    return message.full_name.startswith(_OF_GOOGLE) and message.full_name.endswith("Value") and (
+        [field.name for field in message.fields] == ["value"] and message.fields[0].message_type is None
+    )  # fmt: skip
+
+
+def _plain(message: Any) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for field in message.DESCRIPTOR.fields:
+        value = getattr(message, field.name)
+        if _is_map(field):
+            of_value = field.message_type.fields_by_name["value"]
+            values[field.name] = {key: _part(of_value, value[key]) for key in value}
+        elif _is_repeated(field):
+            values[field.name] = [_part(field, one) for one in value]
+        else:
+            is_null = field.has_presence and not message.HasField(field.name)
+            values[field.name] = None if is_null else _part(field, value)
+    return values
+
+
+def _part(field: Any, value: Any) -> Any:
+    if field.enum_type is not None:
+        known = field.enum_type.values_by_number.get(value)
+        return value if known is None else known.name  # a number without a name fits no text
+    if field.message_type is None:
+        return value
+    if field.message_type.full_name == _TIMESTAMP:
+        if not 0 <= value.nanos < 10**9 or value.nanos % 1000:
+            raise UnreadableError(BAD_VALUE)
+        return _EPOCH + timedelta(seconds=value.seconds, microseconds=value.nanos // 1000)
+    return value.value if _is_wrapper(field.message_type) else _plain(value)
+
+
+def _columns(message: Any, around: tuple[str, ...]) -> dict[str, str]:
+    if message.full_name in around:
+        raise ConfigError(f"message {message.full_name} contains itself, which no column can")
+    return {field.name: _type(field, (*around, message.full_name)) for field in message.fields}
+
+
+def _type(field: Any, around: tuple[str, ...]) -> str:
+    if _is_map(field):
+        key, value = (field.message_type.fields_by_name[name] for name in ("key", "value"))
+        return f"MAP<{_type(key, around)}, {_type(value, around)}>"
+    kind = _TYPES.get(field.type)
+    if kind is None:
+        inner = field.message_type
+        if inner.full_name == _TIMESTAMP:
+            kind = "TIMESTAMP"
+        elif _is_wrapper(inner):
+            kind = _TYPES[inner.fields[0].type]
+        else:
+            parts = (f"`{name}`: {of_part}" for name, of_part in _columns(inner, around).items())
+            kind = f"STRUCT<{', '.join(parts)}>"
+    return f"ARRAY<{kind}>" if _is_repeated(field) else kind

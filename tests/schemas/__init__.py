@@ -1,0 +1,1 @@
+"""Decoding of values in Avro, Protobuf and JSON Schema."""

@@ -1,0 +1,216 @@
+"""A registry is asked once for each ID, waited for if it is away, and its answers are not mistaken."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from spark_streams.errors import InvalidOptionError, LoginError, RegistryError
+from spark_streams.schemas.decoder import Decoder, Form
+from spark_streams.schemas.reasons import UnreadableError
+from spark_streams.schemas.registry import Login, Registry, check_url
+from spark_streams.wire.address.patience import DEFAULT_PATIENCE
+from tests.schemas.avro_values import FIRST, READER, VERSIONS, encoded, form, record
+from tests.schemas.registry_server import RegistryServer
+
+QUICK = replace(DEFAULT_PATIENCE, limit=0.3, first_pause=0.01, longest_pause=0.05, reply=0.2)
+VALUES = {
+    1: {"customer": "ann", "amount": 7},
+    2: {"customer": "bob", "amount": 2**40, "note": "x"},
+    3: {"buyer": "cyd", "amount": 9, "currency": "CHF"},
+}
+
+
+def reason_of(decoder: Decoder, value: bytes) -> str:
+    with pytest.raises(UnreadableError) as told:
+        decoder.decode(value)
+    return told.value.reason
+
+
+def test_three_versions_of_a_schema_are_read_by_one(registry: RegistryServer) -> None:
+    """One request for each, whatever the number of values, and each schema is parsed once."""
+    for schema_id, schema in VERSIONS.items():
+        registry.add(schema_id, schema)
+    client = Registry(registry.url, patience=QUICK)
+    decoder = Decoder(form(READER, framed=True, registry=registry.url), client)
+    values = [encoded(VERSIONS[n], VALUES[n], n) for n in (1, 2, 3)] * 20
+    found = [decoder.decode(value) for value in values]
+    assert found[:3] == [
+        {"customer": "ann", "amount": 7, "currency": "USD"},
+        {"customer": "bob", "amount": 2**40, "currency": "USD"},
+        {"customer": "cyd", "amount": 9, "currency": "CHF"},
+    ]
+    assert len(decoder._reads) == 3
+    assert registry.requests == {f"/schemas/ids/{n}": 1 for n in (1, 2, 3)}
+
+
+def test_threads_that_ask_at_once_make_one_request(registry: RegistryServer) -> None:
+    registry.add(1, FIRST)
+    client = Registry(registry.url, patience=QUICK)
+    threads = [threading.Thread(target=client.schema, args=(1,)) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert registry.requests == {"/schemas/ids/1": 1}
+
+
+def test_an_unknown_id_is_a_reason_and_asked_for_again_after_a_minute(registry: RegistryServer) -> None:
+    now = [0.0]
+    client = Registry(registry.url, patience=QUICK, clock=lambda: now[0])
+    decoder = Decoder(form(READER, framed=True, registry=registry.url), client)
+    value = encoded(FIRST, VALUES[1], 1)
+    for now[0] in (0, 1, 59):
+        assert reason_of(decoder, value) == "unknown-schema"
+    assert registry.requests["/schemas/ids/1"] == 1
+    registry.add(1, FIRST)
+    now[0] = 61
+    assert decoder.decode(value)["customer"] == "ann"
+
+
+def test_a_schema_that_does_not_lead_to_the_readers_is_a_reason(registry: RegistryServer) -> None:
+    registry.add(1, record({"name": "customer", "type": "int"}, {"name": "amount", "type": "int"}))
+    registry.add(2, "no JSON")
+    registry.add(3, '{"type": "object"}', "JSON")
+    registry.add(4, FIRST, "JSON")
+    decoder = Decoder(form(READER, framed=True, registry=registry.url), Registry(registry.url, patience=QUICK))
+    bodies = [b"\0\0\0\0" + bytes([n]) + b"\2\2\2" for n in (1, 2, 3, 4)]
+    assert [reason_of(decoder, body) for body in bodies * 2] == ["other-schema"] * 8
+    assert set(registry.requests.values()) == {1}
+
+
+def test_a_schema_that_refers_to_others(registry: RegistryServer) -> None:
+    inner = record({"name": "city", "type": "string"}, name="shop.Address")
+    outer = record({"name": "at", "type": "shop.Address"}, name="shop.Order")
+    registry.add(1, outer, references=[{"name": "shop.Address", "subject": "a/b", "version": 2}])
+    registry.add_version("a/b", 2, inner)
+    decoder = Decoder(Form("avro", framed=True, registry=registry.url), Registry(registry.url, patience=QUICK))
+    assert decoder.decode(b"\0\0\0\0\1\4ab") == {"at": {"city": "ab"}}
+    registry.answers["/subjects/a/b/versions/2"] |= {
+        "schema": json.dumps(record({"name": "city", "type": "shop.City"}, name="shop.Address")),
+        "references": [{"name": "shop.City", "subject": "city", "version": 1}],
+    }
+    registry.add_version("city", 1, record({"name": "name", "type": "string"}, name="shop.City"))
+    decoder = Decoder(Form("avro", framed=True, registry=registry.url), Registry(registry.url, patience=QUICK))
+    assert decoder.decode(b"\0\0\0\0\1\4ab") == {"at": {"city": {"name": "ab"}}}
+    registry.add(2, outer, references=[{"name": "shop.Address", "subject": "none", "version": 2}])
+    with pytest.raises(RegistryError, match="has no /subjects/none/versions/2"):
+        decoder.decode(b"\0\0\0\0\2\4ab")
+
+
+@pytest.mark.parametrize("fault", [0, 500, 503, 429])
+def test_a_registry_that_is_away_is_waited_for(registry: RegistryServer, fault: int) -> None:
+    registry.add(1, FIRST)
+    registry.faults = [fault] * 3
+    found = Registry(registry.url, patience=replace(QUICK, limit=60)).schema(1)
+    assert found is not None
+    assert json.loads(found.text) == FIRST
+    assert registry.requests["/schemas/ids/1"] == 4
+
+
+def test_a_registry_that_starts_later_is_waited_for() -> None:
+    with RegistryServer() as gone:
+        pass
+    pauses: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 6:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Registry(gone.url, patience=replace(DEFAULT_PATIENCE, sleep=sleep)).schema(1)
+    assert pauses[5] > 4 * pauses[0]
+
+
+def test_a_registry_that_stays_away_is_a_named_error_after_the_limit() -> None:
+    with RegistryServer() as gone:
+        pass
+    with pytest.raises(RegistryError, match="schema registry http://127.0.0.1.*without success.*Refused"):
+        Registry(gone.url, patience=QUICK).schema(1)
+
+
+def test_the_limit_is_a_minute(registry: RegistryServer) -> None:
+    assert Registry(registry.url).patience.limit == 60
+
+
+def test_a_registry_that_does_not_answer_is_a_named_error() -> None:
+    """It accepts connections, and is silent."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(RegistryError, match="timed out|TimeoutError"):
+            Registry(url, patience=QUICK).schema(1)
+
+
+@pytest.fixture
+def password(tmp_path: Path) -> Path:
+    file = tmp_path / "password"
+    file.write_text("s3cret\nmore\n")
+    return file
+
+
+def test_the_login_is_sent(registry: RegistryServer, password: Path) -> None:
+    registry.add(1, FIRST)
+    registry.login = "reader:s3cret"
+    assert Registry(registry.url, Login("reader", str(password)), patience=QUICK).schema(1) is not None
+    function = Login(function=f"{__name__}:login_of_test")
+    assert Registry(registry.url, function, patience=QUICK).schema(1) is not None
+
+
+def login_of_test() -> tuple[str, str]:
+    return "reader", "s3cret"
+
+
+def test_a_login_is_not_sent_to_another_host_to_which_the_registry_leads(
+    registry: RegistryServer, password: Path
+) -> None:
+    registry.add(1, FIRST)
+    with RegistryServer() as first:
+        first.leads_to = registry.url
+        assert Registry(first.url, Login("reader", str(password)), patience=QUICK).schema(1) is not None
+        assert (first.logins, registry.logins) == ([True], [False])
+
+
+@pytest.mark.parametrize("code", [401, 403])
+def test_a_refused_login_is_a_named_error_at_once(registry: RegistryServer, password: Path, code: int) -> None:
+    registry.faults = [code]
+    with pytest.raises(RegistryError, match=f"refuses the login .HTTP {code}.: give login") as told:
+        Registry(registry.url, Login("reader", str(password)), patience=replace(QUICK, limit=60)).schema(1)
+    assert registry.requests.total() == 1
+    assert "s3cret" not in str(told.value)
+
+
+def test_a_login_that_cannot_be_read_is_a_named_error(registry: RegistryServer, tmp_path: Path) -> None:
+    with pytest.raises(LoginError, match="none cannot be read"):
+        Registry(registry.url, Login("reader", str(tmp_path / "none")), patience=QUICK).schema(1)
+    with pytest.raises(InvalidOptionError, match="'no_module:f' cannot be used: ModuleNotFoundError"):
+        Registry(registry.url, Login(function="no_module:f"), patience=QUICK).schema(1)
+    with pytest.raises(RegistryError, match="failed with ZeroDivisionError"):
+        Registry(registry.url, Login(function=f"{__name__}:failing"), patience=QUICK).schema(1)
+
+
+def failing() -> None:
+    raise ZeroDivisionError("s3cret")
+
+
+def test_what_is_no_registry_is_a_named_error_and_no_unknown_schema(registry: RegistryServer) -> None:
+    """Else a wrong path would make dead letters of all entries."""
+    with pytest.raises(RegistryError, match="HTTP 404, as no schema registry does"):
+        Registry(f"{registry.url}/api", patience=QUICK).schema(1)
+    registry.answers["/schemas/ids/1"] = {"hello": "world"}
+    with pytest.raises(RegistryError, match="with no schema"):
+        Registry(registry.url, patience=QUICK).schema(1)
+
+
+@pytest.mark.parametrize(
+    "url", ["ftp://h", "file:///etc/passwd", "h:80", "http://", "http://u:s3cret@h", "http://[", "http://h?a=1"]
+)
+def test_a_url_that_is_none_is_refused_without_its_password(url: str) -> None:
+    with pytest.raises(InvalidOptionError, match="registry must be http") as told:
+        check_url(url)
+    assert "s3cret" not in str(told.value)
