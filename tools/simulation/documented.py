@@ -65,6 +65,9 @@ KNOWN: dict[str, str] = {
     r"^uncounted \| passed over \| after group created again.*\+group set back \| lenient": (
         "a group is set back by hand after rstream groups seek: the seek decides"
     ),
+    r"^uncounted \| passed over \| after (flushed\+)?group destroyed(\+server set back)? \| lenient": (
+        "the group was destroyed before Spark logged an offset: it begins at startingOffsets"
+    ),
     r"^reordered .*entries taken from us": "entries are claimed while the query takes a batch: it reads others later",
     r"^reordered .*(checkpoint set back|server set back)": "batches are planned again after a set-back",
 }
