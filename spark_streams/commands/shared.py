@@ -13,7 +13,7 @@ import click
 from click.core import ParameterSource
 
 from spark_streams.errors import RStreamError, UnsupportedError
-from spark_streams.model.extras import command_that_installs, missing_package
+from spark_streams.model.extras import lacks, missing_package
 from spark_streams.model.printable import is_utf8, json_text, name_text, printable, printable_lines
 
 if TYPE_CHECKING:
@@ -65,10 +65,7 @@ class Group(click.Group):
             if package is None:
                 raise
             name = f"{ctx.command_path} {ctx.invoked_subcommand}"
-            lacking = UnsupportedError(
-                f"{name} needs {package}, and this Python has none: {command_that_installs(package)}"
-            )
-            raise click.ClickException(str(lacking)) from None
+            raise click.ClickException(str(UnsupportedError(lacks(name, package)))) from None
 
 
 def _with_text_only(callback: Callable[..., object]) -> Callable[..., object]:

@@ -17,11 +17,12 @@ from pyspark.sql.types import (
 
 from spark_streams.deadletter.write.routing import route_dead_letters
 from spark_streams.errors import ConfigError, DecodeError
-from spark_streams.jobs.schema.columns import Columns, quoted
+from spark_streams.jobs.schema.columns import Columns
 from spark_streams.jobs.settings.config import Config
 from spark_streams.options.values import delays
 from spark_streams.running.error_summary import first_line
 from spark_streams.source.rows.columns import UNFIT
+from spark_streams.spark.sql_name import quoted
 
 _VERDICT = "STRUCT<reason: STRING, error: STRING, message: STRING>"
 _LONGEST_VALUE = 100  # characters of a value in a message

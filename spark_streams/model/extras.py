@@ -13,6 +13,11 @@ def command_that_installs(package: str) -> str:
     return f"pip install {package}" if extra is None else f"pip install 'spark-streams[{extra}]'"
 
 
+def lacks(name: str, package: str) -> str:
+    """Return what to say if `name` needs a package that this Python does not have."""
+    return f"{name} needs {package}, and this Python has none: {command_that_installs(package)}"
+
+
 def missing_package(error: ModuleNotFoundError) -> str | None:
     """Return the package of an extra that could not be imported; None: it is another one."""
     package = (error.name or "").partition(".")[0]

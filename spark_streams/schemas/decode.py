@@ -22,6 +22,7 @@ from spark_streams.schemas.reasons import BAD_VALUE, UnreadableError
 from spark_streams.schemas.registry import NO_LOGIN, Login, Schema, check_url
 from spark_streams.spark.arrow_function import arrow_function
 from spark_streams.spark.arrow_schema import arrow_schema
+from spark_streams.spark.sql_name import quoted
 
 _VALUE, _REASON = "value", "reason"
 
@@ -78,11 +79,11 @@ def decode(
     if struct.fields:
         fitter(struct, form.format == JSON)
     returns = StructType([StructField(_VALUE, struct), StructField(_REASON, StringType())])
-    decoded = arrow_function(_function(form, struct, payload, bool(reason)), returns)(F.col(_quoted(payload)))
+    decoded = arrow_function(_function(form, struct, payload, bool(reason)), returns)(F.col(quoted(payload)))
     name = _free_name(df)
     staged = df.select("*", decoded.alias(name))
     value, why = F.col(f"{name}.{_VALUE}").alias(target), F.col(f"{name}.{_REASON}").alias(reason or _REASON)
-    kept = [value if one == target else F.col(_quoted(one)) for one in df.columns]
+    kept = [value if one == target else F.col(quoted(one)) for one in df.columns]
     return staged.select(*kept, *([] if target in df.columns else [value]), *([why] if reason else []))
 
 
@@ -180,7 +181,7 @@ def _struct(form: Form, into: str | StructType) -> StructType:
     if derived is None:
         struct = StructType.fromDDL(into) if isinstance(into, str) else into
     else:
-        struct = StructType.fromDDL(", ".join(f"{_quoted(name)} {kind}" for name, kind in derived.items()))
+        struct = StructType.fromDDL(", ".join(f"{quoted(name)} {kind}" for name, kind in derived.items()))
     if not isinstance(struct, StructType) or not struct.fields:
         raise SchemaError("into names no columns: write it as 'id BIGINT, name STRING'")
     return struct
@@ -214,7 +215,3 @@ def _free_name(df: DataFrame) -> str:
     while name in df.columns:
         name += "_"
     return name
-
-
-def _quoted(name: str) -> str:
-    return f"`{name.replace('`', '``')}`"

@@ -119,12 +119,6 @@ def _decimal(precision: int, scale: int) -> Fit:
     return fit_decimal
 
 
-def _boolean(value: Any) -> Any:
-    if type(value) is not bool:
-        raise MisfitError(value)
-    return value
-
-
 def _double(value: Any) -> Any:
     if type(value) is float:
         return value
@@ -154,28 +148,24 @@ def _string(value: Any) -> Any:
     return value
 
 
-def _binary(value: Any) -> Any:
-    if type(value) is not bytes:
-        raise MisfitError(value)
-    return value
+def _exactly(kind: type) -> Fit:
+    """Return the function for values that have this type of Python already."""
+
+    def fit_exactly(value: Any) -> Any:
+        if type(value) is not kind:
+            raise MisfitError(value)
+        return value
+
+    return fit_exactly
 
 
-def _date(value: Any) -> Any:
-    if type(value) is not date:
-        raise MisfitError(value)
-    return value
+def _timestamp(has_zone: bool) -> Fit:
+    def fit_timestamp(value: Any) -> Any:
+        if type(value) is not datetime or (value.tzinfo is not None) is not has_zone:
+            raise MisfitError(value)
+        return value
 
-
-def _timestamp(value: Any) -> Any:
-    if type(value) is not datetime or value.tzinfo is None:
-        raise MisfitError(value)
-    return value
-
-
-def _local_timestamp(value: Any) -> Any:
-    if type(value) is not datetime or value.tzinfo is not None:
-        raise MisfitError(value)
-    return value
+    return fit_timestamp
 
 
 def _text_of_time(has_zone: bool) -> Fit:
@@ -195,14 +185,14 @@ def _text_of_date(value: Any) -> Any:
 
 
 _SIMPLE: dict[type[T.DataType], Fit] = {
-    T.BooleanType: _boolean,
+    T.BooleanType: _exactly(bool),
     T.FloatType: _float,
     T.DoubleType: _double,
     T.StringType: _string,
-    T.BinaryType: _binary,
-    T.DateType: _date,
-    T.TimestampType: _timestamp,
-    T.TimestampNTZType: _local_timestamp,
+    T.BinaryType: _exactly(bytes),
+    T.DateType: _exactly(date),
+    T.TimestampType: _timestamp(has_zone=True),
+    T.TimestampNTZType: _timestamp(has_zone=False),
 }
 _TEXTS: dict[type[T.DataType], Fit] = {
     T.DateType: _text_of_date,

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from spark_streams.errors import UnsupportedError
-from spark_streams.model.extras import command_that_installs
+from spark_streams.model.extras import lacks
 
 BAD_FRAMING = "bad-framing"  # the magic byte, the ID or the message indexes are not there
 UNKNOWN_SCHEMA = "unknown-schema"  # the registry has no schema of this ID
@@ -32,8 +32,5 @@ def library(name: str) -> Any:
         found = False
     if not found:
         package = "protobuf" if package == "google" else package
-        raise UnsupportedError(
-            f"decode needs {package}, and this Python has none: {command_that_installs(package)}, here and where "
-            "tasks run"
-        )
+        raise UnsupportedError(f"{lacks('decode', package)}, here and where tasks run")
     return import_module(name)

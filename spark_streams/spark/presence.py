@@ -7,7 +7,7 @@ from importlib import import_module
 from importlib.util import find_spec
 
 from spark_streams.errors import UnsupportedError
-from spark_streams.model.extras import command_that_installs
+from spark_streams.model.extras import lacks
 
 REMEDY = "pip install 'spark-streams[spark]', or run this with a Spark's own Python (spark-submit)"
 _SOURCE = ("DataSource", "DataSourceReader", "DataSourceStreamReader", "InputPartition")
@@ -21,10 +21,7 @@ def check_for_spark(name: str) -> None:
     _check_for_classes(name, _SOURCE)
     for package in ("pyarrow", "numpy"):
         if find_spec(package) is None:
-            raise UnsupportedError(
-                f"{name} needs {package}, and this Python has none: {command_that_installs(package)}, here and where "
-                "tasks run"
-            )
+            raise UnsupportedError(f"{lacks(name, package)}, here and where tasks run")
 
 
 def check_for_sink() -> None:

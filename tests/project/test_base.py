@@ -3,33 +3,17 @@ which extra is missing. `scripts/test --extras` runs it in such an environment."
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 
+from tests.project.python_without import COMMANDS, run_without
 from tools.servers.server import Server
 
-WITHOUT = "import sys; sys.modules.update(dict.fromkeys(('pyspark', 'py4j', 'pyarrow', 'numpy', 'pandas')))\n"
-# One process, because it takes a while to start. Each prints its name and its exit code.
-COMMANDS = """
-from spark_streams.cli import main
-for line in sys.stdin.read().splitlines():
-    try:
-        main(line.split(), prog_name="rstream")
-    except SystemExit as ended:
-        print("==", ended.code, line)
-"""
-
-
-def run(program: str, given: str = "") -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", WITHOUT + program]
-    return subprocess.run(command, input=given, capture_output=True, text=True, check=False, timeout=60)
+PACKAGES = ("pyspark", "py4j", "pyarrow", "numpy", "pandas")
 
 
 def codes(server: Server, *commands: str) -> tuple[dict[str, int], str]:
     """Return the exit code of each command, and the errors."""
-    ended = run(COMMANDS, "\n".join(f"{one} --url {server.url}" for one in commands))
+    ended = run_without(PACKAGES, COMMANDS, "\n".join(f"{one} --url {server.url}" for one in commands))
     assert "Traceback" not in ended.stderr
     lines = [line.split(" ", 2)[1:] for line in ended.stdout.splitlines() if line.startswith("==")]
     return {line.partition(" --url")[0]: int(code) for code, line in lines}, ended.stderr
@@ -66,12 +50,12 @@ def test_commands_that_read_columns_name_the_extra(server: Server) -> None:
 
 @pytest.mark.parametrize("module", ["dead_letters", "pytest_plugin", "engine", "cli", "errors"])
 def test_modules_for_consumers_without_spark_import_no_arrow(module: str) -> None:
-    ended = run(f"import spark_streams.{module}")
+    ended = run_without(PACKAGES, f"import spark_streams.{module}")
     assert ended.returncode == 0, ended.stderr
 
 
 def test_functions_for_spark_name_the_package_that_is_missing() -> None:
-    ended = run("del sys.modules['pyspark'], sys.modules['py4j']\nimport spark_streams; spark_streams.register(None)")
+    ended = run_without(PACKAGES[2:], "import spark_streams; spark_streams.register(None)")
     said = ended.stderr.splitlines()[-1]
     assert (
         "spark_streams.register needs pyarrow, and this Python has none: pip install 'spark-streams[cluster]'" in said

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 
 import pytest
@@ -12,24 +10,10 @@ import spark_streams
 from spark_streams.deadletter.envelope import NAMES
 from spark_streams.errors import UnsupportedError
 from spark_streams.spark.presence import check_for_sink, check_for_spark
+from tests.project.python_without import COMMANDS, run_without
 from tools.servers.server import Server
 
-WITHOUT = "import sys; sys.modules['pyspark'] = sys.modules['py4j'] = None\n"
-# One process, for it takes a while to start. Each prints its name and its exit code.
-COMMANDS = """
-import sys
-from spark_streams.cli import main
-for line in sys.stdin.read().splitlines():
-    try:
-        main(line.split(), prog_name="rstream")
-    except SystemExit as ended:
-        print("==", line, ended.code)
-"""
-
-
-def run(program: str, given: str = "") -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", WITHOUT + program]
-    return subprocess.run(command, input=given, capture_output=True, text=True, check=False, timeout=60)
+PACKAGES = ("pyspark", "py4j")
 
 
 def test_the_commands_of_rstream_need_no_spark(engine_server: Server) -> None:
@@ -56,10 +40,10 @@ def test_the_commands_of_rstream_need_no_spark(engine_server: Server) -> None:
         *("dead purge orders:dead --yes", "url"),
     ]
     lines = [f"{one} --url {engine_server.url}" for one in commands]
-    ended = run(COMMANDS, "\n".join([*lines, "top --help", "serve --help"]))
+    ended = run_without(PACKAGES, COMMANDS, "\n".join([*lines, "top --help", "serve --help"]))
     assert "Traceback" not in ended.stderr
     assert "pyspark" not in ended.stderr + ended.stdout
-    codes = [line.rsplit(" ", 1)[1] for line in ended.stdout.splitlines() if line.startswith("==")]
+    codes = [line.split(" ", 2)[1] for line in ended.stdout.splitlines() if line.startswith("==")]
     assert codes == ["0"] * (len(commands) + 2), ended
     with engine_server.client() as client:
         assert (client.xlen("orders"), client.xlen("orders:dead")) == (3, 0)  # one redriven, one purged
@@ -68,7 +52,7 @@ def test_the_commands_of_rstream_need_no_spark(engine_server: Server) -> None:
 @pytest.mark.parametrize("name", [name for name in spark_streams.__all__ if name != "__version__"])
 def test_what_needs_spark_says_how_to_get_one(name: str) -> None:
     call = {"route_dead_letters": "", "transaction": "('', None, 0, '')"}.get(name, "(None)")
-    ended = run(f"import spark_streams; spark_streams.{name}{call}")
+    ended = run_without(PACKAGES, f"import spark_streams; spark_streams.{name}{call}")
     assert ended.returncode == 1
     said = ended.stderr.splitlines()[-1]
     assert f"[RSTREAM_UNSUPPORTED] spark_streams.{name} needs Spark, and this Python has no pyspark: " in said
@@ -77,10 +61,11 @@ def test_what_needs_spark_says_how_to_get_one(name: str) -> None:
 
 def test_rows_are_read_and_written_as_arrow_without_spark() -> None:
     """What a program without Spark may use: options, addresses, entries to columns and back."""
-    ended = run(
+    ended = run_without(
+        PACKAGES,
         "import spark_streams.model.ids, spark_streams.options.source_options, spark_streams.wire.session, "
         "spark_streams.wire.entries.decode, spark_streams.source.rows.columns, spark_streams.sink.send.write, "
-        "spark_streams.deadletter.redrive.redrive"
+        "spark_streams.deadletter.redrive.redrive",
     )
     assert ended.returncode == 0, ended.stderr
 
@@ -92,13 +77,14 @@ def test_dead_letters_are_written_without_spark_and_arrow(engine_server: Server)
         client.xadd("orders", {"n": 1})
         client.xgroup_create("orders", "billing", 0)
         client.xreadgroup("billing", "worker-1", {"orders": ">"})
-        ended = run(
+        ended = run_without(
+            PACKAGES,
             "sys.modules['pyarrow'] = sys.modules['numpy'] = None\n"
             "import redis\n"
             "from spark_streams import dead_letters\n"
             f"client = redis.Redis.from_url({engine_server.url!r})\n"
             "[(_, [(entry_id, fields)])] = client.xreadgroup('billing', 'worker-1', {'orders': 0})\n"
-            "dead_letters.write(client, 'orders', 'billing', entry_id, fields, to='orders:dead')"
+            "dead_letters.write(client, 'orders', 'billing', entry_id, fields, to='orders:dead')",
         )
         assert ended.returncode == 0, ended.stderr
         assert (client.xlen("orders:dead"), client.xpending("orders", "billing")["pending"]) == (1, 0)

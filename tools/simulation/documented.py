@@ -13,13 +13,15 @@ KNOWN: dict[str, str] = {
     r"^twice \| (deleted\+)?(passed over|vanished)(\+trimmed)? .*group (created again|set back)": (
         "a group is moved while a batch is taken"
     ),
-    r"^(twice|reordered) \| (flushed|trimmed) \| .*group (created again amid a trigger|set back)": (
+    r"^twice \| (flushed|trimmed) \| .*group (created again amid a trigger|set back)": (
         "the same, and the entries that were read twice are removed later"
     ),
     r"^twice \| passed over .*checkpoint set back.*evicted sink": "the ledger is missing, the checkpoint is older",
     r"^twice .*checkpoint put back": "an older copy of the checkpoint had the entries delivered again",
-    r"^twice .*evicted attempts": "the record of failed batches was deleted: its batch is read again",
-    r"^pending \| (deleted|trimmed) \| after .*(checkpoint set back|once noAck$)": (
+    r"^twice .*evicted attempts.*(maxDeliveries|once noAck)": (
+        "the record of failed batches was deleted: its batch is read again"
+    ),
+    r"^pending \| (deleted \| after .*checkpoint set back|trimmed \| .*once noAck$)": (
         "an entry left the stream while its group was set back"
     ),
     r"^uncounted \| (deleted|trimmed) \| after .*(commits lost|checkpoint set back)": (
@@ -40,10 +42,10 @@ KNOWN: dict[str, str] = {
     r"^uncounted \| (deleted|trimmed|deleted\+trimmed) \| .*(evicted notes|checkpoint set back.*server set back)": (
         "the notes of tasks are missing"
     ),
-    r"^uncounted \| (deleted|trimmed|deleted\+vanished) \| .*group created again.*vanished \|": (
+    r"^uncounted \| (deleted|trimmed) \| .*group created again.*vanished \|": (
         "a group is created again while the query starts on a stream that was created again"
     ),
-    r"^(silent|uncounted) \| (passed over|deleted|trimmed|deleted\+trimmed) \| .*group created again amid a trigger": (
+    r"^(silent|uncounted) \| (deleted|trimmed) \| .*group created again amid a trigger": (
         "a group is created again while a batch is taken"
     ),
     r"^uncounted \| passed over .*group created again .*once noAck": "a group is created again while noAck is removed",

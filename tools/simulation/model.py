@@ -64,8 +64,8 @@ class Stream:
     born: the group has existed on it, under this checkpoint; in_checkpoint: the checkpoint's last offset names it;
     appeared: number of events before its first entry; causes: events since the last peace for which the query may stop;
     ever: all events; counted: entries that the log has reported as lost, and that the verdict has not compared yet (a
-    killed run may report them again); runs: the runs that have; told: what they had reported at the last peace, which a
-    restart may report once more;
+    killed run may report them again); runs: the runs that have; told, told_by: what had been reported at the last
+    peace, and by which runs: another run may report it once more;
     moved_at_first: an operator has moved its group before the first checkpoint, so that nobody knows what it has read;
     skipped: numbers of entries over which the group was set forward since the last peace, while no other consumer read
     from it; was_lenient: a run with failOnDataLoss=false has read the stream since the last peace.
@@ -84,6 +84,7 @@ class Stream:
     counted: int = 0
     runs: set[int] = field(default_factory=set)
     told: int = 0
+    told_by: set[int] = field(default_factory=set)
     moved_at_first: bool = False
     skipped: set[int] = field(default_factory=set)
     was_lenient: bool = False

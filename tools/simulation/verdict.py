@@ -47,6 +47,7 @@ def at_peace(world: World) -> None:
             model.streams[name].skipped.clear()
             if model.streams[name].counted:
                 model.streams[name].told = model.streams[name].counted
+                model.streams[name].told_by = {*model.streams[name].runs}
             model.streams[name].counted = 0
             model.streams[name].runs.clear()
             model.streams[name].was_lenient = query.is_lenient
@@ -117,11 +118,9 @@ def _check_counts(world: World, name: str, missing: list[Entry]) -> None:
         return
     reported = world.model.streams[name].counted
     minimum = sum(not _may_pass(world, entry) and entry.removed_by not in _WITH_ALL for entry in missing)
-    maximum = (
-        len(missing)
-        + world.model.streams[name].told
-        + sum(_may_be_counted(world, entry) for entry in world.model.entries_of(name))
-    )
+    stream = world.model.streams[name]
+    told = stream.told if stream.runs.isdisjoint(stream.told_by) else 0
+    maximum = len(missing) + told + sum(_may_be_counted(world, entry) for entry in world.model.entries_of(name))
     is_exact = world.model.streams[name].ever <= _EXACT
     if not is_exact:
         minimum = min(minimum, 1)  # at least one must be reported

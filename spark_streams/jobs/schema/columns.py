@@ -17,6 +17,7 @@ from spark_streams.running.error_summary import first_line
 from spark_streams.schemas import avro_columns, json_columns
 from spark_streams.source.rows.cast import check_castable
 from spark_streams.spark.arrow_schema import arrow_schema
+from spark_streams.spark.sql_name import quoted
 
 FOREIGN = {"ddl": str, "json": str, "avro": str, "json_schema": str}
 SHAPE = {"columns": FREE, "schema": FOREIGN}
@@ -78,11 +79,6 @@ class Columns:
         except SchemaError as error:
             raise ConfigError(f"{self.where}: {error.message}") from None
         return struct
-
-
-def quoted(name: str) -> str:
-    """Return the name as an identifier of Spark's SQL."""
-    return f"`{name.replace('`', '``')}`"
 
 
 def sql_type(kind: DataType) -> str:
