@@ -24,7 +24,7 @@ from urllib.request import Request, urlopen
 
 from spark_streams.errors import InvalidOptionError, RegistryError, RetriesExhaustedError
 from spark_streams.model.untyped import Json
-from spark_streams.wire.address.identity import Identity
+from spark_streams.wire.address.identity import password_in
 from spark_streams.wire.address.patience import DEFAULT_PATIENCE, Patience
 from spark_streams.wire.connection.retry import Backoff
 
@@ -67,7 +67,7 @@ class Login:
         if self.function:
             user, password = self._of_function()
         elif self.file:
-            user, password = Identity(self.user, password_file=self.file).credentials()
+            user, password = self.user, password_in(self.file)
         else:
             return {}
         return {"Authorization": f"Basic {b64encode(f'{user}:{password}'.encode()).decode()}"}

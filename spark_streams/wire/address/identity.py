@@ -47,18 +47,19 @@ class Identity:
         """
         if self.provider:
             return _of_provider(self.provider)
-        password = _first_line(self.password_file) if self.password_file else self.password
+        password = password_in(self.password_file) if self.password_file else self.password
         return (self.username, password) if self.username else (password,)
 
 
-def _first_line(file: str) -> str:
+def password_in(file: str) -> str:
+    """Return the first line of a password file. Raises LoginError."""
     try:
         lines = Path(file).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8"
-        raise LoginError(f"passwordFile {file} cannot be read: {reason}; every machine with a task needs it") from None
+        raise LoginError(f"password file {file} cannot be read: {reason}; every machine with a task needs it") from None
     if not lines or not lines[0]:
-        raise LoginError(f"passwordFile {file} is empty: its first line is the password")
+        raise LoginError(f"password file {file} is empty: its first line is the password")
     return lines[0]
 
 
