@@ -17,18 +17,19 @@ _Group = tuple[bytes, bytes]  # stream, group
 @dataclass(frozen=True)
 class RetentionState:
     """Positions of the groups of one stream. groups: all groups; oldest: the lowest pending entry, None if nothing is
-    pending.
+    pending; limit: the position of the query that removes, above which it has read nothing.
 
     Groups move forwards, so the state is still safe a moment later. (A group that is created again or set back
     meanwhile may miss entries, as it may after the removal.)"""
 
     groups: Sequence[GroupInfo]
     oldest: StreamId | None
+    limit: StreamId = MAX_ID
 
     @property
     def delivered(self) -> StreamId:
-        """ID below which all entries were delivered to every group. Needs a group."""
-        return min(_above(group.last_delivered) for group in self.groups)
+        """ID below which all entries were delivered to every group, and read by the query. Needs a group."""
+        return _above(min(self.limit, *(group.last_delivered for group in self.groups)))
 
     @property
     def needed(self) -> StreamId:

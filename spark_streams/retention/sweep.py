@@ -16,8 +16,11 @@ A sweep keeps no state that matters: the next sweep finds what a crash or an out
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
 
+from spark_streams.model.ids import MAX_ID, StreamId
 from spark_streams.retention.readers import Readers, RetentionState
 from spark_streams.wire.connection.connection import ReplyError
 from spark_streams.wire.connection.server import Server
@@ -25,6 +28,8 @@ from spark_streams.wire.replies.reply_errors import is_no_such_key, is_syntax_er
 
 _SHORT = 0.01  # seconds: walking past pending entries may always take this long
 _SHARE = 20  # otherwise it takes at most this fraction (1/20) of the time
+
+_NO_LIMITS: Mapping[str, StreamId] = MappingProxyType({})
 
 Words = tuple[str | bytes, ...]
 
@@ -44,15 +49,21 @@ class Sweeper:
         self._knows_acked: bool | None = None
         self._walk_again = 0.0
 
-    def sweep(self, server: Server, streams: Sequence[str]) -> dict[bytes, RetentionState]:
+    def sweep(
+        self, server: Server, streams: Sequence[str], limits: Mapping[str, StreamId] = _NO_LIMITS
+    ) -> dict[bytes, RetentionState]:
         """Sweep the streams and return the state of their readers before. Two round trips if no reader is new, and a
-        third if entries are pending between acknowledged ones.
+        third if entries are pending between acknowledged ones. limits: positions above which nothing is removed.
 
         A stream without groups is not swept: no group has acknowledged its entries. Raises StreamStateError,
         ServerReplyError and its subclasses.
         """
         states = self._readers.fetch(server, [stream.encode() for stream in streams])
-        states = {stream: state for stream, state in states.items() if state.groups}
+        states = {
+            stream: replace(state, limit=limits.get(stream.decode(), MAX_ID))
+            for stream, state in states.items()
+            if state.groups
+        }
         _trim(server, [self._up_to(stream, state) for stream, state in states.items()])
         with_pending = [(stream, state) for stream, state in states.items() if state.needed < state.delivered]
         if self._exactly and with_pending and self._knows_acked is not False and self._now() >= self._walk_again:

@@ -21,10 +21,10 @@ KNOWN: dict[str, str] = {
     r"^twice .*evicted attempts.*(maxDeliveries|once noAck)": (
         "the record of failed batches was deleted: its batch is read again"
     ),
-    r"^pending \| (deleted \| after .*checkpoint set back|trimmed \| .*once noAck$)": (
+    r"^pending \| ((deleted|trimmed) \| after .*checkpoint set back|trimmed \| .*once noAck$)": (
         "an entry left the stream while its group was set back"
     ),
-    r"^uncounted \| (deleted|trimmed) \| after .*(commits lost|checkpoint set back)": (
+    r"^uncounted \| (deleted|trimmed|deleted\+trimmed) \| after .*(commits lost|checkpoint set back)": (
         "an entry was read and acknowledged before its batch was read again"
     ),
     r"^uncounted \| passed over\+vanished .*vanished": "no committed batch had read the stream that was created again",
@@ -33,7 +33,7 @@ KNOWN: dict[str, str] = {
     ),
     r"^named again \| DataLossError.*at least": "an XDEL above the position of a shared group",
     r"^twice \| passed over .*vanished \| lenient": "a batch is a range of IDs, its stream was created again",
-    r"^uncounted \| trimmed\+vanished \| after trimmed\+vanished \|": "a new stream is taken for the same one",
+    r"^uncounted \| (trimmed|deleted)\+vanished \| after .*vanished \|": "a new stream is taken for the same one",
     r"^uncounted \| passed over \| after others read\+vanished \|": "created again before the first checkpoint",
     r"^(silent|uncounted) \| (deleted\+)?passed over .*group (set forward|created again).*others read": (
         "others read from a group that was moved"

@@ -5,8 +5,9 @@ also takes all streams of the checkpoint, and all returned streams that the quer
 left. While another consumer or group is behind in a stream, the stream is swept again now and then, by an idle query,
 too. Entries of returned streams (group.retries) are removed whatever onCommit says: their group alone reads them.
 
-A sweep removes only what all groups of the stream have acknowledged, as the server says. So any stream may be swept at
-any time.
+A sweep removes only what all groups of the stream have acknowledged, as the server says, and nothing above the query's
+own position if it is alone in its group: a group that was moved (XGROUP SETID) has not read what it has passed. So any
+stream may be swept at any time.
 """
 
 from __future__ import annotations
@@ -66,13 +67,14 @@ class Removing:
         return self._next_sweep - self._now() if self._behind else math.inf
 
     def sweep(self, server: Server, up_to: Offset, due: Set[str]) -> None:
-        """Sweep these streams. Raises StreamStateError, ServerReplyError."""
+        """Sweep these streams. up_to: where the query is. Raises StreamStateError, ServerReplyError."""
+        limits = {stream: at.position for stream in due if (at := up_to.at.get(stream)) and at.read is not None}
         todo = sorted(due)
         for sweeper in (self._inputs, self._returned):
             mine = [stream for stream in todo if sweeper is not None and self._sweeper_of(stream) is sweeper]
             for start in range(0, len(mine), self._limits.sweep_streams):
                 page = mine[start : start + self._limits.sweep_streams]
-                swept = sweeper.sweep(server, page) if sweeper is not None else {}
+                swept = sweeper.sweep(server, page, limits) if sweeper is not None else {}
                 self._behind -= {*page}
                 self._behind |= {
                     stream.decode() for stream, readers in swept.items() if _is_behind(readers, up_to[stream.decode()])
