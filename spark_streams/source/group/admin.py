@@ -9,6 +9,7 @@ from spark_streams.source.group.compare import Repair
 from spark_streams.source.group.findings import Start
 from spark_streams.source.group.state import missing
 from spark_streams.source.membership import Membership
+from spark_streams.source.offset import Offset
 from spark_streams.wire.connection.connection import Argument, Reply, ReplyError
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.multi_exec import Outcome, frame_transaction
@@ -92,6 +93,21 @@ def carry_out(
     there = _change(server, member, changes)
     _change(server, member, {stream: [_mark_again(member, stream, marks.get(stream))] for stream in there})
     return there
+
+
+def end_seeks(server: Server, member: Membership, end: Offset) -> None:
+    """Replace the marks of `rstream groups seek` from which this batch, the first of its streams, has read: Spark has
+    logged it. If the query is killed before it acknowledges the batch, the mark would move it back."""
+    first = [stream for stream in end.taken_from if end.at[stream].number == 1]
+    keys = [committed_key(stream, member.group, member.consumer) for stream in first]
+    begun: dict[str, list[Command]] = {}
+    for stream, key, reply in zip(first, keys, server.pipeline([("GET", key) for key in keys]), strict=True):
+        if isinstance(reply, ReplyError):
+            raise server.error_of(reply, ("GET", key))
+        mark = Mark.parse(reply)
+        if mark is not None and mark.is_seek and any(part.after == mark.id for part in end.ranges(stream)):
+            begun[stream] = [_set_mark(member, stream, Mark.at_begin(mark.id, None))]
+    _change(server, member, begun)
 
 
 def set_groups_to(

@@ -264,6 +264,26 @@ def test_a_seek_to_the_checkpoint_is_over_with_the_next_batch(
     assert one.latestOffset(after, ALL) == after
 
 
+@pytest.mark.parametrize("options", [{}, {"noAck": "true"}])
+def test_a_seek_before_the_first_batch_is_over_with_that_batch(
+    server: Server, client: redis.Redis, options: dict[str, str]
+) -> None:
+    """Spark has logged where the query begins. The first batch is committed, and the query is killed before it
+    acknowledges it."""
+    ids = add(client, 4)
+    client.xgroup_create("s", "g", id=ids[-1])
+    one = reader(server, limits=NEVER_AHEAD, **options)
+    assert one.latestOffset(start := begin(one), ALL) == start
+    stop_all()
+    carry_out(server, f"(rstream groups seek s --group g --to {ids[1]} --even-active --yes)")
+    one = reader(server, limits=NEVER_AHEAD, **options)
+    end = one.latestOffset(start, ALL)
+    one = reader(server, limits=NEVER_AHEAD, **options)  # killed before the tasks have run
+    assert read(one, start, end) == [2, 3]
+    one = reader(server, limits=NEVER_AHEAD, **options)
+    assert one.latestOffset(end, ALL) == end
+
+
 def test_without_no_ack_a_query_goes_on_after_a_batch_whose_bookmark_was_not_set(
     server: Server, client: redis.Redis
 ) -> None:
