@@ -273,7 +273,8 @@ def test_a_seek_before_the_first_batch_is_over_with_that_batch(
     ids = add(client, 4)
     client.xgroup_create("s", "g", id=ids[-1])
     one = reader(server, limits=NEVER_AHEAD, **options)
-    assert one.latestOffset(start := begin(one), ALL) == start
+    start = begin(one)
+    assert one.latestOffset(start, ALL) == start
     stop_all()
     carry_out(server, f"(rstream groups seek s --group g --to {ids[1]} --even-active --yes)")
     one = reader(server, limits=NEVER_AHEAD, **options)
