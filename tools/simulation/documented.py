@@ -13,7 +13,7 @@ KNOWN: dict[str, str] = {
     r"^twice \| (deleted\+)?(passed over|vanished)(\+trimmed)? .*group (created again|set back)": (
         "a group is moved while a batch is taken"
     ),
-    r"^twice \| (flushed|trimmed) \| .*group (created again amid a trigger|set back)": (
+    r"^twice \| (flushed|trimmed|deleted) \| .*group (created again|set back)": (
         "the same, and the entries that were read twice are removed later"
     ),
     r"^twice \| passed over .*checkpoint set back.*evicted sink": "the ledger is missing, the checkpoint is older",
