@@ -24,6 +24,7 @@ KNOWN: dict[str, str] = {
     r"^pending \| ((deleted|trimmed) \| after .*checkpoint set back|trimmed \| .*once noAck$)": (
         "an entry left the stream while its group was set back"
     ),
+    r"^pending \| pending \| after .*evicted attempts": "the record of failed batches was deleted: it is read again",
     r"^uncounted \| (deleted|trimmed|deleted\+trimmed) \| after .*(commits lost|checkpoint set back)": (
         "an entry was read and acknowledged before its batch was read again"
     ),

@@ -15,6 +15,7 @@ from spark_streams.source.stream_reader import StreamReader
 from tools.chaos.history import Row
 from tools.simulation.actor import Actor
 from tools.simulation.model import Entry
+from tools.simulation.once import OUT
 from tools.simulation.place import TaskPlace
 from tools.simulation.ticks import Killed, TaskFailed
 from tools.simulation.world import World, counted
@@ -177,6 +178,7 @@ class Tasks:
         more = {n for n in rows - before if not self._may_be_more(world.model.entries[n])}
         if self._is_another(more):
             world.model.excuse([world.model.entries[n] for n in before - rows], "another stream has its place")
+            world.model.stream(OUT).causes.add("another stream has the place of its input")
         elif more:
             world.fail(f"replay has more | {self._query.mode}", f"batch {number} now has {counted(more)}, too")
         missing = [world.model.entries[n] for n in before - rows]
@@ -191,10 +193,10 @@ class Tasks:
     def _is_another(self, more: set[int]) -> bool:
         """Whether the entries belong to a stream that was created again within the range of a batch.
 
-        Documented: with noAck a batch is a range of IDs.
+        Documented: a batch is a range of IDs.
         """
         model = self._world.model
-        streams = {model.entries[n].stream for n in more if "noAck" in self._query.options}
+        streams = {model.entries[n].stream for n in more}
         return bool(streams) and all({"vanished", "flushed"} & model.stream(name).ever for name in streams)
 
 
