@@ -21,7 +21,7 @@ KNOWN: dict[str, str] = {
     r"^twice .*evicted attempts.*(maxDeliveries|once noAck)": (
         "the record of failed batches was deleted: its batch is read again"
     ),
-    r"^pending \| ((deleted|trimmed) \| after .*checkpoint set back|trimmed \| .*once noAck$)": (
+    r"^pending \| ((deleted|trimmed) \| after .*(checkpoint|group) set back|trimmed \| .*once noAck$)": (
         "an entry left the stream while its group was set back"
     ),
     r"^pending \| pending \| after .*evicted attempts": "the record of failed batches was deleted: it is read again",
