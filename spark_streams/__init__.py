@@ -47,21 +47,26 @@ def __getattr__(name: str) -> object:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-def register(spark: SparkSession) -> None:
+def register(spark: SparkSession | None = None) -> SparkSession:
     """Register `format("rstream")` with a session.
 
-    Spark finds the format by itself if the package is installed for the Python that Spark uses. Call this elsewhere. A
-    second call has no effect.
+    Spark finds the format by itself if the package is installed for the Python that Spark uses. Then this saves some
+    seconds: Spark does not search, and on this machine its Python processes start sooner. A second call has no effect.
 
     Args:
-        spark: The session.
+        spark: The session. By default the active one, or a new one.
+
+    Returns:
+        The session.
     """
     _check_for_spark("spark_streams.register")
     from pyspark.errors import AnalysisException
+    from pyspark.sql import SparkSession
 
     from spark_streams.datasource import RStreamDataSource
     from spark_streams.spark.installed_pyspark import prefer_installed_pyspark
 
+    spark = spark or SparkSession.builder.getOrCreate()
     prefer_installed_pyspark(spark)
     try:
         spark.dataSource.register(RStreamDataSource)
@@ -69,6 +74,7 @@ def register(spark: SparkSession) -> None:
         # Spark 4.0 found the format by itself, and does not replace it (S51).
         if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
             raise
+    return spark
 
 
 def run(

@@ -68,6 +68,12 @@ def is_older(at: StreamOffset, look: Look) -> bool:
     return mark.number > at.number or (mark.number == at.number > 0 and mark.token != at.token)
 
 
+def is_checkpoint_older(at: StreamOffset, look: Look, is_bookmark: bool) -> bool:
+    """Whether this copy of the checkpoint is an older one. is_bookmark: see `compare`; the query goes on from its own
+    position then, once it has one."""
+    return is_older(at, look) and not (is_bookmark and at.number)
+
+
 def moved_since_checkpoint(at: StreamOffset, look: Look, is_logged: bool = True) -> StreamOffset | None:
     """Return where the query goes on if its group was moved since the checkpoint: the commit mark says so. An operator
     has moved it with `rstream groups seek`, or a run has, and was killed before Spark logged the new position. None: it
@@ -129,7 +135,7 @@ class _Comparison:
         if group is None:
             lost = lost_above(head, at.position, at.read) or 0
             return (Kind.STREAM_REPLACED, unread) if is_other or lost < 0 else (Kind.GROUP_MISSING, 0)
-        if is_older(at, self.look) and not (self.is_bookmark and at.number):
+        if is_checkpoint_older(at, self.look, self.is_bookmark):
             skipped = 1 if use_of(at, self.look) is GroupUse.SHARED else 0  # alone: it reads them again
             return Kind.CHECKPOINT_OLDER, skipped
         if is_other:

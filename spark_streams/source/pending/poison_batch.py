@@ -43,7 +43,7 @@ from spark_streams.source.pending.poison_record import (
     fetch_failure,
     is_done_in_sink,
 )
-from spark_streams.source.pending.poison_state import PIECES, PoisonState, Ranges
+from spark_streams.source.pending.poison_state import PIECES, Piece, PoisonState, Ranges
 from spark_streams.source.pending_list import PendingRange, pending_ranges
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.entries.pending_page import texts_of
@@ -186,19 +186,24 @@ class PoisonBatch:
     # -- a batch is chosen ---------------------------------------------------------------------------------------
 
     def begin(self, server: Server, begin: Offset) -> None:
-        """Forget a record that this run must not use: of an earlier checkpoint, or any if maxDeliveries is not set. Its
-        pieces are then pending entries like others. What it says of the last batch is kept until that is acknowledged.
-        """
-        if not begin.streams or (self._max_deaths is not None and begin.token):
+        """Forget what this run must not use of the record. Its entries are then pending entries like others.
+
+        Without maxDeliveries, that is every piece; what the record says of the last batch is kept until that is
+        acknowledged. Of an earlier checkpoint it is the record. And pieces above the checkpoint are of a batch that
+        this copy of it does not have."""
+        if not begin.streams:
             return
         record = Record(server, CachedPoisonState(), begin)
         last = record.state
         if record.cache.key is None:
             return
-        if not begin.token or last.token != begin.token:
+        if not begin.token or (self._max_deaths is None and last.token != begin.token):
             delete_record(server, begin)
-        elif last.pieces:
+        elif self._max_deaths is None and last.pieces:
             record.save(PoisonState(token=last.token, runs=last.runs, narrowed=last.narrowed))
+        elif above := [name for name, piece in last.pieces.items() if _is_above(piece, begin)]:
+            kept = {name: piece for name, piece in last.pieces.items() if name not in above}
+            record.save(replace(last, pieces=kept))
 
     def next_piece(
         self, server: Server, streams: Sequence[str], begin: Offset, cache: CachedPoisonState
@@ -301,6 +306,12 @@ class PoisonBatch:
             if count > 0:
                 finding = Finding(Kind.ENTRIES_LOST, stream, above=MIN_ID, lost=count)
                 self._losses.report(replace(finding, detail="of a batch that killed the query"))
+
+
+def _is_above(piece: Piece, offset: Offset) -> bool:
+    """Whether a batch after this offset has read entries of the piece."""
+    ranges = piece.ranges().items()
+    return any(part.last > offset[stream] for stream, parts in ranges for part in parts if stream in offset.at)
 
 
 def _sixteenth(state: PoisonState, name: str) -> int:

@@ -27,6 +27,7 @@ from spark_streams.source.group.compare import (
     at_end,
     compare,
     has_forgotten,
+    is_checkpoint_older,
     is_proved_below,
     lost_above,
     moved_since_checkpoint,
@@ -221,7 +222,9 @@ class Observer:
             elif run.has_settled(start) or run.is_known:  # a run that knows it waits until tasks run
                 break
             else:
-                run, entries = self._acknowledging.acknowledge(server, start, run, seen.marks, _with_group(start, seen))
+                run, entries = self._acknowledging.acknowledge(
+                    server, start, run, seen.marks, self._unsettled(start, seen)
+                )
                 if not entries:
                     break
             seen.update(self._look(server, start, streams))  # compared again: a group may have been moved meanwhile
@@ -351,7 +354,7 @@ class Observer:
         }
         if moved:
             if not run.has_settled(start):  # by its ranges, before they are forgotten
-                run, _ = self._acknowledging.acknowledge(server, start, run, seen.marks, _with_group(start, seen))
+                run, _ = self._acknowledging.acknowledge(server, start, run, seen.marks, self._unsettled(start, seen))
             carry_out(server, self._member, moved, {})
             corrected = {stream: repair.at for stream, repair in moved.items()}
             start = _without_ranges(replace(start, at={**start.at, **corrected}), list(moved))
@@ -429,10 +432,8 @@ class Observer:
         query."""
         left = {stream for stream, finding in findings.items() if self._leaves(finding)}
         self._losses.report_compared([finding for stream, finding in findings.items() if stream not in left])
-        older = [stream for stream, finding in findings.items() if finding.kind is Kind.CHECKPOINT_OLDER]
-        unsettled = [stream for stream in _with_group(start, seen) if stream not in older]
         if any(finding.kind is not Kind.ENTRIES_LOST for finding in findings.values()) and not run.has_settled(start):
-            run, _ = self._acknowledging.acknowledge(server, start, run, seen.marks, unsettled)
+            run, _ = self._acknowledging.acknowledge(server, start, run, seen.marks, self._unsettled(start, seen))
         repairs = {
             stream: repaired(
                 finding,
@@ -459,6 +460,16 @@ class Observer:
             run = replace(run, is_corrected=True)
         run = replace(run, start=start, told={**run.told, **told})
         return start, run, [stream for stream in streams if stream not in gone]
+
+    def _unsettled(self, start: Offset, seen: _Looks) -> list[str]:
+        """Return the streams of which the last batch may be acknowledged, also those that the query no longer reads:
+        they have the group, and their mark knows no later batch. An older copy of the checkpoint leaves such a mark."""
+        return [
+            stream
+            for stream, at in start.at.items()
+            if (look := seen.looks.get(stream)) is None
+            or (look.group is not None and not is_checkpoint_older(at, look, self._no_ack))
+        ]
 
     @staticmethod
     def _leaves(finding: Finding) -> bool:
@@ -505,11 +516,6 @@ def _is_forgotten(start: Offset, stream: str, mark: Mark | None, run: RunState) 
         return False
     known = start.at[stream].number - (not run.has_settled(start))
     return known > 0 and (mark is None or mark.number < known)
-
-
-def _with_group(start: Offset, seen: _Looks) -> list[str]:
-    """Return the streams of the last batch that have the group, also those that the query no longer reads."""
-    return [stream for stream in start.at if stream not in seen.looks or seen.looks[stream].group is not None]
 
 
 def _is_quiet(

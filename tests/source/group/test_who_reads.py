@@ -12,7 +12,7 @@ from spark_streams.errors import DataLossError
 from spark_streams.model.commit_mark import committed_key
 from spark_streams.spark.read_limits import ReadMaxRows
 from tests.remedies import carry_out
-from tools.driving import ALL, NEVER_AHEAD, add, begin, drain, pending_count, read, reader, stop_all
+from tools.driving import ALL, NEVER_AHEAD, add, begin, drain, pending_count, positions, read, reader, stop_all
 from tools.sending import before_sending, in_turn, lost
 from tools.servers.server import Server, skip_without_xnack
 
@@ -333,3 +333,24 @@ def test_a_connection_that_breaks_after_a_report_does_not_report_it_again(
         after = one.latestOffset(end, ALL)
     assert read(one, end, after) == [7, 8, 9]
     assert one.reportLatestOffset()["lost"] == {"s": 5}
+
+
+def test_an_older_checkpoint_is_noticed_in_each_stream(server: Server, client: redis.Redis) -> None:
+    """An operator sets the group of one stream back, as the error says. The query still stops at the other stream."""
+    add(client, 2), add(client, 2, "t", first=10)
+    one = reader(server, streams="s,t", limits=NEVER_AHEAD)
+    older = one.latestOffset(start := begin(one), ALL)
+    assert sorted(read(one, start, older)) == [0, 1, 10, 11]
+    add(client, 2, first=2), add(client, 2, "t", first=12)
+    end = one.latestOffset(older, ALL)
+    assert sorted(read(one, older, end)) == [2, 3, 12, 13]
+    one.commit(end)
+    stop_all()
+    for stream in ("s", "t"):
+        with pytest.raises(DataLossError, match=f"of stream '{stream}', and consumer 'spark' .* has committed a later"):
+            reader(server, streams="s,t").latestOffset(older, ALL)
+        stop_all()
+        carry_out(
+            server, f"(rstream groups seek {stream} --group g --to {positions(older)[stream]} --even-active --yes)"
+        )
+    assert sorted(n for batch in drain(reader(server, streams="s,t"), start=older) for n in batch) == [2, 3, 12, 13]

@@ -18,7 +18,7 @@ from spark_streams.source.pending.poison_record import Failure, Record, attempt_
 from spark_streams.wire.address.address import Address
 from spark_streams.wire.connection.connection import Connection
 from tests.source.supervised import LETTERS, Supervised, consumers, dead_letters
-from tools.driving import ALL, SCHEMA, add, drain, pending_count, read, reader, rows
+from tools.driving import ALL, NEVER_AHEAD, SCHEMA, add, begin, drain, pending_count, read, reader, rows
 from tools.servers.server import Server
 
 
@@ -446,6 +446,24 @@ def test_a_limit_that_is_removed_before_its_batch_was_planned_reads_the_batch_on
     add(client, 3, first=32)
     assert found + [n for batch in drain(again, start=log[-1]) for n in batch] == list(range(35))
     assert consumers(client) == {"spark": 0}
+
+
+def test_pieces_of_a_batch_that_an_older_checkpoint_does_not_have_are_entries_like_others(
+    server: Server, client: redis.Redis
+) -> None:
+    """The batch was cut, and committed without its entries. Then an older copy of the checkpoint is used."""
+    options = {"maxDeliveries": "1", "deadLetterStream": "dead", "limits": NEVER_AHEAD}
+    add(client, 3)
+    one = reader(server, **options)
+    older = one.latestOffset(start := begin(one), ALL)
+    assert read(one, start, older) == [0, 1, 2]
+    assert one.latestOffset(older, ALL) == older
+    add(client, 4, first=3)
+    lost = one.latestOffset(older, ALL)
+    assert read(one, older, lost) == [3, 4, 5, 6]  # the query is killed
+    assert read(reader(server, **options), older, lost) == []
+    assert sorted(n for batch in drain(reader(server, **options), start=older) for n in batch) == [3, 4, 5, 6]
+    assert pending_count(client) == 0
 
 
 def test_a_piece_of_a_stream_that_the_query_no_longer_reads_is_forgotten(server: Server, client: redis.Redis) -> None:
