@@ -24,6 +24,9 @@ KNOWN: dict[str, str] = {
     r"^pending \| ((deleted|trimmed) \| after .*(checkpoint|group) set back|trimmed \| .*once noAck$)": (
         "an entry left the stream while its group was set back"
     ),
+    r"^(silent|uncounted) \| trimmed \| .*group destroyed\+group set forward": (
+        "a group is created again after rstream groups seek, and the stream trimmed, before the query runs"
+    ),
     r"^pending \| pending \| after .*evicted attempts": "the record of failed batches was deleted: it is read again",
     r"^uncounted \| (deleted|trimmed|deleted\+trimmed) \| after .*(commits lost|checkpoint set back)": (
         "an entry was read and acknowledged before its batch was read again"

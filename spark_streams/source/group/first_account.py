@@ -76,7 +76,7 @@ def with_entries_below(server: Server, stream: str, at: StreamOffset, look: Look
         return at
     if is_ahead(at, head):
         return at._replace(read=head.added, added=head.added)
-    if head.first is None or head.first > at.position or not head.length:
-        return at  # what is missing may have been above
+    if head.first is None or head.first > at.position or not head.length or head.deleted > at.position:
+        return at  # what is missing was above, or may have been
     read = count_read(server, stream, head, at.position)
     return at if read is None else at._replace(read=read, added=head.added)

@@ -15,7 +15,7 @@ from spark_streams.source.offset import Range
 from spark_streams.source.quota import BatchQuota
 from spark_streams.source.stream_reader import StreamReader
 from spark_streams.spark.read_limits import ReadMaxRows
-from tools.driving import ALL, NEVER_AHEAD, add, begin, drain, read, reader
+from tools.driving import ALL, NEVER_AHEAD, add, begin, drain, read, reader, stop_all
 from tools.servers.server import Server
 
 LENIENT = {"failOnDataLoss": "false"}
@@ -383,3 +383,18 @@ def test_a_start_that_lies_ahead_may_be_passed_between_two_looks(
     for n in range(8):
         client.xadd("s", {"n": n}, id=f"{2 + n}-0")
     assert [n for batch in drain(one, 3, at) for n in batch] == [4, 5, 6, 7]
+
+
+def test_what_is_deleted_above_the_begin_before_the_first_batch_is_lost(server: Server, client: redis.Redis) -> None:
+    """A batch of another stream is logged, so the stream has an account, and no batch."""
+    add(client, 3)
+    one = reader(server, streams="s,t", startingOffsets="latest", limits=NEVER_AHEAD)
+    start = begin(one)
+    add(client, 1, "t", first=10)
+    end = one.latestOffset(start, ALL)
+    assert read(one, start, end) == [10]
+    stop_all()
+    ids = add(client, 8, first=3)
+    client.xdel("s", *ids[5:])
+    with pytest.raises(DataLossError, match="3 entries"):
+        drain(reader(server, streams="s,t"), start=end)
