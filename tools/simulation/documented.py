@@ -37,7 +37,7 @@ KNOWN: dict[str, str] = {
     ),
     r"^named again \| DataLossError.*at least": "an XDEL above the position of a shared group",
     r"^twice \| passed over .*vanished \| lenient": "a batch is a range of IDs, its stream was created again",
-    r"^uncounted \| (trimmed|deleted)\+vanished \| after .*vanished \|": "a new stream is taken for the same one",
+    r"^uncounted \| (trimmed|deleted)(\+vanished)? \| after .*vanished \|": "a new stream is taken for the same one",
     r"^uncounted \| passed over \| after others read\+vanished \|": "created again before the first checkpoint",
     r"^(silent|uncounted) \| (deleted\+)?passed over .*group (set forward|created again).*others read": (
         "others read from a group that was moved"
