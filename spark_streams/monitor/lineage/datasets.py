@@ -16,6 +16,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from spark_streams.options.sink_options import SinkOptions
 from spark_streams.shards.names import Shard
+from spark_streams.wire.address import server_url
 from spark_streams.wire.address.address import Address
 
 _PATH = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(?://([^/]*))?(.*)", re.DOTALL)
@@ -48,14 +49,14 @@ def sink_dataset(options: SinkOptions, columns: Columns = ()) -> Dataset | None:
 
 
 def _namespace(address: Address) -> str:
-    parts = urlsplit(address.url)
-    inner = parts.path.rstrip("/").removesuffix("/0")
-    if not inner or not address.nodes:
-        inner += f"/{number}" if (number := parse_qs(parts.query).get("db", ["0"])[0]) != "0" else ""
-    if not address.nodes:  # the bundled engine, or a socket: of one machine
-        return f"{parts.scheme}://{socket.gethostname()}{inner}"
-    host, port = address.nodes[0]
-    return f"redis://{f'[{host}]' if ':' in host else host}:{port}{inner}"
+    parts, master = urlsplit(address.url), server_url.master_name(address.url)
+    if address.nodes:
+        host, port = address.nodes[0]
+        place, typed = f"redis://{f'[{host}]' if ':' in host else host}:{port}", parts.path.strip("/")
+    else:  # the bundled engine, or a socket: of one machine
+        place, typed = f"{parts.scheme}://{socket.gethostname()}{parts.path}", ""
+    database = parse_qs(parts.query).get("db", [typed.partition("/")[2] if master else typed])[0].lstrip("0")
+    return "/".join((place, *filter(None, (master, database))))
 
 
 def path_dataset(path: str, columns: Columns = ()) -> Dataset:
