@@ -28,7 +28,7 @@ from spark_streams.jobs.schema.columns import SHAPE as SCHEMA
 from spark_streams.jobs.schema.columns import Columns
 from spark_streams.jobs.settings.config import FREE
 from spark_streams.jobs.split import Split
-from spark_streams.monitor.lineage.datasets import sink_dataset
+from spark_streams.monitor.watch.lineage.datasets import sink_dataset
 from spark_streams.options.sink_options import SinkOptions
 from spark_streams.options.source_options import SourceOptions
 from spark_streams.running.error_summary import first_line

@@ -17,7 +17,7 @@ from spark_streams.jobs.job import Job, access_of
 from spark_streams.jobs.micro_batches import RunProgress, run_batches, trigger_of
 from spark_streams.model.times import duration
 from spark_streams.monitor.groups import StreamView, view_streams
-from spark_streams.monitor.lineage.datasets import Dataset
+from spark_streams.monitor.watch.lineage.datasets import Dataset
 from spark_streams.monitor.watch.listener import Watch
 from spark_streams.options.source_options import SourceOptions
 from spark_streams.running.ending import end_between_batches

@@ -18,7 +18,7 @@ from referencing import Registry, Resource
 from referencing.jsonschema import DRAFT202012
 
 from spark_streams import monitor
-from spark_streams.monitor.lineage.events import SCHEMA_URL
+from spark_streams.monitor.watch.lineage.events import SCHEMA_URL
 
 OURS = Path(monitor.__file__).parent / "conf" / "RstreamConsumerGroupInputDatasetFacet.json"
 # The part of OpenLineage.json to which our schema refers.

@@ -15,10 +15,10 @@ import pytest
 from openlineage.client.event_v2 import RunEvent
 
 from spark_streams.errors import InvalidOptionError, UnsupportedError
-from spark_streams.monitor.lineage import outbox as outbox_module
-from spark_streams.monitor.lineage.datasets import Dataset, path_dataset, stream_dataset
-from spark_streams.monitor.lineage.events import SCHEMA_URL, run_event
-from spark_streams.monitor.lineage.outbox import KEY_FILE, Outbox, sender
+from spark_streams.monitor.watch.lineage import outbox as outbox_module
+from spark_streams.monitor.watch.lineage.datasets import Dataset, path_dataset, stream_dataset
+from spark_streams.monitor.watch.lineage.events import SCHEMA_URL, run_event
+from spark_streams.monitor.watch.lineage.outbox import KEY_FILE, Outbox, sender
 from spark_streams.shards.names import shards_of
 from spark_streams.wire.address.address import Address
 from tests.monitor.collector import OURS, Collector, check, check_ours

@@ -18,8 +18,8 @@ from pyspark.sql import functions as F
 
 import spark_streams
 from spark_streams.jobs import archive
-from spark_streams.monitor.lineage import lineage as lineage_module
-from spark_streams.monitor.lineage.datasets import stream_dataset
+from spark_streams.monitor.watch.lineage import lineage as lineage_module
+from spark_streams.monitor.watch.lineage.datasets import stream_dataset
 from spark_streams.monitor.watch.listener import Watch
 from spark_streams.spark.read_limits import HAS_READ_LIMITS
 from spark_streams.wire.address.address import Address

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
 
-from spark_streams.monitor.lineage.datasets import Dataset, sink_dataset
+from spark_streams.monitor.watch.lineage.datasets import Dataset, sink_dataset
 from spark_streams.options.sink_options import SinkOptions
 from spark_streams.sink.encode.destination import Destination
 

@@ -20,7 +20,7 @@ from spark_streams.jobs.output.formats import DELTA, DELTALAKE, FILES, ONCE
 from spark_streams.jobs.output.table_columns import TableFit, compare, new_table
 from spark_streams.jobs.settings.config import FREE, Config
 from spark_streams.model.untyped import JavaObject
-from spark_streams.monitor.lineage.datasets import Dataset, path_dataset
+from spark_streams.monitor.watch.lineage.datasets import Dataset, path_dataset
 from spark_streams.running.error_summary import one_line
 
 SHAPE = {

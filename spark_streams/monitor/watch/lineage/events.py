@@ -17,7 +17,7 @@ from openlineage.client.facet_v2 import (
 )
 
 from spark_streams._version import __version__
-from spark_streams.monitor.lineage.datasets import Dataset
+from spark_streams.monitor.watch.lineage.datasets import Dataset
 
 _REPOSITORY = "https://github.com/spark-streams/spark-streams"
 PRODUCER = f"{_REPOSITORY}/tree/v{__version__}"

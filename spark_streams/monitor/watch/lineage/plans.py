@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 
 from spark_streams.errors import RStreamError
 from spark_streams.model.untyped import JavaObject
-from spark_streams.monitor.lineage.datasets import Columns, Dataset, path_dataset, sink_dataset, stream_dataset
+from spark_streams.monitor.watch.lineage.datasets import Columns, Dataset, path_dataset, sink_dataset, stream_dataset
 from spark_streams.options.sink_options import SinkOptions
 from spark_streams.options.source_options import SourceOptions
 from spark_streams.wire.address.address import Address
@@ -109,4 +109,5 @@ class WriteListener:
         return bool(self._hash(other) == self.hashCode())
 
     def hashCode(self) -> int:
-        return int(self._hash(self._proxy))
+        number: int = self._hash(self._proxy)
+        return number

@@ -15,9 +15,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from spark_streams.model.untyped import JavaObject
-from spark_streams.monitor.lineage.datasets import Dataset
-from spark_streams.monitor.lineage.outbox import Outbox, sender
-from spark_streams.monitor.lineage.plans import (
+from spark_streams.monitor.watch.lineage.datasets import Dataset
+from spark_streams.monitor.watch.lineage.outbox import Outbox, sender
+from spark_streams.monitor.watch.lineage.plans import (
     UNREADABLE,
     Source,
     WriteListener,
@@ -146,7 +146,7 @@ class Lineage:
 
     def _events(self, run: _Run, kind: str = "", at: str = "", error: str | None = None) -> list[RunEvent]:
         """Return START if it was not sent yet, then this event. A query that reads no stream has no events."""
-        from spark_streams.monitor.lineage.events import run_event
+        from spark_streams.monitor.watch.lineage.events import run_event
 
         if not (run.told or run.sources or run.inputs):
             return []
