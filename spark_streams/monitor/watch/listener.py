@@ -26,11 +26,11 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 from spark_streams.errors import InvalidOptionError, OffsetError, UnsupportedError
 from spark_streams.model.untyped import Json
 from spark_streams.monitor.exposition import Exposition
-from spark_streams.monitor.watch.lineage.datasets import Dataset
-from spark_streams.monitor.watch.lineage.lineage import Lineage
 from spark_streams.monitor.watch import log_lines
 from spark_streams.monitor.watch.failure import failure_of, may_be_caused_by_entry
 from spark_streams.monitor.watch.lag_cache import LagCache
+from spark_streams.monitor.watch.lineage.datasets import Dataset
+from spark_streams.monitor.watch.lineage.lineage import Lineage
 from spark_streams.monitor.watch.notebook import NotebookTable, lag_table, query_table
 from spark_streams.monitor.watch.progress import offsets_in, read_progress
 from spark_streams.monitor.watch.prometheus import Collector
