@@ -142,6 +142,7 @@ def watch(
     metrics_port: int | None = None,
     metrics_host: str = "127.0.0.1",
     metrics_file: str | Path | None = None,
+    lineage: str | None = None,
     options: Mapping[str, str] | None = None,
 ) -> Watch:
     """Watch every query of a session that reads streams. Call it before the queries start.
@@ -157,6 +158,8 @@ def watch(
         metrics_port: Serve Prometheus metrics on this port. `0`: any free port, see `metrics_port` of the result.
         metrics_host: Address for `metrics_port`.
         metrics_file: Write the metrics to this file at each micro-batch.
+        lineage: Send OpenLineage events to the collector at this URL (`http://host:port`), or append them to this file.
+            The events name what each query reads and writes.
         options: Further options of the connection, the same as in the queries: `username`, `passwordFile`,
             `credentialProvider` …
 
@@ -171,7 +174,7 @@ def watch(
     from spark_streams.monitor.watch.listener import attach
 
     access_options = {**(options or {}), **({} if url is None else {"url": url})}
-    return attach(spark, access_options, log, metrics_port, metrics_host, metrics_file)
+    return attach(spark, access_options, log, metrics_port, metrics_host, metrics_file, lineage)
 
 
 def _check_for_spark(name: str) -> None:

@@ -16,6 +16,7 @@ from spark_streams.jobs.query import Query, foreach_batch
 from spark_streams.jobs.schema.columns import SHAPE as SCHEMA
 from spark_streams.jobs.schema.columns import Columns
 from spark_streams.jobs.settings.config import FREE
+from spark_streams.monitor.watch.lineage.datasets import sink_dataset
 from spark_streams.options.sink_options import SinkOptions
 from spark_streams.options.source_options import SourceOptions
 from spark_streams.running.error_summary import first_line
@@ -73,7 +74,7 @@ def body(job: Job) -> None:
         finally:
             changed.unpersist()
 
-    query.watch(spark)
+    query.watch(spark, [sink_dataset(sink_options)])
     progress = query.run(foreach_batch(aggregated, batch).outputMode("append" if final else "update"))
     job.summarize(
         entries=progress.entries,

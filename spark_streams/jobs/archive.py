@@ -76,7 +76,7 @@ def body(job: Job) -> None:
     table_writer = table.open(spark, "table", table.fit(spark, rows_of(entries).schema))
     table_writer.sweep()
     trimmer = Trimmer(source, trimming, interval) if trimming else None
-    query.watch(spark)
+    query.watch(spark, [table.dataset])
     progress = query.run(
         foreach_batch(rows_of(entries), table_writer.write), trimmer.trim_if_due if trimmer else lambda: None
     )

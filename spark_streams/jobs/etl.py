@@ -28,6 +28,7 @@ from spark_streams.jobs.schema.columns import SHAPE as SCHEMA
 from spark_streams.jobs.schema.columns import Columns
 from spark_streams.jobs.settings.config import FREE
 from spark_streams.jobs.split import Split
+from spark_streams.monitor.watch.lineage.datasets import sink_dataset
 from spark_streams.options.sink_options import SinkOptions
 from spark_streams.options.source_options import SourceOptions
 from spark_streams.running.error_summary import first_line
@@ -83,7 +84,7 @@ def body(job: Job) -> None:
     sink = {**transaction, **job.options("dead_letters"), **({"streamColumn": TO} if retry_delay else {})}
     opened = [(output, output.open(spark, fit)) for output, fit in zip(outputs, fits, strict=True)]
     batches = Batches(split, sql, opened, source, sink, query.count_dead_letters)
-    query.watch(spark)
+    query.watch(spark, [*(output.to.dataset for output in outputs), sink_dataset(dead_letter_options)])
     rate = query.run(foreach_batch(entries, batches.write)).rate
     job.summarize(entries=batches.read.total(), **batches.closing_numbers(), entries_per_second=round(rate))
     if source_dead_letters is not None:

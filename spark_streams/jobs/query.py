@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
@@ -17,6 +17,7 @@ from spark_streams.jobs.job import Job, access_of
 from spark_streams.jobs.micro_batches import RunProgress, run_batches, trigger_of
 from spark_streams.model.times import duration
 from spark_streams.monitor.groups import StreamView, view_streams
+from spark_streams.monitor.watch.lineage.datasets import Dataset
 from spark_streams.monitor.watch.listener import Watch
 from spark_streams.options.source_options import SourceOptions
 from spark_streams.running.ending import end_between_batches
@@ -45,6 +46,7 @@ SHAPE = {
     "log": str,
     "metrics_port": int,
     "metrics_file": str,
+    "lineage": str,
 }
 
 
@@ -111,8 +113,11 @@ class Query:
             server, {s: state for s, state in states.items() if s not in refused_streams}, WAITING, own_streams
         )
 
-    def watch(self, spark: SparkSession) -> None:
-        """Start logging and metrics of [job], and note the error that ends the query for its dead letter."""
+    def watch(self, spark: SparkSession, outputs: Iterable[Dataset | None]) -> None:
+        """Start logging, metrics and lineage of [job], and note the error that ends the query for its dead letter.
+
+        outputs: what the job writes; None: it is not known.
+        """
         job = self._job
         self._watching = watch(
             spark,
@@ -120,7 +125,9 @@ class Query:
             log=job.get("job.log"),
             metrics_port=job.get("job.metrics_port"),
             metrics_file=job.get("job.metrics_file"),
+            lineage=job.get("job.lineage"),
         )
+        self._watching.declare_outputs(output for output in outputs if output is not None)
 
     def count_dead_letters(self, counts: Mapping[str, int]) -> None:
         """Add the dead letters of a micro-batch, by stream, to the log and the metrics."""

@@ -19,11 +19,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from importlib import import_module
 from urllib.error import HTTPError, URLError
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 from urllib.request import Request, urlopen
 
 from spark_streams.errors import InvalidOptionError, RegistryError, RetriesExhaustedError
 from spark_streams.model.untyped import Json
+from spark_streams.wire.address import http_url
 from spark_streams.wire.address.identity import password_in
 from spark_streams.wire.address.patience import DEFAULT_PATIENCE, Patience
 from spark_streams.wire.connection.retry import Backoff
@@ -196,13 +197,7 @@ class Registry:
 
 def check_url(url: str) -> str:
     """Return the URL of a registry without a slash at its end. Raises InvalidOptionError, without a password."""
-    try:
-        parts = urlsplit(url)
-        is_address = parts.scheme in ("http", "https") and bool(parts.hostname)
-        has_more = "@" in parts.netloc or bool(parts.query or parts.fragment)
-    except ValueError:
-        is_address, has_more = False, False
-    if not is_address or has_more:
+    if not http_url.is_root(url):
         raise InvalidOptionError(
             "registry must be http://host:port or https://host:port, without a login and a query: give the login as "
             "login=(user, password file)"

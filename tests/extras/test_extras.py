@@ -34,6 +34,7 @@ ALONE = (
     "spark",
     "demo",
     "monitor",
+    "lineage",
     "console",
     "connect",
     "delta",
@@ -149,6 +150,11 @@ def test_connect(fresh: Fresh) -> None:
 def test_monitor(fresh: Fresh) -> None:
     page = fresh("monitor").use("monitor", USE_PORT=str(free_port()))
     assert 'group="billing"' in page
+
+
+@pytest.mark.extras
+def test_lineage(fresh: Fresh) -> None:
+    assert "events: ['START', 'RUNNING', 'COMPLETE']" in fresh("lineage", with_spark=True).use("lineage")
 
 
 @pytest.mark.extras

@@ -30,7 +30,7 @@ BELOW = {
     "schemas": {"errors", "model", "spark", "wire"},
     "source": {"deadletter", "errors", "model", "options", "retention", "shards", "spark", "wire"},
     "sink": {"deadletter", "errors", "model", "options", "retention", "shards", "source", "spark", "wire"},
-    "monitor": {"_version", "deadletter", "errors", "model", "options", "source", "spark", "wire"},
+    "monitor": {"_version", "deadletter", "errors", "model", "options", "shards", "source", "spark", "wire"},
     "groups": {"errors", "model", "monitor", "options", "retention", "source", "wire"},
     "transfer": {"deadletter", "errors", "groups", "model", "shards", "source", "wire"},
     "datasource": {"errors", "options", "sink", "source", "spark", "wire"},

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
 
+from spark_streams.monitor.watch.lineage.datasets import Dataset, sink_dataset
 from spark_streams.options.sink_options import SinkOptions
 from spark_streams.sink.encode.destination import Destination
 
@@ -24,6 +25,11 @@ class Stream:
         """Line of `--check`."""
         once = "" if self.options.delivery == "exactly-once" else "; at least once"
         return f"{Destination.from_options(self.options).shown} at {self.options.address}{once}"
+
+    @property
+    def dataset(self) -> Dataset | None:
+        """The stream in the lineage, None if rows name their streams."""
+        return sink_dataset(self.options)
 
     def sweep(self) -> None:
         """Do nothing. The ledger of the stream holds which rows are written."""

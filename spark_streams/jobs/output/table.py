@@ -20,6 +20,7 @@ from spark_streams.jobs.output.formats import DELTA, DELTALAKE, FILES, ONCE
 from spark_streams.jobs.output.table_columns import TableFit, compare, new_table
 from spark_streams.jobs.settings.config import FREE, Config
 from spark_streams.model.untyped import JavaObject
+from spark_streams.monitor.watch.lineage.datasets import Dataset, path_dataset
 from spark_streams.running.error_summary import one_line
 
 SHAPE = {
@@ -136,6 +137,13 @@ class TableConfig:
     def place(self) -> str:
         """Path or name of the table. Options of formats such as jdbc name the place themselves."""
         return self.path or self.name or "place of its options"
+
+    @property
+    def dataset(self) -> Dataset:
+        """The table in the lineage. Its format stands for a place that only its options name."""
+        if self.path is not None:
+            return path_dataset(self.path)
+        return Dataset("spark_catalog", self.name) if self.name else Dataset(self.kind, self.options.get("dbtable", ""))
 
     @property
     def in_batches(self) -> bool:

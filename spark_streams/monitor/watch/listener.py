@@ -15,7 +15,7 @@ import logging
 import threading
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,6 +29,8 @@ from spark_streams.monitor.exposition import Exposition
 from spark_streams.monitor.watch import log_lines
 from spark_streams.monitor.watch.failure import failure_of, may_be_caused_by_entry
 from spark_streams.monitor.watch.lag_cache import LagCache
+from spark_streams.monitor.watch.lineage.datasets import Dataset
+from spark_streams.monitor.watch.lineage.lineage import Lineage
 from spark_streams.monitor.watch.notebook import NotebookTable, lag_table, query_table
 from spark_streams.monitor.watch.progress import offsets_in, read_progress
 from spark_streams.monitor.watch.prometheus import Collector
@@ -65,7 +67,7 @@ class Watch(StreamingQueryListener):
 
     def __init__(
         self, spark: SparkSession, address: Address, write: Callable[[str], None] | None, host: str = "127.0.0.1",
-        port: int | None = None, file: Path | None = None,
+        port: int | None = None, file: Path | None = None, lineage: Lineage | None = None,
     ) -> None:  # fmt: skip
         self._spark = spark
         self._write = write
@@ -77,6 +79,7 @@ class Watch(StreamingQueryListener):
         if port is not None or file is not None:
             self._metrics = Exposition(Collector(self._watched_queries, self._lags), port, host, file)
         self.metrics_port = None if self._metrics is None else self._metrics.port
+        self._lineage = lineage
         self._closed = False
         # Ignores events. Over Spark Connect removeListener may block for ever (docs/internals/facts.md, S62).
         self._is_deaf = False
@@ -116,6 +119,11 @@ class Watch(StreamingQueryListener):
             for query in self._queries.values():
                 query.wrote_dead_letters(group, counts)
 
+    def declare_outputs(self, outputs: Iterable[Dataset]) -> None:
+        """Set the outputs that a job's only query has in its lineage."""
+        if self._lineage is not None:
+            self._lineage.declare_outputs(outputs)
+
     def close(self) -> None:
         """Wait for outstanding events, and detach the listener."""
         if self._closed:
@@ -125,6 +133,8 @@ class Watch(StreamingQueryListener):
         try:
             self.catch_up()
             self._is_deaf = True
+            if self._lineage is not None:
+                self._lineage.close()
             if not is_of_connect(self._spark):
                 self._spark.streams.removeListener(self)
         except _GONE:
@@ -149,6 +159,8 @@ class Watch(StreamingQueryListener):
             query.started(run)
             if handle is not None:
                 self._handles[run] = handle
+        if self._lineage is not None:
+            self._lineage.started(run, query.name, event.timestamp, handle)
         self._tell(log_lines.event_line(event.timestamp, "started", query.name, query_id, run))
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
@@ -161,6 +173,8 @@ class Watch(StreamingQueryListener):
         with self._lock:
             query = self._queries.setdefault(progress.id, Query(progress.query, progress.id, progress.run, True))
             progress = query.progressed(progress)
+        if self._lineage is not None:
+            self._lineage.progressed(progress)
         if self._write is not None:
             lags = self._lags.fetch(query.groups)
             self._tell(log_lines.progress_line(_now(), progress, lags))
@@ -194,6 +208,8 @@ class Watch(StreamingQueryListener):
                 query.terminated(run, failure is not None)
                 self._lags.forget()
                 self._handles.pop(run, None)
+            if self._lineage is not None:
+                self._lineage.terminated(run, _now(), query.last, failure)
         more = {} if failure is None else {"error": failure.error, "message": failure.message[:2000]}
         self._tell(log_lines.event_line(_now(), "terminated", query.name, query_id, run, **more))
         self._expose()
@@ -252,13 +268,18 @@ def attach(
     metrics_port: int | None,
     metrics_host: str,
     metrics_file: str | Path | None,
+    lineage: str | None,
 ) -> Watch:
     """See spark_streams.watch."""
+    address = server_of(access, "watch")
+    sent = None if lineage is None else Lineage(spark, address, lineage)
     watch = Watch(
-        spark, server_of(access, "watch"), _writer(log), metrics_host, metrics_port,
-        None if metrics_file is None else Path(metrics_file),
+        spark, address, _writer(log), metrics_host, metrics_port, None if metrics_file is None else Path(metrics_file),
+        sent,
     )  # fmt: skip
     _add(spark, watch)
+    if sent is not None:
+        sent.listen()
     # A program may end right after its query has failed, before Spark reports that.
     _at_exit(spark, watch)
     return watch
