@@ -1,4 +1,4 @@
-"""A table whose writer is killed at 22 moments of a micro-batch: the batch is there as a whole or not, and then once."""
+"""A table whose writer is killed at 22 moments of a batch: the batch is there as a whole or not, and then once."""
 
 from __future__ import annotations
 

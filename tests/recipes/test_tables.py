@@ -292,6 +292,27 @@ def test_a_commit_of_which_no_answer_came_is_looked_for(tmp_path: Path, monkeypa
     assert sorted(row["n"] for row in kind.rows("t")) == [1, 2]
 
 
+def test_attempts_to_commit_have_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pyiceberg.catalog.sql import SqlCatalog
+    from pyiceberg.exceptions import CommitFailedException
+
+    kind, attempts = Pyiceberg(tmp_path), []
+    kind.create("t", N)
+    kind.table("t").transaction().set_properties({"commit.retry.num-retries": "2"}).commit_transaction()
+
+    def committing(*words: Any) -> None:
+        attempts.append(words)
+        raise CommitFailedException("branch main has changed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SqlCatalog, "commit_table", committing)
+        with pytest.raises(TableError, match=r"before each attempt .*; start the job again, or raise .*num-retries"):
+            written(kind.writer("t", "query:table", 0, N)(pages(1)))
+    assert len(attempts) == 3
+    assert written(kind.writer("t", "query:table", 0, N)(pages(1))) == [True]
+    assert [row["n"] for row in kind.rows("t")] == [1]
+
+
 def test_a_large_batch_is_one_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In parts that fit into memory; also where it is repeated."""
     monkeypatch.setattr(pyiceberg_table, "_MOST_BYTES", 8)

@@ -215,6 +215,8 @@ def _writer(place: Place, application: str | None, number: int) -> Callable[[Pag
         return last is not None and int(last) >= number
 
     def write(pages: Pages) -> Pages:
+        from pyiceberg.exceptions import CommitFailedException
+
         table = _watched(place.table(), is_in)
         if is_in(table):
             yield pa.record_batch({"written": [False]})
@@ -226,9 +228,16 @@ def _writer(place: Place, application: str | None, number: int) -> Callable[[Pag
             transaction.set_properties({f"{_PROPERTY}{application}": str(number)})
         try:
             transaction.commit_transaction()
-        except Exception:
+        except Exception as error:
             # Of some errors, such as a lost connection, the task cannot know whether the catalog has committed.
-            if not is_in(place.table()):
+            if is_in(place.table()):
+                pass
+            elif isinstance(error, CommitFailedException):
+                raise TableError(
+                    f"other programs changed Iceberg table {place.name} before each attempt to commit a batch; start "
+                    "the job again, or raise the table's property commit.retry.num-retries (default 4)"
+                ) from error
+            else:
                 raise
         yield pa.record_batch({"written": [True]})
 

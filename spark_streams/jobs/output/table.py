@@ -175,7 +175,8 @@ class TableConfig:
         """Line of `--check`."""
         keys = [*self.partition_by, *(["batch"] if self.in_batches else [])]
         by = f" by {', '.join(keys)}" if keys else ""
-        return f"{self.place} as {self.kind}{by}{'' if self.once else '; at least once'}"
+        every = f"; compacted every {self.compaction.every:,} batches" if self.compaction.every else ""
+        return f"{self.place} as {self.kind}{by}{every}{'' if self.once else '; at least once'}"
 
     def check_columns(self, names: Iterable[str]) -> None:
         """Raise ConfigError if rows of these columns do not fit the table."""
