@@ -320,9 +320,10 @@ set_up_spark() {
   set_up_beside "spark-$1" "Spark $release (a download of 430 MB)" "pyspark==$release"
 }
 
-# What tests of Spark Connect and of recipes need.
+# What tests of Spark Connect, of recipes and of tables without a jar need.
 set_up_connect() {
-  set_up_on_top connect "what Spark Connect and recipes need" 'pyspark[connect]' 'pandas<3' deltalake fastavro protobuf
+  set_up_on_top connect "what Spark Connect, recipes and tables need" 'pyspark[connect]' 'pandas<3' deltalake fastavro protobuf \
+    'pyiceberg[pyarrow,pyiceberg-core,sql-sqlite]'
 }
 
 # What drives a browser, and what judges the pages in it.

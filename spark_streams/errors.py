@@ -351,10 +351,10 @@ class RegistryError(RStreamError):
 
 
 class TableError(RStreamError):
-    """A table that a job writes to has another layout, other columns or other types than its rows."""
+    """A table that a job writes to has another layout, other columns or types than its rows, or cannot be loaded."""
 
     condition = "RSTREAM_TABLE"
-    remedy = "Follow the message: it names the column, and the statement or the setting that makes both the same."
+    remedy = "Follow the message: it names the column or the catalog, and the statement or the setting to change."
 
 
 class ArchiveError(RStreamError):

@@ -38,6 +38,7 @@ ALONE = (
     "console",
     "connect",
     "delta",
+    "iceberg",
     "recipes",
     "schemas",
     "aws",
@@ -184,26 +185,44 @@ amount = "INT"
 [dead_letters]
 stream = "orders:dead"
 [table]
-format = "deltalake"
-path = "{folder}/orders"
+{table}
 [job]
 checkpoint = "{folder}/checkpoint"
 """
 
 
-@pytest.mark.extras
-def test_delta(fresh: Fresh) -> None:
-    """What `--check` passes is what the run needs."""
-    made = fresh("delta", with_spark=True)
+def run_etl(made: Environment, table: str) -> None:
+    """What `--check` passes is what the run needs. table: keys of [table]."""
     rstream = made.python.with_name("rstream")
-    (made.folder / "etl.toml").write_text(JOB.format(folder=made.folder))
+    (made.folder / "etl.toml").write_text(JOB.format(folder=made.folder, table=table))
     made.run(rstream, "add", "orders", "customer=ann", "amount=7")
     words = ("run", "etl", "--config", "etl.toml", "--set", f"spark.{JAVA}")
     made.run(rstream, *words, "--check")
     made.run(rstream, *words)
+
+
+@pytest.mark.extras
+def test_delta(fresh: Fresh) -> None:
+    made = fresh("delta", with_spark=True)
+    run_etl(made, f'format = "deltalake"\npath = "{made.folder}/orders"')
     said = made.run(made.python, "-c", "from delta_table import *; print(rows_in('orders'))", path=RECIPES)
     assert "'customer': 'ann', 'amount': 7" in said
     assert pyarrow.dataset.dataset(made.folder / "orders", exclude_invalid_files=True).count_rows() == 1
+
+
+READ_ICEBERG = """
+from pyiceberg.catalog import load_catalog
+
+print(load_catalog("lake", type="sql", uri="sqlite:///catalog.db").load_table("shop.orders").scan().to_arrow().to_pylist())
+"""
+
+
+@pytest.mark.extras
+def test_iceberg(fresh: Fresh) -> None:
+    made = fresh("iceberg", with_spark=True)
+    options = f'{{type = "sql", uri = "sqlite:///{made.folder}/catalog.db", warehouse = "file://{made.folder}"}}'
+    run_etl(made, f'format = "pyiceberg"\ncatalog = "lake"\nname = "shop.orders"\noptions = {options}')
+    assert made.run(made.python, "-c", READ_ICEBERG) == "[{'customer': 'ann', 'amount': 7}]\n"
 
 
 @pytest.mark.extras

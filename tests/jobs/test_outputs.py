@@ -10,6 +10,7 @@ from spark_streams.errors import ConfigError
 from spark_streams.jobs.output.outputs import Output, check_main_columns, outputs_of
 
 SINK = '[[output]]\nname = "s"\n[output.sink]\nstream = "late"\n'
+COMPACTED = '[table]\nformat = "deltalake"\npath = "a"\ncompact_every = {}\nkeep = "{}"'
 
 
 def outputs(text: str) -> list[Output]:
@@ -25,6 +26,11 @@ def outputs(text: str) -> list[Output]:
         ('[table]\nformat = "delta"\npath = "s3a://b/f"', "s3a://b/f as delta"),
         ('[table]\nformat = "deltalake"\npath = "f"\npartition_by = ["m"]', "f as deltalake by m"),
         ('[table]\nformat = "deltalake"\npath = "f"\nonce = false', "f as deltalake; at least once"),
+        (
+            '[table]\nformat = "deltalake"\npath = "f"\ncompact_every = 1000\nkeep = "7d"',
+            "f as deltalake; compacted every 1,000 batches",
+        ),
+        ('[table]\nformat = "pyiceberg"\ncatalog = "c"\nname = "d.t"\npartition_by = ["m"]', "d.t as pyiceberg by m"),
         ('[table]\nformat = "iceberg"\nname = "c.d.t"\nonce = false', "c.d.t as iceberg; at least once"),
         ('[table]\npath = "out"\nonce = false\npartition_by = ["m"]', "out as parquet by m; at least once"),
         ('[table]\nformat = "jdbc"\nonce = false', "place of its options as jdbc; at least once"),
@@ -56,6 +62,24 @@ def test_many_outputs() -> None:
         ),
         ('[table]\nformat = "deltalake"', r"table.path is missing; add it, or pass --set table.path=…"),
         ('[table]\nformat = "deltalake"\nname = "t"', "table.name has no meaning with format 'deltalake'"),
+        ('[table]\nformat = "pyiceberg"\nname = "a.b"', "table.catalog is missing: set it to the name of a catalog of"),
+        ('[table]\nformat = "pyiceberg"\ncatalog = "c"', 'table.name must be a namespace and a table, such as "shop.o'),
+        ('[table]\nformat = "pyiceberg"\ncatalog = "c"\nname = "b"', "table.name must be a namespace and a table"),
+        (
+            '[table]\nformat = "pyiceberg"\ncatalog = "c"\npath = "b"',
+            "table.path has no meaning .*: set table.name inst",
+        ),
+        ('[table]\npath = "a"\ncatalog = "c"', "table.catalog is for format 'pyiceberg': leave it out"),
+        (
+            '[table]\nformat = "pyiceberg"\ncatalog = "c"\nname = "a.b"\ncompact_every = 9',
+            "pyiceberg cannot merge data files; leave it out, and run Iceberg's rewrite_data_files by another engine",
+        ),
+        ('[table]\npath = "a"\ncompact_every = 9', "table.compact_every is for format 'deltalake': leave it out"),
+        ('[table]\npath = "a"\nkeep = "7d"', "table.keep has no meaning without table.compact_every: leave it out"),
+        (COMPACTED.format(0, "7d"), "table.compact_every must be a number of batches, at least 1, not 0"),
+        (COMPACTED.format(9, "90m"), "table.keep must be whole hours or days, such as \"7d\", not '90m'"),
+        (COMPACTED.format(9, "59m"), "table.keep must be whole hours or days"),
+        (COMPACTED.format(9, "7"), "table.keep must be a duration above 0 with its unit"),
         ('[table]\npath = "a"\noptions = {txnVersion = 3}', "table.options.txnVersion is set by the job: leave it out"),
         ("output = [1]", r"\[\[output\]\] 1 must be a table, not 1"),
         ('[[output]]\ntable.path = "a"', r"\[\[output\]\] 1: name is missing"),

@@ -24,7 +24,9 @@ RECIPES = HERE.parents[1] / "examples" / "recipes"
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What recipes need is in an environment of its own: pandas above all, as for Spark Connect."""
-    missing = [name for name in ("deltalake", "fastavro", "google.protobuf", "pandas") if not is_there(name)]
+    missing = [
+        name for name in ("deltalake", "fastavro", "google.protobuf", "pandas", "pyiceberg") if not is_there(name)
+    ]
     if missing:
         reason = f"{', '.join(missing)} missing: scripts/test --recipes brings them"
         for item in items:

@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 240.0  # seconds
 
 pytestmark = [
-    pytest.mark.long,  # that batches which are run again give the same is test_state.py, test_delta.py, test_hashes.py
+    pytest.mark.long,  # that batches which are run again give the same is test_state.py, test_tables.py, test_hashes.py
     pytest.mark.spark,
     pytest.mark.skipif(not HAS_READ_LIMITS, reason="before Spark 4.2 the last windows wait for a later run"),
 ]

@@ -6,32 +6,27 @@ this batch or a later one, the batch is skipped. If two tasks write one batch at
 
 from __future__ import annotations
 
-import importlib.util
 import json
-from collections.abc import Callable, Iterator, Mapping
+import logging
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.utils import require_minimum_pandas_version
 from pyspark.sql.types import StructType
 
-from spark_streams.errors import TableError
-from spark_streams.jobs.output.batch_name import query_id
-from spark_streams.jobs.output.formats import DELTALAKE
+from spark_streams.jobs.output.one_task import Pages, application_of, check_partitions, write_in_one_task
 from spark_streams.jobs.output.table_columns import TableFit
 from spark_streams.spark.arrow_schema import arrow_schema
 
+_log = logging.getLogger("spark_streams.jobs")
 
-def missing_package() -> str:
-    """Return an error text if this Python lacks a package to write such tables, else "". Tasks need the same ones."""
-    if importlib.util.find_spec(DELTALAKE) is None:
-        return f"this Python has no package {DELTALAKE}, which writes it"
-    try:
-        require_minimum_pandas_version()  # mapInArrow needs pandas, although it passes Arrow data
-    except ImportError as error:
-        return f"Spark needs pandas for it, which this Python lacks ({' '.join(str(error).split())})"
-    return ""
+
+class Compaction(NamedTuple):
+    """When small files are merged. every: batches, 0: never; keep: hours that replaced files stay, None: forever."""
+
+    every: int = 0
+    keep: int | None = None
 
 
 class _Batch(NamedTuple):
@@ -51,7 +46,13 @@ class DeltalakeTable:
     """
 
     def __init__(
-        self, spark: SparkSession, path: str, keys: list[str], options: Mapping[str, str], transaction: str | None
+        self,
+        spark: SparkSession,
+        path: str,
+        keys: list[str],
+        options: Mapping[str, str],
+        transaction: str | None,
+        compaction: Compaction,
     ) -> None:
         """Set up the writer.
 
@@ -61,6 +62,7 @@ class DeltalakeTable:
         self._spark = spark
         self._path, self._keys, self._options = path, keys, dict(options)
         self._transaction = transaction
+        self._compaction = compaction
 
     def sweep(self) -> None:
         """Do nothing. Files of a killed run are in no transaction, and Delta's VACUUM deletes them."""
@@ -72,13 +74,7 @@ class DeltalakeTable:
         if not DeltaTable.is_deltatable(self._path, self._options):
             return None
         table = DeltaTable(self._path, storage_options=self._options)
-        partition_columns = table.metadata().partition_columns
-        if partition_columns != self._keys:
-            raise TableError(
-                f"Delta table {self._path} is partitioned by {', '.join(partition_columns) or 'nothing'}, but the job "
-                f"writes it by {', '.join(self._keys) or 'nothing'}: set partition_by to the table's, or name another "
-                "table"
-            )
+        check_partitions(f"Delta table {self._path}", table.metadata().partition_columns, self._keys)
         return StructType.fromJson(json.loads(table.schema().to_json()))
 
     def prepare(self, fit: TableFit) -> None:
@@ -98,15 +94,36 @@ class DeltalakeTable:
 
     def write(self, rows: DataFrame, number: int) -> None:
         """Write one micro-batch of the query that runs on this thread."""
-        application = None if self._transaction is None else f"{query_id(self._spark)}:{self._transaction}"
+        application = application_of(self._spark, self._transaction)
         batch = _Batch(self._path, self._keys, self._options, application, number)
-        rows.repartition(1).mapInArrow(_writer(batch, arrow_schema(rows.schema)), "written BOOLEAN").collect()
+        write_in_one_task(rows, _writer(batch, arrow_schema(rows.schema)))
+        if self._compaction.every and (number + 1) % self._compaction.every == 0:
+            self._compact()
+
+    def _compact(self) -> None:
+        """Merge small files in a transaction of its own, which changes no row. Then delete files that were replaced."""
+        from deltalake import DeltaTable
+        from deltalake.exceptions import CommitFailedError
+
+        table = DeltaTable(self._path, storage_options=self._options)
+        try:
+            table.optimize.compact()
+        except CommitFailedError as error:  # another writer has deleted rows of these files
+            _log.warning(
+                "Delta table %s was not compacted; the job tries again after %d batches: %s",
+                self._path,
+                self._compaction.every,
+                error,
+            )
+        if self._compaction.keep is not None:
+            # full: also files of killed runs, which are in no transaction.
+            table.vacuum(self._compaction.keep, dry_run=False, enforce_retention_duration=False, full=True)
 
 
-def _writer(batch: _Batch, schema: pa.Schema) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _writer(batch: _Batch, schema: pa.Schema) -> Callable[[Pages], Pages]:
     """Return the function that one task runs. Its column `written` is false if the table holds the batch already."""
 
-    def write(pages: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def write(pages: Pages) -> Pages:
         from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
         from deltalake.exceptions import CommitFailedError
 

@@ -8,5 +8,8 @@ FILES = ("parquet", "orc", "json", "csv", "avro", "xml")
 SELF_DESCRIBING = ("parquet", "orc", "avro")
 DELTA = "delta"
 DELTALAKE = "deltalake"
+PYICEBERG = "pyiceberg"
+# Formats that a Python package writes, without a jar, and the extra that brings the package.
+PACKAGES = {DELTALAKE: "delta", PYICEBERG: "iceberg"}
 # They need a path or a name.
-ONCE = (*FILES, DELTA, DELTALAKE)
+ONCE = (*FILES, DELTA, *PACKAGES)

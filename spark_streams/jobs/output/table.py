@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from py4j.protocol import Py4JJavaError
@@ -15,10 +15,13 @@ from spark_streams.errors import ConfigError
 from spark_streams.jobs.output.appended_table import AppendedTable
 from spark_streams.jobs.output.batch_folders import BatchFolders
 from spark_streams.jobs.output.catalog_table import CatalogTable
-from spark_streams.jobs.output.deltalake_table import DeltalakeTable, missing_package
-from spark_streams.jobs.output.formats import DELTA, DELTALAKE, FILES, ONCE
+from spark_streams.jobs.output.deltalake_table import Compaction, DeltalakeTable
+from spark_streams.jobs.output.formats import DELTA, DELTALAKE, FILES, ONCE, PACKAGES, PYICEBERG
+from spark_streams.jobs.output.one_task import missing_package
+from spark_streams.jobs.output.pyiceberg_table import Place, PyicebergTable
 from spark_streams.jobs.output.table_columns import TableFit, compare, new_table
 from spark_streams.jobs.settings.config import FREE, Config
+from spark_streams.model.times import duration
 from spark_streams.model.untyped import JavaObject
 from spark_streams.monitor.watch.lineage.datasets import Dataset, path_dataset
 from spark_streams.running.error_summary import one_line
@@ -27,9 +30,12 @@ SHAPE = {
     "format": str,
     "path": str,
     "name": str,
+    "catalog": str,
     "partition_by": list,
     "schema": str,
     "once": bool,
+    "compact_every": int,
+    "keep": str,
     "options": FREE,
 }
 STRICT, MERGE = "strict", "merge"
@@ -80,7 +86,10 @@ class Fitted:
 
 @dataclass(frozen=True)
 class TableConfig:
-    """Settings of a table. where: its name in the configuration; path or name is set if the format needs one."""
+    """Settings of a table. where: its name in the configuration; path or name is set if the format needs one.
+
+    catalog: of pyiceberg.
+    """
 
     where: str
     kind: str = "parquet"
@@ -90,6 +99,8 @@ class TableConfig:
     schema: str = STRICT
     once: bool = True
     options: dict[str, str] = field(default_factory=dict)
+    catalog: str | None = None
+    compaction: Compaction = field(default_factory=Compaction)
 
     @classmethod
     def parse(cls, settings: Config, where: str, options: dict[str, str]) -> TableConfig:
@@ -106,16 +117,10 @@ class TableConfig:
             settings.get("schema", STRICT),
             settings.get("once", True),
             options,
+            settings.get("catalog"),
         )
-        if not table.path and not table.name and table.kind in ONCE:
-            instead = "" if table.kind == DELTALAKE else f" (or {where}.name, a table of Spark's catalog)"
-            raise ConfigError(f"{where}.path is missing{instead}; add it, or pass --set {where}.path=…")
-        if table.path and table.name:
-            raise ConfigError(f"{where}.path and {where}.name contradict each other: give one of them")
-        if table.name and table.kind == DELTALAKE:
-            raise ConfigError(
-                f"{where}.name has no meaning with format {DELTALAKE!r}, which no catalog holds: set {where}.path"
-            )
+        table._check_place()
+        table = replace(table, compaction=_compaction(settings, where, table.kind))
         if table.schema not in (STRICT, MERGE):
             raise ConfigError(f'{where}.schema must be "strict" or "merge", not {table.schema!r}')
         if table.schema == MERGE and not table.name and table.kind not in _MERGED:
@@ -132,6 +137,29 @@ class TableConfig:
                 f"set {where}.format to one of {', '.join(ONCE)}, or accept duplicate rows with {where}.once = false"
             )
         return table
+
+    def _check_place(self) -> None:
+        """Raise ConfigError if path, name or catalog do not fit the format."""
+        where = self.where
+        if self.kind == PYICEBERG:
+            if self.path:
+                raise ConfigError(f"{where}.path has no meaning with format {PYICEBERG!r}: set {where}.name instead")
+            if not self.catalog:
+                raise ConfigError(f"{where}.catalog is missing: set it to the name of a catalog of pyiceberg")
+            if "." not in (self.name or ""):
+                raise ConfigError(f'{where}.name must be a namespace and a table, such as "shop.orders"')
+            return
+        if self.catalog:
+            raise ConfigError(f"{where}.catalog is for format {PYICEBERG!r}: leave it out")
+        if not self.path and not self.name and self.kind in ONCE:
+            instead = "" if self.kind == DELTALAKE else f" (or {where}.name, a table of Spark's catalog)"
+            raise ConfigError(f"{where}.path is missing{instead}; add it, or pass --set {where}.path=…")
+        if self.path and self.name:
+            raise ConfigError(f"{where}.path and {where}.name contradict each other: give one of them")
+        if self.name and self.kind == DELTALAKE:
+            raise ConfigError(
+                f"{where}.name has no meaning with format {DELTALAKE!r}, which no catalog holds: set {where}.path"
+            )
 
     @property
     def place(self) -> str:
@@ -155,7 +183,8 @@ class TableConfig:
         """Line of `--check`."""
         keys = [*self.partition_by, *(["batch"] if self.in_batches else [])]
         by = f" by {', '.join(keys)}" if keys else ""
-        return f"{self.place} as {self.kind}{by}{'' if self.once else '; at least once'}"
+        every = f"; compacted every {self.compaction.every:,} batches" if self.compaction.every else ""
+        return f"{self.place} as {self.kind}{by}{every}{'' if self.once else '; at least once'}"
 
     def check_columns(self, names: Iterable[str]) -> None:
         """Raise ConfigError if rows of these columns do not fit the table."""
@@ -167,13 +196,11 @@ class TableConfig:
             raise ConfigError(f"{self.where}: its rows have a column 'batch', which the job itself writes: rename it")
 
     def check_format(self, spark: SparkSession) -> None:
-        """Raise ConfigError if Spark, or this Python for deltalake, cannot write the format."""
-        if self.kind == DELTALAKE:
-            if missing := missing_package():
-                raise ConfigError(
-                    f"{self.where}.format {DELTALAKE!r}: {missing}; pip install 'spark-streams[delta]', here and where "
-                    "tasks run"
-                )
+        """Raise ConfigError if Spark, or this Python for deltalake and pyiceberg, cannot write the format."""
+        if self.kind in PACKAGES:
+            if missing := missing_package(self.kind):
+                install = f"pip install 'spark-streams[{PACKAGES[self.kind]}]'"
+                raise ConfigError(f"{self.where}.format {self.kind!r}: {missing}; {install}, here and where tasks run")
             return
         jvm: JavaObject = spark.sparkContext._jvm
         find = jvm.org.apache.spark.sql.execution.datasources.DataSource.lookupDataSource
@@ -217,9 +244,41 @@ class TableConfig:
 
     def _table(self, spark: SparkSession, transaction: str | None) -> Table:
         if self.kind == DELTALAKE:
-            return DeltalakeTable(spark, self.place, self.partition_by, self.options, transaction)
+            keys, options, compaction = self.partition_by, self.options, self.compaction
+            return DeltalakeTable(spark, self.place, keys, options, transaction, compaction)
+        if self.kind == PYICEBERG:
+            assert self.catalog is not None
+            place = Place.configured(self.catalog, self.options, self.place)
+            return PyicebergTable(spark, place, self.partition_by, transaction)
         if not self.in_batches:
             return AppendedTable(spark, self.path, self.name, self.partition_by, self.kind, self.options, transaction)
         if self.name is not None:
             return CatalogTable(spark, self.name, self.partition_by, self.kind, self.options)
         return BatchFolders(spark, self.place, self.partition_by, self.kind, self.options)
+
+
+def _compaction(settings: Config, where: str, kind: str) -> Compaction:
+    """Parse compact_every and keep. Raises ConfigError."""
+    every, keep = settings.get("compact_every"), settings.get("keep")
+    if every is None:
+        if keep is not None:
+            raise ConfigError(f"{where}.keep has no meaning without {where}.compact_every: leave it out")
+        return Compaction()
+    if kind == PYICEBERG:
+        raise ConfigError(
+            f"{where}.compact_every: the package pyiceberg cannot merge data files; leave it out, and run Iceberg's "
+            "rewrite_data_files by another engine"
+        )
+    if kind != DELTALAKE:
+        raise ConfigError(f"{where}.compact_every is for format {DELTALAKE!r}: leave it out")
+    if every < 1:
+        raise ConfigError(f"{where}.compact_every must be a number of batches, at least 1, not {every}")
+    if keep is None:
+        return Compaction(every)
+    try:
+        hours, rest = divmod(duration(keep), 3_600_000)
+    except ValueError as error:
+        raise ConfigError(f"{where}.keep {error}") from None
+    if rest or not hours:
+        raise ConfigError(f'{where}.keep must be whole hours or days, such as "7d", not {keep!r}')
+    return Compaction(every, hours)

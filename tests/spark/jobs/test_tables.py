@@ -151,19 +151,20 @@ def test_a_format_may_be_told_by_its_options_where_to_write(spark: SparkSession,
     assert spark.read.format("jdbc").options(**derby).load().count() == 18
 
 
+@pytest.mark.parametrize(("kind", "extra"), [("deltalake", "delta"), ("pyiceberg", "iceberg")])
 def test_a_package_that_is_not_there_is_named_with_what_installs_it(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, extra: str
 ) -> None:
     """Before a table is made."""
-    table = TableConfig("table", "deltalake", str(tmp_path / "t"))
-    monkeypatch.setitem(sys.modules, "deltalake", None)
-    with pytest.raises(ConfigError, match=r"has no package deltalake, .*pip install 'spark-streams\[delta\]'"):
+    table = TableConfig("table", kind, str(tmp_path / "t"))
+    monkeypatch.setitem(sys.modules, kind, None)
+    with pytest.raises(ConfigError, match=rf"has no package {kind}, .*pip install 'spark-streams\[{extra}\]'"):
         table.check_format(spark)
-    there = ModuleType("deltalake")
-    there.__spec__ = ModuleSpec("deltalake", None)
-    monkeypatch.setitem(sys.modules, "deltalake", there)
+    there = ModuleType(kind)
+    there.__spec__ = ModuleSpec(kind, None)
+    monkeypatch.setitem(sys.modules, kind, there)
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(ConfigError, match=r"needs pandas .*Pandas >= .*pip install 'spark-streams\[delta\]'"):
+    with pytest.raises(ConfigError, match=rf"needs pandas .*Pandas >= .*pip install 'spark-streams\[{extra}\]'"):
         table.check_format(spark)
     assert list(tmp_path.iterdir()) == []
 

@@ -1,0 +1,51 @@
+"""Tables that a Python package writes, without a jar: what they share. One task writes a micro-batch.
+
+A transaction of the table also records the query and the number of the batch, so that a batch is never appended twice.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Iterator, Sequence
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.utils import require_minimum_pandas_version
+
+from spark_streams.errors import TableError
+from spark_streams.jobs.output.batch_name import query_id
+
+Pages = Iterator[pa.RecordBatch]
+
+
+def missing_package(package: str) -> str:
+    """Return an error text if this Python lacks a package to write such tables, else "". Tasks need the same ones."""
+    if importlib.util.find_spec(package) is None:
+        return f"this Python has no package {package}, which writes it"
+    try:
+        require_minimum_pandas_version()  # mapInArrow needs pandas, although it passes Arrow data
+    except ImportError as error:
+        return f"Spark needs pandas for it, which this Python lacks ({' '.join(str(error).split())})"
+    return ""
+
+
+def application_of(spark: SparkSession, transaction: str | None) -> str | None:
+    """Return the name of the query that runs on this thread, with its output. None: each row at least once."""
+    return None if transaction is None else f"{query_id(spark)}:{transaction}"
+
+
+def write_in_one_task(rows: DataFrame, write: Callable[[Pages], Pages]) -> None:
+    """Pass the rows to the function as a stream, so no process holds them all in memory.
+
+    Its column `written` is false if the table holds the batch already.
+    """
+    rows.repartition(1).mapInArrow(write, "written BOOLEAN").collect()
+
+
+def check_partitions(shown: str, theirs: Sequence[str], ours: Sequence[str]) -> None:
+    """Raise TableError if a table has other partitions than the job writes. shown: the table in the message."""
+    if list(theirs) != list(ours):
+        raise TableError(
+            f"{shown} is partitioned by {', '.join(theirs) or 'nothing'}, but the job writes it by "
+            f"{', '.join(ours) or 'nothing'}: set partition_by to the table's, or name another table"
+        )
