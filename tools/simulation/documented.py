@@ -36,7 +36,7 @@ KNOWN: dict[str, str] = {
         "another consumer joins the group, reads and leaves before the query's next batch"
     ),
     r"^named again \| DataLossError.*at least": "an XDEL above the position of a shared group",
-    r"^twice \| passed over .*vanished \| lenient": "a batch is a range of IDs, its stream was created again",
+    r"^twice \| passed over .*(vanished|flushed)(\+trimmed)? \| lenient": "a batch is a range of IDs, its stream was created again",
     r"^uncounted \| (trimmed|deleted)(\+vanished)? \| after .*vanished \|": "a new stream is taken for the same one",
     r"^uncounted \| passed over \| after others read\+vanished \|": "created again before the first checkpoint",
     r"^(silent|uncounted) \| (deleted\+)?passed over .*group (set forward|created again).*others read": (
@@ -53,6 +53,7 @@ KNOWN: dict[str, str] = {
         "a group is created again while a batch is taken"
     ),
     r"^uncounted \| passed over .*group created again .*once noAck": "a group is created again while noAck is removed",
+    r"^false alarm \| DataLossError: stream _: at least # entry above": "an XDEL above a shared group, before it began",
     r"^false alarm \| DataLossError: stream _: # entr(y|ies) above # .* \| strict once noAck$": (
         "a batch with an estimated end is skipped"
     ),
