@@ -181,8 +181,8 @@ def require_not_forgotten(server: Server, member: Membership, streams: Sequence[
         )
         if not accepts_loss:
             raise GroupForgottenError(
-                f"{why}. To accept the loss and read what is left, set failOnDataLoss=false for one start. To keep entries "
-                "longer, raise forgetGroups where it is set"
+                f"{why}. To accept the loss and read what is left, set failOnDataLoss=false for one start. To keep "
+                "entries longer, raise forgetGroups where it is set"
             )
         _log.warning("%s (failOnDataLoss=false)", why)
         server.execute("DEL", forgotten_key(stream, member.group))

@@ -245,7 +245,7 @@ def test_a_checkpoint_of_a_forgotten_group_stops_with_the_error(
         back.latestOffset(end, ALL)
     back.stop()
     back = another_reader(server, group="slow", failOnDataLoss="false")
-    assert drain(back, start=end) == []
+    assert drain(back, start=end) == [[]]  # empty, so that the offset passes what is lost
     assert dict(back.batches.counters.lost) == {"s": 5}
     back.stop()
 
