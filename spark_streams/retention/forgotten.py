@@ -102,14 +102,16 @@ class Forgetting:
         for group, consumers in fetch_consumers(server, due).items():
             self._checked[group] = now
             self._idle.discard(group)
-            if self._is_idle(consumers):
+            if is_idle(consumers, self._idle_ms):
                 self._idle.add(group)
                 if group not in recorded and record(server, group, readers[group].info, consumers) is not None:
                     recorded.add(group)
         return recorded & self._idle
 
-    def _is_idle(self, consumers: Sequence[ConsumerInfo]) -> bool:
-        return bool(consumers) and all(consumer.idle >= self._idle_ms for consumer in consumers)
+
+def is_idle(consumers: Sequence[ConsumerInfo], idle_ms: int) -> bool:
+    """Whether a group has consumers, and all of them are idle for this time."""
+    return bool(consumers) and all(consumer.idle >= idle_ms for consumer in consumers)
 
 
 def fetch_consumers(server: Server, groups: Sequence[GroupName]) -> dict[GroupName, list[ConsumerInfo]]:

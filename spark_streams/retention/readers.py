@@ -82,6 +82,14 @@ class Readers:
         return self._forgetting.forgotten(server, readers)
 
 
+def fetch_readers(server: Server, streams: Sequence[bytes]) -> dict[GroupName, Reader]:
+    """Return the groups of these streams, each with its lowest pending entry. Raises ServerReplyError."""
+    groups = _read_groups(server, streams, server.pipeline([("XINFO", "GROUPS", stream) for stream in streams]))
+    infos = {(stream, info.name): info for stream, of_stream in groups.items() for info in of_stream}
+    oldest = _read_answers(server, list(infos), server.pipeline(_questions(list(infos))))
+    return {group: Reader(info, oldest.get(group)) for group, info in infos.items()}
+
+
 def _state(
     stream: bytes, infos: Sequence[GroupInfo], oldest: StreamId | None, forgotten: set[GroupName]
 ) -> RetentionState:
