@@ -37,12 +37,17 @@ def find_held(server: Server, streams: Sequence[str], groups: Sequence[str], exa
     patterns, empty for all; exact: all are names. Raises ServerError."""
     readers = fetch_readers(server, [stream.encode() for stream in streams])
     consumers = fetch_consumers(server, holding(readers))
-    idle = [group for group, found in consumers.items() if is_idle(found, idle_ms)]
+    idle = [group for group, found in consumers.items() if is_idle(found, idle_ms) and _is_text(group[1])]
     names = {name_text(name) for _, name in idle}
     wanted = NamesAndPatterns.divide(groups, {*groups} if exact else names)
     idle = [group for group in idle if not groups or wanted.selects(name_text(group[1]))]
     sizes = _entry_sizes(server, {stream for stream, _ in idle})
     return [_held(group, readers, consumers[group], sizes.get(group[0])) for group in idle]
+
+
+def _is_text(name: bytes) -> bool:
+    """Whether the name is UTF-8. Other groups cannot be named on a command line."""
+    return name_text(name).encode() == name
 
 
 def _held(
@@ -82,8 +87,8 @@ def forget_group(server: Server, held: Held, idle_ms: int, forgotten: set[GroupN
     consumers = fetch_consumers(server, [group] if group in readers else []).get(group, [])
     if not is_idle(consumers, idle_ms) or record(server, group, readers[group].info, consumers) is None:
         raise GroupInUseError(
-            f"group {held.group!r} of stream {held.stream!r} is in use now, and is not forgotten. Repeat the command for "
-            "the other groups"
+            f"group {held.group!r} of stream {held.stream!r} is in use now, and is not forgotten. Repeat the command "
+            "for the other groups"
         )
     forgotten.add(group)
     needed = [reader.needed for name, reader in readers.items() if name not in forgotten]
