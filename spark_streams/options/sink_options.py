@@ -37,6 +37,7 @@ class SinkOptions(AccessOptions):
     trim: str | None
     approximate: bool
     trim_limit: int | None
+    forget_groups: int | None
     nulls: str
     wait_replicas: int | None
 

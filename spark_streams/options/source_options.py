@@ -121,6 +121,7 @@ class SourceOptions(ReadOptions):
     min_entries_per_trigger: int | None
     max_trigger_delay: int
     on_commit: str
+    forget_groups: int | None
     no_ack: bool
     fail_on_data_loss: bool
     claim_idle: int | None

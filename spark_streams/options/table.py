@@ -20,6 +20,7 @@ from spark_streams.options.values import (
     flag_or,
     function,
     glob,
+    idle_time,
     location,
     null_values,
     number,
@@ -154,6 +155,14 @@ _ORDERED = Option(
     "`false`",
     "`true`: one task for each stream or shard, so that its rows come in stream order.",
 )
+_FORGET_GROUPS = Option(
+    "forgetGroups",
+    idle_time,
+    None,
+    "never",
+    "A group whose consumers were all idle for this time (`7d`) no longer holds entries back. Its next query stops "
+    "with `RSTREAM_GROUP_FORGOTTEN`.",
+)
 _CORRUPT = Option(
     "columnNameOfCorruptRecord",
     text,
@@ -276,6 +285,11 @@ SOURCE: tuple[Option, ...] = (
         "`keep`",
         "What to do with entries after every group has acknowledged them. `keep`: they stay. `trim`: remove whole "
         "nodes (`~`). `delete`: remove each entry ([details](../guide/trim.md#the-query-trims)).",
+    ),
+    replace(
+        _FORGET_GROUPS,
+        doc=f"{_FORGET_GROUPS.doc} Needs `onCommit=trim` or `delete` "
+        "([details](../guide/trim.md#groups-that-nobody-uses)).",
     ),
     Option(
         "noAck",
@@ -534,6 +548,7 @@ SINK: tuple[Option, ...] = (
         "`true`",
         "`true`: trim whole nodes only (`~`). `false`: trim exactly to the threshold (`=`).",
     ),
+    replace(_FORGET_GROUPS, doc=f"{_FORGET_GROUPS.doc} Needs `trim=acked`."),
     Option("trimLimit", count, None, "the server's", "Maximum number of entries that one trim removes (`LIMIT`)."),
     Option(
         "nulls",

@@ -153,6 +153,18 @@ def function(value: str) -> str:
     return plain
 
 
+SHORTEST_IDLE = 60_000  # milliseconds
+
+
+def idle_time(value: str) -> int:
+    """Parse the time after which a client counts as gone, into milliseconds: at least a minute, because a client that
+    works may pause that long between two requests."""
+    milliseconds = duration(value)
+    if milliseconds < SHORTEST_IDLE:
+        raise ValueError("must be at least 1m: a client that works may pause that long between two requests")
+    return milliseconds
+
+
 MOST_DELAYS = 16  # a query checks this many retry streams per stream when it starts
 
 

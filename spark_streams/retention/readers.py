@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from spark_streams.model.ids import MAX_ID, StreamId
+from spark_streams.model.keys import forgotten_key
+from spark_streams.retention.forgotten import Forgetting, GroupName, Reader, Record
 from spark_streams.wire.connection.connection import Reply, ReplyError
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.reply_errors import is_no_group, is_no_such_key
 from spark_streams.wire.replies.xinfo import GroupInfo, groups_in
 
-_Group = tuple[bytes, bytes]  # stream, group
-
 
 @dataclass(frozen=True)
 class RetentionState:
-    """Positions of the groups of one stream. groups: all groups; oldest: the lowest pending entry, None if nothing is
-    pending; limit: the position of the query that removes, above which it has read nothing.
+    """Positions of the groups of one stream. groups: all groups except forgotten ones; oldest: their lowest pending
+    entry, None if nothing is pending; limit: the position of the query that removes, above which it has read nothing;
+    forgotten: number of groups that hold nothing back (retention.forgotten).
 
     Groups move forwards, so the state is still safe a moment later. (A group that is created again or set back
     meanwhile may miss entries, as it may after the removal.)"""
@@ -25,6 +26,7 @@ class RetentionState:
     groups: Sequence[GroupInfo]
     oldest: StreamId | None
     limit: StreamId = MAX_ID
+    forgotten: int = 0
 
     @property
     def delivered(self) -> StreamId:
@@ -39,10 +41,11 @@ class RetentionState:
 
 class Readers:
     """Fetches the groups of streams. It remembers groups and asks for their pending entries together with the next
-    request, so that a further fetch takes one round trip if no group is new."""
+    request, so that a further fetch takes one round trip if no group is new. forgetting: None: all groups count."""
 
-    def __init__(self) -> None:
-        self._groups: set[_Group] = set()
+    def __init__(self, forgetting: Forgetting | None = None) -> None:
+        self._groups: set[GroupName] = set()
+        self._forgetting = forgetting
 
     def fetch(self, server: Server, streams: Sequence[bytes]) -> dict[bytes, RetentionState]:
         """Return the state of each stream that exists. Raises ServerReplyError.
@@ -57,13 +60,44 @@ class Readers:
         oldest = _read_answers(server, known_groups, replies[len(streams) :])
         present_groups = {(stream, info.name) for stream, infos in groups.items() for info in infos}
         new_groups = sorted(present_groups - set(known_groups))
-        oldest += _read_answers(server, new_groups, server.pipeline(_questions(new_groups)))
+        oldest |= _read_answers(server, new_groups, server.pipeline(_questions(new_groups)))
         self._groups = (self._groups - set(known_groups)) | present_groups
-        pending = _lowest_of(oldest)
-        return {stream: RetentionState(infos, pending.get(stream)) for stream, infos in groups.items()}
+        forgotten = self._forgotten(server, groups, oldest)
+        pending = _lowest_of([(group[0], entry) for group, entry in oldest.items() if group not in forgotten])
+        return {stream: _state(stream, infos, pending.get(stream), forgotten) for stream, infos in groups.items()}
+
+    def _forgotten(
+        self, server: Server, groups: Mapping[bytes, Sequence[GroupInfo]], oldest: Mapping[GroupName, StreamId]
+    ) -> set[GroupName]:
+        """Return the groups that hold nothing back."""
+        if self._forgetting is None:
+            return set()
+        infos = {(stream, info.name): info for stream, of_stream in groups.items() for info in of_stream}
+        keys = [forgotten_key(stream, name.decode("utf-8", "surrogateescape")) for stream, name in infos]
+        records = map(Record.parse, server.execute_all([("GET", key) for key in keys]))
+        readers = {
+            group: Reader(info, oldest.get(group), found)
+            for (group, info), found in zip(infos.items(), records, strict=True)
+        }
+        return self._forgetting.forgotten(server, readers)
 
 
-def _questions(groups: Sequence[_Group]) -> list[tuple[str | bytes, ...]]:
+def fetch_readers(server: Server, streams: Sequence[bytes]) -> dict[GroupName, Reader]:
+    """Return the groups of these streams, each with its lowest pending entry. Raises ServerReplyError."""
+    groups = _read_groups(server, streams, server.pipeline([("XINFO", "GROUPS", stream) for stream in streams]))
+    infos = {(stream, info.name): info for stream, of_stream in groups.items() for info in of_stream}
+    oldest = _read_answers(server, list(infos), server.pipeline(_questions(list(infos))))
+    return {group: Reader(info, oldest.get(group)) for group, info in infos.items()}
+
+
+def _state(
+    stream: bytes, infos: Sequence[GroupInfo], oldest: StreamId | None, forgotten: set[GroupName]
+) -> RetentionState:
+    needing = [info for info in infos if (stream, info.name) not in forgotten]
+    return RetentionState(needing, oldest, forgotten=len(infos) - len(needing))
+
+
+def _questions(groups: Sequence[GroupName]) -> list[tuple[str | bytes, ...]]:
     """Return the command for the pending entries of each group."""
     return [("XPENDING", stream, group) for stream, group in groups]
 
@@ -79,15 +113,16 @@ def _read_groups(server: Server, streams: Sequence[bytes], replies: Sequence[Rep
     return groups
 
 
-def _read_answers(server: Server, groups: Sequence[_Group], replies: Sequence[Reply]) -> list[tuple[bytes, StreamId]]:
-    """Return each stream's lowest pending entry."""
-    oldest: list[tuple[bytes, StreamId]] = []
-    for question, (stream, _group), reply in zip(_questions(groups), groups, replies, strict=True):
+def _read_answers(server: Server, groups: Sequence[GroupName], replies: Sequence[Reply]) -> dict[GroupName, StreamId]:
+    """Return the lowest pending entry of each group that has one."""
+    oldest: dict[GroupName, StreamId] = {}
+    for question, group, reply in zip(_questions(groups), groups, replies, strict=True):
         if is_no_group(reply) or is_no_such_key(reply):  # deleted in the meantime
             continue
         if isinstance(reply, ReplyError):
             raise server.error_of(reply, question)
-        oldest += [(stream, StreamId.parse(reply[1]))] if reply[0] else []
+        if reply[0]:
+            oldest[group] = StreamId.parse(reply[1])
     return oldest
 
 

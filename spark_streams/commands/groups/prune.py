@@ -41,12 +41,20 @@ if TYPE_CHECKING:
     multiple=True,
     help="Only this group, or groups that match (nb-*); repeatable.",
 )
+@click.option("--hold", is_flag=True, help="Do not delete groups: let them hold no entries back, and remove these.")
 @exact_option
 @yes_option
 @url_option
 @json_option
 def prune(
-    names: tuple[str, ...], idle: int, groups: tuple[str, ...], exact: bool, yes: bool, url: str, as_json: bool
+    names: tuple[str, ...],
+    idle: int,
+    groups: tuple[str, ...],
+    hold: bool,
+    exact: bool,
+    yes: bool,
+    url: str,
+    as_json: bool,
 ) -> None:
     """Delete groups of STREAM (a name or a pattern; default: all streams) that were not read from for --idle.
 
@@ -58,10 +66,15 @@ def prune(
     As with rstream groups delete, the group's pending entries, consumers and keys are deleted with it. Entries that
     wait for a retry stay, and the command prints where.
 
+    With --hold no group is deleted. The command lists groups that hold entries back which no other group needs, with
+    about how many and how much memory. With --yes it does once what option forgetGroups does: it records each group and
+    removes these entries. A query of such a group then stops with RSTREAM_GROUP_FORGOTTEN.
+
     \b
     Examples:
       rstream groups prune --idle 7d
       rstream groups prune --idle 1d --group 'nb-*' 'orders:*' --yes
+      rstream groups prune --idle 7d --hold
     """
     from spark_streams.groups import prune as pruning
     from spark_streams.groups.delete import resume_lines
@@ -72,6 +85,9 @@ def prune(
         raise click.UsageError(
             "--idle must be at least 1m: a running consumer may pause that long between two requests"
         )
+    if hold:
+        _hold(names, idle, groups, exact, yes, url, as_json)
+        return
     report = _PruneReport(yes, as_json)
     with connect(url) as server:
         streams = resolve_streams(server, names, None, exact) if names else all_streams(server)
@@ -110,6 +126,32 @@ def prune(
         f"deleted {plural(len(report.stream_reports), 'group')}, "
         f"with {plural(pending, 'pending entry', 'pending entries')}",
         bounds_of({"group": dict.fromkeys(escape(pruned.group) for pruned in report.stream_reports)}),
+    )
+
+
+def _hold(
+    names: tuple[str, ...], idle: int, groups: tuple[str, ...], exact: bool, yes: bool, url: str, as_json: bool
+) -> None:
+    """List groups that hold entries back; with `yes` forget them."""
+    from spark_streams.groups.held import Held, find_held, forget_group
+    from spark_streams.monitor.terminal.units import duration
+
+    report: ChangeReport[Held] = ChangeReport(yes, as_json)
+    forgotten: set[tuple[bytes, bytes]] = set()
+    with connect(url) as server:
+        streams = resolve_streams(server, names, None, exact) if names else all_streams(server)
+        held = find_held(server, streams, groups, exact, idle)
+        report.carry_out(held, [], lambda one: forget_group(server, one, idle, forgotten) if yes else one)
+    report.show(
+        ("stream", "group", "idle ", "last delivered", "holds about", "bytes", "removed"),
+        lambda one: (
+            *(one.stream, one.group, duration(one.idle_ms), one.position),
+            one.entries,
+            one.bytes,
+            one.removed,
+        ),
+        f"forgot {plural(len(report.stream_reports), 'group')}",
+        bounds_of({"group": dict.fromkeys(escape(one.group) for one in report.stream_reports)}),
     )
 
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 from spark_streams.model.ids import MAX_ID, StreamId
 from spark_streams.options.sink_options import SinkOptions
+from spark_streams.retention.forgotten import Forgetting
 from spark_streams.retention.readers import Readers, RetentionState
 from spark_streams.sink.encode.chunks import Chunk
 from spark_streams.sink.trim.entry_sizes import EntrySizes
@@ -41,12 +42,14 @@ class RetentionLimits:
 
 @dataclass(frozen=True)
 class Trimming:
-    """How streams are trimmed. strategy: maxlen, minid, acked or None; limit: LIMIT, only with `~`."""
+    """How streams are trimmed. strategy: maxlen, minid, acked or None; limit: LIMIT, only with `~`; forget_groups: see
+    the option, in milliseconds."""
 
     strategy: str | None
     limits: RetentionLimits
     approximate: bool
     limit: int | None = None
+    forget_groups: int | None = None
 
     @classmethod
     def from_options(cls, options: SinkOptions) -> Trimming:
@@ -57,7 +60,7 @@ class Trimming:
         if strategy is None and (options.min_id or options.retention) is not None:
             strategy = "minid"
         limits = RetentionLimits(options.maxlen, options.min_id, options.retention, options.retention_bytes)
-        return cls(strategy, limits, options.approximate, options.trim_limit)
+        return cls(strategy, limits, options.approximate, options.trim_limit, options.forget_groups)
 
     def commands(self, stream: bytes, now: int, max_entries: int | None) -> list[bytes]:
         """Return the packed XTRIMs that are sent with a chunk. now: Unix ms of the server; max_entries: number of
@@ -163,7 +166,8 @@ class AckedTrimmer:
     def __init__(self, server: Server, trimming: Trimming) -> None:
         self.server = server
         self._trimming = trimming
-        self._readers = Readers()
+        forget_groups = trimming.forget_groups
+        self._readers = Readers(None if forget_groups is None else Forgetting(forget_groups, time.monotonic))
         self._knows_acked: bool | None = None
 
     def trim(self, streams: Sequence[bytes], now: int, max_entries: Mapping[bytes, int | None] | None = None) -> int:
@@ -182,7 +186,7 @@ class AckedTrimmer:
         return thresholds if thresholds or self._trimming.limits.max_bytes is not None else [("MINID", str(MAX_ID))]
 
     def _trim(self, stream: bytes, state: RetentionState, kind: str, threshold: str) -> int:
-        if self._knows_acked is not False:
+        if self._knows_acked is not False and not state.forgotten:  # ACKED counts forgotten groups, too
             words = [*self._trimming.words(stream, kind, threshold), "ACKED"]
             reply = self.server.pipeline([words])[0]
             if self._knows_acked is None:

@@ -6,12 +6,14 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from spark_streams.errors import GroupExistsError, StreamStateError
+from spark_streams.errors import GroupExistsError, GroupForgottenError, StreamStateError
 from spark_streams.model.commit_mark import Mark, committed_key
 from spark_streams.model.ids import MIN_ID, InvalidStreamId, StreamId
-from spark_streams.model.keys import key_beside
+from spark_streams.model.keys import forgotten_key, is_returned, key_beside
 from spark_streams.model.operator_commands import seek_command
+from spark_streams.model.times import from_milliseconds
 from spark_streams.options.per_stream import PerStream
+from spark_streams.retention.forgotten import Record
 from spark_streams.source.group.account import count_read
 from spark_streams.source.group.admin import create_groups_at, set_groups_to, streams_without_group
 from spark_streams.source.group.findings import Start
@@ -19,7 +21,7 @@ from spark_streams.source.group.state import fetch_state, missing, shared_at_res
 from spark_streams.source.membership import Membership
 from spark_streams.wire.connection.connection import ReplyError
 from spark_streams.wire.connection.server import Server
-from spark_streams.wire.replies.xinfo import StreamState, stream_states
+from spark_streams.wire.replies.xinfo import StreamState, group_named, stream_states
 
 _log = logging.getLogger("spark_streams.source")
 
@@ -152,6 +154,38 @@ def first_positions(
             begin = marks[stream].id if stream in marks else StreamId.parse(reply[0][0]).previous()
         positions[stream] = min(begin, state.last_delivered)
     return positions
+
+
+def require_not_forgotten(server: Server, member: Membership, streams: Sequence[str], accepts_loss: bool) -> None:
+    """Check that the group was not forgotten on these streams since it was last used (forgetGroups), while the query
+    holds its lease. accepts_loss: log it, and let the group hold entries back again.
+
+    Raises GroupForgottenError, ServerError.
+    """
+    own = [stream for stream in streams if not is_returned(stream)]
+    replies = server.execute_all([("GET", forgotten_key(stream, member.group)) for stream in own])
+    for stream, record in zip(own, map(Record.parse, replies), strict=True):
+        if record is None:
+            continue
+        [groups] = server.pipeline([("XINFO", "GROUPS", stream)])
+        info = group_named(member.group, groups)
+        if info is None or info.last_delivered != record.position:
+            continue  # created again or set to another position since
+        first = stream_states(server, [stream])[stream].first
+        left = "no entry is left" if first in (None, MIN_ID) else f"the oldest entry that is left is {first}"
+        why = (
+            f"group {member.group!r} of stream {stream!r} at {server.address} was forgotten at "
+            f"{from_milliseconds(record.at).isoformat(timespec='seconds')}, after entry {record.position}: its "
+            "consumers were idle for the time of forgetGroups, so entries that it had not acknowledged may be removed; "
+            f"{left}"
+        )
+        if not accepts_loss:
+            raise GroupForgottenError(
+                f"{why}. To accept the loss and read what is left, set failOnDataLoss=false for one start. To keep "
+                "entries longer, raise forgetGroups where it is set"
+            )
+        _log.warning("%s (failOnDataLoss=false)", why)
+        server.execute("DEL", forgotten_key(stream, member.group))
 
 
 def fetch_marks(server: Server, member: Membership, streams: Sequence[str]) -> dict[str, Mark]:

@@ -25,6 +25,7 @@ from spark_streams.source.group.start import (
     delete_initial_positions,
     fetch_initial_positions,
     fetch_marks,
+    require_not_forgotten,
     resolve_starts,
     restart_groups,
     save_initial_positions,
@@ -50,6 +51,7 @@ class Subscription:
         self._limits = limits
         self._now = now
         self._lease = Lease(options.address, options.group, options.consumer, limits.lease)
+        self._begun_on: set[str] = set()  # streams whose group was not forgotten when the query began on them
         self._matched_at = 0.0  # when the pattern was last matched
         self._inputs = Inputs(limits.dead_letters)
         self._expected = ExpectedStreams(options)
@@ -321,8 +323,12 @@ class Subscription:
         return key_of_query("begun", self.member.group, self.member.consumer)
 
     def hold(self, server: Server, streams: Sequence[str]) -> None:
-        """Hold the lease on these streams. Raises ConsumerTakenError."""
+        """Hold the lease on these streams. Raises ConsumerTakenError, and GroupForgottenError if the query begins."""
         self._lease.hold(server, streams)
+        new = [stream for stream in streams if stream not in self._begun_on]
+        if new:
+            require_not_forgotten(server, self.member, new, not self._options.fail_on_data_loss)
+            self._begun_on.update(new)
 
     def live(self, server: Server, consumers: Sequence[tuple[str, str]]) -> set[tuple[str, str]]:
         """Return those of these (stream, consumer) of the group that are running queries."""

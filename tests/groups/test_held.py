@@ -1,0 +1,78 @@
+"""`rstream groups prune --hold`: groups that hold entries back are listed, and forgotten with --yes."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import redis
+
+from spark_streams.errors import GroupForgottenError
+from spark_streams.groups import prune
+from spark_streams.model.keys import forgotten_key
+from tests.groups.conftest import Rstream, RstreamJson
+from tools.driving import another_reader
+from tools.servers.server import Server
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prune, "SHORTEST_MS", 1)
+
+
+def held(client: redis.Redis) -> None:
+    """Ten entries. `fast` has acknowledged all, `slow` two, `slower` none; `slow` has one pending."""
+    for n in range(10):
+        client.xadd("s", {"n": n}, id=f"{n + 1}-0")
+    for group, count in (("fast", 10), ("slow", 2), ("slower", 1)):
+        client.xgroup_create("s", group, 0)
+        client.xreadgroup(group, "spark", {"s": ">"}, count=count, noack=True)
+    client.xreadgroup("slow", "spark", {"s": ">"}, count=1)
+    time.sleep(0.1)
+
+
+def test_a_dry_run_lists_what_each_group_holds(
+    client: redis.Redis, rstream_json: RstreamJson, rstream: Rstream
+) -> None:
+    held(client)
+    planned = rstream_json("groups", "prune", "--hold", "--idle", "50ms")
+    listed = {one["group"]: (one["entries"], one["position"], one["removed"]) for one in planned["streams"]}
+    assert listed == {"slow": (8, "3-0", 0), "slower": (9, "1-0", 0)}
+    assert all(one["bytes"] > 0 and one["idle_ms"] >= 50 for one in planned["streams"])
+    assert planned["bounds"] == ["--group", "slow", "--group", "slower"]
+    assert (client.xlen("s"), len(client.xinfo_groups("s"))) == (10, 3)
+    assert not client.keys("rstream:*")
+    said = rstream("groups", "prune", "--hold", "--idle", "50ms").stdout
+    assert "dry run, nothing was changed; with --yes: forgot 2 groups" in said
+
+
+def test_yes_records_the_groups_and_removes_what_only_they_held(
+    server: Server, client: redis.Redis, rstream_json: RstreamJson
+) -> None:
+    held(client)
+    done = rstream_json("groups", "prune", "--hold", "--idle", "50ms", "--group", "slower", "--yes")
+    assert [(one["group"], one["removed"]) for one in done["streams"]] == [("slower", 2)]
+    assert client.xlen("s") == 8
+    assert (client.exists(forgotten_key("s", "slower")), client.exists(forgotten_key("s", "slow"))) == (1, 0)
+    done = rstream_json("groups", "prune", "--hold", "--idle", "50ms", "--yes")
+    assert sum(one["removed"] for one in done["streams"]) == 8
+    back = another_reader(server, group="slow")
+    with pytest.raises(GroupForgottenError):
+        back.initialOffset()
+    back.stop()
+    rstream_json("groups", "delete", "s", "--group", "slow", "--even-active", "--yes")
+    assert not client.exists(forgotten_key("s", "slow")), "the record goes with the group"
+
+
+def test_a_group_in_use_is_not_listed_or_not_forgotten(
+    server: Server, client: redis.Redis, rstream_json: RstreamJson, rstream: Rstream
+) -> None:
+    held(client)
+    assert rstream_json("groups", "prune", "--hold", "--idle", "1h")["streams"] == []
+    running = another_reader(server, group="slow")
+    running.initialOffset()
+    ran = rstream("groups", "prune", "--hold", "--idle", "50ms", "--group", "slow", "--yes")
+    assert ran.exit_code == 1
+    assert "RSTREAM_GROUP_IN_USE" in ran.stderr
+    assert client.xlen("s") == 10
+    running.stop()
