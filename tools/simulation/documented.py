@@ -36,7 +36,9 @@ KNOWN: dict[str, str] = {
         "another consumer joins the group, reads and leaves before the query's next batch"
     ),
     r"^named again \| DataLossError.*at least": "an XDEL above the position of a shared group",
-    r"^twice \| passed over .*(vanished|flushed)(\+trimmed)? \| lenient": "a batch is a range of IDs, its stream was created again",
+    r"^twice \| passed over .*(vanished|flushed)(\+trimmed)? \| lenient": (
+        "a batch is a range of IDs, its stream was created again"
+    ),
     r"^uncounted \| (trimmed|deleted)(\+vanished)? \| after .*vanished \|": "a new stream is taken for the same one",
     r"^uncounted \| passed over \| after others read\+vanished \|": "created again before the first checkpoint",
     r"^(silent|uncounted) \| (deleted\+)?passed over .*group (set forward|created again).*others read": (
