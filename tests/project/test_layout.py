@@ -260,6 +260,7 @@ def test_what_is_public_is_there() -> None:
         "__version__",
         "debezium",
         "decode",
+        "encode",
         "register",
         "route_dead_letters",
         "run",
