@@ -24,8 +24,19 @@ if TYPE_CHECKING:
     from spark_streams.deadletter.write.routing import route_dead_letters
     from spark_streams.monitor.watch.listener import Watch
     from spark_streams.schemas.decode import decode
+    from spark_streams.schemas.encode import encode
 
-__all__ = ["__version__", "debezium", "decode", "register", "route_dead_letters", "run", "transaction", "watch"]
+__all__ = [
+    "__version__",
+    "debezium",
+    "decode",
+    "encode",
+    "register",
+    "route_dead_letters",
+    "run",
+    "transaction",
+    "watch",
+]
 
 
 def __getattr__(name: str) -> object:
@@ -39,6 +50,11 @@ def __getattr__(name: str) -> object:
         from spark_streams.schemas.decode import decode
 
         return decode
+    if name == "encode":
+        _check_for_spark("spark_streams.encode")
+        from spark_streams.schemas.encode import encode
+
+        return encode
     if name == "route_dead_letters":
         _check_for_spark("spark_streams.route_dead_letters")
         from spark_streams.deadletter.write.routing import route_dead_letters

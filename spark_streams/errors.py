@@ -351,11 +351,18 @@ class DecodeError(SchemaError):
     remedy = "Correct the declared type, or choose another `mode`."
 
 
+class EncodeError(SchemaError):
+    """A value does not fit the schema that `encode` writes it by."""
+
+    condition = "RSTREAM_ENCODE"
+    remedy = "Correct or cast the field that the message names, or set `reason` to route such rows to dead letters."
+
+
 class RegistryError(RStreamError):
-    """A schema registry did not answer for a minute, refused the login, or gave an answer that cannot be used."""
+    """A schema registry did not answer for a minute, refused the login, lacks a subject, or gave a wrong answer."""
 
     condition = "RSTREAM_REGISTRY"
-    remedy = "Check `registry` and `login` of `decode`, and that the registry runs. Then start the query again."
+    remedy = "Check `registry`, `login` and `subject`, and that the registry runs. Then start the query again."
 
 
 class TableError(RStreamError):

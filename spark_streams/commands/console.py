@@ -6,9 +6,11 @@ import os
 import sys
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+from spark_streams.commands.decoding import decode_options
 from spark_streams.commands.shared import (
     address_of,
     login_environment,
@@ -19,6 +21,9 @@ from spark_streams.commands.shared import (
     url_option,
 )
 from spark_streams.errors import ConfigError
+
+if TYPE_CHECKING:
+    from spark_streams.schemas.shown import FieldDecoders
 
 PORT = 9406
 
@@ -71,6 +76,7 @@ PORT = 9406
     help="Interval between two snapshots of the server while a browser looks.",
 )
 @max_streams_option
+@decode_options(keeps_going=True)
 @url_option
 def console(
     names: tuple[str, ...],
@@ -88,6 +94,7 @@ def console(
     interval_ms: int,
     max_streams: int,
     url: str,
+    decoders: FieldDecoders | None,
 ) -> None:
     """Serve a web console: lag and throughput of all groups, entries of streams, pending entries, dead letters, and the
     findings of rstream doctor.
@@ -95,6 +102,7 @@ def console(
     STREAM is a name, or a pattern with * ? []; default: all streams. By default the console answers only to browsers on
     this machine, and changes nothing. With --write it sets positions, hands over and acknowledges entries, corrects
     dead letters and sends them back, after a dry run. Each page shows the rstream command that does the same.
+    With --decode or --schema the pages of an entry and of a dead letter also show the decoded value of that field.
 
     Needs the extra console: pip install 'spark-streams[console]'. Ctrl-C and SIGTERM end the console with exit code 0.
 
@@ -103,6 +111,7 @@ def console(
       rstream console
       rstream console --write --log /var/log/billing.jsonl
       rstream console --users users.txt --add-user ann
+      rstream console --decode payload --registry https://registry.internal:8081
       rstream console --host 0.0.0.0 --allowed-host ops.internal --users users.txt --behind-proxy
     """
     from spark_streams.console.access import is_loopback
@@ -144,6 +153,7 @@ def console(
         has_proxy=behind_proxy,
         logs=tuple(Path(log) for log in logs),
         url="" if url == "embedded:" else str(address),
+        decoders=decoders,
     )
     app = create_app(site, {host.strip("[]"), "localhost", "127.0.0.1", "::1", *allowed_hosts})
     serve(app, host, port, tls_certificate, tls_key, lambda where: say(f"console of {address} at {where}", err=True))

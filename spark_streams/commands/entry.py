@@ -13,6 +13,7 @@ from spark_streams.model.id_times import age_ms
 from spark_streams.model.ids import MAX_ID, MIN_ID, U64_MAX, StreamId
 
 if TYPE_CHECKING:
+    from spark_streams.schemas.shown import FieldDecoders
     from spark_streams.wire.connection.server import Server
 
 _VALUE = 500  # characters of a name or a value that are shown
@@ -36,8 +37,14 @@ def age(entry: str) -> str:
     return entry if ms is None else f"{duration(ms)} ago"
 
 
-def print_entry(title: str, entry: str, pairs: Iterable[tuple[bytes, bytes]], note: str = "") -> None:
-    """Print an entry, one line per field. title: before the ID; note: after it.
+def print_entry(
+    title: str,
+    entry: str,
+    pairs: Iterable[tuple[bytes, bytes]],
+    note: str = "",
+    decoders: FieldDecoders | None = None,
+) -> None:
+    """Print an entry, one line per field. title: before the ID; note: after it; decoders: of values shown as JSON.
 
     Bytes that are not UTF-8 and terminal control characters are escaped. Long names and values are cut, and so are
     many fields: the envelope of a dead letter (dl.*), which comes last, is shown all the same."""
@@ -53,12 +60,22 @@ def print_entry(title: str, entry: str, pairs: Iterable[tuple[bytes, bytes]], no
         (envelope if pair[0].startswith(b"dl.") else own).append(pair)
     shown_pairs = [*own[:_FIELDS], *envelope[:_FIELDS]]
     left_out = len(own) + len(envelope) - len(shown_pairs)
-    lines = [(_shown(name), _shown(value), name.startswith(b"dl.")) for name, value in shown_pairs]
+    lines = [(*_line(name, value, decoders), name.startswith(b"dl.")) for name, value in shown_pairs]
     width = max((len(name) for name, _, _ in lines if len(name) <= _ALIGNED), default=0)
     for name, value, dim in lines:
         click.echo(f"  {click.style(name, dim=dim)}{' ' * (width - len(name))}  {value}".rstrip())
     if left_out:
         click.echo(f"  … and {counted(left_out, 'more field')} (--json has all of them)")
+
+
+def _line(name: bytes, value: bytes, decoders: FieldDecoders | None) -> tuple[str, str]:
+    """Return (name, value) for a terminal. A value that cannot be decoded is raw, and its reason beside the name."""
+    seen = None if decoders is None else decoders.shown(name, value)
+    if seen is None:
+        return _shown(name), _shown(value)
+    return f"{_shown(name)} ({_printable((seen.reason or 'decoded').encode())})", _shown(
+        value if seen.reason else seen.text
+    )
 
 
 def entry_as_json(entry: str, pairs: Iterable[tuple[bytes, bytes]], **more: object) -> dict[str, object]:

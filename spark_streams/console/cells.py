@@ -19,6 +19,13 @@ class Cell(NamedTuple):
     is_binary: bool = False
 
 
+class Decoded(NamedTuple):
+    """A decoded value. reason: why there is none, else empty."""
+
+    value: Cell
+    reason: str
+
+
 def cell(value: bytes, length: int = LONG) -> Cell:
     """Return the value for a page. length: characters."""
     head = value[: 4 * length]

@@ -7,6 +7,7 @@ import contextlib
 import signal
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import uvicorn
@@ -23,6 +24,7 @@ from spark_streams.console.site import Site
 from spark_streams.errors import ConfigError
 from spark_streams.monitor.exporter.snapshot_cache import SnapshotCache
 from spark_streams.monitor.exporter.stream_filter import StreamFilter
+from spark_streams.schemas.shown import FieldDecoders
 from spark_streams.wire.address.address import Address
 
 _SNAPSHOT_SECONDS = 60.0  # that a snapshot may take
@@ -45,6 +47,7 @@ def site_of(
     has_proxy: bool = False,
     logs: tuple[Path, ...] = (),
     url: str = "",
+    decoders: FieldDecoders | None = None,
 ) -> Site:
     """Return the console of a server. environment: of the commands that it runs; audit: receives a line for each
     login and change; tell: a line for each problem; the others are as the options of `rstream console`."""
@@ -53,7 +56,9 @@ def site_of(
     live = Live(snapshots, interval)
     log = Audit(audit)
     changes = Changes({**environment, "RSTREAM_PROGRESS": "json"}, log, live.refresh)
-    return Site(address, live, changes, log, Signer(), users or Users(), is_writable, is_https, has_proxy, logs, url)
+    who = users or Users()
+    site = Site(address, live, changes, log, Signer(), who, is_writable, is_https, has_proxy, logs, url)
+    return replace(site, decoders=decoders)
 
 
 class _Server(uvicorn.Server):

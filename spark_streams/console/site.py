@@ -23,6 +23,7 @@ from spark_streams.console.access import Session, Signer
 from spark_streams.console.actions import with_options
 from spark_streams.console.audit import Audit
 from spark_streams.console.bounds import LONG_TEXT, NAME_BYTES
+from spark_streams.console.cells import Decoded, cell
 from spark_streams.console.changes import Changes
 from spark_streams.console.live import Live
 from spark_streams.console.login.attempts import LoginAttempts
@@ -37,6 +38,7 @@ from spark_streams.model.operator_commands import shell_line
 from spark_streams.model.printable import printable_lines
 from spark_streams.model.times import from_milliseconds
 from spark_streams.monitor.terminal.units import counted, duration, rate, short
+from spark_streams.schemas.shown import FieldDecoders
 from spark_streams.wire.address.address import Address
 from spark_streams.wire.connect import connect
 from spark_streams.wire.connection.server import Server
@@ -136,6 +138,7 @@ class Site:
     attempts: LoginAttempts = field(default_factory=LoginAttempts)
     passwords: ThreadPoolExecutor = field(default_factory=partial(ThreadPoolExecutor, 2))
     templates: Environment = field(default_factory=_templates)
+    decoders: FieldDecoders | None = None
 
     async def read(self, function: Callable[[Server], T]) -> T:
         """Call the function with a connection to the server, in a thread. Raises RStreamError."""
@@ -145,6 +148,18 @@ class Site:
                 return function(server)
 
         return await asyncio.to_thread(call)
+
+    async def decoded(self, pairs: Sequence[tuple[bytes, bytes]]) -> list[Decoded | None]:
+        """Return the decoded values of fields, None for each field that is not decoded. A registry may be asked."""
+        decoders = self.decoders
+        if decoders is None:
+            return [None] * len(pairs)
+
+        def decode() -> list[Decoded | None]:
+            found = [decoders.shown(name, value) for name, value in pairs]
+            return [None if one is None else Decoded(cell(one.text), one.reason) for one in found]
+
+        return await asyncio.to_thread(decode)
 
     async def page(self, request: Request, template: str, status: int = 200, **values: object) -> HTMLResponse:
         """Return a page."""

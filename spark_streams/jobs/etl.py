@@ -26,6 +26,8 @@ from spark_streams.jobs.query import SHAPE as JOB
 from spark_streams.jobs.query import Query, count_added, foreach_batch
 from spark_streams.jobs.schema.columns import SHAPE as SCHEMA
 from spark_streams.jobs.schema.columns import Columns
+from spark_streams.jobs.schema.payload import SHAPE as DECODE
+from spark_streams.jobs.schema.payload import Payload
 from spark_streams.jobs.settings.config import FREE
 from spark_streams.jobs.split import Split
 from spark_streams.monitor.watch.lineage.datasets import sink_dataset
@@ -37,6 +39,7 @@ from spark_streams.wire.connect import connect
 SHAPE = {
     "source": FREE,
     **SCHEMA,
+    "decode": DECODE,
     "rule": list,
     **OUTPUTS,
     "dead_letters": FREE,
@@ -50,12 +53,13 @@ TRANSACTION = {"transaction": "letters"}
 def body(job: Job) -> None:
     source = SourceOptions.parse(job.options("source"))
     dead_letter_options = _dead_letter_options(job)
-    columns = Columns.parse(job.config)
+    payload = Payload.parse(job.config)
+    columns = Columns.parse(job.config) if payload is None else Columns("[decode]", payload.columns)
     outputs = outputs_of(job.config, job.access)
     check_feedback_loop(source, {**stream_options(outputs), "dead_letters.stream": dead_letter_options})
     retry_delay = _retry_delay(job, source, dead_letter_options)
     source_mode = job.get("source.mode")
-    split = Split(columns, job.get("rule", []), source_mode, retry_delay)
+    split = Split(columns, job.get("rule", []), source_mode, retry_delay, payload)
     sql = job.get("sql.query") or None
     if sql is None and not columns.needs_spark:
         check_main_columns(outputs, split.names)
@@ -66,6 +70,7 @@ def body(job: Job) -> None:
     entries = spark.readStream.format("rstream").schema(split.schema()).options(**job.options("source")).load()
     # A dead letter has the time of its batch, which a replay repeats.
     entries = entries.withColumn("_at", F.current_timestamp())
+    entries = split.decoded(entries)
     fits = _check_outputs(split.good(split.check(entries)), sql, outputs)
     job.plan(
         **query.plan(),

@@ -18,6 +18,7 @@ from pyspark.sql.types import (
 from spark_streams.deadletter.write.routing import route_dead_letters
 from spark_streams.errors import ConfigError, DecodeError
 from spark_streams.jobs.schema.columns import Columns
+from spark_streams.jobs.schema.payload import WHY, Payload
 from spark_streams.jobs.settings.config import Config
 from spark_streams.options.values import delays
 from spark_streams.running.error_summary import first_line
@@ -52,14 +53,22 @@ class Split:
     columns: the fields and their types; rules: {reason, when}; mode: `source.mode`, None if it is not set: then a value
     that does not fit its type makes a dead letter whose reason names the field. If it is set, the source handles such
     values. retry_delay: `source.retryDelay`, "" if it is not set: bad rows are retried.
+    payload: the field that holds the columns, encoded; None: each column is a field.
     """
 
-    def __init__(self, columns: Columns, rules: list[Config], mode: str | None, retry_delay: str = "") -> None:
+    def __init__(
+        self,
+        columns: Columns,
+        rules: list[Config],
+        mode: str | None,
+        retry_delay: str = "",
+        payload: Payload | None = None,
+    ) -> None:
         """Raises ConfigError."""
         for rule in rules:
             if not isinstance(rule, dict) or set(rule) != {"reason", "when"} or not all(map(_is_str, rule.values())):
                 raise ConfigError(f"[[rule]] needs exactly reason and when, not {rule!r}")
-        self._columns, self._rules = columns, rules
+        self._columns, self._rules, self._payload = columns, rules, payload
         self._judges_values = mode is None
         self.retry_delay = retry_delay
         self._retry_columns = ["_attempt", "_first_failed"] if retry_delay else []
@@ -87,7 +96,12 @@ class Split:
         if self._judges_values:
             entry_fields.append(StructField(UNFIT, ArrayType(StringType())))
         entry_fields.append(StructField("_fields", MapType(BinaryType(), BinaryType())))
-        return StructType([*self._columns.struct().fields, *entry_fields])
+        columns = self._columns.struct().fields if self._payload is None else [self._payload.source_field]
+        return StructType([*columns, *entry_fields])
+
+    def decoded(self, entries: DataFrame) -> DataFrame:
+        """Return the entries with the columns, if a field holds them encoded."""
+        return entries if self._payload is None else self._payload.decoded(entries, self._columns.struct())
 
     def check(self, entries: DataFrame) -> DataFrame:
         """Judge the entries before the query starts, so that Spark analyzes types and rules. Raises ConfigError."""
@@ -107,12 +121,21 @@ class Split:
         rows = entries.withColumn("_verdict", verdict)
         texts = {f"_{name}": F.col(f"_verdict.{name}") for name in ("reason", "error", "message")}
         fields = F.when(F.col("_verdict").isNotNull(), F.col("_fields"))
-        return rows.withColumns({**texts, "_fields": fields}).drop(UNFIT, "_verdict")
+        return rows.withColumns({**texts, "_fields": fields}).drop(UNFIT, WHY, "_verdict")
 
     def _verdicts(self) -> list[Column]:
         """Return, per check, a column with its reason, error and message if it fails. The first one counts."""
-        decoded = self._columns.types.items() if self._judges_values else ()
+        payload = self._payload
+        decoded = self._columns.types.items() if self._judges_values and payload is None else ()
+        undecoded = [] if payload is None else [
+            F.when(F.col(WHY).isNotNull(), F.struct(
+                F.concat(F.lit("decode: "), WHY).alias("reason"),
+                F.lit(DecodeError.condition).alias("error"),
+                payload.message().alias("message"),
+            ))
+        ]  # fmt: skip
         return [
+            *undecoded,
             *[
                 F.when(
                     F.array_contains(UNFIT, name),

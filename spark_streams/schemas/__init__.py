@@ -1,11 +1,14 @@
 """Values in Avro, Protobuf or JSON Schema as columns, with or without a schema registry.
 
-    decode.py         public function: a column of a DataFrame as a struct
-    decoder.py        bytes in, Python value or reason out: what a task does, without Spark
-    framing.py        the bytes before a value: magic byte, ID of the schema, message indexes
-    registry.py       the schemas of a registry, each asked for once; waits for a registry that is away
+    decode.py, encode.py    public functions: a column of a DataFrame as a struct, and back
+    decoder.py, encoder.py  bytes in, Python value or reason out, and back: what a task does
+    form.py         the arguments that say how values are encoded
+    framing.py      the bytes before a value: magic byte, ID of the schema, message indexes
+    registry.py     the schemas of a registry, each asked for once; waits for a registry that is away
     avro.py, protobuf.py, json_text.py      one format each: a parsed schema that reads values
-    fit.py            values into Spark's types, without rounding
+    avro_writer.py, protobuf_writer.py, json_writer.py      the same, and writes them
+    fit.py          values into Spark's types, without rounding
+    staged.py       the new column and its reasons beside the other columns
     avro_columns.py, json_columns.py        SQL types of a schema's fields
 
 docs/guide/schemas.md is the guide.

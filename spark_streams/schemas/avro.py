@@ -14,19 +14,19 @@ from decimal import Decimal
 from typing import Any
 
 from spark_streams.model.untyped import Json
-from spark_streams.schemas.fit import EXACT
+from spark_streams.schemas.exact import EXACT
 from spark_streams.schemas.reasons import BAD_VALUE, OTHER_SCHEMA, UnreadableError, library
 from spark_streams.schemas.registry import Schema
 
-_OUR_DECIMAL = "rstream-decimal"  # fastavro looks a reader up by the type and this name
-_EPOCH, _LOCAL_EPOCH = datetime(1970, 1, 1, tzinfo=UTC), datetime(1970, 1, 1)
+OUR_DECIMAL = "rstream-decimal"  # fastavro looks a reader up by the type and this name
+EPOCH, LOCAL_EPOCH = datetime(1970, 1, 1, tzinfo=UTC), datetime(1970, 1, 1)
 # By type and logical type: a default, which is JSON, as a value. fastavro takes the JSON.
 _KEPT: dict[tuple[str, str], Callable[[int], date]] = {
     ("int", "date"): lambda days: date(1970, 1, 1) + timedelta(days),
-    ("long", "timestamp-millis"): lambda ms: _EPOCH + timedelta(milliseconds=ms),
-    ("long", "timestamp-micros"): lambda us: _EPOCH + timedelta(microseconds=us),
-    ("long", "local-timestamp-millis"): lambda ms: _LOCAL_EPOCH + timedelta(milliseconds=ms),
-    ("long", "local-timestamp-micros"): lambda us: _LOCAL_EPOCH + timedelta(microseconds=us),
+    ("long", "timestamp-millis"): lambda ms: EPOCH + timedelta(milliseconds=ms),
+    ("long", "timestamp-micros"): lambda us: EPOCH + timedelta(microseconds=us),
+    ("long", "local-timestamp-millis"): lambda ms: LOCAL_EPOCH + timedelta(milliseconds=ms),
+    ("long", "local-timestamp-micros"): lambda us: LOCAL_EPOCH + timedelta(microseconds=us),
 }
 
 
@@ -37,23 +37,19 @@ class AvroReader:
         """Raise UnsupportedError if fastavro is missing, ValueError or others if the schema is not valid."""
         self._fastavro = library("fastavro")
         readers = library("fastavro.read").LOGICAL_READERS
-        readers.update({f"{kind}-{_OUR_DECIMAL}": _decimal for kind in ("bytes", "fixed")})
+        readers.update({f"{kind}-{OUR_DECIMAL}": _decimal for kind in ("bytes", "fixed")})
         self._mismatch = library("fastavro.read").SchemaResolutionError
-        self._reader = None if reader is None else self._parse(reader)
+        self._reader = None if reader is None else parsed(reader)[0]
 
     def reading(self, writer: Schema, indexes: tuple[int, ...]) -> Callable[[bytes], Any]:
         """Return the function that reads values of this schema. It raises UnreadableError."""
-        parsed, reader, read, mismatch = (
-            self._parse(writer),
-            self._reader,
-            self._fastavro.schemaless_reader,
-            self._mismatch,
-        )
+        schema, reader, mismatch = parsed(writer)[0], self._reader, self._mismatch
+        read = self._fastavro.schemaless_reader
 
         def read_value(body: bytes) -> Any:
             file = io.BytesIO(body)
             try:
-                value = read(file, parsed, reader)
+                value = read(file, schema, reader)
             except mismatch:
                 raise UnreadableError(OTHER_SCHEMA) from None
             if file.read(1):
@@ -62,14 +58,16 @@ class AvroReader:
 
         return read_value
 
-    def _parse(self, schema: Schema) -> Json:
-        named: dict[str, Json] = {}
-        for reference in schema.all_references():
-            self._fastavro.parse_schema(_with_our_types(json.loads(reference.text)), named)
-        parsed = self._fastavro.parse_schema(_with_our_types(json.loads(schema.text)), named)
-        for one in (parsed, *named.values()):
-            _convert_defaults(one, named)
-        return parsed
+
+def parsed(schema: Schema) -> tuple[Json, dict[str, Json]]:
+    """Return a schema as fastavro takes it, and the named types in it by name. Defaults are values."""
+    parse, named = library("fastavro").parse_schema, dict[str, Json]()
+    for reference in schema.all_references():
+        parse(_with_our_types(json.loads(reference.text)), named)
+    content = parse(_with_our_types(json.loads(schema.text)), named)
+    for one in (content, *named.values()):
+        _convert_defaults(one, named)
+    return content, named
 
 
 def _with_our_types(schema: Json) -> Json:
@@ -81,7 +79,7 @@ def _with_our_types(schema: Json) -> Json:
     changed = dict(schema)
     kind, logical = changed.get("type"), changed.pop("logicalType", None)
     if logical == "decimal" and kind in ("bytes", "fixed"):
-        changed["logicalType"] = _OUR_DECIMAL
+        changed["logicalType"] = OUR_DECIMAL
     elif isinstance(kind, str) and (kind, logical) in _KEPT:
         changed["logicalType"] = logical
     for key in ("type", "items", "values"):
@@ -121,7 +119,7 @@ def _default(value: Json, schema: Json, named: Mapping[str, Json]) -> Any:
     kind, logical = schema["type"], schema.get("logicalType")
     if kind in ("bytes", "fixed") and isinstance(value, str):
         data = value.encode("latin-1")
-        return _decimal(data, schema) if logical == _OUR_DECIMAL else data
+        return _decimal(data, schema) if logical == OUR_DECIMAL else data
     if type(value) is int and (kind, logical) in _KEPT:
         return _KEPT[kind, logical](value)
     if kind == "array":

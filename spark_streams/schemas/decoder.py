@@ -4,34 +4,15 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from spark_streams.errors import RStreamError
+from spark_streams.schemas.form import JSON, PROTOBUF, Form
 from spark_streams.schemas.framing import unframe
 from spark_streams.schemas.reasons import BAD_VALUE, OTHER_SCHEMA, UNKNOWN_SCHEMA, UnreadableError
-from spark_streams.schemas.registry import MOST_KEPT, NO_LOGIN, Login, Registry, Schema
+from spark_streams.schemas.registry import MOST_KEPT, Login, Registry, Schema
 
-AVRO, PROTOBUF, JSON = "avro", "protobuf", "json"
-FORMATS = (AVRO, PROTOBUF, JSON)
 Read = Callable[[bytes], Any]
-
-
-@dataclass(frozen=True)
-class Form:
-    """How values are encoded, and as what they are read. It goes to the tasks: it holds no password.
-
-    schema: text of the reader's schema, or of the only one; Protobuf: descriptors and message instead. registry: URL;
-    framed: the framing is there.
-    """
-
-    format: str
-    schema: str = ""
-    descriptors: bytes = field(default=b"", repr=False)
-    message: str = ""
-    registry: str = ""
-    login: Login = NO_LOGIN
-    framed: bool = False
 
 
 class Reader(Protocol):

@@ -14,15 +14,15 @@ import re
 import struct
 from collections.abc import Callable
 from datetime import date, datetime
-from decimal import Context, Decimal, Inexact, InvalidOperation, Overflow
+from decimal import Decimal
 from typing import Any
 
 from pyspark.sql import types as T
 
 from spark_streams.errors import SchemaError
+from spark_streams.schemas.exact import EXACT
 
 Fit = Callable[[Any], Any]
-EXACT = Context(prec=76, traps=[Inexact, InvalidOperation, Overflow])
 _BITS: dict[type[T.DataType], int] = {T.ByteType: 8, T.ShortType: 16, T.IntegerType: 32, T.LongType: 64}
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,6})?(Z|[+-]\d\d:\d\d)?")
@@ -31,6 +31,26 @@ _FLOAT = struct.Struct("<f")
 
 class MisfitError(ValueError):
     """The type cannot hold the value."""
+
+
+class UnfitError(MisfitError):
+    """A part of a value does not fit. path: names of the fields that lead to it."""
+
+    def __init__(self, name: str, reason: Exception) -> None:
+        self.path: str = f"{name}.{reason.path}" if isinstance(reason, UnfitError) else name
+        super().__init__(self.path)
+
+
+UNFIT = (ValueError, ArithmeticError, TypeError, LookupError)  # what a wrong value raises
+
+
+def pairs_of(value: Any) -> list[tuple[Any, Any]]:
+    """Return the pairs of a MAP, which Arrow gives as a list of them. {}: a schema's default."""
+    if value == {}:
+        return []
+    if type(value) is not list or any(type(pair) is not tuple for pair in value):
+        raise MisfitError(value)
+    return value
 
 
 def fitter(kind: T.DataType, has_texts: bool = False, path: str = "into") -> Fit:

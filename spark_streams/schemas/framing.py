@@ -46,6 +46,22 @@ def unframe(value: bytes, has_indexes: bool) -> Framed:
     return Framed(schema_id, tuple(indexes), value[at:])
 
 
+def frame(schema_id: int, indexes: tuple[int, ...]) -> bytes:
+    """Return the bytes before a value. indexes: empty for other formats than Protobuf."""
+    head = b"\0" + schema_id.to_bytes(4, "big")
+    if indexes == (0,):
+        return head + b"\0"
+    return head + b"".join(_varint(2 * number) for number in ((len(indexes), *indexes) if indexes else ()))
+
+
+def _varint(number: int) -> bytes:
+    more = []
+    while number > 0x7F:
+        more.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*more, number])
+
+
 def _zigzag(value: bytes, at: int) -> tuple[int, int]:
     """Return the number at a position, and the position behind it. Raises UnreadableError."""
     number = 0

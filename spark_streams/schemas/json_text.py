@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
+from base64 import b64encode
 from collections.abc import Callable
+from datetime import date
 from decimal import Decimal
 from typing import Any
 
@@ -18,13 +21,13 @@ class JsonReader:
     def __init__(self, reader: Schema | None) -> None:
         """Raise UnsupportedError if jsonschema is missing, ValueError or others if the schema is not valid."""
         self._validators, self._referencing = library("jsonschema.validators"), library("referencing")
-        self._dialects = library("referencing.jsonschema")
+        self._dialects, self.unresolved = library("referencing.jsonschema"), self._referencing.exceptions.Unresolvable
         if reader is not None:
-            self._validator(reader)
+            self.validator(reader)
 
     def reading(self, writer: Schema, indexes: tuple[int, ...]) -> Callable[[bytes], Any]:
         """Return the function that reads values of this schema. It raises UnreadableError."""
-        validator, unresolved = self._validator(writer), self._referencing.exceptions.Unresolvable
+        validator, unresolved = self.validator(writer), self.unresolved
 
         def read_value(body: bytes) -> Any:
             value = parse(body)
@@ -38,7 +41,8 @@ class JsonReader:
 
         return read_value
 
-    def _validator(self, schema: Schema) -> Any:
+    def validator(self, schema: Schema) -> Any:
+        """Return the validator of a schema. Raises ValueError or others if it is not valid."""
         content, drafts = _parsed(schema.text), self._validators
         kind = drafts.validator_for(content, default=drafts.Draft7Validator)
         kind.check_schema(content)
@@ -52,6 +56,21 @@ class JsonReader:
 def parse(body: bytes) -> Json:
     """Return the value of a JSON text in UTF-8. Raises ValueError, also for a name that occurs twice."""
     return json.loads(body.decode(), parse_float=Decimal, parse_constant=_refuse, object_pairs_hook=_object)
+
+
+def text_of(value: Any) -> str:
+    """Return a value as a JSON text with all digits. What JSON does not have is a text: times, infinities; bytes."""
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{text_of(str(name))}:{text_of(part)}" for name, part in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(text_of, value)) + "]"
+    if isinstance(value, bytes):
+        return text_of({"base64": b64encode(value).decode()})
+    if isinstance(value, Decimal) and value.is_finite():
+        return str(value)
+    if isinstance(value, date | Decimal) or (isinstance(value, float) and not math.isfinite(value)):
+        value = value.isoformat() if isinstance(value, date) else str(value)
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _parsed(text: str) -> Json:

@@ -18,11 +18,11 @@ from spark_streams.errors import ConfigError, RegistryError
 from spark_streams.schemas.reasons import BAD_VALUE, OTHER_SCHEMA, UnreadableError, library
 from spark_streams.schemas.registry import Schema
 
-_TIMESTAMP, _OF_GOOGLE = "google.protobuf.Timestamp", "google.protobuf."
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_TYPES = {1: "DOUBLE", 2: "FLOAT", 3: "BIGINT", 4: "DECIMAL(20, 0)", 5: "INT", 6: "DECIMAL(20, 0)", 7: "BIGINT"}
-_TYPES |= {8: "BOOLEAN", 9: "STRING", 12: "BINARY", 13: "BIGINT", 14: "STRING", 15: "INT", 16: "BIGINT"}
-_TYPES |= {17: "INT", 18: "BIGINT"}
+TIMESTAMP, _OF_GOOGLE = "google.protobuf.Timestamp", "google.protobuf."
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+TYPES = {1: "DOUBLE", 2: "FLOAT", 3: "BIGINT", 4: "DECIMAL(20, 0)", 5: "INT", 6: "DECIMAL(20, 0)", 7: "BIGINT"}
+TYPES |= {8: "BOOLEAN", 9: "STRING", 12: "BINARY", 13: "BIGINT", 14: "STRING", 15: "INT", 16: "BIGINT"}
+TYPES |= {17: "INT", 18: "BIGINT"}
 
 
 class ProtobufReader:
@@ -61,6 +61,16 @@ class ProtobufReader:
             return _plain(value)
 
         return read_value
+
+    def message_of(self, writer: Schema | None, name: str) -> tuple[Any, tuple[int, ...]]:
+        """Return (message, message indexes) to write by: of the registry's file, or the reader's. Raises KeyError."""
+        message = self._reader
+        if writer is not None:
+            file = self._file_of(writer)
+            message = file.pool.FindMessageTypeByName(name)
+            if message.file.name != file.name:
+                raise KeyError(f"{name} is a message of {message.file.name}, to which the schema only refers")
+        return self._messages.GetMessageClass(message), _place(message)
 
     def _file_of(self, writer: Schema) -> Any:
         files = []
@@ -114,15 +124,15 @@ def _place(message: Any) -> tuple[int, ...]:
     return (*(() if outer is None else _place(outer)), [one.full_name for one in inner].index(message.full_name))
 
 
-def _is_map(field: Any) -> bool:
+def is_map(field: Any) -> bool:
     return field.message_type is not None and field.message_type.GetOptions().map_entry
 
 
-def _is_repeated(field: Any) -> bool:
+def is_repeated(field: Any) -> bool:
     return bool(field.is_repeated if hasattr(field, "is_repeated") else field.label == field.LABEL_REPEATED)
 
 
-def _is_wrapper(message: Any) -> bool:
+def is_wrapper(message: Any) -> bool:
     return message.full_name.startswith(_OF_GOOGLE) and message.full_name.endswith("Value") and (
         [field.name for field in message.fields] == ["value"] and message.fields[0].message_type is None
     )  # fmt: skip
@@ -132,10 +142,10 @@ def _plain(message: Any) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for field in message.DESCRIPTOR.fields:
         value = getattr(message, field.name)
-        if _is_map(field):
+        if is_map(field):
             of_value = field.message_type.fields_by_name["value"]
             values[field.name] = {key: _part(of_value, value[key]) for key in value}
-        elif _is_repeated(field):
+        elif is_repeated(field):
             values[field.name] = [_part(field, one) for one in value]
         else:
             is_null = field.has_presence and not message.HasField(field.name)
@@ -149,11 +159,11 @@ def _part(field: Any, value: Any) -> Any:
         return value if known is None else known.name  # a number without a name fits no text
     if field.message_type is None:
         return value
-    if field.message_type.full_name == _TIMESTAMP:
+    if field.message_type.full_name == TIMESTAMP:
         if not 0 <= value.nanos < 10**9 or value.nanos % 1000:
             raise UnreadableError(BAD_VALUE)
-        return _EPOCH + timedelta(seconds=value.seconds, microseconds=value.nanos // 1000)
-    return value.value if _is_wrapper(field.message_type) else _plain(value)
+        return EPOCH + timedelta(seconds=value.seconds, microseconds=value.nanos // 1000)
+    return value.value if is_wrapper(field.message_type) else _plain(value)
 
 
 def _columns(message: Any, around: tuple[str, ...]) -> dict[str, str]:
@@ -163,17 +173,17 @@ def _columns(message: Any, around: tuple[str, ...]) -> dict[str, str]:
 
 
 def _type(field: Any, around: tuple[str, ...]) -> str:
-    if _is_map(field):
+    if is_map(field):
         key, value = (field.message_type.fields_by_name[name] for name in ("key", "value"))
         return f"MAP<{_type(key, around)}, {_type(value, around)}>"
-    kind = _TYPES.get(field.type)
+    kind = TYPES.get(field.type)
     if kind is None:
         inner = field.message_type
-        if inner.full_name == _TIMESTAMP:
+        if inner.full_name == TIMESTAMP:
             kind = "TIMESTAMP"
-        elif _is_wrapper(inner):
-            kind = _TYPES[inner.fields[0].type]
+        elif is_wrapper(inner):
+            kind = TYPES[inner.fields[0].type]
         else:
             parts = (f"`{name}`: {of_part}" for name, of_part in _columns(inner, around).items())
             kind = f"STRUCT<{', '.join(parts)}>"
-    return f"ARRAY<{kind}>" if _is_repeated(field) else kind
+    return f"ARRAY<{kind}>" if is_repeated(field) else kind

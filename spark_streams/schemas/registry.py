@@ -1,7 +1,7 @@
-"""The schemas of a registry with Confluent's HTTP interface. One request for each ID and process.
+"""The schemas of a registry with Confluent's HTTP interface. One request for each ID or subject, and process.
 
     GET /schemas/ids/ID                          {"schema": …, "schemaType": …, "references": […]}
-    GET /subjects/SUBJECT/versions/VERSION       the same, for a reference
+    GET /subjects/SUBJECT/versions/VERSION       the same and its ID, for a reference, or to encode by
 
 A registry that is away (no connection, no answer in time, 5xx, 429) is waited for, as a server is. A refused login and
 any other answer stop the query at once.
@@ -109,6 +109,7 @@ class Registry:
     patience: Patience = DEFAULT_PATIENCE
     clock: Callable[[], float] = time.monotonic
     _schemas: dict[int, Schema] = field(default_factory=dict)
+    _versions: dict[tuple[str, str], Schema] = field(default_factory=dict)
     _unknown: dict[int, float] = field(default_factory=dict)  # when they were asked for
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -128,10 +129,25 @@ class Registry:
             found = self._schemas[schema_id] = self._parsed(answer, schema_id=schema_id)
             return found
 
+    def version(self, subject: str, version: str) -> Schema:
+        """Return a version of a subject, or its latest at the first call. Raises RegistryError if there is none."""
+        with self._lock:
+            if (subject, version) not in self._versions:
+                answer = self._ask(_path(subject, version))
+                if answer is None:
+                    raise RegistryError(
+                        f"subject {subject!r} of {self.url} has no schema (version {version}): register one. encode "
+                        "registers none"
+                    )
+                if type(answer.get("id")) is not int:
+                    raise RegistryError(f"{self.url} gives subject {subject!r} no ID: registry= must be its root")
+                self._versions[subject, version] = self._parsed(answer, schema_id=answer["id"])
+            return self._versions[subject, version]
+
     def _parsed(self, answer: Json, name: str = "", schema_id: int = 0, depth: int = 0) -> Schema:
         references = []
         for one in answer.get("references") or ():
-            path = f"/subjects/{quote(str(one['subject']), safe='')}/versions/{quote(str(one['version']), safe='')}"
+            path = _path(str(one["subject"]), str(one["version"]))
             needed = self._ask(path) if depth < _DEEPEST else None
             if needed is None:
                 raise RegistryError(f"{self.url} has no {path}, to which a schema refers: register it there")
@@ -203,6 +219,10 @@ def check_url(url: str) -> str:
             "login=(user, password file)"
         )
     return url.rstrip("/")
+
+
+def _path(subject: str, version: str) -> str:
+    return f"/subjects/{quote(subject, safe='')}/versions/{quote(version, safe='')}"
 
 
 def _json(body: bytes) -> Json:

@@ -3,29 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import Column
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
+from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType, TimestampType
+
+from spark_streams.spark.arrow_schema import arrow_schema
 
 ArrayFunction = Callable[[pa.Array], pa.Array]
 
 
-def arrow_function(function: ArrayFunction, returns: StructType) -> Callable[[Column], Column]:
-    """Return a function of a BINARY or STRING column, which Spark evaluates once for each row."""
+def arrow_function(function: ArrayFunction, takes: DataType, returns: StructType) -> Callable[[Column], Column]:
+    """Return a function of a column of type `takes`, which Spark evaluates once for each row."""
     if hasattr(F, "arrow_udf"):
 
-        def decode(values: pa.Array) -> pa.Array:
+        def of_array(values: pa.Array) -> pa.Array:
             return function(values)
 
-        of_arrays: Callable[[Column], Column] = F.arrow_udf(decode, returns).asNondeterministic()
+        of_arrays: Callable[[Column], Column] = F.arrow_udf(of_array, returns).asNondeterministic()
         return of_arrays
 
-    def decode_one(value: bytes | str | None) -> object:
-        kind = pa.string() if isinstance(value, str) else pa.binary()
-        array = pa.array([value if isinstance(value, str | None) else bytes(value)], kind)
+    def of_one(value: Any) -> object:
+        kind = arrow_schema(StructType([StructField("value", takes)])).field(0).type
+        array = pa.array([_as_arrow_takes(value, takes)], kind)
         return function(array).to_pylist(maps_as_pydicts="strict")[0]
 
-    of_values: Callable[[Column], Column] = F.udf(decode_one, returns, useArrow=False).asNondeterministic()
+    of_values: Callable[[Column], Column] = F.udf(of_one, returns, useArrow=False).asNondeterministic()
     return of_values
+
+
+def _as_arrow_takes(value: Any, kind: DataType) -> Any:
+    """Return a value that Spark has given to a function of Python. Its timestamps are local times there."""
+    if value is None:
+        return None
+    if isinstance(kind, StructType):
+        return {one.name: _as_arrow_takes(part, one.dataType) for one, part in zip(kind, value, strict=True)}
+    if isinstance(kind, ArrayType):
+        return [_as_arrow_takes(part, kind.elementType) for part in value]
+    if isinstance(kind, MapType):
+        return [(key, _as_arrow_takes(part, kind.valueType)) for key, part in value.items()]
+    if isinstance(kind, TimestampType):
+        return value.astimezone(UTC)
+    return bytes(value) if isinstance(value, bytearray) else value

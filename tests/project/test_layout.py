@@ -47,11 +47,11 @@ BELOW = {
         ),  # a load's writer, an archive's trimming, the columns of a stream
     },
     "console": {
-        *("_version", "deadletter", "errors", "groups", "model", "monitor", "shards", "wire"),
+        *("_version", "deadletter", "errors", "groups", "model", "monitor", "schemas", "shards", "wire"),
     },
     "commands": {
         *("console", "deadletter", "doctor", "engine", "errors", "groups", "jobs", "model", "monitor", "options"),
-        *("shards", "spark", "transfer", "wire"),
+        *("schemas", "shards", "spark", "transfer", "wire"),
     },
     "cli": {"_version", "commands"},
     "pytest_plugin": {"engine"},
@@ -260,6 +260,7 @@ def test_what_is_public_is_there() -> None:
         "__version__",
         "debezium",
         "decode",
+        "encode",
         "register",
         "route_dead_letters",
         "run",

@@ -8,7 +8,7 @@ from typing import Any
 
 import fastavro
 
-from spark_streams.schemas.decoder import Form
+from spark_streams.schemas.form import Form
 
 Schema = Any
 

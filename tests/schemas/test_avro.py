@@ -13,7 +13,8 @@ import pytest
 from spark_streams.errors import DecodeError
 from spark_streams.schemas import avro_columns
 from spark_streams.schemas.decode import decode_array
-from spark_streams.schemas.decoder import Decoder, Form
+from spark_streams.schemas.decoder import Decoder
+from spark_streams.schemas.form import Form
 from spark_streams.schemas.reasons import UnreadableError
 from tests.schemas.avro_values import FIRST, READER, encoded, form, record
 from tests.schemas.ddl import struct_of

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from spark_streams.schemas.decoder import Decoder, Form
+from spark_streams.schemas.decoder import Decoder
+from spark_streams.schemas.form import Form
 from spark_streams.schemas.reasons import UnreadableError
 from spark_streams.schemas.registry import Registry
 from tests.schemas.registry_server import RegistryServer

@@ -11,7 +11,8 @@ import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, timestamp_pb2, wrappers_pb2
 
 from spark_streams.errors import ConfigError, RegistryError
-from spark_streams.schemas.decoder import Decoder, Form
+from spark_streams.schemas.decoder import Decoder
+from spark_streams.schemas.form import Form
 from spark_streams.schemas.framing import unframe
 from spark_streams.schemas.protobuf import ProtobufReader
 from spark_streams.schemas.reasons import UnreadableError

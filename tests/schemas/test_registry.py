@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from spark_streams.errors import InvalidOptionError, LoginError, RegistryError
-from spark_streams.schemas.decoder import Decoder, Form
+from spark_streams.schemas.decoder import Decoder
+from spark_streams.schemas.form import Form
 from spark_streams.schemas.reasons import UnreadableError
 from spark_streams.schemas.registry import Login, Registry, check_url
 from spark_streams.wire.address.patience import DEFAULT_PATIENCE

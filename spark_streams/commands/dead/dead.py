@@ -16,6 +16,7 @@ from spark_streams.commands.dead.criteria import (
     progress,
 )
 from spark_streams.commands.dead.redrive import redrive
+from spark_streams.commands.decoding import decode_options
 from spark_streams.commands.entry import age, no_such_entry, parse_id, print_entry
 from spark_streams.commands.shared import (
     Group,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
     from spark_streams.deadletter.kind_counts import KindCounts
     from spark_streams.deadletter.retry.waiting_entries import WaitingEntries
+    from spark_streams.schemas.shown import FieldDecoders
     from spark_streams.wire.connection.server import Server
 
 
@@ -107,10 +109,22 @@ def list_(stream: str | None, url: str, as_json: bool, **filters: Unpack[FilterO
     help="Maximum number of dead letters, oldest first.",
 )
 @criteria_options
+@decode_options()
 @url_option
 @json_option
-def show(stream: str, entry: str | None, limit: int, url: str, as_json: bool, **filters: Unpack[FilterOptions]) -> None:
-    """Show dead letters of STREAM: the entry's fields, and why it failed (dl.*). With ID: only this dead letter."""
+def show(
+    stream: str,
+    entry: str | None,
+    limit: int,
+    url: str,
+    as_json: bool,
+    decoders: FieldDecoders | None,
+    **filters: Unpack[FilterOptions],
+) -> None:
+    """Show dead letters of STREAM: the entry's fields, and why it failed (dl.*). With ID: only this dead letter.
+
+    --decode and --schema show decoded values, as rstream show does.
+    """
     from spark_streams.deadletter.envelope import PREFIX, raw
     from spark_streams.deadletter.inspect.export import as_json as object_of
     from spark_streams.deadletter.inspect.listing import each_dead_letter
@@ -122,12 +136,14 @@ def show(stream: str, entry: str | None, limit: int, url: str, as_json: bool, **
     address, criteria = address_of(url), criteria_of(filters)
     shown: list[dict[str, object]] = []
     for dead_letter in each_dead_letter(address, stream, criteria, limit):
+        own = [(raw(name), raw(value)) for name, value in dead_letter.pairs]
         if not as_json:
             click.echo("", nl=bool(shown))
             envelope_pairs = [(PREFIX + name, value) for name, value in dead_letter.envelope.items() if value]
-            pairs = [(raw(name), raw(value)) for name, value in [*dead_letter.pairs, *envelope_pairs]]
-            print_entry("dead letter", dead_letter.id, pairs)
-        shown.append(object_of(dead_letter))
+            pairs = [*own, *((raw(name), raw(value)) for name, value in envelope_pairs)]
+            print_entry("dead letter", dead_letter.id, pairs, decoders=decoders)
+        decoded = {"decoded": decoders.as_json(own)} if as_json and decoders is not None else {}
+        shown.append({**object_of(dead_letter), **decoded})
     if not shown and entry is not None:
         with connect(url) as server:
             raise _no_such_dead_letter(server, stream, entry)

@@ -147,6 +147,7 @@ async def entry(site: Site, request: Request) -> Response:
     if not page.entries:
         raise StreamStateError(f"no entry {wanted} in stream {name!r}; it was deleted or trimmed")
     details = page.entries[0]
+    pairs = details.pairs[:_ALL_FIELDS]
     return await site.page(
         request,
         "entry.html",
@@ -155,7 +156,10 @@ async def entry(site: Site, request: Request) -> Response:
         entry=details,
         shard=name_as_text(details.stream),
         age_ms=age_ms(details.id, now_ms),
-        fields=[(cell(field, SHORT), cell(value)) for field, value in details.pairs[:_ALL_FIELDS]],
+        fields=[
+            (cell(field, SHORT), cell(value), decoded)
+            for (field, value), decoded in zip(pairs, await site.decoded(pairs), strict=True)
+        ],
         more=max(0, len(details.pairs) - _ALL_FIELDS),
         command=site.command(["show", name, wanted]),
     )

@@ -126,6 +126,7 @@ _NAMES = {
     bool: "true or false",
     list: "list",
     (list, dict): "list or a table",
+    (str, list): "string or a list",
 }
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
