@@ -23,6 +23,7 @@ from tools.servers.server import Server
 pytestmark = pytest.mark.spark
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "guide" / "testing.md"
+INCIDENT = Path(__file__).with_name("incident.jsonl")  # rstream export --with-groups; version 1
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.M | re.S)
 
 
@@ -34,12 +35,13 @@ def examples() -> dict[str, Callable[..., None]]:
     return {name: value for name, value in module.items() if name.startswith("test_")}
 
 
-def test_the_page_has_six_tests() -> None:
-    assert len(examples()) == 6
+def test_the_page_has_eight_tests() -> None:
+    assert len(examples()) == 8
 
 
 @pytest.mark.parametrize("name", examples())
-def test_an_example_passes(name: str, request: pytest.FixtureRequest) -> None:
+def test_an_example_passes(name: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(INCIDENT.parent)
     example = examples()[name]
     example(**{fixture: request.getfixturevalue(fixture) for fixture in inspect.signature(example).parameters})
 
@@ -128,9 +130,6 @@ def test_a_difference_is_shown(rstream_client: redis.Redis) -> None:
         stream.has_ids(["1-1"])
     with pytest.raises(AssertionError, match="stream 's': 2 entries, 500 expected"):
         stream.has([{"n": n} for n in range(500)])
-
-
-INCIDENT = Path(__file__).with_name("incident.jsonl")  # rstream export --with-groups; version 1
 
 
 @pytest.mark.parametrize(("age", "taken"), [("5m", [1, 2, 3]), ("15m", [])])
