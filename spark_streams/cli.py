@@ -2,8 +2,8 @@
 
 The commands are in commands/. A read-only command never changes a stream or a group, and starts no engine. Exit codes:
 0 success; 1 error of the server or the engine; 2 wrong usage; 3 a check failed: a group is further behind than
-`rstream lag` allows, `rstream doctor` reports a warning or a danger, or a change (`rstream groups …`,
-`rstream copy`) would be refused; 4 `rstream lag --max-seconds` could not be checked.
+`rstream lag` allows, `rstream doctor` reports a warning or a danger, `rstream wait` has waited in vain, or a change
+(`rstream groups …`, `rstream copy`) would be refused; 4 `rstream lag --max-seconds` could not be checked.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from spark_streams.commands.look.show import show
 from spark_streams.commands.look.streams import streams
 from spark_streams.commands.look.tail import tail
 from spark_streams.commands.look.top import top
+from spark_streams.commands.look.wait import wait
 from spark_streams.commands.run import run
 from spark_streams.commands.serve import serve
 from spark_streams.commands.shards import shards
@@ -50,6 +51,7 @@ def main() -> None:
       rstream tail orders -f            follow new entries
       rstream top                       watch rates and lag live
       rstream lag --max 10000           check the lag; the exit code is 3 if a group is too far behind
+      rstream wait orders --group etl   end when the group has something to read
       rstream console                   serve a web console for a browser
       rstream exporter                  serve metrics of all streams and groups for Prometheus
       rstream groups seek orders --group etl --to 1h   preview: set the group back by an hour; --yes does it
@@ -76,6 +78,7 @@ for _command in (
         replay,
         lag,
         pending,
+        wait,
         top,
         exporter,
         console,

@@ -13,20 +13,21 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import redis
+    from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
-    from pyspark.sql.streaming.readwriter import DataStreamWriter
+    from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
 
     from spark_streams.engine import LocalEngine
 
     Fields = Mapping[str, object] | Iterable[tuple[str, object]]
 
-__all__ = ["StreamAssertion", "assert_stream", "run_until_drained"]
+__all__ = ["StreamAssertion", "assert_stream", "run_batches", "run_until_drained"]
 
 _MOST_LINES = 60  # of the difference between two lists of entries
 
@@ -119,6 +120,30 @@ def run_until_drained(query: DataStreamWriter | StreamingQuery) -> StreamingQuer
     writer = query.trigger(availableNow=True)
     ended, _ = run(writer.start(), writer.start, Stop())
     return ended
+
+
+def run_batches(
+    reader: DataStreamReader, write: Callable[[DataFrame], DataStreamWriter], sizes: Sequence[int | str]
+) -> None:
+    """Run a query in batches of exactly these sizes.
+
+        run_batches(orders, lambda frame: frame.writeStream.…, [100, 50, "kill", 50])
+
+    Args:
+        reader: `spark.readStream.format("rstream")…` with its options, before `load()`. It must read no other source.
+            The function sets its option `maxEntriesPerTrigger`.
+        write: Returns the writer of the query, with a checkpointLocation. It is called for each batch.
+        sizes: The number of entries of each batch. `"kill"` ends the query after the sink has the batch before it, and
+            before the checkpoint has its commit. Then the query starts again from its checkpoint, and repeats the batch
+            with the same entries. Each other number is a new batch.
+
+    Raises:
+        AssertionError: The streams have fewer entries than a batch should have.
+        StreamingQueryException: The query has failed.
+    """
+    from spark_streams.running.run_batches import run_batches as run
+
+    run(reader, write, sizes)
 
 
 @contextlib.contextmanager

@@ -119,7 +119,7 @@ CONNECTION_OPTIONS = ("--username", "--password-file", "--credential-provider", 
 # The pages of commands: the end of the name of a page and its block, the commands of `rstream` in it. The last block is
 # on docs/reference/commands.md itself.
 COMMAND_PAGES = {
-    "look": ("streams", "shards", "show", "tail", "lag", "pending", "top", "exporter", "console"),
+    "look": ("streams", "shards", "show", "tail", "lag", "pending", "wait", "top", "exporter", "console"),
     "groups": ("groups", "replay"),
     "entries": ("add", "copy", "export", "import"),
     "dead-letters": ("dead",),

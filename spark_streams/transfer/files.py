@@ -79,10 +79,11 @@ def read_file(name: str) -> Iterator[list[Entry]]:
 
 
 @contextlib.contextmanager
-def write_file(name: str) -> Iterator[Write]:
-    """Yield a function that writes entries. A file is replaced when the block ends without an error. Raises
-    CopyFileError."""
+def write_file(name: str, head: bytes = b"") -> Iterator[Write]:
+    """Yield a function that writes entries. A file is replaced when the block ends without an error. head: lines before
+    the entries, not for Parquet. Raises CopyFileError."""
     if name == STANDARD:
+        sys.stdout.buffer.write(head)
         yield lambda entries: write_lines(sys.stdout.buffer, entries)
         return
     path = Path(name)
@@ -93,6 +94,7 @@ def write_file(name: str) -> Iterator[Write]:
                 with parquet_writer(file) as writer:
                     yield lambda entries: writer.write_batch(batch_of(entries))
             else:
+                file.write(head)
                 yield lambda entries: write_lines(file, entries)
             file.flush()
             os.fsync(file.fileno())

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
+from spark_streams.cli import main
+
 ROOT = Path(__file__).resolve().parents[2]
 CONF = ROOT / "spark_streams" / "jobs" / "conf"
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
@@ -166,3 +168,25 @@ def test_an_issue_form_has_what_github_asks_of_one(name: str) -> None:
         == len(questions)
     )
     assert any(one.get("validations") == {"required": True} for one in questions)
+
+
+SCHEDULE = ROOT / "docs" / "guide" / "on-a-schedule.md"
+
+
+def test_the_manifests_of_the_page_about_schedules() -> None:
+    """They parse, name our commands, and allow one run at a time. KEDA's fields are those of scaler redis-streams."""
+    text = SCHEDULE.read_text(encoding="utf-8")
+    argo, keda = [yaml.safe_load(block) for block in re.findall(r"^```yaml\n(.*?)^```", text, re.M | re.S)]
+    assert argo["spec"]["concurrencyPolicy"] == "Forbid"
+    [trigger] = keda["spec"]["triggers"]
+    assert (trigger["type"], keda["spec"]["maxReplicaCount"]) == ("redis-streams", 1)
+    known = {"address", "passwordFromEnv", "stream", "consumerGroup", "lagCount", "activationLagCount"}
+    assert set(trigger["metadata"]) == known
+    assert all(isinstance(value, str) for value in trigger["metadata"].values())
+    [container] = keda["spec"]["jobTargetRef"]["template"]["spec"]["containers"]
+    written = re.findall(r"rstream (?:wait|run) \w[^\n&;\"'`]*", text)
+    commands = [" ".join(container["command"]), *written]
+    assert len(commands) > 6
+    for command in commands:
+        name, *words = shlex.split(command)[1:]
+        main.commands[name].make_context(name, words, resilient_parsing=False)

@@ -220,3 +220,9 @@ def test_tail(filled: RedisCluster) -> None:
         while step := list(follower.step(server, 0)):
             found += [one.id.ms for one in step]
     assert found == [n for n in range(15, 21) for _ in NAMES]
+
+
+def test_waiting(filled: RedisCluster) -> None:
+    """For entries of streams on every node together."""
+    assert rstream(filled, "wait", *NAMES, "--group", "g", "--lag", "90").exit_code == 0
+    assert rstream(filled, "wait", *NAMES, "--group", "g", "--lag", "91", "--for", "1ms").exit_code == 3

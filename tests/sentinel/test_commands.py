@@ -36,6 +36,7 @@ def test_every_command_finds_the_master_of_now(sentinels: Sentinels) -> None:
     for words, told in {
         ("top", "--once"): "streams 2   groups 1   lag 2",
         ("streams",): "orders",
+        ("wait", "orders", "--group", "g", "--lag", "2"): "undelivered entries: 2 of orders",
         ("show", "orders", "--last", "1"): "entry 2-1",
         ("exporter", "--once"): 'rstream_lag_entries{group="g",stream="orders"} 2.0',
         ("dead", "list"): DEAD,

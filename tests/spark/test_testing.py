@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 import redis
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from spark_streams.engine import LocalEngine
-from spark_streams.testing import assert_stream, run_until_drained
+from spark_streams.testing import assert_stream, run_batches, run_until_drained
 from tests.spark.streams import read_stream
 from tools.machine_time import machine_seconds
 from tools.servers.server import Server
@@ -22,6 +23,7 @@ from tools.servers.server import Server
 pytestmark = pytest.mark.spark
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "guide" / "testing.md"
+INCIDENT = Path(__file__).with_name("incident.jsonl")  # rstream export --with-groups; version 1
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.M | re.S)
 
 
@@ -33,12 +35,13 @@ def examples() -> dict[str, Callable[..., None]]:
     return {name: value for name, value in module.items() if name.startswith("test_")}
 
 
-def test_the_page_has_six_tests() -> None:
-    assert len(examples()) == 6
+def test_the_page_has_eight_tests() -> None:
+    assert len(examples()) == 8
 
 
 @pytest.mark.parametrize("name", examples())
-def test_an_example_passes(name: str, request: pytest.FixtureRequest) -> None:
+def test_an_example_passes(name: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(INCIDENT.parent)
     example = examples()[name]
     example(**{fixture: request.getfixturevalue(fixture) for fixture in inspect.signature(example).parameters})
 
@@ -127,3 +130,52 @@ def test_a_difference_is_shown(rstream_client: redis.Redis) -> None:
         stream.has_ids(["1-1"])
     with pytest.raises(AssertionError, match="stream 's': 2 entries, 500 expected"):
         stream.has([{"n": n} for n in range(500)])
+
+
+@pytest.mark.parametrize(("age", "taken"), [("5m", [1, 2, 3]), ("15m", [])])
+def test_an_incident_is_repeated_without_redis(
+    age: str, taken: list[int], spark: SparkSession, rstream_engine: LocalEngine, tmp_path: Path
+) -> None:
+    """Three entries are pending for a dead consumer for ten minutes, two for another one for a minute."""
+    rstream_engine.load(INCIDENT)
+    options = {"streams": "orders", "group": "etl", "claimIdle": age}
+    frame = read_stream(spark, Server("engine", rstream_engine.url), "n INT", **options)
+    writer = frame.writeStream.format("memory").queryName(f"incident{age}")
+    query = writer.option("checkpointLocation", str(tmp_path)).start()
+    try:
+        run_until_drained(query)
+    finally:
+        query.stop()
+    assert sorted(row.n for row in spark.table(f"incident{age}").collect()) == [*taken, 6]
+    with redis.Redis.from_url(rstream_engine.url) as client:
+        pending = client.xpending("orders", "etl")
+        left = {one["name"]: one["pending"] for one in pending["consumers"]}
+    assert left.get(b"bob") == 2
+    assert left.get(b"ann", 0) == 3 - len(taken)
+
+
+def test_batches_have_the_given_sizes_and_a_killed_one_is_repeated(
+    spark: SparkSession, rstream_engine: LocalEngine, rstream_client: redis.Redis, tmp_path: Path
+) -> None:
+    with rstream_client.pipeline() as pipe:
+        for n in range(210):
+            pipe.xadd("s", {"n": n})
+        pipe.execute()
+    batches: list[tuple[int, list[int]]] = []
+
+    def write(frame: DataFrame) -> DataStreamWriter:
+        writer = frame.writeStream.option("checkpointLocation", str(tmp_path))
+        return writer.foreachBatch(lambda rows, number: batches.append((number, sorted(r.n for r in rows.collect()))))
+
+    reader = spark.readStream.format("rstream").schema("n INT")
+    reader = reader.options(url=rstream_engine.url, streams="s", group="g", startingOffsets="earliest")
+    run_batches(reader, write, [100, 50, "kill", 50])
+    ranges = [range(100), range(100, 150), range(100, 150), range(150, 200)]
+    assert batches == [(number, list(part)) for number, part in zip([0, 1, 1, 2], ranges, strict=True)]
+    with pytest.raises(AssertionError, match=r"batch 0 of \[11\] has 10 entries: the streams have no more"):
+        run_batches(reader, write, [11])
+    with pytest.raises(AssertionError, match=r"batch 0 of \[5, 'kill'\] has 0 entries"):
+        run_batches(reader, write, [5, "kill"])
+    for wrong in ([], ["kill"], [0], [1, "stop"], [True]):
+        with pytest.raises(ValueError, match="sizes are numbers of entries from 1"):
+            run_batches(reader, write, wrong)

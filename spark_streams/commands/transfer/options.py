@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from spark_streams.groups.target import Target
     from spark_streams.transfer.entries import Entry, Rules
     from spark_streams.transfer.groups import CopiedGroup
+    from spark_streams.transfer.reader import Range
     from spark_streams.transfer.transfer import Filled
     from spark_streams.wire.session import Session
 
@@ -89,16 +90,22 @@ def rules_of(options: RuleOptions, rate: int | None = None) -> Rules:
     return Rules(fields, options["limit"], rate, None if transform is None else load(transform))
 
 
-def selected_pages(session: Session, stream: str, options: SelectionOptions) -> Iterator[list[Entry]]:
-    """Return the pages of the range of these options. Raises click.UsageError, StreamStateError, ServerError."""
-    from spark_streams.transfer.reader import find_range, stream_pages
+def selected_range(session: Session, stream: str, options: SelectionOptions) -> Range:
+    """Return the range of these options. Raises click.UsageError, StreamStateError, ServerError."""
+    from spark_streams.transfer.reader import find_range
 
     begin, end, newest = options["begin"], options["end"], options["newest"]
     try:
-        within = session.run(lambda server: find_range(server, stream, begin, end, newest, server_time(server)))
+        return session.run(lambda server: find_range(server, stream, begin, end, newest, server_time(server)))
     except OptionError as error:
         raise click.UsageError(error.message) from None
-    return stream_pages(session, stream, within)
+
+
+def selected_pages(session: Session, stream: str, options: SelectionOptions) -> Iterator[list[Entry]]:
+    """Return the pages of the range of these options. Raises as selected_range does."""
+    from spark_streams.transfer.reader import stream_pages
+
+    return stream_pages(session, stream, selected_range(session, stream, options))
 
 
 @dataclass

@@ -20,14 +20,14 @@ def as_json(dead_letter: DeadLetter) -> dict[str, object]:
     """Return the JSON object of one dead letter."""
     return {
         "id": dead_letter.id,
-        "envelope": {name: _value(value) for name, value in dead_letter.envelope.items()},
+        "envelope": {name: text_as_json(value) for name, value in dead_letter.envelope.items()},
         "fields": fields_as_json(dead_letter.pairs),
     }
 
 
 def fields_as_json(pairs: Sequence[tuple[str, str]]) -> dict[str, object] | list[list[object]]:
     """Return `fields` of any entry. pairs: (name, value), bytes that are not UTF-8 as surrogate escapes."""
-    shown = [(_value(name), _value(value)) for name, value in pairs]
+    shown = [(text_as_json(name), text_as_json(value)) for name, value in pairs]
     names = [name for name, _ in shown if isinstance(name, str)]
     plain = len(names) == len(shown) == len(set(names))
     return {str(name): value for name, value in shown} if plain else [list(pair) for pair in shown]
@@ -38,7 +38,8 @@ def as_line(dead_letter: DeadLetter) -> str:
     return json_text(as_json(dead_letter), separators=(",", ":"))
 
 
-def _value(value: str) -> str | dict[str, str]:
+def text_as_json(value: str) -> str | dict[str, str]:
+    """Return a text as JSON. value: bytes that are not UTF-8 as surrogate escapes."""
     if value.isascii():
         return value
     try:

@@ -15,6 +15,7 @@ from spark_streams.engine.launch.lost_commands import drop_last_commands
 from spark_streams.engine.launch.process import ask, check_length, start, unix_url, wait_until_ready
 
 _SOCKET, _FILE = "engine.sock", "appendonly.aof"
+_RESTORE_SECONDS = 60.0
 _NOT_RUNNING = "the engine is not running: use it in a with block, or call start()"
 
 
@@ -81,6 +82,33 @@ class LocalEngine(TestControls):
         answer = ask(self._directory / _SOCKET, "DEBUG", *words)
         if answer != b"+OK":
             raise ValueError(answer.removeprefix(b"-ERR ").decode() or "the engine did not answer")
+
+    def load(self, file: Path | str, stream: str | None = None) -> None:
+        """Restore a stream with its groups from a file of `rstream export --with-groups`.
+
+        The engine's clock is set to the time of the export and runs on, so that idle times are as they were then. With
+        several files, it is that of the last one.
+
+        stream: the name of the stream, if not that of the file. Raises ValueError if the file cannot be read, or if the
+        key exists; OSError.
+        """
+        from spark_streams.engine.launch.exported import payload_of  # only a test that loads a file needs the store
+        from spark_streams.model.export_lines import read_export
+
+        if self._directory is None:
+            raise RuntimeError(_NOT_RUNNING)
+        try:
+            with open(file, "rb") as lines:
+                exported = read_export(lines)
+        except ValueError as error:
+            raise ValueError(f"file {str(file)!r} cannot be loaded: {error}") from None
+        key = exported.name if stream is None else stream.encode()
+        answer = ask(self._directory / _SOCKET, "RESTORE", key, "0", payload_of(exported), timeout=_RESTORE_SECONDS)
+        if answer != b"+OK":
+            reason = answer.removeprefix(b"-").decode() or "the engine did not answer"
+            raise ValueError(f"file {str(file)!r} cannot be loaded as stream {key!r}: {reason}")
+        self.freeze(exported.time)
+        self.unfreeze()
 
     def restart(self, losing: int = 0) -> None:
         """Kill the engine and start it again at the same address, as after a power failure.

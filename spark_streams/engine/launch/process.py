@@ -50,9 +50,9 @@ def answers(path: Path, timeout: float = 1.0) -> bool:
     return answer == _READY
 
 
-def ask(path: Path, *words: str, timeout: float = 5.0) -> bytes:
+def ask(path: Path, *words: str | bytes, timeout: float = 5.0) -> bytes:
     """Send a command; return its one-line answer without the line end, empty if there is none."""
-    parts = [word.encode() for word in words]
+    parts = [word if isinstance(word, bytes) else word.encode() for word in words]
     request = b"*%d\r\n" % len(parts) + b"".join(b"$%d\r\n%b\r\n" % (len(part), part) for part in parts)
     try:
         with socket.socket(socket.AF_UNIX) as connection:

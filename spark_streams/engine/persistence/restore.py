@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Mapping
 from itertools import groupby
 
 from spark_streams.engine.persistence.crc64 import crc64
@@ -200,10 +200,17 @@ def _group(source: Source, kind: int, stream: Stream, now: int) -> Group:
         _read_owned_ids(source, group.released, owners, pending)
     if len(owners) != len(pending):
         raise BadDataError("a pending entry has no consumer")
+    add_pending(group, stream, pending, owners)
+    return group
+
+
+def add_pending(
+    group: Group, stream: Stream, pending: Mapping[int, tuple[int, int]], owners: Mapping[int, Consumer]
+) -> None:
+    """Add pending entries to a group that has none. pending: time and number of deliveries by ID; owners: consumers."""
     alike = groupby(sorted(pending), lambda entry_id: (id(owners[entry_id]), *pending[entry_id]))
     for (_, time, deliveries), ids in alike:
         _add_run(group, stream, list(ids), owners, time, deliveries)
-    return group
 
 
 def _read_owned_ids(source: Source, owner: Consumer, owners: dict[int, Consumer], pending: Container[int]) -> None:
@@ -216,7 +223,7 @@ def _read_owned_ids(source: Source, owner: Consumer, owners: dict[int, Consumer]
 
 
 def _add_run(
-    group: Group, stream: Stream, ids: list[int], owners: dict[int, Consumer], time: int, deliveries: int
+    group: Group, stream: Stream, ids: list[int], owners: Mapping[int, Consumer], time: int, deliveries: int
 ) -> None:
     pel_range = PelRange(ids[0], ids[-1], len(ids), owners[ids[0]], time, deliveries)
     if pel_range.count > 1 and pel_range.id_list(stream) != ids:

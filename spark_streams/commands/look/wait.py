@@ -1,0 +1,56 @@
+"""`rstream wait`: end when a group has something to read."""
+
+from __future__ import annotations
+
+import math
+import sys
+
+import click
+
+from spark_streams.commands.names import exact_option, resolve_streams
+from spark_streams.commands.shared import address_of, milliseconds, say, url_option
+from spark_streams.monitor.terminal.units import counted
+
+NO_WORK = 3  # exit code
+
+
+@click.command(short_help="Wait until a group has something to read.")
+@click.argument("names", metavar="STREAM...", nargs=-1, required=True)
+@click.option("--group", required=True, help="The consumer group.")
+@click.option(
+    "--lag", "entries", type=click.IntRange(1), default=1, show_default=True, help="Wait for this number of entries."
+)
+@click.option(
+    "--for", "most", metavar="DURATION", callback=milliseconds, help="Maximum time to wait, as 10m.  [default: none]"
+)
+@exact_option
+@url_option
+def wait(names: tuple[str, ...], group: str, entries: int, most: int | None, exact: bool, url: str) -> None:
+    """Wait until the group has at least --lag undelivered entries in these streams together.
+
+    Exit codes: 0 it has; 3 the time of --for is over; 1 the server does not answer, or a key is not a stream. Nothing
+    on the server changes.
+
+    A stream or group need not exist yet. In a stream without this group all entries count, as for a query that starts
+    with startingOffsets=earliest. A pattern is replaced by the streams that match it at the start. Pending entries
+    do not count, and neither do entries that wait for a retry.
+
+    The command sends at most one command a second to the server, on average. While nothing is added it sends two a
+    minute and one per stream.
+
+    \b
+    Examples:
+      rstream wait orders --group etl && rstream run etl --config etl.toml
+      rstream wait orders payments --group etl --lag 10000 --for 10m
+    """
+    from spark_streams.monitor.undelivered import wait_for_entries
+    from spark_streams.wire.session import Session
+
+    with Session(address_of(url), "rstream wait") as session:
+        streams = session.run(lambda server: resolve_streams(server, names, None, exact))
+        found = wait_for_entries(session, streams, group, entries, math.inf if most is None else most / 1000)
+    if found is None:
+        say(f"group {group!r} has fewer than {counted(entries, 'undelivered entry', 'undelivered entries')}")
+        sys.exit(NO_WORK)
+    waiting = ", ".join(f"{count:,} of {stream}" for stream, count in found.items() if count)
+    say(f"group {group!r} has undelivered entries: {waiting}")
