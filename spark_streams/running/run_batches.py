@@ -8,7 +8,6 @@ is deleted. So the next run repeats it, as after a driver that died at this mome
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Sequence
 
 from pyspark import SparkContext
@@ -20,7 +19,7 @@ from spark_streams.model.untyped import JavaObject, Json
 
 KILL = "kill"
 _NEVER = "36500 days"
-_IDLE = 10.0  # seconds that a query may take to find an entry
+_POLL = 0.02  # seconds
 Write = Callable[[DataFrame], DataStreamWriter]
 
 
@@ -48,16 +47,15 @@ def _is_size(size: object) -> bool:
 
 
 def _entries_of_batch(query: StreamingQuery) -> int:
-    """Wait until the query has run a batch, and return how many entries it has; 0: there are none. Raises
+    """Wait for the end of the query's trigger, and return how many entries its batch has; 0: there was none. Raises
     StreamingQueryException."""
-    deadline = time.monotonic() + _IDLE
     while True:
+        has_ended = query.status["message"].startswith("Waiting")  # for the next trigger, or for data
         ran = [one for one in query.recentProgress if "addBatch" in one.durationMs]
         if ran:
             return sum(_entries_up_to(source.endOffset) for source in ran[-1].sources)
-        if query.awaitTermination(0) or (time.monotonic() > deadline and not query.status["isTriggerActive"]):
+        if has_ended or query.awaitTermination(_POLL):
             return 0
-        time.sleep(0.02)
 
 
 def _entries_up_to(offset: str) -> int:
