@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
 
+from spark_streams.model.numbers import parse_number
 from spark_streams.model.untyped import JavaObject, Json
 
 KILL = "kill"
@@ -64,7 +65,7 @@ def _entries_up_to(offset: str) -> int:
     if not isinstance(parsed, dict) or "streams" not in parsed:
         return 0  # of another kind of source
     ranges = [*parsed.get("batch", {}).values(), *(one for part in parsed.get("old", {}).values() for one in part)]
-    return sum(int(text.split(" ")[2]) for text in ranges)
+    return sum(parse_number(text.split(" ")[2]) or 0 for text in ranges)
 
 
 def _forget_commit(query: StreamingQuery) -> None:
@@ -74,5 +75,6 @@ def _forget_commit(query: StreamingQuery) -> None:
     jvm: JavaObject = context._jvm
     folder = jvm.org.apache.hadoop.fs.Path(query._jsq.streamingQuery().resolvedCheckpointRoot(), "commits")
     files = folder.getFileSystem(context._jsc.hadoopConfiguration())
-    newest = max(int(name) for one in files.listStatus(folder) if (name := one.getPath().getName()).isdigit())
+    numbers = (parse_number(one.getPath().getName()) for one in files.listStatus(folder))  # None: a checksum file
+    newest = max(number for number in numbers if number is not None)
     files.delete(jvm.org.apache.hadoop.fs.Path(folder, str(newest)), False)
