@@ -8,7 +8,6 @@ is deleted. So the next run repeats it, as after a driver that died at this mome
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Sequence
 
 from pyspark import SparkContext
@@ -16,11 +15,12 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
 
+from spark_streams.model.numbers import parse_number
 from spark_streams.model.untyped import JavaObject, Json
 
 KILL = "kill"
 _NEVER = "36500 days"
-_IDLE = 10.0  # seconds that a query may take to find an entry
+_POLL = 0.02  # seconds
 Write = Callable[[DataFrame], DataStreamWriter]
 
 
@@ -48,16 +48,15 @@ def _is_size(size: object) -> bool:
 
 
 def _entries_of_batch(query: StreamingQuery) -> int:
-    """Wait until the query has run a batch, and return how many entries it has; 0: there are none. Raises
+    """Wait for the end of the query's trigger, and return how many entries its batch has; 0: there was none. Raises
     StreamingQueryException."""
-    deadline = time.monotonic() + _IDLE
     while True:
+        has_ended = query.status["message"].startswith("Waiting")  # for the next trigger, or for data
         ran = [one for one in query.recentProgress if "addBatch" in one.durationMs]
         if ran:
             return sum(_entries_up_to(source.endOffset) for source in ran[-1].sources)
-        if query.awaitTermination(0) or (time.monotonic() > deadline and not query.status["isTriggerActive"]):
+        if has_ended or query.awaitTermination(_POLL):
             return 0
-        time.sleep(0.02)
 
 
 def _entries_up_to(offset: str) -> int:
@@ -66,7 +65,7 @@ def _entries_up_to(offset: str) -> int:
     if not isinstance(parsed, dict) or "streams" not in parsed:
         return 0  # of another kind of source
     ranges = [*parsed.get("batch", {}).values(), *(one for part in parsed.get("old", {}).values() for one in part)]
-    return sum(int(text.split(" ")[2]) for text in ranges)
+    return sum(parse_number(text.split(" ")[2]) or 0 for text in ranges)
 
 
 def _forget_commit(query: StreamingQuery) -> None:
@@ -76,5 +75,6 @@ def _forget_commit(query: StreamingQuery) -> None:
     jvm: JavaObject = context._jvm
     folder = jvm.org.apache.hadoop.fs.Path(query._jsq.streamingQuery().resolvedCheckpointRoot(), "commits")
     files = folder.getFileSystem(context._jsc.hadoopConfiguration())
-    newest = max(int(name) for one in files.listStatus(folder) if (name := one.getPath().getName()).isdigit())
+    numbers = (parse_number(one.getPath().getName()) for one in files.listStatus(folder))  # None: a checksum file
+    newest = max(number for number in numbers if number is not None)
     files.delete(jvm.org.apache.hadoop.fs.Path(folder, str(newest)), False)

@@ -56,7 +56,7 @@ def fetch_groups_state(server: Server, stream: str, first: StreamId, most: int =
         "deleted": info[b"max-deleted-entry-id"].decode(),
     }
     groups = {group[b"name"]: group for group in map(pairs, info[b"groups"])}
-    lines = [{"export": head}]
+    lines: list[dict[str, object]] = [{"export": head}]
     for name, entries in zip(names, listed, strict=True):
         lines += _group_lines(groups[name], entries, time)
     packed = b"".join(json_text(line, separators=(",", ":")).encode() + b"\n" for line in lines)
@@ -67,11 +67,11 @@ def fetch_groups_state(server: Server, stream: str, first: StreamId, most: int =
 def _group_lines(group: dict[bytes, Reply], entries: Sequence[Reply], time: int) -> Iterator[dict[str, object]]:
     of = {"group": text_as_json(text(group[b"name"]))}
     yield {**of, "position": group[b"last-delivered-id"].decode(), "read": group[b"entries-read"]}
-    for consumer in map(pairs, group[b"consumers"]):
-        seen = consumer[b"seen-time"]
-        active = consumer.get(b"active-time", seen)  # Redis 7.0 has none
+    for member in map(pairs, group[b"consumers"]):
+        seen: int = member[b"seen-time"]
+        active: int = member.get(b"active-time", seen)  # Redis 7.0 has none
         idle, inactive = max(0, time - seen), None if active < 0 else max(0, time - active)
-        yield {**of, "consumer": text_as_json(text(consumer[b"name"])), "idle": idle, "inactive": inactive}
+        yield {**of, "consumer": text_as_json(text(member[b"name"])), "idle": idle, "inactive": inactive}
     for entry_id, owner, waited, deliveries in entries:
         consumer = text_as_json(text(owner)) if waited >= 0 else None  # released: no consumer, and -1
         idle = max(0, waited) if waited >= 0 else None

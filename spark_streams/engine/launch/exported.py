@@ -31,9 +31,9 @@ def _group(stream: Stream, exported: ExportedGroup) -> Group:
         consumer = group.consumers[name] = Consumer(name, seen)
         consumer.active = active
     pending, owners = {}, {}
-    for entry_id, (name, time, deliveries) in exported.pending.items():
+    for entry_id, (owner, time, deliveries) in exported.pending.items():
         pending[_packed(entry_id)] = (time, deliveries)
-        owners[_packed(entry_id)] = group.released if name is None else group.consumers[name]
+        owners[_packed(entry_id)] = group.released if owner is None else group.consumers[owner]
     add_pending(group, stream, pending, owners)
     return group
 
