@@ -55,7 +55,7 @@ def _entries_of_batch(query: StreamingQuery) -> int:
         ran = [one for one in query.recentProgress if "addBatch" in one.durationMs]
         if ran:
             return sum(_entries_up_to(source.endOffset) for source in ran[-1].sources)
-        if has_ended or query.awaitTermination(_POLL):
+        if has_ended or query.awaitTermination(_POLL):  # type: ignore[arg-type]  # it takes fractions of a second
             return 0
 
 

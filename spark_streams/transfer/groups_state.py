@@ -74,5 +74,5 @@ def _group_lines(group: dict[bytes, Reply], entries: Sequence[Reply], time: int)
         yield {**of, "consumer": text_as_json(text(member[b"name"])), "idle": idle, "inactive": inactive}
     for entry_id, owner, waited, deliveries in entries:
         consumer = text_as_json(text(owner)) if waited >= 0 else None  # released: no consumer, and -1
-        idle = max(0, waited) if waited >= 0 else None
-        yield {**of, "pending": entry_id.decode(), "consumer": consumer, "idle": idle, "deliveries": deliveries}
+        since = waited if waited >= 0 else None
+        yield {**of, "pending": entry_id.decode(), "consumer": consumer, "idle": since, "deliveries": deliveries}
