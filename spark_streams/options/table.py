@@ -223,7 +223,7 @@ SOURCE: tuple[Option, ...] = (
         shards,
         None,
         "as recorded on the server",
-        "Number of [shards](shards.md) of each stream in `streams`, if the query starts before the first sink. "
+        "Number of [shards](keys.md#shards) of each stream in `streams`, if the query starts before the first sink. "
         "Existing shards are read without this option.",
     ),
     Option(
@@ -445,7 +445,7 @@ SINK: tuple[Option, ...] = (
         shards,
         None,
         "none",
-        "Write `stream` as this many streams ([shards](shards.md)). All rows of one key go to one of them, in order. "
+        "Write `stream` as this many streams ([shards](keys.md#shards)). All rows of one key go to one of them, in order. "
         "The number of the first sink or query stays.",
     ),
     Option(

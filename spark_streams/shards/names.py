@@ -1,4 +1,4 @@
-"""Names of a stream's shards. Pure; docs/reference/shards.md has the rule for other languages.
+"""Names of a stream's shards. Pure; docs/reference/keys.md has the rule for other languages.
 
 Shard i of N of stream `orders` is `orders:<i>/<N>:{<t>}`, with i from 0 on. All slots of a Redis Cluster are divided
 into N equal parts. t is the smallest number whose slot is in the middle of the i-th part, (2 i + 1) · 8192 // N. So

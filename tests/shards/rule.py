@@ -1,4 +1,4 @@
-"""The rule of docs/reference/shards.md once more, by nothing of the product's and nothing of zlib's: bit by bit."""
+"""The rule of docs/reference/keys.md once more, by nothing of the product's and nothing of zlib's: bit by bit."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import itertools
 import re
 from pathlib import Path
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "reference" / "shards.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "reference" / "keys.md").read_text(encoding="utf-8")
 
 _tags: dict[int, int] = {}
 _numbers = itertools.count()

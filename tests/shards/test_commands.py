@@ -117,7 +117,7 @@ def test_force_deletes_shards_unread(server: Server) -> None:
 
 
 def test_the_page_names_what_there_is() -> None:
-    page = (Path(__file__).resolve().parents[2] / "docs" / "reference" / "shards.md").read_text(encoding="utf-8")
+    page = (Path(__file__).resolve().parents[2] / "docs" / "reference" / "keys.md").read_text(encoding="utf-8")
     assert "rstream shards orders --delete" in page
 
 

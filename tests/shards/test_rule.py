@@ -1,4 +1,4 @@
-"""The shard of a key, and its name: as docs/reference/shards.md says, and as an independent implementation does."""
+"""The shard of a key, and its name: as docs/reference/keys.md says, and as an independent implementation does."""
 
 from __future__ import annotations
 
