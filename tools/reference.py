@@ -116,6 +116,17 @@ def _error(error: type[errors.RStreamError]) -> str:
 NAMED_BY_COMMANDS = ("--url", "--json", "--yes")  # each command also names those that it has
 CONNECTION_OPTIONS = ("--username", "--password-file", "--credential-provider", "--reply-timeout")  # with each --url
 
+DECODE_OPTIONS = (
+    "--decode",
+    "--schema",
+    "--framed",
+    "--schema-format",
+    "--message",
+    "--registry",
+    "--registry-username",
+    "--registry-password-file",
+)  # of commands that have --decode
+
 # The pages of commands: the end of the name of a page and its block, the commands of `rstream` in it. The last block is
 # on docs/reference/commands.md itself.
 COMMAND_PAGES = {
@@ -149,6 +160,12 @@ def print_shared_options() -> str:
     return _table(rows[name] for name in (*NAMED_BY_COMMANDS, *CONNECTION_OPTIONS))
 
 
+def print_decode_options() -> str:
+    """Print the options of commands that show decoded values."""
+    rows = _rows_with_access(rstream.commands["show"])
+    return _table(rows[name] for name in DECODE_OPTIONS)
+
+
 def _command(path: str, command: click.Command, level: int, known: Iterable[str] = ()) -> Iterator[str]:
     """Print a command and its subcommands. known: rows of options that the text above has printed."""
     context = click.Context(command, info_name=path)
@@ -158,11 +175,15 @@ def _command(path: str, command: click.Command, level: int, known: Iterable[str]
     if shared := _rows_of_several(subcommands):
         parts += ["Options of several subcommands:", _table(shared)]
     rows = _rows(command)
-    if own := [row for name, row in rows.items() if name not in NAMED_BY_COMMANDS and row not in known]:
+    elsewhere = (*NAMED_BY_COMMANDS, *(DECODE_OPTIONS if "--decode" in rows else ()))
+    if own := [row for name, row in rows.items() if name not in elsewhere and row not in known]:
         parts.append(_table(own))
     named = [name for name, row in rows.items() if row in known] + [name for name in NAMED_BY_COMMANDS if name in rows]
-    if named:
-        parts.append(f"Also {', '.join(f'`{name}`' for name in named)}.")
+    shown = [f"`{name}`" for name in named]
+    if "--decode" in rows:
+        shown.append("the [options of decoding](commands.md#options-of-decoding)")
+    if shown:
+        parts.append(f"Also {', '.join(shown)}.")
     yield "\n\n".join(parts)
     for subcommand in subcommands:
         yield from _command(f"{path} {subcommand.name}", subcommand, level + 1, shared)
@@ -252,6 +273,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "remedies": remedies.table,
     "errors": print_errors,
     "shared-options": print_shared_options,
+    "decode-options": print_decode_options,
     "commands": print_command_pages,
     **{f"commands-{page}": partial(print_commands, names) for page, names in COMMAND_PAGES.items()},
     "group-metrics": lambda: metrics_of(group_metrics.TABLES),
