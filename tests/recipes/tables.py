@@ -62,9 +62,11 @@ class Pyiceberg:
         return self.table(table).scan().to_arrow().to_pylist()
 
     def create(self, table: str, schema: pa.Schema) -> None:
+        """As the job does, but so that few manifests are merged."""
+        properties = {**pyiceberg_table._CREATED_WITH, "commit.manifest.min-count-to-merge": "3"}
         catalog = self.place(table).open()
         catalog.create_namespace_if_not_exists("shop")
-        catalog.create_table(f"shop.{table}", schema)
+        catalog.create_table(f"shop.{table}", schema, properties=properties)
 
     def writer(self, table: str, application: str | None, number: int, schema: pa.Schema) -> Write:
         return pyiceberg_table._writer(self.place(table), application, number)

@@ -86,7 +86,7 @@ def test_a_batch_is_in_the_table_once_whenever_its_writer_is_killed(name: str, t
         return found
 
     usual = statistics.median(writers.run(number) for number in range(5))
-    moments = [("before", None), ("after", None), *(("", 1.2 * usual * n / BY_TIME) for n in range(BY_TIME))]
+    moments = [("before", None), ("after", None), *(("", 1.6 * usual * n / BY_TIME) for n in range(BY_TIME))]
     were_there = []
     for number, (moment, after) in enumerate(moments, start=5):
         writers.run(number, moment, after)

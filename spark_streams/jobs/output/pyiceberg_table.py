@@ -228,16 +228,15 @@ def _writer(place: Place, application: str | None, number: int) -> Callable[[Pag
             transaction.set_properties({f"{_PROPERTY}{application}": str(number)})
         try:
             transaction.commit_transaction()
-        except Exception as error:
-            # Of some errors, such as a lost connection, the task cannot know whether the catalog has committed.
-            if is_in(place.table()):
-                pass
-            elif isinstance(error, CommitFailedException):
+        except CommitFailedException as error:
+            if not is_in(place.table()):
                 raise TableError(
                     f"other programs changed Iceberg table {place.name} before each attempt to commit a batch; start "
                     "the job again, or raise the table's property commit.retry.num-retries (default 4)"
                 ) from error
-            else:
+        except Exception:
+            # Of some errors, such as a lost connection, the task cannot know whether the catalog has committed.
+            if not is_in(place.table()):
                 raise
         yield pa.record_batch({"written": [True]})
 
