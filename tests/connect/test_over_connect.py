@@ -44,7 +44,8 @@ def test_queries_run_and_are_watched(
 ) -> None:
     """A query a server: the dead letters of its own rule. The third one ends with an error."""
     both = {"engine": engine_server, "redis": redis_server}
-    with spark_streams.watch(spark, redis_server.url, log=tmp_path / "log", metrics_port=None):
+    lineage = tmp_path / "lineage"
+    with spark_streams.watch(spark, redis_server.url, log=tmp_path / "log", metrics_port=None, lineage=str(lineage)):
         queries = {}
         for name, server in both.items():
             with server.client() as client:
@@ -76,3 +77,7 @@ def test_queries_run_and_are_watched(
     assert last["error"].endswith("DecodeError")
     progress = next(line for line in lines if line["event"] == "progress" and line["query"] == "redis")
     assert (progress["rows"], progress["groups"][0]["entries"]) == (100, 100)
+    events = [json.loads(line) for line in lineage.read_text().splitlines()]
+    of_redis = [event for event in events if event["job"]["name"] == "redis"]
+    assert [event["eventType"] for event in of_redis] == ["START", "RUNNING", "COMPLETE"]
+    assert [[one["name"] for one in event["inputs"] + event["outputs"]] for event in of_redis] == [["s"]] * 3

@@ -142,7 +142,7 @@ def test_a_query_that_fails(
 def test_what_foreach_batch_writes_belongs_to_the_run(
     spark: SparkSession, server: Server, collector: Collector, watching: Callable[..., Watch], tmp_path: Path
 ) -> None:
-    """Streams in transactions, and files. Writes of the program outside the query do not."""
+    """Streams in transactions, and files. A write in the program's own session, at the same time, does not."""
     filled(server)
     watch = watching(server.url)
 
@@ -151,8 +151,8 @@ def test_what_foreach_batch_writes_belongs_to_the_run(
         written.options(stream="good", transaction="good").save()
         rows.where("n > 5").write.mode("append").parquet(str(tmp_path / "large"))
         rows.count()
+        spark.range(1).write.mode("append").parquet(str(tmp_path / "apart"))
 
-    spark.range(1).write.parquet(str(tmp_path / "apart"))
     run(read_stream(spark, server, "n INT", streams="s"), tmp_path, "batches", foreachBatch=write)
     watch.close()
     first = by_run(collector.of("batches"))[0]
