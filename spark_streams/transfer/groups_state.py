@@ -69,7 +69,7 @@ def _group_lines(group: dict[bytes, Reply], entries: Sequence[Reply], time: int)
     yield {**of, "position": group[b"last-delivered-id"].decode(), "read": group[b"entries-read"]}
     for member in map(pairs, group[b"consumers"]):
         seen: int = member[b"seen-time"]
-        active: int = member.get(b"active-time", seen)  # Redis 7.0 has none
+        active: int = member[b"active-time"] if b"active-time" in member else seen  # Redis 7.0 has none
         idle, inactive = max(0, time - seen), None if active < 0 else max(0, time - active)
         yield {**of, "consumer": text_as_json(text(member[b"name"])), "idle": idle, "inactive": inactive}
     for entry_id, owner, waited, deliveries in entries:
