@@ -445,8 +445,8 @@ SINK: tuple[Option, ...] = (
         shards,
         None,
         "none",
-        "Write `stream` as this many streams ([shards](keys.md#shards)). All rows of one key go to one of them, in order. "
-        "The number of the first sink or query stays.",
+        "Write `stream` as this many streams ([shards](keys.md#shards)). All rows of one key go to one of them, "
+        "in order. The number of the first sink or query stays.",
     ),
     Option(
         "shardBy",

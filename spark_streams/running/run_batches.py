@@ -8,6 +8,7 @@ is deleted. So the next run repeats it, as after a driver that died at this mome
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Sequence
 
 from pyspark import SparkContext
@@ -55,8 +56,12 @@ def _entries_of_batch(query: StreamingQuery) -> int:
         ran = [one for one in query.recentProgress if "addBatch" in one.durationMs]
         if ran:
             return sum(_entries_up_to(source.endOffset) for source in ran[-1].sources)
-        if has_ended or query.awaitTermination(_POLL):  # type: ignore[arg-type]  # it takes fractions of a second
+        if has_ended:
             return 0
+        if not query.isActive:
+            query.awaitTermination()  # it raises the error that ended the query
+            return 0
+        time.sleep(_POLL)
 
 
 def _entries_up_to(offset: str) -> int:

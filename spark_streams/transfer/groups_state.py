@@ -69,10 +69,10 @@ def _group_lines(group: dict[bytes, Reply], entries: Sequence[Reply], time: int)
     yield {**of, "position": group[b"last-delivered-id"].decode(), "read": group[b"entries-read"]}
     for member in map(pairs, group[b"consumers"]):
         seen: int = member[b"seen-time"]
-        active: int = member.get(b"active-time", seen)  # Redis 7.0 has none
+        active: int = {b"active-time": seen, **member}[b"active-time"]  # Redis 7.0 has none
         idle, inactive = max(0, time - seen), None if active < 0 else max(0, time - active)
         yield {**of, "consumer": text_as_json(text(member[b"name"])), "idle": idle, "inactive": inactive}
     for entry_id, owner, waited, deliveries in entries:
-        consumer = text_as_json(text(owner)) if waited >= 0 else None  # released: no consumer, and -1
-        since = waited if waited >= 0 else None
-        yield {**of, "pending": entry_id.decode(), "consumer": consumer, "idle": since, "deliveries": deliveries}
+        is_owned = waited >= 0  # a released entry has no consumer, and -1
+        consumer, waiting = (text_as_json(text(owner)), waited) if is_owned else (None, None)
+        yield {**of, "pending": entry_id.decode(), "consumer": consumer, "idle": waiting, "deliveries": deliveries}
