@@ -131,7 +131,7 @@ class Work:
         place = self.folder / f"run{len(self.runs)}"
         place.mkdir(parents=True)
         (place / "plan.json").write_text(json.dumps(jobs))
-        program = str(Path(sys.executable).parent / "spark-submit")
+        program = str(Path(pyspark.__file__).parent / "bin" / "spark-submit")
         words = [*by, program, *submit, "tests/jobs/runner.py", str(place / "plan.json"), str(place)]
         with (place / "said").open("wb") as said:
             process = subprocess.Popen(
