@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., object])
 _OPTIONS = [
     click.option(
-        "--decode", "fields", metavar="FIELD", multiple=True, help="Field to decode by --registry; repeatable."
+        "--decode", "decoded", metavar="FIELD", multiple=True, help="Field to decode by --registry; repeatable."
     ),
     click.option(
         "--schema",
@@ -58,7 +58,7 @@ def decode_options(keeps_going: bool = False) -> Callable[[F], Callable[..., obj
         @functools.wraps(command)
         def with_decoders(
             *args: object,
-            fields: tuple[str, ...],
+            decoded: tuple[str, ...],
             schemas: tuple[str, ...],
             framed: bool,
             schema_format: str,
@@ -70,11 +70,11 @@ def decode_options(keeps_going: bool = False) -> Callable[[F], Callable[..., obj
         ) -> object:
             login = (registry_username or "", registry_password_file or "")
             files = [_file(text) for text in schemas]
-            _check(fields, schemas, registry, login)
+            _check(decoded, schemas, registry, login)
             decoders = None
-            if fields or files:
+            if decoded or files:
                 decoders = _decoders(
-                    fields, files, schema_format, registry or "", login, message or "", framed, keeps_going
+                    decoded, files, schema_format, registry or "", login, message or "", framed, keeps_going
                 )
             return command(*args, decoders=decoders, **others)
 

@@ -28,6 +28,7 @@ from pyspark.sql.types import StructType
 from spark_streams.errors import TableError
 from spark_streams.jobs.output.one_task import Pages, application_of, check_partitions, write_in_one_task
 from spark_streams.jobs.output.table_columns import TableFit
+from spark_streams.model.numbers import parse_number
 from spark_streams.running.error_summary import one_line
 from spark_streams.spark.arrow_schema import arrow_schema
 
@@ -211,8 +212,16 @@ def _writer(place: Place, application: str | None, number: int) -> Callable[[Pag
     summary = {} if application is None else {_QUERY: application, _NUMBER: str(number)}
 
     def is_in(table: Table) -> bool:
-        last = None if application is None else table.properties.get(f"{_PROPERTY}{application}")
-        return last is not None and int(last) >= number
+        name = f"{_PROPERTY}{application}"
+        if application is None or name not in table.properties:
+            return False
+        last = parse_number(table.properties[name])
+        if last is None:
+            raise TableError(
+                f"property {name!r} of Iceberg table {place.name} is not the number of a batch: another program has "
+                "changed it. Set it to the last batch of the query that the table has"
+            )
+        return last >= number
 
     def write(pages: Pages) -> Pages:
         from pyiceberg.exceptions import CommitFailedException
