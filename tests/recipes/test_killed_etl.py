@@ -145,12 +145,10 @@ def test_a_killed_etl_writes_each_decoded_row_once(server: Server, registry: Reg
         began = time.perf_counter()
         with Work(tmp_path, server) as work:
             history = History(work, kind, config)
-            history.kill_when("a data file, before the table's commit", lambda: history.files("data/**/*.parquet"))
-            history.kill_when(
-                "a metadata file, in the table's commit", lambda: history.files("metadata/*.metadata.json")
-            )
-            history.kill_when("the table's commit, before Spark's", history.in_table)
-            history.kill_when("the dead letter, before Spark's commit", lambda: client.xlen("orders:dead"))
+            history.kill_when("a new data file", lambda: history.files("data/**/*.parquet"))
+            history.kill_when("a new metadata file", lambda: history.files("metadata/*.metadata.json"))
+            history.kill_when("the table's commit", history.in_table)
+            history.kill_when("the dead letter", lambda: client.xlen("orders:dead"))
             after = random.Random(first_seed()).random() / 2
             history.kill_when(f"{after:.2f} s after Spark's commit", history.in_log, after)
             history.start().finish()
