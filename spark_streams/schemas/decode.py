@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
-from spark_streams.errors import DecodeError, InvalidOptionError, RStreamError, SchemaError
+from spark_streams.errors import DecodeError, InvalidOptionError, SchemaError
 from spark_streams.schemas import avro_columns, json_columns
 from spark_streams.schemas.decoder import Reader, decoder_of, reader_of
 from spark_streams.schemas.fit import fitter
@@ -19,7 +19,7 @@ from spark_streams.schemas.json_text import parse
 from spark_streams.schemas.protobuf import ProtobufReader
 from spark_streams.schemas.reasons import BAD_VALUE, UnreadableError
 from spark_streams.schemas.registry import Schema
-from spark_streams.schemas.staged import REASON, VALUE, check_added, with_staged
+from spark_streams.schemas.staged import REASON, VALUE, check_added, staged_array, with_staged
 from spark_streams.spark.arrow_schema import arrow_schema
 from spark_streams.spark.sql_name import quoted
 
@@ -91,28 +91,21 @@ def _function(form: Form, struct: StructType, payload: str, has_reason: bool) ->
 def decode_array(values: pa.Array, form: Form, struct: StructType, strict: str = "") -> pa.Array:
     """Return structs of a value and a reason. strict: the column whose first wrong value raises DecodeError."""
     decode_one, fit = decoder_of(form).decode, fitter(struct, form.format == JSON)
+
+    def convert(value: bytes | str) -> Any:
+        return fit(decode_one(value.encode() if isinstance(value, str) else value))
+
+    def why_not(error: Exception) -> str:
+        return error.reason if isinstance(error, UnreadableError) else BAD_VALUE
+
+    def error_of(why: str) -> DecodeError:
+        return DecodeError(
+            f"a value of column {strict!r} cannot be decoded: {why}; set reason='why' to get a column with the "
+            "reason of each value, for route_dead_letters"
+        )
+
     kind = pa.struct(list(arrow_schema(struct)))
-    decoded: list[Any] = []
-    reasons: list[str | None] = []
-    for value in values.to_pylist():
-        fitted, why = None, None
-        if value is not None:
-            try:
-                fitted = fit(decode_one(value.encode() if isinstance(value, str) else value))
-            except RStreamError:
-                raise
-            except UnreadableError as error:
-                why = error.reason
-            except Exception:  # noqa: BLE001 - a null for a record, or what no type holds: MisfitError and others
-                why = BAD_VALUE
-        if why is not None and strict:
-            raise DecodeError(
-                f"a value of column {strict!r} cannot be decoded: {why}; set reason='why' to get a column with the "
-                "reason of each value, for route_dead_letters"
-            )
-        decoded.append(fitted)
-        reasons.append(why)
-    return pa.StructArray.from_arrays([pa.array(decoded, kind), pa.array(reasons, pa.string())], [VALUE, REASON])
+    return staged_array(values.to_pylist(), convert, kind, why_not, error_of if strict else None)
 
 
 def columns_of(form: Form) -> dict[str, str]:

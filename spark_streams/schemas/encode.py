@@ -10,14 +10,14 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
-from spark_streams.errors import EncodeError, InvalidOptionError, RStreamError, SchemaError
+from spark_streams.errors import EncodeError, InvalidOptionError, SchemaError
 from spark_streams.schemas.decoder import registry_of
 from spark_streams.schemas.encoder import Target, encoder_of
 from spark_streams.schemas.fit import UnfitError
 from spark_streams.schemas.form import AVRO, PROTOBUF, check_format, login_of, read_schema, valid_schema
 from spark_streams.schemas.reasons import BAD_VALUE
 from spark_streams.schemas.registry import Login, Schema, check_url
-from spark_streams.schemas.staged import REASON, VALUE, check_added, with_staged
+from spark_streams.schemas.staged import REASON, VALUE, check_added, staged_array, with_staged
 
 _LATEST = "latest"
 _MOST_IDS = 1 << 31
@@ -97,28 +97,18 @@ def _function(target: Target, strict: str) -> Callable[[pa.Array], pa.Array]:
 
 def encode_array(values: pa.Array, target: Target, strict: str = "") -> pa.Array:
     """Return structs of a value and a reason. strict: the column whose first wrong value raises EncodeError."""
+
+    def why_not(error: Exception) -> str:
+        return f"{BAD_VALUE}: {error.path}" if isinstance(error, UnfitError) else BAD_VALUE
+
+    def error_of(why: str) -> EncodeError:
+        return EncodeError(
+            f"a value of column {strict!r} does not fit the schema: {why}; cast that field to the schema's type "
+            "without losing digits, or set reason='why' to get a column with the reason of each value"
+        )
+
     encode_one = encoder_of(target).encode
-    encoded: list[bytes | None] = []
-    reasons: list[str | None] = []
-    for value in _python_values(values):
-        body, why = None, None
-        if value is not None:
-            try:
-                body = encode_one(value)
-            except RStreamError:
-                raise
-            except UnfitError as error:
-                why = f"{BAD_VALUE}: {error.path}"
-            except Exception:  # noqa: BLE001 - what Python or the format's package does not take
-                why = BAD_VALUE
-        if why is not None and strict:
-            raise EncodeError(
-                f"a value of column {strict!r} does not fit the schema: {why}; cast that field to the schema's type "
-                "without losing digits, or set reason='why' to get a column with the reason of each value"
-            )
-        encoded.append(body)
-        reasons.append(why)
-    return pa.StructArray.from_arrays([pa.array(encoded, pa.binary()), pa.array(reasons, pa.string())], [VALUE, REASON])
+    return staged_array(_python_values(values), encode_one, pa.binary(), why_not, error_of if strict else None)
 
 
 def _python_values(values: pa.Array) -> Iterable[Any]:

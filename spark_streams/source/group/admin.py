@@ -95,10 +95,9 @@ def carry_out(
     return there
 
 
-def end_seeks(server: Server, member: Membership, end: Offset) -> None:
-    """Replace the marks of `rstream groups seek` from which this batch, the first of its streams, has read: Spark has
-    logged it. If the query is killed before it acknowledges the batch, the mark would move it back."""
-    first = [stream for stream in end.taken_from if end.at[stream].number == 1]
+def end_seeks(server: Server, member: Membership, end: Offset, first: Sequence[str]) -> None:
+    """Replace the marks of `rstream groups seek` from which this batch has read: Spark has logged it. If the query is
+    killed before it acknowledges the batch, the mark would move it back. first: streams whose first batch it is."""
     keys = [committed_key(stream, member.group, member.consumer) for stream in first]
     begun: dict[str, list[Command]] = {}
     for stream, key, reply in zip(first, keys, server.pipeline([("GET", key) for key in keys]), strict=True):

@@ -325,8 +325,8 @@ class Subscription:
     def hold(self, server: Server, streams: Sequence[str]) -> None:
         """Hold the lease on these streams. Raises ConsumerTakenError, and GroupForgottenError if the query begins."""
         self._lease.hold(server, streams)
-        new = [stream for stream in streams if stream not in self._begun_on]
-        if new:
+        if not self._begun_on.issuperset(streams):
+            new = [stream for stream in streams if stream not in self._begun_on]
             require_not_forgotten(server, self.member, new, not self._options.fail_on_data_loss)
             self._begun_on.update(new)
 

@@ -206,8 +206,8 @@ class MicroBatchStream:
                 # whether or not maxDeliveries is set now.
                 is_cut = self._step(lambda server, run: self._count_attempt(server, begin, end, run))
                 batch = self._current = replace(batch, is_cut=is_cut, is_counted=True)
-            if any(end.at[stream].number == 1 for stream in end.taken_from):
-                self.ask(lambda server: end_seeks(server, self.member, end))
+            if first := [stream for stream in end.taken_from if end.at[stream].number == 1]:
+                self.ask(lambda server: end_seeks(server, self.member, end, first))
             if batch.ranges is None:
                 again = batch
                 batch = self._current = self.ask(lambda server: self._read_again(server, begin, again))
