@@ -1,4 +1,4 @@
-"""`python -m spark_streams`: check this installation. Exit code 1 if it cannot work."""
+"""`python -m spark_streams`: check this installation. Exit code 1 if it cannot work, 2 if arguments are given."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from spark_streams.spark.installation import check_installation
 
 def main() -> int:
     """Print versions and states, and a sentence for each problem. Return the exit code."""
+    if len(sys.argv) > 1:
+        print("python -m spark_streams checks the installation, without arguments. Commands: rstream -h", file=sys.stderr)
+        return 2
     findings = check_installation()
     first, second = (max(len(line[column]) for line in findings.lines) for column in (0, 1))
     for component, state, where in findings.lines:
