@@ -39,8 +39,16 @@ KNOWN: dict[str, str] = {
     r"^twice \| passed over .*(vanished|flushed)(\+trimmed)? \| lenient": (
         "a batch is a range of IDs, its stream was created again"
     ),
-    r"^uncounted \| (trimmed|deleted)(\+vanished)? \| after .*vanished \|": "a new stream is taken for the same one",
+    r"^(silent|uncounted) \| (trimmed|deleted)(\+vanished)? \| after .*vanished \|": (
+        "a new stream is taken for the same one"
+    ),
+    r"^silent \| (deleted|trimmed) \| after (deleted|trimmed)\+server set back \|": (
+        "a server returns to an older state, and as many entries are added as it has lost"
+    ),
     r"^uncounted \| passed over \| after others read\+vanished \|": "created again before the first checkpoint",
+    r"^uncounted \| passed over \| after (evicted \w+\+)?flushed(\+server set back|\+others read)? \| lenient": (
+        "deleted before the first checkpoint: `latest` is the end at that moment, or the clock was set back"
+    ),
     r"^(silent|uncounted) \| (deleted\+)?passed over .*group (set forward|created again).*others read": (
         "others read from a group that was moved"
     ),
