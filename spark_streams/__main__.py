@@ -10,7 +10,7 @@ from spark_streams.spark.installation import check_installation
 def main() -> int:
     """Print versions and states, and a sentence for each problem. Return the exit code."""
     if len(sys.argv) > 1:
-        print("python -m spark_streams checks the installation, without arguments. Commands: rstream -h", file=sys.stderr)
+        print("python -m spark_streams only checks the installation. For commands: rstream --help", file=sys.stderr)
         return 2
     findings = check_installation()
     first, second = (max(len(line[column]) for line in findings.lines) for column in (0, 1))

@@ -31,7 +31,7 @@ def test_arguments_are_refused_because_they_mean_the_command_rstream() -> None:
     asked = [sys.executable, "-m", "spark_streams", "add", "orders", "customer=ada"]
     ended = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
     assert (ended.returncode, ended.stdout) == (2, "")
-    assert "rstream -h" in ended.stderr
+    assert "rstream --help" in ended.stderr
 
 
 def stub(folder: Path, name: str, says: str) -> Path:

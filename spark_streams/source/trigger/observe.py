@@ -12,17 +12,14 @@ the first one. In a shared group the first look counts, because others may read 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
-from spark_streams.errors import GroupMissingError
 from spark_streams.model.commit_mark import Mark
-from spark_streams.model.ids import MAX_ID, MIN_ID, StreamId
+from spark_streams.model.ids import MAX_ID, MIN_ID
 from spark_streams.options.source_options import SourceOptions
-from spark_streams.source.entry_range import EntryRange, ranges_by_stream
 from spark_streams.source.group.account import count_read
 from spark_streams.source.group.admin import carry_out, create_consumers, join_groups
 from spark_streams.source.group.compare import (
-    Above,
     Repair,
     at_end,
     compare,
@@ -43,79 +40,21 @@ from spark_streams.source.group.remedies import DataLoss
 from spark_streams.source.group.state import (
     GroupState,
     Look,
-    fetch_looks,
-    fetch_state,
-    require_alone,
-    require_none_released,
 )
 from spark_streams.source.group.subscription import Subscription
 from spark_streams.source.limits import Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.offset import Offset, StreamOffset
-from spark_streams.source.pending.claim import released_above
-from spark_streams.source.pending_list import PendingRange, acknowledge, pending_ranges
+from spark_streams.source.pending_list import PendingRange, acknowledge
 from spark_streams.source.trigger.acknowledge import Acknowledging
+from spark_streams.source.trigger.as_left import as_left
 from spark_streams.source.trigger.bookmark import bookmarks_of, destroy_scratch_groups
+from spark_streams.source.trigger.looks import Looks, look_at
+from spark_streams.source.trigger.query_state import QueryState, as_bookmark, positions_of
 from spark_streams.source.trigger.run_state import RunState
 from spark_streams.wire.connection.server import Server
-from spark_streams.wire.replies.xinfo import StreamState
 
 _MOST_REPAIRS = 20  # of one trigger
-
-
-@dataclass(frozen=True)
-class QueryState:
-    """The query at the beginning of a trigger.
-
-    checkpoint: Spark's, without streams that are no longer read; start: the same, corrected, and with every stream of
-    the trigger; heads, groups: per stream; positions: of the groups, as compared with the checkpoint: `looked_again`
-    does not change them; times: of the looks, in milliseconds of the server's clock; above: entries
-    that are pending for the query above its position, per stream; second: how many entries are pending for it besides
-    those and the batch up to `start`, per stream; run: what the run knows now."""
-
-    checkpoint: Offset
-    start: Offset
-    heads: Mapping[str, StreamState]
-    groups: Mapping[str, GroupState]
-    positions: Mapping[str, StreamId]
-    times: Mapping[str, int] = field(default_factory=dict)
-    above: Mapping[str, list[EntryRange]] = field(default_factory=dict)
-    second: Mapping[str, int] = field(default_factory=dict)
-    run: RunState = field(default_factory=RunState)
-
-    @property
-    def has_others(self) -> bool:
-        """Whether a group has consumers beside ours, or released entries."""
-        return any(group.others or group.released for group in self.groups.values())
-
-
-@dataclass
-class _Looks:
-    """Looks at some streams, and what is pending above the position in each: for the query, and for nobody (released:
-    number and last ID). marks: the commit marks at the first look."""
-
-    looks: dict[str, Look]
-    above: dict[str, list[EntryRange]]
-    released: dict[str, tuple[int, StreamId]]
-    marks: Mapping[str, Mark | None] = field(default_factory=dict)
-
-    def above_of(self, stream: str) -> Above:
-        """Return what is pending above the position for the query, or for nobody: the query takes it."""
-        released, last = self.released.get(stream, (0, MIN_ID))
-        ranges = self.above.get(stream, [])
-        return Above(self.ours_above(stream) + released, max([last, *(entries.last for entries in ranges)]))
-
-    def ours_above(self, stream: str) -> int:
-        """Return how many entries are pending for the query above its position."""
-        return sum(entries.count for entries in self.above.get(stream, ()))
-
-    def update(self, other: _Looks) -> None:
-        for stream in other.looks:
-            self.above.pop(stream, None)
-            self.released.pop(stream, None)
-        self.looks.update(other.looks)
-        self.above.update(other.above)
-        self.released.update(other.released)
 
 
 class Observer:
@@ -151,52 +90,10 @@ class Observer:
         forgotten = start.at.keys() - {*streams} - checkpoint.at.keys()  # of a pattern, and missing: Spark logged none
         start = start.without(forgotten) if forgotten else start
         if run.is_known:
-            state = self._as_left(server, checkpoint, start, streams, run)
+            state = as_left(server, self._member, checkpoint, start, streams, run, self._no_ack)
             if state is not None:
                 return state
         return self._compared(server, checkpoint, start, streams, run)
-
-    # -- a query that finds its groups as it has left them --------------------------------------------------------
-
-    def _as_left(
-        self, server: Server, checkpoint: Offset, start: Offset, streams: Sequence[str], run: RunState
-    ) -> QueryState | None:
-        """Return the state if every group is as this run has left it and nothing is lost; None: look closer."""
-        if start.no_ack != self._no_ack or any(stream not in start.at for stream in streams):
-            return None
-        if any(start.at[stream].read is None for stream in streams):
-            return None  # others read from the group
-        heads, groups = fetch_state(server, self._member, streams, run.heads, if_alone=True)
-        above = {} if run.prefetched is None else ranges_by_stream(run.prefetched.ranges)
-        states: dict[str, GroupState] = {}
-        for stream, group in groups.items():
-            expected = self._expected(stream, start, above.get(stream, []), run)
-            if group is None or not _is_quiet(start.at[stream], heads[stream], group, *expected):
-                return None
-            states[stream] = self._as_bookmark(start.at[stream], group)
-        return QueryState(checkpoint, start, heads, states, _positions(groups), above=above, run=run)
-
-    def _expected(
-        self, stream: str, start: Offset, above: Sequence[EntryRange], run: RunState
-    ) -> tuple[StreamId, int, int, int]:
-        """Return where the group must be, how many entries are pending for us, how many of them are above the position,
-        and how many entries of the stream were read up to there."""
-        at, count = start.at[stream], sum(entries.count for entries in above)
-        read = at.read or 0
-        if self._no_ack:
-            position = (run.bookmarks or {}).get(stream, at.position)
-            return position, 0, 0, read
-        position = above[-1].last if above else run.positions.get(stream, at.position)
-        unsettled = 0 if run.has_settled(start) else sum(part.count for part in start.ranges(stream))
-        return position, unsettled + count, count, read
-
-    def _as_bookmark(self, at: StreamOffset, group: GroupState) -> GroupState:
-        """Return the group of a noAck query as if it were at the query's position."""
-        if not self._no_ack:
-            return group
-        return group.as_bookmark(at.position)._replace(entries_read=at.read)
-
-    # -- any other query -------------------------------------------------------------------------------------------
 
     def _compared(
         self, server: Server, checkpoint: Offset, start: Offset, streams: Sequence[str], run: RunState
@@ -240,7 +137,7 @@ class Observer:
         checkpoint: Offset,
         start: Offset,
         streams: Sequence[str],
-        seen: _Looks,
+        seen: Looks,
         run: RunState,
     ) -> QueryState:
         """Return the state. Nothing is wrong any more, and what is committed is acknowledged, unless it can wait until
@@ -257,7 +154,8 @@ class Observer:
             known = seen.ours_above(stream) + unsettled.get(stream, 0)
             if group.ours > known and not self._no_ack:
                 second[stream] = group.ours - known
-            states[stream] = self._as_bookmark(start.at[stream], group._replace(has_consumer=True))
+            known_group = group._replace(has_consumer=True)
+            states[stream] = as_bookmark(start.at[stream], known_group) if self._no_ack else known_group
         if self._no_ack:
             self._release_pending(server, start, groups)
             run = replace(run, bookmarks={**bookmarks_of(states), **(run.bookmarks or {})})
@@ -266,7 +164,7 @@ class Observer:
             start,
             {stream: seen.looks[stream].head for stream in states},
             states,
-            _positions(groups),
+            positions_of(groups),
             {stream: seen.looks[stream].time for stream in states},
             {} if self._no_ack else {stream: ranges for stream, ranges in seen.above.items() if ranges},
             second,
@@ -289,37 +187,12 @@ class Observer:
         run = replace(state.run, prefetched=None)
         return replace(state, groups=groups, times=times, above=above, second=second, run=run)
 
-    def _look(self, server: Server, start: Offset, streams: Sequence[str]) -> _Looks:
-        """Look at streams, and list what is pending above the positions, up to the groups'."""
-        looks = fetch_looks(server, self._member, streams)
-        if self._no_ack:
-            for stream, look in looks.items():
-                if look.group is not None:
-                    require_alone(self._member, stream, look.group)
-                    require_none_released(self._member, stream, look.group)
-            return _Looks(looks, {}, {})
-        pending = [
-            PendingRange(stream, look.group.last_delivered, start[stream], look.time)
-            for stream, look in looks.items()
-            if look.group is not None and look.group.ours and look.group.last_delivered > start[stream]
-        ]
-        try:
-            listed = pending_ranges(server, self._member, pending, self._limits.reserve_step, limits=self._limits)
-        except GroupMissingError:  # destroyed since: look again
-            return self._look(server, start, streams)
-        above = ranges_by_stream(listed)
-        released = {
-            stream: released_above(
-                server, self._member, stream, start[stream], look.group.last_delivered, self._limits.claim_page
-            )
-            for stream, look in looks.items()
-            if look.group is not None and look.group.released and look.group.last_delivered > start[stream]
-        }
-        return _Looks(looks, above, released)
+    def _look(self, server: Server, start: Offset, streams: Sequence[str]) -> Looks:
+        return look_at(server, self._member, start, streams, self._no_ack, self._limits)
 
     def _met(
         self, server: Server, start: Offset, streams: Sequence[str], run: RunState
-    ) -> tuple[_Looks, Offset, RunState]:
+    ) -> tuple[Looks, Offset, RunState]:
         """Look at all streams. Give those that no batch of this checkpoint has read the values with which the query
         begins, and create its consumer and mark in groups that it has not created."""
         seen = self._look(server, start, streams)
@@ -345,7 +218,7 @@ class Observer:
             seen.update(self._look(server, start, list(begun)))
         return seen, start, run
 
-    def _updated(self, server: Server, start: Offset, seen: _Looks, run: RunState) -> tuple[Offset, RunState]:
+    def _updated(self, server: Server, start: Offset, seen: Looks, run: RunState) -> tuple[Offset, RunState]:
         """Return the start with what the server knows better, and with groups that were moved."""
         moved = {
             stream: Repair(_counted(server, stream, new, look), creates_consumer=True)
@@ -370,7 +243,7 @@ class Observer:
                 known[stream] = at_end(_recounted(server, stream, begun, look), look)
         return replace(start, at={**start.at, **known}), run
 
-    def _confirmed(self, server: Server, start: Offset, seen: _Looks, run: RunState) -> dict[str, Finding]:
+    def _confirmed(self, server: Server, start: Offset, seen: Looks, run: RunState) -> dict[str, Finding]:
         """Return the finding of each stream that has one."""
         found = self._found(server, start, seen, list(seen.looks), run)
         alone = [stream for stream, finding in found.items() if finding.group_use is GroupUse.ALONE]
@@ -385,7 +258,7 @@ class Observer:
         return found
 
     def _found(
-        self, server: Server, start: Offset, seen: _Looks, streams: Sequence[str], run: RunState
+        self, server: Server, start: Offset, seen: Looks, streams: Sequence[str], run: RunState
     ) -> dict[str, Finding]:
         found: dict[str, Finding] = {}
         for stream in streams:
@@ -424,7 +297,7 @@ class Observer:
         checkpoint: Offset,
         start: Offset,
         findings: Mapping[str, Finding],
-        seen: _Looks,
+        seen: Looks,
         run: RunState,
         streams: list[str],
     ) -> tuple[Offset, RunState, list[str]]:
@@ -461,7 +334,7 @@ class Observer:
         run = replace(run, start=start, told={**run.told, **told})
         return start, run, [stream for stream in streams if stream not in gone]
 
-    def _unsettled(self, start: Offset, seen: _Looks) -> list[str]:
+    def _unsettled(self, start: Offset, seen: Looks) -> list[str]:
         """Return the streams of which the last batch may be acknowledged, also those that the query no longer reads:
         they have the group, and their mark knows no later batch. An older copy of the checkpoint leaves such a mark."""
         return [
@@ -505,10 +378,6 @@ def _recounted(server: Server, stream: str, at: StreamOffset, look: Look) -> Str
     return at if read is None else at._replace(missed=read - group.entries_read)
 
 
-def _positions(groups: Mapping[str, GroupState | None]) -> dict[str, StreamId]:
-    return {stream: group.last_delivered for stream, group in groups.items() if group is not None}
-
-
 def _is_forgotten(start: Offset, stream: str, mark: Mark | None, run: RunState) -> bool:
     """Whether the server no longer knows the last batch that the run has acknowledged: it has returned to an older
     state."""
@@ -516,20 +385,6 @@ def _is_forgotten(start: Offset, stream: str, mark: Mark | None, run: RunState) 
         return False
     known = start.at[stream].number - (not run.has_settled(start))
     return known > 0 and (mark is None or mark.number < known)
-
-
-def _is_quiet(
-    at: StreamOffset, head: StreamState, group: GroupState, position: StreamId, ours: int, above: int, read: int
-) -> bool:
-    """Whether a group is as the run has left it, and nothing of its stream is lost."""
-    if not group.is_alone or group.ours != ours or group.last_delivered != position or not head.exists:
-        return False
-    if head.added is None or head.added < at.added or head.last < at.position:
-        return False
-    if at.number == 0 and head.added > at.added:  # some may be below the position at which the query begins
-        return False
-    reached = at.position if not above else position
-    return (lost_above(head, reached, read + above) or 0) == 0
 
 
 def _without_ranges(offset: Offset, streams: Sequence[str]) -> Offset:

@@ -12,7 +12,7 @@ from spark_streams.source.group.state import GroupState
 from spark_streams.source.offset import Offset, Range, StreamOffset
 from spark_streams.source.stream_reader import StreamReader
 from spark_streams.source.trigger.batch_contents import BatchContents
-from spark_streams.source.trigger.observe import QueryState
+from spark_streams.source.trigger.query_state import QueryState
 from spark_streams.source.trigger.run_state import RunState
 from spark_streams.source.trigger.trigger import Trigger, end_of_batch
 from spark_streams.spark.read_limits import ReadMaxRows

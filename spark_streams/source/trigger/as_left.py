@@ -1,0 +1,72 @@
+"""The short look of a trigger that follows another one: whether every group is as this run has left it.
+
+One round trip without transactions. Anything else that it shows is looked at closely (trigger.observe)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from spark_streams.model.ids import StreamId
+from spark_streams.source.entry_range import EntryRange, ranges_by_stream
+from spark_streams.source.group.compare import lost_above
+from spark_streams.source.group.state import GroupState, fetch_state
+from spark_streams.source.membership import Membership
+from spark_streams.source.offset import Offset, StreamOffset
+from spark_streams.source.trigger.query_state import QueryState, as_bookmark, positions_of
+from spark_streams.source.trigger.run_state import RunState
+from spark_streams.wire.connection.server import Server
+from spark_streams.wire.replies.xinfo import StreamState
+
+
+def as_left(
+    server: Server,
+    member: Membership,
+    checkpoint: Offset,
+    start: Offset,
+    streams: Sequence[str],
+    run: RunState,
+    no_ack: bool,
+) -> QueryState | None:
+    """Return the state if every group is as this run has left it and nothing is lost; None: look closer."""
+    if start.no_ack != no_ack or any(stream not in start.at for stream in streams):
+        return None
+    if any(start.at[stream].read is None for stream in streams):
+        return None  # others read from the group
+    heads, groups = fetch_state(server, member, streams, run.heads, if_alone=True)
+    above = {} if run.prefetched is None else ranges_by_stream(run.prefetched.ranges)
+    states: dict[str, GroupState] = {}
+    for stream, group in groups.items():
+        expected = _expected(stream, start, above.get(stream, []), run, no_ack)
+        if group is None or not _is_quiet(start.at[stream], heads[stream], group, *expected):
+            return None
+        states[stream] = as_bookmark(start.at[stream], group) if no_ack else group
+    return QueryState(checkpoint, start, heads, states, positions_of(groups), above=above, run=run)
+
+
+def _expected(
+    stream: str, start: Offset, above: Sequence[EntryRange], run: RunState, no_ack: bool
+) -> tuple[StreamId, int, int, int]:
+    """Return where the group must be, how many entries are pending for us, how many of them are above the position,
+    and how many entries of the stream were read up to there."""
+    at, count = start.at[stream], sum(entries.count for entries in above)
+    read = at.read or 0
+    if no_ack:
+        position = (run.bookmarks or {}).get(stream, at.position)
+        return position, 0, 0, read
+    position = above[-1].last if above else run.positions.get(stream, at.position)
+    unsettled = 0 if run.has_settled(start) else sum(part.count for part in start.ranges(stream))
+    return position, unsettled + count, count, read
+
+
+def _is_quiet(
+    at: StreamOffset, head: StreamState, group: GroupState, position: StreamId, ours: int, above: int, read: int
+) -> bool:
+    """Whether a group is as the run has left it, and nothing of its stream is lost."""
+    if not group.is_alone or group.ours != ours or group.last_delivered != position or not head.exists:
+        return False
+    if head.added is None or head.added < at.added or head.last < at.position:
+        return False
+    if at.number == 0 and head.added > at.added:  # some may be below the position at which the query begins
+        return False
+    reached = at.position if not above else position
+    return (lost_above(head, reached, read + above) or 0) == 0

@@ -1,0 +1,79 @@
+"""Looks at some streams: each in one transaction, with what is pending above the query's position."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from spark_streams.errors import GroupMissingError
+from spark_streams.model.commit_mark import Mark
+from spark_streams.model.ids import MIN_ID, StreamId
+from spark_streams.source.entry_range import EntryRange, ranges_by_stream
+from spark_streams.source.group.compare import Above
+from spark_streams.source.group.state import Look, fetch_looks, require_alone, require_none_released
+from spark_streams.source.limits import Limits
+from spark_streams.source.membership import Membership
+from spark_streams.source.offset import Offset
+from spark_streams.source.pending.claim import released_above
+from spark_streams.source.pending_list import PendingRange, pending_ranges
+from spark_streams.wire.connection.server import Server
+
+
+@dataclass
+class Looks:
+    """Looks at some streams, and what is pending above the position in each: for the query, and for nobody (released:
+    number and last ID). marks: the commit marks at the first look."""
+
+    looks: dict[str, Look]
+    above: dict[str, list[EntryRange]]
+    released: dict[str, tuple[int, StreamId]]
+    marks: Mapping[str, Mark | None] = field(default_factory=dict)
+
+    def above_of(self, stream: str) -> Above:
+        """Return what is pending above the position for the query, or for nobody: the query takes it."""
+        released, last = self.released.get(stream, (0, MIN_ID))
+        ranges = self.above.get(stream, [])
+        return Above(self.ours_above(stream) + released, max([last, *(entries.last for entries in ranges)]))
+
+    def ours_above(self, stream: str) -> int:
+        """Return how many entries are pending for the query above its position."""
+        return sum(entries.count for entries in self.above.get(stream, ()))
+
+    def update(self, other: Looks) -> None:
+        """Take later looks at some of the streams."""
+        for stream in other.looks:
+            self.above.pop(stream, None)
+            self.released.pop(stream, None)
+        self.looks.update(other.looks)
+        self.above.update(other.above)
+        self.released.update(other.released)
+
+
+def look_at(
+    server: Server, member: Membership, start: Offset, streams: Sequence[str], no_ack: bool, limits: Limits
+) -> Looks:
+    """Look at streams, and list what is pending above the positions, up to the groups'. no_ack: the group only shows
+    the position, and nothing may be pending in it. Raises StreamStateError, ServerError."""
+    looks = fetch_looks(server, member, streams)
+    if no_ack:
+        for stream, look in looks.items():
+            if look.group is not None:
+                require_alone(member, stream, look.group)
+                require_none_released(member, stream, look.group)
+        return Looks(looks, {}, {})
+    pending = [
+        PendingRange(stream, look.group.last_delivered, start[stream], look.time)
+        for stream, look in looks.items()
+        if look.group is not None and look.group.ours and look.group.last_delivered > start[stream]
+    ]
+    try:
+        listed = pending_ranges(server, member, pending, limits.reserve_step, limits=limits)
+    except GroupMissingError:  # destroyed since: look again
+        return look_at(server, member, start, streams, no_ack, limits)
+    above = ranges_by_stream(listed)
+    released = {
+        stream: released_above(server, member, stream, start[stream], look.group.last_delivered, limits.claim_page)
+        for stream, look in looks.items()
+        if look.group is not None and look.group.released and look.group.last_delivered > start[stream]
+    }
+    return Looks(looks, above, released)

@@ -1,0 +1,49 @@
+"""The query at the beginning of a trigger, once the groups agree with the checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from spark_streams.model.ids import StreamId
+from spark_streams.source.entry_range import EntryRange
+from spark_streams.source.group.state import GroupState
+from spark_streams.source.offset import Offset, StreamOffset
+from spark_streams.source.trigger.run_state import RunState
+from spark_streams.wire.replies.xinfo import StreamState
+
+
+@dataclass(frozen=True)
+class QueryState:
+    """The query at the beginning of a trigger.
+
+    checkpoint: Spark's, without streams that are no longer read; start: the same, corrected, and with every stream of
+    the trigger; heads, groups: per stream; positions: of the groups, as compared with the checkpoint: `looked_again`
+    does not change them; times: of the looks, in milliseconds of the server's clock; above: entries
+    that are pending for the query above its position, per stream; second: how many entries are pending for it besides
+    those and the batch up to `start`, per stream; run: what the run knows now."""
+
+    checkpoint: Offset
+    start: Offset
+    heads: Mapping[str, StreamState]
+    groups: Mapping[str, GroupState]
+    positions: Mapping[str, StreamId]
+    times: Mapping[str, int] = field(default_factory=dict)
+    above: Mapping[str, list[EntryRange]] = field(default_factory=dict)
+    second: Mapping[str, int] = field(default_factory=dict)
+    run: RunState = field(default_factory=RunState)
+
+    @property
+    def has_others(self) -> bool:
+        """Whether a group has consumers beside ours, or released entries."""
+        return any(group.others or group.released for group in self.groups.values())
+
+
+def positions_of(groups: Mapping[str, GroupState | None]) -> dict[str, StreamId]:
+    """Return where each group is."""
+    return {stream: group.last_delivered for stream, group in groups.items() if group is not None}
+
+
+def as_bookmark(at: StreamOffset, group: GroupState) -> GroupState:
+    """Return the group of a noAck query as if it were at the query's position."""
+    return group.as_bookmark(at.position)._replace(entries_read=at.read)
