@@ -32,8 +32,11 @@ KNOWN: dict[str, str] = {
         "an entry was read and acknowledged before its batch was read again"
     ),
     r"^uncounted \| passed over\+vanished .*vanished": "no committed batch had read the stream that was created again",
-    r"^(named again \| DataLossError: group _ of stream _ is at #, above .*others read|false alarm \| DataLossError: group _ of stream _ is at #, above the checkpoint_spark)": (
+    r"^named again \| DataLossError: group _ of stream _ is at #, above .*others read": (
         "another consumer joins the group, reads and leaves before the query's next batch"
+    ),
+    r"^false alarm \| DataLossError: group _ of stream _ is at #, above the checkpoint_spark": (
+        "the same, and the query is stopped and started before the next batch"
     ),
     r"^named again \| DataLossError.*at least": "an XDEL above the position of a shared group",
     r"^twice \| passed over .*(vanished|flushed)(\+trimmed)? \| lenient": (
