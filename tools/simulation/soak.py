@@ -93,12 +93,15 @@ def shrunk(server: Server, client: redis.Redis, plan: Plan) -> Plan:
 
 
 def job(kind: str, seeds: range, seconds: float, results: Any) -> None:
-    """Run one process of a soak with its own server. It sends its tally at intervals, and at the end."""
+    """Run one process of a soak with its own server. It sends its tally at intervals, and at the end. It ends if the
+    process that has started it is killed."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
     with serving(kind) as server:
         tally, sent = Tally(), time.perf_counter()
         deadline = sent + seconds
         for _ in soak(server, seeds, tally):
-            if time.perf_counter() > deadline:
+            if time.perf_counter() > deadline or not parent.is_alive():
                 break
             if time.perf_counter() - sent > 10:
                 results.put((seeds.start, False, tally))
