@@ -17,6 +17,9 @@ from spark_streams.running.run_until_drained import run_until_drained
 
 _INTERVAL = re.compile(r"^\s*\d+\s+(millisecond|second|minute|hour)s?\s*$", re.IGNORECASE)
 
+_UNITS = {"millisecond": "ms", "second": "s", "minute": "m", "hour": "h"}  # of Spark's form
+_FRACTION = 10  # of targetBatchTime that an interval may have
+
 
 class RunProgress(NamedTuple):
     """Progress of a run.
@@ -63,6 +66,24 @@ def run_batches(
             end(query)
         count(query)
     return progress._replace(rate=bar.rate)
+
+
+def check_target_time(job: Job, target: int | None) -> None:
+    """Raise ConfigError if the source could not tell the trigger's interval from the time of a batch.
+
+    target: source.targetBatchTime, in milliseconds.
+    """
+    interval = trigger_of(job).get("processingTime")
+    if target is None or interval is None:
+        return
+    number, unit = interval.split()
+    milliseconds = duration(f"{number}{_UNITS[unit.lower().rstrip('s')]}") if int(number) else 0
+    if milliseconds * _FRACTION > target:
+        raise ConfigError(
+            f"job.trigger={interval!r} is more than a tenth of source.targetBatchTime ({target} ms): the source cannot "
+            'tell the pause from the time of a batch. Set job.trigger = "1ms", and source.minEntriesPerTrigger with '
+            "source.maxTriggerDelay if batches are to wait for entries"
+        )
 
 
 def trigger_of(job: Job) -> Mapping[str, Any]:
