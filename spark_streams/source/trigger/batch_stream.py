@@ -210,8 +210,8 @@ class MicroBatchStream:
         if pace.misses_target and not self._has_warned:
             self._has_warned = True
             _log.warning(
-                "targetBatchTime=%dms cannot be met: a batch of %d entries took %.1f s, and no limit is below %d. If the "
-                "query has a trigger interval, remove it: the source cannot tell a pause from the batch. Otherwise "
+                "targetBatchTime=%dms cannot be met: a batch of %d entries took %.1f s, and limits are at least %d. If "
+                "the query has a trigger interval, remove it: the source cannot tell a pause from the batch. Otherwise "
                 "raise targetBatchTime, or set maxEntriesPerTrigger",
                 self._options.target_batch_time, pace.timed[-1].entries, pace.timed[-1].seconds, MINIMUM,
             )  # fmt: skip
