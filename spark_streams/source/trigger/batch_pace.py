@@ -2,7 +2,8 @@
 
 Spark asks for the batch that follows as soon as a batch is in its commit log (docs/internals/facts.md, S4). So the time
 of a batch is the time from its trigger to the next call. Time without entries is in no batch. With a trigger interval
-Spark calls later, and nothing tells the source when the batch ended (S100): the pause then counts.
+Spark calls later, and nothing tells the source when the batch ended (S100): the pause then counts, and `problem` names
+the interval.
 
     run begins ── 1,000 or a tenth of the last batch ──> batch ──> rate × target ──> batch ──> rate × target …
 
@@ -15,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import pairwise
 
 FIRST = 1_000  # entries of a query's first batch
 SHARE = 10  # the first batch of a later run is this many times smaller than the batch before it
@@ -23,6 +25,8 @@ MINIMUM = 100  # entries; if a batch of so few takes too long, its time is not t
 _WINDOW = 3  # batches
 _SHORTEST = 0.001  # seconds
 _TOO_LONG = 1.5  # times the target
+_TRIGGERS = 5  # so many at multiples of the same whole seconds are those of a trigger interval
+_LATE = 0.1  # seconds that such a trigger may be late
 
 
 class Reason(StrEnum):
@@ -63,12 +67,14 @@ class RunningBatch:
 @dataclass(frozen=True)
 class BatchPace:
     """What a run knows of the time of its batches. target: seconds of a batch; timed: the last batches, the newest
-    last; running: the batch that Spark runs; limit: the last one."""
+    last; running: the batch that Spark runs; limit: the last one; triggers: seconds since the epoch of the triggers of
+    the last batches."""
 
     target: float
     timed: tuple[TimedBatch, ...] = ()
     running: RunningBatch | None = None
     limit: PacedLimit | None = None
+    triggers: tuple[float, ...] = ()
 
     def called(self, now: float) -> BatchPace:
         """Return the pace when Spark asks for the next batch: the batch that was running has ended."""
@@ -85,20 +91,43 @@ class BatchPace:
         most: maxEntriesPerTrigger."""
         return replace(self, limit=_limit(self, before, most))
 
-    def planned(self, entries: int, began: float) -> BatchPace:
-        """Return the pace after a batch was planned. began: when its trigger began."""
-        return replace(self, running=RunningBatch(entries, began))
+    def planned(self, entries: int, began: float, at: float) -> BatchPace:
+        """Return the pace after a batch was planned. began, at: when its trigger began, by the monotonic clock, and in
+        seconds since the epoch."""
+        return replace(self, running=RunningBatch(entries, began), triggers=(*self.triggers, at)[-_TRIGGERS:])
 
-    @property
-    def misses_target(self) -> bool:
-        """Whether the last batch took too long although no limit can be lower."""
-        is_least = self.limit is not None and self.limit.reason == Reason.MINIMUM and bool(self.timed)
-        return is_least and self.timed[-1].entries <= MINIMUM and self.timed[-1].seconds > _TOO_LONG * self.target
+    def problem(self) -> str | None:
+        """Return why batches do not take the target, and what to do; None: nothing is known."""
+        interval = _interval(self.triggers)
+        if interval is not None and interval * GROWTH > self.target:  # a shorter one delays no growth
+            return (
+                f"the query seems to have a trigger interval of {interval} s. With targetBatchTime={self.target:g}s the "
+                "pause before a trigger counts as time of the batch, so batches stay small. Remove the interval. If the "
+                "query is to wait for entries, set minEntriesPerTrigger and maxTriggerDelay"
+            )
+        if not self.timed or self.timed[-1].entries > MINIMUM or self.timed[-1].seconds <= _TOO_LONG * self.target:
+            return None
+        return (
+            f"targetBatchTime={self.target:g}s cannot be met: a batch of {self.timed[-1].entries} entries took "
+            f"{self.timed[-1].seconds:.1f} s, and no limit is below {MINIMUM}. If the query has a trigger interval, "
+            "remove it. Otherwise raise targetBatchTime, or set maxEntriesPerTrigger"
+        )
 
     def to_json(self) -> dict[str, object]:
         """Return the limit as the query's progress shows it."""
         limit = self.limit
         return {} if limit is None else {"limit": {"entries": limit.entries, "reason": limit.reason.value}}
+
+
+def _interval(triggers: Sequence[float]) -> int | None:
+    """Return the trigger interval in whole seconds; None: there is none, or it is none that can be recognized. Spark
+    waits until a multiple of the interval since the epoch."""
+    if len(triggers) < _TRIGGERS:
+        return None
+    gaps = {round(after - before) for before, after in pairwise(triggers)}
+    interval = min(gaps)
+    is_regular = len(gaps) == 1 and interval > 0 and all(at % interval < _LATE for at in triggers)
+    return interval if is_regular else None
 
 
 def _limit(pace: BatchPace, before: int, most: int | None) -> PacedLimit:

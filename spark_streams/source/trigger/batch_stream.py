@@ -46,7 +46,7 @@ from spark_streams.source.trigger.acknowledge import Acknowledging
 from spark_streams.source.trigger.admission import Admission
 from spark_streams.source.trigger.background import BackgroundWorker
 from spark_streams.source.trigger.batch_contents import ContentsChooser
-from spark_streams.source.trigger.batch_pace import MINIMUM, BatchPace
+from spark_streams.source.trigger.batch_pace import BatchPace
 from spark_streams.source.trigger.garbage import collection_paused
 from spark_streams.source.trigger.idle import Idle
 from spark_streams.source.trigger.observe import Observer
@@ -86,7 +86,8 @@ class CurrentBatch:
 
 class MicroBatchStream:
     """The batches of one query. One thread may use it. now: a monotonic clock, in seconds; worker: runs jobs while
-    tasks run; first_at_once: the first trigger does not wait for minEntriesPerTrigger."""
+    tasks run; first_at_once: the first trigger does not wait for minEntriesPerTrigger; wall_clock: seconds since the
+    epoch."""
 
     def __init__(
         self,
@@ -95,8 +96,10 @@ class MicroBatchStream:
         worker: BackgroundWorker | None = None,
         limits: Limits = LIMITS,
         first_at_once: bool = False,
+        wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self._options = options
+        self._wall_clock = wall_clock
         self._limits = limits
         self._server = Session(options.address, f"group {options.group!r}", greet=self._greet)
         self.worker = worker or BackgroundWorker(options.address)
@@ -118,7 +121,7 @@ class MicroBatchStream:
         self._run = RunState(is_known=False, admission=Admission.of_options(options, first_at_once))
         target = options.target_batch_time
         self._pace = None if target is None else BatchPace(target / 1000)
-        self._has_warned = False  # that batches are longer than the target
+        self._has_warned = False  # that batches do not take the target
         self._prefetching: Future[object] | None = None  # the reservation for the next trigger
         self._heads: Mapping[str, StreamState] = {}  # of the last trigger, for reports
         self._reported_heads: Mapping[str, StreamState] | None = None  # those of the last report
@@ -185,7 +188,7 @@ class MicroBatchStream:
             self._is_idle = True
             return None
         has_settled = self._run.has_settled(begin)
-        began = self._now()
+        began, began_at = self._now(), self._wall_clock()
         limit = self._limit_by_time(begin, limit)
         batch = self._again_where_something_vanishes(lambda server, run: self._triggered(server, begin, limit, run))
         if batch is None:
@@ -198,7 +201,7 @@ class MicroBatchStream:
             return None
         self._current = batch
         if self._pace is not None:
-            self._pace = self._pace.planned(batch.end.held, began)
+            self._pace = self._pace.planned(batch.end.held, began, began_at)
         return batch.end
 
     def _limit_by_time(self, begin: Offset, limit: int | None) -> int | None:
@@ -207,14 +210,9 @@ class MicroBatchStream:
             return limit
         pace = self._pace = self._pace.limited(begin.held, limit)
         assert pace.limit is not None
-        if pace.misses_target and not self._has_warned:
+        if not self._has_warned and (problem := pace.problem()) is not None:
             self._has_warned = True
-            _log.warning(
-                "targetBatchTime=%dms cannot be met: a batch of %d entries took %.1f s, and limits are at least %d. If "
-                "the query has a trigger interval, remove it: the source cannot tell a pause from the batch. Otherwise "
-                "raise targetBatchTime, or set maxEntriesPerTrigger",
-                self._options.target_batch_time, pace.timed[-1].entries, pace.timed[-1].seconds, MINIMUM,
-            )  # fmt: skip
+            _log.warning("%s", problem)
         return pace.limit.entries
 
     def plan(self, begin: Offset, end: Offset) -> Plan:

@@ -32,7 +32,7 @@ class Query:
             self.pace = self.pace.called(self.now).limited(self.before, self.most)
             assert self.pace.limit is not None
             entries = min(self.pace.limit.entries, self.backlog)
-            self.pace = self.pace.planned(entries, self.now)
+            self.pace = self.pace.planned(entries, self.now, self.now)
             seconds = OVERHEAD + entries * self.cost(len(self.batches))
             self.now += seconds
             self.backlog -= entries
@@ -123,7 +123,7 @@ def test_the_maximum_is_a_ceiling_also_below_the_minimum() -> None:
 
 def test_time_between_batches_is_in_none_of_them() -> None:
     """The call after a batch ends it; later calls find that there is nothing to read."""
-    pace = BatchPace(TARGET).called(0.0).limited(0, None).planned(1_000, 0.0)
+    pace = BatchPace(TARGET).called(0.0).limited(0, None).planned(1_000, 0.0, 0.0)
     for now in (1.3, 2.0, 3600.0):
         pace = pace.called(now)
     assert pace.timed == (TimedBatch(1_000, 1.3),)
@@ -131,24 +131,51 @@ def test_time_between_batches_is_in_none_of_them() -> None:
 
 
 def test_a_batch_without_entries_says_nothing_about_the_rate() -> None:
-    pace = BatchPace(TARGET).limited(0, None).planned(0, 0.0).called(30.0)
+    pace = BatchPace(TARGET).limited(0, None).planned(0, 0.0, 0.0).called(30.0)
     assert pace.timed == ()
     assert pace.limited(0, None).limit == PacedLimit(1_000, Reason.FIRST)
 
 
 def test_a_batch_that_takes_no_time_has_a_rate() -> None:
-    pace = BatchPace(TARGET).planned(5, 7.0).called(7.0)
+    pace = BatchPace(TARGET).planned(5, 7.0, 7.0).called(7.0)
     assert pace.limited(5, None).limit == PacedLimit(MINIMUM, Reason.MINIMUM)
 
 
-def test_batches_that_take_too_long_whatever_they_have_are_told() -> None:
-    """As with a trigger interval of a minute, which is in the time of each batch."""
-    pace, now, missed = BatchPace(TARGET), 0.0, []
+def test_a_target_that_the_minimum_misses_is_a_problem() -> None:
+    """The cost of a batch may be above the target, whatever the batch has."""
+    pace, now, problems = BatchPace(TARGET), 0.0, []
     for _ in range(8):
         pace = pace.called(now).limited(0, None)
-        missed.append(pace.misses_target)
+        problems.append(pace.problem())
         assert pace.limit is not None
-        pace = pace.planned(pace.limit.entries, now)
-        now += 60
-    assert missed == [False] * 3 + [True] * 5
+        pace = pace.planned(pace.limit.entries, now, now)
+        now += 60.3
+    assert problems[:3] == [None] * 3
+    assert all(problem is not None and "a batch of 100 entries took 60.3 s" in problem for problem in problems[3:])
     assert pace.limit == PacedLimit(MINIMUM, Reason.MINIMUM)
+
+
+@pytest.mark.parametrize(
+    ("starts", "interval"),
+    [
+        ([10, 20.01, 30, 40.09, 50.02], 10),
+        ([2, 4, 6, 8, 10], 2),
+        ([1, 2, 3, 4, 5], None),  # a tenth of the target
+        ([60, 120, 180.05, 240, 300], 60),
+        ([3, 13, 23, 33, 43], None),  # not at multiples: batches of ten seconds
+        ([10, 20.04, 30.08, 40.12, 50.16], None),
+        ([10, 20, 30, 45, 50], None),
+        ([10, 20, 30, 40], None),
+        ([1.0, 1.3, 1.6, 1.9, 2.2], None),
+        ([10, 10, 10, 10, 10], None),
+    ],
+)
+def test_triggers_at_multiples_of_the_same_seconds_are_those_of_an_interval(
+    starts: list[float], interval: int | None
+) -> None:
+    """As Spark's ProcessingTimeExecutor waits."""
+    pace = BatchPace(TARGET)
+    for start in [4.7, *starts] if len(starts) == 5 else starts:
+        pace = pace.called(start).limited(0, None).planned(10_000, start, start)
+    problem = pace.problem()
+    assert problem is None if interval is None else problem is not None and f"interval of {interval} s" in problem

@@ -10,8 +10,10 @@ import pytest
 import redis
 
 from spark_streams.errors import UnsupportedError
+from spark_streams.options.source_options import SourceOptions
 from spark_streams.source.offset import Offset
 from spark_streams.source.stream_reader import StreamReader
+from spark_streams.source.trigger.batch_stream import MicroBatchStream
 from spark_streams.spark.read_limits import ReadAllAvailable, ReadMaxRows
 from tools.driving import ALL, NEVER_AHEAD, add, forget_all, pending_count, read, reader
 from tools.servers.server import Server
@@ -214,9 +216,32 @@ def test_a_target_that_no_limit_meets_is_told_once(
     with caplog.at_level(logging.WARNING, "spark_streams.source"):
         for _ in range(8):
             at = one.latestOffset(at, ReadMaxRows(1 << 61))
-            clock.now += 60
+            clock.now += 60.5
     [record] = caplog.records
     assert record.getMessage().startswith(
-        "targetBatchTime=2000ms cannot be met: a batch of 100 entries took 60.0 s, and limits are at least 100. If the "
-        "query has a trigger interval, remove it"
+        "targetBatchTime=2s cannot be met: a batch of 100 entries took 60.5 s, and no limit is below 100. If the query "
+        "has a trigger interval, remove it"
+    )
+
+
+def test_a_trigger_interval_is_told_once(server: Server, client: redis.Redis, caplog: pytest.LogCaptureFixture) -> None:
+    """The pause is in the time of each batch, and the limit stays where it began."""
+    add_many(client, 10_000)
+    clock = Clock()
+    settings = {"url": server.url, "streams": "s", "group": "g", "startingOffsets": "earliest"}
+    options = SourceOptions.parse({**settings, "targetBatchTime": "10s"})
+    stream = MicroBatchStream(options, now=clock, wall_clock=clock)
+    at, sizes = stream.first(), []
+    with caplog.at_level(logging.WARNING, "spark_streams.source"):
+        for _ in range(8):
+            end = stream.next(at, None)
+            assert end is not None
+            sizes.append(end.held)
+            at = end
+            clock.now += 10
+    stream.stop()
+    assert sizes == [1_000] * 8
+    [record] = caplog.records
+    assert record.getMessage().startswith(
+        "the query seems to have a trigger interval of 10 s. With targetBatchTime=10s"
     )
