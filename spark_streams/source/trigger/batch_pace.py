@@ -101,9 +101,9 @@ class BatchPace:
         interval = _interval(self.triggers)
         if interval is not None and interval * GROWTH > self.target:  # a shorter one delays no growth
             return (
-                f"the query seems to have a trigger interval of {interval} s. With targetBatchTime={self.target:g}s the "
-                "pause before a trigger counts as time of the batch, so batches stay small. Remove the interval. If the "
-                "query is to wait for entries, set minEntriesPerTrigger and maxTriggerDelay"
+                f"the query seems to have a trigger interval of {interval} s. With targetBatchTime={self.target:g}s "
+                "the pause before a trigger counts as time of the batch, so batches stay small. Remove the interval. "
+                "If the query is to wait for entries, set minEntriesPerTrigger and maxTriggerDelay"
             )
         if not self.timed or self.timed[-1].entries > MINIMUM or self.timed[-1].seconds <= _TOO_LONG * self.target:
             return None
