@@ -11,13 +11,14 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from spark_streams.errors import ConfigError
 from spark_streams.jobs.job import Job
+from spark_streams.model.numbers import parse_number
 from spark_streams.model.times import duration
 from spark_streams.monitor.terminal.progress_bar import Bar
 from spark_streams.running.run_until_drained import run_until_drained
 
 _INTERVAL = re.compile(r"^\s*\d+\s+(millisecond|second|minute|hour)s?\s*$", re.IGNORECASE)
 
-_UNITS = {"millisecond": "ms", "second": "s", "minute": "m", "hour": "h"}  # of Spark's form
+_UNITS = {"millisecond": 1, "second": 1_000, "minute": 60_000, "hour": 3_600_000}  # of Spark's form, in milliseconds
 _FRACTION = 10  # of targetBatchTime that an interval may have
 
 
@@ -77,7 +78,7 @@ def check_target_time(job: Job, target: int | None) -> None:
     if target is None or interval is None:
         return
     number, unit = interval.split()
-    milliseconds = duration(f"{number}{_UNITS[unit.lower().rstrip('s')]}") if int(number) else 0
+    milliseconds = (parse_number(number) or 0) * _UNITS[unit.lower().rstrip("s")]
     if milliseconds * _FRACTION > target:
         raise ConfigError(
             f"job.trigger={interval!r} is more than a tenth of source.targetBatchTime ({target} ms): the source cannot "

@@ -13,6 +13,7 @@ the next limit at once, and one fast batch does not raise it alone.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -140,7 +141,7 @@ def _limit(pace: BatchPace, before: int, most: int | None) -> PacedLimit:
 def _unbounded_limit(pace: BatchPace, before: int) -> PacedLimit:
     if not pace.timed:
         return PacedLimit(before // SHARE, Reason.RESTART) if before else PacedLimit(FIRST, Reason.FIRST)
-    by_rate = int(min(_rate(pace.timed[-1:]), _rate(pace.timed)) * pace.target)
+    by_rate = math.floor(min(_rate(pace.timed[-1:]), _rate(pace.timed)) * pace.target)
     by_growth = GROWTH * max(batch.entries for batch in pace.timed)
     return PacedLimit(by_growth, Reason.GROWTH) if by_growth < by_rate else PacedLimit(by_rate, Reason.RATE)
 
