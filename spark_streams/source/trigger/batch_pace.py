@@ -8,7 +8,8 @@ the interval.
     run begins ── 1,000 or a tenth of the last batch ──> batch ──> rate × target ──> batch ──> rate × target …
 
 The rate is the lower one of two: that of the last batch, and that of the last three together. So one slow batch lowers
-the next limit at once, and one fast batch does not raise it alone.
+the next limit at once, and one fast batch does not raise it alone. In the first batch of a run Spark starts Python
+processes, for seconds: as soon as there is another one, the first one no longer counts.
 """
 
 from __future__ import annotations
@@ -51,10 +52,11 @@ class PacedLimit:
 
 @dataclass(frozen=True)
 class TimedBatch:
-    """A batch that has ended."""
+    """A batch that has ended. is_first: of the run."""
 
     entries: int
     seconds: float
+    is_first: bool = False
 
 
 @dataclass(frozen=True)
@@ -82,10 +84,11 @@ class BatchPace:
         batch = self.running
         if batch is None:
             return self
-        timed = self.timed
-        if batch.entries:
-            timed = (*timed, TimedBatch(batch.entries, max(_SHORTEST, now - batch.began)))[-_WINDOW:]
-        return replace(self, timed=timed, running=None)
+        if not batch.entries:
+            return replace(self, running=None)
+        ended = TimedBatch(batch.entries, max(_SHORTEST, now - batch.began), is_first=not self.timed)
+        warm = [earlier for earlier in self.timed if not earlier.is_first]
+        return replace(self, timed=(*warm, ended)[-_WINDOW:], running=None)
 
     def limited(self, before: int, most: int | None) -> BatchPace:
         """Return the pace with the limit of the next batch. before: entries of the batch before it in the checkpoint;

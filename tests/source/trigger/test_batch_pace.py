@@ -15,11 +15,13 @@ OVERHEAD = 0.3  # seconds of a batch, besides its rows
 
 @dataclass
 class Query:
-    """A query that is never idle. cost: seconds of a row, by the number of the batch."""
+    """A query that is never idle. cost: seconds of a row, by the number of the batch; start_up: of the first batch of
+    each run, in addition."""
 
     cost: Callable[[int], float]
     backlog: int = 1_000_000
     most: int | None = None
+    start_up: float = 0.0
     before: int = 0  # entries of the batch before, which the checkpoint keeps
     now: float = 1000.0
     pace: BatchPace = field(default_factory=lambda: BatchPace(TARGET))
@@ -33,7 +35,7 @@ class Query:
             assert self.pace.limit is not None
             entries = min(self.pace.limit.entries, self.backlog)
             self.pace = self.pace.planned(entries, self.now, self.now)
-            seconds = OVERHEAD + entries * self.cost(len(self.batches))
+            seconds = OVERHEAD + entries * self.cost(len(self.batches)) + (0 if self.pace.timed else self.start_up)
             self.now += seconds
             self.backlog -= entries
             self.before = entries
@@ -46,13 +48,15 @@ class Query:
         self.pace = BatchPace(TARGET)
 
 
-@pytest.mark.parametrize("cost", [0.01, 0.001, 0.0001])
-def test_the_fifth_batch_takes_the_target_and_none_takes_much_longer(cost: float) -> None:
-    query = Query(lambda _: cost)
+@pytest.mark.parametrize("start_up", [0.0, 4.0, 14.0])
+@pytest.mark.parametrize("cost", [0.001, 0.0001])
+def test_the_fifth_batch_takes_the_target_and_none_takes_much_longer(cost: float, start_up: float) -> None:
+    """Also if the first batch is slow, because Spark starts Python processes in it."""
+    query = Query(lambda _: cost, start_up=start_up)
     seconds = query.run(8)
     assert query.batches[0].entries == 1_000
     assert seconds[4:] == pytest.approx([TARGET] * 4, rel=0.2)
-    assert max(seconds) <= 1.5 * TARGET
+    assert max([seconds[0] - start_up, *seconds[1:]]) <= 1.5 * TARGET
 
 
 def test_a_fast_sink_gets_ten_times_as_many_entries_each_time() -> None:
@@ -126,7 +130,7 @@ def test_time_between_batches_is_in_none_of_them() -> None:
     pace = BatchPace(TARGET).called(0.0).limited(0, None).planned(1_000, 0.0, 0.0)
     for now in (1.3, 2.0, 3600.0):
         pace = pace.called(now)
-    assert pace.timed == (TimedBatch(1_000, 1.3),)
+    assert pace.timed == (TimedBatch(1_000, 1.3, is_first=True),)
     assert pace.limited(1_000, None).limit == PacedLimit(7_692, Reason.RATE)
 
 

@@ -68,10 +68,10 @@ def test_the_limit_of_a_batch_follows_the_time_of_the_last_one(
     assert (entries(last), limit(one)) == (2_000, (2_000, "rate"))
     clock.now += 1
     rest = one.latestOffset(last, ALL)
-    assert (entries(rest), limit(one)) == (3_000, (3_000, "rate"))  # both batches together had 1,500 a second
+    assert (entries(rest), limit(one)) == (4_000, (4_000, "rate"))  # the first batch of the run no longer counts
     clock.now += 20
     final = one.latestOffset(rest, ALL)
-    assert (entries(final), limit(one)) == (300, (300, "rate"))
+    assert (entries(final), limit(one)) == (400, (400, "rate"))
 
 
 def test_no_batch_is_reserved_ahead_of_the_time_that_limits_it(server: Server, client: redis.Redis) -> None:
@@ -177,7 +177,7 @@ def test_available_now_ends_with_everything(server: Server, client: redis.Redis)
         one.commit(end)
         at = end
         clock.now += 1
-    assert sizes == [1_000, 2_000, 3_000]
+    assert sizes == [1_000, 2_000, 3_000]  # the rest
     assert pending_count(client) == 0
 
 
