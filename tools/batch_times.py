@@ -89,11 +89,12 @@ def _batches(log: Path, run: int) -> list[Batch]:
 
 
 def failures(batches: Sequence[Batch]) -> list[str]:
-    """Return what is not as promised."""
+    """Return what is not as promised. Not promised: batches that were planned before the sink became slower, or that
+    Spark runs again while it starts its processes."""
     found = [
         f"batch {batch.number} took {batch.seconds:.1f} s"
         for batch in batches
-        if batch.seconds > _WITHIN * TARGET and batch.number != _SUDDEN
+        if batch.seconds > _WITHIN * TARGET and batch.limit is not None and batch.number != _SUDDEN
     ]
     fifth = batches[4].seconds
     if abs(fifth - TARGET) > 0.2 * TARGET:
@@ -148,7 +149,8 @@ def main() -> int:
     if arguments.draw is not None:
         draw(batches, arguments.server, arguments.draw)
     found = failures(batches)
-    print("\n".join(found) or f"The fifth batch took {batches[4].seconds:.1f} s; all but batch {_SUDDEN} at most 15 s.")
+    promised = f"the fifth batch took {batches[4].seconds:.1f} s; batches that a run planned took at most 15 s"
+    print("\n".join(found) or f"{promised}, except batch {_SUDDEN}, during which the sink became slower")
     return 1 if found else 0
 
 
