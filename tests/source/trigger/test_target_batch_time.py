@@ -5,10 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from typing import Any
+from unittest import mock
 
 import pytest
 import redis
+from pyspark.sql.types import LongType, StructField, StructType
 
+from spark_streams.datasource import RStreamDataSource
 from spark_streams.errors import UnsupportedError
 from spark_streams.options.source_options import SourceOptions
 from spark_streams.source.offset import Offset
@@ -204,6 +207,15 @@ def test_one_batch_of_everything_has_no_time_to_follow(server: Server, client: r
     one = reader(server, targetBatchTime="2s", noAck="true")
     with pytest.raises(UnsupportedError, match=r"trigger\(once=True\) reads everything in one batch"):
         one.latestOffset(one.initialOffset(), ReadAllAvailable())
+
+
+def test_before_spark_4_2_the_option_is_refused() -> None:
+    """A run with availableNow is one batch there: each would be a tenth of the one before."""
+    source = RStreamDataSource({"url": "redis://h", "streams": "s", "group": "g", "targetBatchTime": "2s"})
+    with mock.patch("spark_streams.spark.read_limits.HAS_READ_LIMITS", False):
+        refused = source.streamReader(StructType([StructField("n", LongType())]))
+    with pytest.raises(UnsupportedError, match="targetBatchTime needs Spark 4.2 or newer.*set maxEntriesPerTrigger"):
+        refused.initialOffset()
 
 
 def test_a_target_that_no_limit_meets_is_told_once(
