@@ -21,7 +21,7 @@ from tools.servers.server import Server
 pytestmark = pytest.mark.spark
 
 ROW = 0.0001  # seconds of a row in the sink
-ENTRIES = 40_000
+ENTRIES = 20_000
 TARGET = 1.5
 
 
