@@ -89,12 +89,13 @@ def _batches(log: Path, run: int) -> list[Batch]:
 
 
 def failures(batches: Sequence[Batch]) -> list[str]:
-    """Return what is not as promised. Not promised: batches that were planned before the sink became slower, or that
-    Spark runs again while it starts its processes."""
+    """Return what is not as promised. Not promised: a batch that was planned before the sink became slower, and the first
+    batch of a process, in which Spark starts its own ones."""
+    cold = {run: min(batch.number for batch in batches if batch.run == run) for run in range(len(LAST))}
     found = [
         f"batch {batch.number} took {batch.seconds:.1f} s"
         for batch in batches
-        if batch.seconds > _WITHIN * TARGET and batch.limit is not None and batch.number != _SUDDEN
+        if batch.seconds > _WITHIN * TARGET and batch.number not in (cold[batch.run], _SUDDEN)
     ]
     fifth = batches[4].seconds
     if abs(fifth - TARGET) > 0.2 * TARGET:
@@ -149,8 +150,12 @@ def main() -> int:
     if arguments.draw is not None:
         draw(batches, arguments.server, arguments.draw)
     found = failures(batches)
-    promised = f"the fifth batch took {batches[4].seconds:.1f} s; batches that a run planned took at most 15 s"
-    print("\n".join(found) or f"{promised}, except batch {_SUDDEN}, during which the sink became slower")
+    promised = (
+        f"The fifth batch took {batches[4].seconds:.1f} s. All took at most {_WITHIN * TARGET:g} s, except the first"
+    )
+    print(
+        "\n".join(found) or f"{promised} batch of each process, and batch {_SUDDEN}, in which the sink became slower."
+    )
     return 1 if found else 0
 
 
