@@ -89,8 +89,8 @@ def _batches(log: Path, run: int) -> list[Batch]:
 
 
 def failures(batches: Sequence[Batch]) -> list[str]:
-    """Return what is not as promised. Not promised: a batch that was planned before the sink became slower, and the first
-    batch of a process, in which Spark starts its own ones."""
+    """Return what is not as promised. Not promised: a batch that was planned before the sink became slower, and the
+    first batch of a process, in which Spark starts its own ones."""
     cold = {run: min(batch.number for batch in batches if batch.run == run) for run in range(len(LAST))}
     found = [
         f"batch {batch.number} took {batch.seconds:.1f} s"
