@@ -84,6 +84,11 @@ class RStreamDataSource(DataSource):
                     "option retryDelay has nothing to retry: set mode=DEADLETTER. If the query rejects rows itself "
                     "(route_dead_letters), declare _attempt INT and _first_failed TIMESTAMP in the schema"
                 )
+            if options.target_batch_time is not None and not HAS_READ_LIMITS:
+                raise UnsupportedError(
+                    "option targetBatchTime needs Spark 4.2 or newer: before, a run with trigger(availableNow=True) is "
+                    "one batch, so it has no time of a batch to follow. Remove it, and set maxEntriesPerTrigger"
+                )
             live = StreamReader(options, columns, first_at_once=not HAS_READ_LIMITS)
             live.check_commit_calls()
             if options.archive_path is None:

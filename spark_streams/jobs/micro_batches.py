@@ -11,11 +11,15 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from spark_streams.errors import ConfigError
 from spark_streams.jobs.job import Job
+from spark_streams.model.numbers import parse_number
 from spark_streams.model.times import duration
 from spark_streams.monitor.terminal.progress_bar import Bar
 from spark_streams.running.run_until_drained import run_until_drained
 
 _INTERVAL = re.compile(r"^\s*\d+\s+(millisecond|second|minute|hour)s?\s*$", re.IGNORECASE)
+
+_UNITS = {"millisecond": 1, "second": 1_000, "minute": 60_000, "hour": 3_600_000}  # of Spark's form, in milliseconds
+_FRACTION = 10  # of targetBatchTime that an interval may have
 
 
 class RunProgress(NamedTuple):
@@ -63,6 +67,24 @@ def run_batches(
             end(query)
         count(query)
     return progress._replace(rate=bar.rate)
+
+
+def check_target_time(job: Job, target: int | None) -> None:
+    """Raise ConfigError if the source could not tell the trigger's interval from the time of a batch.
+
+    target: source.targetBatchTime, in milliseconds.
+    """
+    interval = trigger_of(job).get("processingTime")
+    if target is None or interval is None:
+        return
+    number, unit = interval.split()
+    milliseconds = (parse_number(number) or 0) * _UNITS[unit.lower().rstrip("s")]
+    if milliseconds * _FRACTION > target:
+        raise ConfigError(
+            f"job.trigger={interval!r} is more than a tenth of source.targetBatchTime ({target} ms): the source cannot "
+            'tell the pause from the time of a batch. Set job.trigger = "1ms", and source.minEntriesPerTrigger with '
+            "source.maxTriggerDelay if batches are to wait for entries"
+        )
 
 
 def trigger_of(job: Job) -> Mapping[str, Any]:

@@ -14,7 +14,7 @@ from spark_streams import watch
 from spark_streams.deadletter.inspect.input_streams import Inputs, own_dead_letter_streams
 from spark_streams.errors import ConfigError
 from spark_streams.jobs.job import Job, access_of
-from spark_streams.jobs.micro_batches import RunProgress, run_batches, trigger_of
+from spark_streams.jobs.micro_batches import RunProgress, check_target_time, run_batches
 from spark_streams.model.times import duration
 from spark_streams.monitor.groups import StreamView, view_streams
 from spark_streams.monitor.watch.lineage.datasets import Dataset
@@ -61,7 +61,7 @@ class Query:
         self._job = job
         self._source = source
         self._watching: Watch | None = None
-        trigger_of(job)
+        check_target_time(job, source.target_batch_time)
         try:
             self._patience = duration(job.get("job.stop_within", "30s")) / 1000
         except ValueError as error:

@@ -30,6 +30,7 @@ _CONTRADICTIONS: tuple[tuple[tuple[str, object], tuple[str, object], str], ...] 
         "entries of an archive are not pending, so they have no dead letter",
     ),
     (("archivePath", None), ("retryDelay", None), "entries of an archive are not pending, so they cannot be retried"),
+    (("archivePath", None), ("targetBatchTime", None), "batches of an archive have no limit by time"),
     (("noAck", True), ("claimIdle", None), "a noAck query is the only reader of its group"),
     (("noAck", True), ("maxDeliveries", None), "without a pending list, deliveries are not counted"),
     (("noAck", True), ("retryDelay", None), "an entry that is retried must stay pending"),

@@ -118,6 +118,7 @@ class SourceOptions(ReadOptions):
     consumer: str
     max_entries_per_trigger: PerStream[int | None]
     max_bytes_per_trigger: int | None
+    target_batch_time: int | None
     min_entries_per_trigger: int | None
     max_trigger_delay: int
     on_commit: str

@@ -261,6 +261,14 @@ SOURCE: tuple[Option, ...] = (
         "A micro-batch has at least one entry and may be larger.",
     ),
     Option(
+        "targetBatchTime",
+        duration,
+        None,
+        "none",
+        "About how long a micro-batch takes (`10s`). The limit of each micro-batch follows the speed of the last ones. "
+        "The first one of a run is small. Use no trigger interval ([details](#limit-by-time)).",
+    ),
+    Option(
         "minEntriesPerTrigger",
         count,
         None,

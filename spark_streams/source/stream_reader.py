@@ -185,6 +185,11 @@ class StreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailable
                 "stay pending, and other consumers could claim them. Use trigger(availableNow=True), which reads the "
                 "same entries and acknowledges them (or noAck=true)"
             )
+        if isinstance(limit, ReadAllAvailable) and self._options.target_batch_time is not None:
+            raise UnsupportedError(
+                "trigger(once=True) reads everything in one batch, and targetBatchTime limits a batch. Use "
+                "trigger(availableNow=True), which makes several batches (or remove targetBatchTime)"
+            )
         begin = self._offset(start)
         end = self._ready_batches(begin).next(begin, max_entries)
         return start if end is None else self._to_spark(end)

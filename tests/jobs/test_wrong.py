@@ -34,6 +34,12 @@ def work(tmp_path: Path, engine_server: Server) -> Work:
         ),
         ("etl", ["table.pth=x"], 2, "etl: [RSTREAM_CONFIG] {conf}/etl.toml: unknown key table.pth; did you mean"),
         ("etl", ["job.trigger=often"], 2, "etl: [RSTREAM_CONFIG] job.trigger must be"),
+        (
+            "etl",
+            ["job.trigger=10s", "source.targetBatchTime=10s"],
+            2,
+            "etl: [RSTREAM_CONFIG] job.trigger='10000 milliseconds' is more than a tenth of source.targetBatchTime",
+        ),
         ("etl", ["job.stop_within=soon"], 2, "etl: [RSTREAM_CONFIG] job.stop_within must be a duration"),
         ("etl", ["source.mode=DEADLETTER"], 2, "etl: [RSTREAM_INVALID_OPTION] mode=DEADLETTER needs option deadLetter"),
         ("etl", ["columns.batch=INT"], 2, "etl: [RSTREAM_CONFIG] [columns] names 'batch': _…, dl.… and batch are"),

@@ -12,6 +12,7 @@ lag, lag_ms, pending, oldest_idle_ms (monitor.lag_survey): of the whole group; n
 group does not exist. If the lag was counted only up to a limit, there is "lag_at_least".
 retried, waiting, due: only if entries are retried, as of the trigger: entries of this run so far, entries that wait,
 and when the next one is returned, in milliseconds since the epoch
+limit, limit_reason: only with targetBatchTime: most entries of the batch, of all streams of the group, and why
 """
 
 from __future__ import annotations
@@ -70,6 +71,8 @@ def groups(
             line: dict[str, object] = {"stream": stream.stream, "group": source.group, "consumer": source.consumer}
             if entries:
                 line["entries"] = stream.entries
+                if source.limit is not None:
+                    line |= {"limit": source.limit.entries, "limit_reason": source.limit.reason}
             line |= {"position": stream.position, "lost": stream.lost, "claimed": stream.claimed, "dead": stream.dead}
             line["bad"] = dict(stream.bad)
             if stream.retried or stream.waiting:

@@ -1,7 +1,8 @@
 """Progress of rstream sources, parsed from Spark's progress of a query. Pure: JSON in, values out.
 
 Spark's progress contains the source's offsets (source.offset). `latestOffset` is the source's report: the ends of the
-streams, and the lost, claimed and dead entries and the bad values of this run so far.
+streams, the lost, claimed and dead entries and the bad values of this run so far, and the limit of the batch if the
+query has targetBatchTime.
 """
 
 from __future__ import annotations
@@ -36,16 +37,25 @@ class StreamProgress:
 
 
 @dataclass(frozen=True)
+class BatchLimit:
+    """Most entries of the batch, of all streams of the source, and the reason (source.trigger.batch_pace)."""
+
+    entries: int
+    reason: str
+
+
+@dataclass(frozen=True)
 class SourceProgress:
     """One rstream source of the query. offset: its end offset, as JSON; is_current: whether the counts are those of the
     current run. They are not if a batch of an earlier run is repeated. Before Spark 4.2 there is no separate report,
-    and the counts in an offset are those of the run that created it."""
+    and the counts in an offset are those of the run that created it. limit: None without targetBatchTime."""
 
     group: str
     consumer: str
     streams: tuple[StreamProgress, ...]
     offset: Mapping[str, Json]
     is_current: bool = True
+    limit: BatchLimit | None = None
 
 
 @dataclass(frozen=True)
@@ -107,7 +117,15 @@ def _source(source_progress: Mapping[str, Json]) -> SourceProgress | None:
                 waits.get("due"),
             )
         )
-    return SourceProgress(end["group"], end["consumer"], tuple(streams), end, is_current)
+    limit = latest.get("limit")
+    return SourceProgress(
+        end["group"],
+        end["consumer"],
+        tuple(streams),
+        end,
+        is_current,
+        None if limit is None else BatchLimit(limit["entries"], limit["reason"]),
+    )
 
 
 def _report(source_progress: Mapping[str, Json]) -> tuple[Mapping[str, Json], bool]:

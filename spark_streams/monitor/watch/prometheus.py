@@ -57,6 +57,10 @@ _QUERY = Table(
         Family("rstream_batch_seconds", "Seconds that the last micro-batch took."),
     ),
 )
+_LIMIT = Table(
+    (*_OF_QUERIES, "group", "consumer", "reason"),
+    (Family("rstream_batch_limit_entries", "Limit of the last micro-batch by targetBatchTime, and its reason."),),
+)
 _ENTRIES = Table(
     _OF_STREAMS,
     (
@@ -69,15 +73,23 @@ _VALUES = Table(
     (*_OF_STREAMS, "column"),
     (Family("rstream_bad_values", "Values that did not fit the type of their column.", counts=True),),
 )
-TABLES = (_QUERY, _ENTRIES, _VALUES)
+TABLES = (_QUERY, _LIMIT, _ENTRIES, _VALUES)
 
 
 def _queries(queries: list[Query]) -> Iterable[Metric]:
     streams = [((query.name, *key), counts) for query in queries for key, counts in sorted(query.totals.items())]
     bad = [((*key, column), (n,)) for key, counts in streams for column, n in sorted(counts.bad.items())]
     yield from metrics(_QUERY, map(_of_query, queries))
+    limits = {labels: value for query in queries for labels, value in _limits(query)}  # labels are unique
+    yield from metrics(_LIMIT, limits.items())
     yield from metrics(_ENTRIES, ((key, (counts.claimed, counts.dead, counts.lost)) for key, counts in streams))
     yield from metrics(_VALUES, bad)
+
+
+def _limits(query: Query) -> Iterable[Sample]:
+    for source in query.sources:
+        if source.limit is not None:
+            yield (query.name, source.group, source.consumer, source.limit.reason), (source.limit.entries,)
 
 
 def _of_query(query: Query) -> Sample:

@@ -198,15 +198,16 @@ class ContentsChooser:
     # -- new entries -----------------------------------------------------------------------------------------------
 
     def _new(self, server: Server, state: QueryState, contents: BatchContents, request: BatchRequest) -> BatchContents:
-        """Reserve new entries. It does not wait for more to come if there is a batch anyway, or pieces wait. While
-        pieces wait, a batch takes only a part of the new entries."""
+        """Reserve new entries. It does not wait for more to come if there is a batch anyway, if there are enough for a
+        full batch, or if pieces wait. While pieces wait, a batch takes only a part of the new entries."""
         how, quota = self._how(state), request.quota
         groups = {**state.groups, **contents.after}
         backlog = how.admission.backlog(state.heads, groups)
         waiting, holds_pieces = sum(backlog.values()), contents.run.poison.holds_pieces
         if not backlog or quota.is_full:
             return contents
-        if not contents and not holds_pieces:
+        is_full = quota.entries is not None and waiting >= quota.entries  # targetBatchTime may admit few
+        if not contents and not holds_pieces and not is_full:
             is_held_back, admission = how.admission.held_back(waiting, request.now)
             contents = replace(contents, run=replace(contents.run, admission=admission))
             if is_held_back:
@@ -267,9 +268,10 @@ class ContentsChooser:
     def plan_prefetch(self, state: QueryState, contents: BatchContents, request: BatchRequest) -> Prefetch | None:
         """What follows the batch, if that is much (Limits.prefetch_entries). Not if others are in the groups: they
         could read it meanwhile. Not if entries were released: the next batch begins with them. Not while pieces wait:
-        they take turns with new entries. request: for the next batch."""
+        they take turns with new entries. Not if the limit of the next batch depends on the time of this one
+        (targetBatchTime). request: for the next batch."""
         options, how = self._options, self._how(state)
-        if options.no_ack or options.claim_idle is not None:
+        if options.no_ack or options.claim_idle is not None or options.target_batch_time is not None:
             return None
         if contents.takes_no_more or contents.old or state.has_others or contents.run.poison.holds_pieces:
             return None

@@ -46,6 +46,7 @@ from spark_streams.source.trigger.acknowledge import Acknowledging
 from spark_streams.source.trigger.admission import Admission
 from spark_streams.source.trigger.background import BackgroundWorker
 from spark_streams.source.trigger.batch_contents import ContentsChooser
+from spark_streams.source.trigger.batch_pace import BatchPace
 from spark_streams.source.trigger.garbage import collection_paused
 from spark_streams.source.trigger.idle import Idle
 from spark_streams.source.trigger.observe import Observer
@@ -85,7 +86,8 @@ class CurrentBatch:
 
 class MicroBatchStream:
     """The batches of one query. One thread may use it. now: a monotonic clock, in seconds; worker: runs jobs while
-    tasks run; first_at_once: the first trigger does not wait for minEntriesPerTrigger."""
+    tasks run; first_at_once: the first trigger does not wait for minEntriesPerTrigger; wall_clock: seconds since the
+    epoch."""
 
     def __init__(
         self,
@@ -94,8 +96,10 @@ class MicroBatchStream:
         worker: BackgroundWorker | None = None,
         limits: Limits = LIMITS,
         first_at_once: bool = False,
+        wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self._options = options
+        self._wall_clock = wall_clock
         self._limits = limits
         self._server = Session(options.address, f"group {options.group!r}", greet=self._greet)
         self.worker = worker or BackgroundWorker(options.address)
@@ -115,6 +119,9 @@ class MicroBatchStream:
         self._current: CurrentBatch | None = None
         self._now = now
         self._run = RunState(is_known=False, admission=Admission.of_options(options, first_at_once))
+        target = options.target_batch_time
+        self._pace = None if target is None else BatchPace(target / 1000)
+        self._has_warned = False  # that batches do not take the target
         self._prefetching: Future[object] | None = None  # the reservation for the next trigger
         self._heads: Mapping[str, StreamState] = {}  # of the last trigger, for reports
         self._reported_heads: Mapping[str, StreamState] | None = None  # those of the last report
@@ -174,11 +181,15 @@ class MicroBatchStream:
         ends at `begin` is acknowledged in the background, or now if nothing follows."""
         self._check_owner(begin)
         self._server.renew_login()
+        if self._pace is not None:
+            self._pace = self._pace.called(self._now())
         was_idle, self._is_idle = self._is_idle, False
         if was_idle and self._idle.lasts(begin) and not self.ask(self._subscription.has_changed):
             self._is_idle = True
             return None
         has_settled = self._run.has_settled(begin)
+        began, began_at = self._now(), self._wall_clock()
+        limit = self._limit_by_time(begin, limit)
         batch = self._again_where_something_vanishes(lambda server, run: self._triggered(server, begin, limit, run))
         if batch is None:
             if not was_idle:
@@ -189,7 +200,20 @@ class MicroBatchStream:
                 self._is_idle = True
             return None
         self._current = batch
+        if self._pace is not None:
+            self._pace = self._pace.planned(batch.end.held, began, began_at)
         return batch.end
+
+    def _limit_by_time(self, begin: Offset, limit: int | None) -> int | None:
+        """Return the limit of the next batch with targetBatchTime, else `limit`."""
+        if self._pace is None:
+            return limit
+        pace = self._pace = self._pace.limited(begin.held, limit)
+        assert pace.limit is not None
+        if not self._has_warned and (problem := pace.problem()) is not None:
+            self._has_warned = True
+            _log.warning("%s", problem)
+        return pace.limit.entries
 
     def plan(self, begin: Offset, end: Offset) -> Plan:
         """Return the tasks of a batch. After a restart the pending list has the batch's entries (S5)."""
@@ -242,15 +266,16 @@ class MicroBatchStream:
                     raise
 
     def reported(self) -> dict[str, object]:
-        """Return the ends of the streams, and this run's counts of lost, claimed and dead-lettered entries, and of bad
-        values."""
+        """Return the ends of the streams, this run's counts of lost, claimed and dead-lettered entries, and of bad
+        values, and the limit of the last batch by its time."""
         if self._reported_heads is not self._heads:  # Spark asks an idle query five times a second
             ends = {stream: state.last for stream, state in self._heads.items()}
             self._reported_heads = self._heads
             at = {stream: StreamOffset(end) for stream, end in ends.items()}
             self._reported_ends = Offset(self.member.group, self.member.consumer, at).to_json()
         waiting = self._subscription.retries.waiting()
-        return {**self._reported_ends, **self.counters.to_json(), **({"waiting": waiting} if waiting else {})}
+        limit = {} if self._pace is None else self._pace.to_json()
+        return {**self._reported_ends, **self.counters.to_json(), **({"waiting": waiting} if waiting else {}), **limit}
 
     def stop(self) -> None:
         """Release the lease and close the connections."""
