@@ -58,8 +58,8 @@ def judge(holders: Sequence[Held], used_memory: int) -> list[Finding]:
             f"group {most.group!r} of stream {most.stream!r} {most}{more}",
             "another group of the stream no longer needs these entries, but trim=acked and onCommit keep them: the "
             "memory fills, and then nothing can be written",
-            f"start the group's query; or, if it is not needed, see what it holds: {_command(most)}; the same command "
-            "with --yes removes these entries, and the group's next query stops with an error that says so",
+            f"start the group's query; or, if the group is not needed, see what it holds: {_command(most)}; --yes "
+            "after prune removes these entries, and the group's next query stops with RSTREAM_GROUP_FORGOTTEN",
         )
     ]
 
