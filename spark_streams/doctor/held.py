@@ -75,17 +75,12 @@ def _is_large(held: Held) -> bool:
 
 def _without_running(server: Server, holders: Sequence[Held]) -> list[Held]:
     """Return the groups without a running query: no group is forgotten while a query has a lease in it."""
-    if not holders:
-        return []
-    leases = matching_strings(server, f"{PREFIX}lease:*")
-    values = server.execute_all([("GET", key) for key in leases])
-    held_leases = are_held(server, values, Processes())
+    beside = {held: key_beside(held.stream, "lease", held.group) + b":" for held in holders}
+    found = matching_strings(server, f"{PREFIX}lease:*") if holders else []
+    leases = [key for key in found if key.startswith(tuple(beside.values()))]
+    held_leases = are_held(server, server.execute_all([("GET", key) for key in leases]), Processes())
     running = [key for key, is_held in zip(leases, held_leases, strict=True) if is_held]
-    return [
-        held
-        for held in holders
-        if not any(key.startswith(key_beside(held.stream, "lease", held.group) + b":") for key in running)
-    ]
+    return [held for held in holders if not any(key.startswith(beside[held]) for key in running)]
 
 
 def _unchecked(error: RStreamError) -> Finding:

@@ -48,8 +48,8 @@ def lag(
     released  pending entries that a consumer released (XNACK): the group's next reader takes them
     oldest    how long the oldest pending entry has been pending
 
-    If a group without a read in the last day holds entries back that another group of its stream no longer needs, a
-    line below the table names it, with about how many entries and bytes. --json has them for each such group (held).
+    A last line names the group that holds most entries back, of those that rstream groups prune --hold --idle 1d lists.
+    --json has all (held).
 
     With --max or --max-seconds the command prints one line and sets the exit code: 0 no group is too far behind; 3 a
     group is too far behind; 4 --max-seconds could not be checked for a group, because its entry IDs are not times, and
