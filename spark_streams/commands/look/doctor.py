@@ -23,7 +23,7 @@ NOT_WELL = 3  # exit code
 @click.command(short_help="Check a server's settings and a user's rights.")
 @click.argument("server_url", metavar="[URL]", required=False)
 @click.option(
-    "--stream", "names", metavar="STREAM", multiple=True, help="Stream for which rights are checked; repeatable."
+    "--stream", "names", metavar="STREAM", multiple=True, help="Stream whose rights and groups are checked; repeatable."
 )
 @click.option(
     "--for",
@@ -35,8 +35,8 @@ NOT_WELL = 3  # exit code
 @url_option
 @json_option
 def doctor(server_url: str | None, names: tuple[str, ...], uses: tuple[str, ...], url: str, as_json: bool) -> None:
-    """Check the server at URL: settings that endanger streams, with the effect and what to set; and rights that the
-    user of the URL lacks.
+    """Check the server at URL: settings that endanger streams, with the effect and what to set; rights that the user of
+    the URL lacks; and groups that nobody uses, of all streams or of --stream.
 
     \b
     danger    entries will be lost, or nothing can be written
