@@ -11,13 +11,14 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from spark_streams.console.history import LagHistory
-from spark_streams.console.merged_shards import merge_shards, stream_of
+from spark_streams.console.merged_shards import merge_held, merge_shards, stream_of
 from spark_streams.console.short_names import is_short, with_short_names
 from spark_streams.deadletter.retry.waiting_entries import WaitingEntries
 from spark_streams.errors import RStreamError
 from spark_streams.monitor.exporter.dead_letters import Reason
 from spark_streams.monitor.exporter.snapshot import Snapshot
 from spark_streams.monitor.exporter.snapshot_cache import SnapshotCache
+from spark_streams.monitor.held import Held, unused
 from spark_streams.monitor.lag_survey import Survey
 
 _LOOKED_AT = 15.0  # seconds after a request during which snapshots go on
@@ -29,7 +30,8 @@ class View:
     """What is known of the server. number: of the attempt; survey: the last snapshot, shards as one stream, at_ms=0 if
     there is none yet; stream_bytes: memory by stream; reasons, uncounted: of dead letters; failure: why the last
     attempt failed, since failing_since_ms; rights: that the user lacks; left_out: streams beyond the maximum;
-    too_long: streams, groups and consumers whose names are too long."""
+    too_long: streams, groups and consumers whose names are too long; held: unused groups that hold entries back, by
+    stream and group."""
 
     number: int = 0
     survey: Survey = field(default_factory=lambda: Survey(0, (), ()))
@@ -42,6 +44,7 @@ class View:
     rights: tuple[str, ...] = ()
     left_out: int = 0
     too_long: int = 0
+    held: Mapping[tuple[str, str], Held] = field(default_factory=dict)
     history: LagHistory = field(default_factory=LagHistory)
 
 
@@ -130,6 +133,7 @@ class Live:
             rights=tuple(self._snapshots.rights),
             left_out=self._snapshots.stream_filter.left_out,
             too_long=too_long,
+            held={(held.stream, held.group): held for held in unused(merge_held(snapshot.held))},
             history=before.history,
         )
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from spark_streams.model.ids import StreamId
+from spark_streams.monitor.held import Held
 from spark_streams.monitor.lag_survey import ConsumerLag, GroupLag, StreamSummary, Survey
 from spark_streams.shards.names import Shard
 
@@ -30,6 +31,26 @@ def merge_shards(survey: Survey) -> Survey:
         earlier_group = groups.get(key)
         groups[key] = replace(group, stream=key[0]) if earlier_group is None else _joined_group(earlier_group, group)
     return Survey(survey.at_ms, tuple(streams.values()), tuple(groups.values()))
+
+
+def merge_held(holders: Iterable[Held]) -> list[Held]:
+    """Return the groups that hold entries back, with the shards of each stream as one stream."""
+    merged: dict[tuple[str, str], Held] = {}
+    for held in holders:
+        key = stream_of(held.stream), held.group
+        earlier = merged.get(key)
+        merged[key] = replace(held, stream=key[0]) if earlier is None else _joined_held(earlier, held)
+    return list(merged.values())
+
+
+def _joined_held(first: Held, second: Held) -> Held:
+    return replace(
+        first,
+        entries=None if first.entries is None or second.entries is None else first.entries + second.entries,
+        bytes=None if first.bytes is None or second.bytes is None else first.bytes + second.bytes,
+        idle_ms=min((idle for idle in (first.idle_ms, second.idle_ms) if idle is not None), default=None),
+        position="",
+    )
 
 
 def _joined(first: StreamSummary, second: StreamSummary) -> StreamSummary:
@@ -59,6 +80,7 @@ def _joined_group(first: GroupLag, second: GroupLag) -> GroupLag:
         delivered=delivered,
         consumers=_joined_consumers([*first.consumers, *second.consumers]),
         released=first.released + second.released,
+        oldest_pending=None,
     )
 
 

@@ -37,7 +37,7 @@ from spark_streams.model.numbers import parse_number
 from spark_streams.model.operator_commands import shell_line
 from spark_streams.model.printable import printable_lines
 from spark_streams.model.times import from_milliseconds
-from spark_streams.monitor.terminal.units import counted, duration, rate, short
+from spark_streams.monitor.terminal.units import counted, duration, rate, size
 from spark_streams.schemas.shown import FieldDecoders
 from spark_streams.wire.address.address import Address
 from spark_streams.wire.connect import connect
@@ -85,7 +85,7 @@ class Pages:
 
 def _templates() -> Environment:
     templates = environment("spark_streams.console", PACKAGE)
-    templates.filters.update(rate=rate, counted=counted, bytes=_bytes, clock=_clock, since=_since)
+    templates.filters.update(rate=rate, counted=counted, bytes=size, clock=_clock, since=_since)
     templates.globals.update(
         NAME_BYTES=NAME_BYTES,
         LONG_TEXT=LONG_TEXT,
@@ -103,11 +103,6 @@ async def _wait_until_gone(request: Request) -> None:
     """Wait until the browser has gone."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
-
-
-def _bytes(size: int) -> str:
-    text = short(size)
-    return f"{text[:-1]} {text[-1]}B" if size >= 1000 else f"{size} B"
 
 
 def _clock(at_ms: float) -> str:

@@ -4,6 +4,7 @@
     server_facts  facts of a server          asking      fetches them; nothing on the server changes
     kind, durability, memory, replication, clock, limits            checks: facts in, findings out; pure
     stream_counts the sizes of streams, by the server's own counts; released entries and idempotent adds of named ones
+    held          groups that nobody uses and that keep streams long
     rights        the commands that each use needs, and which of them the user may not run, on which keys
     examination   all checks of one server               cluster     all checks of a cluster
 

@@ -60,6 +60,11 @@ class ClusterFacts:
         return {member: member.facts for member in self.members if member.facts is not None}
 
     @property
+    def used_memory(self) -> int:
+        """Bytes in use on all masters that answered."""
+        return sum(server.number("used_memory") for member, server in self.reached.items() if member.master is None)
+
+    @property
     def covered(self) -> int | None:
         """Number of slots that have a node; None if the user may not ask for the slots."""
         return None if self.map is None else sum(owner is not None for owner in self.map.owners)

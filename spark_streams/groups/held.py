@@ -1,82 +1,33 @@
-"""Groups that hold entries back which no other group needs: what they hold, and forgetting them by hand.
+"""Forget groups that hold entries back which no other group needs, by hand.
 
 The rules are those of option forgetGroups (retention.forgotten).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 
 from spark_streams.errors import GroupInUseError
 from spark_streams.model.pattern import NamesAndPatterns
 from spark_streams.model.printable import name_text
-from spark_streams.retention.forgotten import GroupName, Reader, fetch_consumers, holding, is_idle, record
+from spark_streams.monitor.held import Held, fetch_held
+from spark_streams.monitor.lag_survey import survey
+from spark_streams.retention.forgotten import GroupName, fetch_consumers, is_idle, record
 from spark_streams.retention.readers import fetch_readers
-from spark_streams.wire.connection.connection import ReplyError
 from spark_streams.wire.connection.server import Server
-from spark_streams.wire.replies.xinfo import ConsumerInfo
 
-
-@dataclass(frozen=True)
-class Held:
-    """A group that holds entries back. entries, bytes: about how many, None if the server does not tell; idle_ms: since
-    the last command of its consumers; position: last-delivered ID; removed: entries that forgetting it has removed."""
-
-    stream: str
-    group: str
-    entries: int | None
-    bytes: int | None
-    idle_ms: int
-    position: str
-    removed: int = 0
+_COUNTED = 1  # a lag that the server does not know is not counted: it stays unknown
 
 
 def find_held(server: Server, streams: Sequence[str], groups: Sequence[str], exact: bool, idle_ms: int) -> list[Held]:
     """Return the groups that hold entries back and whose consumers are all idle for this time. groups: names or
     patterns, empty for all; exact: all are names. Raises ServerError."""
-    readers = fetch_readers(server, [stream.encode() for stream in streams])
-    consumers = fetch_consumers(server, holding(readers))
-    idle = [group for group, found in consumers.items() if is_idle(found, idle_ms) and _is_text(group[1])]
-    names = {name_text(name) for _, name in idle}
-    wanted = NamesAndPatterns.divide(groups, {*groups} if exact else names)
-    idle = [group for group in idle if not groups or wanted.selects(name_text(group[1]))]
-    sizes = _entry_sizes(server, {stream for stream, _ in idle})
-    return [_held(group, readers, consumers[group], sizes.get(group[0])) for group in idle]
-
-
-def _is_text(name: bytes) -> bool:
-    """Whether the name is UTF-8. Other groups cannot be named on a command line."""
-    return name_text(name).encode() == name
-
-
-def _held(
-    group: GroupName, readers: Mapping[GroupName, Reader], consumers: Sequence[ConsumerInfo], size: float | None
-) -> Held:
-    counts = {name: _behind(reader) for name, reader in readers.items() if name[0] == group[0]}
-    own, others = counts.pop(group), [count for count in counts.values() if count is not None]
-    entries = max(own - min(others), 0) if own is not None and others else None
-    bytes_held = None if entries is None or size is None else round(entries * size)
-    idle = min(consumer.idle for consumer in consumers)
-    return Held(
-        name_text(group[0]), name_text(group[1]), entries, bytes_held, idle, str(readers[group].info.last_delivered)
-    )
-
-
-def _behind(reader: Reader) -> int | None:
-    """Return the number of entries that the group has not acknowledged; None if the server does not know its lag."""
-    return None if reader.info.lag is None else reader.info.lag + reader.info.pending
-
-
-def _entry_sizes(server: Server, streams: set[bytes]) -> dict[bytes, float]:
-    """Return the mean bytes of an entry in memory, of streams whose memory the user may see."""
-    names = sorted(streams)
-    replies = server.pipeline([command for name in names for command in (("MEMORY", "USAGE", name), ("XLEN", name))])
-    return {
-        name: usage / length
-        for name, usage, length in zip(names, replies[0::2], replies[1::2], strict=True)
-        if not isinstance(usage, ReplyError) and not isinstance(length, ReplyError) and usage and length
-    }
+    found = fetch_held(server, survey(server, streams, _COUNTED), idle_ms, measured=None)
+    # A name that is not UTF-8 has another text, and cannot be named on a command line.
+    idle = [held for held in found if name_text(held.group) == held.group]
+    wanted = NamesAndPatterns.divide(groups, {*groups} if exact else {held.group for held in idle})
+    return [held for held in idle if not groups or wanted.selects(held.group)]
 
 
 def forget_group(server: Server, held: Held, idle_ms: int, forgotten: set[GroupName]) -> Held:

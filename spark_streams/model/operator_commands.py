@@ -5,6 +5,8 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
+from spark_streams.model.pattern import is_pattern
+
 
 def seek_command(stream: str, group: str, position: object, consumer: str = "") -> str:
     """Return the command that sets a stopped query's group to a position. consumer: of the query, if it may be missing
@@ -26,6 +28,13 @@ def delete_consumer_command(stream: str, group: str, consumer: str) -> str:
 def acknowledge_command(stream: str, group: str, consumer: str) -> str:
     """Return the command that acknowledges all entries that are pending for a consumer: they are not read again."""
     return _command("groups ack", stream, group, "--consumer", consumer, "--yes")
+
+
+def forget_command(stream: str, group: str) -> str:
+    """Return the command that shows what an idle group holds back. With --yes it lets the group hold nothing back."""
+    exact = ["--exact"] if is_pattern(stream) or is_pattern(group) else []
+    name = ["--", stream] if stream.startswith("-") else [stream]
+    return shell_line(["groups", "prune", "--hold", "--idle", "1d", *exact, f"--group={group}", *name])
 
 
 def redrive_command(stream: str) -> str:

@@ -60,7 +60,7 @@ class GroupLag:
     entry that is not acknowledged, pending or undelivered (0: none; None: the IDs are not times); pending: entries
     delivered and not acknowledged; oldest_idle_ms: how long the oldest of them has been pending (None: none);
     delivered: entries ever delivered, None if the server does not know; released: pending entries that a consumer
-    released (XNACK) and no consumer has taken.
+    released (XNACK) and no consumer has taken; oldest_pending: ID of the lowest pending entry, None if there is none.
     """
 
     stream: str
@@ -74,6 +74,7 @@ class GroupLag:
     delivered: int | None
     consumers: tuple[ConsumerLag, ...] = ()
     released: int = 0
+    oldest_pending: str | None = None
 
     @property
     def is_active(self) -> bool:
@@ -320,10 +321,8 @@ def _count(server: Server, drafts: Iterable[_Draft], limit: int, page_entries: i
 
 def _group_lag(draft: _Draft, at_ms: int) -> GroupLag:
     ahead = _server_lag(draft)
-    waiting = [] if draft.oldest is None else [StreamId.parse(draft.oldest[0])]
-    first = draft.ahead
-    if first is not None:
-        waiting.append(first)
+    oldest = None if draft.oldest is None else StreamId.parse(draft.oldest[0])
+    waiting = [entry for entry in (oldest, draft.ahead) if entry is not None]
     return GroupLag(
         draft.stream.stream,
         name_text(draft.name),
@@ -336,4 +335,5 @@ def _group_lag(draft: _Draft, at_ms: int) -> GroupLag:
         draft.info.entries_read,
         draft.consumers,
         draft.released,
+        None if oldest is None else str(oldest),
     )

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from spark_streams.model.ids import MAX_ID, InvalidStreamId, StreamId
 from spark_streams.model.keys import forgotten_key, key_beside
@@ -32,6 +33,7 @@ from spark_streams.wire.replies.xinfo import ConsumerInfo, GroupInfo, consumers_
 CHECK_INTERVAL = 60.0  # seconds
 
 GroupName = tuple[bytes, bytes]  # stream, group
+Name = TypeVar("Name", bytes, str)
 
 
 @dataclass(frozen=True)
@@ -77,9 +79,10 @@ class Reader:
         return self.record is not None and self.record.position == self.info.last_delivered
 
 
-def holding(readers: Mapping[GroupName, Reader]) -> list[GroupName]:
-    """Return the groups that hold entries back: another group of the stream needs less. Pure."""
-    most: dict[bytes, StreamId] = {}
+def holding(readers: Mapping[tuple[Name, Name], Reader]) -> list[tuple[Name, Name]]:
+    """Return the groups that hold entries back: another group of the stream needs less. readers: by stream and group.
+    Pure."""
+    most: dict[Name, StreamId] = {}
     for (stream, _), reader in readers.items():
         most[stream] = max(reader.needed, most.get(stream, reader.needed))
     return [group for group, reader in readers.items() if reader.needed < most[group[0]]]

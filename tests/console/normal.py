@@ -16,6 +16,7 @@ from spark_streams import dead_letters
 from spark_streams.shards.names import shards_of
 
 STREAM, GROUP, DEAD = "orders", "billing", "orders:dead"
+SOON = "from spark_streams.monitor import held; held.IDLE_MS = 0; "  # before a console: it shows all that hold entries
 ENTRIES = 600
 LETTERS = 300
 _FAILURES: Sequence[tuple[str, Exception, dict[str, str]]] = (

@@ -71,11 +71,12 @@ def write_users(path: Path, **passwords: str) -> Path:
 
 
 @contextlib.contextmanager
-def running_console(server_url: str, *arguments: str, seconds: float = 60.0) -> Iterator[Console]:
-    """Start `rstream console` for a server on a free port, and stop it as Ctrl-C does. It must end with exit code 0."""
+def running_console(server_url: str, *arguments: str, seconds: float = 60.0, before: str = "") -> Iterator[Console]:
+    """Start `rstream console` for a server on a free port, and stop it as Ctrl-C does. It must end with exit code 0.
+    before: Python that runs first."""
     with tempfile.TemporaryFile() as file:
         process = subprocess.Popen(
-            [sys.executable, "-c", _RSTREAM, "console", "--port", "0", "--url", server_url, *arguments],
+            [sys.executable, "-c", before + _RSTREAM, "console", "--port", "0", "--url", server_url, *arguments],
             env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=file, stderr=subprocess.STDOUT,
         )  # fmt: skip
         console = Console("", process, file)

@@ -13,11 +13,13 @@ import pytest
 import redis
 
 from spark_streams.console.site import link
+from spark_streams.shards.names import shards_of
 from tests.console.browser import Browser, form_to, replaced, wait_for_change
 from tests.console.hostile import HOST, HOSTILE_DEAD, MARKER, NAMES, TARGET, write_hostile
-from tests.console.normal import DEAD, ENTRIES, GROUP, LETTERS, STREAM, write_normal
+from tests.console.normal import DEAD, ENTRIES, GROUP, LETTERS, SOON, STREAM, write_normal
 from tests.console.process import running_console
 from tests.deadletter.making import fill
+from tests.holding import hold
 from tools.servers.server import Server
 
 LARGE_PAGE = 2 << 20  # bytes: a page of hostile data is not larger
@@ -88,6 +90,20 @@ def test_pages_of_usual_data(server: Server, client: redis.Redis, tmp_path: Path
         assert browser.get("/entry?name=orders&id=x").status == 400
         assert browser.get("/group?stream=orders&group=none").status == 404
         assert browser.post("/plan", {"action": "no"}).status == 400
+
+
+def test_a_group_that_nobody_uses_says_what_it_holds(server: Server, client: redis.Redis) -> None:
+    hold(client)
+    for name in shards_of("clicks", 2):
+        hold(client, name)
+    with running_console(server.url, before=SOON) as console:
+        browser = Browser(console.url)
+        stream, shards = (browser.get(link("/stream", name=name)).text for name in ("s", "clicks"))
+        group = browser.get(link("/group", stream="s", group="slow")).text
+    said = [re.findall(r"holds (\d+) entries, about ([0-9.]+ k?B), idle ", page) for page in (stream, shards, group)]
+    assert [[entries for entries, _ in one] for one in said] == [["8", "9"], ["16", "18"], ["8"]]
+    with running_console(server.url) as console:
+        assert "holds" not in Browser(console.url).get(link("/stream", name="s")).text, "not before a day has passed"
 
 
 def test_the_next_page_begins_at_the_next_entry(server: Server, client: redis.Redis) -> None:

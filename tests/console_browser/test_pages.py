@@ -3,16 +3,18 @@ page is wider than its window, and axe-core finds no violation."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from spark_streams.console.login.users import add_user
-from tests.console.normal import DEAD, GROUP, STREAM, NormalData
+from tests.console.normal import DEAD, GROUP, SOON, STREAM, NormalData
 from tests.console.process import Console, running_console
 from tests.console_browser.conftest import DISPLAYS, OpenPage, StartConsole
 from tests.console_browser.watched_page import Display, WatchedPage, address
+from tests.holding import hold
 from tools.servers.server import Server, running_engine
 
 PAGES = {
@@ -118,6 +120,25 @@ def test_a_change(console: Console, open_page: OpenPage, display: Display) -> No
 def test_a_server_without_streams(empty: Console, open_page: OpenPage, path: str, display: Display) -> None:
     page = open_page(empty, path, display)
     check(page, f"empty-{path.strip('/') or 'overview'}")
+
+
+@DISPLAY
+def test_unused_groups_that_hold_entries_back(holding: Console, open_page: OpenPage, display: Display) -> None:
+    page = open_page(holding, address("/stream", name="s"), display)
+    row = page.page.locator("#groups tr", has=page.page.get_by_role("link", name="slower", exact=True)).first
+    assert re.search(r"holds 9 entries, about [0-9.]+ k?B, idle ", row.inner_text())
+    check(page, "stream-held")
+    page.open("/group", stream="s", group="slower")
+    page.page.get_by_text("holds 9 entries").wait_for()
+    check(page, "group-held")
+
+
+@pytest.fixture(scope="module")
+def holding() -> Iterator[Console]:
+    with running_engine() as server, server.client() as client:
+        hold(client)
+        with running_console(server.url, before=SOON) as console:
+            yield console
 
 
 @pytest.fixture(scope="module")

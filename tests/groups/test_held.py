@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 import redis
 
@@ -11,6 +9,7 @@ from spark_streams.errors import GroupForgottenError
 from spark_streams.groups import prune
 from spark_streams.model.keys import forgotten_key
 from tests.groups.conftest import Rstream, RstreamJson
+from tests.holding import hold
 from tools.driving import another_reader
 from tools.servers.server import Server
 
@@ -20,21 +19,10 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prune, "SHORTEST_MS", 1)
 
 
-def held(client: redis.Redis) -> None:
-    """Ten entries. `fast` has acknowledged all, `slow` two, `slower` none; `slow` has one pending."""
-    for n in range(10):
-        client.xadd("s", {"n": n}, id=f"{n + 1}-0")
-    for group, count in (("fast", 10), ("slow", 2), ("slower", 1)):
-        client.xgroup_create("s", group, 0)
-        client.xreadgroup(group, "spark", {"s": ">"}, count=count, noack=True)
-    client.xreadgroup("slow", "spark", {"s": ">"}, count=1)
-    time.sleep(0.1)
-
-
 def test_a_dry_run_lists_what_each_group_holds(
     client: redis.Redis, rstream_json: RstreamJson, rstream: Rstream
 ) -> None:
-    held(client)
+    hold(client)
     planned = rstream_json("groups", "prune", "--hold", "--idle", "50ms")
     listed = {one["group"]: (one["entries"], one["position"], one["removed"]) for one in planned["streams"]}
     assert listed == {"slow": (8, "3-0", 0), "slower": (9, "1-0", 0)}
@@ -49,7 +37,7 @@ def test_a_dry_run_lists_what_each_group_holds(
 def test_yes_records_the_groups_and_removes_what_only_they_held(
     server: Server, client: redis.Redis, rstream_json: RstreamJson
 ) -> None:
-    held(client)
+    hold(client)
     done = rstream_json("groups", "prune", "--hold", "--idle", "50ms", "--group", "slower", "--yes")
     assert [(one["group"], one["removed"]) for one in done["streams"]] == [("slower", 2)]
     assert client.xlen("s") == 8
@@ -67,7 +55,7 @@ def test_yes_records_the_groups_and_removes_what_only_they_held(
 def test_a_group_in_use_is_not_listed_or_not_forgotten(
     server: Server, client: redis.Redis, rstream_json: RstreamJson, rstream: Rstream
 ) -> None:
-    held(client)
+    hold(client)
     assert rstream_json("groups", "prune", "--hold", "--idle", "1h")["streams"] == []
     running = another_reader(server, group="slow")
     running.initialOffset()

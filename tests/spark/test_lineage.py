@@ -16,7 +16,6 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-import spark_streams
 from spark_streams.jobs import archive
 from spark_streams.monitor.watch.lineage import lineage as lineage_module
 from spark_streams.monitor.watch.lineage.datasets import stream_dataset
@@ -26,6 +25,7 @@ from spark_streams.wire.address.address import Address
 from tests.monitor.collector import Collector, Event, check
 from tests.spark.jobs.test_etl import run as run_job
 from tests.spark.streams import read_stream, run_to_the_end
+from tests.spark.watching import attached
 from tools.servers.server import Server, free_port
 from tools.waiting import until
 
@@ -40,22 +40,23 @@ def collector() -> Iterator[Collector]:
 
 @pytest.fixture
 def watching(spark: SparkSession, collector: Collector) -> Iterator[Callable[..., Watch]]:
-    """Attach a listener that sends lineage to the collector."""
-    found: list[Watch] = []
-
-    def attach(url: str, lineage: str = collector.url) -> Watch:
-        found.append(spark_streams.watch(spark, url, log=None, lineage=lineage))
-        return found[-1]
-
-    yield attach
-    for one in found:
-        one.close()
+    """Attach a listener that sends lineage to the collector, or to another place."""
+    yield from attached(spark, log=None, lineage=collector.url)
 
 
 def filled(server: Server, stream: str = "s") -> None:
     with server.client() as client:
         for n in range(10):
             client.xadd(stream, {"n": n})
+
+
+@pytest.fixture
+def filled_engine(engine_server: Server) -> Server:
+    """A bundled engine with stream `s` alone."""
+    with engine_server.client() as client:
+        client.flushall()
+    filled(engine_server)
+    return engine_server
 
 
 def run(frame: DataFrame, folder: Path, name: str, **how: Any) -> None:
@@ -185,7 +186,7 @@ def test_streams_of_a_pattern_into_files(
 
 def test_running_at_most_once_a_minute(
     spark: SparkSession,
-    engine_server: Server,
+    filled_engine: Server,
     collector: Collector,
     watching: Callable[..., Watch],
     tmp_path: Path,
@@ -193,13 +194,10 @@ def test_running_at_most_once_a_minute(
 ) -> None:
     assert lineage_module._INTERVAL == 60.0
     monkeypatch.setattr(lineage_module, "_INTERVAL", 3600.0)  # on a busy machine, four batches may take a minute
-    with engine_server.client() as client:
-        client.flushall()
-    filled(engine_server)
-    watch = watching(engine_server.url)
-    frame = read_stream(spark, engine_server, "n INT", streams="s", maxEntriesPerTrigger="2")
+    watch = watching(filled_engine.url)
+    frame = read_stream(spark, filled_engine, "n INT", streams="s", maxEntriesPerTrigger="2")
     writer = frame.writeStream.queryName("many").option("checkpointLocation", str(tmp_path / "c")).format("rstream")
-    query = writer.options(url=engine_server.url, stream="out").start()
+    query = writer.options(url=filled_engine.url, stream="out").start()
     try:
         until(lambda: query.lastProgress and query.lastProgress.batchId >= 3, "there are not four batches", 120)
     finally:
@@ -210,34 +208,28 @@ def test_running_at_most_once_a_minute(
 
 def test_a_collector_that_is_away_neither_stops_nor_slows_a_query(
     spark: SparkSession,
-    engine_server: Server,
+    filled_engine: Server,
     watching: Callable[..., Watch],
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    with engine_server.client() as client:
-        client.flushall()
-    filled(engine_server)
-    watch = watching(engine_server.url, f"http://127.0.0.1:{free_port()}")
+    watch = watching(filled_engine.url, lineage=f"http://127.0.0.1:{free_port()}")
     with caplog.at_level(logging.WARNING):
-        run(read_stream(spark, engine_server, "n INT", streams="s"), tmp_path, "q", url=engine_server.url, stream="out")
+        run(read_stream(spark, filled_engine, "n INT", streams="s"), tmp_path, "q", url=filled_engine.url, stream="out")
         began = time.monotonic()
         watch.close()
     assert time.monotonic() - began < 20
-    with engine_server.client() as client:
+    with filled_engine.client() as client:
         assert client.xlen("out") == 10
     assert [record.message.count("takes no events") for record in caplog.records] == [1, 0]
     assert "were dropped" in caplog.records[1].message
 
 
 def test_a_closed_watch_leaves_no_listener(
-    spark: SparkSession, engine_server: Server, collector: Collector, watching: Callable[..., Watch], tmp_path: Path
+    spark: SparkSession, filled_engine: Server, collector: Collector, watching: Callable[..., Watch], tmp_path: Path
 ) -> None:
     """And removes its own, not the one of another watch."""
-    with engine_server.client() as client:
-        client.flushall()
-    filled(engine_server)
-    first, second = watching(engine_server.url), watching(engine_server.url)
+    first, second = watching(filled_engine.url), watching(filled_engine.url)
     manager: JavaObject = spark._jsparkSession.listenerManager()
     assert len(manager.listListeners()) == 2
     first.close()
@@ -246,7 +238,7 @@ def test_a_closed_watch_leaves_no_listener(
     def write(rows: DataFrame, _number: int) -> None:
         rows.write.mode("append").parquet(str(tmp_path / "rows"))
 
-    run(read_stream(spark, engine_server, "n INT", streams="s"), tmp_path, "left", foreachBatch=write)
+    run(read_stream(spark, filled_engine, "n INT", streams="s"), tmp_path, "left", foreachBatch=write)
     second.close()
     assert len(manager.listListeners()) == 0
     last = by_run(collector.of("left"))[0][-1]
@@ -266,40 +258,34 @@ job = {{checkpoint = "{folder}/checkpoint", lineage = "{lineage}"}}
 
 def test_a_job_is_one_run_with_its_tables_and_streams(
     spark: SparkSession,
-    engine_server: Server,
+    filled_engine: Server,
     collector: Collector,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """All outputs are known from the start, and those of the batch's plan do not come to them."""
-    with engine_server.client() as client:
-        client.flushall()
-    filled(engine_server)
-    text = JOB.format(url=engine_server.url, folder=tmp_path, lineage=collector.url)
+    text = JOB.format(url=filled_engine.url, folder=tmp_path, lineage=collector.url)
     run_job(spark, tomllib.loads(text), monkeypatch)
     runs = by_run(collector.of("etl"))
     assert kinds(runs[0]) == ["START", "RUNNING", "COMPLETE"]
     assert len(runs) == (1 if HAS_READ_LIMITS else 2)
     for event in runs[0]:
-        assert names(event["inputs"]) == of_server(engine_server, "s")
+        assert names(event["inputs"]) == of_server(filled_engine, "s")
         assert names(event["outputs"]) == [
             ("file", str(tmp_path / "rows")),
-            *of_server(engine_server, "large", "s:dead"),
+            *of_server(filled_engine, "large", "s:dead"),
         ]
 
 
 def test_an_archive_writes_its_table(
     spark: SparkSession,
-    engine_server: Server,
+    filled_engine: Server,
     collector: Collector,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with engine_server.client() as client:
-        client.flushall()
-    filled(engine_server)
     config = {
-        "url": engine_server.url,
+        "url": filled_engine.url,
         "source": {"streams": "s", "group": "archive"},
         "table": {"path": f"{tmp_path}/rows"},
         "job": {"checkpoint": f"{tmp_path}/c", "lineage": f"{tmp_path}/events", "name": "keep"},

@@ -22,6 +22,7 @@ from spark_streams.errors import InvalidOptionError
 from spark_streams.monitor.watch.listener import Watch
 from spark_streams.spark.read_limits import HAS_READ_LIMITS
 from tests.spark.streams import read_stream, run_to_the_end, start
+from tests.spark.watching import attached
 from tools.servers.server import Server, engine_at_length, free_port
 from tools.waiting import until
 
@@ -37,15 +38,7 @@ def client(server: Server) -> redis.Redis:
 @pytest.fixture
 def watching(spark: SparkSession, tmp_path: Path) -> Iterator[Callable[..., Watch]]:
     """Attach a listener that logs to `log`."""
-    found: list[Watch] = []
-
-    def attach(url: str, **options: Any) -> Watch:
-        found.append(spark_streams.watch(spark, url, **{"log": tmp_path / "log", **options}))
-        return found[-1]
-
-    yield attach
-    for one in found:
-        one.close()
+    yield from attached(spark, log=tmp_path / "log")
 
 
 def logged(folder: Path) -> list[dict[str, Any]]:

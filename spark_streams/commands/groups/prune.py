@@ -133,7 +133,8 @@ def _hold(
     names: tuple[str, ...], idle: int, groups: tuple[str, ...], exact: bool, yes: bool, url: str, as_json: bool
 ) -> None:
     """List groups that hold entries back; with `yes` forget them."""
-    from spark_streams.groups.held import Held, find_held, forget_group
+    from spark_streams.groups.held import find_held, forget_group
+    from spark_streams.monitor.held import Held
     from spark_streams.monitor.terminal.units import duration
 
     report: ChangeReport[Held] = ChangeReport(yes, as_json)

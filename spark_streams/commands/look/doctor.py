@@ -23,7 +23,7 @@ NOT_WELL = 3  # exit code
 @click.command(short_help="Check a server's settings and a user's rights.")
 @click.argument("server_url", metavar="[URL]", required=False)
 @click.option(
-    "--stream", "names", metavar="STREAM", multiple=True, help="Stream for which rights are checked; repeatable."
+    "--stream", "names", metavar="STREAM", multiple=True, help="Stream whose rights and groups are checked; repeatable."
 )
 @click.option(
     "--for",
@@ -35,8 +35,8 @@ NOT_WELL = 3  # exit code
 @url_option
 @json_option
 def doctor(server_url: str | None, names: tuple[str, ...], uses: tuple[str, ...], url: str, as_json: bool) -> None:
-    """Check the server at URL: settings that endanger streams, with the effect and what to set; and rights that the
-    user of the URL lacks.
+    """Check the server at URL: settings that endanger streams, with the effect and what to set; rights that the user of
+    the URL lacks; and groups that nobody uses, of all streams or of --stream.
 
     \b
     danger    entries will be lost, or nothing can be written
@@ -69,11 +69,14 @@ def doctor(server_url: str | None, names: tuple[str, ...], uses: tuple[str, ...]
 def _at_one(address: Address, uses: Sequence[str], names: Sequence[str], as_json: bool) -> list[Finding]:
     from spark_streams.commands.look.findings_screen import show
     from spark_streams.doctor.examination import examine
+    from spark_streams.doctor.finding import sorted_by_level
+    from spark_streams.doctor.held import check
     from spark_streams.wire.connect import connect
 
     with connect(address) as server:
         [node] = server.nodes()
         facts, findings = examine(node, uses, names)
+        findings = sorted_by_level([*findings, *check(server, names, facts.number("used_memory"))])
     if as_json:
         _print_json({"server": _about(facts)}, findings)
     else:
@@ -84,8 +87,11 @@ def _at_one(address: Address, uses: Sequence[str], names: Sequence[str], as_json
 def _at_cluster(address: Address, uses: Sequence[str], names: Sequence[str], as_json: bool) -> list[Finding]:
     from spark_streams.commands.look.findings_screen import show_cluster
     from spark_streams.doctor.cluster import examine
+    from spark_streams.doctor.finding import sorted_by_level
+    from spark_streams.doctor.held import check_cluster
 
     facts, findings = examine(address, uses, names)
+    findings = sorted_by_level([*findings, *check_cluster(address, names, facts.used_memory)])
     if as_json:
         _print_json({"cluster": _about_cluster(facts)}, findings)
     else:

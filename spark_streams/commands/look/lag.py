@@ -13,6 +13,7 @@ from spark_streams.commands.shared import connect, json_option, print_json, prin
 from spark_streams.errors import StreamStateError
 
 if TYPE_CHECKING:
+    from spark_streams.monitor.held import Held
     from spark_streams.monitor.lag_survey import GroupLag
 
 BEHIND, UNKNOWN = 3, 4  # exit codes
@@ -47,6 +48,9 @@ def lag(
     released  pending entries that a consumer released (XNACK): the group's next reader takes them
     oldest    how long the oldest pending entry has been pending
 
+    A last line names the group that holds most entries back, of those that rstream groups prune --hold --idle 1d lists.
+    --json has all (held).
+
     With --max or --max-seconds the command prints one line and sets the exit code: 0 no group is too far behind; 3 a
     group is too far behind; 4 --max-seconds could not be checked for a group, because its entry IDs are not times, and
     no other group is too far behind; 1 the lag could not be read. Nothing on the server changes.
@@ -57,8 +61,10 @@ def lag(
       rstream lag orders --group billing --json
       rstream lag --max 10000 --max-seconds 60 || send-alert
     """
+    from spark_streams.monitor.held import fetch_held, unused
     from spark_streams.monitor.lag_survey import survey
 
+    checks = max_entries is not None or max_seconds is not None
     with connect(url) as server:
         # If entries must be counted, one more than the maximum is enough.
         snapshot = survey(
@@ -66,19 +72,21 @@ def lag(
             named_streams(server, names, with_retry_streams=True),
             None if max_entries is None else max_entries + 1,
         )
+        is_shown = as_json or not checks
+        held = fetch_held(server, snapshot) if is_shown else []
         address = str(server.address)
     groups = [group_lag for group_lag in snapshot.groups if group is None or group_lag.group == group]
     if group is not None and not groups:
         raise StreamStateError(f"no group {group!r} at {address} reads from these streams; rstream groups lists them")
-    checks = max_entries is not None or max_seconds is not None
     late_groups = [group_lag for group_lag in groups if _is_beyond(group_lag, max_entries, max_seconds)]
     unchecked = [group_lag for group_lag in groups if max_seconds is not None and group_lag.lag_ms is None]
     if as_json:
-        print_json([asdict(group_lag) for group_lag in groups])
+        held_by = {(one.stream, one.group): {"entries": one.entries, "bytes": one.bytes} for one in held}
+        print_json([{**asdict(one), "held": held_by.get((one.stream, one.group))} for one in groups])
     elif checks:
         say(_verdict(groups, late_groups, unchecked))
     else:
-        _print(groups)
+        _print(groups, [one for one in unused(held) if group in (None, one.group)])
     if late_groups or unchecked:
         sys.exit(BEHIND if late_groups else UNKNOWN)
 
@@ -120,7 +128,7 @@ def _behind(group_lag: GroupLag) -> str:
     return f"{entries}{age} behind" + (f", {group_lag.pending:,} pending" if group_lag.pending else "")
 
 
-def _print(groups: list[GroupLag]) -> None:
+def _print(groups: list[GroupLag], held: list[Held]) -> None:
     from spark_streams.monitor.terminal.units import count, duration
 
     print_table(
@@ -143,3 +151,16 @@ def _print(groups: list[GroupLag]) -> None:
     if inactive := sum(not group_lag.is_active for group_lag in groups):
         nouns = "1 group has" if inactive == 1 else f"{inactive:,} groups have"
         say(f"{nouns} not been read from in the last day; rstream groups prune finds abandoned groups")
+    if held:
+        say(_of_held(held))
+
+
+def _of_held(held: list[Held]) -> str:
+    from spark_streams.model.printable import printable
+
+    most = held[0]
+    more = f" ({len(held) - 1:,} more of such groups)" if len(held) > 1 else ""
+    return printable(
+        f"group {most.group} of {most.stream} {most}{more}: entries that another group no longer needs; "
+        "rstream groups prune --hold --idle 1d lists them"
+    )

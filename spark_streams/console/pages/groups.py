@@ -74,6 +74,7 @@ async def group(site: Site, request: Request) -> Response:
         group=name,
         details=details,
         lag=lag,
+        held=view.held.get(key),
         rates=view.history.rates.get(key, UNKNOWN),
         charts=view.history.charts([key]) if ended > began else [],
         began=began,

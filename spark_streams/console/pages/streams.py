@@ -124,6 +124,7 @@ async def stream(site: Site, request: Request) -> Response:
         groups=groups,
         consumers=[(group.group, consumer) for group in groups for consumer in group.consumers],
         rates=view.history.rates,
+        held=view.held,
         waiting=[entries for entries in view.waiting if entries.stream == name],
         details=None if site.is_live(request) else await site.read(read),
         at=parameters.get("at"),

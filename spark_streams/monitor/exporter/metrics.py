@@ -18,6 +18,7 @@ from spark_streams.monitor.group_metrics import (
     server_up,
     waiting_metrics,
 )
+from spark_streams.monitor.held import Held
 from spark_streams.monitor.lag_survey import GroupLag, StreamSummary
 
 if TYPE_CHECKING:
@@ -47,6 +48,11 @@ _GROUP = Table(
         Family("rstream_consumers", "Consumers of the group, active or not."),
         Family("rstream_group_idle_seconds", "Seconds since a consumer of the group sent a request."),
         Family("rstream_delivered_entries", "Entries delivered to the group since it was created.", counts=True),
+        Family(
+            "rstream_held_entries",
+            "Entries, about, that the group keeps in the stream and another group no longer needs.",
+        ),
+        Family("rstream_held_bytes", "Memory of these entries, about: their share of the stream's."),
     ),
 )
 _STREAM = Table(
@@ -95,16 +101,19 @@ class Collector:
         yield from metrics(_RIGHTS, (((right,), (1,)) for right in self._snapshots.rights))
         yield from metrics(_NODE, (((memory.node,), (memory.used, memory.limit or None)) for memory in snapshot.nodes))
         yield from group_metrics(snapshot.groups)
-        yield from metrics(_GROUP, map(_of_group, snapshot.groups))
+        held = {(one.stream, one.group): one for one in snapshot.held}
+        of_groups = (_of_group(group, held.get((group.stream, group.group))) for group in snapshot.groups)
+        yield from metrics(_GROUP, of_groups)
         yield from metrics(_STREAM, (_of_stream(stream, snapshot.stream_bytes) for stream in snapshot.streams))
         yield from metrics(_REASON, map(_of_reason, snapshot.reasons))
         yield from metrics(_UNCOUNTED, (((name,), (n,)) for name, n in snapshot.uncounted.items()))
         yield from waiting_metrics(snapshot.waiting)
 
 
-def _of_group(group: GroupLag) -> Sample:
+def _of_group(group: GroupLag, held: Held | None) -> Sample:
     idle = min((consumer.idle_ms / 1000 for consumer in group.consumers), default=None)
-    return (group.stream, group.group), (len(group.consumers), idle, group.delivered)
+    holds = (0, 0) if held is None else (held.entries, held.bytes)
+    return (group.stream, group.group), (len(group.consumers), idle, group.delivered, *holds)
 
 
 def _of_stream(stream: StreamSummary, sizes: Mapping[str, int]) -> Sample:

@@ -16,7 +16,9 @@ from spark_streams.errors import NotPermittedError, RStreamError, ServerError
 from spark_streams.model.numbers import parse_number
 from spark_streams.model.printable import name_text
 from spark_streams.monitor.exporter.dead_letters import DeadLetters, Reason
+from spark_streams.monitor.held import Held, held_in
 from spark_streams.monitor.lag_survey import GroupLag, StreamSummary, survey
+from spark_streams.monitor.stream_sizes import stream_sizes
 from spark_streams.wire.connection.connection import Connection, ReplyError
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.replies import info
@@ -47,6 +49,11 @@ class Snapshot:
     waiting: tuple[WaitingEntries, ...]
     seconds: float
     groups_left_out: int = 0
+
+    @property
+    def held(self) -> list[Held]:
+        """Groups that hold entries back."""
+        return held_in(self.streams, self.groups, self.stream_bytes)
 
 
 def take_snapshot(
@@ -80,7 +87,7 @@ def take_snapshot(
         groups += seen.groups
         existing = {stream.stream for stream in seen.streams}
         size.learn(len(keys), sum(stream.end_bytes for stream in seen.streams), len(keys))
-        sizes.update(_sizes(server, [key for key in keys if name_text(key) in existing], refused))
+        sizes.update(stream_sizes(server, [key for key in keys if name_text(key) in existing], refused))
     nodes = [memory for node in server.nodes() for memory in _memory(node, refused)]
     dead_letters.refresh(server, streams, {name_text(key): key for key in names}, refused)
     return Snapshot(
@@ -110,20 +117,6 @@ def _waiting(
         refused(error)
         return ()
     return tuple({entries.waits_in: entries for entries in waiting}.values())
-
-
-def _sizes(server: Server, keys: Sequence[str | bytes], refused: Refused) -> dict[str, int]:
-    """Return the bytes of each stream, as the server estimates them from some of its radix tree nodes."""
-    sizes: dict[str, int] = {}
-    for part in (keys[:1], keys[1:]):  # the first one shows whether the user may ask
-        commands = [("MEMORY", "USAGE", key) for key in part]
-        for command, reply in zip(commands, server.pipeline(commands), strict=True):
-            if isinstance(reply, ReplyError):
-                refused(server.error_of(reply, command))
-                return sizes
-            if reply is not None:  # None: deleted since
-                sizes[name_text(command[2])] = reply
-    return sizes
 
 
 def _memory(node: Connection, refused: Refused) -> list[NodeMemory]:

@@ -49,6 +49,12 @@ def short(value: float) -> str:
     return f"{value:.3g}"
 
 
+def size(count: int) -> str:
+    """Return a number of bytes: `950 B`, `12 kB`, `1.5 MB`, `2 GB`."""
+    text = short(count)
+    return f"{text[:-1]} {text[-1]}B" if count >= 1000 else f"{count} B"
+
+
 def sparkline(values: Sequence[float | None], width: int) -> str:
     """Return the last `width` values as bars from zero to their maximum; a blank for None."""
     last = list(values)[-width:] if width > 0 else []

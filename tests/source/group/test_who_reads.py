@@ -12,6 +12,7 @@ from spark_streams.errors import DataLossError
 from spark_streams.model.commit_mark import committed_key
 from spark_streams.spark.read_limits import ReadMaxRows
 from tests.remedies import carry_out
+from tests.source.moved_group import stopped_by_a_moved_group
 from tools.driving import ALL, NEVER_AHEAD, add, begin, drain, pending_count, positions, read, reader, stop_all
 from tools.sending import before_sending, in_turn, lost
 from tools.servers.server import Server, skip_without_xnack
@@ -213,15 +214,7 @@ def test_a_group_that_is_set_forward_while_a_query_begins_stops_it(server: Serve
 
 
 def test_a_group_that_is_set_forward_after_a_seek_stops_the_query(server: Server, client: redis.Redis) -> None:
-    ids = add(client, 10)
-    one = reader(server, limits=NEVER_AHEAD)
-    end = one.latestOffset(start := begin(one), ReadMaxRows(2))
-    assert read(one, start, end) == [0, 1]
-    stop_all()
-    carry_out(server, f"(rstream groups seek s --group g --to {ids[4]} --even-active --yes)")
-    client.xgroup_setid("s", "g", ids[6])
-    with pytest.raises(DataLossError, match="above the checkpoint's"):
-        reader(server).latestOffset(end, ALL)
+    end, ids = stopped_by_a_moved_group(server, client)
     client.xgroup_setid("s", "g", ids[4])
     assert drain(reader(server), start=end) == [[5, 6, 7, 8, 9]]
 

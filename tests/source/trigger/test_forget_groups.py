@@ -70,9 +70,27 @@ def ids(client: redis.Redis) -> list[str]:
     return ids
 
 
+@pytest.fixture
+def ids_of_forgotten(wire: Wire, sweeper: Sweeper, ids: list[str]) -> list[str]:
+    """The ten entries, when `slow` has been forgotten: all are removed."""
+    sweep_when_idle(wire, sweeper)
+    return ids
+
+
 def wait() -> None:
     """Until a consumer is idle for long enough."""
     time.sleep((IDLE + 100) / 1000)
+
+
+def sweep_when_idle(wire: Wire, sweeper: Sweeper) -> None:
+    wait()
+    sweeper.sweep(wire, ["s"])
+
+
+def four_more(client: redis.Redis) -> None:
+    """Entries that `fast` has acknowledged at once."""
+    add(client, 4, first=10)
+    client.xreadgroup("fast", "one", {"s": ">"}, noack=True)
 
 
 def left(client: redis.Redis) -> int:
@@ -85,8 +103,7 @@ def test_an_idle_group_is_recorded_and_holds_nothing_back(
     sweeper.sweep(wire, ["s"])
     assert left(client) == 9
     assert not client.exists(KEY)
-    wait()
-    sweeper.sweep(wire, ["s"])
+    sweep_when_idle(wire, sweeper)
     assert left(client) == 9, "it is checked once a minute"
     clock.next_check()
     before = int(time.time() * 1000)
@@ -110,12 +127,9 @@ def test_the_record_is_written_before_an_entry_is_removed(
 
 
 def test_a_consumer_that_works_again_is_waited_for(
-    client: redis.Redis, wire: Wire, sweeper: Sweeper, clock: Clock, ids: list[str]
+    client: redis.Redis, wire: Wire, sweeper: Sweeper, clock: Clock, ids_of_forgotten: list[str]
 ) -> None:
-    wait()
-    sweeper.sweep(wire, ["s"])
-    add(client, 4, first=10)
-    client.xreadgroup("fast", "one", {"s": ">"}, noack=True)
+    four_more(client)
     client.xreadgroup("slow", "spark", {"s": ">"}, count=1)  # its position is another one: at once
     sweeper.sweep(wire, ["s"])
     assert left(client) == 4
@@ -126,12 +140,9 @@ def test_a_consumer_that_works_again_is_waited_for(
 
 
 def test_a_consumer_that_only_asks_is_noticed_at_the_next_check(
-    client: redis.Redis, wire: Wire, sweeper: Sweeper, clock: Clock, ids: list[str]
+    client: redis.Redis, wire: Wire, sweeper: Sweeper, clock: Clock, ids_of_forgotten: list[str]
 ) -> None:
-    wait()
-    sweeper.sweep(wire, ["s"])
-    add(client, 4, first=10)
-    client.xreadgroup("fast", "one", {"s": ">"}, noack=True)
+    four_more(client)
     client.xreadgroup("slow", "spark", {"s": "0"})
     clock.next_check()
     sweeper.sweep(wire, ["s"])
@@ -147,8 +158,7 @@ def test_either_way_of_holding_is_seen(
         client.xack("s", "slow", ids[2])
     else:
         client.xreadgroup("slow", "spark", {"s": ">"}, noack=True)
-    wait()
-    sweeper.sweep(wire, ["s"])
+    sweep_when_idle(wire, sweeper)
     assert left(client) == 0
 
 
@@ -156,16 +166,13 @@ def test_a_group_without_consumers_is_never_forgotten(
     client: redis.Redis, wire: Wire, sweeper: Sweeper, ids: list[str]
 ) -> None:
     client.xgroup_create("s", "unused", ids[4])
-    wait()
-    sweeper.sweep(wire, ["s"])
+    sweep_when_idle(wire, sweeper)
     assert left(client) == 5
 
 
 def test_a_stream_whose_groups_are_all_forgotten_is_not_trimmed(
-    client: redis.Redis, wire: Wire, sweeper: Sweeper, clock: Clock, ids: list[str]
+    client: redis.Redis, wire: Wire, sweeper: Sweeper, clock: Clock, ids_of_forgotten: list[str]
 ) -> None:
-    wait()
-    sweeper.sweep(wire, ["s"])
     add(client, 4, first=10)
     client.xgroup_destroy("s", "fast")
     clock.next_check()
@@ -181,8 +188,7 @@ def test_a_group_with_a_running_query_is_never_forgotten(
     running = another_reader(server, group="slow", consumer=consumer)
     running.initialOffset()
     assert client.exists(key_beside("s", "lease", "slow", consumer))
-    wait()
-    sweeper.sweep(wire, ["s"])
+    sweep_when_idle(wire, sweeper)
     assert left(client) == 9
     assert not client.exists(KEY)
     running.stop()
@@ -202,10 +208,8 @@ def test_a_query_that_begins_meanwhile_wins(
 
 
 def test_a_query_of_a_forgotten_group_stops_with_an_error_and_may_accept_the_loss(
-    server: Server, client: redis.Redis, wire: Wire, sweeper: Sweeper, clock: Clock, ids: list[str]
+    server: Server, client: redis.Redis, wire: Wire, sweeper: Sweeper, clock: Clock, ids_of_forgotten: list[str]
 ) -> None:
-    wait()
-    sweeper.sweep(wire, ["s"])
     last = add(client, 2, first=10)
     client.xreadgroup("fast", "one", {"s": ">"}, count=1, noack=True)
     sweeper.sweep(wire, ["s"])
@@ -215,7 +219,7 @@ def test_a_query_of_a_forgotten_group_stops_with_an_error_and_may_accept_the_los
         with pytest.raises(GroupForgottenError) as raised:
             back.initialOffset()
         back.stop()
-    assert f"after entry {ids[2]}: " in str(raised.value)
+    assert f"after entry {ids_of_forgotten[2]}: " in str(raised.value)
     assert f"the oldest entry that is left is {last[1]}" in str(raised.value)
     assert "forgetGroups" in str(raised.value)
     back = another_reader(server, group="slow", failOnDataLoss="false")
@@ -237,8 +241,7 @@ def test_a_checkpoint_of_a_forgotten_group_stops_with_the_error(
     one.stop()
     add(client, 5, first=10)
     client.xgroup_create("s", "fast", "$")
-    wait()
-    sweeper.sweep(wire, ["s"])
+    sweep_when_idle(wire, sweeper)
     assert left(client) == 0
     back = another_reader(server, group="slow")
     with pytest.raises(GroupForgottenError):
@@ -252,10 +255,8 @@ def test_a_checkpoint_of_a_forgotten_group_stops_with_the_error(
 
 @pytest.mark.parametrize("change", ["seek", "create"])
 def test_the_record_of_a_group_that_was_moved_or_created_again_counts_no_more(
-    server: Server, client: redis.Redis, wire: Wire, sweeper: Sweeper, ids: list[str], change: str
+    server: Server, client: redis.Redis, wire: Wire, sweeper: Sweeper, ids_of_forgotten: list[str], change: str
 ) -> None:
-    wait()
-    sweeper.sweep(wire, ["s"])
     if change == "seek":
         client.xgroup_setid("s", "slow", "$")
     else:

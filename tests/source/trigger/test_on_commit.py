@@ -9,23 +9,20 @@ from typing import Any
 import pytest
 import redis
 
-from spark_streams.errors import DataLossError, InvalidOptionError
+from spark_streams.errors import InvalidOptionError
 from spark_streams.source.stream_reader import StreamReader
 from spark_streams.spark.read_limits import ReadMaxRows
-from tests.remedies import carry_out
+from tests.source.moved_group import read_two_of_ten, stopped_by_a_moved_group
 from tests.source.trigger.hour_of_traffic import STREAM, hour
 from tools.driving import (
     ALL,
-    NEVER_AHEAD,
     SMALL,
     add,
     another_reader,
-    begin,
     drain,
     pending_count,
     read,
     reader,
-    stop_all,
 )
 from tools.sending import KilledError, before_sending, killed, reply_lost
 from tools.servers.server import Server
@@ -390,25 +387,14 @@ def _at_call(number: int, how: Any) -> Any:
 
 def test_entries_that_a_moved_group_has_passed_stay(server: Server, client: redis.Redis) -> None:
     """They are named in an error, which says how to read them."""
-    ids = add(client, 10)
-    one = reader(server, limits=NEVER_AHEAD, onCommit="delete")
-    end = one.latestOffset(start := begin(one), ReadMaxRows(2))
-    assert read(one, start, end) == [0, 1]
-    stop_all()
-    carry_out(server, f"(rstream groups seek s --group g --to {ids[4]} --even-active --yes)")
-    client.xgroup_setid("s", "g", ids[6])
-    with pytest.raises(DataLossError, match="above the checkpoint's"):
-        reader(server, onCommit="delete").latestOffset(end, ALL)
+    end, ids = stopped_by_a_moved_group(server, client, onCommit="delete")
     assert ids_of(client) == ids[2:]
     client.xgroup_setid("s", "g", ids[4])
     assert drain(reader(server, onCommit="delete"), start=end) == [[5, 6, 7, 8, 9]]
 
 
 def test_a_commit_keeps_what_a_moved_group_has_passed(server: Server, client: redis.Redis) -> None:
-    ids = add(client, 10)
-    one = another_reader(server, limits=NEVER_AHEAD, onCommit="delete")
-    end = one.latestOffset(start := begin(one), ReadMaxRows(2))
-    assert read(one, start, end) == [0, 1]
+    one, end, ids = read_two_of_ten(server, client, onCommit="delete")
     client.xgroup_setid("s", "g", ids[6])
     one.commit(end)
     assert ids_of(client) == ids[2:]
