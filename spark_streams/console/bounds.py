@@ -54,6 +54,7 @@ PARAMETERS = {
     "at": Bound(_SHORT),
     "after": Bound(_SHORT),
     "value": Bound(_TEXT),
+    "where": Bound(_TEXT),
     # A filter of dead letters.
     "reason": _PATTERNS,
     "stage": _PATTERNS,

@@ -25,6 +25,7 @@ from spark_streams.console.audit import Audit
 from spark_streams.console.bounds import LONG_TEXT, NAME_BYTES
 from spark_streams.console.cells import Decoded, cell
 from spark_streams.console.changes import Changes
+from spark_streams.console.json_filter import LONGEST
 from spark_streams.console.live import Live
 from spark_streams.console.login.attempts import LoginAttempts
 from spark_streams.console.login.users import Users
@@ -89,13 +90,13 @@ def _templates() -> Environment:
     templates.globals.update(
         NAME_BYTES=NAME_BYTES,
         LONG_TEXT=LONG_TEXT,
+        LONGEST=LONGEST,
         link=link,
         glob_escape=glob.escape,
         fixed=fixed,
         draw=draw,
         sparkline=sparkline,
     )
-    templates.globals.update(NAME_BYTES=NAME_BYTES, LONG_TEXT=LONG_TEXT)
     return templates
 
 

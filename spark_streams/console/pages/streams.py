@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from spark_streams.console.cells import SHORT, Cell, cell
 from spark_streams.console.entry_search import EntryPage, FieldFilter, read_entries
+from spark_streams.console.json_filter import JsonFilter
 from spark_streams.console.live import View
 from spark_streams.console.pages.pending import PendingEntry, fetch_pending
 from spark_streams.console.request.parameters import Parameters
@@ -101,7 +102,7 @@ async def stream(site: Site, request: Request) -> Response:
     """Return the page of one stream: its entries, the newest first, its groups, consumers and pending entries."""
     parameters = Parameters.of_query(request)
     name = parameters.get("name")
-    field = FieldFilter(parameters.get("field"), parameters.get("value"))
+    field = filter_of(parameters)
     view = await site.live.view()
     groups = [group for group in view.survey.groups if group.stream == name]
 
@@ -128,6 +129,7 @@ async def stream(site: Site, request: Request) -> Response:
         details=None if site.is_live(request) else await site.read(read),
         at=parameters.get("at"),
         field=field,
+        where=parameters.get("where"),
         has_dead_letters=any(s.stream == name and s.has_dead_letters for s in view.survey.streams),
     )
 
@@ -163,6 +165,13 @@ async def entry(site: Site, request: Request) -> Response:
         more=max(0, len(details.pairs) - _ALL_FIELDS),
         command=site.command(["show", name, wanted]),
     )
+
+
+def filter_of(parameters: Parameters) -> FieldFilter:
+    """Return the search of these parameters. Raises OptionError."""
+    where = parameters.get("where")
+    json = JsonFilter.parse(where) if where.strip() else None
+    return FieldFilter(parameters.get("field"), parameters.get("value"), json)
 
 
 def shards_of(server: Server, name: str, view: View) -> list[str | bytes]:
