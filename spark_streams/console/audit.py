@@ -17,7 +17,8 @@ from spark_streams.errors import ConfigError
 from spark_streams.model.printable import json_text
 from spark_streams.model.untyped import Json
 
-_COUNTS = ("entries", "moved", "parked", "deleted", "read_again", "skipped", "pending")  # of a command's JSON output
+# Of a command's JSON output.
+_COUNTS = ("added", "entries", "moved", "parked", "deleted", "read_again", "skipped", "pending")
 
 
 def open_audit(path: Path) -> Callable[[str], None]:

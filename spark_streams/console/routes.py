@@ -48,6 +48,7 @@ ENTRIES = (
     Entry("/streams", streams.streams),
     Entry("/stream", streams.stream),
     Entry("/entry", streams.entry),
+    Entry("/add", streams.add),
     Entry("/group", groups.group),
     Entry("/dead", dead_letters.dead_letter_streams),
     Entry("/dead/stream", dead_letters.dead_letters),
