@@ -168,8 +168,8 @@ async def entry(site: Site, request: Request) -> Response:
 
 def fetch_entry(server: Server, name: str, wanted: str, view: View) -> Seen:
     """Return one entry. Raises OptionError, StreamStateError if there is none with this ID."""
-    entry_id = _entry_id(wanted)
-    page = read_entries(server, shards_of(server, name, view), entry_id, entry_id)
+    only = entry_id(wanted)
+    page = read_entries(server, shards_of(server, name, view), only, only)
     if not page.entries:
         raise StreamStateError(f"no entry {wanted} in stream {name!r}; it was deleted or trimmed")
     return page.entries[0]
@@ -234,7 +234,8 @@ def _shown(entry: Seen, now_ms: int) -> ShownEntry:
     return ShownEntry(str(entry.id), age_ms(entry.id, now_ms), fields, max(0, len(entry.pairs) - _FIELDS))
 
 
-def _entry_id(wanted: str) -> StreamId:
+def entry_id(wanted: str) -> StreamId:
+    """Raises OptionError."""
     try:
         return StreamId.parse(wanted)
     except ValueError as error:
@@ -247,7 +248,7 @@ def _position(wanted: str, now_ms: int) -> StreamId:
     if not plain:
         return MAX_ID
     if re.fullmatch("[0-9]+-[0-9]+", plain):
-        return _entry_id(plain)
+        return entry_id(plain)
     try:
         at_ms = now_ms - duration(plain) if re.fullmatch("[0-9]+ *[a-z]+", plain) else moment(plain)
     except ValueError:
