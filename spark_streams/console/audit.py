@@ -44,9 +44,9 @@ class Audit:
     def __init__(self, write: Callable[[str], None]) -> None:
         self._write = write
 
-    def access(self, event: str, user: str, address: str) -> None:
+    def access(self, event: str, user: str, address: str, **more: Json) -> None:
         """Write the line of a login, a failed login, or a logout."""
-        self._add({"event": event, "user": user, "address": address})
+        self._add({"event": event, "user": user, "address": address, **more})
 
     def begin(self, change: Change) -> None:
         """Write the first line of a change: when, who, what."""

@@ -65,6 +65,8 @@ ENTRIES = (
     Entry("/logout", login.logout, "POST"),
     Entry("/login", login.show, needs=Needs.NOTHING),
     Entry("/login", login.login, "POST", Needs.NOTHING),
+    Entry("/oidc/login", login.at_provider, needs=Needs.NOTHING),
+    Entry("/oidc", login.from_provider, needs=Needs.NOTHING),
     Entry("/static/{name}", files.static, needs=Needs.NOTHING),
 )
 

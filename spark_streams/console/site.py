@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlencode
 
 from jinja2 import Environment
@@ -43,6 +43,9 @@ from spark_streams.schemas.shown import FieldDecoders
 from spark_streams.wire.address.address import Address
 from spark_streams.wire.connect import connect
 from spark_streams.wire.connection.server import Server
+
+if TYPE_CHECKING:
+    from spark_streams.console.login.oidc import Oidc  # the extra oidc has what it imports
 
 T = TypeVar("T")
 PER_PAGE = 100  # rows of a table
@@ -140,6 +143,12 @@ class Site:
     passwords: ThreadPoolExecutor = field(default_factory=partial(ThreadPoolExecutor, 2))
     templates: Environment = field(default_factory=_templates)
     decoders: FieldDecoders | None = None
+    oidc: Oidc | None = None
+
+    @property
+    def needs_login(self) -> bool:
+        """Whether only users who log in have a session."""
+        return bool(self.users) or self.oidc is not None
 
     async def read(self, function: Callable[[Server], T]) -> T:
         """Call the function with a connection to the server, in a thread. Raises RStreamError."""
@@ -170,6 +179,7 @@ class Site:
             site=self,
             path=request.scope["path"],
             session=session,
+            can_write=self.is_writable and session is not None and session.can_write,
             view=view,
             version=__version__,
             **values,

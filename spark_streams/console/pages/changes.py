@@ -43,6 +43,7 @@ async def plan(site: Site, request: Request) -> Response:
     real = with_options(_arguments(action, without(options, bounds), False), *bounds)
     require_short(real)
     session = request.scope["session"]
+    can_make = site.is_writable and session.can_write
     return await site.page(
         request,
         "plan.html",
@@ -53,7 +54,7 @@ async def plan(site: Site, request: Request) -> Response:
         dry_command=site.command(dry),
         command=site.command(real),
         arguments=json.dumps(real),
-        token=site.signer.plan_token(session, real) if site.is_writable and not outcome.code else None,
+        token=site.signer.plan_token(session, real) if can_make and not outcome.code else None,
         back=parameters.get("back"),
     )
 
@@ -62,13 +63,15 @@ async def make(site: Site, request: Request) -> Response:
     """Begin a change whose dry run this session has seen."""
     if not site.is_writable:
         raise NotPermittedError("this console is read-only; start it with --write to make changes")
+    session = request.scope["session"]
+    if not session.can_write:
+        raise NotPermittedError(f"{session.user} has the role view, which makes no changes; ask for the role write")
     parameters = await Parameters.of_form(request, FORM_BYTES)
     try:
         arguments = json.loads(parameters.get("arguments"))
     except (ValueError, RecursionError):
         arguments = None
     is_command = isinstance(arguments, list) and all(isinstance(word, str) for word in arguments)
-    session = request.scope["session"]
     if not is_command or not site.signer.use_plan(parameters.get("token"), session, arguments):
         raise NotPermittedError(
             "this change has no dry run of the last ten minutes, or was made already; open its page and check it again"
