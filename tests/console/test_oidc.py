@@ -101,8 +101,6 @@ def test_a_user_without_a_role_gets_a_page_that_says_so(console: Console, provid
     provider.claims = {} if groups is None else {"groups": groups}
     browser = Browser(console.url)
     answer = by_provider(browser)
-    if groups == {"staff": 1}:
-        provider.claims = {}
     assert answer.status == 403
     assert "oidc:ann is logged in at localhost" in answer.text
     assert "none of the groups that may use this console" in answer.text
@@ -147,10 +145,7 @@ def test_a_callback_that_no_browser_of_this_console_began_asks_the_provider_noth
     state = dict(parse_qsl(urlsplit(there).query))["state"]
     assert Browser(console.url).get(f"/oidc?code=one-time&state={state}").status == 403  # another browser
     assert provider.requests == []
-    answer = by_provider(browser)
-    assert answer.status == 200
-    used = next(iter(answer.headers["set-cookie"].split(",")))
-    assert "SameSite=Strict" in used or "samesite" in used.lower()
+    assert by_provider(browser).status == 200
 
 
 def test_users_with_passwords_stay_beside_it(console: Console) -> None:

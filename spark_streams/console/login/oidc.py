@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 from authlib.common.errors import AuthlibBaseError
 from authlib.integrations.starlette_client import OAuth
-from httpx import HTTPError, InvalidURL
+from httpx2 import HTTPError, InvalidURL
 from joserfc.errors import JoseError
 from starlette.middleware.sessions import SessionMiddleware
 from starlette.requests import Request
@@ -73,8 +73,9 @@ class Provider:
 
     def role(self, claims: Json) -> str | None:
         """Return the role that the claims give: `write`, `view`, or None."""
-        values = claims.get(self.claim, ())
-        names = {values} if isinstance(values, str) else {value for value in values if isinstance(value, str)}
+        found = claims.get(self.claim)
+        values = found if isinstance(found, list) else [found]
+        names = {value for value in values if isinstance(value, str)}
         return "write" if names & {*self.write} else "view" if names & {*self.view} else None
 
 
