@@ -62,10 +62,11 @@ def test_search_download_and_add_again(console: Console, open_page: OpenPage, di
     tab_to(page, "link", "Download these entries (JSON Lines)")
     with page.page.expect_download() as download:
         page.page.keyboard.press("Enter")
+    entries = page.page.get_by_role("region", name="Entries", exact=True).locator("td.id a")
     lines = Path(download.value.path()).read_text().splitlines()
-    assert len(lines) == page.page.locator("td.id").count() > 0
+    assert len(lines) == entries.count() > 0
     assert all('"amount":"89.50"' in line for line in lines)
-    page.page.locator("td.id a").first.focus()
+    entries.first.focus()
     page.page.keyboard.press("Enter")
     page.page.wait_for_url("**/entry?*")
     check(page, "keyboard-entry")
@@ -109,12 +110,14 @@ def test_log_in_by_oidc(
     page.page.get_by_role("alert").get_by_text("none of the groups").wait_for()
     page.expect("answer 403")
     page.expect("Failed to load resource")
+    page.expect("request to localhost")
     check(page, "oidc-denied")
     provider.claims = {"groups": ["staff"]}
     tab_to(page, "link", f"Log in by {provider.issuer.removeprefix('http://')}")
     page.page.keyboard.press("Enter")
     page.page.wait_for_url(page.url + "/")  # a cookie that is SameSite=Strict has come with it
     page.page.get_by_text("oidc:ann has the role view").wait_for()
+    page.expect("request to localhost")
     check(page, "oidc-overview")
     tab_to(page, "button", "Log out oidc:ann")
     page.page.keyboard.press("Enter")
