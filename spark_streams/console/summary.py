@@ -12,6 +12,7 @@ from spark_streams.monitor.terminal.units import counted
 _LABELS = {
     "dry_run": "",
     "bound": "",
+    "bounds": "",
     "stopped": "",
     "stream": "",
     "seconds": "",
