@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
 import click
 
-from spark_streams.commands.shared import address_of, json_option, print_json, say, url_option
+from spark_streams.commands.entry import no_such_entry, parse_id
+from spark_streams.commands.groups.group_change import REFUSED
+from spark_streams.commands.shared import address_of, json_option, print_json, print_table, say, url_option
 from spark_streams.errors import SchemaError, ServerReplyError
 from spark_streams.model.assignment import parse_assignment
-from spark_streams.model.printable import is_utf8, printable
+from spark_streams.model.printable import is_utf8, name_text, printable
 from spark_streams.monitor.terminal.units import counted
 
 if TYPE_CHECKING:
@@ -21,18 +24,31 @@ if TYPE_CHECKING:
     from spark_streams.wire.connection.server import Server
 
 _CHUNK = 1_000  # entries that are sent together
+_SHOWN = 200  # characters of a name or a value that --check shows
 
 
 @click.command(short_help="Append an entry, or JSON lines.")
 @click.argument("stream")
-@click.argument("fields", metavar="FIELD=VALUE... | -", nargs=-1, required=True)
+@click.argument("fields", metavar="FIELD=VALUE... | -", nargs=-1)
 @click.option("--id", "entry", default="*", help="ID of the entry; * lets the server generate it.")
+@click.option("--again", metavar="ID", help="Begin with the fields of this entry; FIELD=VALUE replaces or adds one.")
+@click.option("--unset", multiple=True, metavar="NAME", help="Leave out a field of the entry of --again; repeatable.")
+@click.option("--check", is_flag=True, help="Add nothing: print the entry, and why it would be refused.")
 @click.option("--maxlen", type=click.IntRange(1), help="Trim the stream to about this many entries (MAXLEN ~).")
 @click.option("--no-create", is_flag=True, help="Fail if the stream does not exist (NOMKSTREAM).")
 @url_option
 @json_option
 def add(
-    stream: str, fields: tuple[str, ...], entry: str, maxlen: int | None, no_create: bool, url: str, as_json: bool
+    stream: str,
+    fields: tuple[str, ...],
+    entry: str,
+    again: str | None,
+    unset: tuple[str, ...],
+    check: bool,
+    maxlen: int | None,
+    no_create: bool,
+    url: str,
+    as_json: bool,
 ) -> None:
     """Append an entry to STREAM. With `-`, append one entry for each line of standard input; a line is a JSON object.
 
@@ -42,28 +58,43 @@ def add(
 
     In FIELD=VALUE, the first = ends the name. Within a name write \\= for an equals sign.
 
+    With --again the other fields of that entry are added byte for byte. The entry itself stays.
+
     \b
     Examples:
       rstream add orders customer=ann amount=12.50
       rstream add old-orders --id 1700000000000-0 customer=ann     above the last ID of the stream
+      rstream add orders --again 1795163834542-0 amount=12.50 --unset note --check
       cat orders.jsonl | rstream add orders - --maxlen 1000000
     """
     head: list[Argument] = ["XADD", stream]
     head += ["NOMKSTREAM"] if no_create else []
     head += [] if maxlen is None else ["MAXLEN", "~", maxlen]
+    if not fields and again is None:
+        raise click.UsageError("name a field: FIELD=VALUE, or a single - to read JSON lines")
+    if unset and again is None:
+        raise click.UsageError("--unset leaves out fields of the entry of --again; set --again ID")
     if fields == ("-",):
         if entry != "*":
             raise click.UsageError("--id sets the ID of a single entry, so it cannot be used with -; leave out --id")
+        if check or again is not None:
+            raise click.UsageError("--check and --again are for a single entry, so they cannot be used with -")
         entries: Iterable[Sequence[str]] = _lines(click.open_file("-", "rb"))
     else:
         entries = [_pairs(fields)]
     from spark_streams.shards.settling import require_plain
     from spark_streams.wire.connect import connect as connected
 
-    address = address_of(url, starts=True)
+    address = address_of(url, starts=not check)
     starts_engine = address.will_start
     with connected(address) as server:
         require_plain(server, stream)
+        if again is not None:
+            entries = [_changed(server, stream, again, fields, unset)]
+        if check:
+            [words] = entries
+            _print_check(server, stream, entry, no_create, words, as_json)
+            return
         added, last = _send(server, [*head, entry], iter(entries))
     if starts_engine:
         say(_shared_engine(address), err=True)
@@ -73,6 +104,47 @@ def add(
         say(f"added {counted(added, 'entry', 'entries')}" + (f", the last ID is {last}" if last else ""))
     else:
         say(last or "")
+
+
+def _changed(server: Server, stream: str, again: str, fields: Sequence[str], unset: Sequence[str]) -> list[str]:
+    """Return the fields of an entry after these changes. Raises StreamStateError, OptionError, TransformError."""
+    from spark_streams.deadletter.field_changes import FieldChanges
+    from spark_streams.deadletter.transform import StreamEntry
+    from spark_streams.transfer.entries import Entry
+
+    wanted = parse_id(again)[0]
+    rows = server.execute("XRANGE", stream, bytes(wanted), bytes(wanted))
+    if not rows:
+        raise no_such_entry(server, stream, again)
+    texts = StreamEntry(str(wanted), Entry(wanted, rows[0][1]).texts())
+    return [word for pair in FieldChanges.parse(fields, unset).apply(texts, "entry") for word in pair]
+
+
+def _print_check(server: Server, stream: str, entry: str, no_create: bool, words: Sequence[str], as_json: bool) -> None:
+    """Print what would be added, and exit with REFUSED if the server would refuse it."""
+    from spark_streams.wire.replies.xinfo import read_stream_state
+
+    [reply] = server.pipeline([("XINFO", "STREAM", stream)])
+    state = read_stream_state(server, stream, reply)
+    refused = []
+    if no_create and not state.exists:
+        refused.append(f"stream {stream!r} does not exist; leave out --no-create")
+    if entry != "*" and parse_id(entry.removesuffix("-*"))[entry.endswith("-*")] <= state.last:
+        refused.append(f"ID {entry} is not above the last ID of the stream, {state.last}; leave out --id")
+    texts = [name_text(word[:_SHOWN]) + ("…" if len(word) > _SHOWN else "") for word in words]
+    shown = list(zip(texts[::2], texts[1::2], strict=True))
+    if as_json:
+        rows = [{"field": name, "value": value} for name, value in shown]
+        facts = {"stream": stream, "total": state.length, "last_id": str(state.last), "entry": rows}
+        bounds = ["--no-create"] if state.exists else []
+        print_json({"dry_run": True, "refused": refused, **facts, "bounds": bounds})
+    else:
+        print_table(("field", "value"), shown)
+        for reason in refused:
+            say(f"would be refused now: {reason}")
+        say(f"nothing was added; without --check: an entry of {counted(len(shown), 'field')} to {stream}")
+    if refused:
+        sys.exit(REFUSED)
 
 
 def _shared_engine(address: Address) -> str:

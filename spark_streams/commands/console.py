@@ -23,6 +23,7 @@ from spark_streams.commands.shared import (
 from spark_streams.errors import ConfigError
 
 if TYPE_CHECKING:
+    from spark_streams.console.login.oidc import Oidc
     from spark_streams.schemas.shown import FieldDecoders
 
 PORT = 9406
@@ -35,7 +36,7 @@ PORT = 9406
     "--host",
     default="127.0.0.1",
     show_default=True,
-    help="Address to listen on. An address that other machines reach needs --users, and TLS or --behind-proxy.",
+    help="Address to listen on. An address that other machines reach needs a login, and TLS or --behind-proxy.",
 )
 @click.option("--write", is_flag=True, help="Allow changes. Without --write the console only shows them.")
 @click.option(
@@ -49,6 +50,20 @@ PORT = 9406
     "--add-user",
     metavar="NAME",
     help="Ask for a password, add NAME and its hash to the file of --users, and end. Without --users: print the line.",
+)
+@click.option(
+    "--role",
+    type=click.Choice(("view", "write")),
+    default="write",
+    show_default=True,
+    help="Role of the user of --add-user: view makes no changes.",
+)
+@click.option(
+    "--oidc",
+    "oidc_file",
+    metavar="FILE",
+    type=click.Path(dir_okay=False),
+    help="Let users log in by an OpenID Connect provider. FILE (TOML) names it, and the roles of its groups.",
 )
 @click.option(
     "--allowed-host", "allowed_hosts", metavar="NAME", multiple=True, help="Name by which browsers call it; repeatable."
@@ -85,6 +100,8 @@ def console(
     write: bool,
     users_file: str | None,
     add_user: str | None,
+    role: str,
+    oidc_file: str | None,
     allowed_hosts: tuple[str, ...],
     tls_certificate: str | None,
     tls_key: str | None,
@@ -111,6 +128,7 @@ def console(
       rstream console
       rstream console --write --log /var/log/billing.jsonl
       rstream console --users users.txt --add-user ann
+      rstream console --write --oidc oidc.toml
       rstream console --decode payload --registry https://registry.internal:8081
       rstream console --host 0.0.0.0 --allowed-host ops.internal --users users.txt --behind-proxy
     """
@@ -118,10 +136,10 @@ def console(
     from spark_streams.console.login.users import Users
 
     if add_user is not None:
-        _add_user(add_user, users_file)
+        _add_user(add_user, users_file, role)
         return
-    if users_file is None and not is_loopback(host):
-        raise click.UsageError(f"--host {host} is reached from other machines, so it needs --users FILE")
+    if users_file is None and oidc_file is None and not is_loopback(host):
+        raise click.UsageError(f"--host {host} is reached from other machines, so it needs --users FILE or --oidc FILE")
     if (tls_certificate is None) != (tls_key is None):
         raise click.UsageError("--tls-certificate and --tls-key belong together; set both")
     if tls_certificate is None and not behind_proxy and not is_loopback(host):
@@ -138,6 +156,7 @@ def console(
             f"rstream console needs the extra console ({error.name} is missing): pip install 'spark-streams[console]'"
         ) from None
     address = address_of(url)
+    is_https = tls_certificate is not None or behind_proxy
     users = Users() if users_file is None else Users.read(users_file)
     site = site_of(
         address,
@@ -149,19 +168,31 @@ def console(
         interval=interval_ms / 1000,
         users=users,
         is_writable=write,
-        is_https=tls_certificate is not None or behind_proxy,
+        is_https=is_https,
         has_proxy=behind_proxy,
         logs=tuple(Path(log) for log in logs),
         url="" if url == "embedded:" else str(address),
         decoders=decoders,
+        oidc=None if oidc_file is None else _oidc_of(oidc_file, is_https),
     )
     app = create_app(site, {host.strip("[]"), "localhost", "127.0.0.1", "::1", *allowed_hosts})
     serve(app, host, port, tls_certificate, tls_key, lambda where: say(f"console of {address} at {where}", err=True))
 
 
-def _add_user(name: str, users_file: str | None) -> None:
+def _oidc_of(path: str, is_https: bool) -> Oidc:
+    """Return the provider of a file. Raises ConfigError."""
+    try:
+        from spark_streams.console.login.oidc import Oidc, Provider
+    except ImportError as error:
+        raise ConfigError(
+            f"--oidc needs the extra oidc ({error.name} is missing): pip install 'spark-streams[oidc]'"
+        ) from None
+    return Oidc(Provider.read(path), is_https)
+
+
+def _add_user(name: str, users_file: str | None, role: str) -> None:
     """Write the user to the file, or print the line. The password is typed twice, or is the first line of input."""
-    from spark_streams.console.login.users import PasswordHash, add_user, check_name
+    from spark_streams.console.login.users import add_user, check_name, user_line
 
     check_name(name)
     if sys.stdin.isatty():
@@ -171,7 +202,7 @@ def _add_user(name: str, users_file: str | None) -> None:
     if not password:
         raise click.UsageError("the password is empty; type one, or write it to standard input")
     if users_file is None:
-        click.echo(f"{name}:{PasswordHash.make(password)}")
+        click.echo(user_line(name, password, role))
         return
-    add_user(Path(users_file), name, password)
+    add_user(Path(users_file), name, password, role)
     say(f"{users_file} has user {name}; a console that runs reads the file again when it is restarted", err=True)

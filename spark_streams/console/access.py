@@ -1,6 +1,8 @@
 """Who may use the console: hosts, session cookies, and tokens of planned changes. Pure.
 
-A cookie and a token are signed with a key of this process: a restart of the console ends all sessions.
+A cookie and a token are signed with a key of this process: a restart of the console ends all sessions. Starlette's
+SessionMiddleware is not used here: the browser holds all of its session, so that no logout ends a copied cookie, and
+the cookie's name cannot have the port. A login by OIDC uses it for ten minutes (login/oidc.py).
 """
 
 from __future__ import annotations
@@ -28,11 +30,12 @@ _HOST = re.compile(r"(?:([A-Za-z0-9._-]+)|\[([0-9A-Fa-f:.]+)\])(?::[0-9]{1,5})?"
 
 @dataclass(frozen=True)
 class Session:
-    """A browser's session. user: its name; id: random; expires: seconds since the epoch."""
+    """A browser's session. user: its name; id: random; expires: seconds since the epoch; can_write: its role."""
 
     user: str
     id: str
     expires: int = 0
+    can_write: bool = True
 
 
 def _same(first: str, second: str) -> bool:
@@ -51,22 +54,22 @@ class Signer:
     def _signature(self, *parts: str) -> str:
         return hmac.new(self._key, json.dumps(parts).encode(), hashlib.sha256).hexdigest()
 
-    def new_cookie(self, user: str) -> str:
-        """Return the value of a new session's cookie."""
+    def new_cookie(self, user: str, role: str = "write") -> str:
+        """Return the value of a new session's cookie. role: view or write."""
         session, expires = secrets.token_urlsafe(16), str(round(self._now()) + SESSION_SECONDS)
-        words = quote(user, safe=""), session, expires  # a cookie is ASCII, without ;
+        words = quote(user, safe=""), session, expires, role  # a cookie is ASCII, without ;
         return _SEPARATOR.join((*words, self._signature("session", *words)))
 
     def session(self, cookie: str | None) -> Session | None:
         """Return the session of a cookie; None if there is no valid cookie."""
         parts = (cookie or "").split(_SEPARATOR)
-        if len(parts) != 4:
+        if len(parts) != 5:
             return None
-        user, number, expires, signature = parts
-        is_valid = _same(signature, self._signature("session", user, number, expires))
+        user, number, expires, role, signature = parts
+        is_valid = _same(signature, self._signature("session", user, number, expires, role))
         if not is_valid:
             return None
-        session = Session(unquote(user), number, int(expires))
+        session = Session(unquote(user), number, int(expires), role == "write")
         return session if self.is_open(session) else None
 
     def end(self, session: Session) -> None:

@@ -17,7 +17,8 @@ from spark_streams.model.untyped import Json
 class Action:
     """title: of the page and its button; command: words after `rstream`; options: names of its options, each with its
     value; flags: options without a value; is_destructive: whether entries or a group are lost; patterns: parameters
-    whose value the command takes as a pattern: a name of the server is escaped there."""
+    whose value the command takes as a pattern: a name of the server is escaped there; positional: parameters without
+    an option; dry, real: option of the dry run, and of the change."""
 
     title: str
     command: tuple[str, ...]
@@ -25,11 +26,15 @@ class Action:
     flags: tuple[str, ...] = ()
     is_destructive: bool = False
     patterns: tuple[str, ...] = ()
+    positional: tuple[str, ...] = ("names",)
+    dry: str = ""
+    real: str = "--yes"
 
     def arguments(self, parameters: Mapping[str, Sequence[str]], is_dry: bool) -> list[str]:
-        """Return the words after `rstream`. parameters: values by the name of the option; `names`: streams. Values that
-        are empty are left out, except those of --set. Raises ValueError for a parameter that the command lacks."""
-        unknown = parameters.keys() - {*self.options, *self.flags, "names"}
+        """Return the words after `rstream`. parameters: values by the name of the option; `names`: streams; `fields`:
+        NAME=VALUE. Values that are empty are left out, except those of --set. Raises ValueError for a parameter that
+        the command lacks."""
+        unknown = parameters.keys() - {*self.options, *self.flags, *self.positional}
         if unknown:
             raise ValueError(f"rstream {' '.join(self.command)} has no option {', '.join(sorted(unknown))}")
         words: list[str] = []
@@ -38,8 +43,8 @@ class Action:
                 if value:
                     words += [f"--{option}={value}"] if value.startswith("-") else [f"--{option}", value]
         words += [f"--{flag}" for flag in self.flags if any(parameters.get(flag, ()))]
-        words += [] if is_dry else ["--yes"]
-        names = [self._plain("names", name) for name in parameters.get("names", ()) if name]
+        words += filter(None, [self.dry if is_dry else self.real])
+        names = [self._plain(name, value) for name in self.positional for value in parameters.get(name, ()) if value]
         if any(name.startswith("-") for name in names):
             return [*self.command, *words, "--", *names]
         return [*self.command, *names, *words]
@@ -92,6 +97,14 @@ ACTIONS = {
         ("idle", "group"),
         is_destructive=True,
         patterns=(*_NAMES, "group"),
+    ),
+    "add": Action(
+        "Add an entry",
+        ("add",),
+        ("id", "again", "unset"),
+        positional=("names", "fields"),
+        dry="--check",
+        real="",
     ),
     "redrive": Action(
         "Send back",

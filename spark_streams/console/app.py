@@ -69,4 +69,4 @@ def create_app(site: Site, hosts: Collection[str]) -> ASGIApp:
     )
     pages.router.redirect_slashes = False  # the address would be made of the header Host
     # Around Starlette, so that its own answer to an unexpected error has the headers, too.
-    return Guard(pages, site.signer, site.users, hosts, site.is_https, site.has_proxy)
+    return Guard(pages, site.signer, site.needs_login, hosts, site.is_https, site.has_proxy)

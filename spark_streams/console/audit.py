@@ -17,7 +17,8 @@ from spark_streams.errors import ConfigError
 from spark_streams.model.printable import json_text
 from spark_streams.model.untyped import Json
 
-_COUNTS = ("entries", "moved", "parked", "deleted", "read_again", "skipped", "pending")  # of a command's JSON output
+# Of a command's JSON output.
+_COUNTS = ("added", "entries", "moved", "parked", "deleted", "read_again", "skipped", "pending")
 
 
 def open_audit(path: Path) -> Callable[[str], None]:
@@ -43,9 +44,9 @@ class Audit:
     def __init__(self, write: Callable[[str], None]) -> None:
         self._write = write
 
-    def access(self, event: str, user: str, address: str) -> None:
+    def access(self, event: str, user: str, address: str, **more: Json) -> None:
         """Write the line of a login, a failed login, or a logout."""
-        self._add({"event": event, "user": user, "address": address})
+        self._add({"event": event, "user": user, "address": address, **more})
 
     def begin(self, change: Change) -> None:
         """Write the first line of a change: when, who, what."""

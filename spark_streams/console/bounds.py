@@ -27,7 +27,8 @@ NAME_BYTES = 1_024  # of the name of a stream, a group or a consumer
 LONG_TEXT = 5_000  # characters of a text that a command prints
 USER_CHARACTERS = 100
 EDITABLE = 20_000  # characters of a value that a form can change
-EDITABLE_FIELDS = 500  # of a dead letter
+EDITABLE_FIELDS = 500  # of an entry
+NEW_FIELDS = 20  # of an entry, in a form
 EDITABLE_BYTES = 768 << 10  # of all values that one form can change, as a browser encodes them
 _SHORT, _TEXT = 64, 2_048
 _VALUE = 4 * EDITABLE  # UTF-8
@@ -54,6 +55,7 @@ PARAMETERS = {
     "at": Bound(_SHORT),
     "after": Bound(_SHORT),
     "value": Bound(_TEXT),
+    "where": Bound(_TEXT),
     # A filter of dead letters.
     "reason": _PATTERNS,
     "stage": _PATTERNS,
@@ -69,6 +71,7 @@ PARAMETERS = {
     "names": Bound(NAME_BYTES, 20),
     "back": Bound(8 << 10),
     "letter": Bound(_SHORT),
+    "again": Bound(_SHORT),
     "from": _NAME,
     "to": _NAME,
     "consumer": _NAME,
@@ -83,9 +86,9 @@ PARAMETERS = {
     "all": Bound(_SHORT),
     "even-active": Bound(_SHORT),
     "released": Bound(_SHORT),
-    # Fields of a dead letter.
-    "new.name": Bound(_TEXT),
-    "new.value": Bound(_VALUE),
+    # Fields of an entry.
+    "new.name": Bound(_TEXT, NEW_FIELDS),
+    "new.value": Bound(_VALUE, NEW_FIELDS),
     "value.": Bound(_VALUE),
     "remove.": Bound(_SHORT),
     # The change that a dry run has shown.

@@ -155,7 +155,8 @@ def require_short(arguments: Sequence[str]) -> None:
 def _too_long() -> OptionError:
     return OptionError(
         f"the change is too long for a command, which has at most {COMMAND_BYTES:,} bytes. "
-        "Change fewer or shorter values, or write a function and use rstream dead redrive --transform MODULE:FUNCTION"
+        "Change fewer or shorter values, or use the command line: rstream add STREAM - reads JSON lines, and "
+        "rstream dead redrive --transform MODULE:FUNCTION calls a function"
     )
 
 

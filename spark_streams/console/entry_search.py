@@ -7,9 +7,10 @@ it ends early if its entries have more than some megabytes, or if the search has
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from spark_streams.console.json_filter import LONGEST, JsonFilter
 from spark_streams.model.ids import MAX_ID, MIN_ID, StreamId
 from spark_streams.monitor.last_entries import Seen, entries_of
 from spark_streams.wire.connection.connection import ReplyError
@@ -25,28 +26,36 @@ _SEARCH_SECONDS = 2.0
 
 @dataclass(frozen=True)
 class FieldFilter:
-    """A search: entries that have this field (empty: any field) whose value contains this text."""
+    """A search: entries that have this field (empty: any field) whose value contains this text, and compares so."""
 
     name: str = ""
     value: str = ""
+    json: JsonFilter | None = None
 
     def __bool__(self) -> bool:
-        return bool(self.name or self.value)
+        return bool(self.name or self.value or self.json)
 
-    def matches(self, pairs: Sequence[tuple[bytes, bytes]]) -> bool:
-        """Whether an entry with these fields matches."""
+    def candidates(self, pairs: Sequence[tuple[bytes, bytes]]) -> Iterator[bytes]:
+        """Yield the values of the field that contain the text."""
         name, value = (text.encode("utf-8", "surrogateescape") for text in (self.name, self.value))
-        return any((not name or field == name) and value in content for field, content in pairs)
+        return (content for field, content in pairs if (not name or field == name) and value in content)
+
+    def matches(self, candidates: Sequence[bytes]) -> bool:
+        """Whether an entry with these values matches."""
+        if self.json is None:
+            return bool(candidates)
+        return any(len(value) <= LONGEST and self.json.matches(value) for value in candidates)
 
 
 @dataclass(frozen=True)
 class EntryPage:
     """Entries, the newest first. searched: how many were read; next: the ID at which the next page begins, None if the
-    stream has no more."""
+    stream has no more; too_long: values that were too long for a comparison of JSON."""
 
     entries: tuple[Seen, ...]
     searched: int
     next: StreamId | None
+    too_long: int = 0
 
 
 def read_entries(
@@ -61,7 +70,7 @@ def read_entries(
     all shards of one. Raises WrongKeyTypeError, NotPermittedError, ServerError."""
     sizer = PageSizer(_FIRST, _LARGEST, _REPLY_BYTES, growth=5)
     matching: list[Seen] = []
-    deadline, searched, taken = time.monotonic() + _SEARCH_SECONDS, 0, 0
+    deadline, searched, taken, too_long = time.monotonic() + _SEARCH_SECONDS, 0, 0, 0
     upper: StreamId | None = end
     while upper is not None and upper >= begin:
         count = max(1, sizer.size if fields else min(sizer.size, limit - len(matching) + 1))
@@ -69,16 +78,19 @@ def read_entries(
         sizer.learn(len(entries), received)
         for entry in entries:
             size = sum(len(name) + len(value) for name, value in entry.pairs)
-            if len(matching) == limit or (matching and taken + size > _PAGE_BYTES):
-                return EntryPage(tuple(matching), searched, entry.id)
+            is_full = len(matching) == limit or (matching and taken + size > _PAGE_BYTES)
+            if is_full or (searched and time.monotonic() > deadline):
+                return EntryPage(tuple(matching), searched, entry.id, too_long)
             searched += 1
-            if not fields or fields.matches(entry.pairs):
+            values = [*fields.candidates(entry.pairs)] if fields else []
+            too_long += sum(len(value) > LONGEST for value in values) if fields and fields.json else 0
+            if not fields or fields.matches(values):
                 matching.append(entry)
                 taken += size
         upper = lower
         if searched >= _SEARCHED or time.monotonic() > deadline:
             break
-    return EntryPage(tuple(matching), searched, upper)
+    return EntryPage(tuple(matching), searched, upper, too_long)
 
 
 def _read_back(

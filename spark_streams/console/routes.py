@@ -15,6 +15,7 @@ from spark_streams.console.pages import (
     dead_letters,
     doctor,
     events,
+    export,
     files,
     groups,
     login,
@@ -48,6 +49,8 @@ ENTRIES = (
     Entry("/streams", streams.streams),
     Entry("/stream", streams.stream),
     Entry("/entry", streams.entry),
+    Entry("/add", streams.add),
+    Entry("/export", export.export),
     Entry("/group", groups.group),
     Entry("/dead", dead_letters.dead_letter_streams),
     Entry("/dead/stream", dead_letters.dead_letters),
@@ -62,6 +65,8 @@ ENTRIES = (
     Entry("/logout", login.logout, "POST"),
     Entry("/login", login.show, needs=Needs.NOTHING),
     Entry("/login", login.login, "POST", Needs.NOTHING),
+    Entry("/oidc/login", login.at_provider, needs=Needs.NOTHING),
+    Entry("/oidc", login.from_provider, needs=Needs.NOTHING),
     Entry("/static/{name}", files.static, needs=Needs.NOTHING),
 )
 

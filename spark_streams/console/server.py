@@ -9,6 +9,7 @@ import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -26,6 +27,9 @@ from spark_streams.monitor.exporter.snapshot_cache import SnapshotCache
 from spark_streams.monitor.exporter.stream_filter import StreamFilter
 from spark_streams.schemas.shown import FieldDecoders
 from spark_streams.wire.address.address import Address
+
+if TYPE_CHECKING:
+    from spark_streams.console.login.oidc import Oidc
 
 _SNAPSHOT_SECONDS = 60.0  # that a snapshot may take
 _BACKLOG = 64  # connections that are accepted at once: each TLS connection begins with a buffer of 256 kB
@@ -48,6 +52,7 @@ def site_of(
     logs: tuple[Path, ...] = (),
     url: str = "",
     decoders: FieldDecoders | None = None,
+    oidc: Oidc | None = None,
 ) -> Site:
     """Return the console of a server. environment: of the commands that it runs; audit: receives a line for each
     login and change; tell: a line for each problem; the others are as the options of `rstream console`."""
@@ -58,7 +63,7 @@ def site_of(
     changes = Changes({**environment, "RSTREAM_PROGRESS": "json"}, log, live.refresh)
     who = users or Users()
     site = Site(address, live, changes, log, Signer(), who, is_writable, is_https, has_proxy, logs, url)
-    return replace(site, decoders=decoders)
+    return replace(site, decoders=decoders, oidc=oidc)
 
 
 class _Server(uvicorn.Server):

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlencode
 
 from jinja2 import Environment
@@ -25,6 +25,7 @@ from spark_streams.console.audit import Audit
 from spark_streams.console.bounds import LONG_TEXT, NAME_BYTES
 from spark_streams.console.cells import Decoded, cell
 from spark_streams.console.changes import Changes
+from spark_streams.console.json_filter import LONGEST
 from spark_streams.console.live import Live
 from spark_streams.console.login.attempts import LoginAttempts
 from spark_streams.console.login.users import Users
@@ -42,6 +43,9 @@ from spark_streams.schemas.shown import FieldDecoders
 from spark_streams.wire.address.address import Address
 from spark_streams.wire.connect import connect
 from spark_streams.wire.connection.server import Server
+
+if TYPE_CHECKING:
+    from spark_streams.console.login.oidc import Oidc  # the extra oidc has what it imports
 
 T = TypeVar("T")
 PER_PAGE = 100  # rows of a table
@@ -89,13 +93,13 @@ def _templates() -> Environment:
     templates.globals.update(
         NAME_BYTES=NAME_BYTES,
         LONG_TEXT=LONG_TEXT,
+        LONGEST=LONGEST,
         link=link,
         glob_escape=glob.escape,
         fixed=fixed,
         draw=draw,
         sparkline=sparkline,
     )
-    templates.globals.update(NAME_BYTES=NAME_BYTES, LONG_TEXT=LONG_TEXT)
     return templates
 
 
@@ -134,6 +138,12 @@ class Site:
     passwords: ThreadPoolExecutor = field(default_factory=partial(ThreadPoolExecutor, 2))
     templates: Environment = field(default_factory=_templates)
     decoders: FieldDecoders | None = None
+    oidc: Oidc | None = None
+
+    @property
+    def needs_login(self) -> bool:
+        """Whether only users who log in have a session."""
+        return bool(self.users) or self.oidc is not None
 
     async def read(self, function: Callable[[Server], T]) -> T:
         """Call the function with a connection to the server, in a thread. Raises RStreamError."""
@@ -164,6 +174,7 @@ class Site:
             site=self,
             path=request.scope["path"],
             session=session,
+            can_write=self.is_writable and session is not None and session.can_write,
             view=view,
             version=__version__,
             **values,

@@ -12,6 +12,7 @@ from spark_streams.monitor.terminal.units import counted
 _LABELS = {
     "dry_run": "",
     "bound": "",
+    "bounds": "",
     "stopped": "",
     "stream": "",
     "seconds": "",
@@ -28,6 +29,9 @@ _LABELS = {
     "letters_per_second": "",
     "letters": "dead letters",
     "fields": "Fields that change",
+    "entry": "The new entry",
+    "added": "",
+    "last": "",
     "destinations": "Where they go",
     "by": "By reason",
     "streams": "Streams",
@@ -102,6 +106,10 @@ def _redrive(values: Mapping[str, Json], is_done: bool) -> str:
     return f"{'Sent' if is_done else 'Would send'} back {moved} of {values.get('stream')}."
 
 
+def _add(values: Mapping[str, Json], is_done: bool) -> str:
+    return f"Added entry {values.get('last')} to {values.get('stream')}." if is_done else "Would add this entry."
+
+
 def _purge(values: Mapping[str, Json], is_done: bool) -> str:
     deleted = counted(values.get("deleted", 0), "dead letter")
     return f"{'Deleted' if is_done else 'Would delete'} {deleted} of {values.get('stream')} permanently."
@@ -134,6 +142,7 @@ _SENTENCES: dict[str, Callable[[Mapping[str, Json], bool], str]] = {
     "groups claim": _entries("Would hand over", "Handed over"),
     "groups ack": _entries("Would acknowledge", "Acknowledged"),
     "groups prune": _prune,
+    "add": _add,
     "dead redrive": _redrive,
     "dead purge": _purge,
 }

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from spark_streams.deadletter.envelope import MARK, raw, text
-from spark_streams.deadletter.transform import DeadLetter, Loaded, encode_fields
+from spark_streams.deadletter.transform import DeadLetter, Loaded, StreamEntry, encode_fields
 from spark_streams.errors import InvalidOptionError, TransformError
 from spark_streams.model.assignment import parse_assignment
 
@@ -79,18 +79,18 @@ class FieldChanges:
     def __bool__(self) -> bool:
         return bool(self.assigned or self.removed)
 
-    def apply(self, letter: DeadLetter) -> list[tuple[str, str]]:
-        """Return the fields of a dead letter after the changes. Raises TransformError."""
-        names = [name for name, _ in letter.pairs]
+    def apply(self, entry: StreamEntry, kind: str = "dead letter") -> list[tuple[str, str]]:
+        """Return the fields of an entry after the changes. kind: of the entry, for messages. Raises TransformError."""
+        names = [name for name, _ in entry.pairs]
         values = dict(self.assigned)
         for name in (*values, *self.removed):
             if names.count(name) > 1:
                 raise TransformError(
-                    f"dead letter {letter.id} has the field {name!r} {names.count(name)} times, so it is not clear "
-                    "which one to change. Use a transform, or leave this dead letter out"
+                    f"{kind} {entry.id} has the field {name!r} {names.count(name)} times, so it is not clear which one "
+                    f"to change. Leave this {kind} out, or write all its fields yourself (of dead letters: --transform)"
                 )
-        changed = [(name, values.get(name, value)) for name, value in letter.pairs if name not in self.removed]
+        changed = [(name, values.get(name, value)) for name, value in entry.pairs if name not in self.removed]
         changed += [(name, value) for name, value in self.assigned if name not in names]
         if not changed:
-            raise TransformError(f"dead letter {letter.id} would have no field left. Keep one, or delete it instead")
+            raise TransformError(f"{kind} {entry.id} would have no field left. Keep one field")
         return changed

@@ -55,8 +55,8 @@ class Browser:
             connection.request(method, path, body, sent)
             response = connection.getresponse()
             received = {name.lower(): value for name, value in response.getheaders()}
-            if "set-cookie" in received:
-                name, _, value = received["set-cookie"].split(";")[0].partition("=")
+            for header in response.headers.get_all("set-cookie") or ():
+                name, _, value = header.split(";")[0].partition("=")
                 self.cookies[name] = value
             return Answer(response.status, received, response.read().decode())
         finally:

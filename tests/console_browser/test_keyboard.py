@@ -1,135 +1,126 @@
-"""With the keyboard alone: a user finds a dead letter, corrects a field of it, and sends it back."""
+"""Search by JSON, export, add, add again, and log in by OIDC with the keyboard only, narrow and wide."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
-from tests.console.normal import DEAD, GROUP, STREAM, NormalData, write_normal
-from tests.console.process import Console, running_console
-from tests.console_browser.conftest import DISPLAYS, OpenPage
-from tests.console_browser.watched_page import Display, WatchedPage
+from tests.console.normal import STREAM, NormalData
+from tests.console.process import Console
+from tests.console.provider import Provider, running_provider
+from tests.console.test_oidc import write_settings
+from tests.console_browser.conftest import OpenPage, StartConsole
+from tests.console_browser.test_pages import check
+from tests.console_browser.watched_page import Display, WatchedPage, address
 from tools.servers.server import Server
 
-DISPLAY = pytest.mark.parametrize("display", [DISPLAYS[0], DISPLAYS[3]], ids=str)
-_MOST_TABS = 400
-# What has the focus: its text, its place, and whether an outline shows it.
-_FOCUS = """() => {
-    const element = document.activeElement, box = element.getBoundingClientRect(), style = getComputedStyle(element);
-    return {
-        name: (element.getAttribute('aria-label') || element.labels?.[0]?.textContent || element.textContent).trim(),
-        tag: element.tagName, top: box.top + scrollY, left: box.left,
-        isVisible: style.outlineStyle !== 'none' && parseFloat(style.outlineWidth) >= 2,
-        isInWindow: box.bottom > 0 && box.top < innerHeight && box.right > 0 && box.left < innerWidth,
-    };
-}"""
+WIDTHS = pytest.mark.parametrize("display", [Display("light", 1440), Display("light", 360)], ids=str)
+_MOST = 200  # elements that take the focus before the wanted one
 
 
-@pytest.fixture
-def filled(server: Server) -> NormalData:
-    with server.client() as client:
-        return write_normal(client)
-
-
-@pytest.fixture
-def console(server: Server, filled: NormalData) -> Iterator[Console]:
-    with running_console(server.url, "--write") as console:
-        yield console
-
-
-def tab_to(page: WatchedPage, name: str, tag: str) -> None:
-    """Press Tab until an element whose name matches has the focus. Elements on the way show that they have it."""
-    for _ in range(_MOST_TABS):
+def tab_to(page: WatchedPage, role: str, name: str) -> None:
+    """Press Tab until an element of this role and name has the focus."""
+    wanted = page.page.get_by_role(role, name=name, exact=True).first  # type: ignore[arg-type]
+    for _ in range(_MOST):
         page.page.keyboard.press("Tab")
-        focus = page.page.evaluate(_FOCUS)
-        if focus["tag"] == "BODY":
-            continue
-        assert focus["isVisible"], f"nothing shows the focus of {focus}"
-        assert focus["isInWindow"], f"the focus is outside of the window: {focus}"
-        if re.search(name, focus["name"]) and focus["tag"] == tag:
+        if wanted.evaluate("element => element === document.activeElement"):
             return
-    raise AssertionError(f"{_MOST_TABS} times Tab do not lead to {name}")
+    raise AssertionError(f"Tab does not reach {role} {name!r}")
 
 
-def press(page: WatchedPage, key: str, address: str) -> None:
-    page.page.keyboard.press(key)
-    page.page.wait_for_url(address)
-    page.check()
-
-
-@DISPLAY
-def test_a_dead_letter_is_corrected_and_sent_back(
-    console: Console, server: Server, filled: NormalData, open_page: OpenPage, display: Display
-) -> None:
-    letter = filled.letters["decode: amount does not fit DOUBLE"][0]
-    page = open_page(console, "/", display)
-    tab_to(page, "^Dead letters$", "A")
-    press(page, "Enter", "**/dead")
-    tab_to(page, "decode: amount does not fit DOUBLE", "A")
-    press(page, "Enter", "**/dead/stream?*")
-    tab_to(page, letter, "A")
-    press(page, "Enter", "**/dead/letter?*")
-    tab_to(page, "Value of amount", "TEXTAREA")
+def type_into(page: WatchedPage, name: str, text: str) -> None:
+    """Replace the text of a field."""
+    tab_to(page, "textbox", name)
     page.page.keyboard.press("Control+A")
-    page.page.keyboard.type("12.50")
-    page.screenshot("keyboard-edited")
-    tab_to(page, "sending back", "BUTTON")
-    press(page, "Enter", "**/plan")
-    assert "--set amount=12.50" in page.page.locator(".command").inner_text()
-    with server.client() as client:
-        assert client.xlen(STREAM) == 600, "the dry run changes nothing"
-    tab_to(page, "^Send back", "BUTTON")
-    press(page, "Enter", "**/changes/1")
-    page.page.get_by_text("Done").wait_for()
-    page.check()
-
-    with server.client() as client:
-        [(_, fields)] = client.xrevrange(STREAM, count=1)
-        redriven = fields.pop(b"dl.redriven")
-        assert fields == {b"order": b"000001", b"customer": b"bob", b"amount": b"12.50"}
-        assert redriven.endswith(f"{DEAD}/{letter}".encode())
-        assert client.xlen(DEAD) == 299
-        assert client.xrange(DEAD, letter, letter) == []
-        assert client.xlen(STREAM) == 601
-    audit = [line for line in console.output().splitlines() if line.startswith("{")]
-    assert len(audit) == 2  # its begin and its end
-    assert all('"user": "local"' in line and '"--set", "amount=12.50"' in line for line in audit)
-    assert ['"moved": 1' in line for line in audit] == [False, True]
+    page.page.keyboard.type(text)
 
 
-def test_the_first_stop_skips_the_navigation(console: Console, open_page: OpenPage) -> None:
-    page = open_page(console, "/streams")
-    page.page.keyboard.press("Tab")
-    assert page.page.evaluate(_FOCUS)["name"] == "Skip to the content"
-    assert page.page.evaluate(_FOCUS)["isInWindow"]
-    page.screenshot("keyboard-skip", whole=False)
+@pytest.fixture(scope="module")
+def console(normal: tuple[Server, NormalData], start_console: StartConsole) -> Console:
+    return start_console(normal[0].url, "--write")
+
+
+@WIDTHS
+def test_search_download_and_add_again(console: Console, open_page: OpenPage, display: Display) -> None:
+    page = open_page(console, address("/stream", name=STREAM), display)
+    type_into(page, "Field", "order")
+    type_into(page, "JSON", "$ >= 000599")
     page.page.keyboard.press("Enter")
-    page.page.keyboard.press("Tab")
-    assert page.page.evaluate("() => document.activeElement.closest('main') !== null")
-    assert page.page.evaluate(_FOCUS)["name"].startswith("Name")
+    page.page.get_by_text("is no comparison of JSON").wait_for()  # 000599 is no number of JSON
+    page.expect("answer 400")
+    page.expect("Failed to load resource")
+    check(page, "keyboard-no-comparison")
+    page.page.go_back()
+    type_into(page, "Field", "amount")
+    type_into(page, "JSON", "$ > 88.5")
+    page.page.keyboard.press("Enter")
+    page.page.wait_for_url("**where=*")
+    page.page.get_by_text("Searched").wait_for()
+    check(page, "keyboard-search")
+    tab_to(page, "link", "Download these entries (JSON Lines)")
+    with page.page.expect_download() as download:
+        page.page.keyboard.press("Enter")
+    entries = page.page.get_by_role("region", name="Entries", exact=True).locator("td.id a")
+    lines = Path(download.value.path()).read_text().splitlines()
+    assert len(lines) == entries.count() > 0
+    assert all('"amount":"89.50"' in line for line in lines)
+    entries.first.focus()
+    page.page.keyboard.press("Enter")
+    page.page.wait_for_url("**/entry?*")
+    check(page, "keyboard-entry")
+    tab_to(page, "link", "Add again, changed")
+    page.page.keyboard.press("Enter")
+    page.page.wait_for_url("**/add?*")
+    type_into(page, "Value of amount", "12.50")
+    check(page, "keyboard-again")
+    tab_to(page, "button", "Preview adding…")
+    page.page.keyboard.press("Enter")
+    page.page.get_by_text("Would add this entry").wait_for()
+    check(page, "keyboard-plan-again")
+    tab_to(page, "button", "Add an entry")
+    page.page.keyboard.press("Enter")
+    page.page.get_by_text("Added entry").wait_for()
+    check(page, "keyboard-added")
 
 
-@pytest.mark.parametrize(
-    "path", ["/", "/streams", f"/group?stream={STREAM}&group={GROUP}", f"/dead/stream?name={DEAD}"]
-)
-def test_the_focus_goes_from_the_top_to_the_bottom(console: Console, open_page: OpenPage, path: str) -> None:
-    """A later stop is below the one before, or to its right. The first stop, which skips the navigation, is apart."""
-    page = open_page(console, path)
-    stops = []
-    for _ in range(_MOST_TABS):
-        page.page.keyboard.press("Tab")
-        focus = page.page.evaluate(_FOCUS)
-        if focus["tag"] == "BODY":
-            break
-        assert focus["isVisible"], focus
-        stops.append(focus)
-    back = [
-        (before, stop)
-        for before, stop in pairwise(stops[1:])
-        if stop["top"] + 40 < before["top"] and stop["left"] <= before["left"]
-    ]
-    assert not back
-    assert 5 < len(stops) < _MOST_TABS
+@pytest.fixture(scope="module")
+def provider() -> Iterator[Provider]:
+    with running_provider() as provider:
+        yield provider
+
+
+@WIDTHS
+def test_log_in_by_oidc(
+    normal: tuple[Server, NormalData],
+    open_page: OpenPage,
+    start_console: StartConsole,
+    provider: Provider,
+    tmp_path: Path,
+    display: Display,
+) -> None:
+    settings = write_settings(tmp_path / "oidc.toml", provider.issuer)
+    page = open_page(start_console(normal[0].url, "--write", "--oidc", str(settings)), "/", display)
+    assert page.page.url.endswith("/login")
+    check(page, "oidc-login")
+    provider.claims = {"groups": ["other"]}
+    tab_to(page, "link", f"Log in by {provider.issuer.removeprefix('http://')}")
+    page.page.keyboard.press("Enter")
+    page.page.get_by_role("alert").get_by_text("none of the groups").wait_for()
+    page.expect("answer 403")
+    page.expect("Failed to load resource")
+    page.expect("request to localhost")
+    check(page, "oidc-denied")
+    provider.claims = {"groups": ["staff"]}
+    tab_to(page, "link", f"Log in by {provider.issuer.removeprefix('http://')}")
+    page.page.keyboard.press("Enter")
+    page.page.wait_for_url(page.url + "/")  # a cookie that is SameSite=Strict has come with it
+    page.page.get_by_text("oidc:ann has the role view").wait_for()
+    page.expect("request to localhost")
+    check(page, "oidc-overview")
+    tab_to(page, "button", "Log out oidc:ann")
+    page.page.keyboard.press("Enter")
+    page.page.wait_for_url("**/login")
+    page.open("/streams")
+    assert page.page.url.endswith("/login")

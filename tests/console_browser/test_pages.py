@@ -23,6 +23,8 @@ PAGES = {
     "streams": "/streams",
     "stream": address("/stream", name=STREAM),
     "stream-search": address("/stream", name=STREAM, field="customer", value="dör"),
+    "stream-json-search": address("/stream", name=STREAM, field="amount", where="$ > 88.5"),
+    "add": address("/add", name=STREAM),
     "stream-in-shards": address("/stream", name="clicks"),
     "group": address("/group", stream=STREAM, group=GROUP),
     "group-in-shards": address("/group", stream="clicks", group="sessions"),

@@ -58,7 +58,7 @@ BELOW = {
         ),  # a load's writer, an archive's trimming, the columns of a stream
     },
     "console": {
-        *("_version", "deadletter", "errors", "groups", "model", "monitor", "schemas", "shards", "wire"),
+        *("_version", "deadletter", "errors", "groups", "model", "monitor", "schemas", "shards", "transfer", "wire"),
     },
     "commands": {
         *("console", "deadletter", "doctor", "engine", "errors", "groups", "jobs", "model", "monitor", "options"),

@@ -1,1 +1,1 @@
-"""Users of the console, and attempts to log in."""
+"""Users of the console: passwords, attempts to log in, and OpenID Connect."""

@@ -1,6 +1,7 @@
 """Users of the console: names, and scrypt hashes of their passwords in a file that only its owner can read or write.
 
 ann:$scrypt$ln=15,r=8,p=1$<salt>$<hash>        salt and hash in base64 without padding, as in the PHC string format
+bob:$scrypt$ln=15,r=8,p=1$<salt>$<hash>:view   a user who makes no changes
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from pathlib import Path
 from spark_streams.console.bounds import USER_CHARACTERS
 from spark_streams.errors import ConfigError
 
+ROLES = ("view", "write")
 _MEMORY = 256 << 20  # bytes that a hash may take
 _COST = (15, 8, 1)  # log_n, r, p of new hashes
 _HASH = re.compile(
@@ -81,19 +83,22 @@ _NOBODY = PasswordHash(*_COST, bytes(16), bytes(32))  # takes as long as a user'
 
 @dataclass(frozen=True)
 class Users:
-    """Hashes of passwords by the user's name. Without users, everybody who reaches the console may use it."""
+    """Hashes of passwords by the user's name. Without users, everybody who reaches the console may use it. viewers:
+    users with the role view; others have the role write."""
 
     hashes: Mapping[str, PasswordHash] = field(default_factory=dict, repr=False)
+    viewers: frozenset[str] = frozenset()
 
     @classmethod
     def parse(cls, lines: Iterable[str], path: str) -> Users:
         """Parse lines of the form NAME:HASH; a line that begins with # is a comment. Raises ConfigError."""
-        hashes = {}
+        hashes, viewers = {}, set()
         for number, line in enumerate(lines, start=1):
             text = line.rstrip("\r\n")
             if not text.strip() or text.startswith("#"):
                 continue
-            name, colon, hashed = text.partition(":")
+            name, colon, rest = text.partition(":")
+            hashed, _, role = rest.partition(":")
             if not (name and colon and hashed):
                 raise ConfigError(f"{path}: line {number} is not of the form NAME:HASH; {_add(path, 'NAME')}")
             check_name(name, f"{path}: line {number}: ")
@@ -106,16 +111,19 @@ class Users:
                     f"{path}: line {number}: the part after {name}: {error}, so it may be a plain password. The file "
                     f"holds hashes only. To replace the line, and type the password once more: {_add(path, name)}"
                 ) from None
+            if role not in ("", *ROLES):
+                raise ConfigError(f"{path}: line {number}: the role of {name} is neither view nor write; correct it")
+            viewers |= {name} if role == "view" else set()
         if not hashes:
             raise ConfigError(f"{path} has no user; {_add(path, 'NAME')}")
-        return cls(hashes)
+        return cls(hashes, frozenset(viewers))
 
     @classmethod
     def read(cls, path: str) -> Users:
         """Read the file. Raises ConfigError, also if other users of the machine can read or change it."""
         try:
             with open(path, encoding="utf-8") as file:
-                _require_private(os.fstat(file.fileno()), path)
+                require_private(os.fstat(file.fileno()), path)
                 return cls.parse(file, path)
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"the users cannot be read from {path}: {error}; {_add(path, 'NAME')}") from error
@@ -136,14 +144,19 @@ def check_name(name: str, where: str = "") -> None:
         )
 
 
-def add_user(path: Path, name: str, password: str) -> None:
+def user_line(name: str, password: str, role: str = "write") -> str:
+    """Return the line of a user."""
+    return f"{name}:{PasswordHash.make(password)}{':view' if role == 'view' else ''}"
+
+
+def add_user(path: Path, name: str, password: str, role: str = "write") -> None:
     """Write the user's line to the file, in the place of an earlier one. Only the owner can read the file afterwards.
     Raises ConfigError."""
     check_name(name)
     try:
         lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
         others = [line for line in lines if line.partition(":")[0] != name]
-        text = "".join(f"{line}\n" for line in (*others, f"{name}:{PasswordHash.make(password)}"))
+        text = "".join(f"{line}\n" for line in (*others, user_line(name, password, role)))
         _replace(path.resolve(), text)
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"user {name} cannot be added to {path}: {error}") from error
@@ -164,7 +177,7 @@ def _replace(path: Path, text: str) -> None:
             raise
 
 
-def _require_private(status: os.stat_result, path: str) -> None:
+def require_private(status: os.stat_result, path: str) -> None:
     """Raise ConfigError if another user of the machine can read or change the file."""
     if status.st_uid not in (os.geteuid(), 0):
         raise ConfigError(

@@ -12,10 +12,13 @@ from spark_streams.console.actions import ACTIONS, Action, bounds_of, with_optio
 from spark_streams.console.bounds import FORM_BYTES
 from spark_streams.console.change import Change
 from spark_streams.console.changes import require_short
-from spark_streams.console.pages.dead_letters import changes_of, fetch_letter
+from spark_streams.console.form_fields import Pairs, changes_of
+from spark_streams.console.pages.dead_letters import fetch_letter
+from spark_streams.console.pages.streams import fetch_entry
 from spark_streams.console.request.parameters import Parameters
 from spark_streams.console.site import Site
 from spark_streams.console.summary import Summary, summarize
+from spark_streams.deadletter.envelope import text
 from spark_streams.errors import NotPermittedError, OptionError, StreamStateError, UnsupportedError
 from spark_streams.model.numbers import parse_number
 
@@ -30,14 +33,17 @@ async def plan(site: Site, request: Request) -> Response:
     if wanted := parameters.get(_LETTER):
         stream = parameters.get("names")
         letter = await site.read(lambda server: fetch_letter(site.address, stream, wanted))
-        options |= {name: values for name, values in changes_of(letter, parameters).items() if values}
-        options["id"] = [wanted]
+        assigned, removed = changes_of(letter.pairs, parameters)
+        options |= {"set": assigned, "unset": removed, "id": [wanted]}
+    if "fields" in action.positional:
+        options |= await _fields(site, parameters)
     dry = _arguments(action, options, True)
     outcome = await site.while_there(request, site.changes.dry_run(dry))
     bounds = bounds_of(outcome.output)
     real = with_options(_arguments(action, without(options, bounds), False), *bounds)
     require_short(real)
     session = request.scope["session"]
+    can_make = site.is_writable and session.can_write
     return await site.page(
         request,
         "plan.html",
@@ -48,7 +54,7 @@ async def plan(site: Site, request: Request) -> Response:
         dry_command=site.command(dry),
         command=site.command(real),
         arguments=json.dumps(real),
-        token=site.signer.plan_token(session, real) if site.is_writable and not outcome.code else None,
+        token=site.signer.plan_token(session, real) if can_make and not outcome.code else None,
         back=parameters.get("back"),
     )
 
@@ -57,13 +63,15 @@ async def make(site: Site, request: Request) -> Response:
     """Begin a change whose dry run this session has seen."""
     if not site.is_writable:
         raise NotPermittedError("this console is read-only; start it with --write to make changes")
+    session = request.scope["session"]
+    if not session.can_write:
+        raise NotPermittedError(f"{session.user} has the role view, which makes no changes; ask for the role write")
     parameters = await Parameters.of_form(request, FORM_BYTES)
     try:
         arguments = json.loads(parameters.get("arguments"))
     except (ValueError, RecursionError):
         arguments = None
     is_command = isinstance(arguments, list) and all(isinstance(word, str) for word in arguments)
-    session = request.scope["session"]
     if not is_command or not site.signer.use_plan(parameters.get("token"), session, arguments):
         raise NotPermittedError(
             "this change has no dry run of the last ten minutes, or was made already; open its page and check it again"
@@ -92,6 +100,22 @@ async def changes(site: Site, request: Request) -> Response:
     """Return the list of the last changes."""
     rows = [(change, site.command(change.arguments)) for change in site.changes.last]
     return await site.page(request, "changes.html", title="Changes", rows=rows)
+
+
+async def _fields(site: Site, parameters: Parameters) -> dict[str, Sequence[str]]:
+    """Return the parameters of an entry that is added. Raises OptionError."""
+    again, names = parameters.get("again"), parameters.all("names")
+    if len(names) != 1 or not names[0]:
+        raise OptionError("the form does not name one stream; open the stream's page, and then Add an entry")
+    pairs: Pairs = ()
+    if again:
+        view = await site.live.view()
+        entry = await site.read(lambda server: fetch_entry(server, names[0], again, view))
+        pairs = [(text(field), text(value)) for field, value in entry.pairs]
+    assigned, removed = changes_of(pairs, parameters)
+    if not pairs and not assigned:
+        raise OptionError("the entry has no field; go back and write the name of one")
+    return {"fields": assigned, "unset": removed}
 
 
 def _summary(change: Change) -> Summary:

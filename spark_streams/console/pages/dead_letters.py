@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from spark_streams.console.bounds import EDITABLE_BYTES, EDITABLE_FIELDS
-from spark_streams.console.cells import SHORT, Cell, cell, is_editable
-from spark_streams.console.request.parameters import Parameters, encoded_size
+from spark_streams.console.bounds import EDITABLE_FIELDS
+from spark_streams.console.cells import SHORT, Cell, cell
+from spark_streams.console.form_fields import fields_of
+from spark_streams.console.request.parameters import Parameters
 from spark_streams.console.short_names import is_short
 from spark_streams.console.site import Site, key_of
 from spark_streams.deadletter.criteria import Criteria, parse_criteria
@@ -20,7 +19,6 @@ from spark_streams.deadletter.envelope import raw
 from spark_streams.deadletter.page_reader import dead_letter_pages, extent, following
 from spark_streams.deadletter.transform import DeadLetter, dead_letters_of
 from spark_streams.errors import StreamStateError
-from spark_streams.model.assignment import assignment
 from spark_streams.model.id_times import age_ms
 from spark_streams.model.ids import StreamId
 from spark_streams.model.keys import read_retry_stream
@@ -124,23 +122,6 @@ async def dead_letters(site: Site, request: Request) -> Response:
 
 
 @dataclass(frozen=True)
-class Field:
-    """A field of a dead letter. number: its place; text: for a form, None if a form cannot change it."""
-
-    number: int
-    name: Cell
-    value: Cell
-    raw_name: str
-    text: str | None
-
-    @property
-    def rows(self) -> int:
-        """Lines of the form's text area."""
-        text = self.text or ""
-        return min(8, max(1 + text.count("\n"), 1 + len(text) // 60))
-
-
-@dataclass(frozen=True)
 class EntryName:
     """An entry or a dead letter that another one names; empty if it names none."""
 
@@ -164,7 +145,7 @@ async def dead_letter(site: Site, request: Request) -> Response:
         letter=letter,
         age_ms=age_ms(StreamId.parse(letter.id), view.survey.at_ms),
         envelope=envelope,
-        fields=(fields := fields_of(letter)),
+        fields=(fields := fields_of(letter.pairs)),
         decoded=await site.decoded([(raw(name), raw(value)) for name, value in letter.pairs[: len(fields)]]),
         more=max(0, len(letter.pairs) - EDITABLE_FIELDS),
         origin=_entry_name(letter.envelope.get("stream", ""), letter.envelope.get("id", "")),
@@ -185,36 +166,6 @@ def fetch_letter(address: Address, stream: str, wanted: str) -> DeadLetter:
     if not letters:
         raise StreamStateError(f"stream {stream!r} has no dead letter {wanted}; it was sent back or deleted")
     return letters[0]
-
-
-def fields_of(letter: DeadLetter) -> list[Field]:
-    """Return the first fields of a dead letter for a form. It cannot change a field whose name occurs twice, nor what
-    would make the form too large."""
-    occurring = Counter(name for name, _ in letter.pairs)
-    fields, rest = [], EDITABLE_BYTES
-    for number, (name, value) in enumerate(letter.pairs[:EDITABLE_FIELDS]):
-        size = encoded_size(value)
-        can_change = size <= rest and is_editable(value) and is_editable(name) and occurring[name] == 1
-        rest -= size if can_change else 0
-        fields.append(Field(number, cell(raw(name), SHORT), cell(raw(value)), name, value if can_change else None))
-    return fields
-
-
-def changes_of(letter: DeadLetter, parameters: Parameters) -> dict[str, Sequence[str]]:
-    """Return the options of `rstream dead redrive` for the fields that a form has changed, added or removed."""
-    assigned, removed = [], []
-    for field in fields_of(letter):
-        if field.text is None:
-            continue
-        if parameters.get(f"remove.{field.number}"):
-            removed.append(field.raw_name)
-        else:
-            value = parameters.get(f"value.{field.number}", field.text)
-            if value != field.text:
-                assigned.append(assignment(field.raw_name, value))
-    if name := parameters.get("new.name"):
-        assigned.append(assignment(name, parameters.get("new.value")))
-    return {"set": assigned, "unset": removed}
 
 
 def _shown(letter: DeadLetter, now_ms: int) -> ShownLetter:

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import math
+from typing import TYPE_CHECKING
 
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from spark_streams.console.bounds import LOGIN_BYTES
-from spark_streams.console.request.guard import cookie_header
+from spark_streams.console.request.guard import cookie_header, port_of
 from spark_streams.console.request.parameters import Parameters
 from spark_streams.console.site import Site
+from spark_streams.errors import RStreamError
+
+if TYPE_CHECKING:
+    from spark_streams.console.login.oidc import Oidc
 
 
 async def show(site: Site, request: Request) -> Response:
@@ -37,8 +43,52 @@ async def login(site: Site, request: Request) -> Response:
         site.audit.access("login failed", name, address)
         return await _form(site, request, 403, "The name or the password is wrong.")
     site.audit.access("login", name, address)
-    response = RedirectResponse("/", 303)
-    response.headers.append("set-cookie", cookie_header(request.scope, site.signer.new_cookie(name), site.is_https))
+    role = "view" if name in site.users.viewers else "write"
+    return _with_cookie(site, request, RedirectResponse("/", 303), name, role)
+
+
+async def at_provider(site: Site, request: Request) -> Response:
+    """Send the browser to the OIDC provider."""
+    oidc = _oidc(site)
+
+    async def redirect(with_state: Request) -> Response:
+        try:
+            return await oidc.redirect(with_state)
+        except RStreamError as error:
+            return await _form(site, request, 502, error.message)
+
+    return oidc.with_state(redirect, port_of(request.scope))
+
+
+async def from_provider(site: Site, request: Request) -> Response:
+    """Log in a browser that comes from the OIDC provider."""
+    oidc, address = _oidc(site), request.scope["address"]
+
+    async def log_in(with_state: Request) -> Response:
+        try:
+            user, role = await oidc.identify(with_state)
+        except RStreamError as error:
+            site.audit.access("login failed", "oidc:", address, reason=error.message)
+            return await _form(site, request, 403, error.message)
+        site.audit.access("login", user, address, role=role)
+        # A redirect from another site brings no cookie that is SameSite=Strict, so this page loads the next one.
+        response = await _form(site, request, 200, user=user, role=role)
+        response.headers["refresh"] = "0; url=/"
+        return _with_cookie(site, request, response, user, role)
+
+    return oidc.with_state(log_in, port_of(request.scope))
+
+
+def _oidc(site: Site) -> Oidc:
+    if site.oidc is None:
+        raise HTTPException(404)
+    return site.oidc
+
+
+def _with_cookie(site: Site, request: Request, response: Response, user: str, role: str) -> Response:
+    """Return the response, which begins the user's session."""
+    cookie = cookie_header(request.scope, site.signer.new_cookie(user, role), site.is_https)
+    response.headers.append("set-cookie", cookie)
     return response
 
 
@@ -52,5 +102,9 @@ async def logout(site: Site, request: Request) -> Response:
     return response
 
 
-async def _form(site: Site, request: Request, status: int, problem: str = "") -> Response:
-    return await site.page(request, "login.html", status, title="Log in", problem=problem)
+async def _form(
+    site: Site, request: Request, status: int, problem: str = "", user: str = "", role: str = ""
+) -> Response:
+    """Return the page Log in. user, role: who has just logged in."""
+    title = "Logged in" if user else "Log in"
+    return await site.page(request, "login.html", status, title=title, problem=problem, user=user, role=role)

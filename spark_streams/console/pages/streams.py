@@ -9,12 +9,16 @@ from dataclasses import dataclass
 from starlette.requests import Request
 from starlette.responses import Response
 
-from spark_streams.console.cells import SHORT, Cell, cell
+from spark_streams.console.bounds import NEW_FIELDS
+from spark_streams.console.cells import SHORT, Cell, cell, is_editable
 from spark_streams.console.entry_search import EntryPage, FieldFilter, read_entries
+from spark_streams.console.form_fields import fields_of
+from spark_streams.console.json_filter import JsonFilter
 from spark_streams.console.live import View
 from spark_streams.console.pages.pending import PendingEntry, fetch_pending
 from spark_streams.console.request.parameters import Parameters
 from spark_streams.console.site import Pages, Site, key_of
+from spark_streams.deadletter.envelope import text
 from spark_streams.errors import OptionError, StreamMissingError, StreamStateError
 from spark_streams.groups.group_snapshot import fetch_time
 from spark_streams.model.id_times import age_ms
@@ -31,6 +35,7 @@ from spark_streams.wire.replies.xinfo import StreamState, stream_states
 _FIELDS = 8  # of an entry in a list
 _ALL_FIELDS = 500  # of an entry on its own page
 _PENDING = 5  # entries per group on the page of a stream
+_EMPTY = 4  # rows for new fields in the form that adds an entry
 _PRODUCT = "rstream:"
 
 
@@ -101,7 +106,7 @@ async def stream(site: Site, request: Request) -> Response:
     """Return the page of one stream: its entries, the newest first, its groups, consumers and pending entries."""
     parameters = Parameters.of_query(request)
     name = parameters.get("name")
-    field = FieldFilter(parameters.get("field"), parameters.get("value"))
+    field = filter_of(parameters)
     view = await site.live.view()
     groups = [group for group in view.survey.groups if group.stream == name]
 
@@ -129,6 +134,7 @@ async def stream(site: Site, request: Request) -> Response:
         details=None if site.is_live(request) else await site.read(read),
         at=parameters.get("at"),
         field=field,
+        where=parameters.get("where"),
         has_dead_letters=any(s.stream == name and s.has_dead_letters for s in view.survey.streams),
     )
 
@@ -137,17 +143,12 @@ async def entry(site: Site, request: Request) -> Response:
     """Return the page of one entry with all its fields."""
     parameters = Parameters.of_query(request)
     name, wanted = parameters.get("name"), parameters.get("id")
-    entry_id = _entry_id(wanted)
     view = await site.live.view()
 
-    def read(server: Server) -> tuple[EntryPage, int]:
-        page = read_entries(server, shards_of(server, name, view), entry_id, entry_id)
-        return page, fetch_time(server, 0)
+    def read(server: Server) -> tuple[Seen, int]:
+        return fetch_entry(server, name, wanted, view), fetch_time(server, 0)
 
-    page, now_ms = await site.read(read)
-    if not page.entries:
-        raise StreamStateError(f"no entry {wanted} in stream {name!r}; it was deleted or trimmed")
-    details = page.entries[0]
+    details, now_ms = await site.read(read)
     pairs = details.pairs[:_ALL_FIELDS]
     return await site.page(
         request,
@@ -164,6 +165,50 @@ async def entry(site: Site, request: Request) -> Response:
         more=max(0, len(details.pairs) - _ALL_FIELDS),
         command=site.command(["show", name, wanted]),
     )
+
+
+def fetch_entry(server: Server, name: str, wanted: str, view: View) -> Seen:
+    """Return one entry. Raises OptionError, StreamStateError if there is none with this ID."""
+    only = entry_id(wanted)
+    page = read_entries(server, shards_of(server, name, view), only, only)
+    if not page.entries:
+        raise StreamStateError(f"no entry {wanted} in stream {name!r}; it was deleted or trimmed")
+    return page.entries[0]
+
+
+async def add(site: Site, request: Request) -> Response:
+    """Return the form that adds an entry: with the fields of an entry (`again`), or the names of the newest one's."""
+    parameters = Parameters.of_query(request)
+    name, again = parameters.get("name"), parameters.get("again")
+    view = await site.live.view()
+
+    def read(server: Server) -> Sequence[Seen]:
+        if again:
+            return [fetch_entry(server, name, again, view)]
+        return read_entries(server, shards_of(server, name, view), limit=1).entries
+
+    raw_pairs = [pair for entry in await site.read(read) for pair in entry.pairs]
+    pairs = [(text(field), text(value)) for field, value in raw_pairs]
+    names = [] if again else [field for field, _ in pairs[: NEW_FIELDS - _EMPTY] if is_editable(field)]
+    fields = fields_of(pairs) if again else []
+    return await site.page(
+        request,
+        "add.html",
+        title=f"Add an entry to {name}",
+        name=name,
+        again=again,
+        fields=fields,
+        decoded=await site.decoded(raw_pairs[: len(fields)]),
+        more=len(pairs) - len(fields) if again else 0,
+        names=[*names, *[""] * _EMPTY],
+    )
+
+
+def filter_of(parameters: Parameters) -> FieldFilter:
+    """Return the search of these parameters. Raises OptionError."""
+    where = parameters.get("where")
+    json = JsonFilter.parse(where) if where.strip() else None
+    return FieldFilter(parameters.get("field"), parameters.get("value"), json)
 
 
 def shards_of(server: Server, name: str, view: View) -> list[str | bytes]:
@@ -190,20 +235,21 @@ def _shown(entry: Seen, now_ms: int) -> ShownEntry:
     return ShownEntry(str(entry.id), age_ms(entry.id, now_ms), fields, max(0, len(entry.pairs) - _FIELDS))
 
 
-def _entry_id(text: str) -> StreamId:
+def entry_id(wanted: str) -> StreamId:
+    """Raises OptionError."""
     try:
-        return StreamId.parse(text)
+        return StreamId.parse(wanted)
     except ValueError as error:
-        raise OptionError(f"{text[:100]!r} is not an entry ID: {error}") from None
+        raise OptionError(f"{wanted[:100]!r} is not an entry ID: {error}") from None
 
 
-def _position(text: str, now_ms: int) -> StreamId:
+def _position(wanted: str, now_ms: int) -> StreamId:
     """Return the ID from which entries are listed backwards: of an ID, a time, or a time ago; empty: the newest."""
-    plain = text.strip()
+    plain = wanted.strip()
     if not plain:
         return MAX_ID
     if re.fullmatch("[0-9]+-[0-9]+", plain):
-        return _entry_id(plain)
+        return entry_id(plain)
     try:
         at_ms = now_ms - duration(plain) if re.fullmatch("[0-9]+ *[a-z]+", plain) else moment(plain)
     except ValueError:

@@ -13,7 +13,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from spark_streams.console.access import LOCAL, SESSION_SECONDS, Signer, cookie_name, host_of, is_own_site
 from spark_streams.console.bounds import HEAD_BYTES
-from spark_streams.console.login.users import Users
 
 _HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
@@ -29,18 +28,19 @@ _HEADERS = {
 
 class Guard:
     """Middleware. hosts: names by which browsers may call the console (a page of another name could be another site's
-    that resolves to this machine); is_https: browsers call it by HTTPS; has_proxy: all requests come through one."""
+    that resolves to this machine); needs_login: whether there are users; is_https: browsers call it by HTTPS;
+    has_proxy: all requests come through one."""
 
     def __init__(
         self,
         app: ASGIApp,
         signer: Signer,
-        users: Users,
+        needs_login: bool,
         hosts: Collection[str],
         is_https: bool,
         has_proxy: bool = False,
     ) -> None:
-        self._app, self._signer, self._users = app, signer, users
+        self._app, self._signer, self._needs_login = app, signer, needs_login
         self._hosts, self._is_https, self._has_proxy = frozenset(host.lower() for host in hosts), is_https, has_proxy
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -68,11 +68,11 @@ class Guard:
 
     def _find_session(self, request: Request) -> str | None:
         """Put the session into the scope, or None, and the address of the browser. Return the header that sets the
-        cookie of a new session: without users, everybody has one."""
+        cookie of a new session: without a login, everybody has one."""
         scope = request.scope
         scope["session"] = self._signer.session(request.cookies.get(cookie_name(port_of(scope))))
         scope["address"] = self._address(request)
-        if scope["session"] is not None or self._users:
+        if scope["session"] is not None or self._needs_login:
             return None
         cookie = self._signer.new_cookie(LOCAL)
         scope["session"] = self._signer.session(cookie)

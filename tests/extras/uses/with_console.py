@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -9,7 +10,11 @@ import urllib.request
 from pathlib import Path
 
 rstream = Path(sys.executable).with_name("rstream")
-process = subprocess.Popen([rstream, "console", "--port", "0"], stderr=subprocess.PIPE, text=True)
+process = subprocess.Popen(
+    [rstream, "console", "--port", "0", *os.environ.get("RSTREAM_CONSOLE", "").split()],
+    stderr=subprocess.PIPE,
+    text=True,
+)
 assert process.stderr is not None
 try:
     address = re.search("http://[0-9.:]+/", process.stderr.readline())
