@@ -80,7 +80,7 @@ def _parsed(text: str) -> Json:
 
 
 def _no_number(text: str) -> NoReturn:
-    raise ValueError(f"{text} is no number of JSON")
+    raise ValueError(f"{text} is not a number in JSON")
 
 
 def _step(match: re.Match[str]) -> _Step:
@@ -94,7 +94,7 @@ def _operand(text: str, word: str) -> Json:
     try:
         operand = _parsed(word)
     except (ValueError, InvalidOperation, RecursionError):
-        _refuse(text, f"{word[:50]!r} is no JSON; write a text in double quotes")
+        _refuse(text, f"{word[:50]!r} is not JSON; write a text in double quotes")
     return operand if not isinstance(operand, list | dict) else _refuse(text, "the value is a list or an object")
 
 
@@ -110,6 +110,6 @@ def _children(values: Iterable[Json], step: _Step) -> Iterator[Json]:
 
 def _refuse(text: str, why: str) -> NoReturn:
     raise OptionError(
-        f"{text[:100]!r} is no comparison of JSON: {why}. "
+        f"{text[:100]!r} is not a comparison of JSON: {why}. "
         'Examples: $.amount > 100, $.items[*].sku = "a-1", $.name ~ "ann"'
     )

@@ -64,7 +64,7 @@ def test_a_value_of_any_bytes_is_no_error(value: bytes) -> None:
     ],
 )  # fmt: skip
 def test_a_bad_expression_is_named_with_examples(text: str) -> None:
-    with pytest.raises(OptionError, match=r"is no comparison of JSON: .*Examples: \$\.amount > 100") as error:
+    with pytest.raises(OptionError, match=r"is not a comparison of JSON: .*Examples: \$\.amount > 100") as error:
         JsonFilter.parse(text)
     assert len(error.value.message) < 400
 
@@ -91,4 +91,4 @@ def test_the_page_of_a_stream_searches_values(server: Server, client: redis.Redi
         assert 'value="$.amount &gt; 100"' in page
         wrong = browser.get(link("/stream", name="s", where="amount > 100"))
         assert wrong.status == 400
-        assert "is no comparison of JSON" in wrong.text
+        assert "is not a comparison of JSON" in wrong.text

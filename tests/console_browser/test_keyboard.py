@@ -48,7 +48,7 @@ def test_search_download_and_add_again(console: Console, open_page: OpenPage, di
     type_into(page, "Field", "order")
     type_into(page, "JSON", "$ >= 000599")
     page.page.keyboard.press("Enter")
-    page.page.get_by_text("is no comparison of JSON").wait_for()  # 000599 is no number of JSON
+    page.page.get_by_text("is not a comparison of JSON").wait_for()  # 000599 is no number of JSON
     page.expect("answer 400")
     page.expect("Failed to load resource")
     check(page, "keyboard-no-comparison")
