@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ from click.testing import CliRunner
 from joserfc.jwk import RSAKey
 
 from spark_streams.cli import main
+from spark_streams.console.login.attempts import PER_NAME
 from spark_streams.console.login.oidc import Provider as Settings
 from spark_streams.console.login.users import Users
 from spark_streams.errors import ConfigError
@@ -45,7 +47,9 @@ def one_console(provider: Provider, tmp_path_factory: pytest.TempPathFactory) ->
     users = write_users(folder / "users", eve="geheim")
     with (
         running_engine() as server,
-        running_console(server.url, "--write", "--oidc", str(settings), "--users", str(users)) as console,
+        running_console(
+            server.url, "--write", "--behind-proxy", "--oidc", str(settings), "--users", str(users)
+        ) as console,
     ):
         yield console
 
@@ -56,14 +60,18 @@ def console(one_console: Console, provider: Provider) -> Console:
     return one_console
 
 
-def by_provider(browser: Browser, change: Callable[[str], str] = str) -> Answer:
-    """Log in as a browser does: to the provider, and back. change: of the address to which it comes back."""
+_addresses = itertools.count(1)
+
+
+def by_provider(browser: Browser, change: Callable[[str], str] = str, address: str = "") -> Answer:
+    """Log in as a browser does: to the provider, and back. change: of the path to which it comes back."""
     there = browser.get("/oidc/login")
     assert there.status == 302, there.text
-    back = Browser(re.match("http://[^/]*", there.headers["location"])[0]).get(  # type: ignore[index]
-        there.headers["location"].partition(urlsplit(there.headers["location"]).netloc)[2]
-    )
-    return browser.get(change(back.headers["location"].removeprefix(browser.url)))
+    url = urlsplit(there.headers["location"])
+    back = urlsplit(Browser(f"http://{url.netloc}").get(f"{url.path}?{url.query}").headers["location"])
+    assert (back.scheme, back.netloc) == ("https", urlsplit(browser.url).netloc)
+    headers = {"x_forwarded_for": address or f"10.0.0.{next(_addresses)}"}
+    return browser.get(change(f"{back.path}?{back.query}"), **headers)
 
 
 def test_groups_of_the_provider_have_roles(console: Console, provider: Provider) -> None:
@@ -145,6 +153,16 @@ def test_a_callback_that_no_browser_of_this_console_began_asks_the_provider_noth
     state = dict(parse_qsl(urlsplit(there).query))["state"]
     assert Browser(console.url).get(f"/oidc?code=one-time&state={state}").status == 403  # another browser
     assert provider.requests == []
+    assert by_provider(browser).status == 200
+
+
+def test_failures_of_one_address_are_bounded(console: Console, provider: Provider) -> None:
+    browser = Browser(console.url)
+    answers = [by_provider(browser, address="10.9.9.9") for _ in range(PER_NAME + 1)]
+    assert [answer.status for answer in answers] == [403] * PER_NAME + [429]
+    assert int(answers[-1].headers["retry-after"]) <= 60
+    provider.claims = {"groups": ["ops"]}
+    assert by_provider(browser, address="10.9.9.9").status == 429
     assert by_provider(browser).status == 200
 
 

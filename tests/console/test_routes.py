@@ -60,7 +60,8 @@ def test_no_path_leads_past_the_login(guarded: Console) -> None:
 
 
 def test_only_the_login_and_the_files_of_pages_are_open() -> None:
-    assert {entry.path for entry in ENTRIES if entry.needs is Needs.NOTHING} == {"/login", "/static/{name}"}
+    open_paths = {entry.path for entry in ENTRIES if entry.needs is Needs.NOTHING}
+    assert open_paths == {"/login", "/oidc", "/oidc/login", "/static/{name}"}
 
 
 def test_each_handler_but_these_fails_without_a_session() -> None:

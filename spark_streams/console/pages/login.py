@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from spark_streams.console.login.oidc import Oidc
 
 
+USER = "oidc:"  # begins the name of a user of the OIDC provider: no user with a password has a colon
+
+
 async def show(site: Site, request: Request) -> Response:
     """Show the form."""
     return await _form(site, request, 200)
@@ -31,9 +34,7 @@ async def login(site: Site, request: Request) -> Response:
     name, password, address = parameters.get("name"), parameters.get("password"), request.scope["address"]
     wait = site.attempts.begin(name, address)
     if wait is not None:
-        response = await _form(site, request, 429, "Too many attempts to log in. Try again in a minute.")
-        response.headers["retry-after"] = str(math.ceil(wait))
-        return response
+        return await _too_many(site, request, wait)
     is_right = False
     try:
         is_right = await asyncio.get_running_loop().run_in_executor(site.passwords, site.users.accepts, name, password)
@@ -65,11 +66,18 @@ async def from_provider(site: Site, request: Request) -> Response:
     oidc, address = _oidc(site), request.scope["address"]
 
     async def log_in(with_state: Request) -> Response:
+        wait = site.attempts.begin(USER, address)
+        if wait is not None:
+            return await _too_many(site, request, wait)
+        is_right = False
         try:
             user, role = await oidc.identify(with_state)
+            is_right = True
         except RStreamError as error:
-            site.audit.access("login failed", "oidc:", address, reason=error.message)
+            site.audit.access("login failed", USER, address, reason=error.message)
             return await _form(site, request, 403, error.message)
+        finally:
+            site.attempts.end(USER, address, is_right)
         site.audit.access("login", user, address, role=role)
         # A redirect from another site brings no cookie that is SameSite=Strict, so this page loads the next one.
         response = await _form(site, request, 200, user=user, role=role)
@@ -89,6 +97,13 @@ def _with_cookie(site: Site, request: Request, response: Response, user: str, ro
     """Return the response, which begins the user's session."""
     cookie = cookie_header(request.scope, site.signer.new_cookie(user, role), site.is_https)
     response.headers.append("set-cookie", cookie)
+    return response
+
+
+async def _too_many(site: Site, request: Request, wait: float) -> Response:
+    """wait: seconds until the next attempt is not refused."""
+    response = await _form(site, request, 429, "Too many attempts to log in. Try again in a minute.")
+    response.headers["retry-after"] = str(math.ceil(wait))
     return response
 
 

@@ -10,11 +10,8 @@ import urllib.request
 from pathlib import Path
 
 rstream = Path(sys.executable).with_name("rstream")
-process = subprocess.Popen(
-    [rstream, "console", "--port", "0", *os.environ.get("RSTREAM_CONSOLE", "").split()],
-    stderr=subprocess.PIPE,
-    text=True,
-)
+words = os.environ.get("RSTREAM_CONSOLE", "").split()
+process = subprocess.Popen([rstream, "console", "--port", "0", *words], stderr=subprocess.PIPE, text=True)
 assert process.stderr is not None
 try:
     address = re.search("http://[0-9.:]+/", process.stderr.readline())
