@@ -7,9 +7,10 @@ the interval.
 
     run begins ── 1,000 or a tenth of the last batch ──> batch ──> rate × target ──> batch ──> rate × target …
 
-The rate is the lower one of two: that of the last batch, and that of the last three together. So one slow batch lowers
-the next limit at once, and one fast batch does not raise it alone. In the first batch of a run Spark starts Python
-processes, for seconds: as soon as there is another one, the first one no longer counts.
+The rate is the lower one of two: that of the last batch, and that of the batches of about its size among the last three
+together. So one slow batch lowers the next limit at once, and one fast batch does not raise it alone. Smaller batches
+have lower rates, because each batch has a fixed cost. In the first batch of a run Spark starts Python processes, for
+seconds: it lowers the limit to a half at most, and as soon as there is another batch, it no longer counts.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ SHARE = 10  # the first batch of a later run is this many times smaller than the
 GROWTH = 10  # a limit is at most this many times the largest of the last batches
 MINIMUM = 100  # entries; if a batch of so few takes too long, its time is not that of its entries
 _WINDOW = 3  # batches
+_ALIKE = 0.75  # of the entries of the last batch: batches of about its size have at least so many
 _SHORTEST = 0.001  # seconds
 _TOO_LONG = 1.5  # times the target
 _TRIGGERS = 5  # so many at multiples of the same whole seconds are those of a trigger interval
@@ -144,7 +146,11 @@ def _limit(pace: BatchPace, before: int, most: int | None) -> PacedLimit:
 def _unbounded_limit(pace: BatchPace, before: int) -> PacedLimit:
     if not pace.timed:
         return PacedLimit(before // SHARE, Reason.RESTART) if before else PacedLimit(FIRST, Reason.FIRST)
-    by_rate = math.floor(min(_rate(pace.timed[-1:]), _rate(pace.timed)) * pace.target)
+    last = pace.timed[-1]
+    alike = [batch for batch in pace.timed if batch.entries >= _ALIKE * last.entries]
+    by_rate = math.floor(min(_rate([last]), _rate(alike)) * pace.target)
+    if last.is_first:
+        by_rate = max(by_rate, last.entries // 2)
     by_growth = GROWTH * max(batch.entries for batch in pace.timed)
     return PacedLimit(by_growth, Reason.GROWTH) if by_growth < by_rate else PacedLimit(by_rate, Reason.RATE)
 

@@ -16,7 +16,8 @@ assert process.stderr is not None
 try:
     address = re.search("http://[0-9.:]+/", process.stderr.readline())
     assert address is not None
-    with urllib.request.urlopen(address[0], timeout=20) as answer:
+    page = urllib.request.Request(address[0], headers={"accept": "text/html"})
+    with urllib.request.urlopen(page, timeout=20) as answer:
         print(answer.read().decode())
 finally:
     process.terminate()
