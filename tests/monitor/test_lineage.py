@@ -22,6 +22,7 @@ from spark_streams.monitor.watch.lineage.outbox import KEY_FILE, Outbox, sender
 from spark_streams.shards.names import shards_of
 from spark_streams.wire.address.address import Address
 from tests.monitor.collector import OURS, Collector, check, check_ours
+from tools.machine_time import machine_seconds
 from tools.servers.server import free_port
 from tools.waiting import until
 
@@ -162,10 +163,10 @@ def test_events_wait_for_a_collector_that_is_away_in_their_order(quick: None, ca
     port = free_port()
     outbox = Outbox("c", sender(f"http://127.0.0.1:{port}"))
     with caplog.at_level(logging.WARNING):
-        began = time.monotonic()
+        began = machine_seconds()
         for number in range(20):
             outbox.put(lambda number=number: [event(number)])  # type: ignore[misc]
-        assert time.monotonic() - began < 1
+        assert machine_seconds() - began < 1
         until(lambda: caplog.records, "no warning", 30)
         time.sleep(0.5)  # several attempts
         assert len(caplog.records) == 1
@@ -200,9 +201,9 @@ def test_closing_does_not_wait_for_a_collector_that_is_away(caplog: pytest.LogCa
     outbox = Outbox("c", sender(f"http://127.0.0.1:{free_port()}"))
     for number in range(30):
         outbox.put(lambda number=number: [event(number)])  # type: ignore[misc]
-    began = time.monotonic()
+    began = machine_seconds()
     outbox.close()
-    assert time.monotonic() - began < 15
+    assert machine_seconds() - began < 15
     assert outbox.dropped == 30
     assert caplog.records[-1].message == "lineage: 30 events for c were dropped"
 
@@ -215,10 +216,10 @@ def test_a_collector_that_never_answers_does_not_hold_the_program(
         outbox = Outbox("c", sender(f"http://127.0.0.1:{silent.getsockname()[1]}"))
         for number in range(3):
             outbox.put(lambda number=number: [event(number)])  # type: ignore[misc]
-        began = time.monotonic()
+        began = machine_seconds()
         outbox.close()
-        assert time.monotonic() - began < 4
-    assert "events for c were dropped" in caplog.records[-1].message
+        assert machine_seconds() - began < 4
+    assert any("events for c were dropped" in record.message for record in caplog.records)
 
 
 @pytest.mark.parametrize(("code", "arrives"), [(400, [1]), (404, [1]), (503, [0, 1]), (401, [0, 1]), (429, [0, 1])])
