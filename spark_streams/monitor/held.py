@@ -7,7 +7,7 @@ the exporter and the console. Nothing on the server changes.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from spark_streams.model.ids import StreamId
@@ -68,12 +68,13 @@ def fetch_held(server: Server, seen: Survey, idle_ms: int | None = None, measure
     IDLE_MS). measured: number of streams whose memory is asked for, None: all. Groups of other streams, or of streams
     whose memory the user may not see, have no bytes."""
     idle_ms = IDLE_MS if idle_ms is None else idle_ms
-    holders = held_in(seen.streams, seen.groups)
-    streams = list(dict.fromkeys(held.stream for held in sorted_by_entries(idle_for(holders, idle_ms))))
+    holders = idle_for(held_in(seen.streams, seen.groups), idle_ms)
+    streams = list(dict.fromkeys(held.stream for held in sorted_by_entries(holders)))
     # A name that is not UTF-8 has another text, so it cannot be asked for.
     names = [stream for stream in streams[:measured] if name_text(stream) == stream]
     sizes = stream_sizes(server, names, refused=lambda _: None)
-    return idle_for(held_in(seen.streams, seen.groups, sizes), idle_ms)
+    lengths = {stream.stream: stream.length for stream in seen.streams}
+    return [replace(held, bytes=_bytes(held.entries, sizes.get(held.stream), lengths[held.stream])) for held in holders]
 
 
 def idle_for(holders: Sequence[Held], idle_ms: int) -> list[Held]:
@@ -105,11 +106,16 @@ def _reader(group: GroupLag) -> Reader:
 
 def _held(group: GroupLag, own: Reader, ahead: Reader, stream: StreamSummary, stream_bytes: int | None) -> Held:
     entries = _entries(own, ahead, stream)
-    bytes_held = None
-    if entries is not None and stream_bytes is not None and stream.length:
-        bytes_held = round(entries * stream_bytes / stream.length)
     idle = min((consumer.idle_ms for consumer in group.consumers), default=None)
+    bytes_held = _bytes(entries, stream_bytes, stream.length)
     return Held(group.stream, group.group, entries, bytes_held, idle, group.last_delivered)
+
+
+def _bytes(entries: int | None, stream_bytes: int | None, length: int) -> int | None:
+    """Return the part of a stream's bytes that these entries take, if all take the same."""
+    return (
+        round(entries * stream_bytes / length) if entries is not None and stream_bytes is not None and length else None
+    )
 
 
 def _entries(own: Reader, ahead: Reader, stream: StreamSummary) -> int | None:
