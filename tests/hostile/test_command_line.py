@@ -40,6 +40,7 @@ URLS = [
     "redis+sentinel://h/\udcff", "rediss://h?ssl_ca_certs=\udcff", "redis://h/" + "9" * 30,
     "redis://%ff:%ff@127.0.0.1:1", "redis://127.0.0.1:1/0", "redis://\u202e:1",
 ]  # fmt: skip
+BAD_DURATIONS = ["", "-1s", "x", "٣s", "1h\u202e", "9" * 5_000, "nan", "\udcff", "[" * 3_000]
 FINE = {0, 1, 2, 3, 4}
 
 
@@ -85,6 +86,8 @@ def words_for(chance: random.Random, path: tuple[str, ...], command: click.Comma
             words += [name, *([] if is_flag else [value_for(chance, param) for _ in range(param.nargs)])]
     if path in (("top",), ("exporter",)):
         words.append("--once")
+    if path == ("wait",):  # without it, it may wait forever
+        words += ["--for", chance.choice(["1ms", "1ms", *BAD_DURATIONS])]
     if any("--url" in param.opts for param in command.params):
         words += ["--url", chance.choice(URLS) if chance.random() < 0.08 else url]
     return [*words, *(["--"] if chance.random() < 0.3 else []), *arguments]
