@@ -91,6 +91,7 @@ def measures() -> list[Measure]:
     of_streams = [
         Measure(title, "streams of a pattern", unit, _STREAMS, functools.partial(_part, streams, part), ran, False)
         for part, (title, unit, ran) in enumerate((
+            ("first trigger of a query", "ms", "an entry in each stream, triggerExecution"),
             ("trigger", "ms", f"{_NEW:,} new entries in {_BUSY:,} of the streams, triggerExecution, median"),
             ("driver's memory", "MB", "VmRSS of the source's Python process, after the triggers"),
             ("idle query", "/s", "commands of the server, 10 s without an entry, a trigger every 0.5 s"),
@@ -148,7 +149,8 @@ def _available() -> int:
 
 
 def measure_streams(counts: Sequence[int]) -> dict[int, tuple[float, ...]]:
-    """Return milliseconds of a trigger, megabytes of the source's process, and commands per second of an idle query."""
+    """Return milliseconds of the first trigger and of a later one, megabytes of the source's process, and commands per
+    second of an idle query."""
     figures: dict[int, tuple[float, ...]] = {}
     for count in counts:
         with running("redis-server") as server:
@@ -158,11 +160,12 @@ def measure_streams(counts: Sequence[int]) -> dict[int, tuple[float, ...]]:
             busy = names[:: max(1, count // _BUSY)]
             frame = source(server, SCHEMA, streamsPattern="in:*")
             with running_query(frame, processingTime="500 milliseconds") as query:
+                first = float(next_batch(query, -1).durationMs["triggerExecution"])
                 add = add_to(server, busy, _NEW // len(busy))
                 milliseconds = trigger_time_of(query, _NEW, _TRIGGERS, add)
                 megabytes = sum(map(_resident, processes(SOURCE_PROCESS))) / 1e6
                 time.sleep(3 + 3 * milliseconds / 1000)  # the query has acknowledged the last batch, and is idle
-                figures[count] = milliseconds, megabytes, cost_now(server).commands
+                figures[count] = first, milliseconds, megabytes, cost_now(server).commands
     return figures
 
 

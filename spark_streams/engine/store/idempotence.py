@@ -14,8 +14,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
-import xxhash
-
 from spark_streams.model.ids import U64_MAX
 
 MAX_DURATION = 86_400
@@ -116,6 +114,8 @@ def message_of(pairs: Sequence[bytes]) -> bytes:
     XXH3 in 128 bits of each pair, `field | length of the field 8, little endian | value`. The halves of all pairs are
     summed and xored; the xors, rotated by one bit, are xored crosswise with the sums (`createIdempotencyHash`).
     """
+    import xxhash  # only IDMPAUTO needs it: a packed Python may lack it
+
     sum_low = sum_high = xor_low = xor_high = 0
     for field, value in zip(pairs[::2], pairs[1::2], strict=True):
         digest = xxhash.xxh3_128_intdigest(b"%b%b%b" % (field, len(field).to_bytes(8, "little"), value))

@@ -255,8 +255,9 @@ class PoisonBatch:
         piece if nothing is pending. Missing entries are reported."""
         ranges: dict[str, tuple[Range, ...]] = {}
         entries: list[EntryRange] = []
+        read = {*streams}
         for stream, parts in state.pieces[name].ranges().items():
-            if stream not in streams:
+            if stream not in read:
                 continue
             counted = []
             for part in parts:

@@ -14,7 +14,8 @@ acknowledged again. Dead letters acknowledge their entries when the notes are ta
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -79,7 +80,7 @@ class Acknowledging:
         start: Offset,
         run: RunState,
         marks: Marks = _NO_MARKS,
-        streams: Collection[str] | None = None,
+        streams: AbstractSet[str] | None = None,
     ) -> tuple[RunState, int]:
         """Write dead letters of noted entries, acknowledge the batch that ends at `start`, and remove entries that
         leave their streams. Return what the run knows then, and how many entries were acknowledged.
@@ -99,7 +100,7 @@ class Acknowledging:
         return run, [settle, *jobs]
 
     def _steps(
-        self, server: Server, start: Offset, run: RunState, marks: Marks, streams: Collection[str] | None
+        self, server: Server, start: Offset, run: RunState, marks: Marks, streams: AbstractSet[str] | None
     ) -> tuple[RunState, Callable[[Server], int], list[Job]]:
         """Take notes and set bookmarks. Return what the run knows after the remaining steps, and these steps: the XACK
         of the entries with the commit marks, and the jobs that follow it."""
@@ -120,7 +121,7 @@ class Acknowledging:
         run = replace(run, settled=start, bookmarks=bookmarks, removes=removes, knows_fields=knows_fields)
         return run, settle, jobs
 
-    def _marks(self, start: Offset, marks: Marks, streams: Collection[str] | None) -> list[tuple[str, bytes]]:
+    def _marks(self, start: Offset, marks: Marks, streams: AbstractSet[str] | None) -> list[tuple[str, bytes]]:
         """Return the commands that set the marks of the batches that are acknowledged, each with its stream. A stream
         that the query no longer reads keeps its mark: it was not compared with the checkpoint."""
         group, consumer = self._member.group, self._member.consumer
@@ -132,7 +133,7 @@ class Acknowledging:
         ]  # fmt: skip
 
     def _ranges(
-        self, server: Server, start: Offset, run: RunState, marks: Marks, streams: Collection[str] | None
+        self, server: Server, start: Offset, run: RunState, marks: Marks, streams: AbstractSet[str] | None
     ) -> list[PendingRange]:
         """Return the pending entries of the batch, and of the one before if that was not acknowledged. A batch that the
         record does not prove read stays pending: better read again than acknowledged unread. A run asks for the record

@@ -113,9 +113,8 @@ class Observer:
             findings = self._confirmed(server, start, seen, run)
             if findings:
                 start, run, streams = self._repair(server, checkpoint, start, findings, seen, run, streams)
-                for stream in findings:
-                    if stream not in streams:
-                        seen.looks.pop(stream, None)
+                for stream in findings.keys() - {*streams}:
+                    seen.looks.pop(stream, None)
             elif run.has_settled(start) or run.is_known:  # a run that knows it waits until tasks run
                 break
             else:
@@ -325,7 +324,7 @@ class Observer:
         corrected, before = {stream: repair.at for stream, repair in repairs.items()}, start
         moved = [stream for stream in repairs if findings[stream].kind is not Kind.ENTRIES_LOST]
         start = _without_ranges(replace(start, at={**start.at, **corrected}), moved)
-        gone = [stream for stream in findings if stream not in repairs and stream not in there]
+        gone = {stream for stream in findings if stream not in repairs and stream not in there}
         if gone:
             self._subscription.leave(gone)
             start = start.without(gone)
@@ -334,15 +333,15 @@ class Observer:
         run = replace(run, start=start, told={**run.told, **told})
         return start, run, [stream for stream in streams if stream not in gone]
 
-    def _unsettled(self, start: Offset, seen: Looks) -> list[str]:
+    def _unsettled(self, start: Offset, seen: Looks) -> set[str]:
         """Return the streams of which the last batch may be acknowledged, also those that the query no longer reads:
         they have the group, and their mark knows no later batch. An older copy of the checkpoint leaves such a mark."""
-        return [
+        return {
             stream
             for stream, at in start.at.items()
             if (look := seen.looks.get(stream)) is None
             or (look.group is not None and not is_checkpoint_older(at, look, self._no_ack))
-        ]
+        }
 
     @staticmethod
     def _leaves(finding: Finding) -> bool:
