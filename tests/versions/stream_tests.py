@@ -11,6 +11,7 @@ server cannot be had.
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -56,6 +57,7 @@ class Outcome:
 
 def main(words: list[str]) -> int:
     """Exit code."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell ignores it
     count = next((at for at, word in enumerate(words) if not word.startswith(("redis-", "valkey-"))), len(words))
     try:
         wanted = named(words[:count])
