@@ -39,11 +39,25 @@ ROOT = Path(__file__).resolve().parents[1]
 # The longest folders begin first; folders that are not named here run, too.
 # A Spark waits most of the time. With too many at once, its Python processes need more than the ten seconds it allows.
 SPARK = ["tests/spark", "tests/faults", "tests/jobs", "tests/sink", "tests/notebooks", "tests/recipes", "tests/connect"]
-FIRST = [*SPARK, "tests/source", "tests/engine", "tests/redis_cluster", "tests/sentinel"]
+FIRST = [
+    "tests/spark",
+    "tests/source",
+    "tests/jobs",
+    "tests/console",
+    "tests/faults",
+    "tests/recipes",
+    "tests/redis_cluster",
+    "tests/engine",
+    "tests/sink",
+    "tests/sentinel",
+    "tests/monitor",
+    "tests/connect",
+    "tests/notebooks",
+]
 # Folders that would take longer than all others: number of legs that share their files.
 PARTS = {"tests/spark": 3}
 # Folders whose tests take most of the time. Each test runs on the engine or redis-server, by turns; `--both` runs
-# both, as the nightly workflow does. The other folders test the integration with servers, on both.
+# both, as the nightly workflow does. The tests of other folders run on both.
 BY_TURNS = [
     "tests/console",
     "tests/spark",
@@ -54,6 +68,8 @@ BY_TURNS = [
     "tests/sink",
     "tests/source",
     "tests/transfer",
+    "tests/monitor",
+    "tests/deadletter",
 ]
 # Tests that take long are marked in_turn(0), (1) or (2): each runs in one of three runs. Mark a new one with the turn
 # that takes the least time, and all tests that share a long fixture with the same turn.
