@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 
 import pytest
@@ -18,6 +19,7 @@ from tools.servers.server import (
     running_redis,
     skip_without_redis,
 )
+from tools.side_by_side import LEFT_OUT
 
 # A deadline would measure how busy the machine is. An example that failed becomes a test, not a file on one disk.
 # The usual run takes the same examples each time. The nightly run takes twenty times as many, at random.
@@ -31,7 +33,10 @@ settings.register_profile(
 )
 settings.load_profile("tests")
 
+TURNS = 3  # of tests that are marked in_turn
+
 _TURN = pytest.StashKey[int]()
+_LEFT_OUT = pytest.StashKey[list[str]]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -43,10 +48,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="of this folder or file (from the root of the clone; can be given several times) run each test of both "
         "servers on one of them, chosen by the test's name and the commit (or RSTREAM_SEED)",
     )
+    parser.addoption(
+        "--in-turn",
+        action="store_true",
+        help=f"of the tests marked in_turn(n), run those whose n is the commit (or RSTREAM_SEED) modulo {TURNS}",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[_TURN] = first_seed()
+    config.stash[_LEFT_OUT] = []
 
 
 def turn_of(config: pytest.Config) -> int:
@@ -63,15 +74,48 @@ def by_turns(item: pytest.Item) -> bool:
 
 def pytest_report_header(config: pytest.Config) -> str | None:
     """What repeats this choice."""
-    return f"by turns: RSTREAM_SEED={config.stash[_TURN]}" if config.getoption("--by-turns") else None
+    has_turns = config.getoption("--by-turns") or config.getoption("--in-turn")
+    return f"by turns: RSTREAM_SEED={config.stash[_TURN]}" if has_turns else None
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """--by-turns, where this machine has both."""
-    has_turn = {item: not by_turns(item) or _has_turn(item, config.stash[_TURN]) for item in items}
+    """--in-turn; and --by-turns, where this machine has both."""
+    seed = config.stash[_TURN]
+    others = [item for item in items if turn_of_item(item) not in (None, seed % TURNS)]
+    later = others if config.getoption("--in-turn") else []
+    config.stash[_LEFT_OUT] = _names_of(later, items)
+    has_turn = {item: not by_turns(item) or _has_turn(item, seed) for item in items} | dict.fromkeys(later, False)
     config.hook.pytest_deselected(items=[item for item in items if not has_turn[item]])
     items[:] = [item for item in items if has_turn[item]]
+
+
+def turn_of_item(item: pytest.Item) -> int | None:
+    """The turn in which this test runs; None: in each. Raises UsageError for a turn that never comes."""
+    marker = item.get_closest_marker("in_turn")
+    if marker is None:
+        return None
+    (turn,) = marker.args
+    if turn not in range(TURNS):
+        raise pytest.UsageError(f"in_turn({turn}) of {item.nodeid} never runs: there are {TURNS} turns, from 0")
+    return int(turn)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """One line, which tools/side_by_side.py repeats at its end."""
+    if config.stash[_LEFT_OUT]:
+        terminalreporter.write_line(LEFT_OUT + ", ".join(config.stash[_LEFT_OUT]))
+
+
+def _names_of(some: Sequence[pytest.Item], items: Sequence[pytest.Item]) -> list[str]:
+    """Names of these items: of a file if these are all its tests, else of tests, without parameters."""
+
+    def file_of(item: pytest.Item) -> str:
+        return item.nodeid.partition("::")[0]
+
+    left, there = Counter(map(file_of, some)), Counter(map(file_of, items))
+    whole = {file for file, count in left.items() if count == there[file]}
+    return [*dict.fromkeys(file_of(i) if file_of(i) in whole else i.nodeid.partition("[")[0] for i in some)]
 
 
 def _parameters(item: pytest.Item) -> Mapping[str, object]:

@@ -1,7 +1,8 @@
 """Run all tests, several folders at a time, each in its own pytest: `python -m tools.side_by_side` (scripts/test).
 
 `--spark`: only tests that depend on Spark, for a Python with another version of it. `--short`: a selection of these
-that takes some minutes. `--both`: run each test of BY_TURNS on both servers, as with `--spark`, instead of on one.
+that takes some minutes. `--both`: run each test of BY_TURNS on both servers, as with `--spark`, instead of on one, and
+all tests that are marked in_turn, instead of a third of them. The end says which were left out.
 
 Most tests wait, mainly for Spark. Each pytest has its own servers, Spark and temporary folder, so that nothing is
 shared. Its output is printed when it has ended. The exit code is that of the first folder, in the order of their start,
@@ -38,11 +39,25 @@ ROOT = Path(__file__).resolve().parents[1]
 # The longest folders begin first; folders that are not named here run, too.
 # A Spark waits most of the time. With too many at once, its Python processes need more than the ten seconds it allows.
 SPARK = ["tests/spark", "tests/faults", "tests/jobs", "tests/sink", "tests/notebooks", "tests/recipes", "tests/connect"]
-FIRST = [*SPARK, "tests/source", "tests/engine", "tests/redis_cluster", "tests/sentinel"]
+FIRST = [
+    "tests/spark",
+    "tests/source",
+    "tests/jobs",
+    "tests/console",
+    "tests/faults",
+    "tests/recipes",
+    "tests/redis_cluster",
+    "tests/engine",
+    "tests/sink",
+    "tests/sentinel",
+    "tests/monitor",
+    "tests/connect",
+    "tests/notebooks",
+]
 # Folders that would take longer than all others: number of legs that share their files.
 PARTS = {"tests/spark": 3}
 # Folders whose tests take most of the time. Each test runs on the engine or redis-server, by turns; `--both` runs
-# both, as the nightly workflow does. The other folders test the integration with servers, on both.
+# both, as the nightly workflow does. The tests of other folders run on both.
 BY_TURNS = [
     "tests/console",
     "tests/spark",
@@ -53,7 +68,13 @@ BY_TURNS = [
     "tests/sink",
     "tests/source",
     "tests/transfer",
+    "tests/monitor",
+    "tests/deadletter",
 ]
+# Tests that take long are marked in_turn(0), (1) or (2): each runs in one of three runs. Mark a new one with the turn
+# that takes the least time, and all tests that share a long fixture with the same turn.
+IN_TURNS = ("--in-turn", *(f"--by-turns={path}" for path in BY_TURNS))
+LEFT_OUT = "left for another turn: "  # of a pytest's output (tests/conftest.py)
 # Folders whose tests take seconds: one pytest runs all of them, and imports once what they share.
 TOGETHER = [
     "tests/cluster",
@@ -276,6 +297,9 @@ def sum_up(legs: list[Leg]) -> None:
     print(f"\n{' all ':#^120}\n")
     for leg in legs:
         print(f"{leg.name:17} {leg.seconds:5.0f} s   {leg.output()[-1].strip('= ') if leg.output() else 'no output'}")
+    left_out = [line for leg in legs for line in leg.output() if line.startswith(LEFT_OUT)]
+    if left_out:
+        print(LEFT_OUT + ", ".join(line.removeprefix(LEFT_OUT) for line in left_out))
     for leg in legs:
         if leg.code or leg.repeat is not None:
             print(*[line for line in leg.output() if line.startswith(("FAILED ", "ERROR "))], sep="\n")
@@ -289,8 +313,9 @@ def select_parts(words: list[str]) -> list[Part]:
         return short_parts()
     if "--spark" in words:
         return [part for part in parts() if part.folder in ON_ANOTHER_SPARK]
-    turns = [] if "--both" in words else BY_TURNS
-    return [part._replace(options=tuple(f"--by-turns={path}" for path in turns)) for part in parts()]
+    if "--both" in words:
+        return parts()
+    return [part._replace(options=IN_TURNS) for part in parts()]
 
 
 def main() -> int:

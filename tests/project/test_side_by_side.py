@@ -17,6 +17,7 @@ from tools.servers.server import redis_server_path
 from tools.side_by_side import (
     BY_TURNS,
     FIRST,
+    LEFT_OUT,
     MAX_REPEATS,
     ON_ANOTHER_SPARK,
     PARTS,
@@ -59,7 +60,8 @@ def test_what_runs_on_another_spark_is_there() -> None:
 
 
 def test_what_runs_by_turns_is_there() -> None:
-    assert {part.options for part in select_parts([])} == {tuple(f"--by-turns={path}" for path in BY_TURNS)}
+    assert {part.options for part in select_parts([])} == {("--in-turn", *(f"--by-turns={path}" for path in BY_TURNS))}
+    assert {part.options for words in (["--both"], ["--spark"], ["--short"]) for part in select_parts(words)} == {()}
     assert all((ROOT / path).exists() for path in BY_TURNS)
 
 
@@ -108,6 +110,82 @@ def project_folder() -> Iterator[Path]:
     cache.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=cache) as folder:
         yield Path(folder)
+
+
+WITH_TURNS = {
+    "test_some.py": """
+import pytest
+@pytest.mark.parametrize("n", [1, pytest.param(2, marks=pytest.mark.in_turn(2))])
+def test_each(n): pass
+@pytest.mark.in_turn(0)
+def test_long(): pass
+@pytest.mark.parametrize("n", [1, 2])
+@pytest.mark.in_turn(1)
+def test_longer(n): pass
+""",
+    "test_chain.py": """
+import pytest
+pytestmark = pytest.mark.in_turn(1)
+def test_first(): pass
+def test_second(): pass
+""",
+}
+
+
+def run_with_turns(folder: Path, *words: str, seed: int = 0) -> subprocess.CompletedProcess[str]:
+    """Pytest of these files, as a leg runs it."""
+    words = ("-v", "-p", "no:cacheprovider", "-p", "tests.conftest", *words, str(folder))
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", *words],
+        cwd=ROOT, env={**os.environ, "RSTREAM_SEED": str(seed)}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+def test_three_turns_run_every_test_that_takes_long_once(project_folder: Path) -> None:
+    """And each says which tests it left out: of a whole file, its name."""
+    for name, body in WITH_TURNS.items():
+        (project_folder / name).write_text(body)
+
+    def names(text: str) -> str:
+        return text.replace(f"{project_folder.relative_to(ROOT)}/", "")
+
+    def ran(*words: str, seed: int = 0) -> tuple[list[str], list[str]]:
+        run = run_with_turns(project_folder, *words, seed=seed)
+        assert run.returncode == 0, run.stdout + run.stderr
+        lines = names(run.stdout).splitlines()
+        tests = sorted(line.split(" ")[0] for line in lines if " PASSED" in line)
+        return tests, [line.removeprefix(LEFT_OUT) for line in lines if line.startswith(LEFT_OUT)]
+
+    turns = [ran("--in-turn", seed=seed) for seed in (7, 8, 9)]
+    long = ["test_each[2]", "test_long", "test_longer[1]", "test_longer[2]"]
+    once = ["test_chain.py::test_first", "test_chain.py::test_second", *(f"test_some.py::{name}" for name in long)]
+    each_time = 3 * ["test_some.py::test_each[1]"]
+    assert sorted(test for tests, _ in turns for test in tests) == sorted(once + each_time)
+    assert ran(seed=7) == (sorted({*once, *each_time}), [])
+    assert [told for _, told in turns] == [
+        ["test_some.py::test_each, test_some.py::test_long"],
+        ["test_chain.py, test_some.py::test_long, test_some.py::test_longer"],
+        ["test_chain.py, test_some.py::test_each, test_some.py::test_longer"],
+    ]
+
+
+def test_a_turn_that_never_comes_is_refused(project_folder: Path) -> None:
+    (project_folder / "test_some.py").write_text(WITH_TURNS["test_some.py"].replace("in_turn(2)", "in_turn(3)"))
+    run = run_with_turns(project_folder)
+    assert run.returncode != 0
+    assert "in_turn(3)" in run.stdout + run.stderr
+
+
+def test_the_end_says_once_what_was_left_out(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = {name: [f"{LEFT_OUT}tests/{name}/test_some.py", "1 passed"] for name in "ab"} | {"c": ["1 passed"]}
+    monkeypatch.setattr(Leg, "__post_init__", lambda leg: None)
+    monkeypatch.setattr(Leg, "output", lambda leg: said[leg.name])
+    monkeypatch.setattr(Leg, "code", 0)
+    side_by_side.sum_up([Leg(Part(name, name, ()), Path(name)) for name in said])
+    (told,) = [line for line in capfd.readouterr().out.splitlines() if "another turn" in line]
+    assert told == f"{LEFT_OUT}tests/a/test_some.py, tests/b/test_some.py"
 
 
 def test_a_test_that_waits_forever_fails_and_is_run_again(
