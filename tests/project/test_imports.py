@@ -35,13 +35,9 @@ def test_the_engine_starts_without_what_only_other_programs_need() -> None:
     """They take a sixth of its start: dataclasses imports inspect, which imports ast, dis and tokenize."""
     others = (*HEAVY[:4], "rich", "click", "dataclasses", "inspect", "ast", "hashlib", "difflib", "asyncio")
     code = f"import sys, spark_streams.engine.__main__\nprint(*[name for name in {others} if name in sys.modules])"
-    said = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, text=True, check=True, env=_on_path())
+    path = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}  # files of `site` may import anything
+    said = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, text=True, check=True, env=path)
     assert said.stdout.split() == []
-
-
-def _on_path() -> dict[str, str]:
-    """The environment with this path, for a Python without `site`, whose files in an environment may import anything."""
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
 
 def test_arrow_does_not_look_for_pandas_when_ours_is_imported() -> None:
