@@ -67,7 +67,7 @@ def register(spark: SparkSession | None = None) -> SparkSession:
     """Register `format("rstream")` with a session.
 
     Spark finds the format by itself if the package is installed for the Python that Spark uses. Then this saves some
-    seconds: Spark does not search, and on this machine its Python processes start sooner. A second call has no effect.
+    seconds: on this machine its Python processes start sooner. A second call has no effect.
 
     Args:
         spark: The session. By default the active one, or a new one.

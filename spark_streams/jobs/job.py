@@ -89,7 +89,7 @@ class Job:
             if not has_java():
                 raise JobError(NO_JAVA)
             settings = self.spark_settings()
-            prepare(settings)
+            prepare(settings, short_lived=self.check)
             builder = builder.config(map={**settings.confs})
         if self.check:
             builder = builder.master("local[1]").config("spark.ui.enabled", "false")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
@@ -117,11 +119,15 @@ class Split:
 
         Only bad rows have `_fields`, because the rows of a batch are cached while it is written.
         """
-        verdict = F.coalesce(*self._verdicts(), F.lit(None).cast(_VERDICT))
-        rows = entries.withColumn("_verdict", verdict)
+        rows = entries.withColumn("_verdict", self._first_verdict)
         texts = {f"_{name}": F.col(f"_verdict.{name}") for name in ("reason", "error", "message")}
         fields = F.when(F.col("_verdict").isNotNull(), F.col("_fields"))
         return rows.withColumns({**texts, "_fields": fields}).drop(UNFIT, WHY, "_verdict")
+
+    @functools.cached_property
+    def _first_verdict(self) -> Column:
+        """The verdict of a row, null for a good one. Building it takes hundreds of calls of the JVM: once for a run."""
+        return F.coalesce(*self._verdicts(), F.lit(None).cast(_VERDICT))
 
     def _verdicts(self) -> list[Column]:
         """Return, per check, a column with its reason, error and message if it fails. The first one counts."""

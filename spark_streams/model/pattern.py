@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Iterable
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 
 @lru_cache(maxsize=128)
@@ -79,8 +79,7 @@ def _bytes(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-@dataclass(frozen=True)
-class NamesAndPatterns:
+class NamesAndPatterns(NamedTuple):
     """Words that a user gave for streams or groups: names, and patterns. A word with special characters is a name if
     something has this name, and a pattern only otherwise."""
 

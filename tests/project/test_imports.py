@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -28,6 +29,15 @@ def test_a_process_of_spark_imports_no_more_than_it_needs(what: str, allowed: se
     )
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert set(said.stdout.split()) <= allowed
+
+
+def test_the_engine_starts_without_what_only_other_programs_need() -> None:
+    """They take a sixth of its start: dataclasses imports inspect, which imports ast, dis and tokenize."""
+    others = (*HEAVY[:4], "rich", "click", "dataclasses", "inspect", "ast", "hashlib", "difflib", "asyncio")
+    code = f"import sys, spark_streams.engine.__main__\nprint(*[name for name in {others} if name in sys.modules])"
+    path = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}  # files of `site` may import anything
+    said = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, text=True, check=True, env=path)
+    assert said.stdout.split() == []
 
 
 def test_arrow_does_not_look_for_pandas_when_ours_is_imported() -> None:

@@ -18,7 +18,7 @@ from spark_streams.jobs.settings.spark_settings import CONF, prepare, settings_o
 
 @pytest.fixture(autouse=True)
 def nobody_has_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("SPARK_CONF_DIR", "SPARK_HOME", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+    for name in ("SPARK_CONF_DIR", "SPARK_HOME", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "SPARK_SUBMIT_OPTS"):
         monkeypatch.setenv(name, "")  # noted, so that what `prepare` sets is undone
         monkeypatch.delenv(name)
 
@@ -45,6 +45,15 @@ def test_java_options_go_beside_those_that_keep_it_quiet() -> None:
     assert confs({"spark.driver.extraJavaOptions": "-Xss4m"})["spark.driver.extraJavaOptions"] == f"{quiet} -Xss4m"
     own = "-Dlog4j2.configurationFile=mine"
     assert confs({"spark.driver.extraJavaOptions": own})["spark.driver.extraJavaOptions"] == own
+
+
+def test_a_jvm_for_seconds_compiles_quickly_beside_what_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    prepare(settings_of({}))
+    assert "SPARK_SUBMIT_OPTS" not in os.environ
+    monkeypatch.setenv("SPARK_SUBMIT_OPTS", "-Xss4m")
+    for _ in range(2):
+        prepare(settings_of({}), short_lived=True)
+        assert os.environ["SPARK_SUBMIT_OPTS"] == "-Xss4m -XX:TieredStopAtLevel=1"
 
 
 @pytest.mark.parametrize(
