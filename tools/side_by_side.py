@@ -50,6 +50,8 @@ FIRST = [
     "tests/engine",
     "tests/sink",
     "tests/sentinel",
+    "tests/project",
+    "tests/transfer",
     "tests/monitor",
     "tests/connect",
     "tests/notebooks",
@@ -221,7 +223,8 @@ def parts() -> list[Part]:
             all_parts.append(Part(folder, folder, (folder,)))
         else:
             all_parts += [Part(f"{folder} {n + 1}/{count}", folder, tuple(files[n::count])) for n in range(count)]
-    return [*all_parts, Part(f"{len(TOGETHER)} folders", "tests", tuple(TOGETHER))]
+    first = [part for part in all_parts if part.folder in FIRST]
+    return [*first, Part(f"{len(TOGETHER)} folders", "tests", tuple(TOGETHER)), *all_parts[len(first) :]]
 
 
 def short_parts() -> list[Part]:

@@ -10,6 +10,8 @@ import pytest
 
 from tests.notebooks.execution import NOTEBOOKS, comparable, executed, outputs
 
+pytestmark = pytest.mark.in_turn(2)
+
 PATHS = sorted(NOTEBOOKS.glob("*.ipynb"))
 
 

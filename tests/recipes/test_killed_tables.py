@@ -17,6 +17,8 @@ import pytest
 
 from tests.recipes.tables import KINDS
 
+pytestmark = pytest.mark.in_turn(2)
+
 ROWS = 1000  # of a batch
 SCHEMA = pa.schema({"batch": pa.int32(), "n": pa.int32()})
 BY_TIME = 20  # moments, apart from "before" and "after" the commit

@@ -11,6 +11,8 @@ from tests.piping import Piping
 from tools.servers.sentinels import DOWN_AFTER, Sentinels
 from tools.waiting import until
 
+pytestmark = pytest.mark.in_turn(2)
+
 
 def test_a_master_that_is_killed(sentinels: Sentinels) -> None:
     before, piping = sentinels.master(), Piping(sentinels.server, sentinels.direct)

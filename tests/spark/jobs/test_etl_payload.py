@@ -22,6 +22,8 @@ from tests.spark.jobs.test_etl import run
 from tests.spark.test_routing import dead_letters_in
 from tools.servers.server import Server
 
+pytestmark = pytest.mark.in_turn(2)
+
 __all__ = ["registry"]
 
 CONFIG = """

@@ -18,7 +18,7 @@ from spark_streams.jobs.load import PROGRAM
 from spark_streams.jobs.settings.config import load
 from tools.servers.server import Server
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.in_turn(0)]
 Load = Callable[..., dict[str, Any]]
 MONTH = 30 * 86_400
 
