@@ -1,4 +1,4 @@
-"""`scripts/bench [engine|latency|memory|source|sink|shards|values|start|idle|growth] [--json] [--rounds N]`."""
+"""`scripts/bench [engine|latency|memory|source|sink|shards|values|hops|start|idle|growth] [--json] [--rounds N]`."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ GROUPS = {
     "sink": "Sink on redis-server",
     "shards": "Eight shards against one stream",
     "values": "Avro values against fastavro",
+    "hops": "Latency from stream to stream",
     "start": "Waiting times of a user",
     "idle": "A query without new entries",
     "growth": "Growth of the source, against a tenth of the size",

