@@ -579,6 +579,7 @@ def test_streams_of_any_slot_are_copied_into_a_cluster_and_out_of_it(
     assert content(client, "back") == ODD[1:]
 
 
+@pytest.mark.in_turn(2)
 def test_entries_of_megabytes_are_copied_with_flat_memory(
     client: redis.Redis, server: Server, rstream_json: RstreamJson
 ) -> None:
