@@ -34,6 +34,13 @@ def test_without_a_word_spark_is_local_and_quiet() -> None:
     assert Path(unquote(urlsplit(option.partition("=")[2]).path)).samefile(CONF / "log4j2.properties")
 
 
+def test_spark_submit_from_a_clone_finds_the_settings_of_the_log() -> None:
+    lines = (CONF / "spark-defaults.conf").read_text().splitlines()
+    (options,) = [line for line in lines if line.startswith("spark.driver.extraJavaOptions")]
+    root = CONF.parents[2]  # from which scripts/run and docs/reference/jobs.md call spark-submit
+    assert (root / options.partition("log4j2.configurationFile=")[2]).samefile(CONF / "log4j2.properties")
+
+
 def test_spark_has_the_last_word() -> None:
     told = confs({"master": "spark://host:7077", "spark": {"sql": {"shuffle": {"partitions": 8}}, "ui.enabled": False}})
     assert (told["spark.master"], told["spark.sql.shuffle.partitions"]) == ("spark://host:7077", "8")
