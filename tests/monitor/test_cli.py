@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 
 from spark_streams.cli import main
 from tests.engine.server.test_processes import shut_down
+from tests.runner import separate_runner
 from tools.servers.server import Server
 
 
@@ -164,10 +165,10 @@ def test_looking_starts_no_engine_and_makes_no_folder(
 
 def test_for_streams_on_disk_the_command_that_starts_the_engine_is_printed(nobody: Path, tmp_path: Path) -> None:
     url = f"embedded://{tmp_path}/kept"
-    added = embedded("add", "s", "a=1", url=url)
+    added = separate_runner().invoke(main, ["add", "s", "a=1", "--url", url])
     assert added.exit_code == 0
     assert f"note: started the bundled engine of {tmp_path}/kept. All processes that name" in added.stderr
-    assert embedded("add", "s", "a=1", "--maxlen", "1", url=url).stderr == ""
+    assert separate_runner().invoke(main, ["add", "s", "a=1", "--maxlen", "1", "--url", url]).stderr == ""
     assert json.loads(embedded("streams", "--json", url=url).output)[0]["stream"] == "s"
     shut_down(tmp_path / "kept" / "engine.sock")
     said = embedded("streams", url=url)

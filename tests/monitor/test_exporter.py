@@ -31,6 +31,7 @@ from spark_streams.monitor.exposition import Exposition
 from spark_streams.wire.address.address import Address
 from spark_streams.wire.address.patience import Patience
 from tests.deadletter.making import DEAD, fill
+from tests.runner import separate_runner
 from tools.machine_time import machine_seconds
 from tools.servers.server import Server, free_port, running_redis, serving, skip_without_redis
 
@@ -38,7 +39,7 @@ Page = dict[str, float]  # `name{label="value"}`, labels by name
 
 
 def once(url: str, *words: str) -> Result:
-    return CliRunner().invoke(main, ["exporter", *words, "--once", "--url", url])
+    return separate_runner().invoke(main, ["exporter", *words, "--once", "--url", url])
 
 
 def read(text: str) -> Page:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import redis
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from jobs.demo import redis_cli
 from spark_streams.cli import main
@@ -17,6 +17,7 @@ from spark_streams.source.stream_reader import StreamReader
 from spark_streams.wire.address.address import Address
 from spark_streams.wire.connect import connect
 from tests.deadletter.making import DEAD, fill
+from tests.runner import separate_runner
 from tools.driving import ALL, NEVER_AHEAD, another_reader, rows, stop_all
 from tools.servers.cluster import RedisCluster
 from tools.waiting import until
@@ -40,7 +41,7 @@ def filled(cluster: RedisCluster) -> RedisCluster:
 def rstream(cluster: RedisCluster, *words: str, given: str | None = None) -> Result:
     """On a terminal of 110 columns."""
     environment = {"COLUMNS": "110", "RSTREAM_URL": cluster.url}
-    return CliRunner().invoke(main, words, env=environment, input=given)
+    return separate_runner().invoke(main, words, env=environment, input=given)
 
 
 def rstream_json(cluster: RedisCluster, *words: str, given: str | None = None) -> Any:
