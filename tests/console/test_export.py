@@ -7,7 +7,6 @@ import re
 from pathlib import Path
 
 import redis
-from click.testing import CliRunner
 
 from spark_streams.cli import main
 from spark_streams.console.site import link
@@ -15,6 +14,7 @@ from tests.console.browser import Answer, Browser
 from tests.console.normal import write_normal
 from tests.console.process import running_console
 from tests.console.test_pages import client, entry_ids
+from tests.runner import separate_runner
 from tools.servers.server import Server
 
 __all__ = ["client"]
@@ -38,14 +38,14 @@ def test_what_a_page_shows_is_downloaded(server: Server, client: redis.Redis, tm
         assert answer.headers["content-disposition"] == 'attachment; filename="a_b____.jsonl"'
         assert answer.headers["content-type"].startswith("application/x-ndjson")
         words = ["export", name, "-", "--from", "71-0", "--to", "120-0", "--url", server.url]
-        exported = CliRunner().invoke(main, words)
+        exported = separate_runner().invoke(main, words)
         assert answer.text == exported.stdout
         assert answer.text.count("\n") == 50
         page = browser.get(link("/stream", name=name, where="$.n < 7", field="json")).text
         assert entry_ids(page) == [f"{n}-0" for n in range(7, 0, -1)]
         (tmp_path / "found.jsonl").write_text(download(browser, page).text)
         words = ["import", str(tmp_path / "found.jsonl"), "copied", "--url", server.url, "--yes"]
-        assert CliRunner().invoke(main, words).exit_code == 0
+        assert separate_runner().invoke(main, words).exit_code == 0
         assert client.xrange("copied") == client.xrange(name, "1", "7")
         assert download(browser, browser.get(link("/entry", name=name, id="9-0")).text).text.startswith('{"id":"9-0",')
         assert "download" not in browser.get(link("/stream", name=name, field="none")).text

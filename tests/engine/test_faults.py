@@ -100,7 +100,8 @@ def test_a_connection_is_closed_before_or_after_the_effect_of_a_command(
 def test_a_connection_is_closed_within_a_reply(engine: LocalEngine) -> None:
     with Server("engine", engine.url).client() as client:
         client.set("k", "x" * 1000)
-        connection = client.connection_pool.get_connection()
+        connection = client.connection_pool.make_connection()
+        connection.connect()
         assert connection._sock is not None
         with engine.closes(after_bytes=100):
             connection._sock.sendall(command("GET", "k"))
