@@ -278,19 +278,15 @@ def test_a_text_that_is_a_line_of_its_own_making_harms_nobody() -> None:
 
 
 @pytest.mark.parametrize(
-    ("to", "good", "count"),
-    [
-        (INTS, [1], 1_000_000),
-        # Far more than any stack holds: Python reads the text in the same way, whatever the type is.
-        (POINT, {"x": 1, "label": "a"}, 200_000),
-        (pa.list_(POINT), [{"x": 1, "label": "a"}], 200_000),
-    ],
+    ("to", "good"),
+    [(INTS, [1]), (POINT, {"x": 1, "label": "a"}), (pa.list_(POINT), [{"x": 1, "label": "a"}])],
     ids=["list", "struct", "list of structs"],
 )
-@pytest.mark.parametrize("is_within", [False, True])
-def test_a_million_open_brackets_are_survived(to: pa.DataType, good: object, count: int, is_within: bool) -> None:
-    text = '{"w":' + "[" * count + "]" * count + "}" if is_within else "[" * count
-    undeclared = to == POINT and is_within  # a field that nobody asks for may hold anything
+@pytest.mark.parametrize(
+    "text", ["[" * 1_000_000, '{"w":' + "[" * 1_000_000 + "]" * 1_000_000 + "}"], ids=["bare", "within"]
+)
+def test_a_million_open_brackets_are_survived(to: pa.DataType, good: object, text: str) -> None:
+    undeclared = to == POINT and text[0] == "{"  # a field that nobody asks for may hold anything
     assert cast([text], to) == ([{"x": None, "label": None}] if undeclared else [None], [not undeclared])
     values, unfit = cast([json.dumps(good), text], to)
     assert values[0] == good
