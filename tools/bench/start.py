@@ -18,8 +18,9 @@ import sys
 import tempfile
 import time
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import redis
 
@@ -117,7 +118,21 @@ def _lag(server: Running, rstream: list[str]) -> float:
     return _seconds([*rstream, "lag", "in"], {"RSTREAM_URL": f"redis://127.0.0.1:{server.port}/0"})
 
 
-def first_row(server: Running, tell: Callable[[dict[str, float]], None] = lambda _: None) -> float:
+def _with_classes(archive: Path, program: Callable[[Mapping[str, str]], float]) -> float:
+    """Return the seconds of a program for which Java maps Spark's classes from an archive (docs/guide/tuning.md). The
+    first call writes it. program: takes environment variables."""
+    if not archive.exists():
+        program({"SPARK_SUBMIT_OPTS": f"-XX:ArchiveClassesAtExit={archive}"})
+        if not archive.exists():
+            raise RuntimeError(f"Java has not written {archive}")
+    return program({"SPARK_SUBMIT_OPTS": f"-XX:SharedArchiveFile={archive}"})
+
+
+def first_row(
+    server: Running,
+    tell: Callable[[dict[str, float]], None] = lambda _: None,
+    environment: Mapping[str, str] = MappingProxyType({}),
+) -> float:
     """Return the seconds from `start()` to the first row at the sink, in a new session."""
     with redis.Redis(port=server.port) as client:
         client.flushall()
@@ -127,11 +142,11 @@ def first_row(server: Running, tell: Callable[[dict[str, float]], None] = lambda
         pipe.execute()
     command = [sys.executable, "-m", "tools.bench.start", f"redis://127.0.0.1:{server.port}/0"]
     done = subprocess.run(
-        command, cwd=ROOT, env=_environment(), capture_output=True, text=True, check=False
-    )  # fmt: skip
+        command, cwd=ROOT, env=_environment(**environment), capture_output=True, text=True, check=False
+    )
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr[-2000:]}")
-    seconds: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    seconds: dict[str, float] = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{")))
     tell(seconds)
     return seconds["first row"]
 
@@ -145,6 +160,10 @@ def rows(stack: contextlib.ExitStack) -> list[Row]:
     url = {"RSTREAM_URL": f"redis://127.0.0.1:{server.port}/0"}
     unreachable = {"RSTREAM_URL": "redis://127.0.0.1:1/0"}
     etl = [*rstream, "run", "etl", "--config", "spark_streams/jobs/conf/etl.toml"]
+
+    def check(variables: Mapping[str, str]) -> float:
+        return _seconds([*etl, "--check"], {**url, **variables})
+
     main_job = "spark-submit, 336,776 flights, 19 typed columns, one rule, Parquet by month"
     first = Row(
         "P25", "from start() to the first row", "", "s", 3.5, lambda: first_row(server, parts.append),
@@ -156,7 +175,12 @@ def rows(stack: contextlib.ExitStack) -> list[Row]:
             lambda: flights().etl(), lambda: flights().plain(), "plain Spark", at_least=False, rounds=3),
         first,
         Row("P25", "rstream run etl --check", "all of it", "s", 5,
-            lambda: _seconds([*etl, "--check"], url), at_least=False, rounds=3),
+            lambda: check({}), at_least=False, rounds=3),
+        Row("P25", "first row, class archive", "the first row, with Spark's classes from an archive of Java", "s", 3.5,
+            lambda: _with_classes(folder / "first.jsa", lambda variables: first_row(server, environment=variables)),
+            at_least=False, rounds=3),
+        Row("P25", "--check, class archive", "`--check`, with Spark's classes from an archive of Java", "s", 5,
+            lambda: _with_classes(folder / "check.jsa", check), at_least=False, rounds=3),
         Row("P25", "an error before Spark", "rstream run etl with a server that does not exist", "s", 2,
             lambda: _seconds(etl, unreachable, fails=True), at_least=False, rounds=3),
         Row("P25", "rstream lag", "one stream with one group", "s", 0.25,

@@ -27,6 +27,7 @@ _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _OWN = ("master", "submit")
 # For a JVM that lives for seconds: it compiles quickly, not well. That halves its processor time (S101).
 _SHORT_LIVED = "-XX:TieredStopAtLevel=1"
+_CLASS_ARCHIVE = ("-XX:ArchiveClassesAtExit=", "-XX:SharedArchiveFile=")
 
 
 class SparkSettings(NamedTuple):
@@ -64,7 +65,9 @@ def prepare(settings: SparkSettings, short_lived: bool = False) -> None:
     java_options = os.environ.get("SPARK_SUBMIT_OPTS", "").split(" ")
     if short_lived and _SHORT_LIVED not in java_options:  # spark.driver.extraJavaOptions come later, so they count
         os.environ["SPARK_SUBMIT_OPTS"] = " ".join([*filter(None, java_options), _SHORT_LIVED])
-    if _user_conf_folder() is None and (folder := _path_without_blanks(CONF)) is not None:
+    # For spark-env.sh, which drops two warnings. Spark has it on the class path: Java then uses no archive (S77).
+    has_archive = any(option.startswith(_CLASS_ARCHIVE) for option in java_options)
+    if not has_archive and _user_conf_folder() is None and (folder := _path_without_blanks(CONF)) is not None:
         os.environ["SPARK_CONF_DIR"] = folder
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     if settings.master.startswith("local"):  # on a cluster, Python may have another path

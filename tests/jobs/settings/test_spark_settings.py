@@ -102,6 +102,15 @@ def test_a_cluster_s_pythons_are_not_this_one() -> None:
     assert Path(os.environ["SPARK_CONF_DIR"]).samefile(CONF)
 
 
+@pytest.mark.parametrize(
+    "option", ["-XX:ArchiveClassesAtExit=/cache/spark.jsa", "-XX:SharedArchiveFile=/cache/spark.jsa"]
+)
+def test_no_folder_is_on_the_class_path_beside_a_class_archive(monkeypatch: pytest.MonkeyPatch, option: str) -> None:
+    monkeypatch.setenv("SPARK_SUBMIT_OPTS", f"-Xmx2g {option}")
+    prepare(settings_of({}), short_lived=True)
+    assert "SPARK_CONF_DIR" not in os.environ
+
+
 def test_the_first_spark_submit_is_that_of_spark_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     program = tmp_path / "bin" / "spark-submit"
     program.parent.mkdir()
