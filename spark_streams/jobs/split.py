@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -35,18 +36,35 @@ def _is_str(value: object) -> bool:
     return isinstance(value, str)
 
 
-def _verdict(reason: str, error: str, message: Column) -> Column:
-    return F.struct(F.lit(reason).alias("reason"), F.lit(error).alias("error"), message.alias("message"))
+def _verdict(reason: Column, error: str, message: Column) -> Column:
+    return F.struct(reason.alias("reason"), F.lit(error).alias("error"), message.alias("message"))
 
 
-def _unfit_message(name: str, kind: str) -> Column:
-    """Return the message for a value that does not fit its column's type."""
-    pairs = F.filter(F.map_entries("_fields"), lambda pair: pair.key == F.lit(name.encode()))
+def _unfit_verdict(types: Mapping[str, str]) -> Column:
+    """Return the verdict on the first value that does not fit its column's type, null if all fit. types: SQL types by
+    column.
+
+    It is one expression for all columns: one for each of twenty took Spark seconds to analyze and to compile.
+    """
+    name = F.get(UNFIT, 0)  # UNFIT has the order of the columns, and is null if all fit
+    texts = F.element_at(F.create_map(*[part for item in types.items() for part in _texts(*item)]), name)
+    pairs = F.filter(F.map_entries("_fields"), lambda pair: pair.key == name.cast("binary"))
     value = F.make_valid_utf8(F.element_at(pairs, -1).value.cast("string"))  # the last value of a name counts
     shown = F.when(F.length(value) <= _LONGEST_VALUE, value).otherwise(
         F.concat(F.substring(value, 1, _LONGEST_VALUE), F.lit("…"))
     )
-    return F.concat(F.lit(f"field {name!r} is '"), shown, F.lit(f"', which does not fit {kind}"))
+    message = F.concat(texts.before, shown, texts.after)
+    return F.when(F.col(UNFIT).isNotNull(), _verdict(texts.reason, DecodeError.condition, message))
+
+
+def _texts(name: str, kind: str) -> tuple[Column, Column]:
+    """Return a column's name, and what the verdict on its value says."""
+    texts = {
+        "reason": f"decode: {name} does not fit {kind}",
+        "before": f"field {name!r} is '",
+        "after": f"', which does not fit {kind}",
+    }
+    return F.lit(name), F.struct(*[F.lit(text).alias(part) for part, text in texts.items()])
 
 
 class Split:
@@ -132,7 +150,6 @@ class Split:
     def _verdicts(self) -> list[Column]:
         """Return, per check, a column with its reason, error and message if it fails. The first one counts."""
         payload = self._payload
-        decoded = self._columns.types.items() if self._judges_values and payload is None else ()
         undecoded = [] if payload is None else [
             F.when(F.col(WHY).isNotNull(), F.struct(
                 F.concat(F.lit("decode: "), WHY).alias("reason"),
@@ -142,15 +159,12 @@ class Split:
         ]  # fmt: skip
         return [
             *undecoded,
+            *([_unfit_verdict(self._columns.types)] if self._judges_values and payload is None else []),
             *[
                 F.when(
-                    F.array_contains(UNFIT, name),
-                    _verdict(f"decode: {name} does not fit {kind}", DecodeError.condition, _unfit_message(name, kind)),
+                    F.expr(rule["when"]),
+                    _verdict(F.lit(rule["reason"]), "rule", F.lit(f"the rule holds: {rule['when']}")),
                 )
-                for name, kind in decoded
-            ],
-            *[
-                F.when(F.expr(rule["when"]), _verdict(rule["reason"], "rule", F.lit(f"the rule holds: {rule['when']}")))
                 for rule in self._rules
             ],
         ]
