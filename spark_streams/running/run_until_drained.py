@@ -15,7 +15,7 @@ from functools import partial
 from pyspark import SparkContext
 from pyspark.sql.streaming.query import StreamingQuery
 
-from spark_streams.model.intervals import IDLE_CHECK, IDLE_CHECK_EACH, PATTERN_INTERVAL
+from spark_streams.model.intervals import IDLE_CHECK, IDLE_CHECK_EACH, PATTERN_INTERVAL, PATTERN_INTERVAL_EACH
 from spark_streams.model.untyped import JavaObject, Json
 from spark_streams.running.console import say
 from spark_streams.running.ending import wait_for_end
@@ -61,9 +61,10 @@ def drain_running(query: StreamingQuery) -> None:
     """
     began, batch = time.monotonic(), _batch_of(query)
     query.processAllAvailable()
-    intervals = [PATTERN_INTERVAL] if _may_find_streams(query) else []
+    streams = _streams_of(query)
+    intervals = [max(PATTERN_INTERVAL, PATTERN_INTERVAL_EACH * streams)] if _may_find_streams(query) else []
     if _batch_of(query) == batch:
-        intervals.append(max(IDLE_CHECK, IDLE_CHECK_EACH * _streams_of(query)))
+        intervals.append(max(IDLE_CHECK, IDLE_CHECK_EACH * streams))
     if intervals:
         time.sleep(max(0.0, began + max(intervals) + _MARGIN - time.monotonic()))
         query.processAllAvailable()

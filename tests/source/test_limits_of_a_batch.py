@@ -84,7 +84,7 @@ def test_streams_that_a_pattern_finds_later_have_its_limit(server: Server) -> No
         add(client, 30, "o:1")
         one = reader(
             server,
-            limits=replace(NEVER_AHEAD, pattern_interval=0.0),
+            limits=replace(NEVER_AHEAD, pattern_interval=0.0, pattern_interval_each=0.0),
             streamsPattern="o:*",
             maxEntriesPerTrigger='{"o:2": 5, "o:*": 20}',
         )
@@ -94,6 +94,22 @@ def test_streams_that_a_pattern_finds_later_have_its_limit(server: Server) -> No
         add(client, 30, "o:2")
         last = one.latestOffset(end, ALL)
         assert counted(rows(one, end, last)) == {"o:1": 10, "o:2": 5}
+
+
+def test_a_pattern_with_many_streams_is_searched_less_often(server: Server) -> None:
+    """Two streams, a second each: a search after two seconds."""
+    clock = [0.0]
+    limits = replace(NEVER_AHEAD, pattern_interval=0.0, pattern_interval_each=1.0)
+    with server.client() as client:
+        add(client, 1, "o:1")
+        add(client, 1, "o:2")
+        one = reader(server, limits=limits, now=lambda: clock[0], streamsPattern="o:*")
+        at = one.latestOffset(one.initialOffset(), ALL)
+        add(client, 1, "o:3")
+        clock[0] += 1.9
+        assert one.latestOffset(at, ALL) == at
+        clock[0] += 0.2
+        assert counted(rows(one, at, one.latestOffset(at, ALL))) == {"o:3": 1}
 
 
 def test_what_a_crash_left_and_what_is_claimed_count_against_a_streams_limit(server: Server) -> None:

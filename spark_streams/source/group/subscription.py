@@ -161,7 +161,7 @@ class Subscription:
         if self.by_pattern:
             if at_once or self.late:
                 self._create_late(server, begin, at_once)
-            if find_new and (at_once or self._now() - self._matched_at >= self._limits.pattern_interval):
+            if find_new and (at_once or self._is_search_due()):
                 self._join_new_streams(server, begin)
             if at_once and begin.token:
                 self._reset_to_first_entry(server, [s for s in self.member.streams if s not in begin.positions])
@@ -251,15 +251,20 @@ class Subscription:
         return (*streams, *self.retries.return_due(server, streams, None, limit=None))
 
     def has_changed(self, server: Server) -> bool:
-        """Whether a pattern matches other streams than those that are read. The server is asked at most once per
-        Limits.pattern_interval. Raises ServerError, and ConsumerTakenError if the lease is lost."""
+        """Whether a pattern matches other streams than those that are read. The server is asked at intervals.
+        Raises ServerError, and ConsumerTakenError if the lease is lost."""
         self.hold(server, ())
-        if not self.by_pattern or self._now() - self._matched_at < self._limits.pattern_interval:
+        if not self.by_pattern or not self._is_search_due():
             return False
         if self._fetch_matching_names(server) != [*self.member.streams]:
             return True  # the trigger matches the pattern again and joins the new streams
         self._matched_at = self._now()
         return False
+
+    def _is_search_due(self) -> bool:
+        limits = self._limits
+        interval = max(limits.pattern_interval, limits.pattern_interval_each * len(self.member.streams))
+        return self._now() - self._matched_at >= interval
 
     def _check_expected(self, server: Server, unknown: Sequence[str]) -> None:
         """Raises StreamMissingError, after deleting the positions that `join` has saved for groups not created."""

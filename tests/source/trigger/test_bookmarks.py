@@ -181,7 +181,7 @@ def test_an_older_copy_of_the_checkpoint_that_does_not_know_a_stream_is_refused(
 ) -> None:
     """The group has moved on over entries that the copy has not read, and no position of the copy sets it back."""
     options = {**NO_ACK, "streamsPattern": "o:*"}
-    looking = replace(SMALL, pattern_interval=0.0)
+    looking = replace(SMALL, pattern_interval=0.0, pattern_interval_each=0.0)
     add(client, 5, "o:1")
     one = reader(server, limits=looking, **options)
     older = one.latestOffset(one.initialOffset(), ALL)

@@ -28,7 +28,7 @@ from tools.sending import KilledError, before_sending, killed, reply_lost
 from tools.servers.server import Server
 
 HURRY = replace(
-    SMALL, lag_check=0.0, pattern_interval=0.0
+    SMALL, lag_check=0.0, pattern_interval=0.0, pattern_interval_each=0.0
 )  # streams in which others are behind are looked at every time
 MODES: list[dict[str, str]] = [{}, {"noAck": "true"}]
 
