@@ -152,7 +152,13 @@ def test_where_the_package_is_installed_a_job_needs_no_clone(engine_server: Serv
     environment = {
         name: value for name, value in os.environ.items() if name == "SPARK_SUBMIT_OPTS" or not name.startswith(unset)
     }
-    environment |= {"RSTREAM_URL": engine_server.url, "SPARK_LOCAL_IP": "127.0.0.1"}
+    java_options = environment.get("SPARK_SUBMIT_OPTS", "").split()
+    environment |= {
+        "RSTREAM_URL": engine_server.url,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        # Beside a class archive, nothing drops the JVM's warnings (spark_settings.prepare).
+        "SPARK_SUBMIT_OPTS": " ".join(one for one in java_options if not one.startswith("-XX:SharedArchiveFile=")),
+    }
     rstream = [str(python), "-m", "spark_streams.cli"]
 
     def start(*words: str) -> subprocess.Popen[str]:
