@@ -146,6 +146,7 @@ def first_row(
     )
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr[-2000:]}")
+    # Java may print warnings about the archive to stdout.
     seconds: dict[str, float] = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{")))
     tell(seconds)
     return seconds["first row"]
