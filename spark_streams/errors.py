@@ -9,6 +9,7 @@
     ├── ServerError                     an error of the server or of the connection
     │   ├── ServerUnreachableError      no server answers at the address
     │   ├── ServerReplyError            the server answered with an error
+    │   │   ├── ServerFullError         the server's memory is full (OOM)
     │   │   ├── LoginError              the server requires a password, or refuses the user and password
     │   │   └── NotPermittedError       the user lacks the right to a command or a key
     │   ├── RetriesExhaustedError       a temporary state (OOM, LOADING, a lost connection) did not end in time
@@ -145,6 +146,16 @@ class ServerReplyError(ServerError):
     def __init__(self, message: str, code: str = "") -> None:
         super().__init__(message)
         self.code = code
+
+
+class ServerFullError(ServerReplyError):
+    """The server has used all memory that `maxmemory` allows, and accepts no command that may need more (`OOM`)."""
+
+    condition = "RSTREAM_SERVER_FULL"
+    remedy = (
+        "Free memory (`rstream trim --acked` removes only what all groups have acknowledged), or raise `maxmemory`. "
+        "`rstream doctor` shows both."
+    )
 
 
 class LoginError(ServerReplyError):
@@ -415,9 +426,20 @@ class UnsupportedError(RStreamError):
 
 
 _IN_TEXT = re.compile(r"\[(RSTREAM_[A-Z_]+)\] ([^\n]*)")
+# Python prints these lines between two exceptions, of which the later one was raised.
+_CHAINED = re.compile(
+    r"^\s*(?:During handling of the above exception, another exception occurred|"
+    r"The above exception was the direct cause of the following exception):$",
+    re.MULTILINE,
+)
 
 
 def find_in_text(text: str) -> str | None:
-    """Return the first line of an RStreamError in a longer text, such as Spark's exception with a Python traceback."""
-    match = _IN_TEXT.search(text)
-    return match.group(0).strip() if match else None
+    """Return the first line of an RStreamError in a longer text, such as Spark's exception with a Python traceback.
+
+    Of a traceback with several exceptions, only the last one was raised: the ones that it replaced are used if it is
+    not ours."""
+    for part in reversed(_CHAINED.split(text)):
+        if (match := _IN_TEXT.search(part)) is not None:
+            return match.group(0).strip()
+    return None

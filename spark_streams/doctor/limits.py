@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from spark_streams.doctor.finding import Finding, Level
-from spark_streams.doctor.server_facts import ServerFacts, size, whole_or_zero
+from spark_streams.doctor.server_facts import ServerFacts, whole_or_zero
+from spark_streams.model.sizes import size
 
 _ABOUT = "limits"
 _ARGUMENT, _REQUEST = 512 << 20, 1 << 30  # bytes: the server's defaults

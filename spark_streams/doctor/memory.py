@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from spark_streams.doctor.finding import Finding, Level
-from spark_streams.doctor.server_facts import ServerFacts, size
+from spark_streams.doctor.server_facts import ServerFacts
+from spark_streams.model.sizes import size
 
 _ABOUT = "memory"
 FULL_SOON = 0.85  # of maxmemory, or of the machine
@@ -16,7 +17,7 @@ def check(facts: ServerFacts) -> list[Finding]:
     limit, policy = facts.number("maxmemory"), facts.info.get("maxmemory_policy", "noeviction")
     if limit == 0:
         return [_unlimited(facts)]
-    return [_policy(facts, limit, policy), *_nearly_full(facts, limit, policy)]
+    return [*_eviction(facts, limit, policy), *_used(facts, limit, policy)]
 
 
 def _unlimited(facts: ServerFacts) -> Finding:
@@ -35,36 +36,45 @@ def _unlimited(facts: ServerFacts) -> Finding:
     )  # fmt: skip
 
 
-def _policy(facts: ServerFacts, limit: int, policy: str) -> Finding:
+def _eviction(facts: ServerFacts, limit: int, policy: str) -> list[Finding]:
     dropped = facts.number("evicted_keys")
     so_far = f"; evicted {dropped:,} keys since its start" if dropped else ""
     if policy.startswith("allkeys"):
-        return Finding(
+        return [Finding(
             Level.DANGER, _ABOUT,
             f"evicts any key when {size(limit)} are full (maxmemory-policy {policy}){so_far}",
             "exactly-once sinks, mode DEADLETTER and noAck are refused. Other queries run with a warning, and fail "
             "when a stream or a group was evicted",
             "CONFIG SET maxmemory-policy noeviction",
-        )  # fmt: skip
+        )]  # fmt: skip
     if policy.startswith("volatile"):
-        return Finding(
+        return [Finding(
             Level.NOTE, _ABOUT,
             f"evicts keys with a time to live when {size(limit)} are full (maxmemory-policy {policy}){so_far}",
             "streams and the ledgers of queries never expire. Leases do, and so does the ledger of a batch job, which "
             "then fails with a named error",
             "CONFIG SET maxmemory-policy noeviction, if batch jobs write",
-        )  # fmt: skip
-    return Finding(Level.OK, _ABOUT, f"{size(facts.number('used_memory'))} of {size(limit)} in use, noeviction")
+        )]  # fmt: skip
+    return []
 
 
-def _nearly_full(facts: ServerFacts, limit: int, policy: str) -> list[Finding]:
+def _used(facts: ServerFacts, limit: int, policy: str) -> list[Finding]:
     used = facts.number("used_memory")
-    if used <= FULL_SOON * limit or policy.startswith("allkeys"):
+    in_use = f"{size(used)} of {size(limit)} in use"
+    if policy.startswith("allkeys"):
         return []
-    return [
-        Finding(
-            Level.WARNING, _ABOUT, f"{size(used)} of {size(limit)} in use",
+    if used >= limit:
+        return [Finding(
+            Level.DANGER, _ABOUT, f"{in_use}: the memory is full (maxmemory)",
+            "the server refuses new entries, groups and keys (OOM). Queries wait for a minute, and then fail with "
+            "RSTREAM_RETRIES_EXHAUSTED",
+            "rstream trim --acked lists entries that no group needs any more, and with --yes removes them; or set a "
+            "larger maxmemory",
+        )]  # fmt: skip
+    if used > FULL_SOON * limit:
+        return [Finding(
+            Level.WARNING, _ABOUT, in_use,
             "when it is full (OOM), queries wait for a minute; they fail if there is no free memory by then",
             "set a larger maxmemory; trim entries that all groups have read (trim=acked, onCommit)",
-        )
-    ]  # fmt: skip
+        )]  # fmt: skip
+    return [] if policy.startswith("volatile") else [Finding(Level.OK, _ABOUT, f"{in_use}, noeviction")]

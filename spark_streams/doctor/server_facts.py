@@ -104,13 +104,3 @@ def numbers(version: str) -> Version:
 def whole_or_zero(text: str) -> int:
     """Return a whole number, 0 if the text is not one."""
     return parse_number(text, minimum=-(2**63)) or 0
-
-
-def size(count: int) -> str:
-    """Return a size with its unit: `900 bytes`, `1.5 MB`, `512 MB`, `2 GB`."""
-    value: float = count
-    for unit in ("bytes", "KB", "MB", "GB"):
-        if value < 1024 or unit == "GB":
-            break
-        value /= 1024
-    return f"{value:.3g} {unit}" if value < 1000 else f"{value:,.0f} {unit}"

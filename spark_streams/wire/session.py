@@ -18,6 +18,7 @@ from spark_streams.errors import RetriesExhaustedError, RStreamError, ServerUnre
 from spark_streams.wire.address.address import Address
 from spark_streams.wire.connect import connect, invalidate_topology
 from spark_streams.wire.connection.connection import Argument, Connection, Reply, ReplyError
+from spark_streams.wire.connection.full_server import FULL, Memory, server_full
 from spark_streams.wire.connection.named_errors import REDIRECTIONS, node_of_a_cluster
 from spark_streams.wire.connection.pipe import Pipe
 from spark_streams.wire.connection.retry import Backoff, is_transient, wants_new_connection
@@ -149,8 +150,15 @@ class Session:
 
     def wait(self, why: RStreamError | ReplyError) -> None:
         """Pause before a retry. Raises RetriesExhaustedError."""
-        reason = why.message if isinstance(why, RStreamError) else str(why)
-        self.backoff.wait(self._purpose, str(self.address), reason, isinstance(why, ServerUnreachableError))
+        self.backoff.wait(self._purpose, str(self.address), self._reason(why), isinstance(why, ServerUnreachableError))
+
+    def _reason(self, why: RStreamError | ReplyError) -> str:
+        if isinstance(why, RStreamError):
+            return why.message
+        if why.code == FULL:
+            memory = Memory() if self._server is None else self._server.memory()
+            return server_full("the server refused a write", memory).message
+        return str(why)
 
     def _connected(self) -> Server:
         server = connect(self.address, repeats=True)

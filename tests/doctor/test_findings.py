@@ -10,7 +10,7 @@ import pytest
 from spark_streams.doctor import clock, durability, kind, limits, memory, replication, stream_counts
 from spark_streams.doctor.examination import judge
 from spark_streams.doctor.finding import Finding, Level, sorted_by_level, worst
-from spark_streams.doctor.server_facts import Clock, ServerFacts, numbers, size
+from spark_streams.doctor.server_facts import Clock, ServerFacts, numbers
 
 MB = 1 << 20
 INFO = {
@@ -108,6 +108,13 @@ def test_what_is_left_after_a_restart(config: dict[str, str], told: dict[str, An
         ),
         ({"maxmemory_policy": "volatile-ttl"}, Level.NOTE, "Leases do"),
         ({"used_memory": 90 * MB}, Level.WARNING, "OOM"),
+        ({"used_memory": 100 * MB}, Level.DANGER, "the memory is full .*rstream trim --acked"),
+        (
+            {"used_memory": 101 * MB, "maxmemory_policy": "volatile-ttl"},
+            Level.DANGER,
+            "101 MB of 100 MB in use: the memory is full",
+        ),
+        ({"used_memory": 101 * MB, "maxmemory_policy": "allkeys-lru"}, Level.DANGER, "evicts any key"),
         ({"maxmemory": 0}, Level.NOTE, "no limit"),
         ({"maxmemory": 0, "used_memory": 900 * MB, "total_system_memory": 1000 * MB}, Level.DANGER, "kills the server"),
     ],
@@ -202,6 +209,5 @@ def test_missing_rights_are_reported_and_no_finding_is_invented() -> None:
     )
 
 
-def test_sizes_and_versions() -> None:
-    assert [size(n) for n in (900, 1536, 512 * MB, 3 << 40)] == ["900 bytes", "1.5 KB", "512 MB", "3,072 GB"]
+def test_versions() -> None:
     assert (numbers("7.0.15"), numbers("8.2-rc1"), numbers("")) == ((7, 0, 15), (8,), ())

@@ -63,7 +63,7 @@ def _counted(count: int, noun: str) -> str:
 
 def _of_all(servers: Sequence[ServerFacts]) -> list[str]:
     """Return the users, the sum of the memory, and the shortest uptime."""
-    from spark_streams.doctor.server_facts import size
+    from spark_streams.model.sizes import size
 
     users = sorted({server.user for server in servers if server.user})
     facts = [f"user {' and '.join(users)}"] if users else []

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import secrets
 import socket
 import time
@@ -23,15 +24,19 @@ from spark_streams.errors import RStreamError, ServerUnreachableError, WrongKeyT
 from spark_streams.wire.address.address import Address
 from spark_streams.wire.address.redis_py import open_connection, socket_of
 from spark_streams.wire.connection.duplex import Duplex, TooMuchError
+from spark_streams.wire.connection.full_server import ASK, FULL, Memory
 from spark_streams.wire.connection.named_errors import error_behind, login_error, login_refused, not_a_stream, remedy
 from spark_streams.wire.connection.page_sizer import PageSizer
 
 RENEW_EVERY = 5.0  # seconds between two checks for renewed credentials
+_MEMORY_AGE = 1.0  # seconds; each entry of a page may be refused because the memory is full
 _READ_SIZE = 1 << 20
 _log = logging.getLogger("spark_streams.wire")
 
 # A pipeline is sent in pieces; two of them are outstanding at a time.
 _FIRST_PIECE, _LARGEST_PIECE, _PIECE_BYTES = 10, 2_000, 1 << 20  # commands, commands, bytes of their replies
+
+_EXEC_REFUSED = "EXECABORT Transaction discarded because of: "  # then the error, such as OOM …
 
 T = TypeVar("T")
 Argument = str | bytes | int
@@ -45,8 +50,8 @@ class ReplyError(Exception):
 
     @property
     def code(self) -> str:
-        """The first word: OOM, LOADING, NOGROUP, ERR …"""
-        return str(self).split(" ", 1)[0]
+        """The first word: OOM, LOADING, NOGROUP, ERR … If EXEC was refused for such a state, its word."""
+        return str(self).removeprefix(_EXEC_REFUSED).split(" ", 1)[0]
 
 
 class ReplyTooLargeError(Exception):
@@ -89,7 +94,12 @@ class Commands(ABC):
     def error_of(self, reply: ReplyError, arguments: Iterable[Argument]) -> RStreamError:
         """Return the named error of an error reply to a command."""
         words = [a.decode("utf-8", "replace") if isinstance(a, bytes) else str(a) for a in arguments]
-        return error_behind(self.address, reply.code, str(reply), words)
+        memory = self.memory() if reply.code == FULL else Memory()
+        return error_behind(self.address, reply.code, str(reply), words, memory)
+
+    @abstractmethod
+    def memory(self) -> Memory:
+        """Return the memory of the server; of a cluster: of its fullest node. Unknown if it does not answer."""
 
     def not_a_stream(self, key: str | bytes, command: str) -> WrongKeyTypeError:
         """Return the error for a key of another type. command: the command that was, or would be, refused for it."""
@@ -129,6 +139,7 @@ class Connection(Commands):
         self._mark_request = pack("ECHO", mark)
         self._mark_reply = b"$%d\r\n%b\r\n" % (len(mark), mark)
         self._may_be_silent = False
+        self._memory = (-math.inf, Memory())  # time of the question, the answer
         try:
             self.execute("ECHO", self._end_token)  # without ECHO, `receive` would never see an end
         except RStreamError:
@@ -180,6 +191,17 @@ class Connection(Commands):
             )
         else:
             self._login = fresh
+
+    def memory(self) -> Memory:
+        """Return the memory of the server, at most a second old. Unknown if it does not answer, or the user may not
+        ask."""
+        asked, memory = self._memory
+        if time.monotonic() - asked > _MEMORY_AGE:
+            # A connection of its own: replies may be outstanding on this one.
+            with contextlib.suppress(RStreamError), Connection(self.address, self.node_address) as asking:
+                memory = Memory.read(asking.pipeline([ASK])[0])
+            self._memory = (time.monotonic(), memory)
+        return memory
 
     # -- location of keys: all on this server (wire.connection.server) ------------------------------------------------
 

@@ -7,6 +7,7 @@
     MOVED, CROSSSLOT …  the address names one server, which is a node of a cluster
     … exhausted …       the stream has used its last possible ID
     NOPERM              the user has no right to the command, or to a key
+    OOM                 the server's memory is full
     anything else       the server's text
 
 None of them contains a part of a login (`str` of an address hides it).
@@ -31,19 +32,27 @@ from spark_streams.errors import (
 )
 from spark_streams.model.ids import MAX_ID
 from spark_streams.wire.address.address import Address
+from spark_streams.wire.connection.full_server import FULL, Memory, server_full
 
 EXHAUSTED = "exhausted the last possible ID"  # in the server's text
 # NOPERM … to run the 'xgroup|create' command: the same words in Redis 7 and 8 and in Valkey.
 _REFUSED_COMMAND = re.compile(r"'([^' ]+)' command")
 _TAG = re.compile(r"\{[^}]+\}")
 REDIRECTIONS = frozenset({"MOVED", "ASK"})
+# Words that a message shows: what follows is internal, or a value.
+_SHOWN_WORDS = {"ECHO": 1, "SET": 2, "HSET": 2, "SADD": 2, "RESTORE": 2, "XADD": 3}
+_UNKNOWN = Memory()
 _CONTAINERS = ("XGROUP", "XINFO", "MEMORY")  # their key follows a subcommand
 
 
-def error_behind(address: Address, code: str, text: str, words: Sequence[str]) -> RStreamError:
-    """Return the named error of an error reply. code: its first word; text: all of it; words: the command's."""
-    shown = words[:1] if words[0] == "ECHO" else words[:4]  # an ECHO's argument is internal
-    where = f"{' '.join(shown)[:200]} at {address}"
+def error_behind(
+    address: Address, code: str, text: str, words: Sequence[str], memory: Memory = _UNKNOWN
+) -> RStreamError:
+    """Return the named error of an error reply. code: its first word; text: all of it; words: the command's; memory:
+    of the server, if it is full."""
+    where = f"{_shown(words)} at {address}"
+    if code == FULL:
+        return server_full(where, memory)
     if code == "WRONGTYPE":
         return not_a_stream(address, _key_of(words), words[0])
     if code == "NOGROUP":
@@ -67,6 +76,11 @@ def error_behind(address: Address, code: str, text: str, words: Sequence[str]) -
     if code in REDIRECTIONS | {"CROSSSLOT"} and not address.is_cluster:
         return node_of_a_cluster(address)
     return ServerReplyError(f"{where} was answered with: {text}", code)
+
+
+def _shown(words: Sequence[str]) -> str:
+    """Return the part of a command that a message shows."""
+    return " ".join(words[: _SHOWN_WORDS.get(words[0], 4)])[:200]
 
 
 def not_a_stream(address: Address, key: str, command: str) -> WrongKeyTypeError:

@@ -80,10 +80,11 @@ class Backoff:
             self._since = now
         self._where = where
         if now - self._since >= self.limit:
+            # The message has the text of the last error, which callers handle at this moment.
             raise RetriesExhaustedError(
                 f"{action} at {where} was tried for {now - self._since:.0f} s without success, at last: {reason}; "
                 "repair the server and run this again"
-            )
+            ) from None
         remaining = self.limit - (now - self._since)
         self.outages.report_wait(
             where, f"{action} at {where}: {reason}; trying again for up to {remaining:.0f} s", lost

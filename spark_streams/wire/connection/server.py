@@ -14,6 +14,7 @@ from typing import Protocol, Self, TypeVar
 from spark_streams.errors import RStreamError, WrongKeyTypeError
 from spark_streams.wire.address.address import Address
 from spark_streams.wire.connection.connection import Argument, Connection, Reply, ReplyError
+from spark_streams.wire.connection.full_server import Memory
 
 T = TypeVar("T")
 Key = str | bytes
@@ -58,6 +59,9 @@ class Server(Protocol):
 
     def error_of(self, reply: ReplyError, arguments: Iterable[Argument]) -> RStreamError:
         """Return the named error of an error reply to a command."""
+
+    def memory(self) -> Memory:
+        """Return the memory of the server; of a cluster: of its fullest node. Unknown if it does not answer."""
 
     def not_a_stream(self, key: Key, command: str) -> WrongKeyTypeError:
         """Return the error for a key of another type. command: the command that was, or would be, refused for it."""

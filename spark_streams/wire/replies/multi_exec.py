@@ -53,7 +53,7 @@ def transact_each(server: Server, commands: Sequence[Sequence[Argument]]) -> lis
     outcome = Outcome.read(server.pipeline(frame_transaction(commands)))
     if outcome.refusal is not None:
         refused = commands[outcome.place] if outcome.place < len(commands) else ("EXEC",)
-        raise server.error_of(outcome.refusal, refused[:2])
+        raise server.error_of(outcome.refusal, refused[:4])
     return outcome.results
 
 

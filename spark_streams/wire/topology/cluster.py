@@ -13,11 +13,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Self, TypeVar
 
-from spark_streams.errors import ServerUnreachableError, UnsupportedError
+from spark_streams.errors import RStreamError, ServerUnreachableError, UnsupportedError
 from spark_streams.model.keys import slot_of
 from spark_streams.wire.address.address import Address
 from spark_streams.wire.address.server_url import Node
 from spark_streams.wire.connection.connection import Argument, Commands, Connection, Reply, ReplyError, pack
+from spark_streams.wire.connection.full_server import Memory
 from spark_streams.wire.topology.cluster_watch import watch
 from spark_streams.wire.topology.topology import connect_to_node, topology_of
 
@@ -137,6 +138,13 @@ class Cluster(Commands):
         self._connections[node] = new_connection
         watch(self._topology, node, new_connection)
         return new_connection
+
+    def memory(self) -> Memory:
+        """Return the memory of the fullest node."""
+        try:
+            return max((node.memory() for node in self.nodes()), key=lambda memory: memory.share)
+        except RStreamError:
+            return Memory()
 
     # -- commands --------------------------------------------------------------------------------------------------
 
