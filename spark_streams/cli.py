@@ -32,6 +32,7 @@ from spark_streams.commands.shards import shards
 from spark_streams.commands.shared import Group
 from spark_streams.commands.transfer.copy import copy, import_file
 from spark_streams.commands.transfer.export import export
+from spark_streams.commands.trim import trim
 from spark_streams.commands.url import url
 
 
@@ -57,6 +58,7 @@ def main() -> None:
       rstream groups seek orders --group etl --to 1h   preview: set the group back by an hour; --yes does it
       rstream replay orders --group etl --from 1h      preview: a stopped query reads the last hour again
       rstream add orders customer=ann amount=12.50     append an entry
+      rstream trim --acked              preview: what no group needs any more; --yes removes it
       rstream copy orders orders --to-url URL --last 10000   preview: copy entries to another server; --yes does it
       rstream export orders orders.parquet   write entries to a file; rstream import reads them
       rstream dead list                 list dead letters: entries that could not be processed
@@ -83,6 +85,7 @@ for _command in (
         exporter,
         console,
         add,
+        trim,
         copy,
         export,
         import_file,

@@ -132,7 +132,7 @@ DECODE_OPTIONS = (
 COMMAND_PAGES = {
     "look": ("streams", "shards", "show", "tail", "lag", "pending", "wait", "top", "exporter", "console"),
     "groups": ("groups", "replay"),
-    "entries": ("add", "copy", "export", "import"),
+    "entries": ("add", "trim", "copy", "export", "import"),
     "dead-letters": ("dead",),
     "jobs-and-servers": ("init", "run", "doctor", "url", "serve"),
 }

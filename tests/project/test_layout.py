@@ -181,7 +181,7 @@ def test_within_the_source_imports_run_downwards() -> None:
 
 
 def test_connections_are_made_in_one_place() -> None:
-    """By `connect`, which knows of every kind of address, and by whom it asks."""
+    """By `connect`, which knows of every kind of address, and by whom it asks; and one that asks a full server."""
     makers = {
         name
         for name, tree in modules()
@@ -189,7 +189,9 @@ def test_connections_are_made_in_one_place() -> None:
         for node in ast.walk(tree)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Connection"
     }
-    assert makers == {"wire.connect", "wire.topology.sentinel", "wire.topology.topology"}
+    assert makers == {
+        *("wire.connect", "wire.connection.connection", "wire.topology.sentinel", "wire.topology.topology"),
+    }
 
 
 def test_nothing_imports_the_jobs_but_the_commands() -> None:
