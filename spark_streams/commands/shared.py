@@ -31,17 +31,6 @@ TARGET = "to-"  # prefix of the options for a second server
 F = TypeVar("F", bound=Callable[..., object])
 
 
-# Commands that were removed, and what to use instead.
-REMOVED = {
-    "quicken": "rstream quicken was removed: the package changes no installation of PySpark. To start a driver "
-    "faster, pass a class archive to the JVM (docs/internals/performance.md, The first row). To undo the changes of "
-    "quicken, run pip install --force-reinstall --no-deps pyspark==VERSION and remove ~/.cache/rstream/spark-*.jsa",
-}
-
-
-Resolved = tuple[str | None, click.Command | None, list[str]]  # name, command, remaining arguments
-
-
 class Group(click.Group):
     """A group of commands. An RStreamError is printed as one line, with exit code 1, and so is a missing extra."""
 
@@ -49,11 +38,6 @@ class Group(click.Group):
         if not isinstance(cmd, click.Group) and cmd.callback is not None:
             cmd.callback = _with_text_only(cmd.callback)
         super().add_command(cmd, name)
-
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> Resolved:
-        if args[0] in REMOVED:
-            ctx.fail(REMOVED[args[0]])
-        return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> object:
         try:

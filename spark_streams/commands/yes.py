@@ -13,15 +13,9 @@ F = TypeVar("F", bound=Callable[..., object])
 
 
 def yes_option(command: F) -> F:
-    """Add `--yes`, without which a command makes no change. `--dry-run`, which some commands had, is refused."""
+    """Add `--yes`, without which a command makes no change."""
     text = "Make the change. Without --yes the command only prints what it would change."
-    dry_run = click.option("--dry-run", is_flag=True, hidden=True, expose_value=False, callback=_refuse_dry_run)
-    return click.option("--yes", is_flag=True, help=text)(dry_run(command))
-
-
-def _refuse_dry_run(ctx: click.Context, param: click.Parameter, value: bool) -> None:
-    if value:
-        raise click.UsageError("--dry-run was removed: without --yes a command changes nothing. Leave out --dry-run")
+    return click.option("--yes", is_flag=True, help=text)(command)
 
 
 def change_line(yes: bool, summary: str) -> str:

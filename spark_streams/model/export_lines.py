@@ -70,14 +70,14 @@ def read_export(lines: Iterable[bytes]) -> ExportedStream:
                 parsed = StreamId.parse(entry_id)
                 above = stream.entries[-1][0] if stream.entries else StreamId(0, 0)
                 if not above < parsed <= stream.last:
-                    raise ValueError(f"its ID {entry_id} is not above {above} and at most {stream.last}")
+                    raise ValueError(f"the ID {entry_id} must be above {above} and at most {stream.last}")
                 stream.entries.append((parsed, fields))
         except ValueError as error:
             raise ValueError(f"line {number:,}: {error}") from None
     if stream is None:
-        raise ValueError("it is empty")
+        raise ValueError("the file is empty")
     if stream.added < len(stream.entries) or stream.deleted > stream.last:
-        raise ValueError('line 1: "added" is less than the number of entries, or "deleted" is above "last"')
+        raise ValueError('line 1: "added" must be at least the number of entries, and "deleted" at most "last"')
     return stream
 
 
@@ -96,11 +96,11 @@ def entry_in(value: object) -> tuple[str, list[bytes]]:
     """Return the ID of an entry, and name, value, name, value …. Raises ValueError."""
     entry_id, fields = member(value, "id"), member(value, "fields")
     if not isinstance(entry_id, str) or not isinstance(fields, list):
-        raise ValueError('it is no JSON object with a text "id" and "fields"')
+        raise ValueError('an entry is a JSON object with a text "id" and with "fields"')
     if not all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in fields):
-        raise ValueError('"fields" is no object and no list of [name, value]')
+        raise ValueError('"fields" must be an object, or a list of [name, value]')
     if not fields:
-        raise ValueError("it has no field")
+        raise ValueError("the entry has no field")
     return entry_id, [_bytes(word) for pair in fields for word in pair]
 
 
@@ -115,10 +115,16 @@ def member(value: object, name: str) -> object:
 def _stream(value: object) -> ExportedStream:
     head = member(value, "export")
     if not isinstance(head, JsonObject):
-        raise ValueError("it is not the first line of an export with groups; write one by rstream export --with-groups")
+        raise ValueError(
+            "the file is no export with groups, because its first line is another one. Write such a file with rstream "
+            "export STREAM FILE --with-groups"
+        )
     version = _number(head, "version")
     if version != VERSION:
-        raise ValueError(f"version {version} of the file is not {VERSION}; use the release that has written it")
+        raise ValueError(
+            f"the file has version {version}, and this spark-streams reads version {VERSION}. Import the file with the "
+            "release that wrote it"
+        )
     deleted, last = _id(head, "deleted"), _id(head, "last")
     return ExportedStream(_bytes(member(head, "stream")), _number(head, "time"), last, _number(head, "added"), deleted)
 
@@ -128,21 +134,21 @@ def _add_to_group(stream: ExportedStream, value: object) -> None:
     if member(value, "position") is not None:
         read = None if member(value, "read") is None else _number(value, "read")
         if name in stream.groups:
-            raise ValueError("the group occurs twice")
+            raise ValueError("the group is in the file twice")
         stream.groups[name] = ExportedGroup(_id(value, "position"), read)
         return
     if name not in stream.groups:
-        raise ValueError("no line before it has the position of the group")
+        raise ValueError("the position of the group is missing: it must be on an earlier line")
     group, owner = stream.groups[name], member(value, "consumer")
     consumer = None if owner is None else _bytes(owner)
     time = 0 if consumer is None else max(0, stream.time - _number(value, "idle"))
     if member(value, "pending") is not None:
         entry_id = _id(value, "pending")
         if entry_id in group.pending or (consumer is not None and consumer not in group.consumers):
-            raise ValueError("the entry is pending twice, or no line before it has the consumer")
+            raise ValueError("the entry is pending twice, or its consumer is not on an earlier line")
         group.pending[entry_id] = (consumer, time, _number(value, "deliveries"))
     elif consumer is None or consumer in group.consumers:
-        raise ValueError("it has no consumer, or one that occurs twice")
+        raise ValueError("the line names no consumer, or one that an earlier line has")
     else:
         active = -1 if member(value, "inactive") is None else max(0, stream.time - _number(value, "inactive"))
         group.consumers[consumer] = (time, active)
@@ -151,14 +157,14 @@ def _add_to_group(stream: ExportedStream, value: object) -> None:
 def _number(value: object, name: str) -> int:
     number = member(value, name)
     if type(number) is not int or not 0 <= number < 1 << 63:
-        raise ValueError(f'"{name}" is no whole number from 0 to 2^63')
+        raise ValueError(f'"{name}" must be a whole number from 0 to 2^63 - 1')
     return number
 
 
 def _id(value: object, name: str) -> StreamId:
     text = member(value, name)
     if not isinstance(text, str):
-        raise ValueError(f'"{name}" is no entry ID')
+        raise ValueError(f'"{name}" must be an entry ID, as 1700000000000-0')
     return StreamId.parse(text)
 
 
@@ -166,8 +172,8 @@ def _bytes(value: object) -> bytes:
     """Return the bytes of a text, or of {"base64": …}. Raises ValueError."""
     if isinstance(value, str):
         if not is_utf8(value):
-            raise ValueError("a name or value has half of a surrogate pair, which is no character")
+            raise ValueError("a name or value has half of a surrogate pair, which is not a character")
         return value.encode()
     if isinstance(value, JsonObject) and [name for name, _ in value] == ["base64"] and isinstance(value[0][1], str):
         return base64.b64decode(value[0][1], validate=True)
-    raise ValueError('a name or value is no text and no {"base64": …}')
+    raise ValueError('a name or value must be a text, or {"base64": "…"} with bytes')

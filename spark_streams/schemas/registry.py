@@ -136,8 +136,8 @@ class Registry:
                 answer = self._ask(_path(subject, version))
                 if answer is None:
                     raise RegistryError(
-                        f"subject {subject!r} of {self.url} has no schema (version {version}): register one. encode "
-                        "registers none"
+                        f"subject {subject!r} has no schema (version {version}) in the registry {self.url}. encode "
+                        "does not register schemas. Register one, or give the name of another subject"
                     )
                 if type(answer.get("id")) is not int:
                     raise RegistryError(f"{self.url} gives subject {subject!r} no ID: registry= must be its root")

@@ -37,6 +37,7 @@ from spark_streams.model.untyped import Json
 
 FORMAT = 1
 HISTORY = "history"  # in an offset while the archive is read (source.archive.history)
+_SHOWN = 200  # characters of an offset in an error
 _T = TypeVar("_T")
 _FIELDS = {
     *("format", "group", "consumer", "token", "streams", "batch", "old", "owed", "record", "notes", "noAck"),
@@ -147,13 +148,13 @@ class Offset:
         """Parse an offset. Raises OffsetError for anything that `to_json` did not write."""
         if isinstance(value, Mapping) and "version" in value and "format" not in value:
             raise OffsetError(
-                f"an unreleased spark-streams has written the checkpoint's offset {value!r}. Start the query with the "
-                "same group and a new checkpoint directory: it continues after the last acknowledged entry, so the "
-                "last batch may be written a second time"
+                f"an unreleased spark-streams has written the checkpoint's offset {_shown(value)}. Start the query "
+                "with the same group and a new checkpoint directory. It continues after the last acknowledged entry, "
+                "so the last batch may be written a second time"
             )
         if not isinstance(value, Mapping) or type(number := value.get("format")) is not int or number < 1:
             raise OffsetError(
-                f"the checkpoint's offset {value!r} was not written by rstream. Start the query with its own "
+                f"the checkpoint's offset {_shown(value)} was not written by rstream. Start the query with its own "
                 "checkpoint directory, or with a new one"
             )
         if number > FORMAT:
@@ -161,7 +162,7 @@ class Offset:
         if HISTORY in value:
             raise OffsetError(
                 "the query has not read its archive to the end. Set option archivePath again, with the same path. The "
-                f"offset: {dict(value)!r}"
+                f"offset: {_shown(value)}"
             )
         unknown = sorted(map(str, {*value} - _FIELDS))
         if unknown:
@@ -180,7 +181,10 @@ class Offset:
                 str(value.get("record", "")),
             )
         except (KeyError, AttributeError, TypeError, ValueError, InvalidStreamId) as error:
-            raise OffsetError(f"the checkpoint's offset {value!r} cannot be read: {error}") from None
+            raise OffsetError(
+                f"the checkpoint's offset {_shown(value)} cannot be read: {_shown(error)}. Start the query with its "
+                "own checkpoint directory, or with a new one"
+            ) from None
 
     def to_json(self) -> dict[str, object]:
         """Return the JSON form, as drawn above."""
@@ -256,8 +260,14 @@ def position_in(text: str) -> str:
     return text.partition(" ")[0]
 
 
+def _shown(value: object) -> str:
+    """Return the first characters of an offset for an error: one of 10,000 streams has a megabyte."""
+    text = str(dict(value)) if isinstance(value, Mapping) else repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}… ({len(text):,} characters)"
+
+
 def _newer(problem: str, value: Mapping[str, Json]) -> OffsetError:
     return OffsetError(
         f"the checkpoint's offset {problem}. A newer spark-streams has written it. Install a spark-streams at least as "
-        f"new as the one that ran this query last, on the driver and on the executors. The offset: {dict(value)!r}"
+        f"new as the one that ran this query last, on the driver and on the executors. The offset: {_shown(value)}"
     )

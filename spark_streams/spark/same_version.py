@@ -31,9 +31,9 @@ def read(version: str, pickled: bytes) -> object:
     """Unpickle an object. Raises VersionError if another version has pickled it."""
     if version != __version__:
         raise VersionError(
-            f"the driver has spark-streams {version}, but {sys.executable} on {socket.gethostname()}, which runs a "
-            f"task, has {__version__} at {Path(__file__).parents[1]}: install the driver's version there, or pass "
-            "it with --py-files"
+            f"a task cannot run on {socket.gethostname()}: it has spark-streams {__version__}, and the driver has "
+            f"{version}. The task's version is in {Path(__file__).parents[1]}, its Python is {sys.executable}. Install "
+            f"the driver's version there (pip install spark-streams=={version}), or pass it with --py-files"
         )
     kind, state = pickle.loads(pickled)
     instance = kind.__new__(kind)

@@ -115,14 +115,6 @@ def test_claim_of_nobody_s_entries(client: redis.Redis, orders: list[str], rstre
     assert (ran.exit_code, "has no consumer 'bobby'" in ran.stderr) == (1, True)
     assert rstream("groups", "claim", "orders", *G, "--from", "bob", "--to", "bob").exit_code == 2
     assert rstream("groups", "claim", "orders", *G, "--to", "bob").exit_code == 2
-    assert rstream("groups", "claim", "orders", *G, "--to", "bob", "--again").exit_code == 2
-
-
-def test_claim_again_is_refused_with_what_replaces_it(rstream: Rstream) -> None:
-    ran = rstream(
-        "groups", "claim", "orders", *G, "--again", "--first-id", "1000", "--last-id", "1029-1", "--to", "eve"
-    )
-    assert (ran.exit_code, "--again was removed; rstream replay" in ran.stderr) == (2, True)
 
 
 # -- delete ------------------------------------------------------------------------------------------------------------

@@ -342,10 +342,3 @@ def test_streams_that_queries_keep_beside_a_stream_are_not_listed_as_streams(
         assert "rstream:re" not in printed, words
     assert "rstream:returned:{orders}:g" in rstream(server, "lag").output  # what is behind is shown wherever it stands
     assert [one["stream"] for one in json.loads(rstream(server, "streams", "--json").output)] == ["orders"]
-
-
-def test_a_removed_command_names_what_to_use_instead() -> None:
-    ran = CliRunner().invoke(main, ["quicken"])
-    assert ran.exit_code == 2
-    assert "was removed" in ran.output
-    assert "docs/internals/performance.md" in ran.output

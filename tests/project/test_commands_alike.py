@@ -42,7 +42,18 @@ def test_every_command_that_changes_something_has_yes_and_no_other_has() -> None
 
 
 @pytest.mark.parametrize("name", [name for name, command in commands(main) if "--yes" in options(command)])
-def test_dry_run_is_refused_and_names_the_new_way(name: str) -> None:
+def test_dry_run_is_the_default_and_no_option(name: str) -> None:
     ran = CliRunner().invoke(main, [*name.split(), "--dry-run"])
     assert ran.exit_code == 2
-    assert "without --yes a command changes nothing. Leave out --dry-run" in ran.output
+    assert "No such option" in ran.output
+
+
+def test_no_command_has_an_option_that_its_help_does_not_show() -> None:
+    """Nothing was released, so no command speaks of an earlier one."""
+    hidden = [
+        (name, option.name)
+        for name, command in commands(main)
+        for option in command.params
+        if isinstance(option, click.Option) and option.hidden
+    ]
+    assert not hidden

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable
-from decimal import Decimal
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -71,15 +70,3 @@ def test_spark_s_own_reader_of_protobuf(
     given: dict[str, Any] = {"entries": spark.createDataFrame([(message.SerializeToString(),)], "payload BINARY")}
     exec(block("from_protobuf"), given)
     assert given["decoded"].select("record.customer", "record.cents").first() == ("ann", 5)
-
-
-def test_delta_s_own_writer(spark: SparkSession, tmp_path: Path) -> None:
-    """A batch that is run again."""
-    skip_without(spark, "io.delta.sql.DeltaSparkSessionExtension", "Delta")
-    given: dict[str, Any] = {}
-    exec(block("txnAppId").replace("/data/orders", str(tmp_path / "orders")), given)
-    spark.sparkContext.setLocalProperty("sql.streaming.queryId", "a query")
-    batch = spark.createDataFrame([(Decimal(1),)], "amount DECIMAL(10,2)")
-    for number in (0, 1, 1, 0):
-        given["append"](batch, number)
-    assert spark.read.format("delta").load(str(tmp_path / "orders")).count() == 2

@@ -90,7 +90,9 @@ def test_a_registry_is_asked_once_and_the_values_have_its_ids(spark: SparkSessio
     )
     back = spark_streams.decode(made, "order", format="protobuf", registry=registry.url, into="sku STRING")
     assert back.selectExpr("order.sku").collect() == [("a",)]
-    with pytest.raises(RegistryError, match="subject 'none' of .* has no schema"):
+    with pytest.raises(
+        RegistryError, match=r"subject 'none' has no schema \(version latest\) in the registry .* Register one"
+    ):
         spark_streams.encode(rows, "order", registry=registry.url, subject="none")
     with pytest.raises(SchemaError, match="subject 'p' is in PROTOBUF: set format='protobuf'"):
         spark_streams.encode(rows, "order", registry=registry.url, subject="p", version="2")

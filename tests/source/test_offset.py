@@ -128,3 +128,19 @@ def test_an_offset_of_a_newer_version_is_refused_with_what_to_do(change: dict[st
 def test_another_offset_is_a_named_error(value: Any) -> None:
     with pytest.raises(OffsetError, match="RSTREAM_OFFSET"):
         Offset.from_json(value)
+
+
+@pytest.mark.parametrize(
+    "change", [{"format": 99}, {"later": 1}, {"history": {}}, {"batch": 1}, {"version": 1}, {"format": "x"}]
+)
+def test_an_error_shows_the_begin_of_an_offset_of_10_000_streams(change: dict[str, object]) -> None:
+    value = {
+        "format": 1,
+        "group": "g",
+        "consumer": "c",
+        "streams": {f"orders:{n}": "17-0" for n in range(10_000)},
+        "batch": {},
+    }
+    with pytest.raises(OffsetError, match=r"characters\)") as raised:
+        Offset.from_json({**value, **change})
+    assert len(str(raised.value)) < 800

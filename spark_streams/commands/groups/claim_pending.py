@@ -19,17 +19,11 @@ from spark_streams.commands.groups.group_change import (
 from spark_streams.commands.shared import connect
 
 
-def _refuse_again(ctx: click.Context, param: click.Parameter, value: bool) -> None:
-    if value:
-        raise click.UsageError("--again was removed; rstream replay lets a stopped query read entries again")
-
-
 @click.command(short_help="Hand pending entries to another consumer.")
 @click.argument("names", metavar="STREAM...", nargs=-1, required=True)
 @click.option("--from", "source", metavar="CONSUMER", help="The consumer that holds the entries.")
 @click.option("--released", is_flag=True, help="Instead of --from: entries that a consumer released (XNACK).")
 @click.option("--to", "to", metavar="CONSUMER", required=True, help="The consumer that receives the entries.")
-@click.option("--again", is_flag=True, hidden=True, expose_value=False, callback=_refuse_again)
 @choice_options
 @change_options
 def claim(

@@ -100,22 +100,27 @@ class Users:
             name, colon, rest = text.partition(":")
             hashed, _, role = rest.partition(":")
             if not (name and colon and hashed):
-                raise ConfigError(f"{path}: line {number} is not of the form NAME:HASH; {_add(path, 'NAME')}")
+                raise ConfigError(
+                    f"{path}: line {number} cannot be read. It does not have the form NAME:HASH. Remove the line, and "
+                    f"add the user: {_add(path, 'NAME')}"
+                )
             check_name(name, f"{path}: line {number}: ")
             if name in hashes:
-                raise ConfigError(f"{path}: line {number}: user {name} is there twice; remove one of the lines")
+                raise ConfigError(f"{path}: line {number} has user {name} a second time. Remove one of the two lines")
             try:
                 hashes[name] = PasswordHash.parse(hashed)
             except ValueError as error:
                 raise ConfigError(
-                    f"{path}: line {number}: the part after {name}: {error}, so it may be a plain password. The file "
-                    f"holds hashes only. To replace the line, and type the password once more: {_add(path, name)}"
+                    f"{path}: line {number}: the hash of {name} cannot be read ({error}). It may be a plain password. "
+                    f"The file has only hashes of passwords. Replace the line: {_add(path, name)}"
                 ) from None
             if role not in ("", *ROLES):
-                raise ConfigError(f"{path}: line {number}: the role of {name} is neither view nor write; correct it")
+                raise ConfigError(
+                    f"{path}: line {number}: the role of {name} is unknown. Write view or write after the hash"
+                )
             viewers |= {name} if role == "view" else set()
         if not hashes:
-            raise ConfigError(f"{path} has no user; {_add(path, 'NAME')}")
+            raise ConfigError(f"{path} has no user. Add one: {_add(path, 'NAME')}")
         return cls(hashes, frozenset(viewers))
 
     @classmethod
@@ -126,7 +131,7 @@ class Users:
                 require_private(os.fstat(file.fileno()), path)
                 return cls.parse(file, path)
         except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"the users cannot be read from {path}: {error}; {_add(path, 'NAME')}") from error
+            raise ConfigError(f"the users cannot be read from {path}: {error}. {_add(path, 'NAME')}") from error
 
     def __bool__(self) -> bool:
         return bool(self.hashes)

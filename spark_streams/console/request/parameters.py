@@ -91,7 +91,10 @@ def _require_few(text: str) -> None:
     """Raise OptionError if there are too many parameters. One within FIXED ends with an encoded `&`."""
     parts = text.split("&", FIELDS)
     if len(parts) + sum(part.count("%26") for part in parts if part.startswith(f"{FIXED}=")) > FIELDS:
-        raise OptionError(f"this address or form has more than {FIELDS:,} parameters, and the console takes no more")
+        raise OptionError(
+            f"the console accepts at most {FIELDS:,} parameters in an address or form, and this one has more. Select "
+            "fewer entries, or use the command line"
+        )
 
 
 def _decoded(parts: Iterable[str], line_end: str = "\n") -> Iterator[tuple[str, str]]:
@@ -105,8 +108,8 @@ def _decoded(parts: Iterable[str], line_end: str = "\n") -> Iterator[tuple[str, 
         value = _unquoted(encoded).replace(line_end, "\n") if len(encoded) <= _LONGER * size else None
         if value is None or len(raw(value)) > size:
             raise OptionError(
-                f"parameter {name!r} is longer than {size:,} bytes, and the console takes no longer one; use the "
-                "command line"
+                f"parameter {name!r} is too long. The console accepts at most {size:,} bytes. Use the command line for "
+                "longer values"
             )
         yield name, value
 

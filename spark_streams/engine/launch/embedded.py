@@ -27,6 +27,7 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import shlex
 import stat
 import tempfile
 from pathlib import Path
@@ -126,15 +127,25 @@ def _keeping_folder(directory: Path) -> Path:
         folder = directory.resolve(strict=True)
         mode = folder.stat().st_mode
     except OSError as problem:
-        raise EngineStartError(f"cannot use {directory}: {problem.strerror or problem}") from None
+        raise EngineStartError(
+            f"cannot use {directory}: {problem.strerror or problem}. Use a directory that this user can "
+            "create and write to"
+        ) from None
     if stat.S_ISLNK(link.st_mode) and link.st_uid != os.getuid():
-        raise EngineStartError(f"{directory} is a symbolic link of another user: name the directory itself")
+        raise EngineStartError(
+            f"cannot use {directory}: it is a symbolic link of another user, who could change its target. "
+            f"Use the directory itself: {folder}"
+        )
     for path in (folder, *(folder / name for name in _FILES)):
         refuse_foreign(path)
     if mode & 0o022:
-        raise EngineStartError(f"{folder} can be written to by other users: run chmod go-w {folder}")
+        raise EngineStartError(
+            f"cannot use {folder}: other users can write to it. Run chmod go-w {shlex.quote(str(folder))}"
+        )
     if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
-        raise EngineStartError(f"cannot use {folder}: it cannot be written to")
+        raise EngineStartError(
+            f"cannot use {folder}: this user cannot read and write in it. Change its rights, or use another directory"
+        )
     return folder
 
 

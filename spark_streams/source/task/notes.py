@@ -232,8 +232,9 @@ def _process(
         target = destination.stream_for(origin, member.group, attempts)
         if target is None:
             raise InvalidOptionError(
-                f"stream {stream!r} has entries of the last batch that mode=DEADLETTER has noted and that are not in a "
-                "dead-letter stream yet. Set mode=DEADLETTER and deadLetterStream again for one run"
+                f"the last batch of stream {stream!r} is not finished. It has entries that do not fit, and the query "
+                "no longer has a dead-letter stream for them. Set mode=DEADLETTER and deadLetterStream again for one "
+                "run"
             )
         post(server, target, member.group, entries, limits.dead_letters)
         counts = collected.dead_letters if target == destination.dead_letters else collected.retried
@@ -248,10 +249,10 @@ def _attempts(entry: FailedEntry) -> int:
 def _notes_are_deleted(server: Server, member: Membership, stream: str) -> StreamStateError:
     key = notes_key(stream, member).decode("utf-8", "replace")
     return DataLossError(
-        f"stream {stream!r} at {server.address}: key {key!r} was deleted while a batch was read. In it, tasks had "
-        "noted the entries that do not fit the schema. The entries of the batch are still pending (rstream pending "
-        f"{shlex.join([stream, '--group', member.group])} --entries 20 lists them). To acknowledge them without dead "
-        "letters, set failOnDataLoss=false for one run"
+        f"stream {stream!r} at {server.address}: key {key!r} was deleted while a batch was read. It had the entries "
+        "that do not fit the schema. The entries of the batch are still pending. To list them, run rstream pending "
+        f"{shlex.join([stream, '--group', member.group])} --entries 20. To acknowledge them without dead letters, set "
+        "failOnDataLoss=false for one run"
     )
 
 
