@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from spark_streams.engine.resp.replies import CommandError
 from spark_streams.engine.store import entryid
 from spark_streams.engine.store.keyspace import Database
 from spark_streams.model.ids import U64_MAX
+from spark_streams.model.pattern import compile_pattern
 
 SYNTAX = "ERR syntax error"
 NOT_INTEGER = "ERR value is not an integer or out of range"
 NOT_SMALL = "ERR value is out of range, value must between -2147483648 and 2147483647"
 BAD_ID = "ERR Invalid stream ID specified as stream command argument"
 BAD_NAME = "ERR Client names cannot contain spaces, newlines or special characters."
+
+LONGEST_PATTERN = 512  # bytes: preparing the worst one takes some milliseconds, for which all clients wait
 
 _INTEGER = re.compile(rb"0|-?[1-9][0-9]{0,18}")
 
@@ -29,6 +32,26 @@ def cursor_of(text: bytes) -> int:
     if not text.isdigit() or len(text) > 20 or int(text) > U64_MAX:
         raise CommandError("ERR invalid cursor")
     return int(text)
+
+
+def pattern_of(text: bytes) -> Callable[[bytes], bool]:
+    """Return a function that tells whether a name matches a pattern. Raises CommandError if the pattern is too long."""
+    return any_pattern_of([text])
+
+
+def any_pattern_of(texts: Sequence[bytes]) -> Callable[[bytes], bool]:
+    """Return a function that tells whether a name matches one of the patterns. Raises CommandError if they are too
+    long, all together."""
+    size = sum(map(len, texts))
+    if size > LONGEST_PATTERN or len(texts) > LONGEST_PATTERN:
+        raise CommandError(
+            f"ERR pattern too long: {len(texts)} with {size} bytes, and this engine accepts {LONGEST_PATTERN} bytes. "
+            "Use a shorter pattern"
+        )
+    if len(texts) == 1:
+        return compile_pattern(texts[0])
+    each = [compile_pattern(text) for text in dict.fromkeys(texts)]
+    return lambda name: any(matches(name) for matches in each)
 
 
 def integer_of(text: bytes, problem: str = NOT_INTEGER) -> int:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from fnmatch import fnmatchcase
 
 from spark_streams.engine.resp.replies import CommandError
 from spark_streams.engine.resp.requests import RequestLimits
@@ -60,13 +59,10 @@ class Config:
         """Store a value that is determined at start (the free port, the directory)."""
         self._values[name] = value
 
-    def get(self, patterns: list[str]) -> dict[str, str]:
-        """Return the settings whose names match one of the glob patterns."""
-        lowered = [pattern.lower() for pattern in patterns]
+    def get(self, selected: Callable[[bytes], bool]) -> dict[str, str]:
+        """Return the settings whose names are selected."""
         return {
-            name: option.kind.show(self._values[name])
-            for name, option in OPTIONS.items()
-            if any(fnmatchcase(name, glob) for glob in lowered)
+            name: option.kind.show(self._values[name]) for name, option in OPTIONS.items() if selected(name.encode())
         }
 
     def set(self, pairs: list[tuple[str, str]]) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from spark_streams._version import __version__
 from spark_streams.engine.client import Client
 from spark_streams.engine.command_table import COMMANDS, Command, command, every_command, keys_of
-from spark_streams.engine.commands.arguments import syntax_error
+from spark_streams.engine.commands.arguments import any_pattern_of, syntax_error
 from spark_streams.engine.core import REDIS_VERSION, Engine
 from spark_streams.engine.resp.replies import (
     NIL_ARRAY,
@@ -272,7 +272,7 @@ command("command", -1, "loading stale")(command_root)
 @command("config|get", -3, "loading")
 def config_get(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """CONFIG GET pattern …"""
-    settings = engine.config.get([arg.decode("utf-8", "replace") for arg in args[2:]])
+    settings = engine.config.get(any_pattern_of([arg.lower() for arg in args[2:]]))
     return Map([(bulk(name.encode()), bulk(value.encode())) for name, value in settings.items()])
 
 

@@ -6,10 +6,9 @@ import itertools
 
 from spark_streams.engine.client import Client
 from spark_streams.engine.command_table import command
-from spark_streams.engine.commands.arguments import cursor_of, integer_of, syntax_error
+from spark_streams.engine.commands.arguments import cursor_of, integer_of, pattern_of, syntax_error
 from spark_streams.engine.core import Engine
 from spark_streams.engine.resp.replies import NIL, Array, CommandError, Map, Reply, bulk, bulks, integer
-from spark_streams.model.pattern import compile_pattern
 
 
 def _hash(client: Client, key: bytes) -> dict[bytes, bytes]:
@@ -84,7 +83,7 @@ def hscan(engine: Engine, client: Client, args: list[bytes]) -> Reply:
         if count < 1:
             raise syntax_error()
     fields = _hash(client, args[1])
-    matches = compile_pattern(pattern).fullmatch
+    matches = pattern_of(pattern)
     cursor = min(cursor, len(fields))
     page = list(itertools.islice(fields.items(), cursor, min(cursor + count, len(fields))))
     following = cursor + count if cursor + count < len(fields) else 0

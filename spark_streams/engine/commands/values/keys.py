@@ -6,12 +6,11 @@ import re
 
 from spark_streams.engine.client import Client
 from spark_streams.engine.command_table import command
-from spark_streams.engine.commands.arguments import cursor_of, integer_of, syntax_error
+from spark_streams.engine.commands.arguments import cursor_of, integer_of, pattern_of, syntax_error
 from spark_streams.engine.core import Engine
 from spark_streams.engine.resp.replies import OK, Array, CommandError, Reply, bulk, bulks, integer, simple
 from spark_streams.engine.store.keyspace import TYPE_NAMES, Value, existing
 from spark_streams.engine.store.stream import Stream
-from spark_streams.model.pattern import compile_pattern
 
 
 @command("exists", -2, "readonly fast", (1, -1, 1))
@@ -51,7 +50,7 @@ def type_(engine: Engine, client: Client, args: list[bytes]) -> Reply:
 @command("keys", 2, "readonly")
 def keys(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """KEYS pattern"""
-    matches = compile_pattern(args[1]).fullmatch
+    matches = pattern_of(args[1])
     return Array(bulks(key for key in list(client.db.keys()) if matches(key)))
 
 
@@ -75,7 +74,7 @@ def scan(engine: Engine, client: Client, args: list[bytes]) -> Reply:
                 raise syntax_error()
     names = list(client.db.keys())
     page = names[cursor : cursor + count]
-    matches = compile_pattern(pattern).fullmatch
+    matches = pattern_of(pattern)
     shown = [
         key for key in page if matches(key) and (not kind or TYPE_NAMES[type(client.db.values[key])].encode() == kind)
     ]
