@@ -16,6 +16,7 @@ from spark_streams.commands.console import console
 from spark_streams.commands.dead.dead import dead
 from spark_streams.commands.groups.groups import groups
 from spark_streams.commands.groups.replay import replay
+from spark_streams.commands.help import show_help
 from spark_streams.commands.init import init
 from spark_streams.commands.look.doctor import doctor
 from spark_streams.commands.look.exporter import exporter
@@ -66,6 +67,7 @@ def main() -> None:
       rstream run etl --config etl.toml run a Spark job without writing a program
       rstream doctor                    check a server's settings, and print what to set
       rstream url                       print the address of the bundled engine for other clients
+      rstream help                      list the pages of the documentation; rstream help TOPIC shows one
       rstream COMMAND --help            more about a command
     """
 
@@ -91,7 +93,7 @@ for _command in (
         import_file,
         dead,
     ),
-    *(doctor, init, run, url, serve),
+    *(doctor, init, run, url, serve, show_help),
 ):
     main.add_command(_command)
 

@@ -54,7 +54,7 @@ def shards(
       rstream shards
       rstream shards orders | xargs -n 1 redis-cli -c XLEN
       rstream shards orders --delete           preview: before a change of the number of shards
-                                               (docs/guide/order-by-key.md)
+                                               (rstream help order-by-key)
       rstream shards orders --recreate --yes   after shards were lost and cannot be restored
     """
     if (delete or recreate) and stream is None:

@@ -172,7 +172,7 @@ def hint_of_other_connector(name: str) -> str | None:
             if any(fnmatch.fnmatchcase(name.lower(), pattern.lower()) for pattern in row.names):
                 options = row.instead.replace("`", "")
                 instead = "it is not needed here" if options == "not needed" else f"use {options.replace(', ', ' or ')}"
-                return f"it is an option of {connector}: {instead} (docs/guide/migrate.md)"
+                return f"it is an option of {connector}: {instead} (rstream help migrate)"
     return None
 
 

@@ -17,7 +17,7 @@ from spark_streams.wire.replies.multi_exec import transact
 from spark_streams.wire.replies.reply_errors import is_busy_group
 
 _MAKING = "rstream:making"  # a group that exists for a moment: only XGROUP creates an empty stream
-_PAGE = "docs/guide/order-by-key.md, on the number of shards"
+_PAGE = "rstream help order-by-key, on the number of shards"
 _log = logging.getLogger("spark_streams.shards")
 
 

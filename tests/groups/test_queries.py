@@ -154,7 +154,7 @@ def test_the_lease_of_a_process_that_is_dead_hinders_nobody(
 
 def test_after_a_seek_back(query: Query, client: redis.Redis, rstream_json: RstreamJson) -> None:
     told = rstream_json("groups", "seek", *G, "--to", query.ids[4], "--yes")
-    assert told["then"][0].startswith("query 'spark' has a checkpoint; docs/guide/change-a-group.md")
+    assert told["then"][0].startswith("query 'spark' has a checkpoint; rstream help change-a-group")
     replayed = [] if query.third is None else list(range(20, 30))
     assert query.resume() == [*replayed, *range(5, 50)]
     assert pending_count(client) == 0
@@ -190,7 +190,7 @@ def test_after_a_seek_forward_the_query_goes_on_behind_it(
     query: Query, client: redis.Redis, rstream_json: RstreamJson, options: dict[str, str]
 ) -> None:
     told = rstream_json("groups", "seek", *G, "--to", query.ids[39], "--yes")
-    assert told["then"][0].startswith("query 'spark' has a checkpoint; docs/guide/change-a-group.md")
+    assert told["then"][0].startswith("query 'spark' has a checkpoint; rstream help change-a-group")
     held = list(range(20, 30)) if query.third is not None or pending_count(client) else []
     assert query.resume(**options) == [*held, *range(40, 50)]
     assert query.lost().get("lost", {}) == {}
@@ -201,7 +201,7 @@ def test_a_seek_moves_a_query_with_no_ack_too(server: Server, client: redis.Redi
     query = make_query(server, client, "stopped", noAck="true")
     for to in (query.ids[4], query.ids[39]):
         told = rstream_json("groups", "seek", *G, "--to", to, "--yes")
-        assert told["then"][0].startswith("query 'spark' has a checkpoint; docs/guide/change-a-group.md")
+        assert told["then"][0].startswith("query 'spark' has a checkpoint; rstream help change-a-group")
         assert query.resume(noAck="true") == list(range(query.ids.index(to) + 1, 50))
         stop_all()
 
@@ -315,7 +315,7 @@ def test_after_entries_of_a_query_were_taken(
     told = rstream_json("groups", *hand, "--yes")
     assert sum(one["entries"] for one in told["streams"]) == held
     if held:
-        assert told["then"][0].startswith("query 'spark' has a checkpoint; docs/guide/change-a-group.md")
+        assert told["then"][0].startswith("query 'spark' has a checkpoint; rstream help change-a-group")
     if held and query.third is None and hand[0] == "ack":
         with pytest.raises(DataLossError, match="above the checkpoint's .* are not pending for consumer 'spark'"):
             query.resume()
@@ -363,7 +363,7 @@ def test_after_its_consumer_was_deleted(query: Query, client: redis.Redis, rstre
     assert told["streams"][0]["pending"] == held
     assert client.keys("rstream:*") == []
     if held and query.third is None:
-        assert told["then"][0].startswith("query 'spark' has a checkpoint; docs/guide/change-a-group.md")
+        assert told["then"][0].startswith("query 'spark' has a checkpoint; rstream help change-a-group")
         with pytest.raises(DataLossError, match="above the checkpoint's .* not pending for consumer 'spark'"):
             query.resume()
         assert query.resume(**LENIENT) == list(range(20, 50))

@@ -73,6 +73,10 @@ def test_a_stream_gives_its_name_and_its_fields(server: Server, tmp_path: Path) 
     }  # fmt: skip
     assert (config["source"]["streams"], config["dead_letters"]["stream"]) == ("my orders", "my orders:dead")
     assert (config["table"]["path"], "rule" in config) == ("out/my-orders", False)
+    assert (config["source"]["group"], config["job"]["checkpoint"]) == (
+        "my orders-etl",
+        "out/checkpoints/my-orders-etl",
+    )
     missing = rstream("init", "etl", "--stream", "my order", "--url", server.url, "--output", "x.toml")
     assert (missing.exit_code, "did you mean 'my orders'?" in missing.output) == (1, True)
     assert not (tmp_path / "x.toml").exists()
@@ -221,3 +225,22 @@ def test_by_spark_submit_the_command_becomes_it(tmp_path: Path) -> None:
     assert {"spark.master=yarn", "spark.a=b c", "spark.sql.session.timeZone=UTC"} <= set(confs)
     entry = next(at for at, word in enumerate(told) if word.endswith("spark_streams/jobs/__main__.py"))
     assert told[entry + 1 :] == ["etl", "--config=etl.toml", "--set=spark.master=yarn", "--summary=my sum.json"]
+
+
+@pytest.mark.parametrize("stream", ["shop:1:flat", "9 lives", "'; --", "ü", "{a}b"])
+@pytest.mark.parametrize("job", ["etl", "aggregate", "archive"])
+def test_files_of_two_streams_share_no_group_and_no_checkpoint(job: str, stream: str) -> None:
+    columns = [InferredColumn("a", "string")]
+    mine, other = (tomllib.loads(adapt_sample(sample_config(job), name, columns)) for name in (stream, "orders"))
+    assert mine["source"]["group"] == f"{stream}-{job}"
+    assert mine["source"]["group"] != other["source"]["group"]
+    assert mine["job"]["checkpoint"] != other["job"]["checkpoint"]
+    assert re.fullmatch(r"out/checkpoints/[\w.-]+", mine["job"]["checkpoint"], re.ASCII)
+
+
+@pytest.mark.parametrize(
+    ("stream", "table"), [("shop:1:flat", "shop_1_flat"), ("9 lives", "t_9_lives"), ("ü", "t_"), ("orders", "orders")]
+)
+def test_the_proposed_table_is_a_name_that_sql_takes(stream: str, table: str) -> None:
+    text = adapt_sample(sample_config("etl"), stream, [InferredColumn("a", "string")])
+    assert f'or name = "{table}", a table of Spark' in text

@@ -51,7 +51,9 @@ def test_the_wheel_holds_the_package_and_nothing_else(built: Built) -> None:
     with zipfile.ZipFile(built.wheel) as wheel:
         names = {name for name in wheel.namelist() if ".dist-info/" not in name}
     files = (path for path in (ROOT / "spark_streams").rglob("*") if path.is_file() and path.suffix != ".pyc")
-    assert names == {str(path.relative_to(ROOT)) for path in files} | {"pyspark_rstream.py"}
+    pages = (path for part in ("guide", "reference") for path in (ROOT / "docs" / part).glob("*.md"))
+    of_help = {f"spark_streams/pages/{path.relative_to(ROOT / 'docs')}" for path in pages}
+    assert names == {str(path.relative_to(ROOT)) for path in files} | of_help | {"pyspark_rstream.py"}
 
 
 def test_what_the_wheel_says_of_itself(built: Built) -> None:

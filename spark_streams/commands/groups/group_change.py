@@ -116,7 +116,7 @@ class ChangeReport(Generic[R]):
     def add_query_notes(self, queries: Iterable[str]) -> None:
         """Add a note for each query that has committed entries of the changed group."""
         self.notes += [
-            f"query {query!r} has a checkpoint; docs/guide/change-a-group.md describes its next start"
+            f"query {query!r} has a checkpoint; rstream help change-a-group describes its next start"
             for query in queries
         ]
 

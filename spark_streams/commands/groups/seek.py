@@ -63,7 +63,7 @@ def seek(names: tuple[str, ...], target: Target, consumers: tuple[str, ...], opt
     consumer that receives them takes them over.
 
     The command refuses a group that a running query uses. A query that has a checkpoint goes on at the new position:
-    docs/guide/change-a-group.md describes what the query does at its next start.
+    rstream help change-a-group describes what the query does at its next start.
 
     \b
     Examples:

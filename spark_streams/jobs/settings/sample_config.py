@@ -82,6 +82,8 @@ def _replacements(stream: str, columns: Sequence[InferredColumn]) -> list[tuple[
     key = next((column.name for column in columns if column.kind == "string"), columns[0].name)
     moment = next((column.name for column in columns if column.kind == "timestamp"), "at")
     file = re.sub(r"[^A-Za-z0-9_.-]", "-", stream)
+    table = re.sub("[^A-Za-z0-9_]+", "_", stream).strip("_")
+    table = table if re.match("[A-Za-z]", table) else f"t_{table}"  # a name that SQL takes without quotes
     absent = _toml(f"{_sql(key)} IS NULL")
     ddl = [f"{_sql(column.name)} {_type(column.kind)}" for column in columns]
     return [
@@ -106,6 +108,9 @@ def _replacements(stream: str, columns: Sequence[InferredColumn]) -> list[tuple[
         (r'"flights\.json"', f'"{file}.json"'),
         (r'"out/flights\.csv"', f'"out/{file}.csv"'),
         (r'"out/flights"', f'"out/{file}"'),
+        (r'(?<=^group = ")(?=\w)', _toml(f"{stream}-")[1:-1]),  # two configurations share no group
+        (r'(?<="out/checkpoints/)', f"{file}-"),  # and no checkpoint
+        (r'(?<=name = )"flights"(?=, a table)', _toml(table)),
         (r'(?<=")flights(?=[":])', _toml(stream)[1:-1]),
     ]
 

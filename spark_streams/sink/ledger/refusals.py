@@ -48,7 +48,7 @@ def no_number(value: str | bytes) -> LedgerError:
     """Another client has written to a key of the ledger."""
     return LedgerError(
         f"the sink's ledger holds {value[:50]!r} instead of a number. Cause: another client has changed a key "
-        "rstream:sink:…. Only the sink's user may write those keys (docs/reference/access.md). Restore the keys from "
+        "rstream:sink:…. Only the sink's user may write those keys (rstream help access). Restore the keys from "
         "the server's backup, and start the query again"
     )
 

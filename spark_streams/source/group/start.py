@@ -265,7 +265,7 @@ def _parse_position(key: bytes, text: bytes) -> StreamId:
     except InvalidStreamId as error:
         raise StreamStateError(
             f"key {key.decode('utf-8', 'replace')!r} holds no first position ({error}): another client has changed it. "
-            "Only the query's user may write keys rstream:… (docs/reference/access.md). Restore the key from the "
+            "Only the query's user may write keys rstream:… (rstream help access). Restore the key from the "
             "server's backup"
         ) from None
 

@@ -109,7 +109,7 @@ def not_permitted(where: str, text: str, words: Sequence[str]) -> NotPermittedEr
     action, right = missing_right(text, words)
     return NotPermittedError(
         f"{where}: the url's user has no right to {action} ({text}); give it with ACL SETUSER user {right} "
-        "(docs/reference/access.md lists all rights that are needed)",
+        "(rstream help access lists all rights that are needed)",
         "NOPERM",
         right,
     )

@@ -1,0 +1,94 @@
+"""`rstream help`: each message that names a page can be followed offline, in a clone and in the installed package."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+import spark_streams
+from spark_streams.cli import main
+from spark_streams.commands.help import topics
+
+ROOT = Path(spark_streams.__file__).parent
+TOPIC = re.compile(r"rstream help ([\w/-]+)")
+
+
+def texts(file: Path) -> Iterator[str]:
+    """Yield the texts of a module that are no docstrings."""
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    docs = {
+        id(node.body[0].value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.body
+        and isinstance(node.body[0], ast.Expr)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docs:
+            yield node.value
+
+
+def helps(command: click.Command) -> Iterator[str]:
+    yield command.help or ""
+    for option in command.params:
+        yield (option.help or "") if isinstance(option, click.Option) else ""
+    for each in command.commands.values() if isinstance(command, click.Group) else ():
+        yield from helps(each)
+
+
+def messages() -> list[str]:
+    """Return all that a user may read: texts of modules, help of commands, templates and settings files."""
+    modules = [text for file in ROOT.rglob("*.py") for text in texts(file)]
+    others = [
+        file.read_text(encoding="utf-8")
+        for file in ROOT.rglob("*")
+        if file.suffix in (".html", ".js", ".properties", ".toml") and file.is_file()
+    ]
+    return [*modules, *others, *helps(main)]
+
+
+def test_no_message_names_a_file_of_the_docs() -> None:
+    """An installed package has no folder `docs`, and nothing was published."""
+    said = [text for text in messages() if re.search(r"\bdocs/|github\.io", text)]
+    assert not said
+
+
+def test_each_topic_that_a_message_names_exists() -> None:
+    named = {name for text in messages() for name in TOPIC.findall(text)}
+    assert named >= {"access", "migrate", "order-by-key", "change-a-group"}
+    assert named <= {*topics(), "TOPIC"}
+
+
+@pytest.mark.parametrize("topic", topics())
+def test_a_topic_is_the_page(topic: str) -> None:
+    ran = CliRunner().invoke(main, ["help", topic])
+    assert (ran.exit_code, ran.output.startswith("# ")) == (0, True)
+    part, file = topics()[topic]
+    assert ran.output.strip()[-200:] in (ROOT.parent / "docs" / part / file).read_text(encoding="utf-8")
+
+
+def test_all_topics_are_listed_with_their_titles() -> None:
+    lines = CliRunner().invoke(main, ["help"]).output.splitlines()
+    assert len(lines) == len(topics())
+    assert any(re.fullmatch(r"trim +Trimming streams", line) for line in lines)
+    assert any(line.startswith("reference/jobs ") for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("topic", "proposal"),
+    [
+        ("lag", "rstream lag --help"),
+        ("troubleshoting", "Did you mean rstream help troubleshooting?"),
+        ("zzz", "To list all topics run rstream help"),
+        ("../../setup", "To list all topics run rstream help"),
+    ],
+)
+def test_an_unknown_topic_names_what_to_run(topic: str, proposal: str) -> None:
+    ran = CliRunner().invoke(main, ["help", topic])
+    assert (ran.exit_code, proposal in ran.output) == (2, True)
