@@ -2,8 +2,8 @@
 
 The commands are in commands/. A read-only command never changes a stream or a group, and starts no engine. Exit codes:
 0 success; 1 error of the server or the engine; 2 wrong usage; 3 a check failed: a group is further behind than
-`rstream lag` allows, `rstream doctor` reports a warning or a danger, `rstream wait` has waited in vain, or a change
-(`rstream groups …`, `rstream copy`) would be refused; 4 `rstream lag --max-seconds` could not be checked.
+`rstream lag` allows, or missing, `rstream doctor` reports a warning or a danger, `rstream wait` has waited in vain, or
+a change (`rstream groups …`, `rstream copy`) would be refused; 4 `rstream lag --max-seconds` could not be checked.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def main() -> None:
       rstream show orders --last 3      show the last 3 entries
       rstream tail orders -f            follow new entries
       rstream top                       watch rates and lag live
-      rstream lag --max 10000           check the lag; the exit code is 3 if a group is too far behind
+      rstream lag orders --group etl --max 10000       exit code 3 if the group is too far behind, or missing
       rstream wait orders --group etl   end when the group has something to read
       rstream console                   serve a web console for a browser
       rstream exporter                  serve metrics of all streams and groups for Prometheus

@@ -14,18 +14,20 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from spark_streams.errors import RStreamError
+from spark_streams.errors import GroupMissingError, RStreamError, StreamMissingError, StreamStateError
 from spark_streams.model.ids import MIN_ID, StreamId
 from spark_streams.source.group.account import count_between, nth_from
 from spark_streams.wire.blocked_read import BlockedRead
 from spark_streams.wire.connection.connection import ReplyError
 from spark_streams.wire.connection.server import Server
+from spark_streams.wire.replies.absent_streams import hint_of_names
 from spark_streams.wire.replies.reply_errors import is_no_such_key
-from spark_streams.wire.replies.xinfo import group_named
+from spark_streams.wire.replies.xinfo import group_named, groups_in
 from spark_streams.wire.session import Session
 
 _LONGEST = 60.0  # seconds of a blocking read: a connection that was lost without a sign is noticed then
 _MARGIN = 0.5  # seconds that the server is given to end it by itself
+_SHOWN = 3  # groups that an error names
 _COUNTED_BY = 500  # entries for each command that counts them, or fewer
 
 
@@ -90,6 +92,24 @@ def fetch_undelivered(server: Server, stream: str, group: str, limit: int, must_
         counted = count_between(server, stream, info.last_delivered, end)
         return Undelivered(info.last_delivered, counted, 5 + 2 * (counted // _COUNTED_BY))
     return Undelivered(info.last_delivered, info.lag, 1)
+
+
+def find_missing(server: Server, streams: Sequence[str], group: str) -> list[StreamStateError]:
+    """Return an error for each stream that does not exist or does not have the group. Raises WrongKeyTypeError,
+    ServerError."""
+    commands = [("XINFO", "GROUPS", stream) for stream in streams]
+    errors: list[StreamStateError] = []
+    for stream, command, reply in zip(streams, commands, server.pipeline(commands), strict=True):
+        if is_no_such_key(reply):
+            hint = hint_of_names(server, [stream])
+            errors.append(StreamMissingError(f"no stream {stream!r} at {server.address}; {hint}"))
+        elif isinstance(reply, ReplyError):
+            raise server.error_of(reply, command)
+        elif group_named(group, reply) is None:
+            named = ", ".join(sorted(repr(info.name.decode("utf-8", "replace")) for info in groups_in(reply))[:_SHOWN])
+            has = f"it has {named}" if named else "it has none"
+            errors.append(GroupMissingError(f"stream {stream!r} at {server.address} has no group {group!r}; {has}"))
+    return errors
 
 
 def _next_entry(read: BlockedRead, pace: _Pace, positions: Mapping[str, StreamId], deadline: float) -> bool:

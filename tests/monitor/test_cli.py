@@ -82,6 +82,49 @@ def test_lag_as_an_alert_is_one_line_and_an_exit_code(
     assert said.output.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ("--max 1000", "no group at URL"),
+        ("--max-seconds 1000", "no group at URL"),
+        ("--max 1000 --group billing", "no group 'billing' at URL"),
+        ("orders --max 1000", "stream 'orders' has no group; rstream groups list orders"),
+        ("orders --max 1000 --group billing", "stream 'orders' has no group 'billing'; rstream groups list orders"),
+        ("gone --max 1000", "no stream 'gone'"),
+        ("orders gone --max 1000 --group audit", "no stream 'gone'"),
+        ("gone* --max 1000", "no stream that matches 'gone*' has a group"),
+        ("orders* --max 1000 --group billing", "no stream that matches 'orders*' has a group 'billing'"),
+        ("other orders --max 1000 --group audit", "stream 'orders' has no group 'audit'"),
+    ],
+)
+def test_nothing_to_check_is_no_success(server: Server, client: redis.Redis, words: str, line: str) -> None:
+    """The group was deleted, or the server has lost everything: cron must send its mail. Also if another stream of the
+    same command has the group."""
+    if "other" in words:
+        client.xgroup_create("other", "audit", "0", mkstream=True)
+    if line.startswith(("stream 'orders'", "no stream that matches 'orders*'")):
+        client.xadd("orders", {"n": 1})
+    for more in ((), ("--json",)):
+        said = rstream(server, "lag", *words.split(), *more)
+        assert said.exit_code == 3, said.output
+        assert line.replace("URL", server.url) in said.output
+    said = rstream(server, "lag", *words.split())
+    assert said.output.startswith("not found: ")
+    assert said.output.count("\n") == 1
+
+
+def test_a_stream_without_the_group_does_not_hide_one_that_is_behind(server: Server, orders: list[str]) -> None:
+    said = rstream(server, "lag", "orders", "gone", "--max", "1")
+    assert (said.exit_code, said.output.count("\n")) == (3, 1)
+    assert said.output.startswith("not found: no stream 'gone'")
+    assert "; behind: audit of orders is 10 entries" in said.output
+
+
+def test_without_a_limit_a_missing_group_is_the_error_that_it_was(server: Server, orders: list[str]) -> None:
+    assert rstream(server, "lag", "orders", "--group", "nosuch").exit_code == 1
+    assert "RSTREAM_STREAM_MISSING" in rstream(server, "lag", "gone").output
+
+
 def test_a_lag_that_must_be_counted_is_held_against_a_limit_above_the_usual_one(
     server: Server, client: redis.Redis
 ) -> None:

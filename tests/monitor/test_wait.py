@@ -16,6 +16,7 @@ from spark_streams.cli import main
 from spark_streams.monitor.undelivered import wait_for_entries
 from spark_streams.wire.address.address import Address
 from spark_streams.wire.session import Session
+from tests.runner import separate_runner
 from tools.servers.server import Server
 from tools.waiting import until
 
@@ -171,3 +172,58 @@ def test_entries_that_another_consumer_takes_are_no_work(
     assert sent(client) - before - 400 <= time.monotonic() - began + 3  # MULTI, XADD, XREADGROUP, EXEC
     client.xadd("s", {"n": 1})
     assert future.result(10) == {"s": 1}
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "condition", "said"),
+    [
+        ("ordes --for 1ms", 3, "RSTREAM_STREAM_MISSING", "no stream 'ordes' at URL; did you mean 'orders'?"),
+        ("nothing-like-it --for 1ms", 3, "RSTREAM_STREAM_MISSING", "; rstream streams lists the streams"),
+        ("orders ordes --for 1ms", 3, "RSTREAM_STREAM_MISSING", "no stream 'ordes'"),
+        ("orders --group elt", 0, "RSTREAM_GROUP_MISSING", "stream 'orders' at URL has no group 'elt'; it has 'etl'"),
+        ("alone --group elt", 0, "RSTREAM_GROUP_MISSING", "has no group 'elt'; it has none"),
+    ],
+)
+def test_a_misspelt_name_is_said_once_on_stderr_and_is_an_error_if_asked_for(
+    server: Server, client: redis.Redis, words: str, code: int, condition: str, said: str
+) -> None:
+    """A stream that does not exist yet has a reason, too, so without --must-exist the exit code stays."""
+    client.xadd("orders", {"n": 1})
+    client.xgroup_create("orders", "etl", "$")
+    client.xadd("alone", {"n": 1})
+    group = [] if "--group" in words else ["--group", "etl"]
+    run = [*words.split(), *group, "--url", server.url]
+    ran = separate_runner().invoke(main, ["wait", *run])
+    assert ran.exit_code == code, ran.stdout
+    assert ran.stderr.startswith("note: ")
+    assert said.replace("URL", server.url) in ran.stderr
+    assert ran.stderr.count("\n") == 1
+    assert ran.stdout.count("\n") == 1
+    asked = separate_runner().invoke(main, ["wait", *run, "--must-exist"])
+    assert (asked.exit_code, asked.stdout) == (1, "")
+    assert asked.stderr.startswith(f"Error: [{condition}] ")
+    assert said.replace("URL", server.url) in asked.stderr
+
+
+def test_what_exists_is_no_word_on_stderr(server: Server, client: redis.Redis) -> None:
+    client.xadd("orders", {"n": 1})
+    client.xgroup_create("orders", "etl", "0")
+    ran = separate_runner().invoke(main, ["wait", "orders", "--group", "etl", "--must-exist", "--url", server.url])
+    assert (ran.exit_code, ran.stderr) == (0, "")
+
+
+def test_a_stream_that_vanishes_during_the_wait_is_an_error_too(
+    server: Server, client: redis.Redis, pool: ThreadPoolExecutor
+) -> None:
+    client.xgroup_create("orders", "etl", "$", mkstream=True)
+
+    def delete_while_it_waits() -> None:
+        until(lambda: any(one["cmd"] == "xread" for one in client.client_list()), "it does not wait")
+        client.delete("orders")
+
+    deleting = pool.submit(delete_while_it_waits)
+    words = ["wait", "orders", "--group", "etl", "--must-exist", "--for", "3s", "--url", server.url]
+    ran = separate_runner().invoke(main, words)
+    deleting.result(30)
+    assert ran.exit_code == 1
+    assert ran.stderr.startswith("Error: [RSTREAM_STREAM_MISSING] no stream 'orders'")

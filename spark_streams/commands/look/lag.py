@@ -8,15 +8,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from spark_streams.commands.names import named_streams
+from spark_streams.commands.names import named_streams, streams_by_word
 from spark_streams.commands.shared import connect, json_option, print_json, print_table, say, url_option
 from spark_streams.errors import StreamStateError
 
 if TYPE_CHECKING:
     from spark_streams.monitor.held import Held
     from spark_streams.monitor.lag_survey import GroupLag
-
-BEHIND, UNKNOWN = 3, 4  # exit codes
 
 
 @click.command(short_help="Show or check how far each group is behind.")
@@ -52,80 +50,50 @@ def lag(
     --json has all (held).
 
     With --max or --max-seconds the command prints one line and sets the exit code: 0 no group is too far behind; 3 a
-    group is too far behind; 4 --max-seconds could not be checked for a group, because its entry IDs are not times, and
-    no other group is too far behind; 1 the lag could not be read. Nothing on the server changes.
+    group is too far behind, or was not found; 4 --max-seconds could not be checked for a group, because its entry IDs
+    are not times, and no other group is too far behind; 1 the lag could not be read. Nothing on the server changes.
+
+    Name the streams and the group in a check that runs by itself: without them, a group that was deleted is not missed
+    while there are others.
 
     \b
     Examples:
       rstream lag
       rstream lag orders --group billing --json
-      rstream lag --max 10000 --max-seconds 60 || send-alert
+      rstream lag orders --group billing --max 10000 --max-seconds 60 || send-alert
     """
+    from spark_streams.commands.look.lag_check import LagCheck, find_missing
     from spark_streams.monitor.held import fetch_held, unused
     from spark_streams.monitor.lag_survey import survey
 
-    checks = max_entries is not None or max_seconds is not None
+    check = None if max_entries is None and max_seconds is None else LagCheck(max_entries, max_seconds)
+    missing: list[str] = []
     with connect(url) as server:
-        # If entries must be counted, one more than the maximum is enough.
-        snapshot = survey(
-            server,
-            named_streams(server, names, with_retry_streams=True),
-            None if max_entries is None else max_entries + 1,
+        by_word = streams_by_word(server, names) if check is not None and names else {}
+        streams = (
+            list(dict.fromkeys(stream for of_word, _ in by_word.values() for stream in of_word))
+            if by_word
+            else named_streams(server, names, with_retry_streams=True)
         )
-        is_shown = as_json or not checks
-        held = fetch_held(server, snapshot) if is_shown else []
+        # If entries must be counted, one more than the maximum is enough.
+        snapshot = survey(server, streams, None if max_entries is None else max_entries + 1)
         address = str(server.address)
+        if check is not None:
+            missing = find_missing(snapshot, by_word, group, address)
+        held = fetch_held(server, snapshot) if as_json or check is None else []
     groups = [group_lag for group_lag in snapshot.groups if group is None or group_lag.group == group]
-    if group is not None and not groups:
+    if check is None and group is not None and not groups:
         raise StreamStateError(f"no group {group!r} at {address} reads from these streams; rstream groups lists them")
-    late_groups = [group_lag for group_lag in groups if _is_beyond(group_lag, max_entries, max_seconds)]
-    unchecked = [group_lag for group_lag in groups if max_seconds is not None and group_lag.lag_ms is None]
     if as_json:
         held_by = {(one.stream, one.group): {"entries": one.entries, "bytes": one.bytes} for one in held}
         print_json([{**asdict(one), "held": held_by.get((one.stream, one.group))} for one in groups])
-    elif checks:
-        say(_verdict(groups, late_groups, unchecked))
-    else:
+    elif check is None:
         _print(groups, [one for one in unused(held) if group in (None, one.group)])
-    if late_groups or unchecked:
-        sys.exit(BEHIND if late_groups else UNKNOWN)
-
-
-def _is_beyond(group_lag: GroupLag, max_entries: int | None, max_seconds: float | None) -> bool:
-    if max_entries is not None and group_lag.lag > max_entries:
-        return True
-    return max_seconds is not None and group_lag.lag_ms is not None and group_lag.lag_ms > max_seconds * 1000
-
-
-def _verdict(groups: list[GroupLag], late_groups: list[GroupLag], unchecked: list[GroupLag]) -> str:
-    from spark_streams.model.printable import printable
-
-    group_count = "1 group" if len(groups) == 1 else f"{len(groups):,} groups"
-    if not groups:
-        return "ok: no groups"
-    if unchecked and not late_groups:
-        first = unchecked[0]
-        more = f" ({len(unchecked) - 1:,} more of {group_count})" if len(unchecked) > 1 else ""
-        return printable(
-            f"unknown: {first.group} of {first.stream} is {_behind(first)}; how many seconds is not known, because its "
-            f"entry IDs are not times{more}. Check the number of entries: --max"
-        )
-    worst = max(late_groups or groups, key=lambda group_lag: (group_lag.lag_ms or 0, group_lag.lag))
-    worst_line = f"{worst.group} of {worst.stream} is {_behind(worst)}"
-    if not late_groups:
-        return printable(
-            f"ok: {group_count}; {worst_line}" if worst.lag or worst.pending else f"ok: {group_count}, none behind"
-        )
-    more = f" ({len(late_groups) - 1:,} more of {group_count})" if len(late_groups) > 1 else ""
-    return printable(f"behind: {worst_line}{more}")
-
-
-def _behind(group_lag: GroupLag) -> str:
-    from spark_streams.monitor.terminal.units import count, duration
-
-    entries = f"{count(group_lag.lag, group_lag.at_least)} {'entry' if group_lag.lag == 1 else 'entries'}"
-    age = "" if group_lag.lag_ms is None else f", {duration(group_lag.lag_ms)}"
-    return f"{entries}{age} behind" + (f", {group_lag.pending:,} pending" if group_lag.pending else "")
+    if check is not None:
+        verdict = check.verdict(groups, missing)
+        if verdict.code or not as_json:
+            say(verdict.line, err=as_json)
+        sys.exit(verdict.code)
 
 
 def _print(groups: list[GroupLag], held: list[Held]) -> None:
