@@ -184,7 +184,7 @@ def test_the_manifests_of_the_page_about_schedules() -> None:
     assert set(trigger["metadata"]) == known
     assert all(isinstance(value, str) for value in trigger["metadata"].values())
     [container] = keda["spec"]["jobTargetRef"]["template"]["spec"]["containers"]
-    written = re.findall(r"rstream (?:wait|run) \w[^\n&;\"'`]*", text)
+    written = re.findall(r"rstream (?:wait|run) \w[^\n&;>\"'`]*", text)
     commands = [" ".join(container["command"]), *written]
     assert len(commands) > 6
     for command in commands:
