@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from typing import TYPE_CHECKING, TypeVar
 
 import click
 from click.core import ParameterSource
 
+from spark_streams.commands.shared import say
 from spark_streams.model.assignment import parse_assignment
 
 if TYPE_CHECKING:
@@ -84,6 +85,16 @@ def decode_options(keeps_going: bool = False) -> Callable[[F], Callable[..., obj
         return decorated
 
     return add
+
+
+def note_absent_fields(decoders: FieldDecoders | None, present: Set[bytes]) -> None:
+    """Print a note for each field that is to be decoded and that no entry has. present: names of all fields that are
+    shown; none if there are no entries."""
+    for name in sorted(decoders.fields - present if decoders is not None and present else ()):
+        say(
+            f"note: no entry that is shown has the field {name.decode()!r}, so it is not decoded. Check its name",
+            err=True,
+        )
 
 
 def _file(text: str) -> tuple[str, str]:

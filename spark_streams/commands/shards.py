@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from spark_streams.commands.names import require_existing
 from spark_streams.commands.shared import connect, json_option, print_json, print_table, say, url_option
 from spark_streams.commands.yes import change_line, yes_option
 from spark_streams.errors import StreamStateError
@@ -98,8 +99,10 @@ def _survey(server: Server, stream: str) -> Survey:
 
 
 def _not_in_shards(server: Server, stream: str) -> StreamStateError:
+    """Return the error for a stream that exists. Raises StreamMissingError for one that does not."""
+    require_existing(server, [stream])
     return StreamStateError(
-        f"stream {stream!r} at {server.address} is not sharded; rstream shards lists sharded streams"
+        f"stream {stream!r} at {server.address} is not sharded. To list sharded streams run rstream shards"
     )
 
 

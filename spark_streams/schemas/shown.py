@@ -40,6 +40,11 @@ class FieldDecoders:
         }
         self._keeps_going = keeps_going
 
+    @property
+    def fields(self) -> frozenset[bytes]:
+        """Names of the fields that are decoded."""
+        return frozenset(self._decoders)
+
     def shown(self, name: bytes, value: bytes) -> Shown | None:
         """Return the decoded value, None for a field that is not decoded. Raises RegistryError."""
         decoder = self._decoders.get(name)

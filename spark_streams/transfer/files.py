@@ -32,7 +32,8 @@ def is_parquet(name: str) -> bool:
     ending = Path(name).suffix.lower()
     if name != STANDARD and ending not in (".jsonl", ".ndjson", ".parquet"):
         raise InvalidOptionError(
-            f"{name!r} does not end in .jsonl, .ndjson or .parquet; rename it, or use - (JSON Lines)"
+            f"{name!r} does not end in .jsonl, .ndjson or .parquet. rstream reads and writes no other form; - is JSON "
+            "Lines. To load a CSV file, use the job load: rstream init load"
         )
     return ending == ".parquet"
 

@@ -37,7 +37,7 @@ def find_range(
         )
     head = stream_states(server, [stream])[stream]
     if not head.exists:
-        raise missing(server, stream, "check the name")
+        raise missing(server, stream, "list all streams: rstream streams")
     first, last = MIN_ID, head.last
     for target in (begin, end):
         if target is not None and (target.entries is not None or target.end == "latest"):

@@ -127,3 +127,20 @@ def test_a_console_goes_on_if_the_registry_is_away(registry: RegistryServer) -> 
     seen = decoders.shown(b"p", encoded(FIRST, {"customer": "ann", "amount": 7}, 1))
     assert seen is not None
     assert "refuses the login" in seen.reason
+
+
+@pytest.mark.parametrize("form", [(), ("--json",)])
+def test_a_field_that_no_entry_has_is_named(server: Server, tmp_path: Path, form: tuple[str, ...]) -> None:
+    """The name is misspelt. An escape sequence in it does not reach the terminal."""
+    (tmp_path / "order.avsc").write_text(json.dumps(FIRST))
+    with server.client() as client:
+        client.xadd("s", {"payload": encoded(FIRST, {"customer": "ann", "amount": 7}), "n": "1"})
+        client.xadd("s", {"n": "1"})
+        add_dead_letter(client, encoded(FIRST, {"customer": "ann", "amount": 7}))
+        client.xgroup_create("empty", "g", mkstream=True)
+    for words in (("show", "s"), ("dead", "show", "dead")):
+        for field, is_noted in (("payload", False), ("payloud", True), ("\x1b[2J", True)):
+            ran = run(server, *words, "--schema", f"{field}={tmp_path}/order.avsc", *form)
+            assert (ran.exit_code, "so it is not decoded. Check its name" in ran.stderr) == (0, is_noted)
+            assert "\x1b" not in ran.output
+    assert "not decoded" not in run(server, "show", "empty", "--schema", f"p={tmp_path}/order.avsc").stderr

@@ -37,7 +37,12 @@ def test_the_names_of_shards(server: Server) -> None:
     assert json.loads(rstream(server, "shards", "--json").output) == [
         {"stream": "orders", "shards": 4, "by": "key", "lost": [], "key": True}
     ]
-    told = rstream(server, "shards", "nothing")
+    for change in ((), ("--delete",), ("--recreate",)):
+        told = rstream(server, "shards", "order", *change)
+        assert (told.exit_code, "no stream 'order' at" in told.output) == (1, True)
+    with server.client() as client:
+        client.xadd("plain", {"a": "1"})
+    told = rstream(server, "shards", "plain")
     assert (told.exit_code, "is not sharded" in told.output) == (1, True)
 
 

@@ -16,7 +16,7 @@ from spark_streams.commands.dead.criteria import (
     progress,
 )
 from spark_streams.commands.dead.redrive import redrive
-from spark_streams.commands.decoding import decode_options
+from spark_streams.commands.decoding import decode_options, note_absent_fields
 from spark_streams.commands.entry import age, no_such_entry, parse_id, print_entry
 from spark_streams.commands.shared import (
     Group,
@@ -135,8 +135,10 @@ def show(
         filters["first"] = filters["last"] = entry
     address, criteria = address_of(url), criteria_of(filters)
     shown: list[dict[str, object]] = []
+    names_shown: set[bytes] = set()
     for dead_letter in each_dead_letter(address, stream, criteria, limit):
         own = [(raw(name), raw(value)) for name, value in dead_letter.pairs]
+        names_shown |= {name for name, _ in own}
         if not as_json:
             click.echo("", nl=bool(shown))
             envelope_pairs = [(PREFIX + name, value) for name, value in dead_letter.envelope.items() if value]
@@ -144,6 +146,7 @@ def show(
             print_entry("dead letter", dead_letter.id, pairs, decoders=decoders)
         decoded = {"decoded": decoders.as_json(own)} if as_json and decoders is not None else {}
         shown.append({**object_of(dead_letter), **decoded})
+    note_absent_fields(decoders, names_shown)
     if not shown and entry is not None:
         with connect(url) as server:
             raise _no_such_dead_letter(server, stream, entry)

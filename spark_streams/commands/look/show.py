@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from spark_streams.commands.decoding import decode_options
+from spark_streams.commands.decoding import decode_options, note_absent_fields
 from spark_streams.commands.entry import entry_as_json, no_such_entry, parse_id, print_entry
 from spark_streams.commands.names import named_streams
 from spark_streams.commands.shared import connect, json_option, print_json, say, url_option
@@ -68,6 +68,7 @@ def show(
         else:
             rows = _entries(server, streams, "XREVRANGE", "+", "-", "COUNT", last or _LAST)[-(last or _LAST) :]
     entries = [(entry_id.decode(), list(zip(fields[0::2], fields[1::2], strict=True))) for entry_id, fields in rows]
+    note_absent_fields(decoders, {name for _, pairs in entries for name, _ in pairs})
     if as_json:
         decoded = [{} if decoders is None else {"decoded": decoders.as_json(pairs)} for _, pairs in entries]
         shown = [entry_as_json(entry_id, pairs) for entry_id, pairs in entries]
