@@ -225,3 +225,22 @@ def test_troubleshooting_has_every_error_without_a_more_exact_one() -> None:
         kinds += kind.__subclasses__()
     leaves = {kind.condition for kind in kinds if not kind.__subclasses__()}
     assert {code for code in leaves if f"`{code}`" not in page} == set()
+
+
+@pytest.mark.parametrize(
+    ("words", "page", "heading"),
+    [
+        ("time zone", "reference/types", "Time zones"),
+        ("redis memory full", "guide/trim", "The server is full now"),
+        ("backfill", "guide/start-and-restart", "Read entries again"),
+        ("failed to connect back", "guide/troubleshooting", "Values and rows"),
+        ("lag alert", "guide/monitoring", "A lag alert without Prometheus"),
+        ("redis-py", "guide/from-redis-py", "From redis-py workers to a query, and back"),
+    ],
+)
+def test_a_section_has_the_words_that_users_search_for(words: str, page: str, heading: str) -> None:
+    """The site's search finds sections: all words are in one, beside each other or in its heading."""
+    text = (DOCS / f"{page}.md").read_text(encoding="utf-8")
+    sections = dict(re.findall(r"^#+ (.+)\n((?:(?!^#).*\n)*)", text, re.MULTILINE))
+    found = [name for name, body in sections.items() if all(word in f"{name} {body}".lower() for word in words.split())]
+    assert heading in found

@@ -1,4 +1,4 @@
-"""docs/reference/types.md, time zones: a time without a zone is UTC under each session, and local times are converted."""
+"""Time zones in docs/reference/types.md: a time without a zone is UTC in each session; local times are converted."""
 
 from __future__ import annotations
 
