@@ -238,6 +238,14 @@ def test_files_of_two_streams_share_no_group_and_no_checkpoint(job: str, stream:
     assert re.fullmatch(r"out/checkpoints/[\w.-]+", mine["job"]["checkpoint"], re.ASCII)
 
 
+def test_of_one_checkpoint_of_two_streams_the_groups_differ() -> None:
+    """Folders have fewer characters than streams. The checkpoint of another group is refused (RSTREAM_OFFSET)."""
+    columns = [InferredColumn("a", "string")]
+    one, other = (tomllib.loads(adapt_sample(sample_config("etl"), name, columns)) for name in ("a:b", "a-b"))
+    assert one["job"]["checkpoint"] == other["job"]["checkpoint"]
+    assert (one["source"]["group"], other["source"]["group"]) == ("a:b-etl", "a-b-etl")
+
+
 @pytest.mark.parametrize(
     ("stream", "table"), [("shop:1:flat", "shop_1_flat"), ("9 lives", "t_9_lives"), ("ü", "t_"), ("orders", "orders")]
 )
