@@ -13,6 +13,10 @@ REQUEST_SECONDS = 20.0  # for the TLS handshake, and for a whole request from it
 RESPONSE_SECONDS = 60.0  # for which a browser may leave a page unread
 HEAD_BYTES = 32 << 10  # of a request's first line and headers
 
+# Streams of events: each page that is open has one, and each takes a connection.
+EVENTS_PER_LOGIN = 20
+EVENTS_PER_ADDRESS = 60
+
 # A form.
 FORM_BYTES = 1 << 20
 LOGIN_BYTES = 16 << 10

@@ -40,22 +40,31 @@ class FieldFilter:
         name, value = (text.encode("utf-8", "surrogateescape") for text in (self.name, self.value))
         return (content for field, content in pairs if (not name or field == name) and value in content)
 
-    def matches(self, candidates: Sequence[bytes]) -> bool:
-        """Whether an entry with these values matches."""
+    def matches(self, candidates: Sequence[bytes], until: float) -> bool:
+        """Whether an entry with these values matches. Raises TimeoutError after `until` (time.monotonic)."""
         if self.json is None:
             return bool(candidates)
-        return any(len(value) <= LONGEST and self.json.matches(value) for value in candidates)
+        for value in candidates:
+            if len(value) > LONGEST:
+                continue
+            if time.monotonic() > until:
+                raise TimeoutError
+            if self.json.matches(value, until):
+                return True
+        return False
 
 
 @dataclass(frozen=True)
 class EntryPage:
     """Entries, the newest first. searched: how many were read; next: the ID at which the next page begins, None if the
-    stream has no more; too_long: values that were too long for a comparison of JSON."""
+    stream has no more; too_long: values that were too long for a comparison of JSON; too_slow: entries whose
+    comparison was given up."""
 
     entries: tuple[Seen, ...]
     searched: int
     next: StreamId | None
     too_long: int = 0
+    too_slow: int = 0
 
 
 def read_entries(
@@ -70,7 +79,7 @@ def read_entries(
     all shards of one. Raises WrongKeyTypeError, NotPermittedError, ServerError."""
     sizer = PageSizer(_FIRST, _LARGEST, _REPLY_BYTES, growth=5)
     matching: list[Seen] = []
-    deadline, searched, taken, too_long = time.monotonic() + _SEARCH_SECONDS, 0, 0, 0
+    deadline, searched, taken, too_long, too_slow = time.monotonic() + _SEARCH_SECONDS, 0, 0, 0, 0
     upper: StreamId | None = end
     while upper is not None and upper >= begin:
         count = max(1, sizer.size if fields else min(sizer.size, limit - len(matching) + 1))
@@ -80,17 +89,23 @@ def read_entries(
             size = sum(len(name) + len(value) for name, value in entry.pairs)
             is_full = len(matching) == limit or (matching and taken + size > _PAGE_BYTES)
             if is_full or (searched and time.monotonic() > deadline):
-                return EntryPage(tuple(matching), searched, entry.id, too_long)
-            searched += 1
+                return EntryPage(tuple(matching), searched, entry.id, too_long, too_slow)
             values = [*fields.candidates(entry.pairs)] if fields else []
+            try:
+                is_match = not fields or fields.matches(values, deadline)
+            except TimeoutError:
+                if searched:
+                    return EntryPage(tuple(matching), searched, entry.id, too_long, too_slow)
+                is_match, too_slow = False, 1  # this entry alone takes longer than a request may
+            searched += 1
             too_long += sum(len(value) > LONGEST for value in values) if fields and fields.json else 0
-            if not fields or fields.matches(values):
+            if is_match:
                 matching.append(entry)
                 taken += size
         upper = lower
         if searched >= _SEARCHED or time.monotonic() > deadline:
             break
-    return EntryPage(tuple(matching), searched, upper, too_long)
+    return EntryPage(tuple(matching), searched, upper, too_long, too_slow)
 
 
 def _read_back(

@@ -10,9 +10,11 @@ Numbers are compared digit by digit, as decimals: a JSONPath library compares th
 from __future__ import annotations
 
 import json
+import math
 import operator
 import re
-from collections.abc import Callable, Iterable, Iterator
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from typing import NoReturn
@@ -21,6 +23,8 @@ from spark_streams.errors import OptionError
 from spark_streams.model.untyped import Json
 
 LONGEST = 1 << 20  # bytes of a value that is compared: a value of JSON takes many times its bytes of memory
+MOST_STEPS = 100
+_BETWEEN_CLOCKS = 1_000  # values between two readings of the clock
 _STEP = re.compile(r"""\.([^\s.\[\]"'=!<>~]+)|\[("(?:[^"\\]|\\.)*"|[0-9]{1,9}|\*)\]""")
 _REST = re.compile(r"\s*(!=|<=|>=|==?|<|>|~)\s*(.+?)\s*", re.DOTALL)
 _OPERATORS: dict[str, Callable[[Json, Json], bool]] = {
@@ -52,6 +56,8 @@ class JsonFilter:
         while match := _STEP.match(plain, place):
             steps.append(_step(match))
             place = match.end()
+            if len(steps) > MOST_STEPS:
+                _refuse(text, f"its path has more than {MOST_STEPS} steps")
         rest = _REST.fullmatch(plain, place)
         if not plain.startswith("$") or rest is None:
             _refuse(text, "it is not a path, an operator and a value")
@@ -62,15 +68,15 @@ class JsonFilter:
             _refuse(text, f"{sign} needs a number, or a text in double quotes")
         return cls(tuple(steps), sign, operand)
 
-    def matches(self, value: bytes) -> bool:
+    def matches(self, value: bytes, until: float = math.inf) -> bool:
         """Whether the value is JSON, and one of its values at the path compares so. Values of different types are not
-        equal, and have no order."""
+        equal, and have no order. Raises TimeoutError after `until` (time.monotonic)."""
         try:
-            found: Iterable[Json] = [_parsed(value.decode())]
+            found: list[Json] = [_parsed(value.decode())]
         except (ValueError, InvalidOperation, RecursionError):
             return False
         for step in self.steps:
-            found = _children(found, step)
+            found = _children(found, step, until)
         compare, kind = _OPERATORS[self.operator], type(self.operand)
         return any(compare(one, self.operand) if type(one) is kind else self.operator == "!=" for one in found)
 
@@ -98,14 +104,18 @@ def _operand(text: str, word: str) -> Json:
     return operand if not isinstance(operand, list | dict) else _refuse(text, "the value is a list or an object")
 
 
-def _children(values: Iterable[Json], step: _Step) -> Iterator[Json]:
-    for value in values:
+def _children(values: list[Json], step: _Step, until: float) -> list[Json]:
+    children: list[Json] = []
+    for number, value in enumerate(values):
+        if number % _BETWEEN_CLOCKS == 0 and time.monotonic() > until:
+            raise TimeoutError
         if step is None and isinstance(value, list | dict):
-            yield from value.values() if isinstance(value, dict) else value
+            children += value.values() if isinstance(value, dict) else value
         elif isinstance(step, str) and isinstance(value, dict):
-            yield from [value[step]] if step in value else []
+            children += [value[step]] if step in value else []
         elif isinstance(step, int) and isinstance(value, list):
-            yield from value[step : step + 1]
+            children += value[step : step + 1]
+    return children
 
 
 def _refuse(text: str, why: str) -> NoReturn:

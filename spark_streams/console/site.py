@@ -32,6 +32,7 @@ from spark_streams.console.login.users import Users
 from spark_streams.console.report.rendering import PACKAGE, environment
 from spark_streams.console.report.svg import draw, sparkline
 from spark_streams.console.request.parameters import fixed
+from spark_streams.console.request.watchers import Watchers
 from spark_streams.deadletter.envelope import raw
 from spark_streams.model.ids import StreamId
 from spark_streams.model.numbers import parse_number
@@ -135,6 +136,7 @@ class Site:
     logs: tuple[Path, ...] = ()
     url: str = ""
     attempts: LoginAttempts = field(default_factory=LoginAttempts)
+    watchers: Watchers = field(default_factory=Watchers)
     passwords: ThreadPoolExecutor = field(default_factory=partial(ThreadPoolExecutor, 2))
     templates: Environment = field(default_factory=_templates)
     decoders: FieldDecoders | None = None

@@ -1,7 +1,8 @@
 """The HTTP server of metrics: prometheus_client's pages, with bounds on what strangers can make it do.
 
-At most `CONNECTIONS` requests are served at once; another connection is closed. A client that sends or reads nothing
-for `SECONDS` is closed, and any other after `MOST_SECONDS`.
+At most `CONNECTIONS` requests are served at once. For another one, the oldest connection is closed whose request has
+not arrived; without one, the new connection is closed. So clients that only connect delay no scrape. A client that
+sends or reads nothing for `SECONDS` is closed, and any other after `MOST_SECONDS`.
 
 A page of another site must not read metrics from a server on this machine (DNS rebinding). So a server that listens on
 a loopback address answers only to loopback names and IP addresses as Host.
@@ -55,6 +56,15 @@ class _Handler(WSGIRequestHandler):
 
     timeout = SECONDS
 
+    server: _Server
+
+    def parse_request(self) -> bool:
+        """Read the headers, and tell the server that the request has arrived."""
+        is_request = super().parse_request()
+        if is_request:
+            self.server.arrived(self.connection)
+        return is_request
+
     def log_message(self, format: str, *args: Any) -> None:
         """Log nothing."""
 
@@ -66,15 +76,34 @@ class _Server(ThreadingMixIn, WSGIServer):
 
     def __init__(self, address: tuple[str, int], family: socket.AddressFamily) -> None:
         self.address_family = family
-        self._free = threading.BoundedSemaphore(CONNECTIONS)
+        self._lock = threading.Lock()
+        self._open: dict[socket.socket, bool] = {}  # the oldest first: whether its request has arrived
         super().__init__(address, _Handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Serve the request in a thread, or close its connection."""
-        if not self._free.acquire(blocking=False):
+        if not self._has_room(request):
             self.shutdown_request(request)
             return
         super().process_request(request, client_address)
+
+    def _has_room(self, connection: socket.socket) -> bool:
+        """Count a connection, and return whether there is room for it. An unfinished one is closed for it."""
+        with self._lock:
+            if len(self._open) >= CONNECTIONS:
+                oldest = next((other for other, has_arrived in self._open.items() if not has_arrived), None)
+                if oldest is None:
+                    return False
+                del self._open[oldest]
+                _shut_down(oldest)
+            self._open[connection] = False
+            return True
+
+    def arrived(self, connection: socket.socket) -> None:
+        """The request of this connection has arrived, so it is not closed for another one."""
+        with self._lock:
+            if connection in self._open:
+                self._open[connection] = True
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         """Serve the request, and give up a client that takes too long."""
@@ -85,7 +114,8 @@ class _Server(ThreadingMixIn, WSGIServer):
             super().process_request_thread(request, client_address)
         finally:
             end.cancel()
-            self._free.release()
+            with self._lock:
+                self._open.pop(request, None)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Print an error, unless it only says that the client has gone or was given up."""

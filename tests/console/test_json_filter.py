@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 import redis
 
+from spark_streams.console import entry_search
+from spark_streams.console.entry_search import FieldFilter, read_entries
 from spark_streams.console.json_filter import JsonFilter
 from spark_streams.console.site import link
 from spark_streams.errors import OptionError
+from spark_streams.model.ids import StreamId
+from spark_streams.wire.address.address import Address
+from spark_streams.wire.connect import connect
 from tests.console.browser import Browser
 from tests.console.process import running_console
 from tests.console.test_pages import client, entry_ids
@@ -61,12 +68,49 @@ def test_a_value_of_any_bytes_is_no_error(value: bytes) -> None:
         "$..a = 1",
         "$.a = [1]", "$.a = {}", "$[-1] = 1", "$[x] = 1", "$.a = 1 or 1", "$.a[ = 1", "$.a > NaN", '$["a] = 1', "$",
         "$.a = " + "[" * 2_000, "$" + "[0" * 1_000,
+        "$" + ".a" * 101 + " = 1", "$" + "[0]" * 1_010 + " = 1", "$" + "[*]" * 10_000 + " = 1",
     ],
 )  # fmt: skip
 def test_a_bad_expression_is_named_with_examples(text: str) -> None:
     with pytest.raises(OptionError, match=r"is not a comparison of JSON: .*Examples: \$\.amount > 100") as error:
         JsonFilter.parse(text)
     assert len(error.value.message) < 400
+
+
+def test_a_hundred_steps_are_a_path() -> None:
+    assert JsonFilter.parse("$" + "[0]" * 100 + " = 1").matches(b"[" * 100 + b"1" + b"]" * 100)
+
+
+WIDE = b"[" * 100 + b",".join([b"[1]"] * 200_000) + b"]" * 100
+
+
+def test_one_value_is_given_up_at_the_deadline() -> None:
+    slow = JsonFilter.parse("$" + "[*]" * 100 + " = 2")
+    with pytest.raises(TimeoutError):
+        slow.matches(WIDE, until=time.monotonic() - 1)
+
+
+def test_a_search_ends_within_one_entry(monkeypatch: pytest.MonkeyPatch, server: Server, client: redis.Redis) -> None:
+    """The deadline holds within an entry: it begins the next page, and alone it is counted as given up."""
+    monkeypatch.setattr(entry_search, "_SEARCH_SECONDS", 0.0)
+    client.xadd("s", {f"v{number}": b'{"a": 1}' for number in range(20)}, id="1-0")
+    client.xadd("s", {"v": b'{"a": 1}'}, id="2-0")
+    fields = FieldFilter(json=JsonFilter.parse("$.a = 1"))
+    with connect(Address.parse(server.url)) as connection:
+        page = read_entries(connection, ["s"], fields=fields)
+        assert (page.entries, page.searched, page.too_slow) == ((), 1, 1)
+        assert page.next == StreamId(1, 0)
+
+
+def test_a_path_of_many_steps_is_a_wrong_search(server: Server, client: redis.Redis) -> None:
+    """The proof of concept: 1,010 steps were a recursion that Python ended, and the answer was 500."""
+    client.xadd("s", {"payload": b"[" * 900 + b"1" + b"]" * 900})
+    with running_console(server.url) as console:
+        browser = Browser(console.url)
+        for steps in ("[*]" * 600, "[0]" * 600):
+            wrong = browser.get(link("/stream", name="s", where=f"${steps} = 1"))
+            assert wrong.status == 400
+            assert "its path has more than 100 steps" in wrong.text
 
 
 def test_the_page_of_a_stream_searches_values(server: Server, client: redis.Redis) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import re
+import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -84,7 +87,7 @@ def test_groups_of_the_provider_have_roles(console: Console, provider: Provider)
         answer = by_provider(browser)
         assert answer.status == 200, answer.text
         assert answer.headers["refresh"] == "0; url=/"
-        assert f"oidc:ann has the role {role}" in answer.text
+        assert f"oidc:ann (sub u1 at {provider.issuer}) has the role {role}" in answer.text
         page = browser.get("/streams").text
         assert ("has the role view" in page) == (role == "view")
         assert provider.asked["code_challenge_method"] == "S256"
@@ -100,7 +103,7 @@ def test_groups_of_the_provider_have_roles(console: Console, provider: Provider)
         browser.cookies = old
         assert browser.get("/streams").headers["location"] == "/login"  # the copied cookie is worth nothing
     lines = console.output()
-    assert lines.count('"event": "login", "user": "oidc:ann"') == 4
+    assert lines.count(f'"event": "login", "user": "oidc:ann (sub u1 at {provider.issuer})"') == 4
     assert '"role": "view"' in lines
 
 
@@ -110,7 +113,7 @@ def test_a_user_without_a_role_gets_a_page_that_says_so(console: Console, provid
     browser = Browser(console.url)
     answer = by_provider(browser)
     assert answer.status == 403
-    assert "oidc:ann is logged in at localhost" in answer.text
+    assert f"oidc:ann (sub u1 at {provider.issuer}) is logged in at localhost" in answer.text
     assert "none of the groups that may use this console" in answer.text
     assert browser.get("/streams").headers["location"] == "/login"
     assert '"event": "login failed", "user": "oidc:"' in console.output()
@@ -164,6 +167,60 @@ def test_failures_of_one_address_are_bounded(console: Console, provider: Provide
     provider.claims = {"groups": ["ops"]}
     assert by_provider(browser, address="10.9.9.9").status == 429
     assert by_provider(browser).status == 200
+
+
+def test_users_with_one_preferred_name_are_told_apart(console: Console, provider: Provider) -> None:
+    """Pages and the audit log have the subject and the issuer, and a preferred name cannot look like them."""
+    for subject, preferred in (("7", "ann"), ("8", "ann"), ("9", "ann (sub 7 at x)"), ("10", "\x1b[31m"), ("11", None)):
+        provider.claims = {"groups": ["ops"], "sub": subject, "preferred_username": preferred}
+        browser = Browser(console.url)
+        answer = by_provider(browser)
+        assert answer.status == 200, answer.text
+        assert f"(sub {subject} at {provider.issuer}) has the role write" in answer.text
+        assert answer.text.count("(sub ") == 1
+        assert f"(sub {subject} at {provider.issuer})" in browser.get("/").text
+        assert f'(sub {subject} at {provider.issuer})", "address"' in console.output()
+    for subject in ("", "x" * 256, 5, None):
+        provider.claims = {"groups": ["ops"], "sub": subject}
+        assert by_provider(Browser(console.url)).status == 403
+
+
+def test_an_issuer_that_differs_by_a_slash_is_named_on_both_sides(
+    provider: Provider, engine_server: Server, tmp_path: Path
+) -> None:
+    settings = write_settings(tmp_path / "oidc.toml", f"{provider.issuer}/")
+    with running_console(engine_server.url, "--oidc", str(settings)) as console:
+        answer = Browser(console.url).get("/oidc/login")
+        assert answer.status == 502
+        assert f"names itself &#39;{provider.issuer}&#39;" in answer.text
+        assert f"has issuer &#39;{provider.issuer}/&#39;" in answer.text
+
+
+def test_a_provider_that_is_away_is_not_asked_for_each_request(engine_server: Server, tmp_path: Path) -> None:
+    """After a failure the next requests are refused at once, and the pause grows."""
+    asked = []
+    with socket.create_server(("127.0.0.1", 0)) as away, contextlib.ExitStack() as stack:
+        away.settimeout(0.1)
+        stop = threading.Event()
+
+        def hang_up() -> None:
+            while not stop.is_set():
+                with contextlib.suppress(TimeoutError):
+                    away.accept()[0].close()
+                    asked.append(time.monotonic())
+
+        thread = threading.Thread(target=hang_up)
+        thread.start()
+        stack.callback(thread.join)
+        stack.callback(stop.set)
+        settings = write_settings(tmp_path / "oidc.toml", f"http://127.0.0.1:{away.getsockname()[1]}")
+        with running_console(engine_server.url, "--oidc", str(settings)) as console:
+            begun = time.monotonic()
+            while time.monotonic() - begun < 5:
+                answer = Browser(console.url).get("/oidc/login")
+                assert answer.status == 502
+                assert 1 <= int(answer.headers["retry-after"]) <= 8
+    assert 2 <= len(asked) <= 4  # at 0, 1 and 3 seconds
 
 
 def test_users_with_passwords_stay_beside_it(console: Console) -> None:
@@ -225,5 +282,5 @@ def test_a_user_of_the_file_can_have_the_role_view(engine_server: Server, tmp_pa
             planned = browser.post("/plan", {"action": "add", "names": "s", "new.name": "n", "new.value": "1"}).text
             assert ('action="/changes"' in planned) == (name == "bob")
     path.write_text(path.read_text().replace(":view", ":owner"))
-    with pytest.raises(ConfigError, match="neither view nor write"):
+    with pytest.raises(ConfigError, match="role of ann is unknown"):
         Users.read(str(path))

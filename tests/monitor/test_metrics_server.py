@@ -17,7 +17,7 @@ from spark_streams.errors import InvalidOptionError
 from spark_streams.monitor import metrics_server
 from spark_streams.monitor.exposition import Exposition
 from spark_streams.monitor.group_metrics import server_up
-from spark_streams.monitor.metrics_server import CONNECTIONS, answers_to
+from spark_streams.monitor.metrics_server import CONNECTIONS, SECONDS, answers_to
 from tests.monitor.test_exporter import once, read, samples_of
 from tools.servers.server import Server
 from tools.waiting import until
@@ -94,6 +94,23 @@ def test_connections_are_bounded(served: tuple[Up, int]) -> None:
         assert one.recv(15).startswith(b"HTTP/1.0 200")
         one.close()
     until(lambda: status(port, "localhost") == 200, "it does not serve again")
+
+
+def test_unfinished_requests_delay_no_scrape(served: tuple[Up, int]) -> None:
+    """They take all places, and the oldest one makes room, however many there are."""
+    _, port = served
+    for sent in (b"", b"GET /metrics HTTP/1.1\r\nHost: loc", b"GET"):
+        waiting = [socket.create_connection(("127.0.0.1", port), timeout=20) for _ in range(3 * CONNECTIONS)]
+        for one in waiting:
+            with contextlib.suppress(ConnectionError):  # it was closed for a later one
+                one.sendall(sent)
+        time.sleep(0.2)
+        for _ in range(3):
+            begun = time.monotonic()
+            assert status(port, "localhost") == 200
+            assert time.monotonic() - begun < SECONDS / 4
+        for one in waiting:
+            one.close()
 
 
 def test_an_unfinished_request_is_given_up(monkeypatch: pytest.MonkeyPatch, served: tuple[Up, int]) -> None:

@@ -8,8 +8,11 @@ The file is TOML, and only its owner can read it. The redirect URI of the consol
 
 from __future__ import annotations
 
+import asyncio
+import math
 import os
 import secrets
+import time
 import tomllib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -35,8 +38,11 @@ from spark_streams.model.untyped import Json
 PATH = "/oidc"  # of the redirect URI
 _SECONDS = 600  # that a login at the provider may take
 _TIMEOUT = 10.0  # seconds for a request to the provider
+_LONGEST_PAUSE = 60.0  # seconds until a provider that is away is asked again; the pauses double up to it
+_SUBJECT = 255  # characters of `sub`, as OpenID Connect says
 # What the provider, or whoever stands in its place, can make fail.
 _FAILURES = (AuthlibBaseError, HTTPError, InvalidURL, JoseError, ValueError, KeyError, TypeError, RuntimeError)
+_NO_BRACKETS = str.maketrans("", "", "()")
 _Handler = Callable[[Request], Awaitable[Response]]
 
 
@@ -98,6 +104,8 @@ class Oidc:
 
     def __init__(self, provider: Provider, is_https: bool) -> None:
         self.provider, self._is_https, self._key = provider, is_https, secrets.token_urlsafe(32)
+        self._asking = asyncio.Lock()
+        self._pause, self._asked_again = 0.0, 0.0  # seconds; a monotonic clock
         self._client: Any = OAuth().register(
             "provider",
             client_id=provider.client_id,
@@ -112,12 +120,19 @@ class Oidc:
         """Name of the provider for the page Log in."""
         return urlsplit(self.provider.issuer).netloc
 
+    @property
+    def away(self) -> float:
+        """Seconds until the provider is asked again, 0 if it was not away."""
+        return max(0.0, self._asked_again - time.monotonic())
+
     def with_state(self, handler: _Handler, port: int) -> Response:
         """Return the answer of a handler that calls `redirect` or `identify` with its request."""
         return _WithState(handler, self._key, f"{COOKIE}_oidc_{port}", self._is_https)
 
     async def redirect(self, request: Request) -> Response:
-        """Send the browser to the provider. Raises ServerReplyError."""
+        """Send the browser to the provider. Raises ServerReplyError, at once while the provider is away."""
+        async with self._asking:  # one browser at a time: the others learn from its answer
+            await self._discover()
         scheme = "https" if self._is_https else "http"  # the guard has checked the host
         try:
             answer: Response = await self._client.authorize_redirect(
@@ -127,6 +142,23 @@ class Oidc:
             raise self._failed(error) from error
         return answer
 
+    async def _discover(self) -> None:
+        """Ask the provider for its addresses, unless they are known. Raises ServerReplyError."""
+        if self.away:
+            raise ServerReplyError(f"{self.host} does not answer. Log in again in {math.ceil(self.away)} s")
+        try:
+            issuer = (await self._client.load_server_metadata())["issuer"]
+        except _FAILURES as error:
+            self._pause = min(2 * self._pause or 1.0, _LONGEST_PAUSE)
+            self._asked_again = time.monotonic() + self._pause
+            raise self._failed(error) from error
+        self._pause = 0.0
+        if issuer != self.provider.issuer:
+            raise ServerReplyError(
+                f"the provider names itself {printable(str(issuer))[:300]!r}, but the file of --oidc has issuer "
+                f"{self.provider.issuer!r}: a slash counts. Its operator corrects the file and starts the console again"
+            )
+
     async def identify(self, request: Request) -> tuple[str, str]:
         """Return (user, role) of a browser that comes from the provider. Raises ServerReplyError, NotPermittedError."""
         provider = self.provider
@@ -135,7 +167,7 @@ class Oidc:
         try:
             token = await self._client.authorize_access_token(request, claims_options=options)
             claims = token["userinfo"]
-            user = printable(f"oidc:{claims.get('preferred_username') or claims['sub']}")[:USER_CHARACTERS]
+            user = _name(claims, provider.issuer)
             role = provider.role(claims)
         except _FAILURES as error:
             raise self._failed(error) from error
@@ -149,3 +181,14 @@ class Oidc:
     def _failed(self, error: Exception) -> ServerReplyError:
         reason = printable(f"{type(error).__name__}: {error}")[:300]
         return ServerReplyError(f"the login by {self.host} failed ({reason}); log in again, or ask its operator")
+
+
+def _name(claims: Json, issuer: str) -> str:
+    """Return the name of a user for pages and the audit log. `sub` and the issuer name one person for ever; the
+    preferred name is one that people read, and may belong to somebody else later. Raises ValueError."""
+    subject = claims["sub"]
+    if not isinstance(subject, str) or not 0 < len(subject) <= _SUBJECT:
+        raise ValueError(f"the claim sub is no text of 1 to {_SUBJECT} characters")
+    preferred = str(claims.get("preferred_username") or subject)[:USER_CHARACTERS]
+    # Without its brackets, nobody's preferred name looks like the subject of another user.
+    return printable(f"oidc:{preferred.translate(_NO_BRACKETS)} (sub {subject} at {issuer})")

@@ -56,7 +56,9 @@ async def at_provider(site: Site, request: Request) -> Response:
         try:
             return await oidc.redirect(with_state)
         except RStreamError as error:
-            return await _form(site, request, 502, error.message)
+            response = await _form(site, request, 502, error.message)
+            response.headers["retry-after"] = str(max(1, math.ceil(oidc.away)))
+            return response
 
     return oidc.with_state(redirect, port_of(request.scope))
 

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from spark_streams.engine.resp.inline import split_quoted
 from spark_streams.engine.settings.config import Config
 from spark_streams.engine.settings.table import OPTIONS, PASSWORD_VARIABLE, Option, SettingError
+from spark_streams.model.first_line import first_line
 
 _MOVING = """\
 Options are those of redis.conf, on the command line or in a file of that form (name and value on a line; # begins a
@@ -134,12 +135,13 @@ def _take_password(config: Config, file: str | None, configured: bool, on_comman
     if on_command_line:
         raise SettingError(f"give --requirepass or --{_PASSWORD_FILE}, not both")
     try:
-        lines = Path(file).read_bytes().splitlines()
-    except OSError as problem:
-        raise SettingError(f"--{_PASSWORD_FILE}: cannot read {file}: {problem.strerror}") from None
-    if not lines or not lines[0]:
+        password = first_line(file)
+    except (OSError, ValueError) as problem:
+        reason = getattr(problem, "strerror", problem)
+        raise SettingError(f"--{_PASSWORD_FILE}: cannot read {file}: {reason}") from None
+    if not password:
         raise SettingError(f"--{_PASSWORD_FILE}: {file} is empty: the password is its first line")
-    config.start_with("requirepass", lines[0].decode("utf-8", "surrogateescape"))
+    config.start_with("requirepass", password.decode("utf-8", "surrogateescape"))
 
 
 def _joined(words: list[str]) -> list[str]:

@@ -103,15 +103,14 @@ def text(line: Mapping[str, object]) -> str:
 
 
 def read_lines(file: IO[str]) -> Iterator[dict[str, Json]]:
-    """Yield the lines of a log. Text of other programs is skipped, also a line that is longer than LONGEST or lacks a
-    value. Raises ConfigError if there is no line of ours."""
+    """Yield the lines of a log. Text of other programs is skipped, also a line that is longer than LONGEST, lacks a
+    value or has a text before it. Raises ConfigError if there is no line of ours."""
     seen = False
     for line in _short_lines(file):
-        start = line.find('{"at": ')
-        if start < 0:
-            continue
+        if not line.startswith('{"at": '):
+            continue  # also a line that only ends like ours: another program may quote what a stranger has written
         try:
-            value = json.loads(line[start:])
+            value = json.loads(line)
         except (ValueError, RecursionError):
             continue  # an incomplete line of a killed process, or another program's
         if _is_line(value):

@@ -156,7 +156,7 @@ def _bad_values(page: EntryPage, streams: str | pa.Array, column: Unfit) -> BadV
     first = pc.index(column.bad, True).as_py()
     counts = _per_stream(streams, column.bad)
     stream = streams if isinstance(streams, str) else streams[first].as_py()
-    return BadValues(in_sql(column.field.type), counts, stream, page.ids()[first].as_py().decode(), column.shown(first))
+    return BadValues(in_sql(column.field.type), counts, stream, page.ids()[first].as_py().decode(), column.form(first))
 
 
 def _per_stream(streams: str | pa.Array, bad: pa.Array) -> Mapping[str, int]:
@@ -224,7 +224,7 @@ class ColumnWarnings:
         return (
             f"stream {values.stream!r}{more_streams}, column {column!r}: {values.count:,} of {entries:,} entries "
             f"{scope} {'has' if is_single else 'have'} a value that does not fit {values.type}{consequence}. "
-            f"The first is {values.value} in entry {values.entry}.{advice}"
+            f"The first has the form {values.value} (x: a letter, 9: a digit) in entry {values.entry}.{advice}"
         )
 
 

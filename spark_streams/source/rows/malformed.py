@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import string
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,6 +14,8 @@ from spark_streams.wire.entries.decode import EntryPage
 from spark_streams.wire.entries.lines import Index
 
 _LONGEST_VALUE = 80  # bytes of a value that a reason quotes
+_LETTERS = string.ascii_letters.encode() + bytes(range(128, 256))
+_FORM = bytes.maketrans(_LETTERS + string.digits.encode(), b"x" * len(_LETTERS) + b"9" * 10)
 _MAX_FIELDS = 5  # that a reason names
 
 
@@ -37,6 +40,11 @@ class Unfit:
     def reason(self, row: int) -> str:
         """Return a text such as `field 'n' is b'oops', which does not fit INT`."""
         return f"field {self.field.name!r} is {self.shown(row)}, which does not fit {in_sql(self.field.type)}"
+
+    def form(self, row: int) -> str:
+        """Return the repr of the value's beginning with x for letters and 9 for digits: what a log may hold."""
+        value = bytes(memoryview(self.values[row].as_buffer())[: _LONGEST_VALUE + 1]).translate(_FORM)
+        return repr(value) if len(value) <= _LONGEST_VALUE else f"{value[:_LONGEST_VALUE]!r}…"
 
     def shown(self, row: int) -> str:
         """Return the repr of the row's value, or of its beginning if it is long."""

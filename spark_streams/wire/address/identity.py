@@ -9,10 +9,10 @@ from __future__ import annotations
 import functools
 import importlib
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Protocol
 
 from spark_streams.errors import InvalidOptionError, LoginError, ServerUnreachableError
+from spark_streams.model.first_line import first_line
 
 Credentials = tuple[str, ...]  # (password) or (user, password), as redis-py's CredentialProvider returns them
 
@@ -54,13 +54,13 @@ class Identity:
 def password_in(file: str) -> str:
     """Return the first line of a password file. Raises LoginError."""
     try:
-        lines = Path(file).read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not UTF-8"
+        password = first_line(file).decode()
+    except (OSError, ValueError) as error:
+        reason = "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else getattr(error, "strerror", error)
         raise LoginError(f"password file {file} cannot be read: {reason}; every machine with a task needs it") from None
-    if not lines or not lines[0]:
+    if not password:
         raise LoginError(f"password file {file} is empty: its first line is the password")
-    return lines[0]
+    return password
 
 
 def _of_provider(name: str) -> Credentials:

@@ -249,6 +249,7 @@ def test_a_password_file_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
     assert "cannot read" in refused("--requirepass-file", str(tmp_path / "none"))
     (tmp_path / "empty").write_text("\n")
     assert "is empty" in refused("--requirepass-file", str(tmp_path / "empty"))
+    assert "more than 16,384 bytes" in refused("--requirepass-file", "/dev/zero")
     assert "not both" in refused("--requirepass-file", str(tmp_path / "empty"), "--requirepass", "x")
 
 

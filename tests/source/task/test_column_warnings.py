@@ -25,12 +25,14 @@ def warnings_of(
 def test_values_that_do_not_fit_are_reported_with_the_first_and_a_remedy(caplog: pytest.LogCaptureFixture) -> None:
     assert warnings_of(caplog, unfit()) == [
         "stream 'orders', column 'amount': 667 of 1,000 entries of this batch have a value that does not fit INT, "
-        "which is null instead (mode PERMISSIVE). The first is b'x' in entry 1-0. Declare the column STRING, or set "
+        "which is null instead (mode PERMISSIVE). The first has the form b'x' (x: a letter, 9: a "
+        "digit) in entry 1-0. Declare the column STRING, or set "
         "mode to FAILFAST or DEADLETTER"
     ]
     assert warnings_of(caplog, unfit("DROPMALFORMED", 1), modes=READ_MODES) == [
         "stream 'orders', column 'amount': 1 of 1,000 entries of this batch has a value that does not fit INT, and "
-        "is left out (mode DROPMALFORMED). The first is b'x' in entry 1-0. Declare the column STRING, or set mode to "
+        "is left out (mode DROPMALFORMED). The first has the form b'x' (x: a letter, 9: a "
+        "digit) in entry 1-0. Declare the column STRING, or set mode to "
         "PERMISSIVE or FAILFAST"
     ]
     [text] = warnings_of(caplog, unfit("DEADLETTER", 2, refunds=3, returns=1))

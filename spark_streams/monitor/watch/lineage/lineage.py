@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -38,6 +39,17 @@ if TYPE_CHECKING:
 _INTERVAL = 60.0  # seconds between two RUNNING events of a run
 _REPORT = 2000  # milliseconds for Spark to report the writes of the last micro-batch
 _log = logging.getLogger("spark_streams.monitor")
+
+
+_CONDITION = re.compile(r"\[([A-Z][A-Z0-9_.]{2,99})\]")
+
+
+def without_values(failure: Failure) -> str:
+    """Return the class and the error condition of a failure. Its message may quote values of rows, which do not leave
+    for a catalog that more people read than the query's log."""
+    condition = _CONDITION.search(failure.message)
+    named = f"{failure.error[:200]} [{condition[1]}]" if condition else failure.error[:200]
+    return f"{named}. The message is in the log of the query: it may quote values of rows"
 
 
 @dataclass
@@ -101,7 +113,7 @@ class Lineage:
     def terminated(self, run_id: str, at: str, last: Progress | None, failure: Failure | None) -> None:
         if (run := self._runs.get(run_id)) is not None:
             kind = "COMPLETE" if failure is None else "FAIL"
-            error = None if failure is None else f"{failure.error}: {failure.message[:2000]}"
+            error = None if failure is None else without_values(failure)
             self._outbox.put(partial(self._go_on, run, kind, at, last, error))
 
     def _wrote(self, execution: JavaObject) -> None:
