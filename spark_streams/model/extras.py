@@ -4,7 +4,7 @@ from __future__ import annotations
 
 _COLUMNS = "cluster"  # Arrow and numpy, by which Spark's rows are read and written
 _EXTRA_OF = {"numpy": _COLUMNS, "pyarrow": _COLUMNS, "pyspark": "spark", "py4j": "spark"}
-_EXTRA_OF |= dict.fromkeys(("fastavro", "protobuf", "jsonschema", "referencing"), "schemas")
+_EXTRA_OF |= dict.fromkeys(("fastavro", "protobuf", "jsonschema", "referencing", "google-re2"), "schemas")
 _EXTRA_OF["openlineage-python"] = "lineage"
 
 

@@ -24,8 +24,10 @@ from spark_streams.schemas.exact import EXACT
 
 Fit = Callable[[Any], Any]
 _BITS: dict[type[T.DataType], int] = {T.ByteType: 8, T.ShortType: 16, T.IntegerType: 32, T.LongType: 64}
-_DATE = re.compile(r"\d{4}-\d\d-\d\d")
-_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,6})?(Z|[+-]\d\d:\d\d)?")
+_DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
+_TIME = re.compile(
+    r"(\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(?:\.\d{1,6})?)(?:(?<=\.\d{6})0+)?([Zz]|[+-]\d\d:\d\d)?", re.ASCII
+)
 _FLOAT = struct.Struct("<f")
 
 
@@ -191,9 +193,9 @@ def _timestamp(has_zone: bool) -> Fit:
 def _text_of_time(has_zone: bool) -> Fit:
     def fit_text(value: Any) -> Any:
         match = _TIME.fullmatch(value) if type(value) is str else None
-        if match is None or (match[1] is not None) is not has_zone:
+        if match is None or (match[2] is not None) is not has_zone:
             raise MisfitError(value)
-        return datetime.fromisoformat(value)
+        return datetime.fromisoformat((match[1] + (match[2] or "")).upper())
 
     return fit_text
 

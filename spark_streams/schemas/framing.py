@@ -14,6 +14,7 @@ from typing import NamedTuple
 from spark_streams.schemas.reasons import BAD_FRAMING, UnreadableError
 
 _HEAD = 5
+_LARGEST_ID = 2**31 - 1  # a registry's IDs are signed: it would refuse a larger one, as no registry does
 _MOST_INDEXES = 100  # protoc refuses messages that are nested as deeply
 
 
@@ -30,6 +31,8 @@ def unframe(value: bytes, has_indexes: bool) -> Framed:
     if len(value) < _HEAD or value[0] != 0:
         raise UnreadableError(BAD_FRAMING)
     schema_id = int.from_bytes(value[1:_HEAD], "big")
+    if schema_id > _LARGEST_ID:
+        raise UnreadableError(BAD_FRAMING)
     if not has_indexes:
         return Framed(schema_id, (), value[_HEAD:])
     count, at = _zigzag(value, _HEAD)

@@ -11,7 +11,9 @@ from decimal import Decimal
 from typing import Any
 
 from spark_streams.model.untyped import Json
-from spark_streams.schemas.reasons import BAD_VALUE, OTHER_SCHEMA, UnreadableError, library
+from spark_streams.schemas.bounds import DEEPEST, MOST_DIGITS
+from spark_streams.schemas.json_validator import JsonValidator
+from spark_streams.schemas.reasons import BAD_VALUE, OTHER_SCHEMA, UnreadableError
 from spark_streams.schemas.registry import Schema
 
 
@@ -20,20 +22,18 @@ class JsonReader:
 
     def __init__(self, reader: Schema | None) -> None:
         """Raise UnsupportedError if jsonschema is missing, ValueError or others if the schema is not valid."""
-        self._validators, self._referencing = library("jsonschema.validators"), library("referencing")
-        self._dialects, self.unresolved = library("referencing.jsonschema"), self._referencing.exceptions.Unresolvable
         if reader is not None:
             self.validator(reader)
 
     def reading(self, writer: Schema, indexes: tuple[int, ...]) -> Callable[[bytes], Any]:
         """Return the function that reads values of this schema. It raises UnreadableError."""
-        validator, unresolved = self.validator(writer), self.unresolved
+        validator = self.validator(writer)
 
         def read_value(body: bytes) -> Any:
             value = parse(body)
             try:
-                accepted = validator.is_valid(value)
-            except unresolved:  # $ref to what the registry does not name: nothing is fetched
+                accepted = validator.accepts(value, len(body))
+            except validator.unresolved:  # $ref to what the registry does not name: nothing is fetched
                 raise UnreadableError(OTHER_SCHEMA) from None
             if not accepted:
                 raise UnreadableError(BAD_VALUE)
@@ -41,21 +41,20 @@ class JsonReader:
 
         return read_value
 
-    def validator(self, schema: Schema) -> Any:
+    def validator(self, schema: Schema) -> JsonValidator:
         """Return the validator of a schema. Raises ValueError or others if it is not valid."""
-        content, drafts = _parsed(schema.text), self._validators
-        kind = drafts.validator_for(content, default=drafts.Draft7Validator)
-        kind.check_schema(content)
-        checker = kind.TYPE_CHECKER.redefine("integer", _is_integer).redefine("number", _is_number)
-        of = self._dialects.specification_with(kind.META_SCHEMA.get("$schema", "").rstrip("#"))
-        resources = [(one.name, of.create_resource(_parsed(one.text))) for one in schema.all_references()]
-        registry = self._referencing.Registry().with_resources(resources)
-        return drafts.extend(kind, type_checker=checker)(content, registry=registry)
+        return JsonValidator(_parsed(schema.text), ((one.name, _parsed(one.text)) for one in schema.all_references()))
 
 
 def parse(body: bytes) -> Json:
-    """Return the value of a JSON text in UTF-8. Raises ValueError, also for a name that occurs twice."""
-    return json.loads(body.decode(), parse_float=Decimal, parse_constant=_refuse, object_pairs_hook=_object)
+    """Return the value of a JSON text in UTF-8. Raises ValueError, also for a name that occurs twice, and beyond a
+    bound of bounds.py."""
+    value = json.loads(
+        body.decode(), parse_int=_int, parse_float=_decimal, parse_constant=_refuse, object_pairs_hook=_object
+    )
+    if body.count(b"[") + body.count(b"{") > DEEPEST:
+        _check_depth(value)
+    return value
 
 
 def text_of(value: Any) -> str:
@@ -88,9 +87,26 @@ def _refuse(name: str) -> None:
     raise ValueError(f"{name} is no JSON")
 
 
-def _is_number(_: object, value: Json) -> bool:
-    return type(value) in (int, Decimal)
+def _int(text: str) -> int:
+    return int(_bounded(text))
 
 
-def _is_integer(_: object, value: Json) -> bool:
-    return type(value) is int or (type(value) is Decimal and value.adjusted() < 400 and value % 1 == 0)
+def _decimal(text: str) -> Decimal:
+    return Decimal(_bounded(text))
+
+
+def _bounded(text: str) -> str:
+    if len(text) > MOST_DIGITS:
+        raise ValueError("a number is too long")
+    return text
+
+
+def _check_depth(value: Json) -> None:
+    """Raise ValueError if a value is deeper than the bound."""
+    level: list[Json] = [value]
+    for _ in range(DEEPEST):
+        parts = [part for one in level for part in (one.values() if isinstance(one, dict) else one)]
+        level = [part for part in parts if isinstance(part, dict | list)]
+        if not level:
+            return
+    raise ValueError("a value is too deep")

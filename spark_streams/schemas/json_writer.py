@@ -12,6 +12,7 @@ from pyspark.sql import types as T
 from spark_streams.errors import SchemaError
 from spark_streams.schemas.fit import UNFIT, Fit, MisfitError, UnfitError, fitter, pairs_of
 from spark_streams.schemas.json_text import JsonReader, parse, text_of
+from spark_streams.schemas.reasons import UnreadableError
 from spark_streams.schemas.registry import Schema
 
 _FLOAT = struct.Struct("<f")
@@ -33,8 +34,7 @@ class JsonWriter:
         """Raise UnsupportedError if jsonschema is missing, SchemaError for a type that JSON does not have, ValueError
         or others if the schema is not valid.
         """
-        reader = JsonReader(None)
-        self._validator, self._unresolved = reader.validator(schema), reader.unresolved
+        self._validator = JsonReader(None).validator(schema)
         self._members = _fit(kind, "the struct")
 
     def write(self, value: Any) -> bytes:
@@ -48,9 +48,12 @@ class JsonWriter:
         return text_of(members).encode()
 
     def _errors(self, members: Any) -> list[Any]:
+        text = text_of(members).encode()
         try:
-            return [*self._validator.iter_errors(parse(text_of(members).encode()))]
-        except self._unresolved as error:
+            return self._validator.errors(parse(text), len(text))
+        except UnreadableError as error:
+            raise MisfitError(str(error)) from None
+        except self._validator.unresolved as error:
             raise SchemaError(f"the JSON Schema refers to {error}, which it does not have: add it there") from None
 
 

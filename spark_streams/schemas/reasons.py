@@ -31,6 +31,6 @@ def library(name: str) -> Any:
     except ModuleNotFoundError:  # the package above it
         found = False
     if not found:
-        package = "protobuf" if package == "google" else package
+        package = {"google": "protobuf", "re2": "google-re2"}.get(package, package)
         raise UnsupportedError(f"{lacks('decode', package)}, here and where tasks run")
     return import_module(name)

@@ -145,6 +145,15 @@ def test_wrong_message_indexes(tail: bytes) -> None:
         unframe(b"\0\0\0\0\1" + tail, True)
 
 
+@pytest.mark.parametrize("has_indexes", [False, True])
+def test_an_id_that_no_registry_gives_is_a_wrong_framing(has_indexes: bool) -> None:
+    """Before, the registry was asked for it, refused it, and the query stopped."""
+    assert unframe(b"\0\x7f\xff\xff\xff\0", has_indexes).schema_id == 2**31 - 1
+    for head in (b"\0\x80\0\0\0", b"\0\xff\xff\xff\xff"):
+        with pytest.raises(UnreadableError, match="bad-framing"):
+            unframe(head + b"\0", has_indexes)
+
+
 def test_a_framed_value_of_another_message_is_not_read_as_this_one() -> None:
     body = new(i32=7).SerializeToString()
     values = [b"\0\0\0\0\1" + indexes + body for indexes in (b"\2\2", b"\0", b"\4\2\0")]
