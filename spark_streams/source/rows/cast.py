@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 
 from spark_streams.errors import SchemaError
 from spark_streams.source.rows.bisect_cast import assemble, bisect_cast
-from spark_streams.source.rows.json import is_nested, read_json
-from spark_streams.source.rows.text_forms import ScalarKind, bytes_of, scalar_kind
+from spark_streams.source.rows.json import is_nested, member_that_does_not_fit, read_json
+from spark_streams.source.rows.text_forms import ScalarKind, bytes_of, nulls_instead, scalar_kind
 from spark_streams.wire.entries.lines import Index
 
 _EMPTY = (b"",)
@@ -51,15 +51,31 @@ def _unsupported_type(field: pa.Field) -> str | None:
     return None if is_supported else str(to)
 
 
-def cast_values(values: pa.Array, to: pa.DataType) -> tuple[pa.Array, pa.Array | None]:
+def cast_values(
+    values: pa.Array, to: pa.DataType, null_values: Collection[bytes] = ()
+) -> tuple[pa.Array, pa.Array | None]:
     """Return the column, and a boolean array of the rows whose value does not fit, or None if all fit.
 
     values: binary with nulls. A value that does not fit is null in the column. Text is UTF-8; in a STRING column bytes
     that are not UTF-8 become U+FFFD and count as fitting. The empty text is null in every type but STRING and BINARY.
+    null_values: texts that are null, also as a part of a JSON value.
     """
+    present = nulls_instead(values, null_values) if null_values else values
     if pa.types.is_binary(to):
-        return values, None
-    return cast_texts(_decode(values), to)
+        return present, None
+    if is_nested(to):
+        return read_json(nulls_instead(_decode(present), _EMPTY), to, cast_texts, null_values)
+    return cast_texts(_decode(present), to)
+
+
+def member_of(value: bytes, to: pa.DataType, null_values: Collection[bytes] = ()) -> tuple[str, str] | None:
+    """Return the path and the text, for messages, of the first part of a JSON value that does not fit.
+
+    Return None if the value is not JSON, or if its type has no parts.
+    """
+    if not is_nested(to):
+        return None
+    return member_that_does_not_fit(value.decode("utf-8", "replace"), to, cast_texts, null_values)
 
 
 def cast_texts(text: pa.Array, to: pa.DataType) -> tuple[pa.Array, pa.Array | None]:
@@ -80,12 +96,6 @@ def cast_texts(text: pa.Array, to: pa.DataType) -> tuple[pa.Array, pa.Array | No
         column = _cast_by_form(kind, pc.utf8_trim_whitespace(text), to)
     unfit = pc.and_(column.is_null(), text.is_valid())
     return column, unfit if pc.any(unfit).as_py() else None
-
-
-def nulls_instead(values: pa.Array, missing: Collection[bytes]) -> pa.Array:
-    """Return the values, a column of texts or binaries, with null for each that is one of `missing`."""
-    is_missing = pc.is_in(values, value_set=pa.array(missing, pa.binary()).cast(values.type))
-    return pc.if_else(is_missing, pa.scalar(None, values.type), values) if pc.any(is_missing).as_py() else values
 
 
 def _directly(kind: ScalarKind, text: pa.Array, to: pa.DataType) -> pa.Array:

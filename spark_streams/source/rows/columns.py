@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,10 +15,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_streams.errors import DecodeError, SchemaError
-from spark_streams.source.rows.cast import cast_values, check_castable, nulls_instead
+from spark_streams.source.rows.cast import cast_values, check_castable
 from spark_streams.source.rows.malformed import Dead, Unfit
 from spark_streams.source.rows.plain import plain_columns
 from spark_streams.source.rows.returned_page import Attempts
+from spark_streams.source.rows.text_forms import may_be_plain
 from spark_streams.wire.entries.decode import EntryPage
 from spark_streams.wire.entries.entry_page import last_of_each_name
 from spark_streams.wire.entries.lines import Mask
@@ -58,7 +58,8 @@ class Decoded:
 class Columns:
     """schema: the Arrow schema that Spark expects; declared: False for the default columns; mode: for bad values
     (PERMISSIVE, DROPMALFORMED, FAILFAST, DEADLETTER); corrupt: name of the column that, if declared, holds entries with
-    a bad value as JSON text (mode PERMISSIVE); null_values: texts that are null in every column of a field."""
+    a bad value as JSON text (mode PERMISSIVE); null_values: texts that are null in every column of a field,
+    and as a part of a JSON value."""
 
     schema: pa.Schema
     declared: bool
@@ -147,7 +148,7 @@ class Columns:
         unfit: list[Unfit] = []
         absent: list[str] = []
         arrays = []
-        plain = plain_columns(page, self.schema) if self.declared and not self._may_be_plain_nulls else {}
+        plain = plain_columns(page, self.schema) if self.declared and not may_be_plain(self.null_values) else {}
         for field in self.schema:
             if not self.declared:
                 arrays.append(source.meta(field.name, field.type))
@@ -159,11 +160,10 @@ class Columns:
                 arrays.append(plain[field.name].slice(0, rows))
             else:
                 values = page.field(field.name.encode()).slice(0, rows)
-                present = nulls_instead(values, self.null_values) if self.null_values else values
-                column, bad = cast_values(present, field.type)
+                column, bad = cast_values(values, field.type, self.null_values)
                 arrays.append(column)
                 if bad is not None and pc.any(bad).as_py():
-                    unfit.append(Unfit(field, values, bad))
+                    unfit.append(Unfit(field, values, bad, self.null_values))
                 elif column.null_count == rows and values.null_count == rows:
                     absent.append(field.name)
         if self.declared and self.corrupt in self.schema.names:
@@ -176,11 +176,6 @@ class Columns:
             batch, dead = self._apply_mode(batch, source, unfit)
             return Decoded(batch, dead, unfit, absent)
         return Decoded(batch, None, absent=absent)
-
-    @property
-    def _may_be_plain_nulls(self) -> bool:
-        """Whether a null value may be the plain text of a number, a truth value or a time."""
-        return any(re.search(rb"[0-9]|^(?i:true|false)$", value) for value in self.null_values)
 
     def _apply_mode(
         self, batch: pa.RecordBatch, source: _Rows, unfit: Sequence[Unfit]

@@ -18,7 +18,7 @@ from __future__ import annotations
 import binascii
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,7 @@ import pyarrow.json
 
 from spark_streams.model.untyped import Json
 from spark_streams.source.rows.bisect_cast import assemble, bisect_cast
-from spark_streams.source.rows.text_forms import bytes_of
+from spark_streams.source.rows.text_forms import bytes_of, may_be_plain, nulls_instead
 from spark_streams.wire.entries.entry_page import last_of_each_name
 from spark_streams.wire.entries.lines import Index, Mask
 
@@ -177,6 +177,7 @@ def _skip_space(text: str, place: int) -> int:
 # -- nested json -------------------------------------------------------------------------------------------------------
 
 
+_LONGEST_SHOWN = 80  # characters of a part in messages
 _MIN_SIZE = 50  # rows; reading fewer one by one is faster than further bisecting
 CastTexts = Callable[[pa.Array, pa.DataType], tuple[pa.Array, pa.Array | None]]
 
@@ -198,20 +199,24 @@ def is_nested(to: pa.DataType) -> bool:
     return bool(pa.types.is_list(to) or pa.types.is_struct(to) or pa.types.is_map(to))
 
 
-def read_json(text: pa.Array, to: pa.DataType, cast: CastTexts) -> tuple[pa.Array, pa.Array | None]:
-    """Return the column, and a boolean array of the rows whose text does not fit, or None. cast: casts a column of
-    texts."""
-    raw = raw_type(to)
+def read_json(
+    text: pa.Array, to: pa.DataType, cast: CastTexts, null_values: Collection[bytes] = ()
+) -> tuple[pa.Array, pa.Array | None]:
+    """Return the column, and a boolean array of the rows whose text does not fit, or None.
+
+    cast: casts a column of texts; null_values: texts of parts that are null. Keys of maps are never null.
+    """
+    raw = None if may_be_plain(null_values) else raw_type(to)
     if raw is None:
-        return _Reader(len(text), cast).read(text, to)
+        return _Reader(len(text), cast, null_values).read(text, to)
     bad: Mask = np.zeros(len(text), np.bool_)
     pieces: list[tuple[pa.Array, Index]] = []
 
     def at_once(part: pa.Array, to: pa.DataType) -> pa.Array:
-        return _convert(read_lines(part, raw), to, cast)
+        return _convert(read_lines(part, raw), to, cast, null_values)
 
     def one_by_one(part: pa.Array, to: pa.DataType) -> pa.Array:
-        column, unfit = _Reader(len(part), cast).read(part, to)
+        column, unfit = _Reader(len(part), cast, null_values).read(part, to)
         unfits.append(unfit)
         return column
 
@@ -223,20 +228,22 @@ def read_json(text: pa.Array, to: pa.DataType, cast: CastTexts) -> tuple[pa.Arra
     return assemble(pieces, len(text), to), pa.array(bad) if bad.any() else None
 
 
-def _convert(column: pa.Array, to: pa.DataType, cast: CastTexts) -> pa.Array:
+def _convert(column: pa.Array, to: pa.DataType, cast: CastTexts, null_values: Collection[bytes]) -> pa.Array:
     """Convert a column of the raw type to the declared type. Raises pa.ArrowInvalid if a value does not fit."""
     if pa.types.is_list(to):
-        items = _check_nulls(_convert(column.flatten(), to.value_type, cast), to.value_field)
+        items = _check_nulls(_convert(column.flatten(), to.value_type, cast, null_values), to.value_field)
         sizes = pc.fill_null(pc.list_value_length(column), 0).to_numpy()
         return pa.ListArray.from_arrays(_bounds(sizes, column.is_null().to_numpy(zero_copy_only=False)), items, type=to)
     if pa.types.is_struct(to):
         is_present = column.is_valid()
         parts = []
         for index, field in enumerate(to):
-            part = _convert(column.field(index), field.type, cast)
+            part = _convert(column.field(index), field.type, cast, null_values)
             _check_nulls(part.filter(is_present) if column.null_count else part, field)
             parts.append(part)
         return pa.StructArray.from_arrays(parts, fields=list(to), mask=pc.invert(is_present))
+    if null_values and pa.types.is_string(column.type):
+        column = nulls_instead(column, null_values)
     if column.type == to:
         return column
     values, unfit = cast(column, to)
@@ -252,12 +259,28 @@ def _check_nulls(column: pa.Array, field: pa.Field) -> pa.Array:
     return column
 
 
-class _Reader:
-    """Reads one column row by row. bad: rows that do not fit, found so far."""
+def member_that_does_not_fit(
+    text: str, to: pa.DataType, cast: CastTexts, null_values: Collection[bytes] = ()
+) -> tuple[str, str] | None:
+    """Return the path and the text of the first part of one value that does not fit; None if the text is not JSON.
 
-    def __init__(self, rows: int, cast: CastTexts) -> None:
+    `.qty` is a field of a struct, `[]` an item of an array or a value of a map, `{}` a key of a map; "" is the value
+    itself. The text is for messages: the repr of a scalar, "an array", "an object" or "null".
+    """
+    reader = _Reader(1, cast, null_values)
+    reader.read(pa.array([text], pa.string()), to)
+    return reader.member
+
+
+class _Reader:
+    """Reads one column row by row. bad: rows that do not fit, found so far; member: the path and the text of the first
+    part that does not fit."""
+
+    def __init__(self, rows: int, cast: CastTexts, null_values: Collection[bytes] = ()) -> None:
         self._cast = cast
+        self._null_values = null_values
         self._bad: Mask = np.zeros(rows, np.bool_)
+        self.member: tuple[str, str] | None = None
 
     def read(self, text: pa.Array, to: pa.DataType) -> tuple[pa.Array, pa.Array | None]:
         values: list[Json] = []
@@ -273,45 +296,67 @@ class _Reader:
         positions = pa.array(np.arange(len(text)), mask=self._bad)
         return column.take(positions), pa.array(self._bad)
 
-    def _column(self, values: list[Json], rows: Index, to: pa.DataType) -> pa.Array:
+    def _refuse(self, row: int, path: str, value: Json) -> None:
+        """Mark a row as bad by one of its parts."""
+        self._bad[row] = True
+        if self.member is None:
+            self.member = path, _shown(value)
+
+    def _column(self, values: list[Json], rows: Index, to: pa.DataType, path: str = "") -> pa.Array:
         """Return the column of the values at one path. rows: row of the page for each value."""
         if pa.types.is_map(to):
-            return self._map(values, rows, to)
+            return self._map(values, rows, to, path)
         if pa.types.is_list(to):
-            return self._list(values, rows, to)
+            return self._list(values, rows, to, path)
         if pa.types.is_struct(to):
-            return self._struct(values, rows, to)
-        return self._scalars(values, rows, to)
+            return self._struct(values, rows, to, path)
+        return self._scalars(self._missing_as_null(values), rows, to, path)
 
-    def _require(self, kind: type, values: list[Json], rows: Index) -> list[Json]:
+    def _missing_as_null(self, values: list[Json]) -> list[Json]:
+        if not self._null_values:
+            return values
+        missing = {text.decode("utf-8", "replace") for text in self._null_values}
+        return [
+            None if isinstance(value, str | bool) and _NAMES.get(value, value) in missing else value for value in values
+        ]
+
+    def _require(self, kind: type, values: list[Json], rows: Index, path: str) -> list[Json]:
         """Mark values of another kind as bad, and replace them by null."""
         for index, value in enumerate(values):
             if value is not None and not isinstance(value, kind):
-                self._bad[rows[index]] = True
+                self._refuse(rows[index], path, value)
                 values[index] = None
         return values
 
-    def _part(self, values: list[Json], rows: Index, field: pa.Field) -> pa.Array:
-        column = self._column(values, rows, field.type)
+    def _part(self, values: list[Json], rows: Index, field: pa.Field, path: str) -> pa.Array:
+        return self._without_nulls(self._column(values, rows, field.type, path), rows, field, path)
+
+    def _without_nulls(self, column: pa.Array, rows: Index, field: pa.Field, path: str) -> pa.Array:
+        """Return the column. Mark rows with a null as bad if the field is not nullable."""
         if not field.nullable and column.null_count:
-            self._bad[rows[column.is_null().to_numpy(zero_copy_only=False)]] = True
+            for row in rows[column.is_null().to_numpy(zero_copy_only=False)].tolist():
+                self._refuse(row, path, None)
         return column
 
-    def _list(self, values: list[Json], rows: Index, to: pa.DataType) -> pa.Array:
-        values = self._require(list, values, rows)
+    def _list(self, values: list[Json], rows: Index, to: pa.DataType, path: str) -> pa.Array:
+        values = self._require(list, values, rows, path)
         sizes, offsets = _offsets(values)
         items = [item for value in values if value is not None for item in value]
-        return pa.ListArray.from_arrays(offsets, self._part(items, np.repeat(rows, sizes), to.value_field), type=to)
+        column = self._part(items, np.repeat(rows, sizes), to.value_field, f"{path}[]")
+        return pa.ListArray.from_arrays(offsets, column, type=to)
 
-    def _map(self, values: list[Json], rows: Index, to: pa.DataType) -> pa.Array:
-        values = self._require(tuple, values, rows)
+    def _map(self, values: list[Json], rows: Index, to: pa.DataType, path: str) -> pa.Array:
+        values = self._require(tuple, values, rows, path)
         sizes, _ = _offsets(values)
         owners = np.repeat(np.arange(len(values)), sizes)  # index of the map of each pair
-        keys = self._part([key for value in values for key, _ in value or ()], rows[owners], to.key_field)
+        texts: list[Json] = [key for value in values for key, _ in value or ()]
+        of_keys = f"{path}{{}}"
+        keys = self._scalars(texts, rows[owners], to.key_type, of_keys)
+        keys = self._without_nulls(keys, rows[owners], to.key_field, of_keys)
         if keys.null_count:  # Arrow accepts no null key, not even in a map that becomes null later
             for index in np.unique(owners[keys.is_null().to_numpy(zero_copy_only=False)]).tolist():
                 values[index] = None
-            return self._map(values, rows, to)
+            return self._map(values, rows, to, path)
         items = [item for value in values for _, item in value or ()]
         offsets = _bounds(sizes, np.zeros(len(values), np.bool_))
         last = last_of_each_name(offsets, keys)
@@ -321,36 +366,53 @@ class _Reader:
             items = [items[position] for position in positions.to_pylist()]
         is_null = np.array([value is None for value in values], np.bool_)
         bounds = pa.array(offsets.to_numpy(), mask=np.append(is_null, False))
-        return pa.MapArray.from_arrays(bounds, keys, self._part(items, rows[owners], to.item_field), type=to)
+        column = self._part(items, rows[owners], to.item_field, f"{path}[]")
+        return pa.MapArray.from_arrays(bounds, keys, column, type=to)
 
-    def _struct(self, values: list[Json], rows: Index, to: pa.DataType) -> pa.Array:
-        structs = [None if value is None else dict(value) for value in self._require(tuple, values, rows)]
+    def _struct(self, values: list[Json], rows: Index, to: pa.DataType, path: str) -> pa.Array:
+        structs = [None if value is None else dict(value) for value in self._require(tuple, values, rows, path)]
         is_present = np.array([struct is not None for struct in structs], np.bool_)
         present = [struct for struct in structs if struct is not None]
-        parts = [self._part([struct.get(field.name) for struct in present], rows[is_present], field) for field in to]
+        parts = [
+            self._part([struct.get(field.name) for struct in present], rows[is_present], field, f"{path}.{field.name}")
+            for field in to
+        ]
         if len(present) < len(structs):
             positions = pa.array(np.cumsum(is_present) - 1, mask=~is_present)
             parts = [part.take(positions) for part in parts]
         return pa.StructArray.from_arrays(parts, fields=list(to), mask=pa.array(~is_present))
 
-    def _scalars(self, values: list[Json], rows: Index, to: pa.DataType) -> pa.Array:
-        texts = self._require(str, [_NAMES[value] if isinstance(value, bool) else value for value in values], rows)
+    def _scalars(self, values: list[Json], rows: Index, to: pa.DataType, path: str) -> pa.Array:
+        named = [_NAMES[value] if isinstance(value, bool) else value for value in values]
+        texts = self._require(str, named, rows, path)
         if pa.types.is_binary(to):
-            return pa.array([self._bytes(text, row) for text, row in zip(texts, rows, strict=True)], to)
+            return pa.array([self._bytes(text, row, path) for text, row in zip(texts, rows, strict=True)], to)
         column, unfit = self._cast(_strings(texts), to)
         if unfit is not None:
-            self._bad[rows[unfit.to_numpy(zero_copy_only=False)]] = True
+            is_unfit = unfit.to_numpy(zero_copy_only=False)
+            self._bad[rows[is_unfit]] = True
+            if self.member is None:
+                self.member = path, _shown(texts[int(is_unfit.argmax())])
         return column
 
-    def _bytes(self, text: str | None, row: int) -> bytes | None:
+    def _bytes(self, text: str | None, row: int, path: str) -> bytes | None:
         try:
             return None if text is None else binascii.a2b_base64(text, strict_mode=True)
         except ValueError:
-            self._bad[row] = True
+            self._refuse(row, path, text)
             return None
 
 
-_NAMES = {True: "true", False: "false"}
+_NAMES: dict[bool | str, str] = {True: "true", False: "false"}
+
+
+def _shown(value: Json) -> str:
+    """Return a part for messages: the repr of a scalar's text, and the kind of another value."""
+    if value is None:
+        return "null"
+    if isinstance(value, str):
+        return repr(value) if len(value) <= _LONGEST_SHOWN else f"{value[:_LONGEST_SHOWN]!r}…"
+    return "an array" if isinstance(value, list) else "an object"
 
 
 def _offsets(values: Sequence[Json]) -> tuple[Index, pa.Array]:

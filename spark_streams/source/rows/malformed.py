@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from spark_streams.source.rows.cast import member_of
 from spark_streams.source.rows.json import is_nested
 from spark_streams.wire.entries.decode import EntryPage
 from spark_streams.wire.entries.lines import Index
@@ -16,6 +17,7 @@ from spark_streams.wire.entries.lines import Index
 _LONGEST_VALUE = 80  # bytes of a value that a reason quotes
 _LETTERS = string.ascii_letters.encode() + bytes(range(128, 256))
 _FORM = bytes.maketrans(_LETTERS + string.digits.encode(), b"x" * len(_LETTERS) + b"9" * 10)
+_LONGEST_JSON = 1 << 20  # bytes of a JSON value that is read again for a reason
 _MAX_FIELDS = 5  # that a reason names
 
 
@@ -31,15 +33,27 @@ def in_sql(to: pa.DataType) -> str:
 @dataclass(frozen=True)
 class Unfit:
     """A column with values that do not fit. field: the declared column; values: binary, unchanged; bad: mask of rows
-    whose value does not fit."""
+    whose value does not fit; null_values: texts that are null."""
 
     field: pa.Field
     values: pa.Array
     bad: pa.Array
+    null_values: tuple[bytes, ...] = ()
 
     def reason(self, row: int) -> str:
-        """Return a text such as `field 'n' is b'oops', which does not fit INT`."""
-        return f"field {self.field.name!r} is {self.shown(row)}, which does not fit {in_sql(self.field.type)}"
+        """Return a text such as `field 'n' is b'oops', which does not fit INT`. Of JSON it names the member, too, as
+        `(payload.qty is 'NA')`."""
+        member = self._member(row)
+        return f"field {self.field.name!r} is {self.shown(row)}, which does not fit {in_sql(self.field.type)}{member}"
+
+    def _member(self, row: int) -> str:
+        if not is_nested(self.field.type):
+            return ""
+        value = self.values[row].as_buffer()
+        if value.size > _LONGEST_JSON:
+            return ""
+        member = member_of(value.to_pybytes(), self.field.type, self.null_values)
+        return " (it is not JSON)" if member is None else f" ({self.field.name}{member[0]} is {member[1]})"
 
     def form(self, row: int) -> str:
         """Return the repr of the value's beginning with x for letters and 9 for digits: what a log may hold."""

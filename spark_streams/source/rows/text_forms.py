@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Context, Decimal, InvalidOperation
 
@@ -57,6 +57,17 @@ def bytes_of(text: pa.Array) -> memoryview:
         return memoryview(b"")
     bounds = memoryview(offsets).cast("i")
     return memoryview(data)[bounds[text.offset] : bounds[text.offset + len(text)]]
+
+
+def nulls_instead(values: pa.Array, missing: Collection[bytes]) -> pa.Array:
+    """Return the values, a column of texts or binaries, with null for each that is one of `missing`."""
+    is_missing = pc.is_in(values, value_set=pa.array(missing, pa.binary()).cast(values.type))
+    return pc.if_else(is_missing, pa.scalar(None, values.type), values) if pc.any(is_missing).as_py() else values
+
+
+def may_be_plain(texts: Iterable[bytes]) -> bool:
+    """Whether one of the texts may be the plain text of a number, a truth value or a time."""
+    return any(re.search(rb"[0-9]|^(?i:true|false|[+-]?(?:nan|inf|infinity))$", text) for text in texts)
 
 
 def _refuse(text: pa.Array, character: bytes) -> None:

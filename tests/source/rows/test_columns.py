@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -156,9 +157,84 @@ def test_null_values_are_null_in_every_column_and_fit() -> None:
     missing, present = read.batch(ExactPage([[b"1-0", entry], [b"2-0", other]]), 2, "s").batch.to_pylist()
     assert (missing["n"], missing["s"], missing["b"], missing["tags"], missing["_unfit"]) == (None,) * 5
     assert dict(missing["_fields"])["n"] == "NA", "the entry itself is unchanged"
-    assert (present["n"], present["s"], present["b"], present["tags"]) == (None, " NA", b"", ["NA"])
+    assert (present["n"], present["s"], present["b"], present["tags"]) == (None, " NA", b"", [None])
     assert present["_unfit"] == ["n"]
     assert read.batch(ExactPage([[b"1-0", entry]]), 1, "s").absent == [], "the fields are there"
+
+
+QTY = pa.struct([("qty", pa.int32()), ("who", pa.string()), ("at", pa.date32()), ("raw", pa.binary())])
+PARTS = pa.schema(
+    [
+        *(("payload", QTY), ("tags", pa.list_(pa.string())), ("lines", pa.list_(QTY))),
+        *(("prices", pa.map_(pa.string(), pa.decimal128(6, 2))), ("flag", pa.struct([("x", pa.bool_())]))),
+    ]
+)
+
+
+@pytest.mark.parametrize("count", [1, 70], ids=["row by row", "at once"])
+@pytest.mark.parametrize(
+    ("null_values", "field", "text", "value"),
+    [
+        ((b"NA",), "payload", '{"qty": "NA", "who": "NA", "at": "NA", "raw": "NA"}', dict.fromkeys(QTY.names)),
+        ((b"NA",), "payload", '{"qty": 3, "who": " NA"}', {"qty": 3, "who": " NA", "at": None, "raw": None}),
+        ((b"NA", b"-"), "tags", '["NA", "-", "a", null, "na"]', [None, None, "a", None, "na"]),
+        ((b"-1",), "lines", '[{"qty": -1}, {"qty": "-1"}, {"qty": 1}]', [None, None, 1]),
+        ((b"NA",), "prices", '{"NA": "NA", "b": 1.50}', [("NA", None), ("b", Decimal("1.50"))]),
+        ((b"true",), "flag", '{"x": true}', {"x": None}),
+        ((b"",), "tags", '["", "a"]', [None, "a"]),
+        ((), "tags", '["NA", ""]', ["NA", ""]),
+    ],
+)
+def test_null_values_reach_the_parts_of_json(
+    count: int, null_values: tuple[bytes, ...], field: str, text: str, value: Any
+) -> None:
+    """Whether a part is read alone or in a whole page. Keys of maps are texts."""
+    page = ExactPage([[b"%d-0" % n, [field.encode(), text.encode()]] for n in range(1, count + 1)])
+    rows = Columns(PARTS, True, "FAILFAST", null_values=null_values).batch(page, count, "s").batch.to_pylist()
+    for row in rows:
+        seen = [line["qty"] for line in row[field]] if field == "lines" else row[field]
+        assert seen == value
+
+
+@pytest.mark.parametrize(
+    ("field", "text", "member"),
+    [
+        ("payload", '{"qty": "NA"}', "payload.qty is 'NA'"),
+        ("payload", '{"qty": 3.0}', "payload.qty is '3.0'"),
+        ("payload", '{"qty": 3000000000}', "payload.qty is '3000000000'"),
+        ("payload", '{"qty": {"a": 1}}', "payload.qty is an object"),
+        ("payload", '{"qty": 1, "at": "2026-02-30"}', "payload.at is '2026-02-30'"),
+        ("payload", '{"raw": "*"}', "payload.raw is '*'"),
+        ("payload", '{"qty": "%s"}' % ("9" * 90), f"payload.qty is '{'9' * 80}'…"),
+        ("payload", '{"qty": "\\u001b[31m"}', r"payload.qty is '\x1b[31m'"),
+        ("payload", "[1]", "payload is an array"),
+        ("payload", "3", "payload is '3'"),
+        ("payload", '{"qty": 3', "it is not JSON"),
+        ("lines", '[{"qty": 1}, {"qty": "x"}, {"qty": "y"}]', "lines[].qty is 'x'"),
+        ("tags", '{"a": 1}', "tags is an object"),
+        ("prices", '{"a": 1, "b": 1.555}', "prices[] is '1.555'"),
+        ("flag", '{"x": "maybe"}', "flag.x is 'maybe'"),
+    ],
+)
+@pytest.mark.parametrize("count", [1, 70])
+def test_a_json_value_that_does_not_fit_names_its_member(count: int, field: str, text: str, member: str) -> None:
+    page = ExactPage([[b"%d-0" % n, [field.encode(), text.encode()]] for n in range(1, count + 1)])
+    dead = Columns(PARTS, True, "DEADLETTER").batch(page, count, "s").dead
+    assert dead is not None
+    assert len(dead.reasons) == count
+    for reason in dead.reasons:
+        assert reason.endswith(f" ({member})")
+
+
+@pytest.mark.parametrize("text", ["3.0", "3e0", "3.5", "-0.0", "1e2", "NaN", "3", "-3", "2147483648"])
+def test_a_number_for_an_integer_has_one_rule_in_a_field_and_in_json(text: str) -> None:
+    """`3.0` is no INT in either, because a producer that rounds would go unseen."""
+    schema = pa.schema([("n", pa.int32()), ("j", pa.struct([("n", pa.int32())])), ("_unfit", pa.list_(pa.string()))])
+    page = ExactPage([[b"1-0", [b"n", text.encode(), b"j", b'{"n": %s}' % text.encode()]]])
+    (row,) = Columns(schema, True, "PERMISSIVE").batch(page, 1, "s").batch.to_pylist()
+    assert (row["j"] or {"n": None})["n"] == row["n"]
+    assert row["_unfit"] == (None if row["n"] is not None else ["n", "j"])
+    assert (row["n"] is None) == (text not in ("3", "-3"))
 
 
 def test_mode_deadletter_sets_rows_aside_untouched_with_a_reason() -> None:
