@@ -31,6 +31,10 @@ def outputs(text: str) -> list[Output]:
             "f as deltalake; compacted every 1,000 batches",
         ),
         ('[table]\nformat = "pyiceberg"\ncatalog = "c"\nname = "d.t"\npartition_by = ["m"]', "d.t as pyiceberg by m"),
+        (
+            '[table]\nformat = "pyiceberg"\ncatalog = "c"\nname = "d.t"\nkeep = "7d"',
+            "d.t as pyiceberg; snapshots older than 168 h expire",
+        ),
         ('[table]\nformat = "iceberg"\nname = "c.d.t"\nonce = false', "c.d.t as iceberg; at least once"),
         ('[table]\npath = "out"\nonce = false\npartition_by = ["m"]', "out as parquet by m; at least once"),
         ('[table]\nformat = "jdbc"\nonce = false', "place of its options as jdbc; at least once"),
@@ -72,7 +76,8 @@ def test_many_outputs() -> None:
         ('[table]\npath = "a"\ncatalog = "c"', "table.catalog is for format 'pyiceberg': leave it out"),
         (
             '[table]\nformat = "pyiceberg"\ncatalog = "c"\nname = "a.b"\ncompact_every = 9',
-            "pyiceberg cannot merge data files; leave it out, and run Iceberg's rewrite_data_files by another engine",
+            "pyiceberg has no commit that replaces data files .*run Iceberg's rewrite_data_files by another engine. "
+            'table.keep = "7d" lets the job expire snapshots',
         ),
         ('[table]\npath = "a"\ncompact_every = 9', "table.compact_every is for format 'deltalake': leave it out"),
         ('[table]\npath = "a"\nkeep = "7d"', "table.keep has no meaning without table.compact_every: leave it out"),

@@ -499,8 +499,74 @@ def test_a_compaction_that_another_writer_prevents_ends_no_query(
     monkeypatch.setattr(TableOptimizer, "compact", conflict)
     for number in range(2):
         table.write(batch_page(number), number)  # type: ignore[arg-type]
-    assert "was not compacted; the job tries again after 2 batches: a file was deleted" in caplog.text
+    assert (
+        "failed; no row is lost, and the job tries again after 2 batches: CommitFailedError: a file was deleted"
+        in caplog.text
+    )
     monkeypatch.setattr(TableOptimizer, "compact", compact)
     for number in range(2, 4):
         table.write(batch_page(number), number)  # type: ignore[arg-type]
     assert len(DeltaTable(str(tmp_path / "t")).file_uris()) == 1
+
+
+@pytest.mark.parametrize(
+    "error", [OSError("no route to the store"), ValueError("x"), type("PanicException", (BaseException,), {})("y")]
+)
+def test_no_error_of_a_compaction_ends_a_job(
+    compacted: Callable[..., DeltalakeTable],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    error: BaseException,
+) -> None:
+    """Neither of the merge nor of the deletion of replaced files. The end of the process is none of them."""
+    from deltalake import DeltaTable
+    from deltalake.table import TableOptimizer
+
+    def failing(raised: BaseException) -> Callable[..., None]:
+        def fail(*_: Any, **__: Any) -> None:
+            raise raised
+
+        return fail
+
+    table = compacted(1, keep=1)
+    monkeypatch.setattr(TableOptimizer, "compact", failing(error))
+    monkeypatch.setattr(DeltaTable, "vacuum", failing(error))
+    table.write(batch_page(0), 0)  # type: ignore[arg-type]
+    failed = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert [message.partition("; no row is lost, and ")[2].partition(":")[0] for message in failed] == [
+        "the job tries again after 1 batches",
+        "replaced files stay until the next one",
+    ]
+    assert all(str(error) in message for message in failed)
+    assert len(Deltalake(tmp_path).rows("t")) == 5
+    monkeypatch.setattr(TableOptimizer, "compact", failing(KeyboardInterrupt()))
+    with pytest.raises(KeyboardInterrupt):
+        table.write(batch_page(1), 1)  # type: ignore[arg-type]
+
+
+def test_snapshots_of_iceberg_expire_after_their_time(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The job deletes no data file, and no error of this ends it."""
+    from pyiceberg.table.update.snapshot import ExpireSnapshots
+
+    kind = Pyiceberg(tmp_path)
+    monkeypatch.setattr(pyiceberg_table, "_EXPIRE_EVERY", 3)
+    settings = {**kind.settings("t"), "keep": "1h"}
+    for number in range(3):
+        write(spark.range(number, number + 1), settings, number, once=True)
+    assert len(kind.table("t").snapshots()) == 3, "all are younger than an hour"
+    older_than = ExpireSnapshots.older_than
+    aged = datetime.datetime.now(datetime.UTC) + datetime.timedelta(hours=1)
+    monkeypatch.setattr(ExpireSnapshots, "older_than", lambda self, _moment: older_than(self, aged))
+    write(spark.range(3, 4), settings, 5, once=True)
+    assert len(kind.table("t").snapshots()) == 1
+    assert sorted(row["id"] for row in kind.rows("t")) == [0, 1, 2, 3]
+
+    def fail(*_: Any) -> None:
+        raise OSError("no route to the store")
+
+    monkeypatch.setattr(ExpireSnapshots, "older_than", fail)
+    write(spark.range(4, 5), settings, 8, once=True)
+    assert "expiring snapshots of Iceberg table shop.t failed; no row is lost, and the job tries again" in caplog.text

@@ -10,6 +10,7 @@ from pyspark.sql.types import StructType
 from spark_streams.jobs.output.batch_name import query_id
 from spark_streams.jobs.output.folder_columns import exists, read_columns, write_columns
 from spark_streams.jobs.output.formats import DELTA, FILES
+from spark_streams.jobs.output.partition_types import with_null_folders
 from spark_streams.jobs.output.table_columns import TableFit, add_columns
 
 
@@ -64,6 +65,8 @@ class AppendedTable:
 
     def write(self, rows: DataFrame, number: int) -> None:
         """Write one micro-batch of the query that runs on this thread."""
+        if self._kind in FILES:
+            rows = with_null_folders(rows, self._keys)
         writer = rows.write.format(self._kind).mode("append").options(**self._options)
         if self._transaction is not None:
             transaction_options = {

@@ -10,6 +10,7 @@ from pyspark.sql.types import StructType
 
 from spark_streams.jobs.output.batch_name import batch_name
 from spark_streams.jobs.output.folder_columns import read_columns, write_columns
+from spark_streams.jobs.output.partition_types import with_null_folders
 from spark_streams.jobs.output.table_columns import TableFit
 from spark_streams.model.untyped import JavaObject
 
@@ -57,7 +58,8 @@ class BatchFolders:
             self._remove("/".join([*["*"] * len(self._keys), f"batch={name}"]))
             self._first = False
         (
-            rows.withColumn("batch", F.lit(name))
+            with_null_folders(rows, self._keys)
+            .withColumn("batch", F.lit(name))
             .write.mode("overwrite")
             .format(self._kind)
             .options(**self._options)

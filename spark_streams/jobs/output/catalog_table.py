@@ -12,6 +12,7 @@ from pyspark.sql.types import StructType
 
 from spark_streams.errors import TableError
 from spark_streams.jobs.output.batch_name import batch_name
+from spark_streams.jobs.output.partition_types import with_null_folders
 from spark_streams.jobs.output.table_columns import TableFit, add_columns
 
 _OVERWRITE = "spark.sql.sources.partitionOverwriteMode"
@@ -61,7 +62,7 @@ class CatalogTable:
         """Write one micro-batch of the query that runs on this thread."""
         session = rows.sparkSession
         name = batch_name(self._spark, number)
-        named = rows.withColumn("batch", F.lit(name))
+        named = with_null_folders(rows, self._keys).withColumn("batch", F.lit(name))
         if self._first:
             if not session.catalog.tableExists(self._name):
                 empty = named.limit(0).write.format(self._kind).options(**self._options)

@@ -15,7 +15,10 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from spark_streams.jobs.output.delta_compaction import compact
+from spark_streams.jobs.output.housekeeping import no_error_ends_the_job
 from spark_streams.jobs.output.one_task import Pages, application_of, check_partitions, write_in_one_task
+from spark_streams.jobs.output.partition_types import with_null_folders
 from spark_streams.jobs.output.table_columns import TableFit
 from spark_streams.spark.arrow_schema import arrow_schema
 
@@ -95,28 +98,24 @@ class DeltalakeTable:
     def write(self, rows: DataFrame, number: int) -> None:
         """Write one micro-batch of the query that runs on this thread."""
         application = application_of(self._spark, self._transaction)
+        rows = with_null_folders(rows, self._keys)  # readers do not agree about these texts
         batch = _Batch(self._path, self._keys, self._options, application, number)
         write_in_one_task(rows, _writer(batch, arrow_schema(rows.schema)))
         if self._compaction.every and (number + 1) % self._compaction.every == 0:
             self._compact()
 
     def _compact(self) -> None:
-        """Merge small files in a transaction of its own, which changes no row. Then delete files that were replaced."""
-        from deltalake import DeltaTable
-        from deltalake.exceptions import CommitFailedError
+        housekeeping = f"compaction of Delta table {self._path}"
+        with no_error_ends_the_job(housekeeping, f"the job tries again after {self._compaction.every} batches"):
+            for failure in compact(self._path, self._options):
+                _log.warning("%s: %s stays in small files: %s", housekeeping, *failure)
+        if self._compaction.keep is None:
+            return
+        with no_error_ends_the_job(housekeeping, "replaced files stay until the next one"):
+            from deltalake import DeltaTable
 
-        table = DeltaTable(self._path, storage_options=self._options)
-        try:
-            table.optimize.compact()
-        except CommitFailedError as error:  # another writer has deleted rows of these files
-            _log.warning(
-                "Delta table %s was not compacted; the job tries again after %d batches: %s",
-                self._path,
-                self._compaction.every,
-                error,
-            )
-        if self._compaction.keep is not None:
             # full: also files of killed runs, which are in no transaction.
+            table = DeltaTable(self._path, storage_options=self._options)
             table.vacuum(self._compaction.keep, dry_run=False, enforce_retention_duration=False, full=True)
 
 

@@ -15,6 +15,7 @@ batch. So of two tasks that write one batch at the same time, one commits.
 from __future__ import annotations
 
 import contextlib
+import datetime
 import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -23,10 +24,12 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.types import StructType
+from pyspark.sql.types import BinaryType, StringType, StructType
 
 from spark_streams.errors import TableError
+from spark_streams.jobs.output.housekeeping import no_error_ends_the_job
 from spark_streams.jobs.output.one_task import Pages, application_of, check_partitions, write_in_one_task
+from spark_streams.jobs.output.partition_types import partition_fields
 from spark_streams.jobs.output.table_columns import TableFit
 from spark_streams.model.numbers import parse_number
 from spark_streams.running.error_summary import one_line
@@ -41,6 +44,9 @@ _QUERY, _NUMBER = "spark-streams.query", "spark-streams.batch"  # in the summary
 # Of a table that the job creates. Each batch adds a manifest and a metadata file: the first are merged, and of the
 # second the last 100 are kept.
 _CREATED_WITH = {"commit.manifest-merge.enabled": "true", "write.metadata.delete-after-commit.enabled": "true"}
+# The values of a partition are in no name of a folder: those of a text may be too long for one.
+_CREATED_WITHOUT_NAMES = {"write.object-storage.enabled": "true", "write.object-storage.partitioned-paths": "false"}
+_EXPIRE_EVERY = 100  # batches
 _MOST_BYTES = 128 * 1024 * 1024  # of rows in memory. A larger batch is several snapshots of one commit
 _VARIANT = re.compile(r'"(type|elementType|valueType)":"variant"')
 
@@ -113,14 +119,17 @@ class Place(NamedTuple):
 class PyicebergTable:
     """An Iceberg table by name. The first batch creates it, and its namespace, if they do not exist."""
 
-    def __init__(self, spark: SparkSession, place: Place, keys: list[str], transaction: str | None) -> None:
+    def __init__(
+        self, spark: SparkSession, place: Place, keys: list[str], transaction: str | None, keep: int | None = None
+    ) -> None:
         """Set up the writer.
 
         keys: the columns that partition the table; transaction: name of this output within the query; None: each row at
-        least once.
+        least once; keep: hours after which snapshots expire, None: never.
         """
         self._spark, self._place, self._keys = spark, place, keys
         self._transaction = transaction
+        self._keep = keep
 
     def sweep(self) -> None:
         """Do nothing. Files of a killed run are in no snapshot, and Iceberg's remove_orphan_files deletes them."""
@@ -175,9 +184,12 @@ class PyicebergTable:
         if not catalog.namespace_exists(namespace):
             catalog.create_namespace_if_not_exists(namespace)
         names = {column.lower(): column for column in columns.names}
+        fields = partition_fields(self._keys, columns)
+        has_names = any(isinstance(field.dataType, StringType | BinaryType) for field in fields)
+        properties = {**_CREATED_WITH, **(_CREATED_WITHOUT_NAMES if has_names else {})}
         try:
             with (
-                catalog.create_table_transaction(name, _iceberg_columns(columns), properties=_CREATED_WITH) as creation,
+                catalog.create_table_transaction(name, _iceberg_columns(columns), properties=properties) as creation,
                 creation.update_spec() as partitions,
             ):
                 for key in self._keys:
@@ -190,6 +202,17 @@ class PyicebergTable:
     def write(self, rows: DataFrame, number: int) -> None:
         """Write one micro-batch of the query that runs on this thread."""
         write_in_one_task(rows, _writer(self._place, application_of(self._spark, self._transaction), number))
+        if self._keep is not None and (number + 1) % _EXPIRE_EVERY == 0:
+            self._expire(self._keep)
+
+    def _expire(self, keep: int) -> None:
+        """Expire old snapshots, in a commit of its own: each commit writes the list of all snapshots again."""
+        with no_error_ends_the_job(
+            f"expiring snapshots of Iceberg table {self._place.name}",
+            f"the job tries again after {_EXPIRE_EVERY} batches",
+        ):
+            oldest = datetime.datetime.now(datetime.UTC) - datetime.timedelta(hours=keep)
+            self._place.table().maintenance.expire_snapshots().older_than(oldest).commit()
 
 
 def _iceberg_columns(columns: StructType) -> pa.Schema:

@@ -18,6 +18,7 @@ from spark_streams.jobs.output.catalog_table import CatalogTable
 from spark_streams.jobs.output.deltalake_table import Compaction, DeltalakeTable
 from spark_streams.jobs.output.formats import DELTA, DELTALAKE, FILES, ONCE, PACKAGES, PYICEBERG
 from spark_streams.jobs.output.one_task import missing_package
+from spark_streams.jobs.output.partition_types import changed_values, check_partition_types
 from spark_streams.jobs.output.pyiceberg_table import Place, PyicebergTable
 from spark_streams.jobs.output.table_columns import TableFit, compare, new_table
 from spark_streams.jobs.settings.config import FREE, Config
@@ -184,6 +185,8 @@ class TableConfig:
         keys = [*self.partition_by, *(["batch"] if self.in_batches else [])]
         by = f" by {', '.join(keys)}" if keys else ""
         every = f"; compacted every {self.compaction.every:,} batches" if self.compaction.every else ""
+        if self.kind == PYICEBERG and self.compaction.keep:
+            every = f"; snapshots older than {self.compaction.keep:,} h expire"
         return f"{self.place} as {self.kind}{by}{every}{'' if self.once else '; at least once'}"
 
     def check_columns(self, names: Iterable[str]) -> None:
@@ -213,7 +216,16 @@ class TableConfig:
             ) from None
 
     def fit(self, spark: SparkSession, rows: StructType) -> TableFit:
-        """Return how rows of these columns are fitted to the table. Raises TableError if they do not fit."""
+        """Return how rows of these columns are fitted to the table.
+
+        Raises TableError if they do not fit, ConfigError for a type that the table cannot be partitioned by.
+        """
+        fit = self._fit(spark, rows)
+        zone = str(spark.conf.get("spark.sql.session.timeZone"))
+        check_partition_types(self.where, self.kind, self.partition_by, fit.columns, zone)
+        return fit._replace(changed=changed_values(self.kind, self.partition_by, fit.columns))
+
+    def _fit(self, spark: SparkSession, rows: StructType) -> TableFit:
         table = self._table(spark, None).columns()
         if table is None:
             return new_table(rows)
@@ -249,7 +261,7 @@ class TableConfig:
         if self.kind == PYICEBERG:
             assert self.catalog is not None
             place = Place.configured(self.catalog, self.options, self.place)
-            return PyicebergTable(spark, place, self.partition_by, transaction)
+            return PyicebergTable(spark, place, self.partition_by, transaction, self.compaction.keep)
         if not self.in_batches:
             return AppendedTable(spark, self.path, self.name, self.partition_by, self.kind, self.options, transaction)
         if self.name is not None:
@@ -260,25 +272,27 @@ class TableConfig:
 def _compaction(settings: Config, where: str, kind: str) -> Compaction:
     """Parse compact_every and keep. Raises ConfigError."""
     every, keep = settings.get("compact_every"), settings.get("keep")
-    if every is None:
-        if keep is not None:
-            raise ConfigError(f"{where}.keep has no meaning without {where}.compact_every: leave it out")
-        return Compaction()
-    if kind == PYICEBERG:
+    if every is not None and kind == PYICEBERG:
         raise ConfigError(
-            f"{where}.compact_every: the package pyiceberg cannot merge data files; leave it out, and run Iceberg's "
-            "rewrite_data_files by another engine"
+            f"{where}.compact_every: pyiceberg has no commit that replaces data files by merged ones; leave it out, "
+            f"and run Iceberg's rewrite_data_files by another engine. "
+            f'{where}.keep = "7d" lets the job expire snapshots'
         )
-    if kind != DELTALAKE:
+    if every is not None and kind != DELTALAKE:
         raise ConfigError(f"{where}.compact_every is for format {DELTALAKE!r}: leave it out")
-    if every < 1:
+    if every is None and keep is not None and kind != PYICEBERG:
+        raise ConfigError(f"{where}.keep has no meaning without {where}.compact_every: leave it out")
+    if every is not None and every < 1:
         raise ConfigError(f"{where}.compact_every must be a number of batches, at least 1, not {every}")
-    if keep is None:
-        return Compaction(every)
+    return Compaction(every or 0, None if keep is None else _hours(keep, where))
+
+
+def _hours(keep: str, where: str) -> int:
+    """Parse keep. Raises ConfigError."""
     try:
         hours, rest = divmod(duration(keep), 3_600_000)
     except ValueError as error:
         raise ConfigError(f"{where}.keep {error}") from None
     if rest or not hours:
         raise ConfigError(f'{where}.keep must be whole hours or days, such as "7d", not {keep!r}')
-    return Compaction(every, hours)
+    return hours

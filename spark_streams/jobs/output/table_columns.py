@@ -42,19 +42,20 @@ class TableFit(NamedTuple):
     """How rows are fitted to a table.
 
     columns: those that the table has after the first write; added: those that it gets by it; missing: names of those
-    that the rows lack.
+    that the rows lack; changed: what `--check` says about values that readers see changed.
     """
 
     columns: StructType
     added: StructType
     missing: tuple[str, ...]
+    changed: str = ""
 
     @property
     def plan(self) -> str:
         """Line of `--check`; "" without a difference."""
         added = f"adds {', '.join(_shown(field) for field in self.added)}" if self.added.fields else ""
         missing = f"writes null to {', '.join(self.missing)}" if self.missing else ""
-        return "; ".join(part for part in (added, missing) if part)
+        return "; ".join(part for part in (added, missing, self.changed) if part)
 
     def fit(self, rows: DataFrame) -> DataFrame:
         """Return the rows with the columns of the table, in its order."""
