@@ -8,12 +8,15 @@ Only groups that hold entries back are checked, each at most once a minute. The 
 position, and is valid while the group stands there. A query takes its lease before it looks for a record
 (source.group.start): it finds the record, or EXEC fails. A client that works again is waited for again.
 
+The idle time is that of the server. A query begins it anew when it reads from the group and when it starts; with noAck,
+which reads nothing from the group, also when it commits (group.admin.touch_consumers).
+
 A group without consumers is never forgotten, because the server cannot tell when it was last used.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -96,6 +99,11 @@ class Forgetting:
         self._now = now
         self._checked: dict[GroupName, float] = {}
         self._idle: set[GroupName] = set()  # by the last check of each group
+
+    def forget(self, streams: Collection[bytes]) -> None:
+        """Forget what was checked of these streams. They may be checked again."""
+        self._checked = {group: at for group, at in self._checked.items() if group[0] not in streams}
+        self._idle = {group for group in self._idle if group[0] not in streams}
 
     def forgotten(self, server: Server, readers: Mapping[GroupName, Reader]) -> set[GroupName]:
         """Return the groups that hold nothing back. Those that this call forgets are recorded. Raises ServerError."""

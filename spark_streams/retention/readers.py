@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from spark_streams.model.ids import MAX_ID, StreamId
@@ -46,6 +46,12 @@ class Readers:
     def __init__(self, forgetting: Forgetting | None = None) -> None:
         self._groups: set[GroupName] = set()
         self._forgetting = forgetting
+
+    def forget(self, streams: Collection[bytes]) -> None:
+        """Forget these streams. They may be fetched again."""
+        self._groups = {group for group in self._groups if group[0] not in streams}
+        if self._forgetting is not None:
+            self._forgetting.forget(streams)
 
     def fetch(self, server: Server, streams: Sequence[bytes]) -> dict[bytes, RetentionState]:
         """Return the state of each stream that exists. Raises ServerReplyError.

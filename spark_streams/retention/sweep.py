@@ -19,7 +19,7 @@ A sweep keeps no state that matters: the next sweep finds what a crash or an out
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -54,6 +54,10 @@ class Sweeper:
         self._readers = Readers(None if forget_groups is None else Forgetting(forget_groups, self._now))
         self._knows_acked: bool | None = None
         self._walk_again = 0.0
+
+    def forget_streams(self, streams: Collection[bytes]) -> None:
+        """Forget the readers of these streams. They may be swept again."""
+        self._readers.forget(streams)
 
     def sweep(
         self, server: Server, streams: Sequence[str], limits: Mapping[str, StreamId] = _NO_LIMITS

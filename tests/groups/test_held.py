@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 import redis
 
 from spark_streams.errors import GroupForgottenError
 from spark_streams.groups import prune
 from spark_streams.model.keys import forgotten_key
+from spark_streams.spark.read_limits import ReadMaxRows
 from tests.groups.conftest import Rstream, RstreamJson
 from tests.holding import hold
-from tools.driving import another_reader
+from tools.driving import NEVER_AHEAD, another_reader
 from tools.servers.server import Server
 
 
@@ -64,3 +67,27 @@ def test_a_group_in_use_is_not_listed_or_not_forgotten(
     assert "RSTREAM_GROUP_IN_USE" in ran.stderr
     assert client.xlen("s") == 10
     running.stop()
+
+
+@pytest.mark.parametrize(
+    ("what", "no_ack"),
+    [("commits", "true"), ("finds nothing to read", "true"), ("finds nothing to read", "false")],
+)
+def test_a_query_that_ran_a_moment_ago_is_active_though_it_read_nothing_from_its_group(
+    server: Server, client: redis.Redis, rstream_json: RstreamJson, what: str, no_ack: str
+) -> None:
+    """A commit with noAck reads nothing from the group, and neither does a run that finds nothing."""
+    hold(client)
+    first = another_reader(server, group="new", noAck=no_ack, limits=NEVER_AHEAD)
+    start = first.initialOffset()
+    end = first.latestOffset(start, ReadMaxRows(4))
+    if what == "finds nothing to read":
+        first.stop()
+    time.sleep(0.4)
+    query = first if what == "commits" else another_reader(server, group="new", noAck=no_ack, limits=NEVER_AHEAD)
+    assert query.latestOffset(end, ReadMaxRows(0)) == end
+    query.stop()
+    command = ("groups", "prune", "--hold", "--idle", "300ms", "--group", "new")
+    assert rstream_json(*command, "--yes")["streams"] == []
+    time.sleep(0.4)
+    assert [one["group"] for one in rstream_json(*command)["streams"]] == ["new"], "some time later it is idle"

@@ -40,6 +40,23 @@ def count_missing(server: Server, stream: str, ids: Sequence[bytes]) -> int:
     return sum(not reply for reply in server.execute_each([("XRANGE", stream, entry_id, entry_id) for entry_id in ids]))
 
 
+def count_lost_alone(
+    server: Server, stream: str, head: StreamState, position: StreamId, read: int, is_unread_above: bool
+) -> int | None:
+    """Return how many entries have left the stream unread, of a group in which the query was alone up to a position;
+    None: not known. read: entries that were added up to there, as the query knows; is_unread_above: nobody has read
+    above it either. Otherwise others may have removed what is missing there, and only what is below counts."""
+    for _ in range(_ATTEMPTS):
+        is_whole = head.deleted <= position and (head.length == 0 or head.first is None or head.first <= position)
+        if head.added is None or not (is_unread_above or is_whole):
+            return None
+        held = count_between(server, stream, position, head.last)
+        before, head = head, stream_states(server, [stream])[stream]
+        if _removed(head) == _removed(before) and before.added is not None:
+            return max(0, before.added - read - held)
+    return None
+
+
 def count_read(server: Server, stream: str, head: StreamState, position: StreamId) -> int | None:
     """Return how many entries the stream has ever had up to a position, if none above it is lost; None: the server does
     not count (before Redis 7). Both sides are counted in turn, until one is complete.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from spark_streams.model.commit_mark import Mark, committed_key
+from spark_streams.model.ids import MAX_ID
 from spark_streams.source.group.compare import Repair
 from spark_streams.source.group.findings import Start
 from spark_streams.source.group.state import missing
@@ -70,6 +71,12 @@ def create_consumers(server: Server, member: Membership, streams: Sequence[str])
     _change(server, member, {stream: [_create_consumer(member, stream)] for stream in streams})
 
 
+def touch_consumers(server: Server, member: Membership, streams: Sequence[str]) -> None:
+    """Begin the idle time of the query's consumer anew, as a read does. A query that finds nothing to read, or reads
+    without the group (noAck), is in use, too: its group must not be forgotten (retention.forgotten)."""
+    _change(server, member, {stream: [_touch(member, stream)] for stream in streams})
+
+
 def carry_out(
     server: Server, member: Membership, repairs: Mapping[str, Repair], marks: Mapping[str, Mark | None]
 ) -> set[str]:
@@ -112,14 +119,19 @@ def end_seeks(server: Server, member: Membership, end: Offset, first: Sequence[s
 def set_groups_to(
     server: Server, member: Membership, starts: Mapping[str, Start], marks: Mapping[str, Mark] | None = None
 ) -> None:
-    """Set the groups of these streams (XGROUP SETID), in one transaction with these commit marks."""
+    """Set the groups of these streams (XGROUP SETID), in one transaction with these commit marks, which show that the
+    query is active."""
     _change(
         server,
         member,
         {
             stream: [
                 _set_group(member, stream, start),
-                *([_set_mark(member, stream, marks[stream])] if marks and stream in marks else []),
+                *(
+                    [_set_mark(member, stream, marks[stream]), _touch(member, stream)]
+                    if marks and stream in marks
+                    else []
+                ),
             ]
             for stream, start in starts.items()
         },
@@ -137,6 +149,12 @@ def _set_group(member: Membership, stream: str, start: Start) -> Command:
 
 def _create_consumer(member: Membership, stream: str) -> Command:
     return ("XGROUP", "CREATECONSUMER", stream, member.group, member.consumer)
+
+
+def _touch(member: Membership, stream: str) -> Command:
+    """Return a read of the consumer's pending entries above the highest ID but one, of which there are none."""
+    above = str(MAX_ID.previous())
+    return ("XREADGROUP", "GROUP", member.group, member.consumer, "COUNT", 1, "STREAMS", stream, above)
 
 
 def _set_mark(member: Membership, stream: str, mark: Mark) -> Command:

@@ -93,9 +93,12 @@ def moved_since_checkpoint(at: StreamOffset, look: Look, is_logged: bool = True)
     return moved if mark.is_seek else moved._replace(added=min(at.added, look.head.added or 0))
 
 
-def compare(stream: str, at: StreamOffset, look: Look, above: Above, is_bookmark: bool = False) -> Finding | None:
-    """Return what is wrong with a stream. is_bookmark: the group only shows the position (noAck)."""
-    found = _Comparison(at, look, above, is_bookmark).outcome()
+def compare(
+    stream: str, at: StreamOffset, look: Look, above: Above, is_bookmark: bool = False, closed: int | None = None
+) -> Finding | None:
+    """Return what is wrong with a stream. is_bookmark: the group only shows the position (noAck); closed: entries that
+    were lost while the query was alone, if others have joined since and the number is known."""
+    found = _Comparison(at, look, above, is_bookmark, closed).outcome()
     if found is None:
         return None
     kind, lost = found
@@ -110,7 +113,7 @@ def compare(stream: str, at: StreamOffset, look: Look, above: Above, is_bookmark
         None if group is None else group.last_delivered,
         None if mark is None else mark.id,
         lost,
-        use is GroupUse.ALONE and kind is Kind.ENTRIES_LOST,
+        kind is Kind.ENTRIES_LOST and (use is GroupUse.ALONE or bool(closed)),
         others[0].name if others else "",
     )
 
@@ -121,6 +124,7 @@ class _Comparison:
     look: Look
     above: Above
     is_bookmark: bool
+    closed: int | None
 
     def outcome(self) -> tuple[Kind, int] | None:
         """Return the kind of the finding and the number of lost entries (at least)."""
@@ -148,6 +152,8 @@ class _Comparison:
                 return Kind.GROUP_BELOW, 0
             if not group.has_consumer and delivered > at.position:
                 return Kind.GROUP_ABOVE, 1  # created again, or our consumer was deleted, with what it had pending
+            if self.closed:
+                return Kind.ENTRIES_LOST, self.closed
             return self._lost_in_shared_group()
         if delivered < at.position:
             lost = lost_above(head, at.position, at.read) or 0
@@ -222,6 +228,8 @@ def repaired(finding: Finding, at: StreamOffset, look: Look, logged: StreamOffse
     head, group, kind = look.head, look.group, finding.kind
     is_alone = finding.group_use is GroupUse.ALONE or is_bookmark
     added = head.added or 0
+    if kind is Kind.ENTRIES_LOST and finding.is_exact and not is_alone and at.read is not None:
+        return Repair(at._replace(read=min(at.read + finding.lost, added)), told=head.deleted)
     if kind is Kind.ENTRIES_LOST:
         return _without_lost(finding.lost, at, look, is_alone, is_bookmark)
     if kind in (Kind.STREAM_MISSING, Kind.STREAM_REPLACED):

@@ -245,8 +245,9 @@ def require_none_released(member: Membership, stream: str, state: GroupState) ->
     if state.released:
         raise GroupSharedError(
             f"stream {stream!r}: {state.released} entries of group {member.group!r} were released (XNACK) and are "
-            "pending for no consumer. A query with noAck does not read pending entries. Run it without noAck once, and "
-            "it reads them"
+            "pending for no consumer. A query with noAck does not read pending entries. Run it once without noAck, "
+            "and with options deadLetterStream and maxDeliveries=100: it reads them, and fatal ones (XNACK FATAL) "
+            "become dead letters. Without deadLetterStream, fatal ones stay pending"
         )
 
 

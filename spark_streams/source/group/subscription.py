@@ -183,6 +183,10 @@ class Subscription:
         streams = (*streams, *self._return_entries(server, streams, begin, find_new, at_once))
         self.hold(server, streams)
         self._lease.keep_only(streams)
+        if len(self._begun_on) > len(streams):  # a stream that comes back is asked for again
+            self._begun_on.intersection_update(streams)
+        if begin.token:
+            self.created = {}  # only a query without a checkpoint asks for them
         return streams
 
     def _return_entries(

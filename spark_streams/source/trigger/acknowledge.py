@@ -103,12 +103,13 @@ class Acknowledging:
         self, server: Server, start: Offset, run: RunState, marks: Marks, streams: AbstractSet[str] | None
     ) -> tuple[RunState, Callable[[Server], int], list[Job]]:
         """Take notes and set bookmarks. Return what the run knows after the remaining steps, and these steps: the XACK
-        of the entries with the commit marks, and the jobs that follow it."""
+        of the entries with the commit marks, and the jobs that follow it. The notes come first: the mark says that they
+        were taken, and a bookmark is set with its mark."""
+        self.take_notes(server, start, run, marks)
         bookmarks = run.bookmarks
         if self._options.no_ack:
             committed = start if streams is None else start.without({*start.at} - {*streams})
             bookmarks = set_bookmarks(server, self._member, committed, bookmarks)
-        self.take_notes(server, start, run, marks)
         ranges = self._ranges(server, start, run, marks, streams)
         commands = [] if self._options.no_ack or start.no_ack else self._marks(start, marks, streams)
         removes, due = self._due(start, run)

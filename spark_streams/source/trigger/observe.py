@@ -11,15 +11,16 @@ the first one. In a shared group the first look counts, because others may read 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from spark_streams.model.commit_mark import Mark
-from spark_streams.model.ids import MAX_ID, MIN_ID
+from spark_streams.model.ids import MAX_ID, MIN_ID, StreamId
 from spark_streams.options.source_options import SourceOptions
-from spark_streams.source.group.account import count_read
-from spark_streams.source.group.admin import carry_out, create_consumers, join_groups
+from spark_streams.source.group.account import count_lost_alone, count_read
+from spark_streams.source.group.admin import carry_out, create_consumers, join_groups, touch_consumers
 from spark_streams.source.group.compare import (
+    Above,
     Repair,
     at_end,
     compare,
@@ -144,9 +145,11 @@ class Observer:
         unsettled: Mapping[str, int] = {}
         if not run.has_settled(start):
             unsettled = {s: sum(part.count for part in start.ranges(s)) for s in start.taken_from}
-        run = replace(run, start=start)
         groups = {stream: group for stream in streams if (group := seen.looks[stream].group) is not None}
         create_consumers(server, self._member, [s for s, group in groups.items() if not group.has_consumer])
+        if not run.is_known:
+            touch_consumers(server, self._member, [s for s, group in groups.items() if group.has_consumer])
+        run = replace(run, start=start, told=_of_streams(groups, run.told))
         states: dict[str, GroupState] = {}
         second: dict[str, int] = {}
         for stream, group in groups.items():
@@ -157,7 +160,7 @@ class Observer:
             states[stream] = as_bookmark(start.at[stream], known_group) if self._no_ack else known_group
         if self._no_ack:
             self._release_pending(server, start, groups)
-            run = replace(run, bookmarks={**bookmarks_of(states), **(run.bookmarks or {})})
+            run = replace(run, bookmarks={**bookmarks_of(states), **_of_streams(groups, run.bookmarks or {})})
         return QueryState(
             checkpoint,
             start,
@@ -262,7 +265,8 @@ class Observer:
         found: dict[str, Finding] = {}
         for stream in streams:
             look, at = seen.looks[stream], start.at.get(stream, StreamOffset(MIN_ID))
-            finding = compare(stream, at, look, seen.above_of(stream), self._no_ack)
+            above = seen.above_of(stream)
+            finding = compare(stream, at, look, above, self._no_ack, _closed(server, stream, at, look, above))
             if finding is None:
                 continue
             is_told = finding.kind is Kind.ENTRIES_LOST and finding.group_use is GroupUse.SHARED
@@ -359,12 +363,27 @@ class Observer:
             self._acknowledging.refuse_pending(server, stream)
 
 
+def _of_streams(streams: Collection[str], positions: Mapping[str, StreamId]) -> dict[str, StreamId]:
+    """Return the positions of these streams alone: streams of a pattern come and go."""
+    return {stream: position for stream, position in positions.items() if stream in streams}
+
+
 def _counted(server: Server, stream: str, at: StreamOffset, look: Look) -> StreamOffset:
     """Return where a query goes on after a move, with the number of entries below counted, if the query is alone and
     the group is elsewhere again. Without the number, the group would pass for a shared one."""
     if at.read is not None or look.group is None or look.group.others:
         return at
     return at._replace(read=count_read(server, stream, look.head, at.position))
+
+
+def _closed(server: Server, stream: str, at: StreamOffset, look: Look, above: Above) -> int | None:
+    """Return how many entries were lost while the query was alone in a group that others have joined since: from now on
+    nobody can count them. None: the query was not alone, no entry was deleted, or the number is not known."""
+    group, head = look.group, look.head
+    if group is None or at.read is None or at.number == 0 or not group.others or head.deleted == MIN_ID:
+        return None
+    reached, read = max(at.position, above.last), at.read + above.count
+    return count_lost_alone(server, stream, head, reached, read, group.last_delivered <= reached)
 
 
 def _recounted(server: Server, stream: str, at: StreamOffset, look: Look) -> StreamOffset:

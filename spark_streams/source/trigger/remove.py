@@ -38,6 +38,7 @@ class Removing:
         self._limits = limits
         self._behind: set[str] = set()  # streams with entries that another group or consumer is not done with
         self._next_sweep = 0.0
+        self._swept: set[str] = set()  # streams of which a sweeper knows the readers
 
     def due(self, up_to: Offset, is_first: bool) -> set[str]:
         """The streams to sweep now that all up to here is in the commit log and acknowledged, or is about to be.
@@ -53,7 +54,7 @@ class Removing:
 
     def _forget(self) -> None:
         """Forget all streams: the server may be another one."""
-        self._behind, self._next_sweep = set(), 0.0
+        self._behind, self._next_sweep, self._swept = set(), 0.0, set()
         for sweeper in (self._inputs, self._returned):
             if sweeper is not None:
                 sweeper.forget()
@@ -70,6 +71,7 @@ class Removing:
         """Sweep these streams. up_to: where the query is. Raises StreamStateError, ServerReplyError."""
         limits = {stream: at.position for stream in due if (at := up_to.at.get(stream)) and at.read is not None}
         todo = sorted(due)
+        self._forget_gone(up_to, due)
         for sweeper in (self._inputs, self._returned):
             mine = [stream for stream in todo if sweeper is not None and self._sweeper_of(stream) is sweeper]
             for start in range(0, len(mine), self._limits.sweep_streams):
@@ -81,6 +83,16 @@ class Removing:
                 }
         if todo and self._behind and self._now() >= self._next_sweep:
             self._next_sweep = self._now() + self._limits.lag_check
+
+    def _forget_gone(self, up_to: Offset, due: Set[str]) -> None:
+        """Forget the readers of streams that the query no longer reads: streams of a pattern come and go."""
+        gone = self._swept - up_to.at.keys() - due
+        self._swept = (self._swept - gone) | due
+        if gone:
+            names = {stream.encode() for stream in gone}
+            for sweeper in (self._inputs, self._returned):
+                if sweeper is not None:
+                    sweeper.forget_streams(names)
 
     def dead_lettered(self, server: Server, stream: str) -> None:
         """Entries of the stream were acknowledged with their dead letters, outside of any batch."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 
 import pytest
@@ -12,6 +13,7 @@ from spark_streams.spark.read_limits import ReadMaxRows
 from spark_streams.wire.connection.connection import Connection
 from tests.remedies import carry_out
 from tools.driving import ALL, add, begin, drain, pending_count, read, reader, stop_all
+from tools.sending import KilledError, dying_at
 from tools.servers.server import Server
 
 LENIENT = {"failOnDataLoss": "false"}
@@ -316,6 +318,41 @@ def test_a_run_that_ends_before_its_offset_is_logged_leaves_the_losses_to_the_ne
         one = reader(server, **LENIENT)
     assert read(one, end, end_of_run) == list(range(5, 5 + more))
     assert drain(one, start=end_of_run) == []
+
+
+@pytest.mark.parametrize("no_ack", ["false", "true"], ids=["default", "noAck"])
+@pytest.mark.parametrize("streams", ["s", "s,t"])
+def test_losses_that_tasks_have_noted_are_counted_wherever_the_driver_is_killed(
+    server: Server, client: redis.Redis, streams: str, no_ack: str
+) -> None:
+    """A mark says that the notes of its batch were taken, so it is set after they were."""
+    names = streams.split(",")
+    options = {"streams": streams, "noAck": no_ack, **LENIENT}
+    end: dict[str, object] = {}
+
+    def begin_again() -> None:
+        client.flushall()
+        ids = {name: add(client, 5, name) for name in names}
+        one = reader(server, **options)
+        start = one.initialOffset()
+        end.update(one.latestOffset(start, ALL))
+        for name in names:
+            client.xdel(name, *ids[name][1:3])
+        assert read(one, start, end) == [0, 3, 4] * len(names)
+
+    for turn in range(1, 500):
+        begin_again()
+        one = reader(server, **options)
+        with contextlib.suppress(KilledError), dying_at(turn, executed=True) as sent:
+            one.latestOffset(end, ALL)
+        stop_all()
+        client.delete(*[f"rstream:lease:{{{name}}}:g:spark" for name in names])  # its process has ended
+        one = reader(server, **options)
+        assert one.latestOffset(end, ALL) == end
+        assert one.reportLatestOffset().get("lost") == dict.fromkeys(names, 2), sent[-1:]
+        if len(sent) < turn:
+            break
+    assert turn > 10
 
 
 @pytest.mark.parametrize("trip", range(1, 7))

@@ -6,7 +6,9 @@ import pytest
 import redis
 
 from spark_streams.errors import DataLossError
-from tools.driving import ALL, LOOK_EACH_TIME, add, begin, drain, pending_count, read, reader
+from spark_streams.source.limits import Limits
+from spark_streams.spark.read_limits import ReadMaxRows
+from tools.driving import ALL, LOOK_EACH_TIME, NEVER_AHEAD, SMALL, add, begin, drain, pending_count, read, reader
 from tools.servers.server import Server
 
 
@@ -155,3 +157,41 @@ def test_the_servers_counters_are_unknown(server: Server, client: redis.Redis) -
     add(client, 1, first=7)
     last = query.latestOffset(end, ALL)
     assert read(query, end, last) == [7]
+
+
+@pytest.mark.parametrize("limits", [NEVER_AHEAD, SMALL], ids=["not ahead", "ahead"])
+@pytest.mark.parametrize("joins", ["and reads nothing", "and reads"])
+@pytest.mark.parametrize("restarted", [False, True], ids=["running", "restarted"])
+def test_what_was_deleted_unread_while_the_query_was_alone_is_counted_when_others_join(
+    server: Server, client: redis.Redis, restarted: bool, joins: str, limits: Limits
+) -> None:
+    """The query has read past it, and the end of the stream is far: afterwards nobody could count it."""
+    options = {"failOnDataLoss": "false"}
+    ids = add(client, 40)
+    one = reader(server, limits=limits, **options)
+    at, rows = one.initialOffset(), list[int]()
+    while len(rows) < 18:
+        end = one.latestOffset(at, ReadMaxRows(6))
+        one.batches.worker.wait()
+        if not rows:
+            client.xdel("s", *ids[13:15])
+        rows += read(one, at, end)
+        at = end
+    lost = 2
+    if joins == "and reads":
+        client.xreadgroup("g", "bob", {"s": ">"}, count=3)
+    else:
+        client.xdel("s", ids[36])  # nobody has read it: it is lost, too
+        client.xgroup_createconsumer("s", "g", "bob")
+        lost = 3
+    if restarted:
+        with pytest.raises(DataLossError, match=f"{lost} entries"):
+            reader(server, limits=limits).latestOffset(at, ALL)
+        one = reader(server, limits=limits, **options)
+    for _ in range(2):
+        end = one.latestOffset(at, ReadMaxRows(6))
+        rows += read(one, at, end)
+        at = end
+    assert one.reportLatestOffset()["lost"] == {"s": lost}
+    drain(one, start=at)
+    assert one.reportLatestOffset()["lost"] == {"s": lost}, "once"

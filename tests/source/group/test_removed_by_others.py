@@ -198,3 +198,61 @@ def test_a_stream_of_dead_letters_that_was_emptied_is_still_no_input(server: Ser
         pattern = another_reader(server, limits=LOOK_EACH_TIME, streamsPattern="in:*", group="all")
         assert "in:dead" not in pattern.latestOffset(pattern.initialOffset(), ALL)["streams"]
         pattern.stop()
+
+
+# -- limits that docs/reference/guarantees.md and data-loss.md state ---------------------------------------------------
+
+
+@pytest.mark.parametrize("is_stopped", [False, True], ids=["idle", "stopped"])
+def test_consumers_that_come_and_go_unseen_make_a_query_read_their_entries_again(
+    server: Server, client: redis.Redis, is_stopped: bool
+) -> None:
+    """The group is above the checkpoint, and nobody is in it who could have read that."""
+    add(client, 4)
+    one = reader(server, failOnDataLoss="false", limits=NEVER_AHEAD)
+    end = one.latestOffset(start := one.initialOffset(), ALL)
+    assert read(one, start, end) == [0, 1, 2, 3]
+    assert one.latestOffset(end, ALL) == end
+    ids = add(client, 3, first=4)
+    client.xreadgroup("g", "bob", {"s": ">"}, count=2)
+    client.xack("s", "g", *ids[:2])
+    client.xgroup_delconsumer("s", "g", "bob")
+    if is_stopped:
+        with pytest.raises(DataLossError):
+            reader(server).latestOffset(end, ALL)
+        one = reader(server, failOnDataLoss="false", limits=NEVER_AHEAD)
+    assert drain(one, start=end) == [[4, 5, 6]]
+
+
+def test_what_a_deleted_stream_got_after_the_last_trigger_is_not_counted(
+    server: Server, client: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    add(client, 5)
+    one = reader(server, failOnDataLoss="false", limits=NEVER_AHEAD)
+    end = one.latestOffset(one.initialOffset(), ReadMaxRows(3))
+    add(client, 4, first=5)
+    client.delete("s")
+    drain(one, start=end)
+    assert one.reportLatestOffset()["lost"] == {"s": 2}
+    assert "that are counted: at least 2" in caplog.text
+
+
+@pytest.mark.parametrize("strict", ["true", "false"])
+def test_a_batch_that_is_read_again_after_its_commit_lacks_what_the_query_has_removed(
+    server: Server, client: redis.Redis, strict: str
+) -> None:
+    """Spark's commit log has lost its last file."""
+    add(client, 5)
+    options = {"onCommit": "delete", "failOnDataLoss": strict}
+    one = reader(server, **options)
+    end = one.latestOffset(start := one.initialOffset(), ALL)
+    assert read(one, start, end) == [0, 1, 2, 3, 4]
+    assert one.latestOffset(end, ALL) == end
+    one.batches.worker.wait()
+    assert client.xlen("s") == 0
+    again = reader(server, **options)
+    if strict == "true":
+        with pytest.raises(DataLossError):
+            read(again, start, end)
+    else:
+        assert read(again, start, end) == []

@@ -213,10 +213,31 @@ def test_a_query_without_a_pending_list_refuses_a_group_with_released_entries(
     release(client, *ids[:4])
     client.xgroup_delconsumer("s", "g", "bob")
     one = reader(server, noAck="true")
-    with pytest.raises(GroupSharedError, match="4 entries of group 'g' were released .* Run it without noAck once"):
+    with pytest.raises(GroupSharedError, match="4 entries of group 'g' were released .* Run it once without noAck"):
         one.latestOffset(begin(one), ALL)
     assert drain(reader(server)) == [[*range(10)]]
     assert drain(reader(server, noAck="true")) == []
+
+
+@pytest.mark.parametrize("letters", [True, False], ids=["deadLetterStream", "without"])
+def test_the_remedy_beside_fatal_entries_needs_a_dead_letter_stream(
+    server: Server, client: redis.Redis, ids: list[str], letters: bool
+) -> None:
+    """As the error says: without deadLetterStream, fatal entries stay pending, and noAck refuses them again."""
+    client.execute_command("XNACK", "s", "g", "FATAL", "IDS", 2, *ids[:2])
+    client.xgroup_delconsumer("s", "g", "bob")
+    match = "with options deadLetterStream and maxDeliveries=100: it reads them, and fatal ones .* become dead letters"
+    one = reader(server, noAck="true")
+    with pytest.raises(GroupSharedError, match=match):
+        one.latestOffset(begin(one), ALL)
+    drain(reader(server, **({"deadLetterStream": "dead", "maxDeliveries": "100"} if letters else {})))
+    again = reader(server, noAck="true")
+    if letters:
+        assert drain(again) == []
+        assert client.xlen("dead") == 2
+    else:
+        with pytest.raises(GroupSharedError, match=match):
+            again.latestOffset(begin(again), ALL)
 
 
 def test_released_entries_that_were_deleted_are_an_error_once_or_counted(
