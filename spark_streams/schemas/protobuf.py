@@ -15,6 +15,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from spark_streams.errors import ConfigError, RegistryError
+from spark_streams.schemas.bounds import Steps
 from spark_streams.schemas.reasons import BAD_VALUE, OTHER_SCHEMA, UnreadableError, library
 from spark_streams.schemas.registry import Schema
 
@@ -34,6 +35,8 @@ class ProtobufReader:
         self._files, self._pools = library("google.protobuf.descriptor_pb2"), library("google.protobuf.descriptor_pool")
         for name in ("timestamp", "wrappers", "duration", "any", "struct", "empty", "field_mask"):
             library(f"google.protobuf.{name}_pb2")  # they are then in the default pool
+        self._steps = Steps()
+        self._written: dict[Schema, Any] = {}  # files by the schemas that give them
         self._reader = None
         if descriptors:
             pool = self._pool(list(self._files.FileDescriptorSet.FromString(descriptors).file))
@@ -58,7 +61,8 @@ class ProtobufReader:
             value = kind.FromString(body)
             if not value.IsInitialized():
                 raise UnreadableError(BAD_VALUE)
-            return _plain(value)
+            self._steps.begin(len(body))
+            return _plain(value, message, self._steps)
 
         return read_value
 
@@ -73,6 +77,12 @@ class ProtobufReader:
         return self._messages.GetMessageClass(message), _place(message)
 
     def _file_of(self, writer: Schema) -> Any:
+        """Return the file of a schema, which is made once."""
+        if writer not in self._written:
+            self._written[writer] = self._new_file(writer)
+        return self._written[writer]
+
+    def _new_file(self, writer: Schema) -> Any:
         files = []
         for one in (*writer.all_references(), writer):
             try:
@@ -138,22 +148,24 @@ def is_wrapper(message: Any) -> bool:
     )  # fmt: skip
 
 
-def _plain(message: Any) -> dict[str, Any]:
+def _plain(message: Any, kind: Any, steps: Steps) -> dict[str, Any]:
+    """Return the fields of a message. kind: its descriptor, as a field may have the name of a method or DESCRIPTOR."""
+    steps.take(len(kind.fields))
     values: dict[str, Any] = {}
-    for field in message.DESCRIPTOR.fields:
+    for field in kind.fields:
         value = getattr(message, field.name)
         if is_map(field):
             of_value = field.message_type.fields_by_name["value"]
-            values[field.name] = {key: _part(of_value, value[key]) for key in value}
+            values[field.name] = {key: _part(of_value, value[key], steps) for key in value}
         elif is_repeated(field):
-            values[field.name] = [_part(field, one) for one in value]
+            values[field.name] = [_part(field, one, steps) for one in value]
         else:
-            is_null = field.has_presence and not message.HasField(field.name)
-            values[field.name] = None if is_null else _part(field, value)
+            is_null = field.has_presence and not type(message).HasField(message, field.name)
+            values[field.name] = None if is_null else _part(field, value, steps)
     return values
 
 
-def _part(field: Any, value: Any) -> Any:
+def _part(field: Any, value: Any, steps: Steps) -> Any:
     if field.enum_type is not None:
         known = field.enum_type.values_by_number.get(value)
         return value if known is None else known.name  # a number without a name fits no text
@@ -163,7 +175,7 @@ def _part(field: Any, value: Any) -> Any:
         if not 0 <= value.nanos < 10**9 or value.nanos % 1000:
             raise UnreadableError(BAD_VALUE)
         return EPOCH + timedelta(seconds=value.seconds, microseconds=value.nanos // 1000)
-    return value.value if is_wrapper(field.message_type) else _plain(value)
+    return value.value if is_wrapper(field.message_type) else _plain(value, field.message_type, steps)
 
 
 def _columns(message: Any, around: tuple[str, ...]) -> dict[str, str]:

@@ -33,6 +33,7 @@ _UNKNOWN_FOR = 60.0  # seconds until an unknown ID is asked for again: a replica
 MOST_KEPT = 10_000  # of what values may name: a value may hold any ID
 _LARGEST = 16 << 20  # bytes of an answer
 _DEEPEST = 20  # references of references
+_MOST_REFERENCES = 1_000  # of one schema
 _ACCEPT = "application/vnd.schemaregistry.v1+json, application/json"
 
 
@@ -48,9 +49,7 @@ class Schema:
 
     def all_references(self) -> Iterator[Schema]:
         """Yield the schemas that this one needs, each after those that it needs itself."""
-        for one in self.references:
-            yield from one.all_references()
-            yield one
+        yield from self.references
 
 
 @dataclass(frozen=True)
@@ -126,7 +125,7 @@ class Registry:
                     self._unknown.clear()
                 self._unknown[schema_id] = self.clock()
                 return None
-            found = self._schemas[schema_id] = self._parsed(answer, schema_id=schema_id)
+            found = self._schemas[schema_id] = self._parsed(answer, schema_id)
             return found
 
     def version(self, subject: str, version: str) -> Schema:
@@ -141,18 +140,42 @@ class Registry:
                     )
                 if type(answer.get("id")) is not int:
                     raise RegistryError(f"{self.url} gives subject {subject!r} no ID: registry= must be its root")
-                self._versions[subject, version] = self._parsed(answer, schema_id=answer["id"])
+                self._versions[subject, version] = self._parsed(answer, answer["id"])
             return self._versions[subject, version]
 
-    def _parsed(self, answer: Json, name: str = "", schema_id: int = 0, depth: int = 0) -> Schema:
-        references = []
-        for one in answer.get("references") or ():
-            path = _path(str(one["subject"]), str(one["version"]))
-            needed = self._ask(path) if depth < _DEEPEST else None
-            if needed is None:
-                raise RegistryError(f"{self.url} has no {path}, to which a schema refers: register it there")
-            references.append(self._parsed(needed, str(one["name"]), 0, depth + 1))
-        return Schema(str(answer["schema"]), answer.get("schemaType") or "AVRO", tuple(references), name, schema_id)
+    def _parsed(self, answer: Json, schema_id: int) -> Schema:
+        """Return the schema with all that it needs: each reference is asked for once. Raises RegistryError."""
+        found: dict[tuple[str, str], Schema] = {}
+
+        def add(references: list[tuple[str, str]], depth: int) -> None:
+            for name, path in references:
+                if (name, path) in found or (name, path) in under:
+                    continue
+                needed = self._ask(path) if depth < _DEEPEST and len(found) < _MOST_REFERENCES else None
+                if needed is None:
+                    raise RegistryError(f"{self.url} has no {path}, to which a schema refers: register it there")
+                under.add((name, path))
+                text, kind, more = self._parts(needed)
+                add(more, depth + 1)
+                found[name, path] = Schema(text, kind, (), name)
+
+        under: set[tuple[str, str]] = set()
+        text, kind, references = self._parts(answer)
+        add(references, 0)
+        return Schema(text, kind, tuple(found.values()), "", schema_id)
+
+    def _parts(self, answer: Json) -> tuple[str, str, list[tuple[str, str]]]:
+        """Return (text, format, (name, path) of each reference) of an answer. Raises RegistryError."""
+        text, kind, references = answer["schema"], answer.get("schemaType") or "AVRO", answer.get("references") or []
+        is_list = isinstance(references, list) and all(
+            isinstance(one, dict) and {"name", "subject", "version"} <= one.keys() for one in references
+        )
+        if not isinstance(text, str) or not isinstance(kind, str) or not is_list:
+            raise RegistryError(
+                f"{self.url} gives a schema whose text, format or references have another form than a registry's: "
+                "registry= must be the root of the registry"
+            )
+        return text, kind, [(str(one["name"]), _path(str(one["subject"]), str(one["version"]))) for one in references]
 
     def _ask(self, path: str) -> Json:
         """Return the answer, None if the registry does not have what is asked for. Raises RegistryError."""
@@ -228,5 +251,5 @@ def _path(subject: str, version: str) -> str:
 def _json(body: bytes) -> Json:
     try:
         return json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None

@@ -105,6 +105,50 @@ def test_a_schema_that_refers_to_others(registry: RegistryServer) -> None:
         decoder.decode(b"\0\0\0\0\2\4ab")
 
 
+def test_each_reference_is_asked_for_once(registry: RegistryServer) -> None:
+    """Before, schemas that refer to the same ones took a number of requests that doubles with each level."""
+    levels = 8
+
+    def refer(level: int) -> list[dict[str, object]]:
+        return [{"name": f"{side}{level}", "subject": f"{side}{level}", "version": 1} for side in "ab"]
+
+    for level in range(1, levels + 1):
+        for side in "ab":
+            registry.add_version(f"{side}{level}", 1, {"type": "integer"}, "JSON")
+            more = refer(level + 1) if level < levels else []
+            registry.answers[f"/subjects/{side}{level}/versions/1"]["references"] = more
+    registry.add(1, {}, "JSON", refer(1))
+    found = Registry(registry.url, patience=QUICK).schema(1)
+    assert found is not None
+    names = [one.name for one in found.all_references()]
+    assert len(names) == 2 * levels
+    assert names.index("a8") < names.index("a1")
+    assert registry.requests.total() == 2 * levels + 1
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"schema": None},
+        {"schema": {"type": "int"}},
+        {"schemaType": 7},
+        {"references": 7},
+        {"references": ["x"]},
+        {"references": [{}]},
+        {"references": [{"name": "x", "subject": "x"}]},
+    ],
+)
+def test_a_malformed_answer_stops_the_query_and_makes_no_dead_letters(
+    registry: RegistryServer, wrong: dict[str, object]
+) -> None:
+    """Before, each value was bad-value: all entries would have become dead letters."""
+    registry.add(1, FIRST)
+    registry.answers["/schemas/ids/1"] |= wrong
+    decoder = Decoder(form(READER, framed=True, registry=registry.url), Registry(registry.url, patience=QUICK))
+    with pytest.raises(RegistryError, match="another form than a registry's"):
+        decoder.decode(encoded(FIRST, VALUES[1], 1))
+
+
 @pytest.mark.parametrize("fault", [0, 500, 503, 429])
 def test_a_registry_that_is_away_is_waited_for(registry: RegistryServer, fault: int) -> None:
     registry.add(1, FIRST)
