@@ -15,10 +15,10 @@ from tools.simulation.run import run
 from tools.simulation.soak import Tally, in_parallel, serving, shrunk
 
 
-def story(kind: str, seed: int, complete: bool) -> int:
+def story(kind: str, seed: int, complete: bool, renews: bool) -> int:
     """Print one run step by step. Unless `complete`, its plan is shrunk as far as it fails alike."""
     with serving(kind) as server, product(), server.client(decode_responses=True) as client:
-        plan = make(seed)
+        plan = make(seed, renews)
         if not complete:
             plan = shrunk(server, client, plan)
         outcome = run(server, client, plan, print)
@@ -39,12 +39,15 @@ def main() -> int:
         "--shrink", type=int, default=0, metavar="N", help="print the shortest plans of N undocumented kinds"
     )
     parser.add_argument("--story", type=int, metavar="SEED", help="print one run, shrunk as far as it fails alike")
+    parser.add_argument("--renew", action="store_true", help="add new checkpoints for the used group to each plan")
     parser.add_argument("--whole", action="store_true", help="with --story: do not shrink")
     arguments = parser.parse_args()
     if arguments.story is not None:
-        return story(arguments.server, arguments.story, arguments.whole)
+        return story(arguments.server, arguments.story, arguments.whole, arguments.renew)
     tally = Tally()
-    for done, tally in in_parallel(arguments.server, arguments.runs, arguments.jobs, arguments.seed, arguments.seconds):
+    for done, tally in in_parallel(
+        arguments.server, arguments.runs, arguments.jobs, arguments.seed, arguments.seconds, arguments.renew
+    ):
         if not done:
             unknown = [f"{kind} {seeds[:3]}" for kind, seeds in tally.unknown().items()]
             print(str(tally).partition("\n")[0] + f", {unknown or 'no'} undocumented", file=sys.stderr, flush=True)
@@ -55,7 +58,7 @@ def main() -> int:
             for kind, seeds in sorted(unknown.items(), key=lambda kind_and_seeds: -len(kind_and_seeds[1]))[
                 : arguments.shrink
             ]:
-                plan = shrunk(server, client, make(min(seeds)))
+                plan = shrunk(server, client, make(min(seeds), arguments.renew))
                 print(f"\n{kind}\n    {tally.details[kind]}\n{plan}")
                 for failure in run(server, client, plan).failures[:1]:
                     print(f"    {failure.kind}\n    {failure.details}")

@@ -37,7 +37,7 @@ POWERS: Mapping[str, Mapping[str, int]] = {
     "streams": {"relist": 3},
     "limits": {},
 }
-AT_ONCE = ("trigger", "drain", "twin", "rollback", "lose_commits")
+AT_ONCE = ("trigger", "drain", "twin", "rollback", "lose_commits", "renew")
 
 
 @dataclass(frozen=True)
@@ -76,8 +76,19 @@ class Plan:
         return "\n".join(lines)
 
 
-def make(seed: int) -> Plan:
-    """Return the plan of this seed."""
+def make(seed: int, renews: bool = False) -> Plan:
+    """Return the plan of this seed. renews: with new checkpoints for the used group, at one to four places."""
+    plan = _made(seed)
+    if not renews:
+        return plan
+    chance, steps = random.Random(f"{seed} renew"), list(plan.steps)
+    for _ in range(chance.choice([1, 1, 2, 4])):
+        place = chance.randint(0, len(steps))
+        steps[place:place] = [Step("renew"), *([Step("trigger")] * chance.choice([0, 1, 2]))]
+    return replace(plan, steps=tuple(steps))
+
+
+def _made(seed: int) -> Plan:
     chance = random.Random(seed)
     powers = _powers(chance)
     count = chance.choice([1, 1, 1, 2, 2, 3, 4])

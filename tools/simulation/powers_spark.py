@@ -34,6 +34,11 @@ def relist(world: World, step: Step) -> None:
         raise Killed
 
 
+def renew(world: World, step: Step) -> None:
+    """Stop the query. The next trigger starts it with a new checkpoint: its group continues (onNewCheckpoint)."""
+    world.operator.renew()
+
+
 def fail(world: World, step: Step) -> None:
     """Let the running task fail, if there is one."""
     if world.query.tasks.in_task and Actor.current() is None:

@@ -174,6 +174,12 @@ class Operator:
 
     def _start_new_checkpoint(self) -> None:
         """Start a new checkpoint: unsettled entries are read again, entries that only the old one knew are given up."""
+        self.renew()
+        for stream in self._world.model.streams.values():
+            stream.causes.add(OTHER_CHECKPOINT)
+
+    def renew(self) -> None:
+        """Start a new checkpoint although nothing is wrong: no error may follow from it."""
         world, model = self._world, self._world.model
         world.tell("   operator: a new checkpoint")
         world.query.start_new_checkpoint()
@@ -190,7 +196,6 @@ class Operator:
                 if model.is_due(entry) and (entry.removed_by or not waiting):
                     entry.settled = True
             stream.counted = 0
-            stream.causes.add(OTHER_CHECKPOINT)
 
     def _set_group(self, text: str, streams: list[str]) -> None:
         """Run one of the commands rstream groups create or seek that the error names. The error has named the entries

@@ -65,13 +65,13 @@ def serving(kind: str) -> Iterator[Server]:
         yield server
 
 
-def soak(server: Server, seeds: range, tally: Tally | None = None) -> Iterator[Tally]:
-    """Run these seeds. Yield the tally so far after each."""
+def soak(server: Server, seeds: range, tally: Tally | None = None, renews: bool = False) -> Iterator[Tally]:
+    """Run these seeds. Yield the tally so far after each. renews: see plan.make."""
     tally = Tally() if tally is None else tally
     with product(), server.client(decode_responses=True) as client:
         began = time.perf_counter()
         for seed in seeds:
-            outcome = run(server, client, make(seed))
+            outcome = run(server, client, make(seed, renews))
             tally.runs += 1
             tally.batches += outcome.batches
             tally.ticks += outcome.ticks
@@ -92,7 +92,7 @@ def shrunk(server: Server, client: redis.Redis, plan: Plan) -> Plan:
     return shrink(plan, lambda candidate: failure_kinds(candidate) == kinds) if kinds else plan
 
 
-def job(kind: str, seeds: range, seconds: float, results: Any) -> None:
+def job(kind: str, seeds: range, seconds: float, results: Any, renews: bool) -> None:
     """Run one process of a soak with its own server. It sends its tally at intervals, and at the end. It ends if the
     process that has started it is killed."""
     parent = multiprocessing.parent_process()
@@ -100,7 +100,7 @@ def job(kind: str, seeds: range, seconds: float, results: Any) -> None:
     with serving(kind) as server:
         tally, sent = Tally(), time.perf_counter()
         deadline = sent + seconds
-        for _ in soak(server, seeds, tally):
+        for _ in soak(server, seeds, tally, renews):
             if time.perf_counter() > deadline or not parent.is_alive():
                 break
             if time.perf_counter() - sent > 10:
@@ -109,13 +109,15 @@ def job(kind: str, seeds: range, seconds: float, results: Any) -> None:
         results.put((seeds.start, True, tally))
 
 
-def in_parallel(kind: str, runs: int, jobs: int, seed: int, seconds: float) -> Iterator[tuple[bool, Tally]]:
+def in_parallel(
+    kind: str, runs: int, jobs: int, seed: int, seconds: float, renews: bool = False
+) -> Iterator[tuple[bool, Tally]]:
     """Run in several processes. Yield (whether all are done, the tally so far) at intervals."""
     context = multiprocessing.get_context("spawn")
     results = context.Queue()
     share = -(-runs // jobs)
     parts = [range(seed + start, min(seed + start + share, seed + runs)) for start in range(0, runs, share)]
-    processes = [context.Process(target=job, args=(kind, part, seconds, results), daemon=True) for part in parts]
+    processes = [context.Process(target=job, args=(kind, part, seconds, results, renews), daemon=True) for part in parts]
     for process in processes:
         process.start()
     tallies: dict[int, Tally] = {}
