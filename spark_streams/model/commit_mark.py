@@ -1,9 +1,16 @@
 """Commit mark: the value of the key `rstream:committed:{stream}:<group>:<consumer>`.
 
-    5-0 12.5f1c9a0be37d    batch 12 of the stream is committed, its token is 5f1c9a0be37d, and it ends at 5-0
-    5-0 0.37               the query begins above 5-0; 37 entries were ever added up to there ("unknown" if not counted)
-    5-0 0.seek             an operator has set the group to 5-0 (`rstream groups seek`)
-    5-0 12.noAck           batch 12 was read with noAck: nothing is ever pending
+    5-0 12.5f1c9a0b-e37d41aa    batch 12 of the stream is committed, its token is 5f1c9a0b-e37d41aa, and it ends at 5-0
+    5-0 12.5f1c9a0b-noAck       the same, read with noAck: nothing is ever pending
+    5-0 0.37                    the query begins above 5-0; 37 entries were ever added up to there ("unknown" if not
+                                counted), and no batch has read above it
+    5-0 0.5f1c9a0b-first        a first batch above 5-0 is logged, and not committed
+    5-0 0.seek                  an operator has set the group to 5-0 (`rstream groups seek`)
+
+A token is the name of the checkpoint and the name of the batch. All batches of a checkpoint have its name. The number
+goes on under a new checkpoint: so of two marks of a stream the one with the higher number is the later one, whichever
+checkpoints they are of. A mark of another checkpoint proves where the group stood, and nothing about the age of this
+one.
 
 The mark is written after the last entry of its batch was acknowledged. So it proves that they are acknowledged, also on
 a server that was restored, and an older copy of the checkpoint has a lower number, or the same number and another
@@ -12,13 +19,31 @@ token.
 
 from __future__ import annotations
 
+import secrets
 from typing import NamedTuple
 
 from spark_streams.model.ids import InvalidStreamId, StreamId
 from spark_streams.model.keys import key_beside
 from spark_streams.model.numbers import parse_number
 
-UNKNOWN, SEEK, NO_ACK = "unknown", "seek", "noAck"
+UNKNOWN, SEEK = "unknown", "seek"
+_NO_ACK, _FIRST = "noAck", "first"
+
+
+def next_token(before: str) -> str:
+    """Return a name for the next batch. before: token of the batch before, "": this one is the checkpoint's first."""
+    return f"{checkpoint_of(before) or secrets.token_hex(4)}-{secrets.token_hex(4)}"
+
+
+def checkpoint_of(token: str) -> str:
+    """Return the name of the checkpoint in a token; "" if the token is not of a batch."""
+    checkpoint, dash, _ = token.partition("-")
+    return checkpoint if dash else ""
+
+
+def without_pending_list(token: str) -> str:
+    """Return the token that the streams of a batch with noAck have."""
+    return f"{checkpoint_of(token)}-{_NO_ACK}"
 
 
 class Mark(NamedTuple):
@@ -46,18 +71,34 @@ class Mark(NamedTuple):
         """Return the mark of a query that begins at a position. read: entries ever added up to there."""
         return cls(position, 0, UNKNOWN if read is None else str(read))
 
+    @classmethod
+    def of_first_batch(cls, position: StreamId, token: str) -> Mark:
+        """Return the mark while a stream's first batch above a position is logged and not committed. token: of the
+        batch."""
+        return cls(position, 0, f"{checkpoint_of(token)}-{_FIRST}")
+
     def __str__(self) -> str:
         return f"{self.id} {self.number}.{self.token}"
 
     @property
+    def checkpoint(self) -> str:
+        """Name of the checkpoint that has written the mark; "" if no batch was logged."""
+        return checkpoint_of(self.token)
+
+    @property
     def no_ack(self) -> bool:
         """Whether the batch was read without a pending list."""
-        return self.token == NO_ACK
+        return self.token.endswith(f"-{_NO_ACK}")
 
     @property
     def is_seek(self) -> bool:
         """Whether an operator has set the group."""
         return self.token == SEEK
+
+    @property
+    def is_begin(self) -> bool:
+        """Whether a query begins here of which no batch was logged: nothing above is acknowledged."""
+        return self.number == 0 and not self.checkpoint and not self.is_seek
 
     @property
     def read_at_begin(self) -> int | None:

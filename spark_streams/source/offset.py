@@ -4,22 +4,25 @@ A batch is the entries that were pending for the query's consumer when the drive
 names. A replay after a crash reads these ranges again: it has the same entries, or it is an error (FACTS S5, S6).
 
     {"format": 1, "group": "billing", "consumer": "spark",
-     "token": "5f1c9a0be37d",                                    name of the batch, "" if there was none yet
-     "streams": {"orders": "17-0 12.5f1c9a0be37d 5000 9000"},    see StreamOffset
-     "batch": {"orders": "9-0 17-0 1000 1700000000000"},         entries above the previous position: see Range
-     "old": {"orders": ["0-0 5-0 3 1700000000000"]},             entries at or below it: claimed, released, handed over
-     "owed": {"orders": "3-0 9-0 500 1690000000000"},            the batch before, if it was not acknowledged yet
-     "record": "orders",                                         with maxDeliveries: only the record of failed batches,
-                                                                 beside this stream, proves that the batch was read
-     "notes": true,                                              only if its tasks may write dead letters
-     "noAck": true}                                              only if it was read without a pending list
+     "token": "5f1c9a0b-e37d41aa",                                  names of checkpoint and batch (commit_mark), "" if
+                                                                    there was none yet
+     "streams": {"orders": "17-0 12.5f1c9a0b-e37d41aa 5000 9000"},  see StreamOffset
+     "batch": {"orders": "9-0 17-0 1000 1700000000000"},            entries above the previous position: see Range
+     "old": {"orders": ["0-0 5-0 3 1700000000000"]},                entries at or below it: claimed, released, handed
+                                                                    over, or left by an earlier checkpoint
+     "owed": {"orders": "3-0 9-0 500 1690000000000"},               the batch before, if it was not acknowledged yet
+     "record": "orders",                                            with maxDeliveries: only the record of failed
+                                                                    batches, beside this stream, proves that the batch
+                                                                    was read
+     "notes": true,                                                 only if its tasks may write dead letters
+     "noAck": true}                                                 only if it was read without a pending list
 
 Spark writes the offset, and passes it as JSON with each call. So there is one string per stream, not one object: it is
 written and parsed in a third of the time.
 
 An offset whose batch has no entry keeps a corrected position (failOnDataLoss=false).
 
-Offsets of unreleased versions, which have a `version`, are refused. So are newer formats and unknown fields: to ignore
+Offsets of unreleased versions are refused. So are newer formats and unknown fields: to ignore
 them could mean to read entries twice, or never.
 """
 
@@ -31,7 +34,7 @@ from functools import cached_property
 from typing import NamedTuple, TypeVar
 
 from spark_streams.errors import OffsetError
-from spark_streams.model.commit_mark import Mark
+from spark_streams.model.commit_mark import Mark, checkpoint_of
 from spark_streams.model.ids import MIN_ID, InvalidStreamId, StreamId
 from spark_streams.model.untyped import Json
 
@@ -70,14 +73,14 @@ class StreamOffset(NamedTuple):
     """Where the query is in one stream.
 
     position: the last batch that has entries of the stream ends here; number, token: name of that batch, the number
-    counts the stream's batches; read: entries that were ever added up to the position, None if that is unknown, as in a
-    group that other consumers read from; added: entries that were ever added to the stream; missed: lost entries that
-    the server does not count as read by the group; group_read: entries that a shared group had read, as the server
-    knew them. If it knows fewer later, it has forgotten them (FACTS R90).
+    counts the stream's batches, also those of earlier checkpoints; read: entries that were ever added up to the
+    position, None if that is unknown, as in a group that other consumers read from; added: entries that were ever added
+    to the stream; missed: lost entries that the server does not count as read by the group; group_read: entries that a
+    shared group had read, as the server knew them. If it knows fewer later, it has forgotten them (FACTS R90).
 
-        17-0 12.5f1c9a0be37d 5000 9000      alone
-        17-0 12.5f1c9a0be37d 5000 9000 2    alone, and 2 are missed
-        17-0 12.5f1c9a0be37d - 9000 2 5200  shared
+        17-0 12.5f1c9a0b-e37d41aa 5000 9000      alone
+        17-0 12.5f1c9a0b-e37d41aa 5000 9000 2    alone, and 2 are missed
+        17-0 12.5f1c9a0b-e37d41aa - 9000 2 5200  shared
     """
 
     position: StreamId
@@ -146,7 +149,7 @@ class Offset:
     @classmethod
     def from_json(cls, value: Mapping[str, Json]) -> Offset:
         """Parse an offset. Raises OffsetError for anything that `to_json` did not write."""
-        if isinstance(value, Mapping) and "version" in value and "format" not in value:
+        if isinstance(value, Mapping) and _is_unreleased(value):
             raise OffsetError(
                 f"an unreleased spark-streams has written the checkpoint's offset {_shown(value)}. Start the query "
                 "with the same group and a new checkpoint directory. It continues after the last acknowledged entry, "
@@ -216,6 +219,11 @@ class Offset:
         return {stream: at.position for stream, at in self.at.items()}
 
     @property
+    def checkpoint(self) -> str:
+        """Name of the checkpoint; "" as long as it has no batch."""
+        return checkpoint_of(self.token)
+
+    @property
     def streams(self) -> list[str]:
         """All streams of the offset."""
         return sorted(self.at)
@@ -253,6 +261,14 @@ class Offset:
 
 def _without(values: Mapping[str, _T], removed: Collection[str]) -> Mapping[str, _T]:
     return {stream: value for stream, value in values.items() if stream not in removed}
+
+
+def _is_unreleased(value: Mapping[str, Json]) -> bool:
+    """Whether an unreleased version has written an offset: with a `version`, or without the checkpoint's name."""
+    token = value.get("token")
+    return ("version" in value and "format" not in value) or (
+        isinstance(token, str) and token != "" and not checkpoint_of(token)
+    )
 
 
 def position_in(text: str) -> str:

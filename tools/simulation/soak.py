@@ -117,7 +117,9 @@ def in_parallel(
     results = context.Queue()
     share = -(-runs // jobs)
     parts = [range(seed + start, min(seed + start + share, seed + runs)) for start in range(0, runs, share)]
-    processes = [context.Process(target=job, args=(kind, part, seconds, results, renews), daemon=True) for part in parts]
+    processes = [
+        context.Process(target=job, args=(kind, part, seconds, results, renews), daemon=True) for part in parts
+    ]
     for process in processes:
         process.start()
     tallies: dict[int, Tally] = {}

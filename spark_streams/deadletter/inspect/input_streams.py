@@ -79,6 +79,10 @@ class Inputs:
         self._inputs |= inputs | (dead - recorded)
         return [name for name in names if name in self._inputs]
 
+    def without_entries(self, names: Sequence[str]) -> list[str]:
+        """Return the streams of the last `filter_inputs` that had no entry."""
+        return [name for name in names if name not in self._inputs and name not in self._recorded]
+
 
 def fetch_recorded(server: Server, streams: Iterable[str]) -> set[str]:
     """Return those of these streams to which queries have written dead letters. Raises ServerError."""

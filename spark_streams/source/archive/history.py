@@ -210,7 +210,7 @@ def _begin_groups(
     for stream, group in groups.items():
         mark = saved.get(stream)
         assert group is not None
-        if mark is not None and mark.number == 0 and not mark.is_seek and stream in begin.at:
+        if mark is not None and mark.is_begin and stream in begin.at:
             begun.add(stream)
         positions[stream] = begin[stream] if stream in begun else group.last_delivered
     passed = [stream for stream, after in afters.items() if after < positions[stream]]

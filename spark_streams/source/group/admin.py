@@ -102,17 +102,20 @@ def carry_out(
     return there
 
 
-def end_seeks(server: Server, member: Membership, end: Offset, first: Sequence[str]) -> None:
-    """Replace the marks of `rstream groups seek` from which this batch has read: Spark has logged it. If the query is
-    killed before it acknowledges the batch, the mark would move it back. first: streams whose first batch it is."""
+def begin_batches(server: Server, member: Membership, end: Offset, first: Sequence[str]) -> None:
+    """Replace the marks of a begin, or of `rstream groups seek`, above which this batch has read: Spark has logged it.
+    The query may now be killed while it acknowledges the batch. The mark of a seek would then move it back, and to a
+    new checkpoint the mark of a begin would prove that nothing is acknowledged. first: streams whose first batch it
+    is."""
     keys = [committed_key(stream, member.group, member.consumer) for stream in first]
     begun: dict[str, list[Command]] = {}
     for stream, key, reply in zip(first, keys, server.pipeline([("GET", key) for key in keys]), strict=True):
         if isinstance(reply, ReplyError):
             raise server.error_of(reply, ("GET", key))
         mark = Mark.parse(reply)
-        if mark is not None and mark.is_seek and any(part.after == mark.id for part in end.ranges(stream)):
-            begun[stream] = [_set_mark(member, stream, Mark.at_begin(mark.id, None))]
+        is_of_batch = mark is not None and any(part.after == mark.id for part in end.ranges(stream))
+        if mark is not None and (mark.is_begin or (mark.is_seek and is_of_batch)):
+            begun[stream] = [_set_mark(member, stream, Mark.of_first_batch(mark.id, end.token))]
     _change(server, member, begun)
 
 

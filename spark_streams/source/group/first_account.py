@@ -1,5 +1,15 @@
 """The account with which a query begins in a stream: its position, and how many entries were ever added up to there. It
-holds until the query's first batch there."""
+holds until the query's first batch there.
+
+    mark            the query begins          entries of the group that are pending for it
+    of a begin      at the mark               above its position: reserved by a run that was killed before an offset
+    none, a batch   where the group stands    at or below it (second backlog): left by an earlier checkpoint
+    a seek          at the mark               the same
+
+What an earlier checkpoint has read may be acknowledged in part, also out of order (dead letters), and its mark shows
+that only afterwards. So what is not pending up to the group's position is acknowledged, or was lost before this
+checkpoint began.
+"""
 
 from __future__ import annotations
 
@@ -7,44 +17,33 @@ from spark_streams.model.commit_mark import UNKNOWN, Mark
 from spark_streams.model.ids import MIN_ID, StreamId
 from spark_streams.source.group.account import count_read
 from spark_streams.source.group.compare import is_ahead
-from spark_streams.source.group.state import GroupState, Look
-from spark_streams.source.membership import Membership
+from spark_streams.source.group.state import Look
 from spark_streams.source.offset import Offset, StreamOffset
 from spark_streams.wire.connection.server import Server
 
 
-def first_account(
-    server: Server, member: Membership, stream: str, start: Offset, look: Look, is_bookmark: bool
-) -> tuple[StreamOffset, Mark]:
-    """Return where a query begins in a stream that has the group, and the commit mark for it. is_bookmark: the group
-    only shows the position (noAck)."""
+def first_account(server: Server, stream: str, start: Offset, look: Look) -> tuple[StreamOffset, Mark]:
+    """Return where a query begins in a stream that has the group, and the commit mark for it."""
     at = start.at.get(stream)
     group, mark, head = look.group, look.mark, look.head
     assert group is not None
     added = head.added or 0
-    is_own = mark is not None and mark.number == 0 and not mark.is_seek and at in (None, StreamOffset(mark.id))
+    is_own = mark is not None and mark.is_begin and at in (None, StreamOffset(mark.id))
     if mark is not None and is_own and (known := mark.read_at_begin) is not None:
         return StreamOffset(mark.id, 0, mark.token, known, min(known, added)), mark
-    if mark is not None and mark.number and not mark.is_seek and start.token:
+    if mark is not None and mark.number and mark.checkpoint == start.checkpoint:
         return StreamOffset(MIN_ID, read=0, added=added), mark  # an older copy, which does not know the stream
-    position = at.position if at is not None else _oldest_pending(server, member, stream, group, is_bookmark)
+    position = group.last_delivered if at is None else at.position
     is_sought = at is not None and mark is not None and mark.is_seek and mark.id != at.position
     if mark is not None and is_sought:  # since Spark has logged where the query begins
         position = mark.id
-    number, token = (0, UNKNOWN) if mark is None or mark.is_seek else (mark.number, mark.token)
+    number, token = (0, UNKNOWN) if mark is None else (mark.number, mark.token)
     read, missed = _read_before(server, stream, position, look)
     if number == 0:
         begins = Mark.at_begin(position, read)
         kept = mark if mark is not None and is_sought else begins  # until Spark has logged the new position
         return StreamOffset(position, 0, begins.token, read, added, missed), kept
     return StreamOffset(position, number, token, read, added, missed), Mark(position, number, token)
-
-
-def _oldest_pending(server: Server, member: Membership, stream: str, group: GroupState, is_bookmark: bool) -> StreamId:
-    """Return the position below the query's oldest pending entry, or else the group's."""
-    reply = server.execute("XPENDING", stream, member.group, "-", "+", 1, member.consumer)
-    oldest = StreamId.parse(reply[0][0]).previous() if reply and not is_bookmark else group.last_delivered
-    return min(oldest, group.last_delivered)
 
 
 def _read_before(server: Server, stream: str, position: StreamId, look: Look) -> tuple[int | None, int]:

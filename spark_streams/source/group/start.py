@@ -19,7 +19,6 @@ from spark_streams.source.group.admin import create_groups_at, set_groups_to, st
 from spark_streams.source.group.findings import Start
 from spark_streams.source.group.state import fetch_state, missing, shared_at_restart
 from spark_streams.source.membership import Membership
-from spark_streams.wire.connection.connection import ReplyError
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.xinfo import StreamState, group_named, stream_states
 
@@ -125,34 +124,27 @@ def _starting_position(starting: PerStream[str], stream: str, head: StreamState)
 def first_positions(
     server: Server, member: Membership, late: Mapping[str, Start], no_ack: bool, restarts_at: PerStream[str] | None
 ) -> dict[str, StreamId]:
-    """Return where a query without a checkpoint begins: if an earlier run has reserved entries above its commit mark,
-    at the mark (without one, below the oldest of them), otherwise at the group's position.
+    """Return where a query without a checkpoint begins: at its mark if a run has begun there, and has reserved entries
+    above it before Spark logged an offset; otherwise at the group's position (group.first_account).
 
     late: starts of streams whose group does not exist yet; no_ack: begin at the group's position, because the query
     cannot read pending entries; restarts_at: where it begins instead (onNewCheckpoint=restart).
     """
     streams = [stream for stream in member.streams if stream not in late]
     heads, states = fetch_state(server, member, streams)
-    marks = fetch_marks(server, member, streams)
-    commands = [
-        ("XPENDING", stream, member.group, f"({marks[stream].id}" if stream in marks else "-", "+", 1, member.consumer)
-        for stream in streams
-    ]
+    begun = {} if no_ack else {s: mark.id for s, mark in fetch_marks(server, member, streams).items() if mark.is_begin}
+    commands = [("XPENDING", stream, member.group, f"({begun[stream]}", "+", 1, member.consumer) for stream in begun]
+    reserved = {stream for stream, reply in zip(begun, server.execute_all(commands), strict=True) if reply}
     positions = {stream: start.position for stream, start in late.items()}
-    for command, reply in zip(commands, server.pipeline(commands), strict=True):
-        stream = command[1]
-        state = states[stream]
+    for stream, state in states.items():
         if state is None:
             raise missing(server, member, stream, not heads[stream].exists)
-        if isinstance(reply, ReplyError):
-            raise server.error_of(reply, command)
         if restarts_at is not None and restarts_at.covers(stream):
             positions[stream] = _starting_position(restarts_at, stream, heads[stream])
-            continue
-        begin = state.last_delivered
-        if reply and not no_ack:
-            begin = marks[stream].id if stream in marks else StreamId.parse(reply[0][0]).previous()
-        positions[stream] = min(begin, state.last_delivered)
+        elif stream in reserved:
+            positions[stream] = min(begun[stream], state.last_delivered)
+        else:
+            positions[stream] = state.last_delivered
     return positions
 
 

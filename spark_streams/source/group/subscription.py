@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import filterfalse
 
-from spark_streams.deadletter.inspect.input_streams import Inputs, own_dead_letter_streams
+from spark_streams.deadletter.inspect.input_streams import Inputs, fetch_recorded, own_dead_letter_streams
 from spark_streams.errors import StreamMissingError
 from spark_streams.model.commit_mark import Mark, committed_key
 from spark_streams.model.ids import StreamId
@@ -25,6 +25,7 @@ from spark_streams.source.group.start import (
     delete_initial_positions,
     fetch_initial_positions,
     fetch_marks,
+    first_positions,
     require_not_forgotten,
     resolve_starts,
     restart_groups,
@@ -56,7 +57,7 @@ class Subscription:
         self._inputs = Inputs(limits.dead_letters)
         self._expected = ExpectedStreams(options)
         self.retries = Retries(options, limits)
-        self._is_first_trigger = True
+        self._met: set[str] = set()  # streams that a query without a checkpoint has met (onNewCheckpoint)
         self._retry_origins: tuple[str, ...] = ()  # streams whose retries were last asked for
         self._returned_streams: Sequence[str] = ()  # of these
         self._dropped: set[str] = set()  # streams of the checkpoint without group that the options no longer name
@@ -178,8 +179,7 @@ class Subscription:
                 self._create_late(server, begin, at_once)
             if new:
                 self.created |= create_groups(server, self.member, new, self._options.starting_offsets)
-        if at_once:
-            self._meet_existing_groups(server, begin)
+        self._meet_existing_groups(server, streams, begin)
         streams = (*streams, *self._return_entries(server, streams, begin, find_new, at_once))
         self.hold(server, streams)
         self._lease.keep_only(streams)
@@ -224,13 +224,21 @@ class Subscription:
                 self.retries.forget_stream(stream)
                 self._read.discard(stream)
 
-    def _meet_existing_groups(self, server: Server, begin: Offset) -> None:
-        """Do as `onNewCheckpoint` says at the first trigger of a query without a checkpoint, if its group existed.
-        Raises GroupExistsError, GroupSharedError."""
+    def _meet_existing_groups(self, server: Server, streams: Sequence[str], begin: Offset) -> None:
+        """Do as `onNewCheckpoint` says, once for each stream, until the query has a checkpoint: if the group existed on
+        it. Streams of a pattern may come after the first trigger. Raises GroupExistsError, GroupSharedError."""
         options = self._options
-        if not self._is_first_trigger or begin.token or not options.is_start_given:
+        if begin.token or not options.is_start_given:
             return
-        existing = {stream: position for stream, position in begin.positions.items() if stream not in self.created}
+        new = [stream for stream in streams if stream not in self._met and stream not in self.created]
+        if not new:
+            return
+        later = replace(self.member, streams=tuple(stream for stream in new if stream not in begin.positions))
+        at_first = None if options.restarts_at is None else FIRST
+        existing = {
+            **{stream: position for stream, position in begin.positions.items() if stream in new},
+            **(first_positions(server, later, {}, options.no_ack, at_first) if later.streams else {}),
+        }
         if options.restarts_at is not None:
             covered = {s: position for s, position in existing.items() if options.restarts_at.covers(s)}
             restart_groups(server, self.member, covered)
@@ -240,14 +248,14 @@ class Subscription:
             existing = {
                 stream: position
                 for stream, position in existing.items()
-                if (mark := marks.get(stream)) is None or mark.number or mark.is_seek or mark.id != position
+                if (mark := marks.get(stream)) is None or not mark.is_begin or mark.id != position
             }
             unused = unused_start(server, self.member, existing, options.starting_offsets)
             if unused is not None and options.on_new_checkpoint == "fail":
                 raise unused.error()
             if unused is not None:
                 _log.warning("%s", unused.warning())
-        self._is_first_trigger = False
+        self._met.update(new)
 
     def until_now(self, server: Server) -> tuple[str, ...]:
         """Return all streams of a run that ends at their present last entries, after returning all due entries."""
@@ -300,10 +308,16 @@ class Subscription:
         return matching, streams_without_group(server, self.member, matching)
 
     def _fetch_matching_names(self, server: Server) -> list[str]:
-        """Return the streams that match the pattern and have entries, without those that the options exclude."""
+        """Return the streams that match the pattern and have entries, or the group: entries of an empty stream may wait
+        for a retry. Those that the options exclude are left out."""
         own = own_dead_letter_streams(self._options.dead_letter_stream)
-        matching = matching_streams(server, self._options.pattern, own)
-        return self._inputs.filter_inputs(server, self._options.without_excluded(matching))
+        matching = self._options.without_excluded(matching_streams(server, self._options.pattern, own))
+        inputs = self._inputs.filter_inputs(server, matching)
+        empty = self._inputs.without_entries(matching)
+        if not empty:
+            return inputs
+        without = {*streams_without_group(server, self.member, empty), *fetch_recorded(server, empty)}
+        return sorted({*inputs, *filterfalse(without.__contains__, empty)})
 
     def _reset_to_first_entry(self, server: Server, streams: Sequence[str]) -> None:
         """Set the groups of new streams back to their first entry. Spark asks a query with a checkpoint, too, where it

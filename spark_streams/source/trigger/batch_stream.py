@@ -25,7 +25,7 @@ from spark_streams.errors import DataLossError, GroupMissingError, OffsetError, 
 from spark_streams.model.keys import origin_of
 from spark_streams.options.source_options import SourceOptions
 from spark_streams.source.entry_range import EntryRange
-from spark_streams.source.group.admin import end_seeks, streams_without_group
+from spark_streams.source.group.admin import begin_batches, streams_without_group
 from spark_streams.source.group.findings import Finding, Kind
 from spark_streams.source.group.lease_and_checks import require_entry_counts, require_no_eviction
 from spark_streams.source.group.remedies import DataLoss, Place
@@ -231,7 +231,7 @@ class MicroBatchStream:
                 is_cut = self._step(lambda server, run: self._count_attempt(server, begin, end, run))
                 batch = self._current = replace(batch, is_cut=is_cut, is_counted=True)
             if first := [stream for stream in end.taken_from if end.at[stream].number == 1]:
-                self.ask(lambda server: end_seeks(server, self.member, end, first))
+                self.ask(lambda server: begin_batches(server, self.member, end, first))
             if batch.ranges is None:
                 again = batch
                 batch = self._current = self.ask(lambda server: self._read_again(server, begin, again))

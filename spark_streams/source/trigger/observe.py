@@ -208,7 +208,7 @@ class Observer:
                 if at is not None:  # its group is missing again: the account begins at its position all the same
                     begun[stream] = first_account_without_group(server, stream, at, look)
                 continue
-            begun[stream], mark = first_account(server, self._member, stream, start, look, self._no_ack)
+            begun[stream], mark = first_account(server, stream, start, look)
             if mark != look.mark:
                 joined[stream] = mark
         start = replace(start, at={**start.at, **begun})

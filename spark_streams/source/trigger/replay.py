@@ -30,7 +30,8 @@ class Replay:
 
     def require_newest(self, begin: Offset, end: Offset) -> None:
         """Report an older copy of the checkpoint: the commit mark knows a later batch, or another one with this number.
-        If it knows this batch, only Spark's commit log has lost it: it is read again.
+        If it knows this batch, only Spark's commit log has lost it: it is read again. For a first batch Spark passes
+        where the query would begin now (S2): that is no part of the checkpoint.
 
         Raises DataLossError."""
         if end.no_ack:
@@ -41,7 +42,7 @@ class Replay:
             mark, at = look.mark, end.at[stream]
             if look.group is None or mark == at.mark:
                 continue
-            if is_older(at, look) or (stream in begin.at and is_older(begin.at[stream], look)):
+            if is_older(at, look) or (begin.token and stream in begin.at and is_older(begin.at[stream], look)):
                 use = GroupUse.SHARED if look.group.others else GroupUse.ALONE
                 position = look.group.last_delivered
                 # The batch is read again whatever the group's position is, so the query goes on at its end.

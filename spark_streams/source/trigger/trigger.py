@@ -30,11 +30,10 @@ One `owed` batch suffices: step 1 waits for its XACK before there is another off
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from spark_streams.model.commit_mark import NO_ACK
+from spark_streams.model.commit_mark import next_token, without_pending_list
 from spark_streams.model.ids import StreamId
 from spark_streams.options.source_options import SourceOptions
 from spark_streams.source.entry_range import EntryRange
@@ -100,7 +99,7 @@ class Trigger:
         if is_first:
             self._contents.begin(server, state.start)
         state = self._settled_if_needed(server, state)
-        request = BatchRequest(secrets.token_hex(6), self._quota.with_entries(limit), run.turn + 1, self._now())
+        request = BatchRequest(next_token(begin.token), self._quota.with_entries(limit), run.turn + 1, self._now())
         request = self._contents.with_sizes(server, state, request)
         state = self._claimed(server, state, request)
         contents = self._contents.choose(server, state, request)
@@ -191,7 +190,8 @@ def end_of_batch(state: QueryState, contents: BatchContents, token: str, options
     for stream, before in state.groups.items():
         group = contents.after.get(stream, before)
         if stream in contents.new or stream in contents.old:
-            at[stream] = _after_batch(at[stream], contents, stream, group, NO_ACK if options.no_ack else token)
+            name = without_pending_list(token) if options.no_ack else token
+            at[stream] = _after_batch(at[stream], contents, stream, group, name)
         elif group.others and at[stream].read is not None:  # they may read on, and leave before the next batch
             at[stream] = at[stream]._replace(read=None, group_read=(group.entries_read or 0) + at[stream].missed)
     is_settled = run.has_settled(start) or not start.token
