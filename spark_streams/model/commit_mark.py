@@ -36,7 +36,7 @@ def next_token(before: str) -> str:
 
 
 def checkpoint_of(token: str) -> str:
-    """Return the name of the checkpoint in a token; "" if the token is not of a batch."""
+    """Return the name of the checkpoint in a token; "" if it has none, as the tokens of the first versions."""
     checkpoint, dash, _ = token.partition("-")
     return checkpoint if dash else ""
 
@@ -88,7 +88,7 @@ class Mark(NamedTuple):
     @property
     def no_ack(self) -> bool:
         """Whether the batch was read without a pending list."""
-        return self.token.endswith(f"-{_NO_ACK}")
+        return self.token.rpartition("-")[2] == _NO_ACK
 
     @property
     def is_seek(self) -> bool:

@@ -22,7 +22,7 @@ written and parsed in a third of the time.
 
 An offset whose batch has no entry keeps a corrected position (failOnDataLoss=false).
 
-Offsets of unreleased versions are refused. So are newer formats and unknown fields: to ignore
+Offsets of unreleased versions, which have a `version`, are refused. So are newer formats and unknown fields: to ignore
 them could mean to read entries twice, or never.
 """
 
@@ -149,7 +149,7 @@ class Offset:
     @classmethod
     def from_json(cls, value: Mapping[str, Json]) -> Offset:
         """Parse an offset. Raises OffsetError for anything that `to_json` did not write."""
-        if isinstance(value, Mapping) and _is_unreleased(value):
+        if isinstance(value, Mapping) and "version" in value and "format" not in value:
             raise OffsetError(
                 f"an unreleased spark-streams has written the checkpoint's offset {_shown(value)}. Start the query "
                 "with the same group and a new checkpoint directory. It continues after the last acknowledged entry, "
@@ -220,7 +220,7 @@ class Offset:
 
     @property
     def checkpoint(self) -> str:
-        """Name of the checkpoint; "" as long as it has no batch."""
+        """Name of the checkpoint; "" as long as it has no batch, or if its last token does not have the name."""
         return checkpoint_of(self.token)
 
     @property
@@ -261,14 +261,6 @@ class Offset:
 
 def _without(values: Mapping[str, _T], removed: Collection[str]) -> Mapping[str, _T]:
     return {stream: value for stream, value in values.items() if stream not in removed}
-
-
-def _is_unreleased(value: Mapping[str, Json]) -> bool:
-    """Whether an unreleased version has written an offset: with a `version`, or without the checkpoint's name."""
-    token = value.get("token")
-    return ("version" in value and "format" not in value) or (
-        isinstance(token, str) and token != "" and not checkpoint_of(token)
-    )
 
 
 def position_in(text: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_streams.model.commit_mark import Mark
+from spark_streams.model.commit_mark import Mark, checkpoint_of, next_token, without_pending_list
 from spark_streams.model.ids import StreamId
 
 FIVE = StreamId(5, 0)
@@ -14,6 +14,9 @@ VALUES = {
     "5-0 0.unknown": Mark.at_begin(FIVE, None),
     "5-0 0.seek": Mark(FIVE, 0, "seek"),
     "5-0 3.noAck": Mark(FIVE, 3, "noAck"),
+    "5-0 12.5f1c9a0b-e37d41aa": Mark(FIVE, 12, "5f1c9a0b-e37d41aa"),
+    "5-0 12.5f1c9a0b-noAck": Mark(FIVE, 12, without_pending_list("5f1c9a0b-e37d41aa")),
+    "5-0 0.5f1c9a0b-first": Mark.of_first_batch(FIVE, "5f1c9a0b-e37d41aa"),
 }
 
 
@@ -38,4 +41,18 @@ def test_a_mark_tells_how_many_entries_were_added_before_a_query_begins() -> Non
 
 def test_a_mark_tells_who_has_set_it() -> None:
     assert [value for value, mark in VALUES.items() if mark.is_seek] == ["5-0 0.seek"]
-    assert [value for value, mark in VALUES.items() if mark.no_ack] == ["5-0 3.noAck"]
+    assert [value for value, mark in VALUES.items() if mark.no_ack] == ["5-0 3.noAck", "5-0 12.5f1c9a0b-noAck"]
+    assert [value for value, mark in VALUES.items() if mark.is_begin] == ["5-0 0.37", "5-0 0.unknown"]
+
+
+def test_a_mark_tells_of_which_checkpoint_it_is() -> None:
+    assert {mark.checkpoint for value, mark in VALUES.items() if "-" in value[3:]} == {"5f1c9a0b"}
+    assert {mark.checkpoint for value, mark in VALUES.items() if "-" not in value[3:]} == {""}
+
+
+def test_all_tokens_of_a_checkpoint_name_it_and_no_other_checkpoint_does() -> None:
+    first, other = next_token(""), next_token("")
+    second = next_token(first)
+    assert checkpoint_of(first) == checkpoint_of(second) != checkpoint_of(other)
+    assert len({first, second, other}) == 3
+    assert checkpoint_of(next_token("5f1c9a0be37d")) not in ("", "5f1c9a0be37d")

@@ -14,7 +14,12 @@ from spark_streams.source.offset import Offset
 from spark_streams.wire.connection.connection import Argument, Reply, ReplyError
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.multi_exec import Outcome, frame_transaction
-from spark_streams.wire.replies.reply_errors import is_busy_group, is_key_required, is_no_such_key
+from spark_streams.wire.replies.reply_errors import (
+    is_busy_group,
+    is_key_required,
+    is_no_such_key,
+    is_out_of_memory,
+)
 from spark_streams.wire.replies.xinfo import group_named
 
 Command = tuple[Argument, ...]
@@ -108,15 +113,18 @@ def begin_batches(server: Server, member: Membership, end: Offset, first: Sequen
     new checkpoint the mark of a begin would prove that nothing is acknowledged. first: streams whose first batch it
     is."""
     keys = [committed_key(stream, member.group, member.consumer) for stream in first]
-    begun: dict[str, list[Command]] = {}
-    for stream, key, reply in zip(first, keys, server.pipeline([("GET", key) for key in keys]), strict=True):
-        if isinstance(reply, ReplyError):
-            raise server.error_of(reply, ("GET", key))
-        mark = Mark.parse(reply)
+    begun: list[tuple[bytes, Mark]] = []
+    for stream, key, value in zip(first, keys, server.execute_all([("GET", key) for key in keys]), strict=True):
+        mark = Mark.parse(value)
         is_of_batch = mark is not None and any(part.after == mark.id for part in end.ranges(stream))
         if mark is not None and (mark.is_begin or (mark.is_seek and is_of_batch)):
-            begun[stream] = [_set_mark(member, stream, Mark.of_first_batch(mark.id, end.token))]
-    _change(server, member, begun)
+            begun.append((key, Mark.of_first_batch(mark.id, end.token)))
+    commands = [("SET", key, str(mark)) for key, mark in begun]
+    for command, reply in zip(commands, server.pipeline(commands), strict=True):
+        if is_out_of_memory(reply):  # a full server may delete a key: no mark says the same to a new checkpoint
+            server.execute("DEL", command[1])
+        elif isinstance(reply, ReplyError):
+            raise server.error_of(reply, command)
 
 
 def set_groups_to(

@@ -31,7 +31,7 @@ def first_account(server: Server, stream: str, start: Offset, look: Look) -> tup
     is_own = mark is not None and mark.is_begin and at in (None, StreamOffset(mark.id))
     if mark is not None and is_own and (known := mark.read_at_begin) is not None:
         return StreamOffset(mark.id, 0, mark.token, known, min(known, added)), mark
-    if mark is not None and mark.number and mark.checkpoint == start.checkpoint:
+    if mark is not None and mark.number and start.token and mark.checkpoint == start.checkpoint:
         return StreamOffset(MIN_ID, read=0, added=added), mark  # an older copy, which does not know the stream
     position = group.last_delivered if at is None else at.position
     is_sought = at is not None and mark is not None and mark.is_seek and mark.id != at.position

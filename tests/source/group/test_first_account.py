@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import redis
 
-from spark_streams.errors import DataLossError, GroupExistsError, OffsetError
+from spark_streams.errors import DataLossError, GroupExistsError
 from spark_streams.source.stream_reader import StreamReader
 from spark_streams.spark.read_limits import ReadMaxRows
 from tests.source.test_retries import LETTERS, TEXTS, dead
@@ -323,11 +323,17 @@ def test_a_first_offset_without_streams_begins_again_with_a_new_checkpoint(
     assert drain(one, start=start) == [[0, 1, 2, 3]]
 
 
-def test_an_offset_without_the_name_of_its_checkpoint_is_refused(server: Server, client: redis.Redis) -> None:
-    """As unreleased versions have written it."""
-    add(client, 1)
+@STRICT_AND_LENIENT
+def test_a_checkpoint_whose_tokens_do_not_name_it_continues(server: Server, client: redis.Redis, fails: str) -> None:
+    """As the first versions have written them: the next batch names the checkpoint."""
+    add(client, 2)
     one = reader(server)
-    end = logged(one.latestOffset(one.initialOffset(), ALL))
-    end["token"] = "5f1c9a0be37d"
-    with pytest.raises(OffsetError, match="an unreleased spark-streams"):
-        reader(server).latestOffset(end, ALL)
+    end = one.latestOffset(one.initialOffset(), ALL)
+    old = json.loads(json.dumps(end).replace(end["token"], "5f1c9a0be37d"))
+    add(client, 2, first=2)
+    one = reader(server, failOnDataLoss=fails)
+    assert read(one, one.initialOffset(), old) == [0, 1]
+    one.commit(old)
+    one = reader(server, failOnDataLoss=fails)
+    assert drain(one, start=old) == [[2, 3]]
+    assert lost(one) == {}
