@@ -82,7 +82,17 @@ class JsonFilter:
 
 
 def _parsed(text: str) -> Json:
-    return json.loads(text, parse_int=Decimal, parse_float=Decimal, parse_constant=_no_number)
+    return json.loads(text, parse_int=Decimal, parse_float=_number, parse_constant=_no_number)
+
+
+def _number(text: str) -> Decimal:
+    """Return a number; beyond the exponents of decimals the infinity or the least number of its sign."""
+    try:
+        return Decimal(text)
+    except InvalidOperation:
+        mantissa, _, exponent = text.lower().partition("e")
+        unit = "1e-999999999999999999" if exponent.startswith("-") else "Infinity"
+        return Decimal(f"-{unit}" if mantissa.startswith("-") else unit) if mantissa.strip("-0.") else Decimal(0)
 
 
 def _no_number(text: str) -> NoReturn:
