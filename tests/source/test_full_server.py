@@ -21,7 +21,7 @@ from tools.servers.server import Server
 HASTY = Patience(limit=0.3, longest_pause=0.05)
 PATIENT = Patience(limit=30.0, longest_pause=0.05)
 SAID = (
-    r"^\[RSTREAM_RETRIES_EXHAUSTED\] .* was tried for 0 s without success, at last: .*: the server's memory is full "
+    r"^\[RSTREAM_RETRIES_EXHAUSTED\] .* was tried for \d+ s without success, at last: .*: the server's memory is full "
     r"\([0-9.,]+ [KM]B used of maxmemory 488 KB\)"
 )
 
