@@ -322,7 +322,7 @@ set_up_spark() {
 
 # What tests of Spark Connect, of recipes and of tables without a jar need.
 set_up_connect() {
-  set_up_on_top connect "what Spark Connect, recipes and tables need" 'pyspark[connect]' 'pandas<3' deltalake fastavro protobuf \
+  set_up_on_top connect "what Spark Connect, recipes, schemas and tables need" 'pyspark[connect]' 'pandas<3' deltalake fastavro protobuf google-re2 \
     'pyiceberg[pyarrow,pyiceberg-core,sql-sqlite]'
 }
 
