@@ -193,7 +193,8 @@ class Operator:
                 waiting = entry.id in present and (position is None or entry.key > position or entry.id in ours)
                 if waiting:
                     entry.repeat_reasons.add("a new checkpoint")
-                if model.is_due(entry) and (entry.removed_by or not waiting):
+                # A removed entry that is still pending is read, and found missing.
+                if model.is_due(entry) and entry.id not in ours and (entry.removed_by or not waiting):
                     entry.settled = True
             stream.counted = 0
 
