@@ -193,8 +193,11 @@ class Operator:
                 waiting = entry.id in present and (position is None or entry.key > position or entry.id in ours)
                 if waiting:
                     entry.repeat_reasons.add("a new checkpoint")
-                # A removed entry that is still pending is read, and found missing.
-                if model.is_due(entry) and entry.id not in ours and (entry.removed_by or not waiting):
+                if entry.removed_by and entry.id in ours:
+                    # It is read and found missing, also if a batch of the checkpoint before has read it (documented).
+                    entry.looked_for = True
+                    stream.causes.add(OTHER_CHECKPOINT)
+                elif model.is_due(entry) and (entry.removed_by or not waiting):
                     entry.settled = True
             stream.counted = 0
 
