@@ -36,10 +36,12 @@ class GroupUse(Enum):
 
 @dataclass(frozen=True)
 class Start:
-    """A position for a group: it delivers the entries above it."""
+    """A position for a group: it delivers the entries above it. read: how many entries were ever added up to there,
+    None: unknown; passed: entries that the stream has below `latest`."""
 
     position: StreamId
-    read: int | None = None  # how many entries were ever added up to there; None: unknown
+    read: int | None = None
+    passed: int = 0
 
     def words(self) -> tuple[str, ...]:
         """Return the option of XGROUP CREATE and SETID that sets how many entries the group has read."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from spark_streams.errors import GroupExistsError, GroupForgottenError, StreamStateError
 from spark_streams.model.commit_mark import Mark, committed_key
@@ -69,26 +69,29 @@ def create_groups(
 ) -> dict[str, Start]:
     """Create the group on those of these streams without it, and missing streams. Return the starts of the new
     groups. Raises WrongKeyTypeError."""
-    starts = resolve_starts(server, member, streams_without_group(server, member, streams), starting)
+    starts = resolve_starts(server, streams_without_group(server, member, streams), starting)
     create_groups_at(server, member, starts)
+    warn_of_entries_before(member, starts)
     return starts
 
 
-def resolve_starts(
-    server: Server, member: Membership, streams: Sequence[str], starting: PerStream[str]
-) -> dict[str, Start]:
-    """Return the start of a new group on each of these streams; `latest` is the stream's last entry now. Log how many
-    entries lie before `latest`. Raises WrongKeyTypeError."""
-    heads = stream_states(server, streams)
+def resolve_starts(server: Server, streams: Sequence[str], starting: PerStream[str]) -> dict[str, Start]:
+    """Return the start of a new group on each of these streams; `latest` is the stream's last entry now. Raises
+    WrongKeyTypeError."""
     starts = {}
-    for stream, head in heads.items():
-        starts[stream] = _start_at(server, stream, head, _starting_position(starting, stream, head))
-    unread = {
-        stream: head.length for stream, head in heads.items() if head.length and starting.value_for(stream) == "$"
-    }
-    if unread:
-        _log.warning("%s", _entries_before(member, unread))
+    for stream, head in stream_states(server, streams).items():
+        start = _start_at(server, stream, head, _starting_position(starting, stream, head))
+        passed = (head.length or 0) if starting.value_for(stream) == "$" else 0
+        starts[stream] = replace(start, passed=passed)
     return starts
+
+
+def warn_of_entries_before(member: Membership, created: Mapping[str, Start]) -> None:
+    """Log how many entries lie before groups that were created at `latest`. Only now: Spark asks a query with a
+    checkpoint, too, where it would begin (S2)."""
+    passed = {stream: start.passed for stream, start in sorted(created.items()) if start.passed}
+    if passed:
+        _log.warning("%s", _entries_before(member, passed))
 
 
 def starts_at(server: Server, positions: Mapping[str, StreamId]) -> dict[str, Start]:

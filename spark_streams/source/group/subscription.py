@@ -32,6 +32,7 @@ from spark_streams.source.group.start import (
     save_initial_positions,
     starts_at,
     unused_start,
+    warn_of_entries_before,
 )
 from spark_streams.source.group.state import fetch_state, missing
 from spark_streams.source.limits import Limits
@@ -82,18 +83,18 @@ class Subscription:
             self.hold(server, self.member.streams)
             without = streams_without_group(server, self.member, self.member.streams)
             self._expected.record_absent(server, without)
-            self._begin_late(server, resolve_starts(server, self.member, without, self._options.starting_offsets))
+            self._begin_late(server, resolve_starts(server, without, self._options.starting_offsets))
             return
         matching, without = self._fetch_matching(server)
         if len(without) == len(matching) and not server.execute("EXISTS", self._begun_key):
             # No stream has the group, so the query begins. The key is set after all first positions are saved: streams
             # that appear later are read from their first entry, also if a run dies in between.
-            self._begin_late(server, resolve_starts(server, self.member, without, self._options.starting_offsets))
+            self._begin_late(server, resolve_starts(server, without, self._options.starting_offsets))
             server.execute("SET", self._begun_key, self._options.pattern)
         else:
             self.late = _with_positions(
                 server,
-                resolve_starts(server, self.member, without, FIRST),
+                resolve_starts(server, without, FIRST),
                 fetch_initial_positions(server, self._first_position_keys, without),
             )
         self.member = replace(self.member, streams=tuple(matching))
@@ -110,7 +111,7 @@ class Subscription:
         matching, without = self._fetch_matching(server)
         new = [stream for stream in without if not begin.token or stream not in begin.positions]
         self.member = replace(self.member, streams=tuple(matching))
-        self._create(server, resolve_starts(server, self.member, new, FIRST))
+        self._create(server, resolve_starts(server, new, FIRST))
 
     def _create(self, server: Server, starts: Mapping[str, Start]) -> None:
         """Create groups, and streams that did not exist when the query started. A stream of a pattern that has vanished
@@ -130,7 +131,9 @@ class Subscription:
             for stream in sorted(vanished):
                 _log.warning("stream %r was deleted after the query started. The query creates it again, empty", stream)
             created |= {*create_groups_at(server, self.member, {stream: starts[stream] for stream in vanished})}
-        self.created |= {stream: starts[stream] for stream in created}
+        starts = {stream: starts[stream] for stream in created}
+        warn_of_entries_before(self.member, starts)
+        self.created |= starts
 
     def leave(self, streams: Collection[str]) -> None:
         """Read these missing streams of the pattern no longer, until the pattern matches them again."""
@@ -186,7 +189,7 @@ class Subscription:
         if len(self._begun_on) > len(streams):  # a stream that comes back is asked for again
             self._begun_on.intersection_update(streams)
         if begin.token:
-            self.created = {}  # only a query without a checkpoint asks for them
+            self.created, self._met = {}, set()  # only a query without a checkpoint asks for them
         return streams
 
     def _return_entries(
@@ -325,7 +328,7 @@ class Subscription:
         with."""
         premature = list(fetch_initial_positions(server, self._first_position_keys, streams))
         existing = [stream for stream, head in stream_states(server, premature).items() if head.exists]
-        starts = resolve_starts(server, self.member, existing, FIRST)
+        starts = resolve_starts(server, existing, FIRST)
         marks = {stream: Mark.at_begin(start.position, start.read) for stream, start in starts.items()}
         set_groups_to(server, self.member, starts, marks)
         delete_initial_positions(server, self._first_position_keys, premature)

@@ -281,3 +281,27 @@ def test_streams_of_a_pattern_whose_group_exists_are_reported(
     assert begun(reader(server, streamsPattern="o:*")) == [[10, 11]]
     [line] = unused_messages(warnings)
     assert " and 1 more stream." in line
+
+
+@pytest.mark.parametrize("names", [{}, {"streams": None, "streamsPattern": "s*"}])
+def test_a_query_with_a_checkpoint_whose_group_was_deleted_is_told_of_no_new_group(
+    server: Server, client: redis.Redis, warnings: pytest.LogCaptureFixture, names: dict[str, str]
+) -> None:
+    """Spark asks it where it would begin (S2). The advice for a new group would lose entries: the error has the right
+    one."""
+    options = {"startingOffsets": "latest", **names}
+    one = reader(server, **options)
+    client.xadd("s", {"n": 0})
+    start = one.initialOffset()
+    one.latestOffset(start, ALL)
+    add(client, 3)
+    end = one.latestOffset(start, ALL)
+    read(one, start, end)
+    one.commit(end)
+    client.xgroup_destroy("s", "g")
+    one = reader(server, **options)
+    warnings.clear()
+    one.initialOffset()
+    with pytest.raises(StreamStateError, match="no longer has group"):
+        one.latestOffset(end, ALL)
+    assert [line for line in warnings.messages if "is new" in line] == []
