@@ -6,6 +6,7 @@
     framing.py      the bytes before a value: magic byte, ID of the schema, message indexes
     registry.py     the schemas of a registry, each asked for once; waits for a registry that is away
     avro.py, protobuf.py, json_text.py      one format each: a parsed schema that reads values
+    avro_logical.py logical types of Avro, which two versions of a schema may not share
     avro_writer.py, protobuf_writer.py, json_writer.py      the same, and writes them
     fit.py          values into Spark's types, without rounding
     staged.py       the new column and its reasons beside the other columns

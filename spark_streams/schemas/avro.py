@@ -1,7 +1,7 @@
 """Avro by the package fastavro: the writer's schema, resolved to the reader's by the rules of the library.
 
-fastavro's own readers of decimals round to the schema's precision, and those of times of day and nanoseconds lose
-digits. So decimals have a reader here, and other logical types than those in _KEPT are read as what they are stored as.
+fastavro's own readers of decimals round to the schema's precision, those of times of day and nanoseconds lose digits,
+and all of them take the writer's logical type where the reader's counts. avro_logical.py has the readers used here.
 """
 
 from __future__ import annotations
@@ -9,25 +9,12 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable, Mapping
-from datetime import UTC, date, datetime, timedelta
-from decimal import Decimal
 from typing import Any
 
 from spark_streams.model.untyped import Json
-from spark_streams.schemas.exact import EXACT
+from spark_streams.schemas.avro_logical import KEPT, OUR_DECIMAL, ReaderTypes, decimal_of, for_fastavro, readers
 from spark_streams.schemas.reasons import BAD_VALUE, OTHER_SCHEMA, UnreadableError, library
 from spark_streams.schemas.registry import Schema
-
-OUR_DECIMAL = "rstream-decimal"  # fastavro looks a reader up by the type and this name
-EPOCH, LOCAL_EPOCH = datetime(1970, 1, 1, tzinfo=UTC), datetime(1970, 1, 1)
-# By type and logical type: a default, which is JSON, as a value. fastavro takes the JSON.
-_KEPT: dict[tuple[str, str], Callable[[int], date]] = {
-    ("int", "date"): lambda days: date(1970, 1, 1) + timedelta(days),
-    ("long", "timestamp-millis"): lambda ms: EPOCH + timedelta(milliseconds=ms),
-    ("long", "timestamp-micros"): lambda us: EPOCH + timedelta(microseconds=us),
-    ("long", "local-timestamp-millis"): lambda ms: LOCAL_EPOCH + timedelta(milliseconds=ms),
-    ("long", "local-timestamp-micros"): lambda us: LOCAL_EPOCH + timedelta(microseconds=us),
-}
 
 
 class AvroReader:
@@ -36,14 +23,17 @@ class AvroReader:
     def __init__(self, reader: Schema | None) -> None:
         """Raise UnsupportedError if fastavro is missing, ValueError or others if the schema is not valid."""
         self._fastavro = library("fastavro")
-        readers = library("fastavro.read").LOGICAL_READERS
-        readers.update({f"{kind}-{OUR_DECIMAL}": _decimal for kind in ("bytes", "fixed")})
+        library("fastavro.read").LOGICAL_READERS.update(readers())
         self._mismatch = library("fastavro.read").SchemaResolutionError
         self._reader = None if reader is None else parsed(reader)[0]
+        texts = [] if reader is None else [reader.text, *(one.text for one in reader.all_references())]
+        self._types = ReaderTypes(map(json.loads, texts))
 
     def reading(self, writer: Schema, indexes: tuple[int, ...]) -> Callable[[bytes], Any]:
         """Return the function that reads values of this schema. It raises UnreadableError."""
         schema, reader, mismatch = parsed(writer)[0], self._reader, self._mismatch
+        if reader is not None and schema != reader:
+            schema = parsed(writer, self._types)[0]
         read = self._fastavro.schemaless_reader
 
         def read_value(body: bytes) -> Any:
@@ -59,39 +49,18 @@ class AvroReader:
         return read_value
 
 
-def parsed(schema: Schema) -> tuple[Json, dict[str, Json]]:
-    """Return a schema as fastavro takes it, and the named types in it by name. Defaults are values."""
+def parsed(schema: Schema, reader: ReaderTypes | None = None) -> tuple[Json, dict[str, Json]]:
+    """Return a schema as fastavro takes it, and the named types in it by name. Defaults are values.
+
+    reader: as `for_fastavro` takes it.
+    """
     parse, named = library("fastavro").parse_schema, dict[str, Json]()
     for reference in schema.all_references():
-        parse(_with_our_types(json.loads(reference.text)), named)
-    content = parse(_with_our_types(json.loads(schema.text)), named)
+        parse(for_fastavro(json.loads(reference.text), reader), named)
+    content = parse(for_fastavro(json.loads(schema.text), reader), named)
     for one in (content, *named.values()):
         _convert_defaults(one, named)
     return content, named
-
-
-def _with_our_types(schema: Json) -> Json:
-    """Return a schema whose logical types are only those that are read here, or exactly by fastavro."""
-    if isinstance(schema, list):
-        return [_with_our_types(branch) for branch in schema]
-    if not isinstance(schema, dict):
-        return schema
-    changed = dict(schema)
-    kind, logical = changed.get("type"), changed.pop("logicalType", None)
-    if logical == "decimal" and kind in ("bytes", "fixed"):
-        changed["logicalType"] = OUR_DECIMAL
-    elif isinstance(kind, str) and (kind, logical) in _KEPT:
-        changed["logicalType"] = logical
-    for key in ("type", "items", "values"):
-        if key in changed:
-            changed[key] = _with_our_types(changed[key])
-    if kind == "record":
-        changed["fields"] = [{**field, "type": _with_our_types(field["type"])} for field in changed["fields"]]
-    return changed
-
-
-def _decimal(data: bytes, writer: Mapping[str, Json], _reader: Json = None) -> Decimal:
-    return EXACT.scaleb(Decimal(int.from_bytes(data, "big", signed=True)), -writer.get("scale", 0))
 
 
 def _convert_defaults(schema: Json, named: Mapping[str, Json]) -> None:
@@ -119,9 +88,9 @@ def _default(value: Json, schema: Json, named: Mapping[str, Json]) -> Any:
     kind, logical = schema["type"], schema.get("logicalType")
     if kind in ("bytes", "fixed") and isinstance(value, str):
         data = value.encode("latin-1")
-        return _decimal(data, schema) if logical == OUR_DECIMAL else data
-    if type(value) is int and (kind, logical) in _KEPT:
-        return _KEPT[kind, logical](value)
+        return decimal_of(data, schema) if logical == OUR_DECIMAL else data
+    if type(value) is int and (kind, logical) in KEPT:
+        return KEPT[kind, logical](value)
     if kind == "array":
         return [_default(part, schema["items"], named) for part in value]
     if kind == "map":

@@ -25,6 +25,7 @@ _PRIMITIVE = {
     "string": "STRING",
 }
 REMEDY = "set its type in [columns]"
+_MOST_DIGITS = 38  # of Spark's DECIMAL
 # By type and logical type. Avro ignores other logical types.
 _LOGICAL: dict[tuple[str, Json], str] = {
     ("int", "date"): "DATE",
@@ -71,13 +72,21 @@ def _type(schema: Json, path: str, named_types: Names, enclosing: tuple[str, ...
     if not isinstance(kind, str):
         return _type(kind, path, named_types, enclosing, namespace)
     if logical == "decimal" and kind in ("bytes", "fixed"):
-        return f"DECIMAL({int(schema['precision'])}, {int(schema.get('scale', 0))})"
+        return _decimal(int(schema["precision"]), int(schema.get("scale", 0)), path)
     if (kind, logical) in _LOGICAL:
         return _LOGICAL[kind, logical]
     build = _BUILT.get(kind)
     if build is not None:
         return build(schema, path, named_types, enclosing, namespace)
     return _type(kind, path, named_types, enclosing, namespace)
+
+
+def _decimal(precision: int, scale: int, path: str) -> str:
+    if precision > _MOST_DIGITS:
+        raise ConfigError(
+            f"field {path} is a decimal of {precision} digits, and Spark's have {_MOST_DIGITS} at most: {REMEDY}"
+        )
+    return f"DECIMAL({precision}, {scale})"
 
 
 def _union(branches: list[Json], path: str, named_types: Names, enclosing: tuple[str, ...], namespace: str) -> str:

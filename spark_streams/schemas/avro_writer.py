@@ -11,7 +11,8 @@ from typing import Any
 from pyspark.sql import types as T
 
 from spark_streams.model.untyped import Json
-from spark_streams.schemas.avro import EPOCH, LOCAL_EPOCH, OUR_DECIMAL, parsed
+from spark_streams.schemas.avro import parsed
+from spark_streams.schemas.avro_logical import EPOCH, LOCAL_EPOCH, OUR_DECIMAL
 from spark_streams.schemas.exact import EXACT
 from spark_streams.schemas.fit import UNFIT, Fit, MisfitError, UnfitError, fitter, pairs_of
 from spark_streams.schemas.reasons import library
