@@ -48,33 +48,35 @@ class ProtobufReader:
 
     def reading(self, writer: Schema | None, indexes: tuple[int, ...]) -> Callable[[bytes], Any]:
         """Return the function that reads messages at this place of a file. It raises UnreadableError."""
-        message = self._reader
+        message: Any = self._reader
         if writer is not None:
             message = self._reader or self._at(self._file_of(writer), indexes)
             if message.full_name != self._at(self._file_of(writer), indexes).full_name:
                 raise UnreadableError(OTHER_SCHEMA)
-        elif indexes and _place(message) != indexes:
+        elif indexes and self._at(message.file, indexes).full_name != message.full_name:
             raise UnreadableError(OTHER_SCHEMA)
         kind = self._messages.GetMessageClass(message)
 
         def read_value(body: bytes) -> Any:
             value = kind.FromString(body)
-            if not value.IsInitialized():
+            if not kind.IsInitialized(value):
                 raise UnreadableError(BAD_VALUE)
             self._steps.begin(len(body))
             return _plain(value, message, self._steps)
 
         return read_value
 
-    def message_of(self, writer: Schema | None, name: str) -> tuple[Any, tuple[int, ...]]:
-        """Return (message, message indexes) to write by: of the registry's file, or the reader's. Raises KeyError."""
+    def message_of(self, writer: Schema | None, name: str) -> tuple[Any, Any, tuple[int, ...]]:
+        """Return (class, descriptor, message indexes) to write by: of the registry's file, or the reader's. Raises
+        KeyError.
+        """
         message = self._reader
         if writer is not None:
             file = self._file_of(writer)
             message = file.pool.FindMessageTypeByName(name)
             if message.file.name != file.name:
                 raise KeyError(f"{name} is a message of {message.file.name}, to which the schema only refers")
-        return self._messages.GetMessageClass(message), _place(message)
+        return self._messages.GetMessageClass(message), message, _place(message)
 
     def _file_of(self, writer: Schema) -> Any:
         """Return the file of a schema, which is made once."""
@@ -99,12 +101,19 @@ class ProtobufReader:
         return self._pool(files).FindFileByName(files[-1].name)
 
     def _at(self, file: Any, indexes: tuple[int, ...]) -> Any:
-        message = None
+        """Return the message at this place.
+
+        Confluent's serializers count the entries of maps, which are messages in a descriptor, but not if they normalize
+        schemas or if the schema is a text with map<…>. No value is an entry of a map: then the others are counted.
+        """
+        inner, message = list(file.message_types_by_name.values()), None
         for index in indexes:
-            inner = list(file.message_types_by_name.values()) if message is None else list(message.nested_types)
+            if index < len(inner) and _is_entry(inner[index]):
+                inner = [one for one in inner if not _is_entry(one)]
             if index >= len(inner):
                 raise UnreadableError(OTHER_SCHEMA)
             message = inner[index]
+            inner = list(message.nested_types)
         return message
 
     def _pool(self, files: list[Any]) -> Any:
@@ -135,7 +144,11 @@ def _place(message: Any) -> tuple[int, ...]:
 
 
 def is_map(field: Any) -> bool:
-    return field.message_type is not None and field.message_type.GetOptions().map_entry
+    return field.message_type is not None and _is_entry(field.message_type)
+
+
+def _is_entry(message: Any) -> bool:
+    return bool(message.GetOptions().map_entry)
 
 
 def is_repeated(field: Any) -> bool:

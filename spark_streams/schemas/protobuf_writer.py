@@ -26,22 +26,25 @@ class ProtobufWriter:
     def __init__(self, descriptors: bytes, schema: Schema | None, message: str) -> None:
         """schema: of a registry, or None. Raise UnsupportedError if protobuf is missing, KeyError for the message."""
         reader = ProtobufReader(descriptors, message)
-        self._kind, self.indexes = reader.message_of(schema, message)
-        self.names: frozenset[str] | None = frozenset(self._kind.DESCRIPTOR.fields_by_name)
+        self._kind, self._message, self.indexes = reader.message_of(schema, message)
+        self.names: frozenset[str] | None = frozenset(self._message.fields_by_name)
 
     def write(self, value: Any) -> bytes:
         """Return the bytes, the same for equal values. Raises one of UNFIT."""
         message = self._kind()
-        _fill(message, value)
-        if not message.IsInitialized():
-            raise UnfitError(message.FindInitializationErrors()[0], MisfitError())
-        return bytes(message.SerializeToString(deterministic=True))
+        _fill(message, self._message, value)
+        if not self._kind.IsInitialized(message):
+            raise UnfitError(self._kind.FindInitializationErrors(message)[0], MisfitError())
+        return bytes(self._kind.SerializeToString(message, deterministic=True))
 
 
-def _fill(message: Any, value: Any) -> None:
+# A field may have the name of a method or of DESCRIPTOR: methods are those of the class, and `kind` is the descriptor.
+
+
+def _fill(message: Any, kind: Any, value: Any) -> None:
     if type(value) is not dict:
         raise MisfitError(value)
-    fields = message.DESCRIPTOR.fields_by_name
+    fields = kind.fields_by_name
     for name, part in value.items():
         try:
             _set(message, fields[name], part)
@@ -62,7 +65,7 @@ def _set(message: Any, field: Any, value: Any) -> None:
             if value_field.message_type is None:
                 target[_scalar(key_field, key)] = _scalar(value_field, part)
             else:
-                _put(target[_scalar(key_field, key)], part)
+                _put(target[_scalar(key_field, key)], value_field.message_type, part)
     elif is_repeated(field):
         if type(value) is not list:
             raise MisfitError(value)
@@ -70,26 +73,25 @@ def _set(message: Any, field: Any, value: Any) -> None:
             if field.message_type is None:
                 target.append(_scalar(field, part))
             else:
-                _put(target.add(), part)
+                _put(target.add(), field.message_type, part)
     else:
-        if field.containing_oneof is not None and message.WhichOneof(field.containing_oneof.name):
+        if field.containing_oneof is not None and type(message).WhichOneof(message, field.containing_oneof.name):
             raise MisfitError(value)  # the other one would be lost
         if field.message_type is None:
             setattr(message, field.name, _scalar(field, value))
         else:
-            target.SetInParent()
-            _put(target, value)
+            type(target).SetInParent(target)
+            _put(target, field.message_type, value)
 
 
-def _put(message: Any, value: Any) -> None:
-    kind = message.DESCRIPTOR
+def _put(message: Any, kind: Any, value: Any) -> None:
     if kind.full_name == TIMESTAMP:
         passed = _TIME(value) - EPOCH
         message.seconds, message.nanos = passed // timedelta(seconds=1), passed.microseconds * 1000
     elif is_wrapper(kind):
         message.value = _scalar(kind.fields[0], value)
     else:
-        _fill(message, value)
+        _fill(message, kind, value)
 
 
 def _scalar(field: Any, value: Any) -> Any:

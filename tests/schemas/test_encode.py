@@ -253,6 +253,28 @@ def test_a_time_in_another_zone_is_the_same_moment_and_one_that_python_lacks_is_
 
 
 @pytest.mark.parametrize(
+    "name", ["DESCRIPTOR", "HasField", "WhichOneof", "SetInParent", "IsInitialized", "SerializeToString", "add"]
+)
+def test_a_field_may_have_the_name_of_a_part_of_a_message(name: str) -> None:
+    """Before, each value with a field DESCRIPTOR was refused. On both levels, and within a oneof."""
+    file = descriptor_pb2.FileDescriptorProto(name="odd.proto", syntax="proto2")
+    odd = file.message_type.add(name="Odd")
+    odd.oneof_decl.add(name="either")
+    odd.field.add(name=name, number=1, type=F.TYPE_INT32, label=OPTIONAL, oneof_index=0)
+    odd.field.add(name="x", number=2, type=F.TYPE_INT32, label=OPTIONAL, oneof_index=0)
+    odd.field.add(name="inner", number=3, type=F.TYPE_MESSAGE, type_name=".Odd", label=OPTIONAL)
+    odd.field.add(name="more", number=4, type=F.TYPE_MESSAGE, type_name=".Odd", label=F.LABEL_REPEATED)
+    content = descriptor_pb2.FileDescriptorSet(file=[file]).SerializeToString()
+    value = {name: 7, "x": None, "inner": {name: 8}, "more": [{name: 9}]}
+    into = f"{name} INT, x INT, inner STRUCT<{name}: INT>, more ARRAY<STRUCT<{name}: INT>>"
+    target = Target("protobuf", None, content, "Odd")
+    (data, reason), (_, wrong) = encoded([value, value | {"x": 1}], target, into)
+    assert data is not None
+    assert (reason, wrong) == (None, "bad-value: x")
+    assert decoded([data], Form("protobuf", "", content, "Odd"), into) == [(value, None)]
+
+
+@pytest.mark.parametrize(
     ("value", "columns", "path"),
     [
         ({"i32": 2**31}, "i32 BIGINT", "i32"),

@@ -165,6 +165,56 @@ def test_a_framed_value_of_another_message_is_not_read_as_this_one() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("message", "indexes"),
+    [
+        ("Outer.A", b"\4\0\2"), ("Outer.A", b"\4\0\0"), ("Outer.B", b"\4\0\6"), ("Outer.B.C", b"\6\0\6\2"),
+        ("Outer.B.C", b"\6\0\6\0"), ("Outer", b"\0"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("has_registry", [False, True])
+def test_a_message_beside_a_map(registry: RegistryServer, message: str, indexes: bytes, has_registry: bool) -> None:
+    """Confluent's serializers count the entry of a map, except those that normalize schemas. It is no value itself."""
+    file = file_of_maps()
+    registry.add(1, b64encode(file.SerializeToString()).decode(), "PROTOBUF")
+    given = descriptor_pb2.FileDescriptorSet(file=[file]).SerializeToString()
+    form = Form("protobuf", descriptors=given, message=message, framed=True)
+    decoder = Decoder(form, Registry(registry.url, serialized=True) if has_registry else None)
+    assert decoder.decode(b"\0\0\0\0\1" + indexes + b"\x08\7")["x"] == 7
+    for other in (b"\4\0\x0a", b"\4\0\4", b"\2\2"):
+        with pytest.raises(UnreadableError, match="other-schema"):
+            decoder.decode(b"\0\0\0\0\1" + other + b"\x08\7")
+
+
+def file_of_maps() -> descriptor_pb2.FileDescriptorProto:
+    """Outer with a map, A, another map and B; B with a map and C. Each has a field x."""
+    file = descriptor_pb2.FileDescriptorProto(name="maps.proto", syntax="proto3")
+
+    def add(messages: Any, name: str) -> Any:
+        message = messages.add(name=name)
+        message.field.add(name="x", number=1, type=F.TYPE_INT32, label=OPTIONAL)
+        return message
+
+    def add_map(message: Any, name: str, path: str) -> None:
+        entry = message.nested_type.add(name=f"{name.capitalize()}Entry")
+        entry.options.map_entry = True
+        entry.field.add(name="key", number=1, type=F.TYPE_STRING, label=OPTIONAL)
+        entry.field.add(name="value", number=2, type=F.TYPE_INT32, label=OPTIONAL)
+        number = len(message.field) + 1
+        message.field.add(
+            name=name, number=number, type=F.TYPE_MESSAGE, type_name=f"{path}.{entry.name}", label=REPEATED
+        )
+
+    outer = add(file.message_type, "Outer")
+    add_map(outer, "first", ".Outer")
+    add(outer.nested_type, "A")
+    add_map(outer, "second", ".Outer")
+    inner = add(outer.nested_type, "B")
+    add_map(inner, "third", ".Outer.B")
+    add(inner.nested_type, "C")
+    return file
+
+
 def test_a_registry_gives_descriptors(registry: RegistryServer) -> None:
     file = file_of_order()
     file.dependency.append("common/x.proto")
