@@ -90,7 +90,9 @@ def _function(form: Form, struct: StructType, payload: str, has_reason: bool) ->
 
 def decode_array(values: pa.Array, form: Form, struct: StructType, strict: str = "") -> pa.Array:
     """Return structs of a value and a reason. strict: the column whose first wrong value raises DecodeError."""
-    decode_one, fit = decoder_of(form).decode, fitter(struct, form.format == JSON)
+    decoder, fit, given = decoder_of(form), fitter(struct, form.format == JSON), values.to_pylist()
+    decode_one = decoder.decode
+    decoder.prepare(given)
 
     def convert(value: bytes | str) -> Any:
         return fit(decode_one(value.encode() if isinstance(value, str) else value))
@@ -105,7 +107,7 @@ def decode_array(values: pa.Array, form: Form, struct: StructType, strict: str =
         )
 
     kind = pa.struct(list(arrow_schema(struct)))
-    return staged_array(values.to_pylist(), convert, kind, why_not, error_of if strict else None)
+    return staged_array(given, convert, kind, why_not, error_of if strict else None)
 
 
 def columns_of(form: Form) -> dict[str, str]:

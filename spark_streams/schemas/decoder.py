@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 from spark_streams.errors import RStreamError
-from spark_streams.schemas.form import JSON, PROTOBUF, Form
-from spark_streams.schemas.framing import unframe
+from spark_streams.schemas.form import JSON, PROTOBUF, Form, Login
+from spark_streams.schemas.framing import ids_of, unframe
 from spark_streams.schemas.reasons import BAD_VALUE, OTHER_SCHEMA, UNKNOWN_SCHEMA, UnreadableError
-from spark_streams.schemas.registry import MOST_KEPT, Login, Registry, Schema
+from spark_streams.schemas.registry import MOST_KEPT, Registry, Schema
 
 Read = Callable[[bytes], Any]
 
@@ -33,6 +33,11 @@ class Decoder:
         self._given = Schema(form.schema, form.format.upper()) if form.schema else None
         self._reader = reader_of(form, self._given)
         self._reads: dict[tuple[int, tuple[int, ...]], Read | UnreadableError] = {}
+
+    def prepare(self, values: Iterable[bytes | str | None]) -> None:
+        """Ask the registry at once for the schemas that these values name. Raises RegistryError."""
+        if self._form.framed and self._registry is not None:
+            self._registry.prepare(ids_of(values))
 
     def decode(self, value: bytes) -> Any:
         """Return the value. Raises UnreadableError with the reason, RegistryError if the registry cannot be asked."""

@@ -14,9 +14,18 @@ from spark_streams.errors import EncodeError, InvalidOptionError, SchemaError
 from spark_streams.schemas.decoder import registry_of
 from spark_streams.schemas.encoder import Target, encoder_of
 from spark_streams.schemas.fit import UnfitError
-from spark_streams.schemas.form import AVRO, PROTOBUF, check_format, login_of, read_schema, valid_schema
+from spark_streams.schemas.form import (
+    AVRO,
+    PROTOBUF,
+    Login,
+    check_format,
+    check_url,
+    login_of,
+    read_schema,
+    valid_schema,
+)
 from spark_streams.schemas.reasons import BAD_VALUE
-from spark_streams.schemas.registry import Login, Schema, check_url
+from spark_streams.schemas.registry import Schema
 from spark_streams.schemas.staged import REASON, VALUE, check_added, staged_array, with_staged
 
 _LATEST = "latest"

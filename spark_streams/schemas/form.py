@@ -3,17 +3,62 @@
 from __future__ import annotations
 
 import os
+from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 
-from spark_streams.errors import ConfigError, InvalidOptionError, RStreamError, SchemaError
+from spark_streams.errors import ConfigError, InvalidOptionError, RegistryError, RStreamError, SchemaError
 from spark_streams.schemas.avro_columns import REMEDY
-from spark_streams.schemas.registry import NO_LOGIN, Login, check_url
+from spark_streams.wire.address import http_url
+from spark_streams.wire.address.identity import password_in
 
 AVRO, PROTOBUF, JSON = "avro", "protobuf", "json"
 FORMATS = (AVRO, PROTOBUF, JSON)
+
+
+@dataclass(frozen=True)
+class Login:
+    """A user with a password file, or a function (module:function) that returns (user, password). Read for each
+    request, in the process that sends it.
+    """
+
+    user: str = ""
+    file: str = ""
+    function: str = ""
+
+    def header(self) -> dict[str, str]:
+        """Return the header of a request. Raises LoginError, InvalidOptionError or RegistryError."""
+        if self.function:
+            user, password = self._of_function()
+        elif self.file:
+            user, password = self.user, password_in(self.file)
+        else:
+            return {}
+        return {"Authorization": f"Basic {b64encode(f'{user}:{password}'.encode()).decode()}"}
+
+    def _of_function(self) -> tuple[str, str]:
+        module, _, name = self.function.partition(":")
+        try:
+            function = getattr(import_module(module), name)
+        except Exception as error:  # noqa: BLE001 - it is the user's code
+            raise InvalidOptionError(
+                f"login {self.function!r} cannot be used: {type(error).__name__}: {error}; it is module:function, "
+                "where the driver and every executor can import it"
+            ) from None
+        try:
+            user, password = function()
+        except Exception as error:  # noqa: BLE001 - it is the user's code, whose message may have the password
+            raise RegistryError(
+                f"the function {self.function!r} of login failed with {type(error).__name__}: it must return (user, "
+                "password)"
+            ) from None
+        return user, password
+
+
+NO_LOGIN = Login()
 
 
 @dataclass(frozen=True)
@@ -94,3 +139,13 @@ def valid_schema(format: str, remedy: str) -> Iterator[None]:
         raise
     except Exception as error:  # noqa: BLE001 - the libraries raise many errors for a wrong schema
         raise SchemaError(f"schema is not valid {format}: {type(error).__name__} {error}; correct it") from None
+
+
+def check_url(url: str) -> str:
+    """Return the URL of a registry without a slash at its end. Raises InvalidOptionError, without a password."""
+    if not http_url.is_root(url):
+        raise InvalidOptionError(
+            "registry must be http://host:port or https://host:port, without a login and a query: give the login as "
+            "login=(user, password file)"
+        )
+    return url.rstrip("/")

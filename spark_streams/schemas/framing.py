@@ -9,12 +9,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from spark_streams.schemas.reasons import BAD_FRAMING, UnreadableError
 
 _HEAD = 5
 _LARGEST_ID = 2**31 - 1  # a registry's IDs are signed: it would refuse a larger one, as no registry does
+_LAST_HEAD = b"\0" + _LARGEST_ID.to_bytes(4, "big")
 _MOST_INDEXES = 100  # protoc refuses messages that are nested as deeply
 
 
@@ -47,6 +50,14 @@ def unframe(value: bytes, has_indexes: bool) -> Framed:
     if min(indexes) < 0:
         raise UnreadableError(BAD_FRAMING)
     return Framed(schema_id, tuple(indexes), value[at:])
+
+
+def ids_of(values: Iterable[bytes | str | None]) -> list[int]:
+    """Return the IDs that values name, those of most values first. Texts are left out."""
+    heads = Counter(value[:_HEAD] for value in values if isinstance(value, bytes))
+    return [
+        int.from_bytes(head[1:], "big") for head, _ in heads.most_common() if len(head) == _HEAD and head <= _LAST_HEAD
+    ]
 
 
 def frame(schema_id: int, indexes: tuple[int, ...]) -> bytes:

@@ -5,6 +5,14 @@
 
 A registry that is away (no connection, no answer in time, 5xx, 429) is waited for, as a server is. A refused login and
 any other answer stop the query at once.
+
+An ID is unknown by HTTP 404 with an error code 404xx. Some registries answer 404 without it, 400 or 422. So does a
+server that is no registry. Then the ID is unknown if this process has read a schema there, or one of these is a list:
+
+    GET /schemas/types                           ["AVRO", …]
+    GET /subjects                                ["orders-value", …]
+
+Anyone may write values with any IDs. So IDs are asked for at once, and at most MOST_UNKNOWN of them in a minute.
 """
 
 from __future__ import annotations
@@ -14,26 +22,29 @@ import json
 import ssl
 import threading
 import time
-from base64 import b64encode
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from importlib import import_module
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote
 from urllib.request import Request, urlopen
 
-from spark_streams.errors import InvalidOptionError, RegistryError, RetriesExhaustedError
+from spark_streams.errors import RegistryError, RetriesExhaustedError
 from spark_streams.model.untyped import Json
-from spark_streams.wire.address import http_url
-from spark_streams.wire.address.identity import password_in
+from spark_streams.schemas.form import NO_LOGIN, Login
 from spark_streams.wire.address.patience import DEFAULT_PATIENCE, Patience
 from spark_streams.wire.connection.retry import Backoff
 
 _UNKNOWN_FOR = 60.0  # seconds until an unknown ID is asked for again: a replica of a registry may lag
+MOST_UNKNOWN = 1_000  # IDs that are remembered for this time: others are unknown without a request
+MOST_AT_ONCE = 16  # requests
 MOST_KEPT = 10_000  # of what values may name: a value may hold any ID
 _LARGEST = 16 << 20  # bytes of an answer
 _DEEPEST = 20  # references of references
 _MOST_REFERENCES = 1_000  # of one schema
+_IDS = "/schemas/ids/"
+_LISTS = ("/schemas/types", "/subjects")  # registries before version 5.5 have only the second one
+_NO_SUCH_ID = (http.HTTPStatus.NOT_FOUND, http.HTTPStatus.BAD_REQUEST, http.HTTPStatus.UNPROCESSABLE_ENTITY)
 _ACCEPT = "application/vnd.schemaregistry.v1+json, application/json"
 
 
@@ -52,48 +63,6 @@ class Schema:
         yield from self.references
 
 
-@dataclass(frozen=True)
-class Login:
-    """A user with a password file, or a function (module:function) that returns (user, password). Read for each
-    request, in the process that sends it.
-    """
-
-    user: str = ""
-    file: str = ""
-    function: str = ""
-
-    def header(self) -> dict[str, str]:
-        """Return the header of a request. Raises LoginError, InvalidOptionError or RegistryError."""
-        if self.function:
-            user, password = self._of_function()
-        elif self.file:
-            user, password = self.user, password_in(self.file)
-        else:
-            return {}
-        return {"Authorization": f"Basic {b64encode(f'{user}:{password}'.encode()).decode()}"}
-
-    def _of_function(self) -> tuple[str, str]:
-        module, _, name = self.function.partition(":")
-        try:
-            function = getattr(import_module(module), name)
-        except Exception as error:  # noqa: BLE001 - it is the user's code
-            raise InvalidOptionError(
-                f"login {self.function!r} cannot be used: {type(error).__name__}: {error}; it is module:function, "
-                "where the driver and every executor can import it"
-            ) from None
-        try:
-            user, password = function()
-        except Exception as error:  # noqa: BLE001 - it is the user's code, whose message may have the password
-            raise RegistryError(
-                f"the function {self.function!r} of login failed with {type(error).__name__}: it must return (user, "
-                "password)"
-            ) from None
-        return user, password
-
-
-NO_LOGIN = Login()
-
-
 class _AwayError(Exception):
     """The registry did not answer, or not now."""
 
@@ -109,24 +78,47 @@ class Registry:
     clock: Callable[[], float] = time.monotonic
     _schemas: dict[int, Schema] = field(default_factory=dict)
     _versions: dict[tuple[str, str], Schema] = field(default_factory=dict)
-    _unknown: dict[int, float] = field(default_factory=dict)  # when they were asked for
+    _unknown: dict[int, float] = field(default_factory=dict)  # when they were asked for, the oldest first
+    _has_listed: bool = False  # what only a registry lists
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def schema(self, schema_id: int) -> Schema | None:
-        """Return a schema, None if the registry has none of this ID. Raises RegistryError."""
+        """Return a schema, None if the registry has none of this ID, or if MOST_UNKNOWN others are unknown. Raises
+        RegistryError.
+        """
         with self._lock:
-            if schema_id in self._schemas:
-                return self._schemas[schema_id]
-            if self.clock() - self._unknown.get(schema_id, -_UNKNOWN_FOR) < _UNKNOWN_FOR:
-                return None
-            answer = self._ask(f"/schemas/ids/{schema_id}")
-            if answer is None:
-                if len(self._unknown) >= MOST_KEPT:
-                    self._unknown.clear()
-                self._unknown[schema_id] = self.clock()
-                return None
-            found = self._schemas[schema_id] = self._parsed(answer, schema_id)
-            return found
+            self._ask_for([schema_id])
+            return self._schemas.get(schema_id)
+
+    def prepare(self, schema_ids: Sequence[int]) -> None:
+        """Ask for these IDs at once, the first ones if they are too many. Raises RegistryError."""
+        with self._lock:
+            self._ask_for(schema_ids)
+
+    def _ask_for(self, schema_ids: Sequence[int]) -> None:
+        """Ask for those IDs whose answers are not known."""
+        new = [schema_id for schema_id in schema_ids if schema_id not in self._schemas]
+        if not new:
+            return
+        now = self.clock()
+        while self._unknown and now - self._unknown[next(iter(self._unknown))] >= _UNKNOWN_FOR:
+            del self._unknown[next(iter(self._unknown))]
+        asked = [one for one in new if one not in self._unknown][: MOST_UNKNOWN - len(self._unknown)]
+        for schema_id, schema in zip(asked, self._answers(asked), strict=True):
+            if schema is None:
+                self._unknown[schema_id] = now
+            else:
+                self._schemas[schema_id] = schema
+
+    def _answers(self, schema_ids: list[int]) -> list[Schema | None]:
+        if len(schema_ids) < 2:
+            return [self._answer(one) for one in schema_ids]
+        with ThreadPoolExecutor(min(len(schema_ids), MOST_AT_ONCE)) as pool:
+            return list(pool.map(self._answer, schema_ids))
+
+    def _answer(self, schema_id: int) -> Schema | None:
+        answer = self._ask(f"{_IDS}{schema_id}")
+        return None if answer is None else self._parsed(answer, schema_id)
 
     def version(self, subject: str, version: str) -> Schema:
         """Return a version of a subject, or its latest at the first call. Raises RegistryError if there is none."""
@@ -193,55 +185,63 @@ class Registry:
             return answer
 
     def _request(self, path: str) -> Json:
-        request = Request(f"{self.url}{path}{'?format=serialized' if self.serialized else ''}")
-        request.add_header("Accept", _ACCEPT)
-        for name, value in self.login.header().items():
-            request.add_unredirected_header(name, value)  # another host must not get it
-        try:
-            with urlopen(request, timeout=self.patience.reply) as reply:
-                body = reply.read(_LARGEST)
-        except HTTPError as error:
-            with error:
-                return self._refused(error, path)
-        except (URLError, OSError, http.client.HTTPException) as error:
-            reason = getattr(error, "reason", error)
-            if isinstance(reason, ssl.SSLCertVerificationError):
-                raise RegistryError(f"the certificate of {self.url} is not accepted: {reason.verify_message}") from None
-            raise _AwayError(f"{type(reason).__name__}: {reason}") from None
+        status, body = self._get(path)
         answer = _json(body)
+        if status != http.HTTPStatus.OK:
+            return self._refused(status, answer, path)
         if not isinstance(answer, dict) or "schema" not in answer:
             raise RegistryError(
                 f"{self.url}{path} answered, but with no schema: registry= must be the root of the registry"
             )
         return answer
 
-    def _refused(self, error: HTTPError, path: str) -> None:
+    def _get(self, path: str) -> tuple[int, bytes]:
+        """Return (HTTP status, body). Raises _AwayError or RegistryError."""
+        request = Request(f"{self.url}{path}{'?format=serialized' if self.serialized else ''}")
+        request.add_header("Accept", _ACCEPT)
+        for name, value in self.login.header().items():
+            request.add_unredirected_header(name, value)  # another host must not get it
+        try:
+            with urlopen(request, timeout=self.patience.reply) as reply:
+                return http.HTTPStatus.OK, reply.read(_LARGEST)
+        except HTTPError as error:
+            with error:
+                if error.code >= 500 or error.code == http.HTTPStatus.TOO_MANY_REQUESTS:
+                    raise _AwayError(f"HTTP {error.code}") from None
+                return error.code, error.read(_LARGEST)
+        except (URLError, OSError, http.client.HTTPException) as error:
+            reason = getattr(error, "reason", error)
+            if isinstance(reason, ssl.SSLCertVerificationError):
+                raise RegistryError(f"the certificate of {self.url} is not accepted: {reason.verify_message}") from None
+            raise _AwayError(f"{type(reason).__name__}: {reason}") from None
+
+    def _refused(self, status: int, answer: Json, path: str) -> None:
         """Return if the registry does not have the schema. Raises _AwayError or RegistryError."""
-        if error.code >= 500 or error.code == http.HTTPStatus.TOO_MANY_REQUESTS:
-            raise _AwayError(f"HTTP {error.code}")
-        if error.code in (http.HTTPStatus.UNAUTHORIZED, http.HTTPStatus.FORBIDDEN):
+        if status in (http.HTTPStatus.UNAUTHORIZED, http.HTTPStatus.FORBIDDEN):
             raise RegistryError(
-                f"{self.url}{path} refuses the login (HTTP {error.code}): give login=(user, password file) or "
+                f"{self.url}{path} refuses the login (HTTP {status}): give login=(user, password file) or "
                 "login='module:function' of a user who may read schemas"
             )
-        answer = _json(error.read(_LARGEST))
         code = answer.get("error_code") if isinstance(answer, dict) else None
-        if error.code == http.HTTPStatus.NOT_FOUND and isinstance(code, int) and code // 100 == 404:
+        if status == http.HTTPStatus.NOT_FOUND and isinstance(code, int) and code // 100 == 404:
+            return
+        if path.startswith(_IDS) and status in _NO_SUCH_ID and self._is_registry():
             return
         raise RegistryError(
-            f"{self.url}{path} answered HTTP {error.code}, as no schema registry does: registry= must be the root of "
-            "the registry"
+            f"{self.url}{path} answered HTTP {status}, as no schema registry does: registry= must be the root of "
+            f"the registry, which lists its subjects at {self.url}/subjects"
         )
 
+    def _is_registry(self) -> bool:
+        """Whether this process has read a schema here, or a list that registries have. Raises _AwayError."""
+        if not self._schemas and not self._has_listed:
+            self._has_listed = any(self._lists(path) for path in _LISTS)
+        return bool(self._schemas) or self._has_listed
 
-def check_url(url: str) -> str:
-    """Return the URL of a registry without a slash at its end. Raises InvalidOptionError, without a password."""
-    if not http_url.is_root(url):
-        raise InvalidOptionError(
-            "registry must be http://host:port or https://host:port, without a login and a query: give the login as "
-            "login=(user, password file)"
-        )
-    return url.rstrip("/")
+    def _lists(self, path: str) -> bool:
+        status, body = self._get(path)
+        names = _json(body) if status == http.HTTPStatus.OK else None
+        return isinstance(names, list) and all(isinstance(name, str) for name in names)
 
 
 def _path(subject: str, version: str) -> str:

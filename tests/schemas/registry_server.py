@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from base64 import b64encode
 from collections import Counter
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -13,11 +14,31 @@ from typing import Any, Self
 from urllib.parse import unquote, urlsplit
 
 
+class _Gauge:
+    """most: how many were within it at the same time."""
+
+    def __init__(self) -> None:
+        self.most = self._now = 0
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self._now += 1
+            self.most = max(self.most, self._now)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        with self._lock:
+            self._now -= 1
+
+
 class RegistryServer:
     """answers: by path; faults: HTTP codes of the next requests, 0 closes the connection; login: user:password."""
 
     def __init__(self) -> None:
-        self.answers: dict[str, dict[str, Any]] = {}
+        self.answers: dict[str, Any] = {}
+        self.unknown: tuple[int, Any] = (404, {"error_code": 40403, "message": "Schema not found"})
+        self.pause = 0.0  # seconds before each answer
+        self.in_progress = _Gauge()
         self.faults: list[int] = []
         self.login = ""
         self.leads_to = ""  # URL of another server, to which each request is redirected
@@ -44,6 +65,8 @@ class RegistryServer:
             def do_GET(self) -> None:
                 path = unquote(urlsplit(self.path).path)
                 registry.requests[path] += 1
+                with registry.in_progress:
+                    time.sleep(registry.pause)
                 registry.queries.add(urlsplit(self.path).query)
                 registry.logins.append("Authorization" in self.headers)
                 if registry.leads_to:
@@ -63,12 +86,12 @@ class RegistryServer:
                 elif path in registry.answers:
                     self.reply(200, registry.answers[path])
                 elif path.startswith(("/schemas/ids/", "/subjects/")):
-                    self.reply(404, {"error_code": 40403, "message": "Schema not found"})
+                    self.reply(*registry.unknown)
                 else:
                     self.reply(404, {"error_code": 404, "message": "HTTP 404 Not Found"})
 
-            def reply(self, code: int, content: dict[str, Any]) -> None:
-                body = json.dumps(content).encode()
+            def reply(self, code: int, content: Any) -> None:
+                body = b"" if content is None else json.dumps(content).encode()
                 self.send_response(code)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()

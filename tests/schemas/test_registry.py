@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,9 +13,10 @@ import pytest
 
 from spark_streams.errors import InvalidOptionError, LoginError, RegistryError
 from spark_streams.schemas.decoder import Decoder
-from spark_streams.schemas.form import Form
+from spark_streams.schemas.form import Form, Login, check_url
+from spark_streams.schemas.framing import ids_of
 from spark_streams.schemas.reasons import UnreadableError
-from spark_streams.schemas.registry import Login, Registry, check_url
+from spark_streams.schemas.registry import MOST_AT_ONCE, MOST_UNKNOWN, Registry
 from spark_streams.wire.address.patience import DEFAULT_PATIENCE
 from tests.schemas.avro_values import FIRST, READER, VERSIONS, encoded, form, record
 from tests.schemas.registry_server import RegistryServer
@@ -73,6 +75,107 @@ def test_an_unknown_id_is_a_reason_and_asked_for_again_after_a_minute(registry: 
     registry.add(1, FIRST)
     now[0] = 61
     assert decoder.decode(value)["customer"] == "ann"
+
+
+WITHOUT_A_CODE = [
+    (404, None),
+    (404, {"error_code": 404}),
+    (404, {"code": "x"}),
+    (404, [1]),
+    (400, None),
+    (422, {"a": 1}),
+]
+
+
+@pytest.mark.parametrize("answer", WITHOUT_A_CODE)
+@pytest.mark.parametrize("known_by", ["a schema", "/schemas/types", "/subjects"])
+def test_an_id_is_unknown_also_by_an_answer_without_a_code(
+    registry: RegistryServer, known_by: str, answer: tuple[int, object]
+) -> None:
+    """Before, a value of 5 bytes that anyone may write stopped the query. No list is asked for if a schema was read."""
+    registry.add(1, FIRST)
+    registry.unknown = answer
+    if known_by != "a schema":
+        registry.answers[known_by] = ["AVRO"]
+    client = Registry(registry.url, patience=QUICK)
+    assert known_by != "a schema" or client.schema(1) is not None
+    decoder = Decoder(form(READER, framed=True, registry=registry.url), client)
+    assert [reason_of(decoder, encoded(FIRST, VALUES[1], n)) for n in (8, 9, 8)] == ["unknown-schema"] * 3
+    lists = {"a schema": 0, "/schemas/types": 1, "/subjects": 2}
+    assert sum(registry.requests[path] for path in ("/schemas/types", "/subjects")) == lists[known_by]
+
+
+@pytest.mark.parametrize("answer", WITHOUT_A_CODE)
+@pytest.mark.parametrize("listed", [None, {"a": 1}, [1], "text"])
+def test_an_answer_without_a_code_of_what_is_no_registry_stops_the_query(
+    registry: RegistryServer, answer: tuple[int, object], listed: object
+) -> None:
+    """Else a wrong URL would make dead letters of all entries."""
+    registry.unknown = answer
+    if listed is not None:
+        registry.answers |= {"/schemas/types": listed, "/subjects": listed}
+    with pytest.raises(RegistryError, match=f"{registry.url}/schemas/ids/7 answered HTTP {answer[0]}, as no schema"):
+        Registry(registry.url, patience=QUICK).schema(7)
+
+
+def test_a_list_of_a_registry_that_is_away_is_waited_for(registry: RegistryServer) -> None:
+    registry.unknown = (404, None)
+    registry.answers["/schemas/types"] = ["AVRO"]
+    client = Registry(registry.url, patience=QUICK)
+    registry.faults = [400, 503, 400, 0]
+    assert client.schema(7) is None
+    assert registry.faults == []
+
+
+def test_unknown_ids_of_a_minute_are_bounded(registry: RegistryServer) -> None:
+    """Beyond the bound an ID is unknown without a request, until a minute later. Known ones are read as before."""
+    now = [0.0]
+    registry.add(1, FIRST)
+    registry.add(5000, FIRST)
+    client = Registry(registry.url, patience=QUICK, clock=lambda: now[0])
+    decoder = Decoder(form(READER, framed=True, registry=registry.url), client)
+    assert decoder.decode(encoded(FIRST, VALUES[1], 1))["customer"] == "ann"
+    client.prepare(range(2, MOST_UNKNOWN - 98))
+    values = [encoded(FIRST, VALUES[1], n) for n in range(2, MOST_UNKNOWN + 50)]
+    for _ in range(2):
+        assert {reason_of(decoder, value) for value in values} == {"unknown-schema"}
+    assert registry.requests.total() == 1 + MOST_UNKNOWN
+    assert decoder.decode(encoded(FIRST, VALUES[1], 1))["customer"] == "ann"
+    assert reason_of(decoder, encoded(FIRST, VALUES[1], 5000)) == "unknown-schema"
+    now[0] = 60
+    assert decoder.decode(encoded(FIRST, VALUES[1], 5000))["customer"] == "ann"
+    assert reason_of(decoder, values[0]) == "unknown-schema"
+    assert registry.requests["/schemas/ids/2"] == 2
+
+
+def test_the_ids_of_a_batch_are_asked_for_at_once(registry: RegistryServer) -> None:
+    """Before, 64 unknown IDs took 64 answers in series."""
+    registry.add(3, FIRST)
+    registry.pause = 0.05
+    client = Registry(registry.url, patience=QUICK)
+    decoder = Decoder(form(READER, framed=True, registry=registry.url), client)
+    values = [encoded(FIRST, VALUES[1], n) for n in range(64)]
+    decoder.prepare([*values, None, b"", b"no frame", b"\0\xff\xff\xff\xff", "text"])
+    assert 1 < registry.in_progress.most <= MOST_AT_ONCE
+    assert decoder.decode(values[3])["customer"] == "ann"
+    assert reason_of(decoder, values[4]) == "unknown-schema"
+    assert registry.requests == {f"/schemas/ids/{n}": 1 for n in range(64)}
+
+
+def test_ids_of_most_values_come_first() -> None:
+    """So that IDs that occur once, which anyone may write, do not use up the bound before those of a new schema."""
+    values = [b"\0\0\0\0\1x", b"\0\0\0\0\7", b"\0\0\0\0\7abc", b"\0\0\0\0", b"\1\0\0\0\7", b"\0\x80\0\0\0", None, "a"]
+    assert ids_of(values) == [7, 1]
+
+
+def test_a_registry_that_stays_away_ends_all_requests_of_a_batch() -> None:
+    with RegistryServer() as gone:
+        pass
+    client = Registry(gone.url, patience=IMPATIENT)
+    begin = time.monotonic()
+    with pytest.raises(RegistryError, match="without success"):
+        client.prepare(range(1000))
+    assert time.monotonic() - begin < 10
 
 
 def test_a_schema_that_does_not_lead_to_the_readers_is_a_reason(registry: RegistryServer) -> None:
