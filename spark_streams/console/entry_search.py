@@ -40,31 +40,36 @@ class FieldFilter:
         name, value = (text.encode("utf-8", "surrogateescape") for text in (self.name, self.value))
         return (content for field, content in pairs if (not name or field == name) and value in content)
 
-    def matches(self, candidates: Sequence[bytes], until: float) -> bool:
-        """Whether an entry with these values matches. Raises TimeoutError after `until` (time.monotonic)."""
+    def matches(self, candidates: Sequence[bytes], until: float) -> tuple[bool, int]:
+        """Return whether an entry with these values matches, and how many of those before the first match are no JSON.
+        Raises TimeoutError after `until` (time.monotonic)."""
         if self.json is None:
-            return bool(candidates)
+            return bool(candidates), 0
+        no_json = 0
         for value in candidates:
             if len(value) > LONGEST:
                 continue
             if time.monotonic() > until:
                 raise TimeoutError
-            if self.json.matches(value, until):
-                return True
-        return False
+            is_match = self.json.matches(value, until)
+            if is_match:
+                return True, no_json
+            no_json += is_match is None
+        return False, no_json
 
 
 @dataclass(frozen=True)
 class EntryPage:
     """Entries, the newest first. searched: how many were read; next: the ID at which the next page begins, None if the
     stream has no more; too_long: values that were too long for a comparison of JSON; too_slow: entries whose
-    comparison was given up."""
+    comparison was given up; no_json: values that were compared, and are no JSON."""
 
     entries: tuple[Seen, ...]
     searched: int
     next: StreamId | None
     too_long: int = 0
     too_slow: int = 0
+    no_json: int = 0
 
 
 def read_entries(
@@ -79,7 +84,7 @@ def read_entries(
     all shards of one. Raises WrongKeyTypeError, NotPermittedError, ServerError."""
     sizer = PageSizer(_FIRST, _LARGEST, _REPLY_BYTES, growth=5)
     matching: list[Seen] = []
-    deadline, searched, taken, too_long, too_slow = time.monotonic() + _SEARCH_SECONDS, 0, 0, 0, 0
+    deadline, searched, taken, too_long, too_slow, no_json = time.monotonic() + _SEARCH_SECONDS, 0, 0, 0, 0, 0
     upper: StreamId | None = end
     while upper is not None and upper >= begin:
         count = max(1, sizer.size if fields else min(sizer.size, limit - len(matching) + 1))
@@ -89,15 +94,16 @@ def read_entries(
             size = sum(len(name) + len(value) for name, value in entry.pairs)
             is_full = len(matching) == limit or (matching and taken + size > _PAGE_BYTES)
             if is_full or (searched and time.monotonic() > deadline):
-                return EntryPage(tuple(matching), searched, entry.id, too_long, too_slow)
+                return EntryPage(tuple(matching), searched, entry.id, too_long, too_slow, no_json)
             values = [*fields.candidates(entry.pairs)] if fields else []
             try:
-                is_match = not fields or fields.matches(values, deadline)
+                is_match, others = fields.matches(values, deadline) if fields else (True, 0)
             except TimeoutError:
                 if searched:
-                    return EntryPage(tuple(matching), searched, entry.id, too_long, too_slow)
-                is_match, too_slow = False, 1  # this entry alone takes longer than a request may
+                    return EntryPage(tuple(matching), searched, entry.id, too_long, too_slow, no_json)
+                is_match, others, too_slow = False, 0, 1  # this entry alone takes longer than a request may
             searched += 1
+            no_json += others
             too_long += sum(len(value) > LONGEST for value in values) if fields and fields.json else 0
             if is_match:
                 matching.append(entry)
@@ -105,7 +111,7 @@ def read_entries(
         upper = lower
         if searched >= _SEARCHED or time.monotonic() > deadline:
             break
-    return EntryPage(tuple(matching), searched, upper, too_long, too_slow)
+    return EntryPage(tuple(matching), searched, upper, too_long, too_slow, no_json)
 
 
 def _read_back(

@@ -68,13 +68,13 @@ class JsonFilter:
             _refuse(text, f"{sign} needs a number, or a text in double quotes")
         return cls(tuple(steps), sign, operand)
 
-    def matches(self, value: bytes, until: float = math.inf) -> bool:
-        """Whether the value is JSON, and one of its values at the path compares so. Values of different types are not
-        equal, and have no order. Raises TimeoutError after `until` (time.monotonic)."""
+    def matches(self, value: bytes, until: float = math.inf) -> bool | None:
+        """Whether one of the values at the path compares so; None if the value is no JSON. Values of different types
+        are not equal, and have no order. Raises TimeoutError after `until` (time.monotonic)."""
         try:
             found: list[Json] = [_parsed(value.decode())]
         except (ValueError, InvalidOperation, RecursionError):
-            return False
+            return None
         for step in self.steps:
             found = _children(found, step, until)
         compare, kind = _OPERATORS[self.operator], type(self.operand)
