@@ -13,6 +13,7 @@ from spark_streams.model.id_times import age_ms
 from spark_streams.model.ids import MAX_ID, MIN_ID, U64_MAX, StreamId
 
 if TYPE_CHECKING:
+    from spark_streams.schemas.decode_frames import Shown
     from spark_streams.schemas.shown import FieldDecoders
     from spark_streams.wire.connection.server import Server
 
@@ -60,7 +61,8 @@ def print_entry(
         (envelope if pair[0].startswith(b"dl.") else own).append(pair)
     shown_pairs = [*own[:_FIELDS], *envelope[:_FIELDS]]
     left_out = len(own) + len(envelope) - len(shown_pairs)
-    lines = [(*_line(name, value, decoders), name.startswith(b"dl.")) for name, value in shown_pairs]
+    seen = [None] * len(shown_pairs) if decoders is None else decoders.page(shown_pairs)
+    lines = [(*_line(*pair, one), pair[0].startswith(b"dl.")) for pair, one in zip(shown_pairs, seen, strict=True)]
     width = max((len(name) for name, _, _ in lines if len(name) <= _ALIGNED), default=0)
     for name, value, dim in lines:
         click.echo(f"  {click.style(name, dim=dim)}{' ' * (width - len(name))}  {value}".rstrip())
@@ -68,9 +70,8 @@ def print_entry(
         click.echo(f"  … and {counted(left_out, 'more field')} (--json has all of them)")
 
 
-def _line(name: bytes, value: bytes, decoders: FieldDecoders | None) -> tuple[str, str]:
+def _line(name: bytes, value: bytes, seen: Shown | None) -> tuple[str, str]:
     """Return (name, value) for a terminal. A value that cannot be decoded is raw, and its reason beside the name."""
-    seen = None if decoders is None else decoders.shown(name, value)
     if seen is None:
         return _shown(name), _shown(value)
     return f"{_shown(name)} ({_printable((seen.reason or 'decoded').encode())})", _shown(

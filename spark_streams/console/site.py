@@ -163,8 +163,11 @@ class Site:
             return [None] * len(pairs)
 
         def decode() -> list[Decoded | None]:
-            found = [decoders.shown(name, value) for name, value in pairs]
-            return [None if one is None else Decoded(cell(one.text), one.reason) for one in found]
+            # The page says "not decoded" before each reason.
+            return [
+                None if one is None else Decoded(cell(one.text), one.reason.removeprefix("not decoded: "))
+                for one in decoders.page(pairs)
+            ]
 
         return await asyncio.to_thread(decode)
 

@@ -2,72 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
 
-from spark_streams.errors import RegistryError
-from spark_streams.schemas.decoder import Decoder
-from spark_streams.schemas.form import PROTOBUF, Form
-from spark_streams.schemas.json_text import text_of
-from spark_streams.schemas.reasons import BAD_VALUE, UnreadableError
-from spark_streams.schemas.registry import Registry
-from spark_streams.wire.address.patience import DEFAULT_PATIENCE
+from spark_streams.schemas.decode_frames import Shown
+from spark_streams.schemas.decode_process import DecodeProcess
+from spark_streams.schemas.decoder import reader_of
+from spark_streams.schemas.form import Form
+from spark_streams.schemas.registry import Schema
 
 _MOST_BYTES = 1 << 20  # of a value
-_PATIENCE = replace(DEFAULT_PATIENCE, limit=5.0)  # a person waits
-
-
-class Shown(NamedTuple):
-    """A value of a field that is decoded. text: JSON in UTF-8; reason: why there is none, else empty."""
-
-    text: bytes
-    reason: str = ""
 
 
 class FieldDecoders:
-    """Decoders by the name of a field. keeps_going: a registry that cannot be asked is a reason, not an error."""
+    """Decoders by the name of a field, in a process of their own that may die. keeps_going: a registry that cannot be
+    asked is a reason, not an error.
+    """
 
-    def __init__(self, forms: Mapping[bytes, Form], keeps_going: bool = False) -> None:
-        """Raise errors of the format's package if a schema is not valid."""
-        registries = {
-            (form.registry, form.login): Registry(form.registry, form.login, form.format == PROTOBUF, _PATIENCE)
-            for form in forms.values()
-            if form.registry
-        }
-        self._decoders = {
-            name: Decoder(form, registries.get((form.registry, form.login))) for name, form in forms.items()
-        }
-        self._keeps_going = keeps_going
+    def __init__(
+        self, forms: Mapping[bytes, Form], keeps_going: bool = False, process: DecodeProcess | None = None
+    ) -> None:
+        """Raise errors of the format's package if a schema is not valid. process: by default it has these forms."""
+        for form in forms.values():
+            reader_of(form, Schema(form.schema, form.format.upper()) if form.schema else None)
+        self.fields = frozenset(forms)
+        self._is_strict = not keeps_going
+        self._process = process or DecodeProcess(forms)
 
-    @property
-    def fields(self) -> frozenset[bytes]:
-        """Names of the fields that are decoded."""
-        return frozenset(self._decoders)
-
-    def shown(self, name: bytes, value: bytes) -> Shown | None:
-        """Return the decoded value, None for a field that is not decoded. Raises RegistryError."""
-        decoder = self._decoders.get(name)
-        if decoder is None:
-            return None
-        if len(value) > _MOST_BYTES:
-            return Shown(b"", "larger than 1 MB")
-        try:
-            return Shown(text_of(decoder.decode(value)).encode("utf-8", "backslashreplace"))
-        except UnreadableError as error:
-            return Shown(b"", error.reason)
-        except RegistryError as error:
-            if not self._keeps_going:
-                raise
-            return Shown(b"", str(error))
-        except RecursionError:
-            return Shown(b"", BAD_VALUE)
+    def page(self, pairs: Sequence[tuple[bytes, bytes]]) -> list[Shown | None]:
+        """Return the decoded values of a page, None for each field that is not decoded. Raises RegistryError."""
+        shown: list[Shown | None] = [
+            Shown(b"", "larger than 1 MB") if name in self.fields and len(value) > _MOST_BYTES else None
+            for name, value in pairs
+        ]
+        places = [place for place, (name, _) in enumerate(pairs) if name in self.fields and shown[place] is None]
+        if places:
+            found = self._process.decode([pairs[place] for place in places], self._is_strict)
+            for place, one in zip(places, found, strict=True):
+                shown[place] = one
+        return shown
 
     def as_json(self, pairs: Iterable[tuple[bytes, bytes]]) -> list[dict[str, str]]:
         """Return an object for each field that is decoded: its name, and the JSON as a text or the reason."""
-        found = [(name.decode(), self.shown(name, value)) for name, value in pairs if name in self._decoders]
+        own = [(name, value) for name, value in pairs if name in self.fields]
         return [
-            {"field": name, **({"reason": one.reason} if one.reason else {"json": one.text.decode()})}
-            for name, one in found
+            {"field": name.decode(), **({"reason": one.reason} if one.reason else {"json": one.text.decode()})}
+            for (name, _), one in zip(own, self.page(own), strict=True)
             if one is not None
         ]

@@ -8,7 +8,7 @@ from pathlib import Path
 from spark_streams.console.site import link
 from tests.console.browser import Browser
 from tests.console.process import running_console
-from tests.schemas.avro_values import FIRST, encoded
+from tests.schemas.avro_values import FIRST, encoded, record
 from tests.schemas.test_shown import add_dead_letter
 from tools.servers.server import Server
 
@@ -29,3 +29,16 @@ def test_an_entry_and_a_dead_letter_show_the_decoded_value(server: Server, tmp_p
         assert "<script>ann" not in page
         assert "not decoded: bad-value" in browser.get(link("/entry", name="s", id=bad)).text
         assert shown in browser.get(link("/dead/letter", name="dead", id=letter)).text
+
+
+def test_a_value_that_ends_a_process_ends_no_console(server: Server, tmp_path: Path) -> None:
+    """fastavro calls itself as deep as this value says."""
+    node = record({"name": "next", "type": ["null", "Node"]}, name="Node")
+    (tmp_path / "node.avsc").write_text(json.dumps(node))
+    with server.client() as client:
+        deep, good = (client.xadd("s", {"payload": b"\x02" * depth + b"\0"}).decode() for depth in (20_000, 1))
+    with running_console(server.url, "--schema", f"payload={tmp_path}/node.avsc") as console:
+        browser = Browser(console.url)
+        for _ in range(2):
+            assert "not decoded: " in browser.get(link("/entry", name="s", id=deep)).text
+            assert "{&#34;next&#34;:{&#34;next&#34;:null}}" in browser.get(link("/entry", name="s", id=good)).text

@@ -103,19 +103,19 @@ def test_wrong_options_are_named(server: Server, words: list[str], text: str) ->
 def test_all_digits_and_what_json_lacks_are_texts() -> None:
     decoders = FieldDecoders({b"p": form_of("avro", "", json.dumps(WIDE), "", NO_LOGIN, None)})
     value = {"d": Decimal("1.20"), "t": MOMENT, "f": float("nan"), "b": b"\xff", "s": "x"}
-    seen = decoders.shown(b"p", encoded(WIDE, value))
+    seen = decoders.page([(b"p", encoded(WIDE, value))])[0]
     assert seen is not None
     assert seen.text == (b'{"d":1.20,"t":"2026-01-31T23:59:59.123456+00:00","f":"nan","b":{"base64":"/w=="},"s":"x"}')
-    large = decoders.shown(b"p", bytes(2 << 20))
+    large = decoders.page([(b"p", bytes(2 << 20))])[0]
     assert large is not None
     assert large.reason == "larger than 1 MB"
-    assert decoders.shown(b"q", b"") is None
+    assert decoders.page([(b"q", b"")]) == [None]
 
 
 def test_deep_json_is_a_reason() -> None:
     decoders = FieldDecoders({b"p": form_of("json", "", "{}", "", NO_LOGIN, None)})
     for depth in (400, 900, 5_000, 100_000):
-        seen = decoders.shown(b"p", b"[" * depth + b"]" * depth)
+        seen = decoders.page([(b"p", b"[" * depth + b"]" * depth)])[0]
         assert seen is not None
         assert seen.reason in ("", "bad-value")
 
@@ -123,7 +123,7 @@ def test_deep_json_is_a_reason() -> None:
 def test_a_console_goes_on_if_the_registry_is_away(registry: RegistryServer) -> None:
     registry.faults = [401]
     decoders = FieldDecoders({b"p": form_of("avro", registry.url, "", "", NO_LOGIN, None)}, keeps_going=True)
-    seen = decoders.shown(b"p", encoded(FIRST, {"customer": "ann", "amount": 7}, 1))
+    seen = decoders.page([(b"p", encoded(FIRST, {"customer": "ann", "amount": 7}, 1))])[0]
     assert seen is not None
     assert "refuses the login" in seen.reason
 
@@ -143,3 +143,17 @@ def test_a_field_that_no_entry_has_is_named(server: Server, tmp_path: Path, form
             assert (ran.exit_code, "so it is not decoded. Check its name" in ran.stderr) == (0, is_noted)
             assert "\x1b" not in ran.output
     assert "not decoded" not in run(server, "show", "empty", "--schema", f"p={tmp_path}/order.avsc").stderr
+
+
+def test_a_value_that_ends_a_process_is_a_line(server: Server, tmp_path: Path) -> None:
+    """fastavro calls itself as deep as the first value says."""
+    node = record({"name": "next", "type": ["null", "Node"]}, name="Node")
+    (tmp_path / "node.avsc").write_text(json.dumps(node))
+    with server.client() as client:
+        for depth in (20_000, 1):
+            client.xadd("s", {"payload": b"\x02" * depth + b"\0"})
+    for words in ((), ("--json",)):
+        ran = run(server, "show", "s", "--schema", f"payload={tmp_path}/node.avsc", *words)
+        assert ran.exit_code == 0
+        assert ran.output.replace("\\", "").count('{"next":{"next":null}}') == 1
+        assert ("bad-value" in ran.output) is not ("not decoded: " in ran.output)
