@@ -12,18 +12,23 @@ from pyspark.sql.types import DecimalType
 
 from spark_streams.cdc.sql import cast, let
 
-_BASE64 = "^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
-_NUMBER = "^[+-]?(?=[.]?[0-9])[0-9]*[.]?[0-9]*(?:[eE][+-]?[0-9]{1,4})?$"
-_PARTS = "^([+-]?)([0-9]*)[.]?([0-9]*)(?:[eE]([+-]?[0-9]{1,4}))?$"
+# Anyone may write a text, and a cast takes a time that grows with the square of its digits.
+MOST_CHARACTERS = 1_000
+# Possessive: no digit is tried twice.
+_BASE64 = "^(?:[A-Za-z0-9+/]{4})*+(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
+_NUMBER = "^[+-]?(?=[.]?[0-9])[0-9]*+(?:[.][0-9]*+)?(?:[eE][+-]?[0-9]{1,4})?$"
+_PARTS = "^([+-]?)([0-9]*+)(?:[.]([0-9]*+))?(?:[eE]([+-]?[0-9]{1,4}))?$"
 _MOST_ZEROS = 80  # that an exponent adds: more than a decimal type holds
 
 
 def exact_decimal(text: str, target: DecimalType) -> str:
-    """Return the number that the text means, null if it is none, or if the type cannot hold all its digits."""
-    plain = f"^[+-]?(?=[.]?[0-9])[0-9]*(?:[.][0-9]{{0,{target.scale}}}0*)?$"
+    """Return the number that the text means, null if it is none, or if the type cannot hold all its digits, or if the
+    text has more than MOST_CHARACTERS."""
+    plain = f"^[+-]?(?=[.]?[0-9])[0-9]*+(?:[.][0-9]{{0,{target.scale}}}+0*+)?$"
     # White space around a number is ignored, as in Spark's cast.
     number = (
-        f"CASE WHEN rlike(digits, '{plain}') THEN {cast('digits', target)} "
+        f"CASE WHEN length(digits) > {MOST_CHARACTERS} THEN NULL "
+        f"WHEN rlike(digits, '{plain}') THEN {cast('digits', target)} "
         f"WHEN rlike(digits, '{_NUMBER}') THEN {_by_parts('digits', target)} END"
     )
     return let("digits", f"trim({text})", number)
@@ -31,12 +36,12 @@ def exact_decimal(text: str, target: DecimalType) -> str:
 
 def scaled(unscaled: str, scale: str) -> str:
     """Return a whole number's text with its scale as an exponent."""
-    return f"concat({unscaled}, 'E', cast(-try_cast({scale} AS INT) AS STRING))"
+    return f"concat({unscaled}, 'E', cast(try_subtract(0, try_cast({scale} AS INT)) AS STRING))"
 
 
 def is_ambiguous(text: str) -> str:
     """Whether a text may mean a number by its digits, and by its bytes in base64."""
-    return f"(rlike({text}, '{_NUMBER}') AND rlike({text}, '{_BASE64}'))"
+    return f"(length({text}) <= {MOST_CHARACTERS} AND rlike({text}, '{_NUMBER}') AND rlike({text}, '{_BASE64}'))"
 
 
 def whole_number(base64: str) -> str:

@@ -14,7 +14,7 @@ this.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
@@ -75,23 +75,41 @@ def name_members(members: Column, names: Sequence[str], is_case_sensitive: bool)
     keys = F.map_keys(members)
     by_case = {name.lower(): name for name in names}
     is_exact = F.size(F.array_distinct(keys)) == F.size(keys)
-    name_of = keys
+    pairs = F.map_entries(members)
     if not is_case_sensitive and names:
         other_case = F.exists(keys, lambda key: F.lower(key).isin(*by_case) & ~key.isin(*names))
         is_exact &= ~other_case
         name_by_case = F.create_map(*[F.lit(text) for pair in by_case.items() for text in pair])
+        there = F.array_intersect(keys, F.array(*map(F.lit, names)))  # at most as many as names
 
-        def rename(key: Column) -> Column:
-            name = F.try_element_at(name_by_case, F.lower(key))
-            return F.when(name.isNull() | F.array_contains(keys, name), key).otherwise(name)
+        def rename(pair: Column, exact: Column) -> Column:
+            name = F.try_element_at(name_by_case, F.lower(pair["key"]))
+            key = F.when(name.isNull() | F.array_contains(exact, name), pair["key"]).otherwise(name)
+            return F.struct(key.alias("key"), pair["value"].alias("value"))
 
-        name_of = F.transform(keys, rename)
-    named = F.zip_with(
-        name_of, F.map_values(members), lambda name, value: F.struct(name.alias("key"), value.alias("value"))
+        pairs = _let(there, lambda exact: F.transform(pairs, lambda pair: rename(pair, exact)))
+    return F.when(members.isNull() | is_exact, members).otherwise(F.map_from_entries(_last_of_each(pairs)))
+
+
+def _last_of_each(pairs: Column) -> Column:
+    """Return the last pair of each key, in their order: found by sorting, as anyone may write any number of them."""
+    placed = F.transform(
+        pairs, lambda pair, place: F.struct(pair["key"].alias("key"), place.alias("place"), pair.alias("pair"))
     )
-    later = F.filter(named, lambda pair, place: F.array_position(_keys_after(named, place), pair["key"]) == 0)
-    return F.when(members.isNull() | is_exact, members).otherwise(F.map_from_entries(later))
+    return _let(F.sort_array(placed), _lasts)
 
 
-def _keys_after(pairs: Column, place: Column) -> Column:
-    return F.slice(F.transform(pairs, lambda pair: pair["key"]), place + F.lit(2), F.size(pairs))
+def _lasts(ordered: Column) -> Column:
+    following = F.slice(ordered, 2, F.size(ordered))
+
+    def last(one: Column, after: Column) -> Column:
+        is_last = after.isNull() | (after["key"] != one["key"])
+        return F.when(is_last, F.struct(one["place"].alias("place"), one["pair"].alias("pair")))
+
+    lasts = F.array_compact(F.zip_with(ordered, following, last))
+    return F.transform(F.sort_array(lasts), lambda one: one["pair"])
+
+
+def _let(value: Column, then: Callable[[Column], Column]) -> Column:
+    """Return what the function makes of the value, which is computed once, and not for each element of an array."""
+    return F.get(F.transform(F.array(value), then), F.lit(0))

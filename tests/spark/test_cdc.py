@@ -10,6 +10,7 @@ import uuid
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import pyarrow as pa
@@ -414,6 +415,46 @@ def test_a_field_that_occurs_twice_has_its_last_value(spark: SparkSession) -> No
     table = pa.table({"_stream": ["s"], "_id": ["1-0"], "_fields": fields})
     (row,) = spark_streams.debezium(spark.createDataFrame(table), "id INT").collect()
     assert row["id"] == 2
+
+
+@pytest.mark.parametrize("column", ["id", "iD"])
+def test_an_event_costs_in_proportion_to_its_bytes(spark: SparkSession, column: str) -> None:
+    """Before, 47 kB of one name took 87 s, as each pair of members was compared. The last member counts."""
+    others = "".join(f'"other{n}": 1, ' for n in range(2_000))
+    members = f'"{column}": 1, {others}' * 4 + f'"{column}": 2, "Name": "ann", "NAME": "bob"'
+    begin = monotonic()
+    (row,) = converted(spark, CUSTOMERS, fields_of({}, event_text(members)))
+    assert [*columns_of(row, CUSTOMERS), row["_malformed"]] == [2, "bob", None]
+    assert monotonic() - begin < 60
+
+
+LONG = 100_000
+LONG_NUMBERS = {
+    "1" * LONG: None, "1" * LONG + "x": None, "1." + "0" * LONG: None, "." * LONG: None, " " * LONG + "1": 1,
+    "1" * (LONG // 2) + "." + "1" * (LONG // 2) + "y": None, "0" * 999 + "1": 1, "0" * 1000 + "1": None,
+    "1." + "0" * 998: 1, "1." + "0" * 997 + "1": None,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("decimals", ["text", "base64", None])
+def test_a_long_number_is_malformed(spark: SparkSession, decimals: Any) -> None:
+    """Its text is not searched, and not cast: both take a time that grows with the square of its length."""
+    entries = [fields_of({}, event_text(f'"n": "{text}", "d": "{text}"')) for text in LONG_NUMBERS]
+    begin = monotonic()
+    rows = converted(spark, "n DECIMAL(20,4), d DATE", *entries, decimals=decimals)
+    assert monotonic() - begin < 60
+    if decimals == "text":
+        assert [row["n"] for row in rows] == list(LONG_NUMBERS.values())
+    assert [row["_malformed"] is None for row in rows if row["n"] is None] == [False] * sum(
+        row["n"] is None for row in rows
+    )
+
+
+def test_a_scale_without_a_negative_number_ends_no_query(spark: SparkSession) -> None:
+    """The exponent of the scale -2³¹ is no INT."""
+    entry = fields_of({}, event_text('"n": {"scale": -2147483648, "value": "AQ=="}'))
+    (row,) = converted(spark, "n DECIMAL(10,2)", entry)
+    assert (row["n"], row["_malformed"]) == (None, "column 'n' does not fit DECIMAL(10,2)")
 
 
 PLACEHOLDER = "__debezium_unavailable_value"
