@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from spark_streams.errors import SchemaError
 from spark_streams.source.rows.bisect_cast import assemble, bisect_cast
-from spark_streams.source.rows.json import is_nested, member_that_does_not_fit, read_json
+from spark_streams.source.rows.json import is_nested, members_that_do_not_fit, read_json
 from spark_streams.source.rows.text_forms import ScalarKind, bytes_of, nulls_instead, scalar_kind
 from spark_streams.wire.entries.lines import Index
 
@@ -68,14 +68,10 @@ def cast_values(
     return cast_texts(_decode(present), to)
 
 
-def member_of(value: bytes, to: pa.DataType, null_values: Collection[bytes] = ()) -> tuple[str, str] | None:
-    """Return the path and the text, for messages, of the first part of a JSON value that does not fit.
-
-    Return None if the value is not JSON, or if its type has no parts.
-    """
-    if not is_nested(to):
-        return None
-    return member_that_does_not_fit(value.decode("utf-8", "replace"), to, cast_texts, null_values)
+def members_of(values: pa.Array, to: pa.DataType, null_values: Collection[bytes] = ()) -> dict[int, tuple[str, str]]:
+    """Return the path and the text, for messages, of the first part of each JSON value that does not fit, by its
+    row. A value that is not JSON has none."""
+    return members_that_do_not_fit(_decode(values), to, cast_texts, null_values)
 
 
 def cast_texts(text: pa.Array, to: pa.DataType) -> tuple[pa.Array, pa.Array | None]:

@@ -259,28 +259,29 @@ def _check_nulls(column: pa.Array, field: pa.Field) -> pa.Array:
     return column
 
 
-def member_that_does_not_fit(
-    text: str, to: pa.DataType, cast: CastTexts, null_values: Collection[bytes] = ()
-) -> tuple[str, str] | None:
-    """Return the path and the text of the first part of one value that does not fit; None if the text is not JSON.
+def members_that_do_not_fit(
+    texts: pa.Array, to: pa.DataType, cast: CastTexts, null_values: Collection[bytes] = ()
+) -> dict[int, tuple[str, str]]:
+    """Return the path and the text of the first part of each value that does not fit, by its row. A text that is not
+    JSON has none.
 
     `.qty` is a field of a struct, `[]` an item of an array or a value of a map, `{}` a key of a map; "" is the value
     itself. The text is for messages: the repr of a scalar, "an array", "an object" or "null".
     """
-    reader = _Reader(1, cast, null_values)
-    reader.read(pa.array([text], pa.string()), to)
-    return reader.member
+    reader = _Reader(len(texts), cast, null_values)
+    reader.read(texts, to)
+    return reader.members
 
 
 class _Reader:
-    """Reads one column row by row. bad: rows that do not fit, found so far; member: the path and the text of the first
-    part that does not fit."""
+    """Reads one column row by row. bad: rows that do not fit, found so far; members: the path and the text of the first
+    part of each of these rows that does not fit."""
 
     def __init__(self, rows: int, cast: CastTexts, null_values: Collection[bytes] = ()) -> None:
         self._cast = cast
         self._null_values = null_values
         self._bad: Mask = np.zeros(rows, np.bool_)
-        self.member: tuple[str, str] | None = None
+        self.members: dict[int, tuple[str, str]] = {}
 
     def read(self, text: pa.Array, to: pa.DataType) -> tuple[pa.Array, pa.Array | None]:
         values: list[Json] = []
@@ -299,8 +300,8 @@ class _Reader:
     def _refuse(self, row: int, path: str, value: Json) -> None:
         """Mark a row as bad by one of its parts."""
         self._bad[row] = True
-        if self.member is None:
-            self.member = path, _shown(value)
+        if row not in self.members:
+            self.members[row] = path, _shown(value)
 
     def _column(self, values: list[Json], rows: Index, to: pa.DataType, path: str = "") -> pa.Array:
         """Return the column of the values at one path. rows: row of the page for each value."""
@@ -324,7 +325,7 @@ class _Reader:
         """Mark values of another kind as bad, and replace them by null."""
         for index, value in enumerate(values):
             if value is not None and not isinstance(value, kind):
-                self._refuse(rows[index], path, value)
+                self._refuse(int(rows[index]), path, value)
                 values[index] = None
         return values
 
@@ -389,17 +390,15 @@ class _Reader:
             return pa.array([self._bytes(text, row, path) for text, row in zip(texts, rows, strict=True)], to)
         column, unfit = self._cast(_strings(texts), to)
         if unfit is not None:
-            is_unfit = unfit.to_numpy(zero_copy_only=False)
-            self._bad[rows[is_unfit]] = True
-            if self.member is None:
-                self.member = path, _shown(texts[int(is_unfit.argmax())])
+            for index in unfit.to_numpy(zero_copy_only=False).nonzero()[0].tolist():
+                self._refuse(int(rows[index]), path, texts[index])
         return column
 
     def _bytes(self, text: str | None, row: int, path: str) -> bytes | None:
         try:
             return None if text is None else binascii.a2b_base64(text, strict_mode=True)
         except ValueError:
-            self._refuse(row, path, text)
+            self._refuse(int(row), path, text)
             return None
 
 

@@ -7,9 +7,11 @@ import string
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from spark_streams.source.rows.cast import member_of
+from spark_streams.source.rows.cast import members_of
 from spark_streams.source.rows.json import is_nested
 from spark_streams.wire.entries.decode import EntryPage
 from spark_streams.wire.entries.lines import Index
@@ -43,17 +45,22 @@ class Unfit:
     def reason(self, row: int) -> str:
         """Return a text such as `field 'n' is b'oops', which does not fit INT`. Of JSON it names the member, too, as
         `(payload.qty is 'NA')`."""
-        member = self._member(row)
-        return f"field {self.field.name!r} is {self.shown(row)}, which does not fit {in_sql(self.field.type)}{member}"
+        told = f"field {self.field.name!r} is {self.shown(row)}, which does not fit {in_sql(self.field.type)}"
+        return told + self._member(row)
 
     def _member(self, row: int) -> str:
-        if not is_nested(self.field.type):
+        if not is_nested(self.field.type) or self.values[row].as_buffer().size > _LONGEST_JSON:
             return ""
-        value = self.values[row].as_buffer()
-        if value.size > _LONGEST_JSON:
-            return ""
-        member = member_of(value.to_pybytes(), self.field.type, self.null_values)
+        member = self._members.get(row)
         return " (it is not JSON)" if member is None else f" ({self.field.name}{member[0]} is {member[1]})"
+
+    @functools.cached_property
+    def _members(self) -> dict[int, tuple[str, str]]:
+        """The first part of each row that does not fit. All rows are read at once: one by one takes 1.5 ms each."""
+        sizes = pc.fill_null(pc.binary_length(self.values), 0)
+        rows = np.flatnonzero(pc.and_(self.bad, pc.less_equal(sizes, _LONGEST_JSON)).to_numpy(zero_copy_only=False))
+        members = members_of(self.values.take(pa.array(rows)), self.field.type, self.null_values)
+        return {int(rows[index]): member for index, member in members.items()}
 
     def form(self, row: int) -> str:
         """Return the repr of the value's beginning with x for letters and 9 for digits: what a log may hold."""

@@ -226,6 +226,20 @@ def test_a_json_value_that_does_not_fit_names_its_member(count: int, field: str,
         assert reason.endswith(f" ({member})")
 
 
+def test_each_of_many_json_values_names_its_own_member() -> None:
+    """They are read again at once, beside a value that is no JSON, one that is too long for it, and good ones."""
+    texts = [f'{{"qty": "a{n}"}}' if n % 3 else '{"qty": 1}' for n in range(100)]
+    texts += ['{"at": "x"}', "{", '{"qty": "%s"}' % ("z" * (1 << 20))]
+    page = ExactPage([[b"%d-0" % n, [b"payload", text.encode()]] for n, text in enumerate(texts, 1)])
+    dead = Columns(PARTS, True, "DEADLETTER").batch(page, len(texts), "s").dead
+    assert dead is not None
+    named = [reason.rpartition(">")[2] for reason in dead.reasons]
+    assert named == [
+        *[f" (payload.qty is 'a{n}')" for n in range(100) if n % 3],
+        *(" (payload.at is 'x')", " (it is not JSON)", ""),
+    ]
+
+
 @pytest.mark.parametrize("text", ["3.0", "3e0", "3.5", "-0.0", "1e2", "NaN", "3", "-3", "2147483648"])
 def test_a_number_for_an_integer_has_one_rule_in_a_field_and_in_json(text: str) -> None:
     """`3.0` is no INT in either, because a producer that rounds would go unseen."""
