@@ -159,6 +159,8 @@ def test_the_plan_says_what_readers_see_changed() -> None:
     columns = T.StructType([*columns_of("STRING"), T.StructField("on", T.DateType())])
     assert changed_values("deltalake", ["k", "on"], columns) == "an empty text of k is written as null"
     assert changed_values("deltalake", ["on"], columns) == ""
+    assert changed_values("parquet", ["k"], columns, in_catalog=True) == "an empty text of k is written as null"
+    assert changed_values("parquet", ["on"], columns, in_catalog=True) == ""
     assert changed_values("pyiceberg", ["k"], columns) == ""
     assert changed_values("parquet", ["K", "on"], columns) == (
         "readers must declare `k` STRING, `on` DATE: Spark guesses the types of folders, and reads '007' as 7; an "

@@ -92,17 +92,21 @@ def partition_fields(keys: Iterable[str], columns: StructType) -> list[StructFie
     return [by_name[key.lower()] for key in keys if key.lower() in by_name]
 
 
-def changed_values(kind: str, keys: Collection[str], columns: StructType) -> str:
-    """Return the line of `--check` about values that readers see changed; "" if there are none."""
+def changed_values(kind: str, keys: Collection[str], columns: StructType, *, in_catalog: bool = False) -> str:
+    """Return the line of `--check` about values that readers see changed; "" if there are none.
+
+    in_catalog: whether the table is in Spark's catalog, which tells readers the types.
+    """
+    if kind != DELTALAKE and kind not in FILES:
+        return ""
     fields = partition_fields(keys, columns)
     texts = ", ".join(field.name for field in fields if isinstance(field.dataType, StringType))
-    if kind == DELTALAKE and texts:
-        return f"an empty text of {texts} is written as null"
-    if kind not in FILES or not fields:
-        return ""
-    empty = f"; an empty text of {texts} is written as null" if texts else ""
+    empty = f"an empty text of {texts} is written as null" if texts else ""
+    if kind == DELTALAKE or in_catalog or not fields:
+        return empty
     declared = ", ".join(f"{quoted(field.name)} {sql_type(field.dataType)}" for field in fields)
-    return f"readers must declare {declared}: Spark guesses the types of folders, and reads '007' as 7{empty}"
+    guessed = f"readers must declare {declared}: Spark guesses the types of folders, and reads '007' as 7"
+    return "; ".join(filter(None, (guessed, empty)))
 
 
 def with_null_folders(rows: DataFrame, keys: Iterable[str]) -> DataFrame:

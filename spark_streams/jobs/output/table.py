@@ -223,7 +223,8 @@ class TableConfig:
         fit = self._fit(spark, rows)
         zone = str(spark.conf.get("spark.sql.session.timeZone"))
         check_partition_types(self.where, self.kind, self.partition_by, fit.columns, zone)
-        return fit._replace(changed=changed_values(self.kind, self.partition_by, fit.columns))
+        in_catalog = self.name is not None
+        return fit._replace(changed=changed_values(self.kind, self.partition_by, fit.columns, in_catalog=in_catalog))
 
     def _fit(self, spark: SparkSession, rows: StructType) -> TableFit:
         table = self._table(spark, None).columns()
