@@ -5,13 +5,13 @@
     form.py         the arguments that say how values are encoded
     framing.py      the bytes before a value: magic byte, ID of the schema, message indexes
     registry.py     the schemas of a registry, each asked for once; waits for a registry that is away
-    avro.py, protobuf.py, json_text.py      one format each: a parsed schema that reads values
+    avro.py, protobuf.py, json_schema/text.py  one format each: a parsed schema that reads values
     avro_logical.py logical types of Avro, which two versions of a schema may not share
-    avro_writer.py, protobuf_writer.py, json_writer.py      the same, and writes them
+    avro_writer.py, protobuf_writer.py, json_schema/writer.py  the same, and writes them
     fit.py          values into Spark's types, without rounding
     staged.py       the new column and its reasons beside the other columns
     shown.py        values as JSON for people, by decode_process.py, which may die (decode_server.py, decode_frames.py)
-    avro_columns.py, json_columns.py        SQL types of a schema's fields
+    avro_columns.py, json_schema/columns.py  SQL types of a schema's fields
 
 docs/guide/schemas.md is the guide.
 """

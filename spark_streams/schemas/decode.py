@@ -11,11 +11,12 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from spark_streams.errors import DecodeError, InvalidOptionError, SchemaError
-from spark_streams.schemas import avro_columns, json_columns
+from spark_streams.schemas import avro_columns
 from spark_streams.schemas.decoder import Reader, decoder_of, reader_of
 from spark_streams.schemas.fit import fitter
 from spark_streams.schemas.form import AVRO, JSON, Form, form_of, login_of, valid_schema
-from spark_streams.schemas.json_text import parse
+from spark_streams.schemas.json_schema import columns as json_columns
+from spark_streams.schemas.json_schema.text import parse
 from spark_streams.schemas.protobuf import ProtobufReader
 from spark_streams.schemas.reasons import BAD_VALUE, UnreadableError
 from spark_streams.schemas.registry import Schema

@@ -19,7 +19,7 @@ from spark_streams.errors import RegistryError
 from spark_streams.schemas.decode_frames import LONGEST, MEMORY, REASON, REGISTRY, SECONDS, TEXT, TOO_LARGE, Frame
 from spark_streams.schemas.decoder import Decoder
 from spark_streams.schemas.form import PROTOBUF, Form
-from spark_streams.schemas.json_text import text_of
+from spark_streams.schemas.json_schema.text import text_of
 from spark_streams.schemas.reasons import BAD_VALUE, UnreadableError
 from spark_streams.schemas.registry import Registry
 from spark_streams.wire.address.patience import DEFAULT_PATIENCE

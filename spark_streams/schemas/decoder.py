@@ -87,7 +87,7 @@ def reader_of(form: Form, given: Schema | None) -> Reader:
 
         return ProtobufReader(form.descriptors, form.message)
     if form.format == JSON:
-        from spark_streams.schemas.json_text import JsonReader
+        from spark_streams.schemas.json_schema.text import JsonReader
 
         return JsonReader(given)
     from spark_streams.schemas.avro import AvroReader

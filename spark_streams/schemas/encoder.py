@@ -62,7 +62,7 @@ def _writer(target: Target) -> Writer:
         return ProtobufWriter(target.descriptors, target.schema, target.message)
     assert target.schema is not None
     if target.format == JSON:
-        from spark_streams.schemas.json_writer import JsonWriter
+        from spark_streams.schemas.json_schema.writer import JsonWriter
 
         return JsonWriter(target.schema, StructType.fromJson(json.loads(target.columns)))
     from spark_streams.schemas.avro_writer import AvroWriter

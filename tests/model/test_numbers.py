@@ -27,7 +27,7 @@ ALLOWED = {
     "schemas/avro_columns.py": OPTIONS,
     "schemas/fit.py": "numbers that a decoder has made, bounded before",
     "schemas/avro_writer.py": "numbers of Spark's rows",
-    "schemas/json_writer.py": "numbers of Spark's rows",
+    "schemas/json_schema/writer.py": "numbers of Spark's rows",
     "schemas/protobuf_writer.py": "numbers of Spark's rows",
     "jobs/file_log.py": "what Spark has written into its checkpoint",
     "wire/address/server_url.py": OPTIONS,

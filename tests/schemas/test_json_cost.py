@@ -10,7 +10,7 @@ import pytest
 
 from spark_streams.schemas.decoder import Decoder
 from spark_streams.schemas.form import Form
-from spark_streams.schemas.json_text import JsonReader
+from spark_streams.schemas.json_schema.text import JsonReader
 from spark_streams.schemas.reasons import UnreadableError
 from spark_streams.schemas.registry import Schema
 

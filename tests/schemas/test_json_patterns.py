@@ -9,7 +9,7 @@ import pytest
 from spark_streams.errors import SchemaError
 from spark_streams.schemas.decode import columns_of
 from spark_streams.schemas.form import Form
-from spark_streams.schemas.json_patterns import search
+from spark_streams.schemas.json_schema.patterns import search
 
 
 @pytest.mark.parametrize(

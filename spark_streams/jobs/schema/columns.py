@@ -14,7 +14,8 @@ from spark_streams.errors import ConfigError, SchemaError
 from spark_streams.jobs.settings.config import FREE, Config, value_at
 from spark_streams.model.untyped import Json
 from spark_streams.running.error_summary import first_line
-from spark_streams.schemas import avro_columns, json_columns
+from spark_streams.schemas import avro_columns
+from spark_streams.schemas.json_schema import columns as json_columns
 from spark_streams.source.rows.cast import check_castable
 from spark_streams.spark.arrow_schema import arrow_schema
 from spark_streams.spark.sql_name import quoted

@@ -11,7 +11,7 @@ from pyspark.sql import types as T
 
 from spark_streams.errors import SchemaError
 from spark_streams.schemas.fit import UNFIT, Fit, MisfitError, UnfitError, fitter, pairs_of
-from spark_streams.schemas.json_text import JsonReader, parse, text_of
+from spark_streams.schemas.json_schema.text import JsonReader, parse, text_of
 from spark_streams.schemas.reasons import UnreadableError
 from spark_streams.schemas.registry import Schema
 

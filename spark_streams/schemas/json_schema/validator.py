@@ -11,8 +11,8 @@ from urllib.parse import urljoin
 
 from spark_streams.model.untyped import Json
 from spark_streams.schemas.bounds import MOST_UNEVALUATED, Steps
-from spark_streams.schemas.json_numbers import canonical, is_integer, is_multiple, is_number
-from spark_streams.schemas.json_patterns import of_schema, search
+from spark_streams.schemas.json_schema.numbers import canonical, is_integer, is_multiple, is_number
+from spark_streams.schemas.json_schema.patterns import of_schema, search
 from spark_streams.schemas.reasons import BAD_VALUE, UnreadableError, library
 
 _OF_NAMES = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies")

@@ -12,7 +12,7 @@ from typing import Any
 
 from spark_streams.model.untyped import Json
 from spark_streams.schemas.bounds import DEEPEST, MOST_DIGITS
-from spark_streams.schemas.json_validator import JsonValidator
+from spark_streams.schemas.json_schema.validator import JsonValidator
 from spark_streams.schemas.reasons import BAD_VALUE, OTHER_SCHEMA, UnreadableError
 from spark_streams.schemas.registry import Schema
 
