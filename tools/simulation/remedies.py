@@ -59,13 +59,15 @@ class Operator:
     def _is_left_by_a_run_with_a_list(self, text: str, streams: list[str]) -> bool:
         """Whether the error is about entries that a run without noAck has reserved (documented).
 
-        A query with noAck does not read them, if the checkpoint does not name their stream yet.
+        A query with noAck does not read them, if the checkpoint does not name their stream yet, or if an earlier
+        checkpoint has left them.
         """
         query = self._world.query
         if query.was_limited and "it holds entries that an earlier run of this query has yet to read" in text:
             return query.had_pending_list  # a poison batch was cut: its pieces wait for a run without noAck
         had_pending_list = query.had_pending_list and "or a run without noAck left them" in text
-        return had_pending_list and not any(self._world.model.stream(name).in_checkpoint for name in streams)
+        in_checkpoint = any(self._world.model.stream(name).in_checkpoint for name in streams)
+        return had_pending_list and (query.epoch > 0 or not in_checkpoint)
 
     def at_peace(self) -> None:
         """Forget earlier errors."""
