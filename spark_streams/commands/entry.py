@@ -13,7 +13,7 @@ from spark_streams.model.id_times import age_ms
 from spark_streams.model.ids import MAX_ID, MIN_ID, U64_MAX, StreamId
 
 if TYPE_CHECKING:
-    from spark_streams.schemas.decode_frames import Shown
+    from spark_streams.schemas.apart.frames import Shown
     from spark_streams.schemas.shown import FieldDecoders
     from spark_streams.wire.connection.server import Server
 

@@ -10,7 +10,7 @@
     avro_writer.py, protobuf_writer.py, json_schema/writer.py  the same, and writes them
     fit.py          values into Spark's types, without rounding
     staged.py       the new column and its reasons beside the other columns
-    shown.py        values as JSON for people, by decode_process.py, which may die (decode_server.py, decode_frames.py)
+    shown.py        values as JSON for people, by apart/process.py, which may die (apart/server.py, apart/frames.py)
     avro_columns.py, json_schema/columns.py  SQL types of a schema's fields
 
 docs/guide/schemas.md is the guide.

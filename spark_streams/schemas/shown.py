@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from spark_streams.schemas.decode_frames import Shown
-from spark_streams.schemas.decode_process import DecodeProcess
+from spark_streams.schemas.apart.frames import Shown
+from spark_streams.schemas.apart.process import DecodeProcess
 from spark_streams.schemas.decoder import reader_of
 from spark_streams.schemas.form import Form
 from spark_streams.schemas.registry import Schema

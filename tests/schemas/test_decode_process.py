@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from spark_streams.model.own_python import python_command
-from spark_streams.schemas.decode_process import DecodeProcess
+from spark_streams.schemas.apart.process import DecodeProcess
 from spark_streams.schemas.shown import FieldDecoders
 from tests.schemas.avro_values import FIRST, form, record
 

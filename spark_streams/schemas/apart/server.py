@@ -1,4 +1,4 @@
-"""The program of the process that decodes values: `decode_process.py` starts it, and has the protocol.
+"""The program of the process that decodes values: `apart/process.py` starts it, and has the protocol.
 
 It limits itself, so that its limits hold also if its parent is gone: memory, and the time of a value, after which the
 kernel ends it. It ends if its input ends.
@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from spark_streams.errors import RegistryError
-from spark_streams.schemas.decode_frames import LONGEST, MEMORY, REASON, REGISTRY, SECONDS, TEXT, TOO_LARGE, Frame
+from spark_streams.schemas.apart.frames import LONGEST, MEMORY, REASON, REGISTRY, SECONDS, TEXT, TOO_LARGE, Frame
 from spark_streams.schemas.decoder import Decoder
 from spark_streams.schemas.form import PROTOBUF, Form
 from spark_streams.schemas.json_schema.text import text_of

@@ -1,8 +1,8 @@
 """The process that decodes values for people who look at them: a value that ends a process does not end theirs.
 
-    rstream show, console                          python -m spark_streams.schemas.decode_server
+    rstream show, console                          python -m spark_streams.schemas.apart.server
       forms                          ---pickle-->    decoders
-      (name, value)                  ---pickle-->    decode, within the limits of decode_frames.py
+      (name, value)                  ---pickle-->    decode, within the limits of apart/frames.py
       Shown                          <--frame----    kind, length, content
 
 The process is started for the first value, and used until it dies; the next value starts another one. It ends if its
@@ -24,10 +24,10 @@ from typing import IO, NamedTuple
 
 from spark_streams.errors import RegistryError
 from spark_streams.model.own_python import python_command, python_environment
-from spark_streams.schemas.decode_frames import REASON, REGISTRY, SECONDS, TOO_LONG, Shown, read_frame
+from spark_streams.schemas.apart.frames import REASON, REGISTRY, SECONDS, TOO_LONG, Shown, read_frame
 from spark_streams.schemas.form import Form
 
-COMMAND = tuple(python_command("-m", "spark_streams.schemas.decode_server"))
+COMMAND = tuple(python_command("-m", "spark_streams.schemas.apart.server"))
 _MOMENT = 1.0  # seconds that a process has to end by itself
 
 
