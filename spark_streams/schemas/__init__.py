@@ -6,6 +6,7 @@
     framing.py      the bytes before a value: magic byte, ID of the schema, message indexes
     registry.py     the schemas of a registry, each asked for once; waits for a registry that is away
     avro.py, protobuf.py, json_schema/text.py  one format each: a parsed schema that reads values
+    avro_walk.py    a look at the bytes of an Avro value before fastavro reads them
     avro_logical.py logical types of Avro, which two versions of a schema may not share
     avro_writer.py, protobuf_writer.py, json_schema/writer.py  the same, and writes them
     fit.py          values into Spark's types, without rounding

@@ -1,4 +1,5 @@
 """Avro by the package fastavro: the writer's schema, resolved to the reader's by the rules of the library.
+It gets only bytes that avro_walk.py has looked at.
 
 fastavro's own readers of decimals round to the schema's precision, those of times of day and nanoseconds lose digits,
 and all of them take the writer's logical type where the reader's counts. avro_logical.py has the readers used here.
@@ -13,6 +14,7 @@ from typing import Any
 
 from spark_streams.model.untyped import Json
 from spark_streams.schemas.avro_logical import KEPT, OUR_DECIMAL, ReaderTypes, decimal_of, for_fastavro, readers
+from spark_streams.schemas.avro_walk import AvroWalk, read_fields
 from spark_streams.schemas.reasons import BAD_VALUE, OTHER_SCHEMA, UnreadableError, library
 from spark_streams.schemas.registry import Schema
 
@@ -25,24 +27,30 @@ class AvroReader:
         self._fastavro = library("fastavro")
         library("fastavro.read").LOGICAL_READERS.update(readers())
         self._mismatch = library("fastavro.read").SchemaResolutionError
-        self._reader = None if reader is None else parsed(reader)[0]
+        self._reader: Json = None
+        self._named: dict[str, Json] = {}
+        if reader is not None:
+            self._reader, self._named = parsed(reader)
         texts = [] if reader is None else [reader.text, *(one.text for one in reader.all_references())]
         self._types = ReaderTypes(map(json.loads, texts))
 
     def reading(self, writer: Schema, indexes: tuple[int, ...]) -> Callable[[bytes], Any]:
         """Return the function that reads values of this schema. It raises UnreadableError."""
-        schema, reader, mismatch = parsed(writer)[0], self._reader, self._mismatch
-        if reader is not None and schema != reader:
-            schema = parsed(writer, self._types)[0]
-        read = self._fastavro.schemaless_reader
+        reader, mismatch = self._reader, self._mismatch
+        schema, named = parsed(writer)
+        if schema == reader and named == self._named:
+            reader = None  # nothing to resolve, in half the time
+        elif reader is not None:
+            schema, named = parsed(writer, self._types)
+        end_of, read = AvroWalk(schema, named, read_fields(self._named)).end_of, self._fastavro.schemaless_reader
 
         def read_value(body: bytes) -> Any:
-            file = io.BytesIO(body)
+            end = end_of(body)
             try:
-                value = read(file, schema, reader)
+                value = read(io.BytesIO(body), schema, reader)
             except mismatch:
                 raise UnreadableError(OTHER_SCHEMA) from None
-            if file.read(1):
+            if end != len(body):
                 raise UnreadableError(BAD_VALUE)
             return value
 

@@ -8,7 +8,7 @@ import threading
 
 from spark_streams.schemas.reasons import BAD_VALUE, UnreadableError
 
-DEEPEST = 100  # levels of a JSON value or a Protobuf message
+DEEPEST = 100  # levels of a value
 MOST_DIGITS = 1_000  # characters of a number in JSON
 MOST_UNEVALUATED = 1_000  # members or items that unevaluatedProperties or unevaluatedItems looks at
 _FIRST_STEPS = 5_000
