@@ -1,0 +1,209 @@
+"""Facts of the design: what the checkpoint and the server keep, and the pure functions that compare them."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+Id = tuple[int, int]
+ZERO: Id = (0, 0)
+LAST: Id = (2**64 - 1, 2**64 - 1)
+
+
+def parse(text: str) -> Id:
+    """Return the ID of a text such as 17-0."""
+    first, second = text.split("-")
+    return int(first), int(second)
+
+
+def previous(entry_id: Id) -> Id:
+    """Return the highest ID below this one."""
+    return (entry_id[0], entry_id[1] - 1) if entry_id[1] else (entry_id[0] - 1, 2**64 - 1)
+
+
+def text(entry_id: Id) -> str:
+    """Return the text of an ID."""
+    return f"{entry_id[0]}-{entry_id[1]}"
+
+
+class Range(NamedTuple):
+    """Entries of our pending list with after < ID <= last that were delivered to us at `until` at the latest (server
+    time, ms; 0: at any time). count: how many they were when the batch was made. Entries that are handed over later
+    have a later time of delivery: they are not of the batch."""
+
+    after: Id
+    last: Id
+    count: int = 0
+    until: int = 0
+
+
+def next_token(checkpoint: str) -> str:
+    """Return a name for the next batch of a checkpoint."""
+    return f"{checkpoint}-{secrets.token_hex(4)}"
+
+
+class Mark(NamedTuple):
+    """Key on the server: batch `number` is committed, and ends at `id`. Written after the last XACK of the batch.
+
+    token: `<checkpoint>-<batch>`; or, with number 0, the number of entries ever added up to `id`: a query begins there,
+    and no batch above it is logged."""
+
+    id: Id
+    number: int
+    token: str
+
+    def __str__(self) -> str:
+        return f"{text(self.id)} {self.number}.{self.token}"
+
+    @classmethod
+    def parse(cls, value: str) -> Mark:
+        """Parse the value of the key."""
+        entry_id, name = value.split(" ")
+        number, token = name.split(".")
+        return cls(parse(entry_id), int(number), token)
+
+    @classmethod
+    def at_begin(cls, position: Id, read: int | None) -> Mark:
+        """Return the mark of a query that begins at a position."""
+        return cls(position, 0, "unknown" if read is None else str(read))
+
+    @classmethod
+    def of_first_batch(cls, position: Id, checkpoint: str) -> Mark:
+        """Return the mark while the first batch above a position is logged, and not committed."""
+        return cls(position, 0, f"{checkpoint}-first")
+
+    @property
+    def is_begin(self) -> bool:
+        """Whether a query begins here of which no batch was logged: nothing above is acknowledged."""
+        return self.number == 0 and "-" not in self.token
+
+    @property
+    def read_at_begin(self) -> int | None:
+        """How many entries were ever added up to the position at which the query begins; None: unknown."""
+        return int(self.token) if self.is_begin and self.token != "unknown" else None
+
+
+@dataclass(frozen=True)
+class Offset:
+    """What Spark's offset log keeps of a stream at the end of a batch.
+
+    position: the batch ends here; read: entries ever added up to `position`, None if the group is shared; missed:
+    entries lost in a shared group, which some servers never add to entries-read; added: entries ever added to the
+    stream; number, token: name of the batch; new: its entries above the previous position; old: its entries at or
+    below it (second backlog); owed: `new` of the batch before, if that was not acknowledged when this offset was made;
+    guarded: maxDeliveries is set, so only the record proves that the batch was read; checkpoint: its name, "": Spark
+    has logged no batch, and number and token are those of the mark at which the query begins."""
+
+    position: Id
+    read: int | None
+    added: int
+    number: int
+    token: str
+    missed: int = 0
+    new: Range | None = None
+    old: tuple[Range, ...] = ()
+    owed: Range | None = None
+    guarded: bool = False
+    checkpoint: str = ""
+
+    @property
+    def ranges(self) -> list[Range]:
+        """All entries of the batch."""
+        return [*self.old, *([self.new] if self.new else [])]
+
+    def mark(self) -> Mark:
+        """The mark of the batch."""
+        if not self.checkpoint and not self.number:
+            return Mark.at_begin(self.position, self.read)
+        return Mark(self.position, self.number, self.token)
+
+
+@dataclass(frozen=True)
+class Look:
+    """State of stream, group and mark at one moment (one MULTI). exists, has_group: if not, the rest is empty."""
+
+    exists: bool
+    has_group: bool = False
+    length: int = 0
+    added: int = 0
+    first: Id = ZERO  # of the entries that exist; ZERO: there is none
+    top: Id = ZERO  # the last entry that exists
+    last: Id = ZERO  # last generated ID
+    deleted: Id = ZERO  # highest ID that XDEL has removed
+    delivered: Id = ZERO  # D
+    entries_read: int | None = None
+    is_member: bool = False  # whether the group has our consumer
+    ours: int = 0  # entries pending for our consumer
+    released: int = 0  # entries pending for no consumer (XNACK)
+    others: tuple[tuple[str, int], ...] = ()  # other consumers, with their numbers of pending entries
+    mark: Mark | None = None
+    time: int = 0  # of the server, ms
+
+
+def is_older(start: Offset, mark: Mark | None) -> bool:
+    """Whether the mark knows a batch that the checkpoint does not have: the checkpoint is an older copy."""
+    return mark is not None and (
+        mark.number > start.number or (mark.number == start.number > 0 and mark.token != start.token)
+    )
+
+
+def unacknowledged(start: Offset, mark: Mark | None) -> list[Range]:
+    """The ranges that may still be pending although `start` is committed. After a server was restored, these are all of
+    our entries between its mark and `start`, but only if nobody else could hand entries over."""
+    ranges = [*([start.owed] if start.owed else []), *start.ranges]
+    is_restored = mark is not None and start.number - mark.number > (2 if start.owed else 1)
+    if mark is not None and is_restored and start.read is not None:
+        return [Range(mark.id, start.position, until=max((r.until for r in ranges), default=0)), *ranges]
+    return ranges
+
+
+def ordinal_in_shared_group(start: Offset, look: Look) -> int | None:
+    """How many entries were ever added up to D: by our own count if nobody has read since the checkpoint."""
+    if start.read is not None and look.delivered == start.position:
+        return start.read
+    return None if look.entries_read is None else look.entries_read + start.missed
+
+
+def lost_above(look: Look, position: Id, ordinal: int | None) -> int | None:
+    """How many entries above a position have left the stream; ordinal: entries ever added up to the position. None:
+    unknown until the position is at the end of the stream. Negative: entries below it are missing, too."""
+    if ordinal is None:
+        return None
+    if look.length == 0 or look.first > position:
+        return look.added - ordinal - look.length
+    if position >= look.top:
+        return look.added - ordinal
+    return 0 if look.deleted <= position else None
+
+
+def runs_of(ids: list[Id], suspects: list[Range], until: int) -> list[Range]:
+    """Ranges of the second backlog: from the lowest ID on, divided at ranges under suspicion."""
+    runs: list[Range] = []
+    after = ZERO
+    for entry_id in ids:
+        walls = [s.last for s in suspects if after < s.last < entry_id]
+        if runs and not walls:
+            runs[-1] = runs[-1]._replace(last=entry_id, count=runs[-1].count + 1)
+        else:
+            runs.append(Range(max(walls, default=after), entry_id, 1, until))
+        after = entry_id
+    return runs
+
+
+def without(suspects: list, ranges: Iterable[Range]) -> list:
+    """Suspects without those of these ranges."""
+    known = {(r.after, r.last) for r in ranges}
+    return [s for s in suspects if as_range(s)[:2] not in known]
+
+
+def as_range(suspect: list) -> Range:
+    """Return the range of a suspect, as the record keeps it."""
+    (a, b), (c, d), count, until = suspect
+    return Range((a, b), (c, d), count, until)
+
+
+def milliseconds(time: list) -> int:
+    """Return the reply to TIME in milliseconds."""
+    return int(time[0]) * 1000 + int(time[1]) // 1000

@@ -1,0 +1,558 @@
+"""Model of the driver side of a Redis Streams source: one stream, one group, one query.
+
+Facts on the server: the group (last-delivered ID D, entries-read), the pending list of our consumer, the mark, and with
+maxDeliveries the record. Facts in the checkpoint: one Offset per batch. Nothing is kept elsewhere: a new process with
+the same Offset goes on, whichever command was the last one of the old process.
+
+Every server command goes through `_do`, which calls `hook` before and after it. A MULTI is one command. The product
+sends XREADGROUP with CLIENT REPLY SKIP; the model ignores its reply.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from tools.simulation.core_model.facts import (
+    LAST,
+    ZERO,
+    Id,
+    Look,
+    Mark,
+    Offset,
+    Range,
+    as_range,
+    is_older,
+    lost_above,
+    milliseconds,
+    next_token,
+    ordinal_in_shared_group,
+    parse,
+    previous,
+    runs_of,
+    text,
+    unacknowledged,
+    without,
+)
+
+MANY = 10_000
+PAGE = 3  # IDs of one XACK. The product uses thousands; a small page gives more crash points
+
+
+class StopError(Exception):
+    """A strict query stops: outcome, number of lost entries (at least)."""
+
+
+class Source:
+    """The driver of one process. hook(when, commands): called before and after each command; strict: failOnDataLoss;
+    report(outcome, count): what a lenient query logs; claims(consumer): whether to claim from it; max_deaths: runs that
+    a batch may kill (maxDeliveries), None: unlimited."""
+
+    def __init__(
+        self, server: Any, stream: str, hook: Callable[[str, list], None], report: Callable[[str, int], None],
+        strict: bool = True, limit: int = 5, claims: Callable[[str], bool] = lambda name: False,
+        max_deaths: int | None = None, prefetch: bool = True,
+    ) -> None:  # fmt: skip
+        self._server, self._hook, self._report = server, hook, report
+        self._key, self._group, self._us = stream, "g", "us"
+        self._mark_key, self._record_key, self._dead_key = f"mark:{stream}", f"record:{stream}", f"dead:{stream}"
+        self.strict, self._limit, self._claims, self._max_deaths = strict, limit, claims, max_deaths
+        self._prefetch = prefetch
+        self._background: Iterator[None] = iter(())
+        self._begins: Offset | None = None  # where this process has begun, if Spark had logged no batch
+        self._adjusted: tuple[str, Offset] | None = None  # token of the checkpoint's offset, the offset after a repair
+        self._live = ""  # token of the batch that this process has made or planned
+        self._settled = ""  # token of the last batch that this process has acknowledged completely
+        self._told: Id = ZERO  # highest XDEL in a shared group that this process has reported
+
+    # -- Spark's calls -----------------------------------------------------------------------------------------------
+
+    def initial_offset(self) -> Offset:
+        """Return where the query begins without a batch: at its mark if an earlier process has begun there, and has
+        reserved entries above it; otherwise where the group stands. Spark asks for it also if a first batch is logged,
+        so it changes nothing."""
+        look = self._look()
+        mark = look.mark
+        is_reserved = look.has_group and mark and mark.is_begin and self._pending(Range(mark.id, LAST))
+        position = min(mark.id, look.delivered) if mark and is_reserved else look.delivered
+        return Offset(position, None, 0, 0, "")
+
+    def _begun(self, position: Id) -> Offset:
+        """Return the account with which the query begins, until its first batch is logged. Create the group if it is
+        missing, with our consumer and the mark in one MULTI.
+
+        The mark of a query of which no batch was logged keeps the account. Otherwise it begins anew: what is pending up
+        to the position is the second backlog, everything else is acknowledged, or was lost before."""
+        look = self._look()
+        mark = look.mark
+        member = ["XGROUP", "CREATECONSUMER", self._key, self._group, self._us]
+        if not look.has_group:
+            if mark is not None:  # an earlier process has created the group
+                self._find("GROUP_MISSING" if look.exists else "STREAM_MISSING", 0)
+            start = Offset(ZERO, look.added - look.length, look.added, 0, "")
+            create = ["XGROUP", "CREATE", self._key, self._group, "0", *(() if look.exists else ("MKSTREAM",))]
+            self._do(create, member, ["SET", self._mark_key, str(start.mark())])
+            return start
+        if mark is not None and mark.id == position and (known := mark.read_at_begin) is not None:
+            return Offset(position, known, min(known, look.added), 0, "")
+        read, missed = self._read_before(position, look)
+        name = (mark.number, mark.token) if mark and mark.number else (0, "")
+        start = Offset(position, read, look.added, *name, missed)
+        self._do(member, ["SET", self._mark_key, str(start.mark())])
+        return start
+
+    def _read_before(self, position: Id, look: Look) -> tuple[int | None, int]:
+        """Return how many entries were ever added up to a position (None: the group is shared), and how many lost ones
+        the server does not count."""
+        end = position if not look.others else look.delivered
+        stream, above = self._do(["XINFO", "STREAM", self._key], _xrange(self._key, Range(end, LAST)))
+        read = _pairs(stream)["entries-added"] - len(above)
+        if not look.others:
+            return read, 0
+        return None, 0 if look.entries_read is None else read - look.entries_read
+
+    def latest_offset(self, checkpoint: Offset) -> Offset:
+        """Return the end of the next batch, or `checkpoint` if there is nothing to read. `checkpoint` is committed."""
+        self.finish_background()
+        if not checkpoint.checkpoint and self._begins is None:
+            self._begins = self._begun(checkpoint.position)
+            self._adjusted = (checkpoint.token, self._begins)
+        start, look = self._reconciled(checkpoint)
+        if not look.is_member:  # deleted while the group was at the position; XREADGROUP creates it only with an entry
+            self._do(["XGROUP", "CREATECONSUMER", self._key, self._group, self._us])
+        above = self._above(start, look)
+        # Of a query that begins, nothing is to be acknowledged. The server may have been restored.
+        is_settled = not start.checkpoint or (self._settled == start.token and look.mark == start.mark())
+        expected = len(above) + (start.new.count if start.new and not is_settled else 0)
+        has_second = look.ours > expected or bool(self._to_claim(look))
+        may_wait = self._live == start.token and not (start.old or start.owed or start.guarded or has_second)
+        if not is_settled and not may_wait:
+            self._acknowledge_now(start, look.mark)
+            is_settled = True
+        old: list[Id] = []
+        pieces: list[Range] = []
+        if is_settled:
+            piece = self._next_piece(start)
+            if piece is not None:
+                return self._made(replace(start, new=None, owed=None, old=(piece,)), start, look)
+            if consumers := self._to_claim(look):
+                self._claim(consumers)
+                look = self._look()
+                above = self._above(start, look)  # claimed entries may lie above the position
+            suspects = [as_range(s) for s in self._record()["suspects"]]
+            found = self._pending(Range(ZERO, start.position, until=look.time))
+            old = [i for i in found if not any(s.after < i <= s.last for s in suspects)][: self._limit]
+            pieces = runs_of(old, suspects, look.time)
+        new, after = self._new_entries(start, look, above, self._limit - len(old))
+        if not pieces and not (new and new.count):
+            if not is_settled:
+                self._acknowledge_now(start, look.mark)
+            if start in (checkpoint, self._begins):
+                return checkpoint
+            # An empty batch keeps the correction: otherwise a strict query would stop again.
+            return self._made(replace(start, new=None, old=(), owed=None), start, after)
+        owed = None if is_settled else start.new
+        end = replace(start, new=new, old=tuple(pieces), owed=owed, position=new.last if new else start.position)
+        end = self._made(end, start, after)
+        if not is_settled:
+            self._background = self._background_work(start, look.mark)
+        return end
+
+    def plan(self, checkpoint: Offset, end: Offset) -> list[Range]:
+        """Return the ranges that tasks read. After a restart, first acknowledge `checkpoint` (it is committed), and
+        bring the group to a state in which the batch can be read."""
+        if end.number == 1:
+            self._begin_batches(end)
+        if end.token != self._live:
+            self._replayed(checkpoint, end)
+        if not end.guarded:
+            return end.ranges
+        record = self._record()
+        batches = {t: b for t, b in record.get("batches", {}).items() if t in (checkpoint.token, end.token)}
+        attempts, is_aside = batches.get(end.token, (0, False))
+        changes: list[list[str]] = []
+        if not is_aside and self._max_deaths is not None and attempts >= self._max_deaths:
+            is_aside = True
+            record["suspects"], changes = self._halved(record.get("suspects", []), end)
+        batches[end.token] = (attempts + 1, is_aside)
+        self._do(["SET", self._record_key, json.dumps({**record, "batches": batches})], *changes)
+        return [] if is_aside else end.ranges
+
+    def _begin_batches(self, end: Offset) -> None:
+        """Replace the mark of a begin: Spark has logged the first batch above it. The query may now be killed while it
+        acknowledges the batch, and to a new checkpoint the mark would prove that nothing is acknowledged."""
+        value = self._do(["GET", self._mark_key])[0]
+        if value and (mark := Mark.parse(value)).is_begin:
+            self._do(["SET", self._mark_key, str(Mark.of_first_batch(mark.id, end.checkpoint))])
+
+    def read(self, end: Offset, batch: list[Range]) -> list[Id]:
+        """What the tasks of the batch read. The new range of a query that is alone is read from the stream, all others
+        by the pending list. A missing entry is lost; one too many comes from an older state of the server."""
+        ids: list[Id] = []
+        for entries in batch:
+            found = {parse(row[0]) for row in self._do(_xrange(self._key, entries))[0]}
+            if not (entries == end.new and end.read is not None and len(found) == entries.count):
+                found &= set(self._pending(entries))
+            if len(found) < entries.count:
+                self._find("ENTRIES_LOST", entries.count - len(found))
+            if len(found) > entries.count:
+                self._find("SERVER_RESTORED", 0)
+            ids += sorted(found)
+        return ids
+
+    def commit(self, end: Offset) -> None:
+        """Spark may call it late or never: nothing depends on it. latest_offset acknowledges."""
+
+    def background_step(self) -> bool:
+        """Run one command of the background worker. Return whether there was one."""
+        return next(self._background, False) is not False
+
+    def finish_background(self) -> None:
+        """Run the rest of the background work."""
+        while self.background_step():
+            pass
+
+    # -- choosing entries --------------------------------------------------------------------------------------------
+
+    def _above(self, start: Offset, look: Look) -> list[Id]:
+        """Entries pending for us above the position: reserved ahead, or left by a crash. Bounded by D: after the group
+        was set back, higher ones are delivered again."""
+        is_any = look.delivered > start.position
+        return self._pending(Range(start.position, look.delivered, until=look.time)) if is_any else []
+
+    def _new_entries(self, start: Offset, look: Look, above: list[Id], limit: int) -> tuple[Range | None, Look]:
+        """Take pending entries above the position first, then reserve new ones. The range ends at the last one, or at
+        D if all are taken."""
+        if len(above) > limit:
+            return (Range(start.position, above[limit - 1], limit, look.time) if limit > 0 else None), look
+        if limit > len(above):
+            self._do(_xreadgroup(self._key, limit - len(above)))
+            look = self._look()
+        if look.delivered <= start.position:
+            return None, look  # the group is at the position, or somebody has just set it back
+        new = Range(start.position, look.delivered, 0, look.time)
+        return new._replace(count=len(self._pending(new))), look
+
+    def _made(self, end: Offset, start: Offset, look: Look) -> Offset:
+        """Name the batch. Its account is exact if the query was alone before and after it reserved the entries."""
+        new = end.new.count if end.new else 0
+        read = None if start.read is None or look.others else min(start.read + new, look.added)
+        if not look.others and read is None and end.position == look.delivered >= look.top:
+            read = look.added  # at the end of the stream the number is known again
+        missed = start.missed
+        if look.entries_read is not None and read is not None and end.position == look.delivered:
+            missed = read - look.entries_read
+        elif look.entries_read is not None and read is None:  # the server has corrected its counter
+            missed += min(lost_above(look, look.delivered, look.entries_read + missed) or 0, 0)
+        checkpoint = start.checkpoint or secrets.token_hex(4)
+        self._live = next_token(checkpoint)
+        return replace(
+            end, number=start.number + 1, token=self._live, checkpoint=checkpoint, added=look.added, read=read,
+            missed=missed, guarded=self._max_deaths is not None,
+        )  # fmt: skip
+
+    def _to_claim(self, look: Look) -> list[str]:
+        """Consumers with entries to claim; "" for released entries."""
+        return [name for name, pending in look.others if pending and self._claims(name)] + [""] * bool(look.released)
+
+    def _claim(self, consumers: list[str]) -> None:
+        """Claim for our own consumer. Below the position they are the second backlog, above it they are as reserved:
+        a crash after XCLAIM changes nothing. Removed entries are reported before XCLAIM drops them from the list."""
+        for consumer in consumers:
+            rows = self._do(["XPENDING", self._key, self._group, "-", "+", MANY])[0]
+            ids = [parse(row[0]) for row in rows if row[1] == consumer][: self._limit]
+            if not ids:
+                continue
+            there = {parse(row[0]) for row in self._do(["XRANGE", self._key, text(ids[0]), text(ids[-1])])[0]}
+            if lost := len(set(ids) - there):
+                self._find("ENTRIES_LOST", lost)
+            self._do(["XCLAIM", self._key, self._group, self._us, 0, *map(text, ids), "JUSTID"])
+
+    # -- acknowledging -----------------------------------------------------------------------------------------------
+
+    def _acknowledge_now(self, start: Offset, mark: Mark | None) -> None:
+        for _ in self._acknowledge(start, mark):
+            pass
+
+    def _acknowledge(self, start: Offset, mark: Mark | None) -> Iterator[None]:
+        """Acknowledge a committed batch in pages, then set the mark. After a crash all ranges are listed again: what
+        was acknowledged is no longer in the list. A batch that the record does not prove read stays in the second
+        backlog: better read again than acknowledged unread. Before the first batch of a checkpoint, nothing is
+        committed.
+        """
+        if not start.checkpoint:
+            return
+        record = self._record()
+        attempts, is_aside = record.get("batches", {}).get(start.token, (0, False))
+        ranges = unacknowledged(start, mark)
+        if start.guarded and (is_aside or not attempts):
+            ranges = [r for r in ranges if r not in start.ranges]
+        ids = sorted({i for entries in ranges for i in self._pending(entries)})
+        for first in range(0, len(ids), PAGE):
+            self._do(["XACK", self._key, self._group, *map(text, ids[first : first + PAGE])])
+            yield
+        commands = [["SET", self._mark_key, str(start.mark())]]
+        if attempts and not is_aside and record["suspects"]:
+            suspects = without(record["suspects"], start.old)
+            commands.append(["SET", self._record_key, json.dumps({**record, "suspects": suspects})])
+        self._do(*commands)
+        yield
+        self._settled = start.token
+
+    def _background_work(self, start: Offset, mark: Mark | None) -> Iterator[None]:
+        """While tasks run: reserve the next batch ahead (it stays pending above the position), then acknowledge."""
+        if self._prefetch and not self._max_deaths:
+            look = self._look()
+            yield
+            if not look.others:
+                self._do(_xreadgroup(self._key, self._limit))
+                yield
+        yield from self._acknowledge(start, mark)
+
+    # -- comparing checkpoint and server -----------------------------------------------------------------------------
+
+    def _reconciled(self, checkpoint: Offset) -> tuple[Offset, Look]:
+        """Compare until nothing is found. Return the start of the next batch and the state of the server. If the
+        query is alone, a second look confirms a finding: pending entries are listed after the look."""
+        start = self._adjusted[1] if self._adjusted and self._adjusted[0] == checkpoint.token else checkpoint
+        for _ in range(20):
+            look = self._look()
+            outcome, count = self._compare(start, look)
+            if not outcome:
+                return start, look
+            if start.read is not None and not look.others:
+                look = self._look()
+                if self._compare(start, look) != (outcome, count):
+                    continue
+            self._find(outcome, count)
+            start = self._repaired(outcome, count, start, look, checkpoint)
+            self._adjusted = (checkpoint.token, start)
+        raise AssertionError(f"no end of repairs: {outcome}")
+
+    def _compare(self, start: Offset, look: Look) -> tuple[str, int]:
+        """Return the outcome and the number of lost entries (at least), or nothing."""
+        unread = start.added - (start.read or 0) if start.read is not None else 1
+        if not look.exists:
+            return "STREAM_MISSING", unread
+        is_other = look.last < start.position or look.added < start.added
+        if not look.has_group:
+            lost = lost_above(look, start.position, start.read)
+            return ("STREAM_REPLACED", unread) if is_other or (lost or 0) < 0 else ("GROUP_MISSING", 0)
+        if is_older(start, look.mark):
+            return "CHECKPOINT_OLDER", 0
+        if is_other:
+            return "SERVER_RESTORED", max(start.added - look.added, 1)
+        if look.others or start.read is None:
+            if look.delivered < start.position:
+                return "GROUP_BELOW", 0
+            if not look.is_member and look.delivered > start.position:
+                return "GROUP_ABOVE", 1  # created again, or our consumer was deleted: what it had pending is unknown
+            return self._lost_in_shared_group(start, look)
+        if look.delivered < start.position:
+            return self._compare_below(start, look)
+        if look.released and look.delivered > start.position:
+            return "", 0  # they may be ours: this trigger claims them
+        above = self._above(start, look)
+        if look.delivered > start.position and (not above or above[-1] < look.delivered):
+            return "GROUP_ABOVE", 0
+        lost = lost_above(look, look.delivered, start.read + len(above)) or 0
+        return ("ENTRIES_LOST", lost) if lost > 0 else ("SERVER_RESTORED", 1) if lost < 0 else ("", 0)
+
+    def _compare_below(self, start: Offset, look: Look) -> tuple[str, int]:
+        """The group of a query that is alone is below the checkpoint: are the entries up to the checkpoint there?"""
+        is_there = bool(self._do(["XRANGE", self._key, text(start.position), text(start.position)])[0])
+        lost = lost_above(look, start.position, start.read)
+        if (not is_there and look.length and look.first <= start.position > look.deleted) or (lost or 0) < 0:
+            return "SERVER_RESTORED", 1
+        is_proved = is_there or look.first > start.position or look.length == 0
+        return ("SET_TO_CHECKPOINT" if is_proved else "GROUP_BELOW"), 0
+
+    def _lost_in_shared_group(self, start: Offset, look: Look) -> tuple[str, int]:
+        """By the server's counter, or by ours if nobody has read since the checkpoint. An XDEL above D is certain."""
+        lost = lost_above(look, look.delivered, ordinal_in_shared_group(start, look))
+        if lost is None and look.deleted > look.delivered and look.deleted != self._told:
+            return "ENTRIES_LOST", 1
+        return ("ENTRIES_LOST", lost) if lost and lost > 0 else ("", 0)
+
+    def _repaired(self, outcome: str, count: int, start: Offset, look: Look, checkpoint: Offset) -> Offset:
+        """Apply the rule: alone, the checkpoint decides; shared, the group decides. Return the start of the next
+        batch. What is committed is acknowledged first, unless the mark is newer."""
+        is_alone = start.read is not None and not look.others
+        if look.has_group and outcome not in ("CHECKPOINT_OLDER", "ENTRIES_LOST") and self._settled != start.token:
+            self._acknowledge_now(start, look.mark)
+        done = replace(start, new=None, old=(), owed=None)
+        if outcome == "ENTRIES_LOST":
+            if not is_alone and lost_above(look, look.delivered, ordinal_in_shared_group(start, look)) is None:
+                self._told = look.deleted
+                return start
+            if start.read is not None and (is_alone or look.delivered == start.position):
+                return replace(start, read=min(start.read + count, look.added))
+            return replace(start, missed=start.missed + count)
+        if outcome in ("STREAM_MISSING", "STREAM_REPLACED"):
+            done = replace(done, position=ZERO, read=0, added=look.added, missed=0)
+            self._put_group("CREATE", done, not look.exists)
+        elif outcome == "GROUP_MISSING":
+            self._put_group("CREATE", done)
+        elif outcome == "SERVER_RESTORED":
+            position = min(start.position if is_alone else look.delivered, look.last)
+            done = replace(done, position=position, read=None, added=look.added, missed=0)
+            self._put_group("SETID" if is_alone or look.delivered > look.last else "", done)
+        elif is_alone:  # SET_TO_CHECKPOINT, GROUP_BELOW, GROUP_ABOVE, CHECKPOINT_OLDER: count losses above it anew
+            read = checkpoint.read if checkpoint.position == start.position else start.read
+            more = lost_above(look, start.position, read) or 0  # negative: losses above the position were counted
+            done = replace(done, read=None if read is None else read + min(more, 0))
+            self._put_group("SETID", done)
+        elif outcome == "CHECKPOINT_OLDER":
+            mark = look.mark or start.mark()
+            return replace(done, position=mark.id, number=mark.number, token=mark.token, added=look.added, read=None)
+        else:  # GROUP_BELOW, GROUP_ABOVE
+            done = replace(done, position=look.delivered, read=None)
+            self._put_group("", done)
+            self._do(["XGROUP", "CREATECONSUMER", self._key, self._group, self._us])
+        return done
+
+    def _put_group(self, command: str, start: Offset, is_missing: bool = False) -> None:
+        """Set the group and the mark in one MULTI. is_missing: the query saw that the stream is missing (MKSTREAM); if
+        it is deleted meanwhile, the command must fail."""
+        to = ["XGROUP", command, self._key, self._group, text(start.position)]
+        to += ["MKSTREAM"] if command == "CREATE" and is_missing else []
+        to += ["ENTRIESREAD", start.read] if start.read is not None else []
+        member = [["XGROUP", "CREATECONSUMER", self._key, self._group, self._us]] if command == "CREATE" else []
+        self._do(*([to] if command else []), *member, ["SET", self._mark_key, str(start.mark())])
+
+    def _replayed(self, start: Offset, end: Offset) -> None:
+        """Before a logged batch is read again by a new process: acknowledge its start. If the server does not hold the
+        batch (restored, moved, older checkpoint) and the query is alone, reserve it again. `read` proves its size.
+
+        For a first batch, Spark passes where the query would begin now. That is no part of the checkpoint, so the batch
+        is compared by its end only."""
+        self._live, look = end.token, self._look()
+        is_first = not start.checkpoint
+        if is_first:
+            start = _before(end)
+        is_alone = start.read is not None and end.read is not None and not look.others
+        is_old = bool(look.mark and (look.mark.number, look.mark.token) >= (end.number, "") and look.has_group)
+        outcome = "STREAM_MISSING" if not look.exists else "GROUP_MISSING" if not look.has_group else ""
+        if not outcome and (is_old or (not is_first and is_older(start, look.mark))):
+            outcome = "CHECKPOINT_OLDER"
+        is_held = look.has_group and all(len(self._pending(r)) == r.count for r in end.ranges)
+        if not outcome and look.delivered < end.position and not is_held:
+            outcome = "SET_TO_CHECKPOINT" if is_alone else "GROUP_BELOW"
+        if outcome:
+            self._find(outcome, 0)
+        if look.has_group and outcome != "CHECKPOINT_OLDER" and not is_first:
+            self._acknowledge_now(start, look.mark)
+        if not outcome and (is_held or not is_alone):
+            return
+        if not look.exists:
+            self._put_group("CREATE", replace(start, position=ZERO, read=0, number=end.number - 1), True)
+        elif is_alone and end.new:
+            if outcome:
+                before = replace(start, position=end.new.after, number=end.number - 1)
+                self._put_group("SETID" if look.has_group else "CREATE", before)
+                self._do(_xreadgroup(self._key, end.new.count))
+            if ids := self._pending(end.new._replace(until=0)):  # give them the time of delivery that the offset knows
+                time = ["TIME", end.new.until, "JUSTID"]
+                self._do(["XCLAIM", self._key, self._group, self._us, 0, *map(text, ids), *time])
+        elif not look.has_group:
+            self._put_group("CREATE", replace(end, number=end.number - 1, token=start.token))
+
+    # -- batches that kill the query ---------------------------------------------------------------------------------
+
+    def _next_piece(self, start: Offset) -> Range | None:
+        """A range under suspicion is a batch of its own."""
+        for piece in map(as_range, self._record()["suspects"]):
+            if held := len(self._pending(piece)):
+                if held < piece.count:
+                    self._find("ENTRIES_LOST", piece.count - held)
+                return piece._replace(count=held)
+        return None
+
+    def _halved(self, suspects: list, end: Offset) -> tuple[list, list[list[str]]]:
+        """Halve the ranges of a batch that died too often. A single entry becomes a dead letter, in the same MULTI."""
+        kept = without(suspects, end.ranges)
+        ids = sorted({i for entries in end.ranges for i in self._pending(entries)})
+        if len(ids) == 1:
+            return kept, [["XADD", self._dead_key, "*", "id", text(ids[0])],
+                          ["XACK", self._key, self._group, text(ids[0])]]  # fmt: skip
+        for half in (ids[: len(ids) // 2], ids[len(ids) // 2 :]):
+            if half:
+                kept.append([previous(half[0]), half[-1], len(half), max(r.until for r in end.ranges)])
+        return kept, []
+
+    def _record(self) -> dict:
+        return json.loads(self._do(["GET", self._record_key])[0] or '{"suspects": []}')
+
+    # -- the server --------------------------------------------------------------------------------------------------
+
+    def _find(self, outcome: str, count: int) -> None:
+        """Stop if the query is strict; otherwise report. The one exception is logged in both modes."""
+        if outcome != "SET_TO_CHECKPOINT" and self.strict:
+            raise StopError(outcome, count)
+        self._report(outcome, count)
+
+    def _pending(self, entries: Range) -> list[Id]:
+        """Entries of our pending list in a range, in order. (The product filters on the server: XPENDING … IDLE.)"""
+        first, last = "(" + text(entries.after), text(entries.last)
+        pending = ["XPENDING", self._key, self._group, first, last, MANY, self._us]
+        time, rows = self._do(["TIME"], pending)
+        now = milliseconds(time)
+        return [parse(row[0]) for row in rows if not entries.until or now - row[2] <= entries.until]
+
+    def _look(self) -> Look:
+        stream, groups, consumers, mark, time = self._do(
+            ["XINFO", "STREAM", self._key], ["XINFO", "GROUPS", self._key],
+            ["XINFO", "CONSUMERS", self._key, self._group], ["GET", self._mark_key], ["TIME"], may_fail=True,
+        )  # fmt: skip
+        mark = Mark.parse(mark) if mark else None
+        if isinstance(stream, Exception):
+            return Look(False, mark=mark)
+        info = _pairs(stream)
+        edges = [parse(info[name][0]) if info[name] else ZERO for name in ("first-entry", "last-entry")]
+        ids = [parse(info[name]) for name in ("last-generated-id", "max-deleted-entry-id")]
+        counts = info["length"], info["entries-added"]
+        look = Look(True, False, *counts, *edges, *ids, mark=mark, time=milliseconds(time))
+        group = next((g for g in map(_pairs, groups) if g["name"] == self._group), None)
+        if group is None:
+            return look
+        pending = {c["name"]: c["pending"] for c in map(_pairs, consumers)}
+        is_member, ours = self._us in pending, pending.pop(self._us, 0)
+        return replace(
+            look, has_group=True, is_member=is_member,
+            delivered=parse(group["last-delivered-id"]), entries_read=group["entries-read"],
+            ours=ours, others=tuple(pending.items()), released=group["pending"] - ours - sum(pending.values()),
+        )  # fmt: skip
+
+    def _do(self, *commands: list, may_fail: bool = False) -> list:
+        """Send commands, several as one MULTI. Return their replies."""
+        self._hook("before", list(commands))
+        replies = self._server.run(commands)
+        self._hook("after", list(commands))
+        if not may_fail:
+            for reply in replies:
+                if isinstance(reply, Exception):
+                    raise reply
+        return replies
+
+
+def _before(end: Offset) -> Offset:
+    """Return where a checkpoint's first batch begins, by its end. Its mark says that the batch is logged."""
+    after = end.new.after if end.new else end.position
+    read = None if end.read is None else end.read - (end.new.count if end.new else 0)
+    mark = Mark.of_first_batch(after, end.checkpoint)
+    return Offset(after, read, end.added, end.number - 1, mark.token, checkpoint=end.checkpoint)
+
+
+def _xrange(stream: str, entries: Range) -> list:
+    return ["XRANGE", stream, "(" + text(entries.after), text(entries.last)]
+
+
+def _xreadgroup(stream: str, count: int) -> list:
+    return ["XREADGROUP", "GROUP", "g", "us", "COUNT", count, "STREAMS", stream, ">"]
+
+
+def _pairs(reply: list) -> dict:
+    return dict(zip(reply[::2], reply[1::2], strict=True))
