@@ -111,13 +111,16 @@ def test_a_python_without_pyspark_takes_that_of_spark_home(tmp_path: Path) -> No
 
 
 def test_a_wheel_holds_all_files_of_the_package() -> None:
-    """Those that are no modules are named in pyproject.toml."""
+    """Those that are no modules are named in pyproject.toml: also the pages of `rstream help`, which are a link."""
     listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["spark_streams"]
     named = {file for pattern in listed for file in (ROOT / "spark_streams").glob(pattern)}
     there = {
         file for file in (ROOT / "spark_streams").rglob("*") if file.is_file() and file.suffix not in (".py", ".pyc")
     }
-    assert named == there
+    pages = ROOT / "spark_streams" / "pages"
+    topics = {file for folder in ("guide", "reference") for file in (pages / folder).iterdir() if file.suffix == ".md"}
+    assert topics
+    assert named == (there | topics)
 
 
 def without_a_stopped_worker(stderr: str) -> str:
