@@ -23,6 +23,7 @@ ECHOES = {
     "dead.py": "empty lines",
     "show.py": "empty lines",
     "tail.py": "empty lines",
+    "help.py": "pages of the package",
     "init.py": "what the user typed",
     "url.py": "this machine's address",
 }

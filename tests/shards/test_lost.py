@@ -136,7 +136,7 @@ def test_what_is_lost_wholly(server: Server, client: redis.Redis, who: str) -> N
     elif who == "a query with shards":
         with pytest.raises(Exception, match="RSTREAM_(DATA_LOSS|GROUP_MISSING)"):
             WHO[who](server, end)
-    elif who in ("a read", "rstream lag"):
+    elif who in ("a read", "rstream lag", "rstream shards"):
         with pytest.raises(StreamMissingError):
             WHO[who](server, end)
     else:
