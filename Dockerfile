@@ -24,11 +24,12 @@ RUN pip install '.[spark,console,monitor]' \
     && mkdir /data \
     && chown spark /data
 
-ENV PYSPARK_PYTHON=/usr/local/bin/python SPARK_CONF_DIR=/app/spark_streams/jobs/conf
+# No module comes from the working directory.
+ENV PYSPARK_PYTHON=/usr/local/bin/python SPARK_CONF_DIR=/app/spark_streams/jobs/conf PYTHONSAFEPATH=1
 # Whose is /data and nothing else: what runs cannot change the program. Spark makes folders where it is started.
 USER spark
 VOLUME /data
-WORKDIR /data
+WORKDIR /home/spark
 # A command as it is, or what Spark on Kubernetes asks for: see deploy/.
 ENTRYPOINT ["tini", "-s", "--", "/app/deploy/entrypoint"]
 CMD ["python", "-m", "spark_streams"]

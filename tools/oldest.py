@@ -14,14 +14,15 @@ from pathlib import Path
 from spark_streams.spark.installation import numbers
 
 PROJECT = Path(__file__).resolve().parents[1] / "pyproject.toml"
+EXTRAS = ("cluster", "spark", "console", "schemas")  # an extra that another one contains is named, too
 _FLOOR = re.compile(r"([A-Za-z0-9-]+)>=([0-9.]+)")
 
 
 def floors() -> dict[str, str]:
-    """Return the oldest versions of the required packages, of Spark and of what the console needs, by name."""
+    """Return the oldest versions of the required packages and of these extras, by name."""
     project = tomllib.loads(PROJECT.read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
-    declared = project["dependencies"] + extras["spark"] + extras["console"]
+    declared = [*project["dependencies"], *(one for extra in EXTRAS for one in extras[extra])]
     return {match[1]: match[2] for match in map(_FLOOR.match, declared) if match}
 
 

@@ -18,6 +18,7 @@ from rich.text import Text
 
 from spark_streams import register
 from spark_streams.errors import ConfigError, RStreamError
+from spark_streams.jobs.gateway import start_jvm
 from spark_streams.jobs.settings.config import Config, Shape, value_at
 from spark_streams.jobs.settings.spark_settings import SparkSettings, has_java, prepare, settings_of
 from spark_streams.model.printable import json_text, printable
@@ -35,6 +36,7 @@ _NEEDS_THE_DRIVER = (
 )
 # Keys of every job's configuration: its server and its login.
 ACCESS_SHAPE = {option.name: str for option in ACCESS}
+_CHECK = {"spark.master": "local[1]", "spark.ui.enabled": "false"}  # settings of a session that only checks
 NO_JAVA = "no Java found: install a JDK 17 or newer, or set JAVA_HOME"
 
 
@@ -90,9 +92,11 @@ class Job:
                 raise JobError(NO_JAVA)
             settings = self.spark_settings()
             prepare(settings, short_lived=self.check)
-            builder = builder.config(map={**settings.confs})
-        if self.check:
-            builder = builder.master("local[1]").config("spark.ui.enabled", "false")
+            confs = settings.confs | (_CHECK if self.check else {})
+            start_jvm(confs)
+            builder = builder.config(map={**confs})
+        elif self.check:
+            builder = builder.config(map={**_CHECK})
         self.spark = spark = builder.getOrCreate()
         if is_of_connect(spark):
             raise JobError(_NEEDS_THE_DRIVER)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from spark_streams.errors import ConfigError
+from spark_streams.jobs.properties_file import write_properties
 from spark_streams.jobs.settings.spark_settings import SparkSettings, prepare
 from spark_streams.model.printable import printable
 
@@ -33,17 +34,18 @@ def exec_spark_submit(spark_submit: str, settings: SparkSettings, arguments: Seq
     home = Path(spark_submit).parent.parent
     if (home / "jars").is_dir():  # without SPARK_HOME, spark-submit starts a Python to find it
         os.environ.setdefault("SPARK_HOME", str(home))
-    confs = [argument for key, value in settings.confs.items() for argument in ("--conf", f"{key}={value}")]
+    file = write_properties(settings.confs)
     sys.stdout.flush()
     sys.stderr.flush()
-    words = [*confs, str(_ENTRY), *arguments]
+    words = [*file.arguments, str(_ENTRY), *arguments]
     try:
         os.execv(spark_submit, [spark_submit, *words])
     except OSError as error:
+        os.close(file.descriptor)
         longest = max(words, key=len)
         too_long = (
             f"; its longest argument has {len(longest):,} characters: {printable(longest[:60])}… Put long values into "
-            "a file: Spark's settings into conf/spark-defaults.conf, others into the job's TOML file"
+            "the job's TOML file"
             if error.errno == errno.E2BIG
             else ""
         )

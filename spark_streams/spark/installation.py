@@ -30,14 +30,14 @@ PYTHON: Version = (3, 11)
 SPARK: tuple[Version, Version | None] = ((4, 0), (5,))
 # The base, and extra `cluster` (pyarrow, numpy): all that a Python of Spark needs.
 NEEDED: dict[str, tuple[Version, Version | None]] = {
-    "pyarrow": ((18,), None),
+    "pyarrow": ((23, 0, 1), None),
     "redis": ((5, 0, 8), (9,)),
     "hiredis": ((3,), (4,)),
     "xxhash": ((3, 1), None),
     "numpy": ((1, 26), None),
     "rich": ((13,), None),
     "click": ((8, 1), None),
-    "jinja2": ((3, 1), None),
+    "jinja2": ((3, 1, 6), None),
 }
 _ON_EXECUTORS = ("spark_streams", "numpy", "pyarrow", "redis", "hiredis")  # Spark itself provides pyspark there
 JAVA = 17

@@ -20,6 +20,12 @@ WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 MADE = ("/app/data/flights.csv",)
 
 
+def steps_of(job: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the steps of a job; none if it calls another workflow."""
+    steps: list[dict[str, Any]] = job.get("steps", [])
+    return steps
+
+
 def parsed(name: str | Path) -> Any:
     return yaml.safe_load((ROOT / name).read_text(encoding="utf-8"))
 
@@ -57,7 +63,7 @@ def test_what_the_image_is_made_of_is_in_the_clone() -> None:
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
 def test_every_script_that_ci_runs_is_in_the_clone_and_runs(path: Path) -> None:
-    steps = [step for job in parsed(path)["jobs"].values() for step in job["steps"]]
+    steps = [step for job in parsed(path)["jobs"].values() for step in steps_of(job)]
     scripts = [shlex.split(step["run"])[0] for step in steps if re.match(r"(scripts|\.ci)/", step.get("run", ""))]
     assert scripts or path.stem == "release"
     for script in scripts:
@@ -73,7 +79,7 @@ def test_a_release_is_published_without_a_password_from_its_tag_alone() -> None:
     release = parsed(".github/workflows/release.yml")
     assert release[True] == {"push": {"tags": ["v*"]}}  # YAML 1.1 reads `on` as a truth value
     publish = release["jobs"]["publish"]
-    assert (publish["needs"], publish["permissions"]) == (["build", "sbom", "image"], {"id-token": "write"})
+    assert (publish["needs"], publish["permissions"]) == (["build", "sbom", "push"], {"id-token": "write"})
     assert "secrets" not in (ROOT / ".github/workflows/release.yml").read_text(encoding="utf-8")
 
 
@@ -108,32 +114,73 @@ def test_a_release_is_built_with_tools_whose_hashes_are_known() -> None:
 def test_who_runs_in_the_image_owns_the_data_and_nothing_else() -> None:
     text = (ROOT / "Dockerfile").read_text(encoding="utf-8")
     assert re.findall(r"chown (.*?)\s*$", text, re.M) == ["spark /data"]
-    assert "\nUSER spark\nVOLUME /data\nWORKDIR /data\n" in text
+    assert "\nUSER spark\nVOLUME /data\nWORKDIR /home/spark\n" in text
     assert "chmod" not in text
+
+
+def test_no_module_is_imported_from_a_folder_that_others_write_to() -> None:
+    """Python puts the working directory, or the script's folder, first; the volume of the data is shared."""
+    text = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+    assert re.search(r"^ENV .*\bPYTHONSAFEPATH=1\b", text, re.M)
+    assert re.findall(r"^WORKDIR (.*)$", text, re.M)[-1] == "/home/spark"
 
 
 def test_a_bill_of_materials_is_made_by_a_tool_whose_hash_is_known_and_is_on_the_release_s_page() -> None:
     jobs = parsed(".github/workflows/release.yml")["jobs"]
     runs = [step.get("run", "") for step in jobs["sbom"]["steps"]]
     assert "pip install --require-hashes -r .github/sbom-tools.txt" in runs
-    assert any(run.startswith("cyclonedx-py environment ") and "sbom.cdx.json" in run for run in runs)
+    (made,) = [run for run in runs if run.startswith("cyclonedx-py environment ")]
+    assert " sbom-${{ matrix.extra }}.cdx.json " in made
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    assert set(jobs["sbom"]["strategy"]["matrix"]["extra"]) == set(extras) - {"dev", "docs"}
     [page] = [step["run"] for step in jobs["release"]["steps"] if "run" in step]
     assert page.startswith("gh release create ")
-    assert page.endswith(" sbom.cdx.json")
+    assert page.endswith(" sbom-*.cdx.json")
     lock = (ROOT / ".github" / "sbom-tools.txt").read_text(encoding="utf-8")
     assert re.search(r"^cyclonedx-bom==\S+ \\\n    --hash=sha256:[0-9a-f]{64}", lock, re.M)
     assert not re.search(r"://|--index|--find-links", re.sub(r"(?m)^#.*", "", lock))
 
 
-def test_a_job_that_runs_code_of_packages_may_write_nothing() -> None:
-    release = parsed(".github/workflows/release.yml")
-    assert release["permissions"] == {"contents": "read"}
-    for name, job in release["jobs"].items():
-        runs = " ".join(step.get("run", "") for step in job["steps"])
-        if job.get("permissions"):
-            assert "pip" not in runs, name
-            assert "python" not in runs, name
-    assert release["jobs"]["release"]["needs"] == ["publish", "sbom"]
+# Commands of jobs that may write. They run no code of this repository and none of a package.
+WRITERS = (
+    "git fetch",
+    "git -c credential.helper='!gh auth git-credential' push",
+    "gh release create",
+    'echo "$TOKEN" | docker login',
+)
+WRITERS += ("docker load", "docker push", "docker buildx imagetools create")
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+def test_a_job_that_runs_code_of_packages_may_write_nothing(path: Path) -> None:
+    """And no checkout leaves the token in a file, which such code could read."""
+    workflow = parsed(path)
+    assert workflow["permissions"] == {"contents": "read"}
+    for name, job in workflow["jobs"].items():
+        for step in steps_of(job):
+            if "actions/checkout@" in step.get("uses", ""):
+                assert step["with"]["persist-credentials"] is False, name
+            if "write" in job.get("permissions", {}).values():
+                assert step.get("run", WRITERS[0]).startswith(WRITERS), name
+                assert "setup-python" not in step.get("uses", ""), name
+
+
+def test_nothing_of_a_release_begins_before_its_tests_have_passed_and_latest_moves_last() -> None:
+    jobs = parsed(".github/workflows/release.yml")["jobs"]
+    assert jobs["ci"]["uses"] == "./.github/workflows/ci.yml"
+    assert "workflow_call" in parsed(".github/workflows/ci.yml")[True]
+
+    def before(name: str) -> set[str]:
+        needs = jobs[name].get("needs", [])
+        direct = {needs} if isinstance(needs, str) else set(needs)
+        return direct.union(*map(before, direct))
+
+    assert all("ci" in before(name) for name in set(jobs) - {"ci"})
+    movers = {name for name, job in jobs.items() if ":latest" in str(job) or "docs.yml" in job.get("uses", "")}
+    assert movers == {"latest", "site"}
+    assert all(before(name) == set(jobs) - movers for name in movers)
+    docs = parsed(".github/workflows/docs.yml")
+    assert (docs[True]["push"], "workflow_call" in docs[True]) == ({"branches": ["main"]}, True)
 
 
 def test_images_have_a_complete_version() -> None:

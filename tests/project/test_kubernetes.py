@@ -255,6 +255,38 @@ def test_a_pod_is_locked_down_and_bounded(name: str) -> None:
     assert {port["targetPort"] for port in service["ports"]} <= ports
 
 
+def policy_of(labels: Manifest) -> Manifest:
+    """Return the one NetworkPolicy of pods with these labels."""
+    policies = [one["spec"] for one in ALL.values() if one["kind"] == "NetworkPolicy"]
+    (policy,) = [one for one in policies if one["podSelector"]["matchLabels"].items() <= labels.items()]
+    assert policy["policyTypes"] == ["Ingress"]
+    return policy
+
+
+@pytest.mark.parametrize("name", DEPLOYMENTS)
+def test_a_server_is_reached_from_one_namespace_by_its_port_alone(name: str) -> None:
+    template = ALL[name]["spec"]["template"]
+    (rule,) = policy_of(template["metadata"]["labels"])["ingress"]
+    (origin,) = rule["from"]
+    assert list(origin) == ["namespaceSelector"]
+    ports = {port["name"] for container in template["spec"]["containers"] for port in container["ports"]}
+    assert {one["port"] for one in rule["ports"]} == ports
+
+
+def test_a_driver_s_pages_are_reached_by_no_pod_and_end_no_task() -> None:
+    """Spark's operator and Spark itself give a driver and its executors the label spark-role."""
+    (rule,) = policy_of({"spark-role": "driver"})["ingress"]
+    assert rule["from"] == [{"podSelector": {"matchLabels": {"spark-role": "executor"}}}]
+    ports = {one["port"] for one in rule["ports"]}
+    assert ports == {7078, 7079}, "the ports of Spark on Kubernetes for the driver and its block manager; not 4040"
+    (executors,) = policy_of({"spark-role": "executor"})["ingress"]
+    assert all(list(one) == ["podSelector"] for one in executors["from"])
+    for name in APPLICATIONS:
+        settings = spec_of(ALL[name])["sparkConf"]
+        assert settings["spark.ui.killEnabled"] == "false"
+        assert not {"spark.driver.port", "spark.blockManager.port", "spark.driver.blockManager.port"} & settings.keys()
+
+
 @pytest.fixture
 def console_users(tmp_path: Path) -> Path:
     added = CliRunner().invoke(
