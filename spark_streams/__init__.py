@@ -82,7 +82,10 @@ def register(spark: SparkSession | None = None) -> SparkSession:
     from spark_streams.datasource import RStreamDataSource
     from spark_streams.spark.installed_pyspark import prefer_installed_pyspark
 
-    spark = spark or SparkSession.builder.getOrCreate()
+    spark = spark or SparkSession.getActiveSession()
+    if spark is None:
+        _check_for_java("spark_streams.register")
+        spark = SparkSession.builder.getOrCreate()
     prefer_installed_pyspark(spark)
     try:
         spark.dataSource.register(RStreamDataSource)
@@ -191,6 +194,12 @@ def watch(
 
     access_options = {**(options or {}), **({} if url is None else {"url": url})}
     return attach(spark, access_options, log, metrics_port, metrics_host, metrics_file, lineage)
+
+
+def _check_for_java(name: str) -> None:
+    from spark_streams.spark.presence import check_for_java
+
+    check_for_java(name)
 
 
 def _check_for_spark(name: str) -> None:

@@ -99,7 +99,7 @@ def require_existing(server: Server, names: Sequence[Name]) -> None:
 
 
 def _without_dead_letters(server: Server, pattern: str, streams: Sequence[str]) -> list[str]:
-    from spark_streams.deadletter.inspect.input_streams import fetch_recorded
+    from spark_streams.deadletter.inspect.recorded import fetch_recorded
 
     recorded = fetch_recorded(server, streams)
     if recorded:

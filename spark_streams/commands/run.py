@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import click
 
+from spark_streams.errors import UnsupportedError
 from spark_streams.jobs.arguments import job_argument, job_options
+from spark_streams.model.extras import lacks
 
 
 @click.command(short_help="Run a Spark job of the package.")
@@ -33,9 +35,10 @@ def run(
       rstream run etl --config etl.toml --set source.maxEntriesPerTrigger=50000
       rstream run etl --config etl.toml --submit --set spark.master=spark://host:7077
     """
-    from spark_streams.jobs.start import exit_if_packages_missing
+    from spark_streams.jobs.start import missing_package
 
-    exit_if_packages_missing()
+    if package := missing_package():
+        raise UnsupportedError(lacks("rstream run", package))
     from spark_streams.jobs.command import run_job
 
     run_job(job, config, settings, check, summary, traceback, submit=submit)

@@ -24,10 +24,10 @@ from spark_streams.jobs.arguments import JobArguments, job_options
 from spark_streams.jobs.job import ACCESS_SHAPE, NO_JAVA, CheckedError, Job, JobError, Program
 from spark_streams.jobs.settings.config import load
 from spark_streams.jobs.settings.spark_settings import SHAPE as SPARK
-from spark_streams.jobs.settings.spark_settings import has_java
 from spark_streams.jobs.spark_submit import exec_spark_submit, find_spark_submit
 from spark_streams.running.error_summary import one_line
 from spark_streams.running.spark_log_filter import disable_python_loggers
+from spark_streams.spark.presence import has_java
 from spark_streams.wire.address.server_url import redacted
 
 # The same options as the command `rstream`.

@@ -20,7 +20,7 @@ from spark_streams import register
 from spark_streams.errors import ConfigError, RStreamError
 from spark_streams.jobs.gateway import start_jvm
 from spark_streams.jobs.settings.config import Config, Shape, value_at
-from spark_streams.jobs.settings.spark_settings import SparkSettings, has_java, prepare, settings_of
+from spark_streams.jobs.settings.spark_settings import SparkSettings, prepare, settings_of
 from spark_streams.model.printable import json_text, printable
 from spark_streams.model.untyped import Json
 from spark_streams.options.access_options import server_of
@@ -28,6 +28,7 @@ from spark_streams.options.table import ACCESS, IDENTITY
 from spark_streams.running.error_summary import first_line
 from spark_streams.running.stopping import Stop, is_under_submit
 from spark_streams.spark.connect import is_of_connect
+from spark_streams.spark.presence import JAVA_REMEDY, has_java
 from spark_streams.wire.address.address import Address, default_url
 
 _NEEDS_THE_DRIVER = (
@@ -37,7 +38,7 @@ _NEEDS_THE_DRIVER = (
 # Keys of every job's configuration: its server and its login.
 ACCESS_SHAPE = {option.name: str for option in ACCESS}
 _CHECK = {"spark.master": "local[1]", "spark.ui.enabled": "false"}  # settings of a session that only checks
-NO_JAVA = "no Java found: install a JDK 17 or newer, or set JAVA_HOME"
+NO_JAVA = f"no Java found: {JAVA_REMEDY}"
 
 
 class Program(NamedTuple):

@@ -10,7 +10,8 @@ from pathlib import Path
 from spark_streams.model.extras import command_that_installs
 from spark_streams.spark.startup.sitecustomize import remove_archives_of_pyspark
 
-_NEEDED = ("click", "numpy", "pyarrow", "pyspark", "redis", "rich")
+# The extra that brings pyspark brings numpy and pyarrow, too.
+_NEEDED = ("click", "redis", "rich", "pyspark", "numpy", "pyarrow")
 
 
 def main(name: str, settings_passed: bool = False) -> None:
@@ -27,15 +28,18 @@ def main(name: str, settings_passed: bool = False) -> None:
 
 def exit_if_packages_missing() -> None:
     """Exit with one line if this Python lacks a package that jobs need."""
+    if name := missing_package():
+        sys.exit(
+            f"{Path(sys.argv[0]).name}: {sys.executable} lacks {name}: activate the environment that "
+            "spark-streams is installed in (. .venv/bin/activate), or set PYSPARK_PYTHON to its python; "
+            f"or install it there: {command_that_installs(name)}"
+        )
+
+
+def missing_package() -> str | None:
+    """Return a package that jobs need and this Python lacks. Its extra brings what else is missing."""
     _add_pyspark_of_spark_home()
-    for name in _NEEDED:
-        if find_spec(name) is None:
-            command = command_that_installs(name) + (" (or set SPARK_HOME)" if name == "pyspark" else "")
-            sys.exit(
-                f"{Path(sys.argv[0]).name}: {sys.executable} lacks {name}: activate the environment that "
-                "spark-streams is installed in (. .venv/bin/activate), or set PYSPARK_PYTHON to its python; "
-                f"or install it there: {command}"
-            )
+    return next((name for name in _NEEDED if find_spec(name) is None), None)
 
 
 def _add_pyspark_of_spark_home() -> None:

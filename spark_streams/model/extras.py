@@ -11,7 +11,8 @@ _EXTRA_OF["openlineage-python"] = "lineage"
 def command_that_installs(package: str) -> str:
     """Return pip's command for a package, or for the extra that brings it."""
     extra = _EXTRA_OF.get(package)
-    return f"pip install {package}" if extra is None else f"pip install 'spark-streams[{extra}]'"
+    command = f"pip install {package}" if extra is None else f"pip install 'spark-streams[{extra}]'"
+    return command + (" (or set SPARK_HOME)" if extra == "spark" else "")
 
 
 def lacks(name: str, package: str) -> str:

@@ -3,6 +3,8 @@ pyspark, because a cluster provides its own Spark."""
 
 from __future__ import annotations
 
+import os
+import shutil
 from importlib import import_module
 from importlib.util import find_spec
 
@@ -10,6 +12,7 @@ from spark_streams.errors import UnsupportedError
 from spark_streams.model.extras import lacks
 
 REMEDY = "pip install 'spark-streams[spark]', or run this with a Spark's own Python (spark-submit)"
+JAVA_REMEDY = "install a JDK 17 or newer, or set JAVA_HOME"
 _SOURCE = ("DataSource", "DataSourceReader", "DataSourceStreamReader", "InputPartition")
 _SINK = ("DataSourceArrowWriter", "DataSourceStreamWriter", "WriterCommitMessage")
 
@@ -22,6 +25,18 @@ def check_for_spark(name: str) -> None:
     for package in ("pyarrow", "numpy"):
         if find_spec(package) is None:
             raise UnsupportedError(f"{lacks(name, package)}, here and where tasks run")
+
+
+def has_java() -> bool:
+    """Return whether Spark will find a Java."""
+    return bool(os.environ.get("JAVA_HOME")) or shutil.which("java") is not None
+
+
+def check_for_java(name: str) -> None:
+    """Raise UnsupportedError if a new session would start a JVM and there is no Java. name: as above."""
+    elsewhere = ("SPARK_REMOTE", "PYSPARK_GATEWAY_PORT")  # a server of Spark Connect; the JVM of spark-submit
+    if not has_java() and not any(os.environ.get(one) for one in elsewhere):
+        raise UnsupportedError(f"{name} starts Spark, and there is no Java: {JAVA_REMEDY}")
 
 
 def check_for_sink() -> None:

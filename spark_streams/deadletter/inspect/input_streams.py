@@ -12,10 +12,10 @@ import logging
 from collections.abc import Iterable, Sequence
 
 from spark_streams.deadletter.envelope import is_dead_letter
+from spark_streams.deadletter.inspect.recorded import fetch_recorded
 from spark_streams.deadletter.limits import DEAD_LETTER_LIMITS, DeadLetterLimits
 from spark_streams.deadletter.page_reader import FIRST_LOOK, PageSize, pages_of
 from spark_streams.deadletter.redrive.destinations import PARKED
-from spark_streams.model.keys import origins_key
 from spark_streams.model.pattern import escape, is_pattern
 from spark_streams.model.printable import json_text
 from spark_streams.wire.connection.connection import ReplyError
@@ -82,13 +82,6 @@ class Inputs:
     def without_entries(self, names: Sequence[str]) -> list[str]:
         """Return the streams of the last `filter_inputs` that had no entry."""
         return [name for name in names if name not in self._inputs and name not in self._recorded]
-
-
-def fetch_recorded(server: Server, streams: Iterable[str]) -> set[str]:
-    """Return those of these streams to which queries have written dead letters. Raises ServerError."""
-    names = sorted(streams)
-    replies = server.execute_all([("EXISTS", origins_key(name)) for name in names])
-    return {name for name, exists in zip(names, replies, strict=True) if exists}
 
 
 def warn_of_dead_letters(streams: Iterable[str]) -> None:

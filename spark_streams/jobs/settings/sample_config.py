@@ -10,12 +10,15 @@ import json
 import re
 from collections.abc import Collection, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from spark_streams import monitor
 from spark_streams.jobs.arguments import MONITORING
 from spark_streams.jobs.settings.spark_settings import CONF
-from spark_streams.source.batch.infer_schema import SHARE, InferredColumn, infer
 from spark_streams.wire.connection.server import Server
+
+if TYPE_CHECKING:
+    from spark_streams.source.batch.infer_schema import InferredColumn  # needs Arrow, which a sample does not
 
 MONITORING_CONF = Path(monitor.__file__).parent / "conf"
 
@@ -40,13 +43,15 @@ def file_name(name: str) -> str:
 
 
 def columns_of(
-    server: Server, stream: str, null_values: Collection[bytes] = (), share: float = SHARE
+    server: Server, stream: str, null_values: Collection[bytes] = (), share: float | None = None
 ) -> list[InferredColumn]:
-    """Return the columns of a stream, from its oldest and newest entries."""
+    """Return the columns of a stream, from its oldest and newest entries. share: None: that of infer_schema."""
+    from spark_streams.source.batch.infer_schema import SHARE, infer
+
     ends = [("XRANGE", stream, "-", "+"), ("XREVRANGE", stream, "+", "-")]
     replies = server.pipeline([(*end, "COUNT", _ENTRIES) for end in ends])
     entries = {entry_id: fields for reply in replies for entry_id, fields in reply}
-    return infer(entries.values(), (), null_values, share)
+    return infer(entries.values(), (), null_values, SHARE if share is None else share)
 
 
 def adapt_sample(
@@ -54,6 +59,8 @@ def adapt_sample(
 ) -> str:
     """Adapt a sample to a stream. columns: of the stream; url: of the server, if the file is to name it; null_value:
     option nullValue, if the file is to set it."""
+    from spark_streams.source.batch.infer_schema import InferredColumn
+
     usable = [column for column in columns if not _RESERVED.fullmatch(column.name)]
     usable = usable or [InferredColumn("field", "string")]
     tables = re.split(r"(?m)^(?=#? ?\[)", sample)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import difflib
 import os
 import re
-import shutil
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -76,11 +75,6 @@ def prepare(settings: SparkSettings, short_lived: bool = False) -> None:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         # Also for the process that searches for data sources: a session cannot change its environment.
         add_to_path(os.environ)
-
-
-def has_java() -> bool:
-    """Return whether Spark will find a Java."""
-    return bool(os.environ.get("JAVA_HOME")) or shutil.which("java") is not None
 
 
 def _defaults() -> dict[str, str]:

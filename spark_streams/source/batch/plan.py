@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from spark_streams.deadletter.envelope import is_dead_letter
-from spark_streams.deadletter.inspect.input_streams import fetch_recorded, warn_of_dead_letters
+from spark_streams.deadletter.inspect.input_streams import warn_of_dead_letters
+from spark_streams.deadletter.inspect.recorded import fetch_recorded
 from spark_streams.model.ids import MAX_ID, MIN_ID, StreamId
 from spark_streams.options.per_stream import PerStream
 from spark_streams.options.source_options import BatchSourceOptions

@@ -7,7 +7,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import filterfalse
 
-from spark_streams.deadletter.inspect.input_streams import Inputs, fetch_recorded, own_dead_letter_streams
+from spark_streams.deadletter.inspect.input_streams import Inputs, own_dead_letter_streams
+from spark_streams.deadletter.inspect.recorded import fetch_recorded
 from spark_streams.errors import StreamMissingError
 from spark_streams.model.commit_mark import Mark, committed_key
 from spark_streams.model.ids import StreamId

@@ -136,4 +136,4 @@ def test_a_command_line_that_is_too_long_is_named(tmp_path: Path) -> None:
         "/bin/echo cannot be started: Argument list too long; its longest argument has 200,005 characters: note=xx"
         in (ran.stdout)
     )
-    assert "Put long values into a file" in ran.stdout
+    assert "Put long values into the job's TOML file" in ran.stdout
