@@ -115,6 +115,22 @@ def test_a_worker_that_ended_is_named(after: str, named: str) -> None:
     assert failure.message.endswith("set maxDeliveries")
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        # Spark 4.3, without its daemon (the source's own process) and with it.
+        "[STREAM_FAILED] Query [id = 1] terminated with exception: Python worker failed to connect back.\n"
+        "Caused by: java.net.SocketTimeoutException: Timed out while waiting for the Python worker to connect back",
+        "x: Timed out while waiting for the Python worker to connect back after 60000 ms",
+        "a.b.StreamingPythonRunner$StreamingPythonRunnerInitializationTimeoutException: Python process is late",
+    ],
+)
+def test_a_worker_that_was_too_late_may_be_started_again(text: str) -> None:
+    failure = failure_of(text)
+    assert failure.error == "PythonWorkerTooLate"
+    assert failure.message.endswith("No entry is lost. Start the query again: it continues where it was")
+
+
 def test_what_no_entry_can_be_the_reason_of_is_known() -> None:
     assert may_be_caused_by_entry(PYTHON)
     assert may_be_caused_by_entry("x: [RSTREAM_DECODE] a value")

@@ -45,6 +45,12 @@ _INSUFFICIENT = (
         "in native code, a signal, and os._exit. If the same entry does it each time, set maxDeliveries",
     ),
     (
+        re.compile(r"Python worker (?:failed )?to connect back|StreamingPythonRunnerInitializationTimeoutException"),
+        "PythonWorkerTooLate",
+        "a Python process of Spark did not start in the time that Spark allows: the machine was too busy. No entry is "
+        "lost. Start the query again: it continues where it was",
+    ),
+    (
         re.compile(r"rstream does not support Update mode"),
         "UnsupportedOutputMode",
         "Spark writes to format rstream in output mode append or complete, not update. To write each changed row of "
