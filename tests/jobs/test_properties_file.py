@@ -89,14 +89,17 @@ def shown_arguments() -> Iterator[str]:
             continue  # it has ended
 
 
+CLUSTER = 'master = "k8s://https://127.0.0.1:1"\n"spark.submit.deployMode" = "cluster"\n'
+
+
 @pytest.mark.spark
-@pytest.mark.parametrize("named", [False, True], ids=["unnamed", "named"])
 @pytest.mark.parametrize(
-    ("how", "words", "extra"),
+    ("how", "words", "extra", "named"),
     [
-        ("in this Python", ["--check"], ""),
-        ("client", ["--submit"], ""),
-        ("cluster", ["--submit"], 'master = "k8s://https://127.0.0.1:1"\n"spark.submit.deployMode" = "cluster"\n'),
+        pytest.param("in this Python", ["--check"], "", False, id="in this Python", marks=pytest.mark.in_turn(0)),
+        pytest.param("client", ["--submit"], "", False, id="client"),
+        pytest.param("client", ["--submit"], "", True, id="a named file", marks=pytest.mark.in_turn(1)),
+        pytest.param("cluster", ["--submit"], CLUSTER, False, id="cluster", marks=pytest.mark.in_turn(2)),
     ],
 )
 def test_no_process_shows_a_value_of_the_configuration(
@@ -132,7 +135,7 @@ def test_no_process_shows_a_value_of_the_configuration(
         for arguments in shown_arguments():
             java |= "org.apache.spark.deploy.SparkSubmit" in arguments
             seen += [arguments] * (SECRET in arguments)
-        time.sleep(0.02)
+        time.sleep(0.1)
     process.kill()
     output = process.communicate()[0]
     assert java, output
