@@ -27,7 +27,9 @@ from spark_streams.wire.entries.encode import encode_xadd
 from tools.bench.engine import benchmark
 from tools.bench.row import Row
 from tools.bench.servers import Running, running
-from tools.bench.spark import session
+from tools.bench.source import add_to
+from tools.bench.spark import running as running_query
+from tools.bench.spark import session, stream, trigger_time_of
 
 ROWS = 2_000_000
 _PEER_ROWS = 200_000
@@ -81,6 +83,17 @@ def redis_py_rate(server: Running) -> float:
     rate = _PEER_ROWS / (time.perf_counter() - begun)
     _check(server, _PEER_ROWS)
     return rate
+
+
+def small_batch(server: Running, **options: str) -> float:
+    """Return milliseconds of a trigger that reads 100 entries of one stream and writes them to another."""
+    _empty(server)
+    client = server.client()
+    client.call("XGROUP", "CREATE", "few", "g", "0", "MKSTREAM")
+    client.close()
+    settings = {"url": f"redis://127.0.0.1:{server.port}/0", "stream": "s", "maxlen": str(_KEEP), **options}
+    with running_query(stream(server, "few"), "rstream", settings, processingTime="1 second") as query:
+        return trigger_time_of(query, 100, 7, add_to(server, ["few"], 100))
 
 
 def _empty(server: Running) -> None:
@@ -215,6 +228,9 @@ def rows(stack: contextlib.ExitStack) -> list[Row]:
             lambda: spark_rate(server, **once), lambda: spark_rate(server, **plain), "at least once"),
         Row("P11", "exactly once, one task", f"{one_task}; the same at least once", "/s", 0.9,
             lambda: task_rate(server, True), lambda: task_rate(server, False), "at least once"),
+        Row("P11", "a batch of 100 rows, exactly once", "stream to stream, a trigger every second, triggerExecution, "
+            "median of 7; the same at least once", "ms", None, lambda: small_batch(server, **once),
+            lambda: small_batch(server, **plain), "at least once", at_least=False, rounds=3),
         Row("P12", "encode alone, 10 mixed columns", f"{_BATCH:,} rows; to_pylist and redis-py's pack_commands", "/s",
             10.0, encode_rate, redis_py_encode_rate, "redis-py"),
     ]  # fmt: skip

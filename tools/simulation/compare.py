@@ -456,7 +456,7 @@ def _read_to_end(world: World, at: StreamOffset) -> StreamOffset:
 
 
 def _unseen(world: World, outcome: Outcome, done: frozenset[Entry]) -> Iterator[str]:
-    """Yield what no finding has reported. The exceptions are limits of docs/reference/guarantees.md."""
+    """Yield what no finding has reported. The exceptions are in docs/reference/unnoticed.md."""
     actions, server = set(world.actions), world.server
     present = {(server.life, number) for number in server.entries}
     delivers = world.delivers(outcome.at)

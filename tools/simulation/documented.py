@@ -1,6 +1,6 @@
 """Failures that are documented: the soak counts them, and continues.
 
-Each is a row under Limits in docs/reference/guarantees.md."""
+Each is a row of docs/reference/unnoticed.md."""
 
 from __future__ import annotations
 

@@ -200,7 +200,7 @@ def test_a_stream_of_dead_letters_that_was_emptied_is_still_no_input(server: Ser
         pattern.stop()
 
 
-# -- limits that docs/reference/guarantees.md and data-loss.md state ---------------------------------------------------
+# -- limits that docs/reference/unnoticed.md and data-loss.md state --------------------------------------------------
 
 
 @pytest.mark.parametrize("is_stopped", [False, True], ids=["idle", "stopped"])
