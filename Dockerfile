@@ -25,7 +25,7 @@ RUN pip install '.[spark,console,monitor]' \
     && chown spark /data
 
 # No module comes from the working directory.
-ENV PYSPARK_PYTHON=/usr/local/bin/python SPARK_CONF_DIR=/app/spark_streams/jobs/conf PYTHONSAFEPATH=1
+ENV PYSPARK_PYTHON=/usr/local/bin/python SPARK_CONF_DIR=/app/conf PYTHONSAFEPATH=1
 # Whose is /data and nothing else: what runs cannot change the program. Spark makes folders where it is started.
 USER spark
 VOLUME /data

@@ -1,5 +1,6 @@
-"""Print the tables of docs/ that the code knows: `python -m tools.reference`.
+"""Print the tables of docs/ that the code knows, and conf/ of this clone: `python -m tools.reference`.
 
+conf/ has the configuration of each job, filled for the flights, and the settings of Spark that the package holds.
 A page has blocks, each between `<!-- printed: NAME -->` and `<!-- end of NAME -->`, and text around
 them that is written by hand. Tests fail if a block differs from the code.
 """
@@ -18,6 +19,9 @@ import click
 
 from spark_streams import errors
 from spark_streams.cli import main as rstream
+from spark_streams.jobs.arguments import JOBS
+from spark_streams.jobs.settings.sample_config import file_name, sample_config
+from spark_streams.jobs.settings.spark_settings import CONF
 from spark_streams.monitor import group_metrics
 from spark_streams.monitor.exporter import metrics as exporter_metrics
 from spark_streams.monitor.group_metrics import Table
@@ -26,7 +30,8 @@ from spark_streams.options import migration
 from spark_streams.options.table import ACCESS, BATCH_SOURCE, REQUIRED, SINK, SOURCE, Option, without_access
 from spark_streams.source.group import remedies
 
-PAGES = Path(__file__).resolve().parents[1] / "docs"
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = ROOT / "docs"
 _BLOCK = re.compile(r"(<!-- printed: ([\w-]+) -->\n).*?(<!-- end of \2 -->)", re.DOTALL)
 
 # -------------------------------------------------------------------------------------------------------------- options
@@ -291,13 +296,20 @@ def blocks_in(page: str) -> list[str]:
     return [match[2] for match in _BLOCK.finditer(page)]
 
 
+def conf_files() -> dict[str, str]:
+    """Return the texts of conf/ by the names of the files."""
+    jobs = {file_name(job): sample_config(job) for job in JOBS}
+    return jobs | {file.name: file.read_text(encoding="utf-8") for file in sorted(CONF.iterdir())}
+
+
 def main() -> int:
-    """Write the pages, and print the names of those that changed."""
-    for page in sorted(PAGES.rglob("*.md")):
-        text = page.read_text(encoding="utf-8")
-        if (now := printed(text)) != text:
-            page.write_text(now, encoding="utf-8")
-            print(page)
+    """Write the pages and conf/, and print the names of the files that changed."""
+    texts = {page: printed(page.read_text(encoding="utf-8")) for page in sorted(PAGES.rglob("*.md"))}
+    texts |= {ROOT / "conf" / name: text for name, text in conf_files().items()}
+    for file, text in texts.items():
+        if not file.exists() or file.read_text(encoding="utf-8") != text:
+            file.write_text(text, encoding="utf-8")
+            print(file)
     return 0
 
 

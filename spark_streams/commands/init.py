@@ -60,7 +60,7 @@ def init(name: str, output: str | None, stream: str | None, null_value: str | No
       rstream init archive -o /etc/rstream/archive.toml
       rstream init alerts -o /etc/prometheus/rstream-alerts.yml
     """
-    from spark_streams.jobs.settings.sample_config import adapt_sample, file_name, sample_config
+    from spark_streams.jobs.settings.sample_config import config_for, file_name, sample_config
 
     if name in MONITORING and stream is not None:
         raise click.UsageError(f"--stream applies only to jobs: {file_name(name)} covers all streams; leave it out")
@@ -72,12 +72,13 @@ def init(name: str, output: str | None, stream: str | None, null_value: str | No
     path = Path(output or file_name(name))
     if path.exists():
         raise click.UsageError(f"{path} exists and is not overwritten; name another file with --output")
-    text = sample_config(name)
     typed = context.get_parameter_source("url") is ParameterSource.COMMANDLINE
     is_plain = redacted(url) == url
-    if stream is not None:
+    if stream is None:
+        text = sample_config(name)
+    else:
         columns = _columns(url, stream, null_value, share)
-        text = adapt_sample(text, stream, columns, url if typed and is_plain else None, null_value)
+        text = config_for(name, stream, columns, url if typed and is_plain else None, null_value)
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write(text)

@@ -10,12 +10,11 @@ from pathlib import Path
 import pyarrow.dataset
 import pytest
 
-from spark_streams.jobs.settings.spark_settings import CONF
 from tests.cluster.carrying import QUICK, ROOT, SUBMIT, Carrying, carried, feed, pending, submit_environment
 from tests.cluster.conftest import Pythons
 from tests.cluster.pythons import pack
 from tests.cluster.standalone import PATIENCE, Cluster, wait_until
-from tests.jobs.work import sample
+from tests.jobs.work import CONF, sample
 from tools.machine_time import wait_for_end
 from tools.servers.server import Server
 

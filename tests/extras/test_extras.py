@@ -177,9 +177,9 @@ def test_oidc(fresh: Fresh, tmp_path: Path) -> None:
 def test_demo(fresh: Fresh) -> None:
     """Its data is where the demo looks for it, whole."""
     made = fresh("demo", with_spark=True)
-    said = made.run(made.python, ROOT / "jobs" / "demo.py", "--help")
+    said = made.run(made.python, ROOT / "examples" / "flights" / "demo.py", "--help")
     assert "336,776" in said
-    program = "from jobs.demo import *; os.chdir(sys.argv[1]); unpack(flights_folder() / 'flights.csv.zip')"
+    program = "from examples.flights.demo import *; os.chdir(sys.argv[1]); unpack(flights_folder() / 'flights.csv.zip')"
     made.run(made.python, "-c", program, made.folder, path=ROOT)
     assert len((made.folder / "out" / "flights.csv").read_text().splitlines()) == 336_777
 

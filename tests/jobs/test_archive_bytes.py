@@ -9,8 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from spark_streams.jobs.exact_fields import HEX
-from spark_streams.jobs.settings.spark_settings import CONF
-from tests.jobs.work import Work, call
+from tests.jobs.work import CONF, Work, call
 from tools.servers.server import Server
 
 ENTRIES: list[list[bytes]] = [

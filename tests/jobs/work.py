@@ -18,20 +18,20 @@ import pyarrow.dataset
 import pyspark
 import pytest
 
-from spark_streams.jobs.settings.spark_settings import CONF
 from tools.machine_time import wait_for_end
 from tools.servers.server import Server
 from tools.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLE = ROOT / "tests" / "data" / "flights_sample.csv"
+CONF = ROOT / "conf"
 LOG4J = CONF / "log4j2.properties"
 PATIENCE = 240.0  # machine seconds
 NEW_SESSION = ["new session"]  # in the place of a job: the ones behind it do not share a session with those before it
 
 # Small and quick to start: these sessions live for seconds.
 SUBMIT = (
-    "--properties-file", "spark_streams/jobs/conf/spark-defaults.conf", "--conf", "spark.ui.enabled=false",
+    "--properties-file", "conf/spark-defaults.conf", "--conf", "spark.ui.enabled=false",
     "--conf", "spark.sql.shuffle.partitions=2", "--conf", "spark.sql.streaming.pollingDelay=100ms",
     "--conf", "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC "
     f"-Dlog4j2.configurationFile={LOG4J}",
@@ -173,8 +173,9 @@ def call(monkeypatch: pytest.MonkeyPatch, job: str, *words: str) -> int:
     """The exit code of a job that is run in this process, which is quick; for what ends before Spark is started."""
     monkeypatch.setattr("sys.argv", [f"{job}.py", *words])
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    folder = ROOT / "examples" / "flights" if job == "demo" else ROOT / "jobs"
     try:
-        runpy.run_path(str(ROOT / "jobs" / f"{job}.py"), run_name="__main__")
+        runpy.run_path(str(folder / f"{job}.py"), run_name="__main__")
     except SystemExit as left:
         return left.code if isinstance(left.code, int) else int(left.code is not None)
     finally:

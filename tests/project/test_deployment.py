@@ -14,7 +14,7 @@ import yaml
 from spark_streams.cli import main
 
 ROOT = Path(__file__).resolve().parents[2]
-CONF = ROOT / "spark_streams" / "jobs" / "conf"
+CONF = ROOT / "conf"
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 # In the image below /app, or made by its RUN; else in a volume.
 MADE = ("/app/data/flights.csv",)
@@ -38,7 +38,7 @@ def test_every_file_that_compose_names_is_in_the_clone() -> None:
         program, *words = ours[name]
         assert program == "spark-submit"
         files = [word.removeprefix("--config=").removeprefix("--properties-file=") for word in words]
-        named = [word.removeprefix("/app/") for word in files if word.startswith(("/app/spark_streams/", "/app/jobs/"))]
+        named = [word.removeprefix("/app/") for word in files if word.startswith(("/app/conf/", "/app/jobs/"))]
         assert len(named) == 3
         assert all((ROOT / one).is_file() for one in named), named
         settings = [word.removeprefix("--set=").split("=", 1) for word in words if word.startswith("--set=")]
@@ -54,7 +54,7 @@ def test_what_the_image_is_made_of_is_in_the_clone() -> None:
     text = (ROOT / "Dockerfile").read_text(encoding="utf-8")
     assert re.findall(r"^COPY (.*)$", text, re.M) == [". ."]
     ignored = (ROOT / ".dockerignore").read_text(encoding="utf-8").split()
-    for needed in ("constraints.txt", "pyproject.toml", "README.md", "LICENSE", "spark_streams", "jobs"):
+    for needed in ("constraints.txt", "pyproject.toml", "README.md", "LICENSE", "spark_streams", "jobs", "conf"):
         assert (ROOT / needed).exists()
         assert needed not in ignored
     assert all(made.rpartition("/")[0] in text for made in MADE)

@@ -102,6 +102,13 @@ def test_what_is_printed_from_the_code_is_what_the_code_says(page: Path) -> None
     assert reference.printed(text) == text, "print it: python -m tools.reference"
 
 
+def test_conf_is_what_the_package_would_print() -> None:
+    """`rstream init etl` writes conf/etl.toml, and an installation without a clone has the same settings of Spark."""
+    folder = ROOT / "conf"
+    there = {file.name: file.read_text(encoding="utf-8") for file in folder.iterdir()}
+    assert there == reference.conf_files(), "print it: python -m tools.reference"
+
+
 def test_everything_that_can_be_printed_has_a_page() -> None:
     pages = [reference.blocks_in(page.read_text(encoding="utf-8")) for page in DOCS.rglob("*.md")]
     assert sorted(name for names in pages for name in names) == sorted(reference.BLOCKS)

@@ -109,6 +109,11 @@ def ours(name: str) -> str:
     return name.removeprefix("spark_streams.")
 
 
+def test_the_top_level_has_its_seven_names() -> None:
+    for name in ("pyproject.toml", "README.md", "spark_streams", "jobs", "tests", "conf", "scripts"):
+        assert (ROOT.parent / name).exists(), name
+
+
 def test_no_part_imports_what_stands_above_it() -> None:
     wrong = set()
     for name, tree in modules():

@@ -95,7 +95,9 @@ def test_no_program_is_started_in_another_way() -> None:
     """Each place in which the package names its own Python as a command takes python_command."""
     started = {"Popen", "run", "call", "check_call", "check_output", "create_subprocess_exec", "execv", "execvp"}
     found = []
-    for path in sorted([*ROOT.glob("spark_streams/**/*.py"), *ROOT.glob("jobs/*.py")]):
+    for path in sorted(
+        [*ROOT.glob("spark_streams/**/*.py"), *ROOT.glob("jobs/*.py"), *ROOT.glob("examples/flights/*.py")]
+    ):
         for node in ast.walk(ast.parse(path.read_text())):
             name = node.func.attr if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) else ""
             if name in started and "sys.executable" in ast.unparse(node):

@@ -11,7 +11,7 @@ import pytest
 import redis
 from click.testing import Result
 
-from jobs.demo import redis_cli
+from examples.flights.demo import redis_cli
 from spark_streams.cli import main
 from spark_streams.source.stream_reader import StreamReader
 from spark_streams.wire.address.address import Address

@@ -6,7 +6,7 @@ import json
 
 from click.testing import CliRunner, Result
 
-from jobs.demo import redis_cli
+from examples.flights.demo import redis_cli
 from spark_streams.cli import main
 from spark_streams.wire.address.address import Address
 from spark_streams.wire.connect import connect

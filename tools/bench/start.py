@@ -69,7 +69,7 @@ class _Flights:
             *_submit(),
             "jobs/etl.py",
             "--config",
-            "spark_streams/jobs/conf/etl.toml",
+            "conf/etl.toml",
             *(f"--set={setting}" for setting in settings),
         ]
         return _seconds(command, {"RSTREAM_URL": f"redis://127.0.0.1:{self.server.port}/0"})
@@ -82,7 +82,7 @@ class _Flights:
 
 
 def _submit() -> list[str]:
-    return [str(_SUBMIT), "--properties-file", "spark_streams/jobs/conf/spark-defaults.conf"]
+    return [str(_SUBMIT), "--properties-file", "conf/spark-defaults.conf"]
 
 
 def _environment(**variables: str) -> dict[str, str]:
@@ -160,7 +160,7 @@ def rows(stack: contextlib.ExitStack) -> list[Row]:
     rstream = [sys.executable, "-m", "spark_streams.cli"]
     url = {"RSTREAM_URL": f"redis://127.0.0.1:{server.port}/0"}
     unreachable = {"RSTREAM_URL": "redis://127.0.0.1:1/0"}
-    etl = [*rstream, "run", "etl", "--config", "spark_streams/jobs/conf/etl.toml"]
+    etl = [*rstream, "run", "etl", "--config", "conf/etl.toml"]
 
     def check(variables: Mapping[str, str]) -> float:
         return _seconds([*etl, "--check"], {**url, **variables})

@@ -1,25 +1,25 @@
-"""A first configuration: the sample of conf/, unchanged or adapted to an existing stream.
+"""A first configuration: the template of a job, filled for the flights of conf/ or for an existing stream.
 
-The samples are about flights. For another stream, its name and the fields of its entries replace them. Settings of
-single columns of the flights (rules, partitions, further outputs) become comments about a column of the stream.
+The flights have a rule, a partition and aggregates. For another stream, these lines are comments about one of its
+columns, or count its entries.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from spark_streams import monitor
 from spark_streams.jobs.arguments import MONITORING
-from spark_streams.jobs.settings.spark_settings import CONF
 from spark_streams.wire.connection.server import Server
 
 if TYPE_CHECKING:
-    from spark_streams.source.batch.infer_schema import InferredColumn  # needs Arrow, which a sample does not
+    from spark_streams.source.batch.infer_schema import InferredColumn  # needs Arrow, which the flights do not
 
+TEMPLATES = Path(__file__).parents[1] / "templates"
 MONITORING_CONF = Path(monitor.__file__).parent / "conf"
 
 _ENTRIES = 500  # how many of the oldest and of the newest entries are read
@@ -27,14 +27,71 @@ _ENTRIES = 500  # how many of the oldest and of the newest entries are read
 # SQL names of types that infer_schema returns. The other names are the same in SQL.
 _SQL = {"long": "BIGINT"}
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
-_RULE = "                           # rows for which `when` (SQL over the typed columns) holds become dead letters\n"
 _RESERVED = re.compile(r"_.*|dl\..*|batch", re.IGNORECASE)  # names that the jobs use themselves
+_DDL_IN_A_LINE = 6
+_SERVER = '# url = "redis://127.0.0.1:6379/0"'
+
+
+class Example(NamedTuple):
+    """A stream that a template is filled for.
+
+    types: SQL types of its columns by name; key: a column that groups its entries; moment: a column with a time;
+    notes: comments beside columns; reserved: columns whose names the jobs use themselves.
+    """
+
+    stream: str
+    types: Mapping[str, str]
+    key: str
+    moment: str
+    notes: Mapping[str, str] = {}
+    reserved: Collection[str] = ()
+
+
+_FLIGHTS = Example(
+    "flights",
+    {
+        **dict.fromkeys(("year", "month", "day"), "INT"),
+        **dict.fromkeys(("dep_time", "sched_dep_time", "dep_delay", "arr_time", "sched_arr_time", "arr_delay"), "INT"),
+        **{"carrier": "STRING", "flight": "INT"},
+        **dict.fromkeys(("tailnum", "origin", "dest"), "STRING"),
+        **dict.fromkeys(("air_time", "distance", "hour", "minute"), "INT"),
+        "time_hour": "TIMESTAMP",
+    },
+    "carrier",
+    "time_hour",
+)
+# What the templates have of the flights alone. An aggregate reads only the columns that it needs.
+_OF_THE_FLIGHTS = {
+    "prefix": "",
+    "file_prefix": "",
+    "off": "",
+    "rule": {"reason": "no departure time", "when": "dep_time IS NULL"},
+    "partition": "month",
+    "where": "dep_delay IS NOT NULL",
+    "keys": ["carrier", "month"],
+    "values": 'mean_dep_delay = "avg(dep_delay)"\nflights = "count(*)"',
+    "totals": "delays",
+}
+_AGGREGATED = ("month", "dep_delay", "carrier")
 
 
 def sample_config(name: str) -> str:
-    """Return the sample of a job, or of the alerts or the dashboard."""
-    folder = MONITORING_CONF if name in MONITORING else CONF
-    return (folder / file_name(name)).read_text(encoding="utf-8")
+    """Return the configuration of a job for the flights, or the text of the alerts or the dashboard."""
+    if name in MONITORING:
+        return (MONITORING_CONF / file_name(name)).read_text(encoding="utf-8")
+    example = _FLIGHTS
+    if name == "aggregate":
+        example = example._replace(types={column: example.types[column] for column in _AGGREGATED})
+    return _fill(name, {**_variables(example), **_OF_THE_FLIGHTS})
+
+
+def config_for(
+    job: str, stream: str, columns: Sequence[InferredColumn], url: str | None = None, null_value: str | None = None
+) -> str:
+    """Return the configuration of a job for a stream. columns: of the stream; url: of the server, if the file is to
+    name it; null_value: option nullValue, if the file is to set it."""
+    server = _SERVER if url is None else f"url = {_toml(url)}"
+    return _fill(job, {**_variables(_example(stream, columns)), "server": server, "null_value": null_value})
 
 
 def file_name(name: str) -> str:
@@ -54,83 +111,69 @@ def columns_of(
     return infer(entries.values(), (), null_values, SHARE if share is None else share)
 
 
-def adapt_sample(
-    sample: str, stream: str, columns: Sequence[InferredColumn], url: str | None = None, null_value: str | None = None
-) -> str:
-    """Adapt a sample to a stream. columns: of the stream; url: of the server, if the file is to name it; null_value:
-    option nullValue, if the file is to set it."""
-    from spark_streams.source.batch.infer_schema import InferredColumn
-
+def _example(stream: str, columns: Sequence[InferredColumn]) -> Example:
+    """Return a stream as an example: its key is its first text, its moment its first time."""
     usable = [column for column in columns if not _RESERVED.fullmatch(column.name)]
-    usable = usable or [InferredColumn("field", "string")]
-    tables = re.split(r"(?m)^(?=#? ?\[)", sample)
-    text = "".join(_table(table, stream, columns, usable) for table in tables)
-    if null_value is not None:
-        text = re.sub(
-            r"(?m)^(\[source\].*\n)", lambda head: f"{head[1]}nullValue = {_toml(null_value)}\n", text, count=1
-        )
-    return text if url is None else re.sub(r"(?m)^# url = \S+ *", lambda _: f"url = {_toml(url)}   ", text, count=1)
+    names = [column.name for column in usable] or ["field"]
+    return Example(
+        stream,
+        {column.name: _SQL.get(column.kind, column.kind.upper()) for column in columns},
+        next((column.name for column in usable if column.kind == "string"), names[0]),
+        next((column.name for column in usable if column.kind == "timestamp"), "at"),
+        {column.name: column.comment for column in columns if column.comment is not None},
+        [column.name for column in columns if column not in usable],
+    )
 
 
-def _table(table: str, stream: str, columns: Sequence[InferredColumn], usable: Sequence[InferredColumn]) -> str:
-    """Adapt a table of the sample, with its head, or the text above the first table."""
-    head = table.partition("\n")[0]
-    if head.startswith("[columns]"):
-        return "\n".join([head, *map(_column, columns), "\n"])
-    if head.startswith("[aggregate.values]"):
-        return f'{head}\nentries = "count(*)"\n\n'
-    for sample, neutral in _replacements(stream, usable):
-        table = re.sub(sample, neutral.replace("\\", r"\\"), table, flags=re.MULTILINE | re.DOTALL)
-    return table
+def _variables(example: Example) -> dict[str, Any]:
+    """Return the variables of the templates. Those of a rule and of aggregates are about the key."""
+    file = re.sub(r"[^A-Za-z0-9_.-]", "-", example.stream)
+    table = re.sub("[^A-Za-z0-9_]+", "_", example.stream).strip("_")
+    ddl = [f"{_sql(name)} {kind}" for name, kind in example.types.items() if name not in example.reserved]
+    key = _sql(example.key)
+    return {
+        "stream": example.stream,
+        "server": _SERVER,
+        "null_value": None,
+        "prefix": f"{example.stream}-",  # two configurations share no group …
+        "file_prefix": f"{file}-",  # … and no checkpoint
+        "file": file,
+        "table": table if re.match("[A-Za-z]", table) else f"t_{table}",  # a name that SQL takes without quotes
+        "columns": "\n".join(_column(name, kind, example) for name, kind in example.types.items()),
+        "ddl": ddl,
+        "schema": ",\n".join(
+            f"  {_toml(', '.join(ddl[first : first + _DDL_IN_A_LINE]))[1:-1]}"
+            for first in range(0, len(ddl), _DDL_IN_A_LINE)
+        ),
+        "key": example.key,
+        "moment": example.moment,
+        "off": "# ",
+        "missing": f"{key} IS NULL",
+        "rule": {"reason": f"no {example.key}", "when": f"{key} IS NULL"},
+        "partition": example.key,
+        "where": f"{key} IS NOT NULL",
+        "keys": [example.key],
+        "values": 'entries = "count(*)"',
+        "totals": f"{example.stream}:totals",
+    }
 
 
-def _replacements(stream: str, columns: Sequence[InferredColumn]) -> list[tuple[str, str]]:
-    """Return patterns of texts about flights, each with its replacement. columns: usable columns of the stream."""
-    key = next((column.name for column in columns if column.kind == "string"), columns[0].name)
-    moment = next((column.name for column in columns if column.kind == "timestamp"), "at")
-    file = re.sub(r"[^A-Za-z0-9_.-]", "-", stream)
-    table = re.sub("[^A-Za-z0-9_]+", "_", stream).strip("_")
-    table = table if re.match("[A-Za-z]", table) else f"t_{table}"  # a name that SQL takes without quotes
-    absent = _toml(f"{_sql(key)} IS NULL")
-    ddl = [f"{_sql(column.name)} {_type(column.kind)}" for column in columns]
-    return [
-        (r'^\[\[rule\]\](.*?)^reason = "[^"]*"$', f"# [[rule]]{_RULE}# reason = {_toml(f'no {key}')}"),
-        (r'^when = "dep_time IS NULL"$', f"# when = {absent}"),
-        (r'^# query = "[^"]*"', f"# query = {_toml(f'SELECT *, {_sql(key)} IS NULL AS incomplete FROM rows')}"),
-        (r'^# name = "late"', '# name = "incomplete"'),
-        (r'"flights:late"', _toml(f"{stream}:incomplete")),
-        (r'^# where = "dep_delay > 15"', f"# where = {absent}"),
-        (r'^where = "dep_delay IS NOT NULL"', f"# where = {_toml(f'{_sql(key)} IS NOT NULL')}"),
-        (r'^# select = \["carrier"[^]]*\]', f"# select = [{_toml(_sql(key))}]"),
-        (r"^partition_by = \[[^]]*\]", f"# partition_by = [{_toml(key)}]"),
-        (r"^keys = \[[^]]*\]", f"keys = [{_toml(key)}]"),
-        (r'^# event_time = "time_hour"', f"# event_time = {_toml(moment)}"),
-        (r'^stream = "delays"', f"stream = {_toml(f'{stream}:totals')}"),
-        (r'^schema = """.*?"""', f"schema = {_toml(', '.join(ddl))}"),
-        (r'ddl = "[^"]*"', f"ddl = {_toml(', '.join(ddl[:2]))}"),
-        (r'^# carrier = "UA"', f'# {_toml_key(key)} = "…"'),
-        (r'"repairs:departure"', '"repairs:repaired"'),
-        (r"; scripts/run writes the flights of 2013 to it", ""),
-        (r'"flights\.avsc"', f'"{file}.avsc"'),
-        (r'"flights\.json"', f'"{file}.json"'),
-        (r'"out/flights\.csv"', f'"out/{file}.csv"'),
-        (r'"out/flights"', f'"out/{file}"'),
-        (r'(?<=^group = ")(?=\w)', _toml(f"{stream}-")[1:-1]),  # two configurations share no group
-        (r'(?<="out/checkpoints/)', f"{file}-"),  # and no checkpoint
-        (r'(?<=name = )"flights"(?=, a table)', _toml(table)),
-        (r'(?<=")flights(?=[":])', _toml(stream)[1:-1]),
-    ]
+def _fill(job: str, variables: Mapping[str, Any]) -> str:
+    import jinja2  # a driver that runs a job need not have it
+
+    environment = jinja2.Environment(
+        undefined=jinja2.StrictUndefined, trim_blocks=True, keep_trailing_newline=True, autoescape=False
+    )
+    environment.filters.update({"toml": _toml, "toml_key": _toml_key, "sql": _sql})
+    text = (TEMPLATES / f"{job}.toml").read_text(encoding="utf-8")
+    return environment.from_string(text).render(variables)
 
 
-def _column(column: InferredColumn) -> str:
-    line = f'{_toml_key(column.name)} = "{_type(column.kind)}"'
-    if _RESERVED.fullmatch(column.name):
+def _column(name: str, kind: str, example: Example) -> str:
+    line = f'{_toml_key(name)} = "{kind}"'
+    if name in example.reserved:
         return f"# {line}   # this name is reserved for the job"
-    return line if column.comment is None else f"{line}   # {column.comment}"
-
-
-def _type(kind: str) -> str:
-    return _SQL.get(kind, kind.upper())
+    return f"{line}   # {example.notes[name]}" if name in example.notes else line
 
 
 def _sql(name: str) -> str:

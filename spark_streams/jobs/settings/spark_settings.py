@@ -1,7 +1,7 @@
-"""Settings of a job's Spark if spark-submit does not pass them: the defaults of conf/, overridden by [spark].
+"""Settings of a job's Spark if spark-submit does not pass them: the defaults of jobs/conf, overridden by [spark].
 
 A folder of Spark settings (SPARK_CONF_DIR, or conf/spark-defaults.conf below SPARK_HOME) takes the place of the
-defaults of conf/.
+defaults of jobs/conf. The folder conf/ of a clone has the same files.
 """
 
 from __future__ import annotations

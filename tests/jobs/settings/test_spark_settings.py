@@ -14,6 +14,7 @@ import pytest
 from spark_streams.errors import ConfigError
 from spark_streams.jobs import spark_submit
 from spark_streams.jobs.settings.spark_settings import CONF, prepare, settings_of
+from tests.jobs.work import ROOT
 
 
 @pytest.fixture(autouse=True)
@@ -37,8 +38,9 @@ def test_without_a_word_spark_is_local_and_quiet() -> None:
 def test_spark_submit_from_a_clone_finds_the_settings_of_the_log() -> None:
     lines = (CONF / "spark-defaults.conf").read_text().splitlines()
     (options,) = [line for line in lines if line.startswith("spark.driver.extraJavaOptions")]
-    root = CONF.parents[2]  # from which scripts/run and docs/reference/jobs.md call spark-submit
-    assert (root / options.partition("log4j2.configurationFile=")[2]).samefile(CONF / "log4j2.properties")
+    # From there scripts/run and docs/reference/jobs.md call spark-submit.
+    file = ROOT / options.partition("log4j2.configurationFile=")[2]
+    assert file.read_text() == (CONF / "log4j2.properties").read_text()
 
 
 def test_spark_has_the_last_word() -> None:

@@ -36,7 +36,7 @@ from spark_streams.wire.address.address import Address
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.topology.sentinel import master
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 OUT = Path("out")
 STREAMS = ("flights", "flights:dead", "delays")
 MARK = "rstream:demo"  # a key that marks the streams above as the demo's, which it may delete
@@ -119,8 +119,8 @@ def submit(job: str, url: str) -> dict[str, Any]:
     summary = OUT / "summary" / f"{job}.json"
     command = [
         str(Path(sys.executable).parent / "spark-submit"),
-        *("--properties-file", "spark_streams/jobs/conf/spark-defaults.conf"),
-        *(f"jobs/{job}.py", "--config", f"spark_streams/jobs/conf/{job}.toml", "--summary", str(summary)),
+        *("--properties-file", "conf/spark-defaults.conf"),
+        *(f"jobs/{job}.py", "--config", f"conf/{job}.toml", "--summary", str(summary)),
     ]
     console.print(f"[dim]$ spark-submit {' '.join(command[1:6])}[/]")
     environment = {**os.environ, "RSTREAM_URL": url}
@@ -264,7 +264,7 @@ def where_next(server: Server) -> None:
         (".venv/bin/rstream groups", "lag and pending of all groups"),
         ("out/flights", "Parquet by month"),
         (
-            "spark_streams/jobs/conf/etl.toml and jobs/etl.py",
+            "conf/etl.toml and jobs/etl.py",
             "the job; docs/guide/jobs.md describes how to run it on a cluster",
         ),
     ]
