@@ -215,11 +215,11 @@ def test_a_sample_of_a_server_is_brought_into_the_bundled_engine(
             [*command, *words], cwd=ROOT, capture_output=True, text=True, check=False, env=environment
         )
 
-    copy = ["copy", "s", "orders", "--url", server.url, "--to-url", "embedded:?idle=2", "--last", "10"]
+    copy = ["copy", "s", "orders", "--url", server.url, "--to-url", "embedded:?idle=60", "--last", "10"]
     planned = run(*copy)
     assert (planned.returncode, "would" in planned.stdout or "dry run" in planned.stdout) == (0, True), planned.stderr
-    assert run("streams", "--url", "embedded:?idle=2").returncode == 1
+    assert run("streams", "--url", "embedded:?idle=60").returncode == 1
     done = run(*copy, "--yes")
     assert (done.returncode, "copied 10 entries" in done.stdout) == (0, True), done.stderr
-    shown = json.loads(run("show", "orders", "--url", "embedded:?idle=2", "--json").stdout)
+    shown = json.loads(run("show", "orders", "--url", "embedded:?idle=60", "--json").stdout)
     assert [entry["id"] for entry in shown] == [f"{n}-1" for n in range(91, 101)]
