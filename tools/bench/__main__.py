@@ -1,17 +1,17 @@
-"""`scripts/bench [engine|latency|memory|source|sink|shards|values|hops|start|idle|growth] [--json] [--rounds N]`."""
+"""`scripts/bench [GROUP …] [--json] [--rounds N] [--only TEXT]`."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
 import importlib
-import json
 import os
 import signal
 import sys
 
 from rich.console import Console
 
+from tools.bench import figures
 from tools.bench.row import Row, run_in_turns
 from tools.bench.servers import have_redis
 from tools.bench.table import show
@@ -28,6 +28,7 @@ GROUPS = {
     "hops": "Latency from stream to stream",
     "start": "Waiting times of a user",
     "idle": "A query without new entries",
+    "settings": "Options of source and sink, against their defaults",
     "growth": "Growth of the source, against a tenth of the size",
 }
 ON_REQUEST = {"growth"}  # ten minutes, and 9 GB of memory: measured only if the arguments name it
@@ -40,20 +41,23 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the exit handlers stop the servers
     parser = argparse.ArgumentParser(prog="scripts/bench", description=__doc__)
     parser.add_argument("groups", nargs="*", metavar="group", help=f"{', '.join(GROUPS)} (default: all but growth)")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
+    parser.add_argument(
+        "--json", action="store_true", help=f"also write the medians into docs/internals/{figures.FILE.name}"
+    )
     parser.add_argument("--rounds", type=int, default=5, metavar="N", help="measurements of each row (default 5)")
     parser.add_argument("--only", metavar="TEXT", help="measure only rows whose number or measure contains TEXT")
     arguments = parser.parse_args()
     unknown = [name for name in arguments.groups if name not in GROUPS]
     if unknown:
         parser.error(f"there is no group {unknown[0]}; the groups are {', '.join(GROUPS)}")
+    if arguments.json and arguments.only:
+        parser.error("--json writes whole groups: leave out --only")
     if not have_redis():
         print(
             "bench: redis-server and redis-benchmark are not installed. Every comparison needs them: install Redis.",
             file=sys.stderr,
         )
         return 1
-    printed: list[Row] = []
     console = Console(emoji=False, stderr=True)
     for name in arguments.groups or [name for name in GROUPS if name not in ON_REQUEST]:
         with contextlib.ExitStack() as stack, console.status(name) as status:
@@ -61,14 +65,11 @@ def main() -> int:
             if arguments.only:
                 rows = [row for row in rows if arguments.only in row.number or arguments.only in row.measure]
             run_in_turns(rows, arguments.rounds, status.update)
-        if not arguments.json:
-            rounds = max((len(row.our_figures) for row in rows), default=0)
-            in_turns = "one measurement each" if rounds == 1 else f"{rounds} rounds in turns, median and range"
-            title = f"{GROUPS[name]}: {in_turns}, {os.cpu_count()} cores"
-            show(rows, title, Console(emoji=False))
-        printed += rows
-    if arguments.json:
-        print(json.dumps([row.summary() for row in printed], indent=2))
+        rounds = max((len(row.our_figures) for row in rows), default=0)
+        in_turns = "one measurement each" if rounds == 1 else f"{rounds} rounds in turns, median and range"
+        show(rows, f"{GROUPS[name]}: {in_turns}, {os.cpu_count()} cores", Console(emoji=False))
+        if arguments.json:
+            figures.record(name, rows)
     return 0
 
 

@@ -47,16 +47,6 @@ class Row:
         middle = statistics.median(self.ratios)
         return middle >= self.target if self.at_least else middle <= self.target
 
-    def summary(self) -> dict[str, object]:
-        """Return all fields for JSON."""
-        return {
-            "number": self.number, "measure": self.measure, "ran": self.ran, "unit": self.unit,
-            "peer": self.peer_name if self.peer is not None else None, "target": self.target,
-            "target_is": "at least" if self.at_least else "at most", "met": self.meets_target,
-            "skipped": self.skipped or None, "ours": self.our_figures, "peers": self.peer_figures,
-            "ratios": self.ratios,
-        }  # fmt: skip
-
 
 def run_in_turns(rows: Sequence[Row], rounds: int, tell: Callable[[str], None]) -> None:
     """Measure all rows. Our side and the peer's take turns, and so does the side that begins a round."""

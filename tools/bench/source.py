@@ -46,7 +46,7 @@ def _pending(server: Running) -> int:
 def drain(server: Running, **options: str) -> float:
     """Return entries per second of Spark, from the second batch to the end of an AvailableNow run."""
     _empty_group(server, ["s"])
-    frame = stream(server, "s", maxEntriesPerTrigger=BATCH, **options)
+    frame = stream(server, "s", **{"maxEntriesPerTrigger": str(BATCH), **options})
     rate = steady_rate(frame, BATCH + STEADY)
     assert _pending(server) == 0
     return rate

@@ -1,0 +1,107 @@
+"""Rates on the pages are figures of docs/internals/figures.json, and of no other run."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from tools.bench import figures
+from tools.bench.row import Row
+
+ROOT = Path(__file__).resolve().parents[2]
+_DOCS = ROOT / "docs"
+# Pages that name rates for users. facts.md describes single experiments, and CHANGELOG.md what was so at a time.
+PAGES = [ROOT / "README.md", *(page for page in sorted(_DOCS.rglob("*.md")) if page.stem != "facts")]
+_FACTORS = {"": 1.0, "k": 1e3, "M": 1e6}
+_WORDS = r"(?:entries|rows|messages|dead letters|values)"
+_RATE = re.compile(rf"(?<![\d.,])(\d[\d,]*(?:\.\d+)?)\s*(?:([kM])/s|{_WORDS}(?:/s|\s+(?:per|a)\s+second))")
+
+
+def rates_in(text: str) -> list[tuple[str, float]]:
+    """Return the rates that a text names, as they are printed and in 1/s."""
+    found = []
+    for rate in _RATE.finditer(text):
+        found.append((rate[1], float(rate[1].replace(",", "")) * _FACTORS[rate[2] or ""]))
+    return found
+
+
+def known_rates() -> set[float]:
+    rows = [row for row in figures.rows_in() if row["unit"] == "/s"]
+    return {row[side] for row in rows for side in ("ours", "peers") if side in row}
+
+
+@pytest.mark.parametrize(
+    ("text", "rates"),
+    [
+        ("It reads 526,000 entries per second, and 1.2 M/s.", [526_000, 1_200_000]),
+        ("| 541 k/s | 1,060,000 rows/s |", [541_000, 1_060_000]),
+        ("1,000 entries\na second", [1_000]),
+        ("5,000 rows, one command per second, 10,000 entries in batches", []),
+    ],
+)
+def test_a_rate_is_found_with_its_unit(text: str, rates: list[float]) -> None:
+    assert [rate for _, rate in rates_in(text)] == rates
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_each_rate_on_a_page_is_one_of_the_figures(page: Path) -> None:
+    known = known_rates()
+    unknown = [shown for shown, rate in rates_in(page.read_text(encoding="utf-8")) if rate not in known]
+    assert not unknown, "take it from docs/internals/figures.json, which `scripts/bench --json` writes"
+
+
+def test_the_chart_shows_figures() -> None:
+    chart = (_DOCS / "assets" / "speed.svg").read_text(encoding="utf-8")
+    shown = [float(number.replace(",", "")) * 1e3 for number in re.findall(r">([\d,]+(?:\.\d+)?)</text>", chart)]
+    assert len(shown) > 8
+    assert set(shown) <= known_rates()
+
+
+def test_the_table_of_figures_has_those_of_its_rows() -> None:
+    """The columns ours and peer, in the unit of the row, and the ratio."""
+    page = (_DOCS / "internals" / "performance.md").read_text(encoding="utf-8")
+    section = page.partition("\n## Figures\n")[2].partition("\n## ")[0]
+    wrong = []
+    for line in re.findall(r"^\| (P\d.*) \|$", section, re.MULTILINE):
+        number, _, ours, peer, ratio = [cell.strip() for cell in line.split("|")][:5]
+        rows = [row for row in figures.rows_in() if row["number"] in number.split(", ")]
+        known = {row[side] for row in rows for side in ("ours", "peers", "ratio") if side in row}
+        shown = re.findall(r"\d[\d,]*(?:\.\d+)?", re.sub(r"[A-Za-z]\w*-?\w*", "", f"{ours} {peer} {ratio}"))
+        for figure in (float(one.replace(",", "")) for one in shown):
+            if not {figure, figure * 1e3, figure * 1e6, figure / 1e3} & known:
+                wrong.append(f"{number}: {figure:g}")
+    assert not wrong
+
+
+def row(number: str, ours: list[float], peers: list[float] | None = None) -> Row:
+    peer = None if peers is None else lambda: 0.0
+    made = Row(number, "a measure", "", "/s", None, lambda: 0.0, peer, "the peer")
+    made.our_figures, made.peer_figures = ours, peers or []
+    return made
+
+
+def test_a_group_that_is_measured_replaces_the_one_in_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With medians of three digits, machine, date, server and Spark. A row that was skipped is left out."""
+    where = {"date": "2026-01-02", "machine": "m", "server": "redis-server 7", "spark": "4"}
+    monkeypatch.setattr(figures, "_circumstances", lambda: where)
+    file = tmp_path / "figures.json"
+    figures.record("source", [row("P1", [1.0])], file)
+    figures.record("sink", [row("P9", [2.0])], file)
+    figures.record("source", [row("P1", [123_456.0, 5.0, 1e6], [61_728.0, 5.0, 1e6]), row("P2", [])], file)
+    assert [one["number"] for one in figures.rows_in(file)] == ["P1", "P9"]
+    groups = json.loads(file.read_text(encoding="utf-8"))
+    assert {name: value for name, value in groups["source"].items() if name != "rows"} == where
+    assert groups["source"]["rows"] == [
+        {
+            "number": "P1", "measure": "a measure", "unit": "/s", "rounds": 3, "ours": 123_000.0,
+            "peer": "the peer", "peers": 61_700.0, "ratio": 1.0,
+        }
+    ]  # fmt: skip
+
+
+def test_the_file_says_where_each_group_was_measured() -> None:
+    groups = json.loads(figures.FILE.read_text(encoding="utf-8"))
+    assert {"date", "machine", "server", "spark", "rows"} == set.intersection(*map(set, groups.values()))
