@@ -46,12 +46,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=[],
         metavar="PATH",
         help="of this folder or file (from the root of the clone; can be given several times) run each test of both "
-        "servers on one of them, chosen by the test's name and the commit (or RSTREAM_SEED)",
+        "servers on one of them, chosen by the test's name and the day (or RSTREAM_SEED)",
     )
     parser.addoption(
         "--in-turn",
         action="store_true",
-        help=f"of the tests marked in_turn(n), run those whose n is the commit (or RSTREAM_SEED) modulo {TURNS}",
+        help=f"of the tests marked in_turn(n), run those whose n is the day (or RSTREAM_SEED) modulo {TURNS}",
     )
 
 

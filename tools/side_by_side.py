@@ -27,12 +27,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Generator
+from collections import Counter
+from collections.abc import Generator, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import NamedTuple
 
+from tests.seeds import first_seed
 from tools.machine_time import machine_seconds
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -72,6 +74,7 @@ BY_TURNS = [
     "tests/transfer",
     "tests/monitor",
     "tests/deadletter",
+    "tests/simulation",
 ]
 # Tests that take long are marked in_turn(0), (1) or (2): each runs in one of three runs. Mark a new one with the turn
 # that takes the least time, and all tests that share a long fixture with the same turn.
@@ -142,7 +145,8 @@ class Leg:
         environment = {name: value for name, value in os.environ.items() if name != "XDG_RUNTIME_DIR"}
         folders_of_leg = ["-o", f"cache_dir={self.home / 'cache'}", f"--basetemp={self.home / 't'}"]
         limit = ["-p", "tools.stuck_tests", f"--timeout={TEST_SECONDS}"]
-        options = [*limit, *folders_of_leg, *self.part.options]
+        counted = ["-p", "tools.counted_tests", f"--counts={self.home / 'counts'}"]
+        options = [*limit, *counted, *folders_of_leg, *self.part.options]
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
                 [self.python, "-m", "pytest", *options, *self.part.paths],
@@ -197,6 +201,14 @@ class Leg:
     def is_stuck(self) -> bool:
         """Whether it was ended because it did not end."""
         return self.process.returncode == -signal.SIGABRT
+
+    def counts(self) -> tuple[int, Counter[str]]:
+        """Return how many tests ran, and how many did not, by the leg that has them; nothing of one that was ended."""
+        try:
+            counted = json.loads((self.home / "counts").read_text())
+        except FileNotFoundError:
+            return 0, Counter()
+        return counted["ran"], Counter(counted["not_run"])
 
     def failed(self) -> dict[str, bool]:
         """Return the tests that pytest --lf would run again."""
@@ -303,11 +315,23 @@ def sum_up(legs: list[Leg]) -> None:
     left_out = [line for leg in legs for line in leg.output() if line.startswith(LEFT_OUT)]
     if left_out:
         print(LEFT_OUT + ", ".join(line.removeprefix(LEFT_OUT) for line in left_out))
+    print(told_counts([leg.counts() for leg in legs]))
     for leg in legs:
         if leg.code or leg.repeat is not None:
             print(*[line for line in leg.output() if line.startswith(("FAILED ", "ERROR "))], sep="\n")
         if leg.repeat is not None:
             print(f"run again alone: {leg.repeat.output()[-1].strip('= ')}")
+
+
+def told_counts(counts: Iterable[tuple[int, Counter[str]]]) -> str:
+    """Return a line with how many tests ran, and which legs have the others."""
+    ran, not_run = 0, Counter[str]()
+    for of_one, others in counts:
+        ran += of_one
+        not_run += others
+    others_told = [f"{count:,} {leg}" for leg, count in not_run.most_common()]
+    told = f"ran {ran:,} of {ran + not_run.total():,} tests"
+    return f"{told}; not run: {', '.join(others_told)} (scripts/test LEG)" if others_told else told
 
 
 def select_parts(words: list[str]) -> list[Part]:
@@ -325,7 +349,8 @@ def main() -> int:
     """Run the tests. Return the exit code."""
     signal.signal(signal.SIGTERM, _interrupt)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell ignores it
-    began = time.monotonic()
+    began, before = time.monotonic(), os.times()
+    os.environ.setdefault("RSTREAM_SEED", str(first_seed()))  # one for all, also if the day ends
     home = Path(tempfile.mkdtemp(prefix="rs-"))  # short: a socket's path has at most about a hundred bytes
     legs: list[Leg] = []
     try:
@@ -342,7 +367,10 @@ def main() -> int:
     run_again(home, legs)
     sum_up(legs)
     code = next((leg.code for leg in legs if leg.code), 0)
-    print(f"{'failed' if code else 'passed'} in {time.monotonic() - began:.0f} s, {AT_ONCE} at a time")
+    after = os.times()
+    used = sum(after[2:4]) - sum(before[2:4])  # by the processes that have ended, and theirs
+    result = "failed" if code else "passed"
+    print(f"{result} in {time.monotonic() - began:.0f} s, {AT_ONCE} at a time; processor time: {used:.0f} s")
     if code:
         print(f"their files are in {home}")
     else:

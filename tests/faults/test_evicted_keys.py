@@ -7,7 +7,7 @@ import pytest
 from tools.chaos import evicted_keys
 from tools.chaos.scene import Scene
 
-pytestmark = [pytest.mark.spark, pytest.mark.chaos]
+pytestmark = [pytest.mark.spark, pytest.mark.kills]
 
 
 def test_evicted_keys_are_noticed_or_do_no_harm(scene_by_turns: Scene, seed: int) -> None:

@@ -7,7 +7,7 @@ import pytest
 from tools.chaos import away_sink, replayed, zombies
 from tools.chaos.scene import Scene
 
-pytestmark = [pytest.mark.spark, pytest.mark.chaos]
+pytestmark = [pytest.mark.spark, pytest.mark.kills]
 SINK = "stream"  # of all scenes here
 
 

@@ -7,7 +7,7 @@ import pytest
 from tools.chaos import operators
 from tools.chaos.scene import Scene
 
-pytestmark = [pytest.mark.spark, pytest.mark.chaos]
+pytestmark = [pytest.mark.spark, pytest.mark.kills]
 
 
 @pytest.mark.parametrize("hand", operators.ACTIONS)

@@ -8,7 +8,7 @@ from tools.chaos import broken_server, restored_server
 from tools.chaos.moments import Moment
 from tools.chaos.scene import Scene
 
-pytestmark = [pytest.mark.spark, pytest.mark.chaos]
+pytestmark = [pytest.mark.spark, pytest.mark.kills]
 
 
 @pytest.mark.parametrize("stage", ["reading", "writing", broken_server.BEGINNING])

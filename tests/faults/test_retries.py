@@ -7,7 +7,7 @@ import pytest
 from tools.chaos import retries
 from tools.chaos.scene import Scene
 
-pytestmark = [pytest.mark.spark, pytest.mark.chaos]
+pytestmark = [pytest.mark.spark, pytest.mark.kills]
 
 
 def test_what_is_tried_again_is_tried_once_a_time(scene_by_turns: Scene, seed: int) -> None:

@@ -9,7 +9,7 @@ import pytest
 from tools.chaos import keyed
 from tools.servers.server import Server
 
-pytestmark = [pytest.mark.spark, pytest.mark.chaos]
+pytestmark = [pytest.mark.spark, pytest.mark.kills]
 
 
 def test_a_driver_that_is_killed_amid_a_batch(server_by_turns: Server, seed: int, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from tests.faults.conftest import say
 from tools.chaos import stopped_driver
 from tools.servers.server import Server
 
-pytestmark = [pytest.mark.spark, pytest.mark.chaos]
+pytestmark = [pytest.mark.spark, pytest.mark.kills]
 
 POINTS = ("reserved", "writing")  # scripts/chaos has all of stopped_driver.POINTS
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -188,6 +190,28 @@ def test_the_end_says_once_what_was_left_out(
     side_by_side.sum_up([Leg(Part(name, name, ()), Path(name)) for name in said])
     (told,) = [line for line in capfd.readouterr().out.splitlines() if "another turn" in line]
     assert told == f"{LEFT_OUT}tests/a/test_some.py, tests/b/test_some.py"
+
+
+def test_the_end_says_how_many_tests_ran_and_which_leg_has_the_others(project_folder: Path) -> None:
+    (project_folder / "test_some.py").write_text("""
+import pytest
+def test_fine(): pass
+@pytest.mark.long
+def test_long(): pass
+@pytest.mark.in_turn(1)
+def test_longer(): pass
+@pytest.mark.in_turn(0)
+def test_today(): pass
+""")
+    counts = project_folder / "counts"
+    run = run_with_turns(project_folder, "--in-turn", "-p", "tools.counted_tests", f"--counts={counts}")
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert json.loads(counts.read_text()) == {"ran": 2, "not_run": {"--long": 1, "--both": 1}}
+    told = side_by_side.told_counts(
+        [(2, Counter({"--long": 1})), (1_000, Counter({"--long": 2, "--both": 1})), (0, Counter())]
+    )
+    assert told == "ran 1,002 of 1,006 tests; not run: 3 --long, 1 --both (scripts/test LEG)"
+    assert side_by_side.told_counts([(2, Counter())]) == "ran 2 of 2 tests"
 
 
 def test_a_test_that_waits_forever_fails_and_is_run_again(

@@ -1,6 +1,6 @@
 """A Spark query from a stream to a stream behind sentinels, for minutes, while masters are killed, replaced and frozen.
 
-Run by -m chaos; RSTREAM_SENTINEL_MINUTES says for how long (two where it says nothing).
+Run by -m kills; RSTREAM_SENTINEL_MINUTES says for how long (two where it says nothing).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tools.driving import pending_count
 from tools.servers.sentinels import Sentinels
 from tools.waiting import until
 
-pytestmark = [pytest.mark.chaos, pytest.mark.spark]
+pytestmark = [pytest.mark.kills, pytest.mark.spark]
 MINUTES = float(os.environ.get("RSTREAM_SENTINEL_MINUTES", "2"))
 _SETTLE = 4.0  # seconds between two strikes, and that a frozen master stands still
 

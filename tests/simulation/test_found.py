@@ -17,8 +17,6 @@ from tools.simulation.plan import NEVER_AHEAD, Plan, Setup
 from tools.simulation.run import run
 from tools.simulation.step import Step
 
-pytestmark = pytest.mark.chaos
-
 LENIENT = {"failOnDataLoss": "false"}
 FIVE_MORE = Step("add", amount=0.6)
 BOB_READS_TWO = Step("read", amount=0.2)

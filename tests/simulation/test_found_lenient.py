@@ -15,8 +15,6 @@ from tools.driving import ALL, NEVER_AHEAD, add, begin, drain, forget_all, pendi
 from tools.key_copies import copies, make_again
 from tools.servers.server import Server
 
-pytestmark = pytest.mark.chaos
-
 
 @pytest.fixture
 def client(server: Server) -> Iterator[redis.Redis]:

@@ -17,8 +17,6 @@ from tools.simulation.plan import Plan
 from tools.simulation.run import run
 from tools.simulation.step import Step
 
-pytestmark = pytest.mark.chaos
-
 CLAIMS = {"claimIdle": "1ms"}
 POISON = {"maxDeliveries": "2", "deadLetterStream": "dead"}
 AGAIN = Step("restart", options=(("streams", "s:0"), ("startingOffsets", "earliest")))
@@ -36,6 +34,7 @@ HISTORIES: Mapping[str, tuple[list[Step | str], list[Step | str], Mapping[str, s
     "removal": (["trigger", more(4)], ["trigger", "trigger"], {"onCommit": "delete"}),
 }
 TICKS = range(1, 200)
+ALWAYS = ("next trigger", "restart", "removal")  # of each run of the tests, the others only of scripts/test --kills
 
 
 def killed(name: str, after: int, sink: str) -> Plan:
@@ -48,8 +47,10 @@ def killed(name: str, after: int, sink: str) -> Plan:
     return made
 
 
-@pytest.mark.parametrize("sink", ["recorder", "once"])
-@pytest.mark.parametrize("name", HISTORIES)
+@pytest.mark.parametrize("sink", ["recorder", pytest.param("once", marks=pytest.mark.kills)])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in ALWAYS else [pytest.mark.kills]) for name in HISTORIES]
+)
 def test_a_kill_at_any_moment_loses_nothing_and_writes_nothing_twice(server: Server, name: str, sink: str) -> None:
     with product(), server.client(decode_responses=True) as client:
         for after in TICKS:

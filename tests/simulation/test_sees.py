@@ -27,7 +27,7 @@ from tools.simulation.run import run
 from tools.simulation.step import Step
 from tools.simulation.world import CONSUMER, GROUP
 
-pytestmark = pytest.mark.chaos
+pytestmark = pytest.mark.kills
 
 LENIENT = {"failOnDataLoss": "false"}
 

@@ -14,7 +14,7 @@ from tools.simulation.plan import make
 from tools.simulation.run import run
 from tools.simulation.soak import shrunk, soak
 
-pytestmark = [pytest.mark.chaos, pytest.mark.random]
+pytestmark = [pytest.mark.kills, pytest.mark.random]
 
 BLOCKS, RUNS = 6, 10 * TIMES  # runs per block and server
 FIRST = int(os.environ.get("RSTREAM_SEED") or 0)

@@ -7,6 +7,8 @@ import os
 import shutil
 import subprocess
 import tempfile
+import time
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
@@ -26,6 +28,8 @@ class LocalEngine(TestControls):
     empty and keeps its data in memory. With a `directory` it loads and stores its data there (`fsync`: always, everysec
     or no). Raises EngineStartError.
     """
+
+    clock: Callable[[], float] = staticmethod(time.monotonic)  # of the wait for its start
 
     def __init__(self, directory: Path | str | None = None, fsync: str = "everysec") -> None:
         self._keeps = Path(directory).absolute() if directory is not None else None
@@ -68,7 +72,7 @@ class LocalEngine(TestControls):
             self._keeps.mkdir(parents=True, exist_ok=True)
             arguments += ["--appendonly", "yes", "--appendfsync", self._fsync, "--dir", str(self._keeps)]
         self._process = start(arguments, log, detached=False)
-        wait_until_ready(self._process, path, log)
+        wait_until_ready(self._process, path, log, self.clock)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import stat
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -17,7 +18,10 @@ from spark_streams.model.own_python import python_command, python_environment
 _SOCKET_PATH_LIMIT = 100  # sun_path holds 104 bytes on macOS, 108 on Linux
 _READY = b"+PONG"
 _LOADING = b"-LOADING"  # the engine is loading its file
-_START_SECONDS = 15.0  # time for an engine to answer, and between two answers while it loads its file
+_START_SECONDS = 60.0  # time for an engine to answer, and between two answers while it loads its file
+_QUIET_SECONDS = 5.0  # after them the log says that it waits
+
+_log = logging.getLogger(__name__)
 
 
 class EngineStartError(RuntimeError):
@@ -99,15 +103,29 @@ def start(arguments: Sequence[str], log: Path, detached: bool) -> subprocess.Pop
         )
 
 
-def wait_until_ready(process: subprocess.Popen[bytes], path: Path, log: Path) -> None:
-    """Wait until the engine answers and has loaded its file. Raises EngineStartError with the end of its log."""
-    deadline = time.monotonic() + _START_SECONDS
+def wait_until_ready(
+    process: subprocess.Popen[bytes], path: Path, log: Path, clock: Callable[[], float] = time.monotonic
+) -> None:
+    """Wait until the engine answers and has loaded its file, for up to a minute of this clock.
+
+    Raises EngineStartError with the end of its log.
+    """
+    deadline = clock() + _START_SECONDS
     pause = 0.005
+    is_told = False
     while (answer := ask(path, "PING", timeout=1.0)) != _READY:
         if answer.startswith(_LOADING):
-            deadline = time.monotonic() + _START_SECONDS
+            deadline = clock() + _START_SECONDS
         ended = process.poll()
-        if ended is not None or time.monotonic() > deadline:
+        left = deadline - clock()
+        if not is_told and left < _START_SECONDS - _QUIET_SECONDS:
+            is_told = True
+            _log.warning(
+                "the stream engine has not answered for %g s: the machine is busy; waiting for up to %g s",
+                _QUIET_SECONDS,
+                _START_SECONDS,
+            )
+        if ended is not None or left < 0:
             reason = f"ended with code {ended}" if ended is not None else f"did not answer within {_START_SECONDS:g} s"
             raise EngineStartError(f"the stream engine {reason}: {tail(log)}")
         time.sleep(pause)

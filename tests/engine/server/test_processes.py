@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import signal
 import socket
@@ -17,6 +18,7 @@ import redis
 
 from spark_streams.engine import EngineStartError, LocalEngine
 from spark_streams.engine.launch.embedded import locate
+from spark_streams.engine.launch.process import wait_until_ready
 from tests.engine.wire import wire
 from tools.servers.server import Server, free_port
 from tools.waiting import until
@@ -217,3 +219,18 @@ def test_why_it_did_not_start_is_in_the_error(meeting_place: Path, monkeypatch: 
     monkeypatch.setattr(sys, "executable", str(broken))
     with pytest.raises(EngineStartError, match="ended with code 3: no such luck"):
         locate()
+
+
+def test_an_engine_that_is_late_is_waited_for_by_its_clock(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """For a minute, with one line after five seconds."""
+    steps = itertools.count(0, 7)
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(100)"]) as late:
+        try:
+            with pytest.raises(EngineStartError, match="did not answer within 60 s: its log is empty"):
+                wait_until_ready(late, tmp_path / "socket", tmp_path / "log", lambda: float(next(steps)))
+        finally:
+            late.kill()
+    assert next(steps) == 7 * 10, "the clock was asked at the start and after 7, 14 … 63 s"
+    assert [record.getMessage() for record in caplog.records] == [
+        "the stream engine has not answered for 5 s: the machine is busy; waiting for up to 60 s"
+    ]
