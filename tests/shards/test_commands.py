@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,7 +16,7 @@ from spark_streams.model.keys import retry_stream, returned_stream
 from spark_streams.shards.names import shards_of
 from tests.shards.making import frame, sequence, sharded, shards_there
 from tests.sink.writing import batch_of, close, write
-from tools.driving import ALL, NEVER_AHEAD, another_reader, rows, stop_all
+from tools.driving import ALL, NEVER_AHEAD, another_reader, forget_all, rows, stop_all
 from tools.servers.server import Server
 
 NAMES = shards_of("orders", 4)
@@ -26,10 +27,12 @@ def rstream(server: Server, *words: str) -> Result:
 
 
 @pytest.fixture(autouse=True)
-def orders(server: Server) -> None:
-    """A hundred rows of stream orders, in four shards."""
+def orders(server: Server) -> Iterator[None]:
+    """A hundred rows of stream orders, in four shards. At the end no reader is left, which would write its lease."""
     checked, batch = sharded(server.url), batch_of(0)
     close(checked, batch, write([frame(sequence(100, 10))], checked, batch))
+    yield
+    forget_all()
 
 
 def test_the_names_of_shards(server: Server) -> None:
