@@ -4,7 +4,7 @@
 #
 #   set_up run java        .venv with the package and the demo's data; a JDK for Spark
 #   set_up dev java redis  the same with the test tools; redis-server where it can be had (prometheus, chromium: likewise)
-#   set_up dev             for the checks alone
+#   set_up dev             for the checks with the types of Spark
 #
 # Root on Debian or Ubuntu gets missing system packages from apt. For other users one line names what to install. Everything else stays
 # inside .venv. Each step prints one line on stderr, with the seconds it took.
@@ -371,6 +371,25 @@ set_up_docs() {
     printf '%s\n' "$made" >"$other/.done"
   fi
 }
+
+# What scripts/check needs if .venv has no Spark: .venv/check.
+set_up_check() {
+  local other=$venv/check made
+  made="check $(cksum <"$root/constraints.txt")"
+  if [ "$(cat "$other/.done" 2>/dev/null)" != "$made" ]; then
+    need_python
+    mkdir -p "$venv" && rm -rf "$other"
+    step "setting up .venv/check with ruff and mypy" install_check "$other" || die "set-up stopped: see pip's own words above"
+    printf '%s\n' "$made" >"$other/.done"
+  fi
+  export VIRTUAL_ENV="$other" PATH="$other/bin:$PATH"
+}
+
+install_check() (
+  cd "$root" || exit
+  "$python" -m venv "$1" &&
+    "$1/bin/python" -m pip install --disable-pip-version-check --no-user --no-compile --constraint constraints.txt ruff mypy
+)
 
 install_docs() (
   cd "$root" || exit

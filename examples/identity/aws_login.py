@@ -1,6 +1,6 @@
 """Login to ElastiCache or MemoryDB with IAM: a token that this module signs itself, valid for 15 minutes.
 
-    pip install 'spark-streams[aws]'
+    pip install './spark-streams[aws]'
     .option("credentialProvider", "aws_login:provider")     # put this file next to the program, or use --py-files
 
 The AWS settings (a role, a profile, variables) name the account. STREAMS_USER and STREAMS_CACHE name the user and the

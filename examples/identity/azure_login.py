@@ -1,6 +1,6 @@
 """Login to Azure Managed Redis or Azure Cache for Redis with Entra ID, as DefaultAzureCredential finds it.
 
-pip install 'spark-streams[azure]'
+pip install './spark-streams[azure]'
 .option("credentialProvider", "azure_login:provider")     # put this file next to the program, or use --py-files
 """
 

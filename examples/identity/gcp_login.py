@@ -1,6 +1,6 @@
 """Login to Memorystore with IAM, with the account of the program (Application Default Credentials).
 
-pip install 'spark-streams[gcp]'
+pip install './spark-streams[gcp]'
 .option("credentialProvider", "gcp_login:provider")     # put this file next to the program, or use --py-files
 """
 

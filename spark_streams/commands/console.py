@@ -21,6 +21,7 @@ from spark_streams.commands.shared import (
     url_option,
 )
 from spark_streams.errors import ConfigError
+from spark_streams.model.extras import command_for
 
 if TYPE_CHECKING:
     from spark_streams.console.login.oidc import Oidc
@@ -121,7 +122,7 @@ def console(
     dead letters and sends them back, after a dry run. Each page shows the rstream command that does the same.
     With --decode or --schema the pages of an entry and of a dead letter also show the decoded value of that field.
 
-    Needs the extra console: pip install 'spark-streams[console]'. Ctrl-C and SIGTERM end the console with exit code 0.
+    Needs the extra console (rstream help install). Ctrl-C and SIGTERM end the console with exit code 0.
 
     \b
     Examples:
@@ -153,7 +154,7 @@ def console(
         from spark_streams.console.server import serve, site_of
     except ImportError as error:
         raise ConfigError(
-            f"rstream console needs the extra console ({error.name} is missing): pip install 'spark-streams[console]'"
+            f"rstream console needs the extra console ({error.name} is missing): {command_for('console')}"
         ) from None
     address = address_of(url)
     is_https = tls_certificate is not None or behind_proxy
@@ -184,9 +185,7 @@ def _oidc_of(path: str, is_https: bool) -> Oidc:
     try:
         from spark_streams.console.login.oidc import Oidc, Provider
     except ImportError as error:
-        raise ConfigError(
-            f"--oidc needs the extra oidc ({error.name} is missing): pip install 'spark-streams[oidc]'"
-        ) from None
+        raise ConfigError(f"--oidc needs the extra oidc ({error.name} is missing): {command_for('oidc')}") from None
     return Oidc(Provider.read(path), is_https)
 
 

@@ -1,6 +1,10 @@
-"""Packages that `pip install spark-streams` does not bring, and the extra that does."""
+"""Packages that the package without extras does not bring, the extra that does, and pip's command for it."""
 
 from __future__ import annotations
+
+from importlib import metadata
+
+from spark_streams._version import RELEASED
 
 _COLUMNS = "cluster"  # Arrow and numpy, by which Spark's rows are read and written
 _EXTRA_OF = {"numpy": _COLUMNS, "pyarrow": _COLUMNS, "pyspark": "spark", "py4j": "spark"}
@@ -8,10 +12,26 @@ _EXTRA_OF |= dict.fromkeys(("fastavro", "protobuf", "jsonschema", "referencing",
 _EXTRA_OF["openlineage-python"] = "lineage"
 
 
+def command_for(extra: str) -> str:
+    """Return pip's command for an extra of this package.
+
+    pip keeps a spark-streams that it has installed, of a clone or of a wheel, and gets what the extra adds. If pip has
+    not installed it (`--py-files`, `PYTHONPATH`), it would ask its index, which has it only after a release.
+    """
+    known = RELEASED or _is_installed()
+    return f"pip install '{'' if known else '/path/to/'}spark-streams[{extra}]'"
+
+
+def _is_installed() -> bool:
+    """Return whether an installer such as pip has installed this package: it writes its name."""
+    found = metadata.distributions(name="spark-streams")
+    return any(one.read_text("INSTALLER") is not None for one in found)
+
+
 def command_that_installs(package: str) -> str:
     """Return pip's command for a package, or for the extra that brings it."""
     extra = _EXTRA_OF.get(package)
-    command = f"pip install {package}" if extra is None else f"pip install 'spark-streams[{extra}]'"
+    command = f"pip install {package}" if extra is None else command_for(extra)
     return command + (" (or set SPARK_HOME)" if extra == "spark" else "")
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from spark_streams.errors import InvalidOptionError, UnsupportedError
+from spark_streams.model.extras import command_for
 from spark_streams.monitor.metrics_server import serve
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ class Exposition:
             from prometheus_client import CollectorRegistry
         except ImportError:
             raise UnsupportedError(
-                "Prometheus metrics need the package prometheus_client; run pip install 'spark-streams[monitor]'"
+                f"Prometheus metrics need the package prometheus_client: {command_for('monitor')}"
             ) from None
         self._registry: CollectorRegistry = CollectorRegistry()
         self._registry.register(collector)

@@ -6,7 +6,7 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable, Iterator
-from typing import cast
+from typing import TypeAlias, cast
 
 from pyspark import SparkContext
 from pyspark.sql.streaming.query import StreamingQuery
@@ -24,7 +24,7 @@ from spark_streams.spark.read_limits import HAS_READ_LIMITS
 
 ALL = "RSTREAM_TRACEBACK"  # environment variable with the meaning of the argument `traceback`
 
-Runnable = StreamingQuery | DataStreamWriter  # Spark's own, or those of Spark Connect
+Runnable: TypeAlias = StreamingQuery | DataStreamWriter  # Spark's own, or those of Spark Connect
 
 
 def run(query: Runnable | Callable[[], Runnable], stop_within: str, traceback: bool | None) -> StreamingQuery:

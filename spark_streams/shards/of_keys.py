@@ -7,6 +7,7 @@ to 64 bytes become no Python objects. 10,000 keys of 12 bytes take 1.4 ms, howev
 from __future__ import annotations
 
 import zlib
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +16,7 @@ import pyarrow.compute as pc
 
 _AT_ONCE = 64  # bytes of a key; further bytes are computed key by key
 
-Numbers = npt.NDArray[np.uint32]
+Numbers: TypeAlias = npt.NDArray[np.uint32]
 
 
 def _table() -> Numbers:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from spark_streams._version import __version__
-from spark_streams.spark.presence import REMEDY
+from spark_streams.spark.presence import remedy as remedy_without_spark
 
 Version = tuple[int, ...]
 
@@ -136,7 +136,7 @@ def _check_spark(findings: Findings) -> None:
         package, origin = home / "python" / "pyspark", f", of {home}: run with its spark-submit"
     else:
         findings.lines.append(("pyspark", "missing", requirement("pyspark", *SPARK)))
-        findings.problems.append(f"this Python has no Spark: {REMEDY}")
+        findings.problems.append(f"this Python has no Spark: {remedy_without_spark()}")
         return
     version = _spark_version(package)
     fits = _fits(version, *SPARK)

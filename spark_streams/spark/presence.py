@@ -9,18 +9,22 @@ from importlib import import_module
 from importlib.util import find_spec
 
 from spark_streams.errors import UnsupportedError
-from spark_streams.model.extras import lacks
+from spark_streams.model.extras import command_for, lacks
 
-REMEDY = "pip install 'spark-streams[spark]', or run this with a Spark's own Python (spark-submit)"
 JAVA_REMEDY = "install a JDK 17 or newer, or set JAVA_HOME"
 _SOURCE = ("DataSource", "DataSourceReader", "DataSourceStreamReader", "InputPartition")
 _SINK = ("DataSourceArrowWriter", "DataSourceStreamWriter", "WriterCommitMessage")
 
 
+def remedy() -> str:
+    """Return what to do if this Python has no Spark."""
+    return f"{command_for('spark')}, or run this with a Spark's own Python (spark-submit)"
+
+
 def check_for_spark(name: str) -> None:
     """Raise UnsupportedError if there is no pyspark with Python sources. name: of the function that needs it."""
     if find_spec("pyspark") is None:
-        raise UnsupportedError(f"{name} needs Spark, and this Python has no pyspark: {REMEDY}")
+        raise UnsupportedError(f"{name} needs Spark, and this Python has no pyspark: {remedy()}")
     _check_for_classes(name, _SOURCE)
     for package in ("pyarrow", "numpy"):
         if find_spec(package) is None:

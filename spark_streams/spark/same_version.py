@@ -33,7 +33,7 @@ def read(version: str, pickled: bytes) -> object:
         raise VersionError(
             f"a task cannot run on {socket.gethostname()}: it has spark-streams {__version__}, and the driver has "
             f"{version}. The task's version is in {Path(__file__).parents[1]}, its Python is {sys.executable}. Install "
-            f"the driver's version there (pip install spark-streams=={version}), or pass it with --py-files"
+            "the driver's version there, or pass it with --py-files (rstream help spark-clusters)"
         )
     kind, state = pickle.loads(pickled)
     instance = kind.__new__(kind)

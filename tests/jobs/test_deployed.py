@@ -107,7 +107,7 @@ def test_a_python_without_pyspark_takes_that_of_spark_home(tmp_path: Path) -> No
     environment["SPARK_HOME"] = str(tmp_path)
     lacking = subprocess.run([python, "-c", code], env=environment, capture_output=True, text=True, check=False)
     assert "lacks pyspark: " in lacking.stderr
-    assert "pip install 'spark-streams[spark]' (or set SPARK_HOME)" in lacking.stderr
+    assert "pip install '/path/to/spark-streams[spark]' (or set SPARK_HOME)" in lacking.stderr
 
 
 def test_a_wheel_holds_all_files_of_the_package() -> None:

@@ -1,4 +1,4 @@
-"""A Python without Arrow, numpy and Spark, as `pip install spark-streams` makes it: what works there, and what says
+"""A Python without Arrow, numpy and Spark, as the package without extras makes it: what works there, and what says
 which extra is missing. `scripts/test --extras` runs it in such an environment."""
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from packaging.requirements import Requirement
 
 import spark_streams
 from spark_streams.spark.installation import NEEDED, SPARK, requirement
-from spark_streams.spark.presence import REMEDY
+from spark_streams.spark.presence import remedy
 from tests.jobs.test_deployed import bare_python
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -153,4 +153,4 @@ def _runs(python: Path, folder: Path) -> None:
     looked = run(str(python), "-m", "spark_streams")
     assert str(python.parents[1]) in looked.stdout.splitlines()[0]
     wrong = [line for line in looked.stderr.splitlines() if "Java" not in line]
-    assert wrong == [f"wrong: this Python has no Spark: {REMEDY}"]
+    assert wrong == [f"wrong: this Python has no Spark: {remedy()}"]

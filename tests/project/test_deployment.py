@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import subprocess
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ def parsed(name: str | Path) -> Any:
 
 def test_every_file_that_compose_names_is_in_the_clone() -> None:
     services = parsed("compose.yaml")["services"]
-    ours = {name: one["command"] for name, one in services.items() if one.get("image") == "spark-streams"}
+    ours = {name: one["command"] for name, one in services.items() if one.get("image") == "spark-streams:local"}
     assert set(ours) == {"master", "worker", "load", "etl"}
     for name in ("load", "etl"):
         program, *words = ours[name]
@@ -81,6 +82,13 @@ def test_a_release_is_published_without_a_password_from_its_tag_alone() -> None:
     publish = release["jobs"]["publish"]
     assert (publish["needs"], publish["permissions"]) == (["build", "sbom", "push"], {"id-token": "write"})
     assert "secrets" not in (ROOT / ".github/workflows/release.yml").read_text(encoding="utf-8")
+
+
+def test_ci_checks_with_the_types_of_spark() -> None:
+    """`scripts/check` alone leaves them out in a fresh clone, so that it needs ruff and mypy only."""
+    assert "for script in 'scripts/check --spark' scripts/docs" in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    said = subprocess.run([ROOT / "scripts" / "check", "--other"], capture_output=True, text=True, check=False)
+    assert (said.returncode, said.stderr) == (1, "usage: scripts/check [--spark]\n")
 
 
 def test_pre_commit_runs_the_check_of_the_clone() -> None:
@@ -186,7 +194,9 @@ def test_nothing_of_a_release_begins_before_its_tests_have_passed_and_latest_mov
 def test_images_have_a_complete_version() -> None:
     """A tag such as `redis:8` is another server next month."""
     images = re.findall(r"^FROM (\S+)$", (ROOT / "Dockerfile").read_text(encoding="utf-8"), re.M)
-    images += [one["image"] for one in parsed("compose.yaml")["services"].values() if one["image"] != "spark-streams"]
+    images += [
+        one["image"] for one in parsed("compose.yaml")["services"].values() if one["image"] != "spark-streams:local"
+    ]
     assert len(images) == 2
     assert all(re.search(r":\d+\.\d+\.\d+", image) for image in images), images
 

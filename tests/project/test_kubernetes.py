@@ -28,7 +28,6 @@ import yaml
 from click.testing import CliRunner
 from kubeflow_spark_api import models
 
-import spark_streams
 from spark_streams.cli import main
 from spark_streams.errors import RStreamError
 from spark_streams.jobs.command import program
@@ -225,7 +224,7 @@ def test_driver_and_executors_have_the_same_logins_and_storage(name: str) -> Non
 def test_image_spark_and_server_are_the_same_everywhere() -> None:
     found = [(key, value) for one in ALL.values() for key, value in nodes(one)]
     images = {value for key, value in found if key == "image"}
-    assert images == {f"ghcr.io/spark-streams/spark-streams:{spark_streams.__version__}"}
+    assert len(images) == 1  # which: test_release_state.py
     pinned = re.search(r"(?m)^pyspark==(.*)$", (ROOT / "constraints.txt").read_text("utf-8"))
     assert pinned is not None
     assert {value for key, value in found if key == "sparkVersion"} == {pinned[1]}

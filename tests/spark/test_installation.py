@@ -137,7 +137,7 @@ def test_packages_that_are_missing_or_too_old_are_one_sentence(tmp_path: Path) -
     assert f"does not work with Spark 3.5.1 ({tmp_path}/pyspark): run {sys.executable} -m pip install" in ended.stderr
     ended = check(str(stub(tmp_path, "bare", f'exec {sys.executable} -S "$@"')), JAVA_HOME=java(tmp_path))
     assert "this Python lacks pyarrow, redis, hiredis" in ended.stderr
-    assert "this Python has no Spark: pip install 'spark-streams[spark]', or run this with" in ended.stderr
+    assert "this Python has no Spark: pip install '/path/to/spark-streams[spark]', or run this with" in ended.stderr
     assert ended.stderr.count("python -m pip install") == 1
 
 

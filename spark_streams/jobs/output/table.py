@@ -22,6 +22,7 @@ from spark_streams.jobs.output.partition_types import changed_values, check_part
 from spark_streams.jobs.output.pyiceberg_table import Place, PyicebergTable
 from spark_streams.jobs.output.table_columns import TableFit, compare, new_table
 from spark_streams.jobs.settings.config import FREE, Config
+from spark_streams.model.extras import command_for
 from spark_streams.model.times import duration
 from spark_streams.model.untyped import JavaObject
 from spark_streams.monitor.watch.lineage.datasets import Dataset, path_dataset
@@ -202,8 +203,8 @@ class TableConfig:
         """Raise ConfigError if Spark, or this Python for deltalake and pyiceberg, cannot write the format."""
         if self.kind in PACKAGES:
             if missing := missing_package(self.kind):
-                install = f"pip install 'spark-streams[{PACKAGES[self.kind]}]'"
-                raise ConfigError(f"{self.where}.format {self.kind!r}: {missing}; {install}, here and where tasks run")
+                install = f"{command_for(PACKAGES[self.kind])}, here and where tasks run"
+                raise ConfigError(f"{self.where}.format {self.kind!r}: {missing}; {install}")
             return
         jvm: JavaObject = spark.sparkContext._jvm
         find = jvm.org.apache.spark.sql.execution.datasources.DataSource.lookupDataSource

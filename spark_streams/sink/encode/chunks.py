@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +30,7 @@ MAX_BYTES = 8 << 20  # of a chunk, unless a single row is larger
 _PIECE = 128 << 20  # bytes of Arrow data that are encoded at once: the text is a few times as long at most
 _ID_FORM = r"^[0-9]{1,20}(-([0-9]{1,20}|\*))?$"
 
-Rows = npt.NDArray[np.int64]
+Rows: TypeAlias = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pyarrow import fs
 
 from spark_streams.errors import ArchiveError
+from spark_streams.model.extras import command_for
 from spark_streams.model.ids import StreamId
 
 DAY = 86_400_000  # milliseconds
@@ -121,7 +122,7 @@ def _delta_files(path: str) -> list[str]:
     if importlib.util.find_spec("deltalake") is None:
         raise ArchiveError(
             f"archivePath {path!r} is a Delta table, and this Python has no package deltalake, which reads it: "
-            "pip install 'spark-streams[delta]', here and where tasks run"
+            f"{command_for('delta')}, here and where tasks run"
         )
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError

@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -27,8 +27,8 @@ from spark_streams.wire.entries.lines import Bytes, Index, Mask
 from spark_streams.wire.entries.spans import Spans
 from spark_streams.wire.entries.vector_page import VectorPage
 
-Words = npt.NDArray[np.uint64]
-Values = npt.NDArray[Any]
+Words: TypeAlias = npt.NDArray[np.uint64]
+Values: TypeAlias = npt.NDArray[Any]
 
 _MINUS, _POINT = b"-."
 _MOST_PLACES = 7  # digits behind a point: then it lies in the last word

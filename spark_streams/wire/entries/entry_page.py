@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +14,7 @@ import pyarrow.compute as pc
 from spark_streams.model.ids import StreamId
 from spark_streams.wire.entries.lines import Index, Mask
 
-UInt64s = npt.NDArray[np.uint64]
+UInt64s: TypeAlias = npt.NDArray[np.uint64]
 
 
 class EntryPage(ABC):

@@ -7,15 +7,15 @@ inside a value, does not fit this view: the caller notices it because the length
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-Bytes = npt.NDArray[np.uint8]
+Bytes: TypeAlias = npt.NDArray[np.uint8]
 Word = TypeVar("Word", np.uint32, np.uint64)
-Index = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
+Index: TypeAlias = npt.NDArray[np.int64]
+Mask: TypeAlias = npt.NDArray[np.bool_]
 
 STAR, DOLLAR, COLON, DASH = 0x2A, 0x24, 0x3A, 0x2D
 _CR, _LF, _ZERO = 0x0D, 0x0A, 0x30

@@ -16,13 +16,14 @@ from openlineage.client.facet_v2 import (
     schema_dataset,
 )
 
-from spark_streams._version import __version__
+from spark_streams._version import RELEASED, __version__
 from spark_streams.monitor.watch.lineage.datasets import Dataset
 
 _REPOSITORY = "https://github.com/spark-streams/spark-streams"
-PRODUCER = f"{_REPOSITORY}/tree/v{__version__}"
+_REF = f"v{__version__}" if __version__ == RELEASED else "main"  # a version that is not released has no tag
+PRODUCER = f"{_REPOSITORY}/tree/{_REF}"
 _FACET = "RstreamConsumerGroupInputDatasetFacet"
-SCHEMA_URL = f"{_REPOSITORY}/raw/v{__version__}/spark_streams/monitor/conf/{_FACET}.json#/$defs/{_FACET}"
+SCHEMA_URL = f"{_REPOSITORY}/raw/{_REF}/spark_streams/monitor/conf/{_FACET}.json#/$defs/{_FACET}"
 
 
 @attr.define
