@@ -1,4 +1,4 @@
-"""`rstream init`: write a sample configuration of a job, or alert rules or a dashboard for `rstream exporter`."""
+"""`rstream init`: write the configuration of a job, a program, or alert rules or a dashboard for `rstream exporter`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from click.core import ParameterSource
 from spark_streams.commands.names import named_streams
 from spark_streams.commands.shared import connect, output_option, url_option
 from spark_streams.errors import StreamStateError
-from spark_streams.jobs.arguments import MONITORING, sample_argument
+from spark_streams.jobs.arguments import MONITORING, PROGRAMS, sample_argument
 from spark_streams.wire.address.server_url import redacted
 
 if TYPE_CHECKING:
@@ -26,12 +26,10 @@ _THEN = {
 }
 
 
-@click.command(short_help="Write a job's configuration, alert rules or a dashboard.")
+@click.command(short_help="Write a job's configuration, a program, alert rules or a dashboard.")
 @sample_argument
 @output_option("The file to write; default: NAME with its suffix, in the current folder.")
-@click.option(
-    "--stream", metavar="STREAM", help="An existing stream: write its name and fields into the configuration."
-)
+@click.option("--stream", metavar="STREAM", help="An existing stream: write its name and fields into the file.")
 @click.option(
     "--null-value",
     metavar="TEXTS",
@@ -47,15 +45,17 @@ _THEN = {
 @url_option
 def init(name: str, output: str | None, stream: str | None, null_value: str | None, share: float, url: str) -> None:
     """Write a commented configuration of the job NAME: load, etl, aggregate, archive, reprocess_dead_letters. Or write
-    a file for `rstream exporter`: alerts (rules for Prometheus), grafana (a dashboard).
+    a Python program to start from: query. Or a file for `rstream exporter`: alerts (rules for Prometheus), grafana (a
+    dashboard).
 
-    The command never overwrites a file. Without --stream the configuration is an example about flights. With --stream
-    it takes field names and types from the oldest and newest entries of the stream: check the types before you use it.
-    If some values do not fit a column's type, a comment beside the column says how many, and which.
+    The command never overwrites a file. Without --stream the file is an example. With --stream it takes field names
+    and types from the oldest and newest entries of the stream: check the types before you use it. If some values do
+    not fit a column's type, a comment beside the column says how many, and which.
 
     \b
     Examples:
       rstream init etl --stream orders
+      rstream init query --stream orders
       rstream init etl --stream orders --null-value NA,null
       rstream init archive -o /etc/rstream/archive.toml
       rstream init alerts -o /etc/prometheus/rstream-alerts.yml
@@ -63,7 +63,9 @@ def init(name: str, output: str | None, stream: str | None, null_value: str | No
     from spark_streams.jobs.settings.sample_config import config_for, file_name, sample_config
 
     if name in MONITORING and stream is not None:
-        raise click.UsageError(f"--stream applies only to jobs: {file_name(name)} covers all streams; leave it out")
+        raise click.UsageError(
+            f"--stream applies only to jobs and query: {file_name(name)} covers all streams; leave it out"
+        )
     context = click.get_current_context()
     if stream is None and (
         null_value is not None or context.get_parameter_source("share") is ParameterSource.COMMANDLINE
@@ -84,7 +86,9 @@ def init(name: str, output: str | None, stream: str | None, null_value: str | No
             file.write(text)
     except OSError as error:
         raise click.ClickException(f"{path} cannot be written: {error.strerror}") from None
-    then = _THEN.get(name, f"  rstream run {name} --config {shlex.quote(str(path))} --check")
+    quoted = shlex.quote(str(path))
+    then = f"  python {quoted}" if name in PROGRAMS else f"  rstream run {name} --config {quoted} --check"
+    then = _THEN.get(name, then)
     click.echo(f"wrote {path}: check it, then\n{then}")
     if stream is not None and typed and not is_plain:
         click.echo("  set RSTREAM_URL before: the URL contains a login, so it was not written into the file")

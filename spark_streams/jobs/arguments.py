@@ -12,6 +12,7 @@ F = TypeVar("F", bound=Callable[..., object])
 
 JOBS = ("load", "etl", "aggregate", "archive", "reprocess_dead_letters")
 MONITORING = {"alerts": "alerts.yml", "grafana": "grafana.json"}  # further samples of `rstream init`
+PROGRAMS = {"query": "query.py"}  # programs of it
 
 
 class JobArguments(TypedDict):
@@ -47,7 +48,7 @@ def job_argument(command: F) -> F:
 
 def sample_argument(command: F) -> F:
     """Add the argument NAME: a job, or another sample that `rstream init` writes."""
-    return click.argument("name", callback=_one_of((*JOBS, *MONITORING)))(command)
+    return click.argument("name", callback=_one_of((*JOBS, *PROGRAMS, *MONITORING)))(command)
 
 
 def _one_of(names: Sequence[str]) -> Callable[[click.Context, click.Parameter, str], str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import subprocess
@@ -176,6 +177,32 @@ def test_what_goes_with_the_exporter_is_written_too(tmp_path: Path, name: str, f
     assert "rstream run" not in made.output
     refused = rstream("init", name, "--stream", "orders", "--output", "other")
     assert (refused.exit_code, "--stream applies only to jobs" in refused.output) == (2, True)
+
+
+def test_a_program_is_written_with_the_next_command(tmp_path: Path) -> None:
+    made = rstream("init", "query", "-o", "my query.py")
+    assert (made.exit_code, made.output) == (0, "wrote my query.py: check it, then\n  python 'my query.py'\n")
+    text = (tmp_path / "my query.py").read_text()
+    compile(text, "query.py", "exec")
+    assert ('.option("streams", "orders")' in text, '"RSTREAM_URL", "embedded:"' in text) == (True, True)
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        [("n", "long"), ("who", "string"), ("_id", "string")],
+        [("first name", "string"), ('a`b"', "double"), ("at", "timestamp")],
+        [("_id", "string")],
+    ],
+    ids=["reserved", "odd names", "only reserved"],
+)
+def test_a_program_for_a_stream_has_its_names_as_python_and_sql(columns: list[tuple[str, str]]) -> None:
+    """With the server and the missing values that the command was told."""
+    inferred = [InferredColumn(name, kind, 9, ((b"\x1b\n]", 1),)) for name, kind in columns]
+    text = config_for("query", "a\"b'c\\", inferred, "redis://h", "NA")
+    literals = {node.value for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Constant)}
+    assert {"a\"b'c\\", "a\"b'c\\-query", "redis://h", "NA", "out/checkpoints/a-b-c--query"} <= literals
+    assert len([one for one in literals if str(one).endswith(("STRING", "TIMESTAMP"))]) == 1
 
 
 @pytest.mark.parametrize("words", [["init", "etl"], ["dead", "export", "d"]])

@@ -3,6 +3,7 @@
 import re
 import shlex
 import subprocess
+import textwrap
 from functools import cache
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from spark_streams.cli import main
 from spark_streams.engine.commands import COMMANDS
 from spark_streams.model import keys
 from spark_streams.options.table import BATCH_SOURCE, SINK, SOURCE
+from spark_streams.wire.address.address import Address
 from tools import reference
 from tools.site_hooks import external_assets, first_sentence
 
@@ -197,6 +199,20 @@ def test_the_python_of_a_page_is_that_of_a_tested_program_or_compiles(page: Path
         assert block in (ROOT / name).read_text(encoding="utf-8")
     for block in PYTHON.findall(text):
         compile(block, page.name, "exec")
+
+
+def test_the_tabs_of_the_first_query_are_python_with_urls_that_a_query_takes() -> None:
+    page = (DOCS / "guide" / "first-query.md").read_text(encoding="utf-8")
+    tabs = re.findall(r'^=== "([^"]+)"\n\n    ```python\n((?:    .*\n)+?)    ```$', page, re.MULTILINE)
+    sessions, urls = tabs[:3], tabs[3:]
+    assert [name for name, _ in sessions] == ["local", "cluster", "Connect"]
+    assert [name for name, _ in urls] == ["bundled", "one server", "Sentinel", "cluster"]
+    for _, block in sessions:
+        compile(textwrap.dedent(block), page, "exec")
+    for _, block in urls:
+        names: dict[str, str] = {}
+        exec(textwrap.dedent(block), names)
+        assert Address.parse(names["url"]).url == names["url"]
 
 
 @FOR_USERS

@@ -23,7 +23,7 @@ from tools.servers.server import Server
 pytestmark = pytest.mark.spark
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-_BLOCK = re.compile(r"(?:<!-- (given|not run|from):? ([^\n]*) -->\n)?```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+_BLOCK = re.compile(r"^(?:<!-- (given|not run|from):? ([^\n]*) -->\n)?```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 # Tests of this page are in tests/spark/test_testing.py.
 _TESTED_THERE = "testing"
 

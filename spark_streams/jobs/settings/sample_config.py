@@ -1,7 +1,7 @@
-"""A first configuration: the template of a job, filled for the flights of conf/ or for an existing stream.
+"""A first file: the template of a job's configuration or of a program, filled for an example or an existing stream.
 
-The flights have a rule, a partition and aggregates. For another stream, these lines are comments about one of its
-columns, or count its entries.
+The example of the jobs is the flights of conf/. They have a rule, a partition and aggregates. For another stream, these
+lines are comments about one of its columns, or count its entries.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from spark_streams import monitor
-from spark_streams.jobs.arguments import MONITORING
+from spark_streams.jobs.arguments import MONITORING, PROGRAMS
 from spark_streams.wire.connection.server import Server
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ _SQL = {"long": "BIGINT"}
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _RESERVED = re.compile(r"_.*|dl\..*|batch", re.IGNORECASE)  # names that the jobs use themselves
 _DDL_IN_A_LINE = 6
+_EMBEDDED = "embedded:"
 _SERVER = '# url = "redis://127.0.0.1:6379/0"'
 
 
@@ -60,6 +61,7 @@ _FLIGHTS = Example(
     "carrier",
     "time_hour",
 )
+_ORDERS = Example("orders", {"customer": "STRING", "amount": "DECIMAL(10,2)"}, "customer", "at")  # of a program
 # What the templates have of the flights alone. An aggregate reads only the columns that it needs.
 _OF_THE_FLIGHTS = {
     "prefix": "",
@@ -76,9 +78,11 @@ _AGGREGATED = ("month", "dep_delay", "carrier")
 
 
 def sample_config(name: str) -> str:
-    """Return the configuration of a job for the flights, or the text of the alerts or the dashboard."""
+    """Return the configuration of a job for the flights, a program for orders, or the alerts or the dashboard."""
     if name in MONITORING:
         return (MONITORING_CONF / file_name(name)).read_text(encoding="utf-8")
+    if name in PROGRAMS:
+        return _fill(name, {**_variables(_ORDERS), "where": "amount > 100"})
     example = _FLIGHTS
     if name == "aggregate":
         example = example._replace(types={column: example.types[column] for column in _AGGREGATED})
@@ -88,15 +92,16 @@ def sample_config(name: str) -> str:
 def config_for(
     job: str, stream: str, columns: Sequence[InferredColumn], url: str | None = None, null_value: str | None = None
 ) -> str:
-    """Return the configuration of a job for a stream. columns: of the stream; url: of the server, if the file is to
-    name it; null_value: option nullValue, if the file is to set it."""
+    """Return the configuration of a job, or a program, for a stream. columns: of the stream; url: of the server, if the
+    file is to name it; null_value: option nullValue, if the file is to set it."""
     server = _SERVER if url is None else f"url = {_toml(url)}"
-    return _fill(job, {**_variables(_example(stream, columns)), "server": server, "null_value": null_value})
+    variables = {**_variables(_example(stream, columns)), "server": server, "null_value": null_value}
+    return _fill(job, {**variables, "url": url or _EMBEDDED})
 
 
 def file_name(name: str) -> str:
     """Return the name of a sample's file."""
-    return MONITORING.get(name, f"{name}.toml")
+    return {**MONITORING, **PROGRAMS}.get(name, f"{name}.toml")
 
 
 def columns_of(
@@ -134,6 +139,8 @@ def _variables(example: Example) -> dict[str, Any]:
     return {
         "stream": example.stream,
         "server": _SERVER,
+        "url": _EMBEDDED,
+        "reserved": ", ".join(example.reserved),
         "null_value": None,
         "prefix": f"{example.stream}-",  # two configurations share no group …
         "file_prefix": f"{file}-",  # … and no checkpoint
@@ -165,7 +172,9 @@ def _fill(job: str, variables: Mapping[str, Any]) -> str:
         undefined=jinja2.StrictUndefined, trim_blocks=True, keep_trailing_newline=True, autoescape=False
     )
     environment.filters.update({"toml": _toml, "toml_key": _toml_key, "sql": _sql})
-    text = (TEMPLATES / f"{job}.toml").read_text(encoding="utf-8")
+    # A program's template is no Python, so tools for Python should not find it.
+    name = f"{file_name(job)}.jinja" if job in PROGRAMS else file_name(job)
+    text = (TEMPLATES / name).read_text(encoding="utf-8")
     return environment.from_string(text).render(variables)
 
 
