@@ -83,12 +83,23 @@ def _type_of_value(parse: Callable[[str], object]) -> str:
     return TYPES[parse.__name__] if words is None else ", ".join([*(f"`{word}`" for word in words), "an entry ID"])
 
 
-def table_of(options: Iterable[Option]) -> str:
+def table_of(options: Iterable[Option], printed: Iterable[Option] = ()) -> str:
+    """Return a table of options. printed: those of the table above; the same ones are only named."""
     rows = ["| option | type | default | meaning |", "|---|---|---|---|"]
+    above = {_row_of(option) for option in printed}
+    same = []
     for option in options:
-        default = "required" if option.default is REQUIRED else option.shown or "none"
-        rows.append(f"| `{option.name}` | {type_of(option)} | {default} | {option.doc} |")
-    return _listing(rows)
+        if (row := _row_of(option)) in above:
+            same.append(f"`{option.name}`")
+        else:
+            rows.append(row)
+    table = _listing(rows)
+    return f"{table}\n\nAs in the table of the [streaming source](#source): {', '.join(same)}." if same else table
+
+
+def _row_of(option: Option) -> str:
+    default = "required" if option.default is REQUIRED else option.shown or "none"
+    return f"| `{option.name}` | {type_of(option)} | {default} | {option.doc} |"
 
 
 # --------------------------------------------------------------------------------------------------------------- errors
@@ -108,9 +119,8 @@ def _below(error: type[errors.RStreamError]) -> Iterator[type[errors.RStreamErro
 
 def _error(error: type[errors.RStreamError]) -> str:
     cause = inspect.cleandoc(error.__doc__ or "").partition("\n\n")[0].replace("\n", " ")
-    parents = " → ".join(
-        f"`{parent.__name__}`" for parent in reversed(error.__mro__) if issubclass(parent, errors.RStreamError)
-    )
+    tree = [kind.__name__ for kind in reversed(error.__mro__) if issubclass(kind, errors.RStreamError)]
+    parents = " → ".join(f"`{name}`" for name in tree[1:] or tree)  # all begin with RStreamError
     return f"## {error.condition}\n\n{parents}\n\n- **Cause:** {cause}\n- **Remedy:** {error.remedy}"
 
 
@@ -145,8 +155,13 @@ _ON_THE_PAGE_ITSELF = "jobs-and-servers"
 
 
 def print_commands(names: Iterable[str]) -> str:
-    """Print these commands of `rstream` with their arguments and options."""
-    return "\n\n".join(part for name in names for part in _command(f"rstream {name}", rstream.commands[name], 2))
+    """Print these commands of `rstream` with their arguments and options. Options of several come first."""
+    commands = {name: rstream.commands[name] for name in names}
+    shared = _rows_of_several(commands.values(), 3)
+    parts = ["Options of several commands of this page:", _table(shared)] if shared else []
+    for name, command in commands.items():
+        parts += _command(f"rstream {name}", command, 2, shared)
+    return "\n\n".join(parts)
 
 
 def print_command_pages() -> str:
@@ -177,7 +192,7 @@ def _command(path: str, command: click.Command, level: int, known: Iterable[str]
     usage = f"```text\n{path} {' '.join(command.collect_usage_pieces(context))}\n```"
     parts = [f"{'#' * min(level, 4)} {path}", usage, *_help(command.help or "")]
     subcommands = [each for each in getattr(command, "commands", {}).values() if not each.hidden]
-    if shared := _rows_of_several(subcommands):
+    if shared := _rows_of_several(subcommands, 3):
         parts += ["Options of several subcommands:", _table(shared)]
     rows = _rows(command)
     elsewhere = (*NAMED_BY_COMMANDS, *(DECODE_OPTIONS if "--decode" in rows else ()))
@@ -207,12 +222,11 @@ def _rows_with_access(command: click.Command) -> dict[str, str]:
     }
 
 
-def _rows_of_several(commands: Iterable[click.Command]) -> list[str]:
-    """Return the rows that at least three of these commands have."""
-    counts = Counter(
-        row for command in commands for name, row in _rows(command).items() if name not in NAMED_BY_COMMANDS
-    )
-    return [row for row, count in counts.items() if count >= 3]
+def _rows_of_several(commands: Iterable[click.Command], least: int) -> list[str]:
+    """Return the rows that at least so many of these commands have. The shared options are elsewhere."""
+    elsewhere = (*NAMED_BY_COMMANDS, *DECODE_OPTIONS)
+    counts = Counter(row for command in commands for name, row in _rows(command).items() if name not in elsewhere)
+    return [row for row, count in counts.items() if count >= least]
 
 
 def _table(rows: Iterable[str]) -> str:
@@ -269,8 +283,8 @@ def metrics_of(tables: Iterable[Table]) -> str:
 
 BLOCKS: dict[str, Callable[[], str]] = {
     "source-options": lambda: table_of(without_access(SOURCE)),
-    "batch-source-options": lambda: table_of(without_access(BATCH_SOURCE)),
-    "sink-options": lambda: table_of(without_access(SINK)),
+    "batch-source-options": lambda: table_of(without_access(BATCH_SOURCE), SOURCE),
+    "sink-options": lambda: table_of(without_access(SINK), SOURCE),
     "access-options": lambda: table_of(ACCESS[1:]),
     "kafka-read": lambda: migration.table_of_rows("Kafka", migration.KAFKA_READ),
     "kafka-write": lambda: migration.table_of_rows("Kafka", migration.KAFKA_WRITE),
