@@ -165,13 +165,13 @@ def print_commands(names: Iterable[str]) -> str:
 
 
 def print_command_pages() -> str:
-    """Print a table of all commands, with their pages."""
-    rows = ["| command | |", "|---|---|"]
+    """Print links to all commands, a line for each page."""
+    rows = []
     for page, names in COMMAND_PAGES.items():
-        for name in names:
-            link = f"{'' if page == _ON_THE_PAGE_ITSELF else f'commands-{page}.md'}#rstream-{name}"
-            rows.append(f"| [`rstream {name}`]({link}) | {_escaped(rstream.commands[name].get_short_help_str(200))} |")
-    return _listing(rows)
+        file = "" if page == _ON_THE_PAGE_ITSELF else f"commands-{page}.md"
+        links = ", ".join(f"[`{name}`]({file}#rstream-{name})" for name in names)
+        rows.append(f"- {page.replace('-', ' ')}: {links}")
+    return "\n".join(rows)
 
 
 def print_shared_options() -> str:
