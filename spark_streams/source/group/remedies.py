@@ -248,9 +248,10 @@ def _words(finding: Finding, place: Place) -> dict[str, object]:
 
 def table() -> str:
     """Return the table of docs/reference/data-loss.md, in Markdown."""
-    columns = "| what the query finds | `failOnDataLoss=true` | `false`, alone in the group | `false`, shared group |"
+    columns = "| what the query finds | `true`: stops with | `false`, alone in the group | `false`, shared group |"
     lines = [
-        f"| {row.kind.value} | stops with `{row.error.condition}`. {row.short} | {row.alone} | {row.shared} |"
+        f"| {row.kind.value} | `{row.error.condition}`. {row.short} | {row.alone} "
+        f"| {'the same' if row.shared == row.alone else row.shared} |"
         for row in ROWS
     ]
     return "\n".join([columns, "|---|---|---|---|", *lines])
