@@ -37,14 +37,47 @@ class Built(NamedTuple):
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    """As `python -m build` makes them, the wheel from the source package; by this Python's setuptools."""
-    clone = tmp_path_factory.mktemp("build") / "clone"
+    """As a release makes them, the wheel from the source package; by this Python's setuptools."""
+    return made_in(tmp_path_factory.mktemp("build") / "clone")
+
+
+def made_in(clone: Path, umask: int = 0o022, age: int = 0) -> Built:
+    """Build a copy of this clone, whose files were changed `age` seconds ago. umask: of the process that builds."""
     shutil.copytree(ROOT, clone, symlinks=True, ignore=NOT_OURS)
-    command = [sys.executable, "-m", "build", "--no-isolation", str(clone)]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
-    assert ended.returncode == 0, ended.stdout[-3000:] + ended.stderr[-3000:]
+    for path in clone.rglob("*") if age else ():
+        if path.is_file() and not path.is_symlink():
+            os.utime(path, (path.stat().st_atime - age, path.stat().st_mtime - age))
+            path.chmod(path.stat().st_mode & ~umask)
+    command = [sys.executable, "-m", "tools.build_package"]
+    environment = {**os.environ, "SOURCE_DATE_EPOCH": "1767225600"}
+    ended = subprocess.run(
+        command, cwd=clone, env=environment, umask=umask, capture_output=True, text=True, check=False, timeout=120
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
     name = f"spark_streams-{spark_streams.__version__}"
-    return Built(clone / "dist" / f"{name}.tar.gz", clone / "dist" / f"{name}-py3-none-any.whl")
+    assert ended.stdout.split() == [f"dist/{name}.tar.gz", f"dist/{name}-py3-none-any.whl"]
+    return Built(*(clone / path for path in ended.stdout.split()))
+
+
+def test_two_builds_are_the_same_bytes(built: Built, tmp_path: Path) -> None:
+    """In another folder, of files with other times and rights, by a user whose new files have other rights."""
+    other = made_in(tmp_path / "elsewhere" / "another-name", umask=0o077, age=86_400)
+    assert other.source.read_bytes() == built.source.read_bytes()
+    assert other.wheel.read_bytes() == built.wheel.read_bytes()
+    with tarfile.open(built.source) as packed:
+        members = packed.getmembers()
+    assert [one.name for one in members] == sorted(one.name for one in members)
+    assert {(one.mtime, one.uid, one.uname) for one in members} == {(1767225600, 0, "")}
+
+
+def test_a_build_without_a_time_is_refused(tmp_path: Path) -> None:
+    """In an unpacked source package there is no commit."""
+    shutil.copytree(ROOT / "tools", tmp_path / "tools", ignore=NOT_OURS)
+    environment = {name: value for name, value in os.environ.items() if name != "SOURCE_DATE_EPOCH"}
+    command = [sys.executable, "-m", "tools.build_package"]
+    ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert ended.returncode == 1
+    assert ended.stderr.endswith(": set SOURCE_DATE_EPOCH\n")
 
 
 def test_the_wheel_holds_the_package_and_nothing_else(built: Built) -> None:

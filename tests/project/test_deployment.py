@@ -80,7 +80,10 @@ def test_a_release_is_published_without_a_password_from_its_tag_alone() -> None:
     release = parsed(".github/workflows/release.yml")
     assert release[True] == {"push": {"tags": ["v*"]}}  # YAML 1.1 reads `on` as a truth value
     publish = release["jobs"]["publish"]
-    assert (publish["needs"], publish["permissions"]) == (["build", "sbom", "push"], {"id-token": "write"})
+    assert (publish["needs"], publish["permissions"]) == (
+        ["build", "sbom", "push", "provenance"],
+        {"id-token": "write"},
+    )
     assert "secrets" not in (ROOT / ".github/workflows/release.yml").read_text(encoding="utf-8")
 
 
@@ -111,7 +114,9 @@ def test_a_release_is_built_with_tools_whose_hashes_are_known() -> None:
     runs = [step.get("run", "") for step in parsed(".github/workflows/release.yml")["jobs"]["build"]["steps"]]
     assert [run for run in runs if "pip" in run.split()] == ["pip install --require-hashes -r .github/build-tools.txt"]
     assert not [run for run in runs if "pipx" in run]
-    assert "python -m build --no-isolation" in runs, "isolation would get setuptools without a hash"
+    assert "python -m tools.build_package" in runs
+    builder = (ROOT / "tools" / "build_package.py").read_text(encoding="utf-8")
+    assert '"--no-isolation"' in builder, "isolation would get setuptools without a hash"
     lock = (ROOT / ".github" / "build-tools.txt").read_text(encoding="utf-8")
     wanted = (ROOT / ".github" / "build-tools.in").read_text(encoding="utf-8").split()
     for name in (re.split("[>=<]", one)[0] for one in wanted):
@@ -149,6 +154,63 @@ def test_a_bill_of_materials_is_made_by_a_tool_whose_hash_is_known_and_is_on_the
     assert not re.search(r"://|--index|--find-links", re.sub(r"(?m)^#.*", "", lock))
 
 
+def test_wheel_source_package_and_image_have_provenance_before_anyone_can_get_the_package() -> None:
+    jobs = parsed(".github/workflows/release.yml")["jobs"]
+    attested = {
+        name: step["with"]
+        for name, job in jobs.items()
+        for step in steps_of(job)
+        if step.get("uses", "").startswith("actions/attest-build-provenance@")
+    }
+    assert attested == {
+        "provenance": {"subject-path": "dist/*"},
+        "push": {
+            "subject-name": "ghcr.io/${{ github.repository }}",
+            "subject-digest": "${{ steps.pushed.outputs.digest }}",
+            "push-to-registry": True,
+        },
+    }
+    for name in attested:
+        assert {"id-token": "write", "attestations": "write"}.items() <= jobs[name]["permissions"].items()
+        assert name in jobs["publish"]["needs"]
+
+
+def test_the_digest_that_is_attested_is_that_of_the_image() -> None:
+    """The step's own filter, on what Docker prints."""
+    steps = parsed(".github/workflows/release.yml")["jobs"]["push"]["steps"]
+    [command] = [step["run"] for step in steps if step.get("id") == "pushed"]
+    described = f"digest=ghcr.io/spark-streams/spark-streams@sha256:{'0f' * 32}\n"
+    _, _, rest = command.partition(" | ")
+    ended = subprocess.run(
+        ["bash", "-ec", rest.partition(" >>")[0]], input=described, capture_output=True, text=True, check=True
+    )
+    assert ended.stdout == f"digest=sha256:{'0f' * 32}\n"
+
+
+def test_known_vulnerabilities_are_looked_up_each_night_and_before_a_release() -> None:
+    workflow = parsed(".github/workflows/advisories.yml")
+    assert {"schedule", "workflow_call"} <= workflow[True].keys()
+    release = parsed(".github/workflows/release.yml")["jobs"]
+    assert release["advisories"]["uses"] == "./.github/workflows/advisories.yml"
+    assert "advisories" in release["build"]["needs"]
+    runs = "\n".join(step.get("run", "") for step in workflow["jobs"]["packages"]["steps"])
+    assert "--requirement constraints.txt" in runs
+    assert "for tools in .github/*-tools.txt; do pip-audit " in runs
+    lock = (ROOT / ".github" / "audit-tools.txt").read_text(encoding="utf-8")
+    assert re.search(r"^pip-audit==\S+ \\\n    --hash=sha256:[0-9a-f]{64}", lock, re.M)
+    assert not re.search(r"://|--index|--find-links", re.sub(r"(?m)^#.*", "", lock))
+    *_, scan = [step for step in workflow["jobs"]["image"]["steps"] if "trivy-action@" in step.get("uses", "")]
+    assert (scan["with"]["image-ref"], scan["with"]["exit-code"]) == ("spark-streams:local", "1")
+    base = re.search(r"^FROM python:(\d+\.\d+)\.", (ROOT / "Dockerfile").read_text(encoding="utf-8"), re.M)
+    assert base is not None
+    assert scan["with"]["skip-dirs"] == f"/usr/local/lib/python{base[1]}/site-packages/pyspark/jars"
+
+
+def test_each_extra_s_licences_are_looked_at_before_its_bill_of_materials() -> None:
+    runs = [step.get("run", "") for step in parsed(".github/workflows/release.yml")["jobs"]["sbom"]["steps"]]
+    assert "installed/bin/python -m tools.licences --strict" in runs
+
+
 # Commands of jobs that may write. They run no code of this repository and none of a package.
 WRITERS = (
     "git fetch",
@@ -156,7 +218,7 @@ WRITERS = (
     "gh release create",
     'echo "$TOKEN" | docker login',
 )
-WRITERS += ("docker load", "docker push", "docker buildx imagetools create")
+WRITERS += ("docker load", "docker push", "docker image inspect", "docker buildx imagetools create")
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)

@@ -24,7 +24,11 @@ UNRELEASED = re.compile(
     r"pip install (?:-U )?spark-streams\b|/releases/tag/|/(?:tree|raw|blob)/v\d"
 )
 MAY_NAME_IT = {".github/workflows/release.yml", "tools/release_state.py", "tests/project/test_release_state.py"}
-MAY_NAME_IT |= {"mkdocs.yml", "tests/project/test_build.py"}  # where the site will be
+MAY_NAME_IT |= {
+    "mkdocs.yml",
+    "tests/project/test_build.py",
+    "tests/project/test_deployment.py",
+}  # what will be, and where
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,97 @@
+"""What docs/guide/review.md says of connections and cryptography is what the code does."""
+
+from __future__ import annotations
+
+import ast
+import re
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from spark_streams.console.request.connections import tls_context
+from spark_streams.engine.server.listeners import _tls_context
+from spark_streams.engine.settings.config import Config
+from spark_streams.engine.store.node_limits import NodeLimits
+from tests.certificates import certificates
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "spark_streams"
+PAGE = (ROOT / "docs" / "guide" / "review.md").read_text(encoding="utf-8")
+CLIENTS = (
+    *("urllib.request", "http.client", "httpx", "httpx2", "requests", "aiohttp", "smtplib", "ftplib", "xmlrpc"),
+    *("websockets", "urllib3", "authlib", "openlineage.client.transport"),
+)
+
+
+def trees() -> Iterator[tuple[str, ast.Module]]:
+    for path in sorted(PACKAGE.rglob("*.py")):
+        yield str(path.relative_to(PACKAGE)), ast.parse(path.read_text(encoding="utf-8"))
+
+
+def imported(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (one.name for one in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module or ""
+
+
+def test_the_modules_that_open_a_connection_are_known() -> None:
+    """HTTP: the registry, the collector, the identity provider. Else a socket of Redis, or of this machine's engine."""
+    by_http, by_socket = set(), set()
+    for name, tree in trees():
+        if any(one == client or one.startswith(f"{client}.") for one in imported(tree) for client in CLIENTS):
+            by_http.add(name)
+        calls = {node.func.attr for node in ast.walk(tree) if isinstance(node, ast.Call) and _is_method(node)}
+        if calls & {"connect", "create_connection", "open_connection"}:
+            by_socket.add(name)
+    assert by_http == {"schemas/registry.py", "monitor/watch/lineage/outbox.py", "console/login/oidc.py"}
+    assert by_socket == {
+        "wire/address/redis_py.py",  # your servers
+        "engine/launch/process.py",  # the engine's socket file
+        "engine/server/listeners.py",  # whether another engine has that file
+        "engine/server/connections.py",  # a method of the engine
+    }
+
+
+def _is_method(node: ast.Call) -> bool:
+    return isinstance(node.func, ast.Attribute)
+
+
+def test_hashes_that_protect_something_are_those_that_the_page_names() -> None:
+    """MD5 and SHA-1 say that they protect nothing, so Python has them on a FIPS system, too."""
+    used: dict[str, set[str]] = {}
+    for name, tree in trees():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "hashlib":
+                used.setdefault(node.attr, set()).add(name)
+    assert used.keys() == {"sha256", "sha1", "md5", "blake2b", "scrypt"}
+    assert used["scrypt"] == {"console/login/users.py"}
+    for kind in ("sha1", "md5"):
+        for name in used[kind]:
+            text = (PACKAGE / name).read_text(encoding="utf-8")
+            assert text.count(f"hashlib.{kind}(") == len(
+                re.findall(rf"hashlib\.{kind}\([^)]*usedforsecurity=False", text)
+            )
+
+
+def test_tls_before_1_2_is_refused_everywhere(tmp_path: Path) -> None:
+    folder = certificates(tmp_path)
+    certificate, key = str(folder / "server.pem"), str(folder / "server.key")
+    config = Config(NodeLimits())
+    config.fill("tls-cert-file", certificate)
+    config.fill("tls-key-file", key)
+    contexts = [ssl.create_default_context(), tls_context(certificate, key), _tls_context(config)]
+    assert [one.minimum_version for one in contexts] == [ssl.TLSVersion.TLSv1_2] * 3
+
+
+@pytest.mark.parametrize("path", sorted(set(re.findall(r"`((?:tests|docs)/[\w/]+\.py)`", PAGE))))
+def test_each_test_that_the_page_names_is_there(path: str) -> None:
+    assert (ROOT / path).is_file()
+
+
+@pytest.mark.parametrize("name", sorted(set(re.findall(r"python -m (tools\.\w+)", PAGE))))
+def test_each_program_that_the_page_names_is_there(name: str) -> None:
+    assert (ROOT / f"{name.replace('.', '/')}.py").is_file()
