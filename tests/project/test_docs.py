@@ -152,6 +152,7 @@ def test_the_page_about_the_engine_lists_its_commands() -> None:
 
 
 MOST_WORDS = 1_200
+MOST_WORDS_OF_ALL = 61_000
 MOST_LINES_OF_README = 100
 MOST_WORDS_IN_A_SENTENCE = 25
 GUIDE = sorted((DOCS / "guide").glob("*.md"))
@@ -183,6 +184,13 @@ def test_a_page_of_the_guide_is_short_and_so_are_its_sentences(page: Path) -> No
     text = page.read_text(encoding="utf-8")
     assert len(re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL).split()) <= MOST_WORDS
     assert [one for one in sentences(text) if len(one.split()) > MOST_WORDS_IN_A_SENTENCE] == []
+
+
+def test_the_pages_together_are_no_longer_than_a_reader_can_bear() -> None:
+    """A word has a letter or a digit. facts.md, a log of experiments, does not count."""
+    pages = [page for page in DOCS.rglob("*.md") if page.stem != "facts"]
+    words = [word for page in pages for word in page.read_text(encoding="utf-8").split() if re.search(r"\w", word)]
+    assert len(words) <= MOST_WORDS_OF_ALL, "say it on one page, and link to it from the others"
 
 
 def test_the_readme_is_short() -> None:
