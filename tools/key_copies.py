@@ -21,7 +21,7 @@ def copies(client: redis.Redis, keys: Iterable[str | bytes]) -> list[Command]:
         elif kind == b"hash":
             commands.append(("HSET", key, *[word for pair in client.hgetall(key).items() for word in pair]))
         elif kind == b"set":
-            commands.append(("SADD", key, *client.smembers(key)))
+            commands.append(("SADD", key, *sorted(client.smembers(key))))
         elif kind != b"none":
             raise ValueError(f"keys of type {kind!r} cannot be copied")
         if milliseconds >= 0:

@@ -6,6 +6,7 @@ may have a delay in *ticks*: a tick is a moment before or after the library send
 (ticks.py). The *model* knows for every entry whether it must reach the sink, and why it may be missing (model.py). The
 *verdict* compares the sink, the errors and the counted losses with the model (verdict.py).
 
-    python -m tools.simulation --runs 20000 --server redis --seed 1
+    scripts/simulate --runs 20000 --seed 1
+    scripts/simulate --runs 20000 --seed 1 --server redis
     RSTREAM_SEED=17 python -m pytest tests/simulation -s
 """

@@ -6,6 +6,7 @@ from spark_streams.errors import RetriesExhaustedError
 from spark_streams.wire.address.patience import Patience
 from spark_streams.wire.lease import Processes, Terms
 from tools.simulation.background import world_of
+from tools.simulation.in_process.server import ProcessServer
 
 _MAX_PAUSES = 40  # attempts of one operation, before it is given up
 
@@ -13,6 +14,8 @@ _MAX_PAUSES = 40  # attempts of one operation, before it is given up
 def _pause(seconds: float) -> None:
     world = world_of["now"]
     world.pauses += 1
+    if isinstance(world.server, ProcessServer):
+        world.server.core.clock.sleep(seconds)
     world.tick()
     if world.pauses > _MAX_PAUSES:
         raise RetriesExhaustedError("the server did not answer; repair it")
@@ -29,9 +32,12 @@ class _WorldProcesses(Processes):
     def space(self) -> str:
         return "simulated"
 
+    def this(self) -> dict[str, str | int]:
+        return {"host": "simulated", "space": self.space, "pid": self.pid, "born": self.born(self.pid)}
+
     def born(self, pid: int) -> str:
         return "1" if pid == self.pid else ""
 
 
 PATIENCE = Patience(sleep=_pause)
-TERMS = Terms(processes=_WorldProcesses(), is_kept=False)
+TERMS = Terms(sleep=_pause, processes=_WorldProcesses(), is_kept=False)

@@ -15,16 +15,20 @@ from spark_streams.spark import task_context
 from spark_streams.wire.address.address import Address
 from spark_streams.wire.connection.connection import Connection
 from tools.chaos.wiretap import acknowledged_in
+from tools.servers.server import Server
 from tools.simulation.actor import Actor
 from tools.simulation.background import SimulatedWorker, world_of
+from tools.simulation.in_process.patches import on_core
+from tools.simulation.in_process.server import ProcessServer
 from tools.simulation.place import TaskPlace
 from tools.simulation.world import World
 
 
 @contextlib.contextmanager
-def product() -> Iterator[None]:
-    """Patch the library for any number of consecutive worlds."""
-    with pytest.MonkeyPatch.context() as patch:
+def product(server: Server | None = None) -> Iterator[None]:
+    """Patch the library for any number of consecutive worlds. server: needed if it is of kind `process`."""
+    core = on_core(server.core) if isinstance(server, ProcessServer) else contextlib.nullcontext()
+    with core, pytest.MonkeyPatch.context() as patch:
         _ticks(patch)
         patch.setattr(micro_batch_stream, "BackgroundWorker", SimulatedWorker)
         patch.setattr(task_context, "TaskContext", TaskPlace)
@@ -45,8 +49,11 @@ def product() -> Iterator[None]:
 def in_world(world: World) -> Iterator[None]:
     """Run the library in this world."""
     world_of["now"] = world
+    server = world.server
+    clock = server.core.clock.in_charge() if isinstance(server, ProcessServer) else contextlib.nullcontext()
     try:
-        yield
+        with clock:
+            yield
     finally:
         del world_of["now"]
 

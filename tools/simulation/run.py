@@ -18,6 +18,7 @@ from tools.simulation import (
     verdict,
 )
 from tools.simulation.births import Births
+from tools.simulation.in_process.server import ProcessServer
 from tools.simulation.once import Once
 from tools.simulation.patched import in_world
 from tools.simulation.plan import Plan
@@ -40,16 +41,19 @@ _MAX_RUNS = 12  # of the last drain
 
 @dataclass(frozen=True)
 class Outcome:
-    """Outcome of a run."""
+    """Outcome of a run. digest: of all commands and replies; 0 on a server that runs in its own time."""
 
     plan: Plan
     failures: list[Failure]
     batches: int
     ticks: int
+    digest: int = 0
 
 
 def run(server: Server, client: redis.Redis, plan: Plan, tell: Callable[[str], None] | None = None) -> Outcome:
     """Execute a plan on an empty server with the patched library. tell: receives the story, line by line."""
+    if isinstance(server, ProcessServer):
+        server.core.begin(plan.setup.seed)
     client.flushall()
     world = World(server, client, plan, tell)
     world.powers = POWERS
@@ -72,7 +76,8 @@ def run(server: Server, client: redis.Redis, plan: Plan, tell: Callable[[str], N
             world.query.die()
             world.query.tasks.end()
             world.raw.close()
-    return Outcome(plan, world.failures, len(world.query.offsets), world.ticks.count)
+    digest = server.core.digest_so_far() if isinstance(server, ProcessServer) else 0
+    return Outcome(plan, world.failures, len(world.query.offsets), world.ticks.count, digest)
 
 
 def _execute(world: World, step: Step) -> None:

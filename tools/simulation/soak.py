@@ -14,20 +14,25 @@ import redis
 
 from tools.servers.server import Server, running_engine, running_redis
 from tools.simulation import documented
+from tools.simulation.in_process.server import ProcessServer
 from tools.simulation.patched import product
 from tools.simulation.plan import Plan, make
 from tools.simulation.run import run
 from tools.simulation.shrinking import shrink
 
+_INTERVAL = 10  # seconds between two tallies
+
 
 @dataclass
 class Tally:
-    """Sum of many runs. seeds: by kind of failure; details: of the first failure of each kind."""
+    """Sum of many runs. digest: of all their commands and replies, 0 if they cannot be repeated exactly; seeds: by kind
+    of failure; details: of the first failure of each kind."""
 
     runs: int = 0
     batches: int = 0
     ticks: int = 0
     seconds: float = 0.0
+    digest: int = 0
     seeds: dict[str, list[int]] = field(default_factory=dict)
     details: dict[str, str] = field(default_factory=dict)
 
@@ -37,17 +42,28 @@ class Tally:
         self.batches += other.batches
         self.ticks += other.ticks
         self.seconds = max(self.seconds, other.seconds)
+        self.add_digest(other.digest)
         for kind, seeds in other.seeds.items():
             self.seeds.setdefault(kind, []).extend(seeds)
             self.details.setdefault(kind, other.details[kind])
+
+    def add_digest(self, digest: int) -> None:
+        """Add the digest of runs. The sum does not depend on the order, so the number of processes does not matter."""
+        self.digest = (self.digest + digest) % (1 << 64)
 
     def unknown(self) -> dict[str, list[int]]:
         """Return the failures that are not documented."""
         return {kind: seeds for kind, seeds in self.seeds.items() if documented.reason_of(kind) is None}
 
-    def __str__(self) -> str:
+    def summary(self) -> str:
+        """Return the line that ends a soak."""
         rate = self.runs / self.seconds if self.seconds else 0.0
-        lines = [f"{self.runs} runs, {self.batches} batches, {self.ticks} ticks, {rate:.1f} runs/s"]
+        parts = [f"{self.runs} plans", f"{rate:.1f} plans/s"]
+        parts += [f"digest {self.digest:016x}"] if self.digest else []
+        return " · ".join([*parts, f"{sum(map(len, self.unknown().values()))} undocumented"])
+
+    def __str__(self) -> str:
+        lines = []
         for kind, seeds in sorted(
             self.seeds.items(),
             key=lambda kind_and_seeds: (documented.reason_of(kind_and_seeds[0]) is not None, -len(kind_and_seeds[1])),
@@ -55,26 +71,30 @@ class Tally:
             why = documented.reason_of(kind)
             examples = " ".join(str(seed) for seed in sorted(seeds)[:5])
             lines.append(f"{len(seeds):>6}  {kind}  [{examples}]" + (f"  (known: {why})" if why else ""))
-        return "\n".join(lines)
+        return "\n".join([*lines, self.summary()])
 
 
 @contextlib.contextmanager
 def serving(kind: str) -> Iterator[Server]:
     """Run a server of this kind for one process."""
-    with running_redis() if kind == "redis" else running_engine() as server:
-        yield server
+    if kind == "process":
+        yield ProcessServer()
+    else:
+        with running_redis() if kind == "redis" else running_engine() as server:
+            yield server
 
 
 def soak(server: Server, seeds: range, tally: Tally | None = None, renews: bool = False) -> Iterator[Tally]:
     """Run these seeds. Yield the tally so far after each. renews: see plan.make."""
     tally = Tally() if tally is None else tally
-    with product(), server.client(decode_responses=True) as client:
+    with product(server), server.client(decode_responses=True) as client:
         began = time.perf_counter()
         for seed in seeds:
             outcome = run(server, client, make(seed, renews))
             tally.runs += 1
             tally.batches += outcome.batches
             tally.ticks += outcome.ticks
+            tally.add_digest(outcome.digest)
             tally.seconds = time.perf_counter() - began
             for failure in outcome.failures[:1]:
                 tally.seeds.setdefault(failure.kind, []).append(seed)
@@ -92,27 +112,38 @@ def shrunk(server: Server, client: redis.Redis, plan: Plan) -> Plan:
     return shrink(plan, lambda candidate: failure_kinds(candidate) == kinds) if kinds else plan
 
 
-def job(kind: str, seeds: range, seconds: float, results: Any, renews: bool) -> None:
-    """Run one process of a soak with its own server. It sends its tally at intervals, and at the end. It ends if the
-    process that has started it is killed."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
+def _at_intervals(kind: str, seeds: range, seconds: float, renews: bool) -> Iterator[tuple[bool, Tally]]:
+    """Run with one server. Yield the tally so far at intervals, and at the end with True."""
     with serving(kind) as server:
         tally, sent = Tally(), time.perf_counter()
         deadline = sent + seconds
         for _ in soak(server, seeds, tally, renews):
-            if time.perf_counter() > deadline or not parent.is_alive():
+            moment = time.perf_counter()
+            if moment > deadline:
                 break
-            if time.perf_counter() - sent > 10:
-                results.put((seeds.start, False, tally))
-                sent = time.perf_counter()
-        results.put((seeds.start, True, tally))
+            if moment - sent > _INTERVAL:
+                yield False, tally
+                sent = moment
+        yield True, tally
+
+
+def job(kind: str, seeds: range, seconds: float, results: Any, renews: bool) -> None:
+    """Run one process of a soak with its own server. It ends if the process that has started it is killed."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    for done, tally in _at_intervals(kind, seeds, seconds, renews):
+        if not parent.is_alive():
+            break
+        results.put((seeds.start, done, tally))
 
 
 def in_parallel(
     kind: str, runs: int, jobs: int, seed: int, seconds: float, renews: bool = False
 ) -> Iterator[tuple[bool, Tally]]:
-    """Run in several processes. Yield (whether all are done, the tally so far) at intervals."""
+    """Run in several processes, or in this one. Yield (whether all are done, the tally so far) at intervals."""
+    if jobs == 1:
+        yield from _at_intervals(kind, range(seed, seed + runs), seconds, renews)
+        return
     context = multiprocessing.get_context("spawn")
     results = context.Queue()
     share = -(-runs // jobs)

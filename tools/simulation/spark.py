@@ -11,6 +11,7 @@ The process may be killed between any two of these, and between any two sends of
 from __future__ import annotations
 
 import json
+import time
 import traceback
 from collections.abc import Mapping
 from dataclasses import replace
@@ -157,7 +158,7 @@ class Query:
         source_options = SourceOptions.parse(settings).with_patience(PATIENCE)
         columns = Columns(SCHEMA, True, source_options.mode, source_options.column_name_of_corrupt_record)
         limits = replace(SMALL, prefetch_entries=self.world.setup.ahead, lease=TERMS)
-        self._reader = StreamReader(source_options, columns, limits=limits)
+        self._reader = StreamReader(source_options, columns, time.monotonic, limits)
         self._limit = self._reader.getDefaultReadLimit()
         self.until = len(self.world.model.entries) if available_now else None
         if available_now:

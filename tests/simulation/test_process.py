@@ -1,0 +1,62 @@
+"""Random plans on the engine's core in one process: no socket, no sleep, and the same run for the same seed."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from tests.seeds import TIMES
+from tools.side_by_side import ROOT
+from tools.simulation import documented
+from tools.simulation.in_process.server import ProcessServer
+from tools.simulation.patched import product
+from tools.simulation.plan import make
+from tools.simulation.run import run
+from tools.simulation.soak import shrunk, soak
+
+RUNS = 60 * TIMES
+FIRST = int(os.environ.get("RSTREAM_SEED") or 0)
+
+
+def test_nothing_is_lost_doubled_or_passed_over_in_silence() -> None:
+    """Plans of other seeds than those that run on servers in their own time."""
+    server = ProcessServer()
+    for tally in soak(server, range(FIRST + 1_000, FIRST + 1_000 + RUNS)):
+        for kind, (seed, *_) in tally.seeds.items():
+            if documented.reason_of(kind) is None:
+                pytest.fail(f"scripts/simulate --story {seed}\n{_story(server, seed)}", pytrace=False)
+
+
+def _story(server: ProcessServer, seed: int) -> str:
+    """The shortest plan that fails like this one, and its story."""
+    lines: list[str] = []
+    with product(server), server.client(decode_responses=True) as client:
+        plan = shrunk(server, client, make(seed))
+        outcome = run(server, client, plan, lines.append)
+    return "\n".join([*lines, "", str(plan), "", *[f"{one.kind}\n    {one.details}" for one in outcome.failures]])
+
+
+def test_other_plans_have_another_digest() -> None:
+    server = ProcessServer()
+    digests = [[tally.digest for tally in soak(server, range(seed, seed + 1))] for seed in (3, 3, 4)]
+    assert digests[0] == digests[1] != digests[2]
+
+
+def simulated(hash_seed: str, *words: str) -> str:
+    """What a process with this PYTHONHASHSEED prints, without its speed."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tools.simulation", *words],
+        cwd=ROOT, env={**os.environ, "PYTHONHASHSEED": hash_seed}, check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    return re.sub(r"[0-9.]+ plans/s", "", done.stdout)
+
+
+def test_a_seed_gives_the_same_commands_and_replies_in_each_process() -> None:
+    """In whichever order Python keeps its sets, and however many processes share the plans."""
+    first = simulated("1", "--runs", "12", "--seed", "3")
+    assert re.search(r"12 plans ·  · digest [0-9a-f]{16} · 0 undocumented", first)
+    assert simulated("2", "--runs", "12", "--seed", "3", "--jobs", "2") == first

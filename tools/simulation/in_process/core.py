@@ -1,0 +1,158 @@
+"""The engine's command core, called by lines instead of sockets, and the digest of what it was asked and has said."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+
+from spark_streams.engine.client import Client
+from spark_streams.engine.core import Engine
+from spark_streams.engine.launch.assembly import new_engine
+from spark_streams.engine.resp.replies import Reply, encode
+from spark_streams.engine.resp.request_parser import RequestParser
+from spark_streams.engine.resp.requests import Request
+from spark_streams.engine.resp.xadd_batch import Shapes
+from tools.simulation.in_process.clock import PlanClock
+
+_COMMAND_NS = 50_000  # time that a request takes
+_ALL = 1 << 62  # bytes of replies: no request is left for another turn
+_ADDRESS = "127.0.0.1:1"
+
+
+class Line:
+    """One client's connection: what it sends runs at once, the replies wait in `inbox`.
+
+    number: the client's ID, as fileno and in the digest; is_cut: broken by the network or closed by one of the ends.
+    """
+
+    def __init__(self, core: Core, client: Client) -> None:
+        self._core = core
+        self.number = client.id
+        self.client = client
+        self._parser = RequestParser()
+        self._backlog: list[Request] = []  # behind a command that blocks
+        self.inbox = bytearray()
+        self.is_cut = False
+
+    def send(self, data: bytes) -> None:
+        """Run these requests. Raises BrokenPipeError if the connection is broken."""
+        if self.is_cut:
+            raise BrokenPipeError("Broken pipe")
+        self._backlog += self._parser.feed(data)
+        while self._parser.unread:
+            self._backlog += self._parser.feed(b"")
+        self._core.digest.update(b"%d<%b" % (self.number, data))
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Run the requests that wait, unless the client is blocked."""
+        if self.client.waiter is None and self._backlog:
+            requests, self._backlog = self._backlog, []
+            out: list[bytes] = []
+            done = self._core.run(self.client, requests, out)
+            self._backlog = requests[done:]
+            self.deliver(b"".join(out))
+            if self.client.closing:
+                self.is_cut = True
+
+    def deliver(self, reply: bytes) -> None:
+        """Take bytes from the server."""
+        self._core.digest.update(b"%d>%b" % (self.number, reply))
+        self.inbox += reply
+
+    def cut(self) -> None:
+        """Break the connection: replies that were not read are lost, and the server forgets the client."""
+        if not self.is_cut:
+            self.is_cut = True
+            self.inbox.clear()
+            self._backlog.clear()
+            self._core.forget(self)
+
+    def shutdown(self, _how: int) -> None:
+        """Break it, as socket.shutdown does."""
+        self.cut()
+
+    def fileno(self) -> int:
+        """A number that no other line has."""
+        return self.number
+
+
+class Core:
+    """One engine at a time: `begin` starts another one, whose clients are all new.
+
+    chance: random numbers for the product (tokens, pauses), which the plan's seed decides.
+    """
+
+    def __init__(self) -> None:
+        self.clock = PlanClock()
+        self.chance = random.Random()
+        self.begin(0)
+
+    def begin(self, seed: int) -> None:
+        """Start an empty engine at the first moment."""
+        self.clock.reset()
+        self.chance.seed(seed)
+        self.digest = hashlib.blake2b(b"%d" % seed, digest_size=8)
+        self.engine: Engine = new_engine(self.clock.unix_ms)
+        self.engine.run_id = "0" * 40
+        self.engine.shapes = Shapes()
+        self.engine.send, self.engine.disconnect = self._send, self._disconnect
+        self.lines: dict[int, Line] = {}
+        self._unblocked: list[Line] = []
+
+    def digest_so_far(self) -> int:
+        """Return the digest of all commands and replies since `begin`, 64 bits."""
+        return int.from_bytes(self.digest.digest())
+
+    def token_hex(self, size: int = 32) -> str:
+        """secrets.token_hex."""
+        return self.chance.randbytes(size).hex()
+
+    def connect(self) -> Line:
+        """Return a new connection."""
+        line = Line(self, self.engine.connect(_ADDRESS, _ADDRESS))
+        self.lines[line.number] = line
+        return line
+
+    def run(self, client: Client, requests: list[Request], out: list[bytes]) -> int:
+        """Run requests at the next moment. Return the index after the last; it is less if one blocks."""
+        self.clock.pass_ns(_COMMAND_NS)
+        self.engine.tick()
+        done = self.engine.run(client, requests, out, _ALL)
+        self._go_on()
+        return done
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass until a blocked command is over, at most so long."""
+        engine, begin = self.engine, self.clock.time_ns()
+        end = begin + round(seconds * 1e9)
+        deadline = engine.waiters.next_deadline()
+        moment = end if deadline is None else min(end, max(begin, deadline * 1_000_000))
+        self.clock.pass_ns(moment - begin)
+        self.expire()
+
+    def expire(self) -> None:
+        """End the blocked commands whose time is over."""
+        self.engine.waiters.expire(self.engine.tick())
+        self._go_on()
+
+    def forget(self, line: Line) -> None:
+        """Remove a connection. An earlier engine's are gone."""
+        if self.lines.get(line.number) is line:
+            del self.lines[line.number]
+            self.engine.forget(line.client)
+
+    def _go_on(self) -> None:
+        """Run what waits behind commands that are no longer blocked; it may unblock others."""
+        while self._unblocked:
+            self._unblocked.pop(0).go_on()
+
+    def _send(self, client: Client, reply: Reply) -> None:
+        """Deliver the reply to a command that was blocked."""
+        if (line := self.lines.get(client.id)) is not None:
+            line.deliver(encode(reply, client.resp))
+            self._unblocked.append(line)
+
+    def _disconnect(self, client: Client) -> None:
+        if (line := self.lines.get(client.id)) is not None:
+            line.cut()

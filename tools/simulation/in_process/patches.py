@@ -1,0 +1,120 @@
+"""The product on a core in this process: lines in place of sockets, the plan's clock and chance in place of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from types import BuiltinFunctionType, FunctionType, MethodType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from spark_streams.engine.commands.server import info
+from spark_streams.engine.commands.values import sets
+from spark_streams.engine.resp.replies import bulks
+from spark_streams.engine.store import memory
+from spark_streams.wire import blocked_read
+from spark_streams.wire.connection import connection, retry
+from tools.simulation.in_process.clock import CLOCKS
+from tools.simulation.in_process.core import Core, Line
+from tools.simulation.in_process.line_duplex import LineDuplex
+
+
+class _Opened:
+    """In place of redis-py's connection."""
+
+    def __init__(self, line: Line) -> None:
+        self._sock: Line | None = line
+
+    def disconnect(self) -> None:
+        """Close the line."""
+        if self._sock is not None:
+            self._sock.cut()
+            self._sock = None
+
+
+@contextlib.contextmanager
+def on_core(core: Core) -> Iterator[None]:
+    """Patch the product for any number of consecutive plans on this core."""
+    moved = {getattr(time, name): getattr(core.clock, name) for name in CLOCKS}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(secrets, "token_hex", core.token_hex)
+        patch.setattr(retry, "random", core.chance)
+        patch.setattr(connection, "open_connection", lambda *_given, **_more: _Opened(core.connect()))
+        patch.setattr(connection, "Duplex", lambda line, lost: LineDuplex(core, line, lost))
+        # A set of bytes has another order in each process.
+        patch.setattr(sets, "bulks", lambda members: bulks(sorted(members)))
+        # The memory of a machine and of a version of Python.
+        patch.setattr(memory, "resident", lambda: 1)
+        patch.setattr(memory, "_size_of_all", len)
+        patch.setattr(info, "resident", lambda: 1)
+        patch.setattr(info, "peak", lambda: 1)
+        patch.setattr(blocked_read, "select", SimpleNamespace(POLLIN=1, poll=lambda: _Poll(core)))
+        with _rebound(moved):
+            yield
+
+
+class _Poll:
+    """select.poll over lines."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._numbers: list[int] = []
+
+    def register(self, number: int, _events: int) -> None:
+        """Wait for input of this line, too."""
+        self._numbers.append(number)
+
+    def poll(self, milliseconds: float) -> list[tuple[int, int]]:
+        """Return lines with input, or that are broken; let time pass if there is none."""
+        if not (ready := self._ready()):
+            self._core.wait(milliseconds / 1000)
+            ready = self._ready()
+        return ready
+
+    def _ready(self) -> list[tuple[int, int]]:
+        lines = self._core.lines
+        return [(number, 1) for number in self._numbers if number not in lines or lines[number].inbox]
+
+
+@contextlib.contextmanager
+def _rebound(functions: Mapping[Callable[..., Any], Callable[..., Any]]) -> Iterator[None]:
+    """Replace functions that stand as defaults of parameters in the product; put them back at the end, also in modules
+    that were imported meanwhile."""
+    _rebind(functions)
+    try:
+        yield
+    finally:
+        _rebind({new: old for old, new in functions.items()})
+
+
+def _rebind(functions: Mapping[Callable[..., Any], Callable[..., Any]]) -> None:
+    for function in _functions_of_the_product():
+        if any(_is_in(value, functions) for value in function.__defaults__ or ()):
+            function.__defaults__ = tuple(_replaced(value, functions) for value in function.__defaults__ or ())
+        for name, value in (function.__kwdefaults__ or {}).items():
+            function.__kwdefaults__[name] = _replaced(value, functions)
+        for cell in function.__closure__ or ():  # default_factory of a field
+            with contextlib.suppress(ValueError):  # an empty cell
+                if _is_in(cell.cell_contents, functions):
+                    cell.cell_contents = functions[cell.cell_contents]
+
+
+def _functions_of_the_product() -> Iterator[FunctionType]:
+    """Yield the functions of modules, and the methods of classes, as far as their parameters have defaults."""
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] == "spark_streams":
+            for value in list(vars(module).values()):
+                inside = vars(value).values() if isinstance(value, type) and value.__module__ == name else [value]
+                yield from (one for one in inside if isinstance(one, FunctionType))
+
+
+def _is_in(value: object, functions: Mapping[Callable[..., Any], Callable[..., Any]]) -> bool:
+    return isinstance(value, BuiltinFunctionType | MethodType) and value in functions
+
+
+def _replaced(value: Any, functions: Mapping[Callable[..., Any], Callable[..., Any]]) -> Any:
+    return functions[value] if _is_in(value, functions) else value
