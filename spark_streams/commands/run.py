@@ -39,6 +39,6 @@ def run(
 
     if package := missing_package():
         raise UnsupportedError(lacks("rstream run", package))
-    from spark_streams.jobs.command import run_job
+    from spark_streams.jobs.command import program, run_job
 
-    run_job(job, config, settings, check, summary, traceback, submit=submit)
+    run_job(program(job), config, settings, check, summary, traceback, submit=submit)

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import sys
 import traceback as tracebacks
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from typing import NoReturn, Unpack
 
@@ -21,8 +22,9 @@ from rich.console import Console
 
 from spark_streams.errors import OptionError
 from spark_streams.jobs.arguments import JobArguments, job_options
-from spark_streams.jobs.job import ACCESS_SHAPE, NO_JAVA, CheckedError, Job, JobError, Program
-from spark_streams.jobs.settings.config import load
+from spark_streams.jobs.job import ACCESS_SHAPE, NO_JAVA, CheckedError, Job, JobError
+from spark_streams.jobs.part import Part
+from spark_streams.jobs.settings.config import Shape, load
 from spark_streams.jobs.settings.spark_settings import SHAPE as SPARK
 from spark_streams.jobs.spark_submit import exec_spark_submit, find_spark_submit
 from spark_streams.running.error_summary import one_line
@@ -34,28 +36,58 @@ from spark_streams.wire.address.server_url import redacted
 SETTINGS = {"help_option_names": ["-h", "--help"]}
 
 
-def main(name: str, settings_passed: bool) -> None:
-    """Run a job from the command line. Exit with the codes above.
+@dataclass(frozen=True)
+class Program:
+    """A job as a program, whose parts define the keys of its configuration.
 
-    settings_passed: spark-submit has received the settings of [spark].
+    Attributes:
+        name: Name of the job.
+        doc: Its text in `--help`.
+        body: The function that runs it.
+        parts: The classes of its parts.
     """
 
-    @click.command(help=program(name).doc, context_settings=SETTINGS)
-    @job_options
-    def command(**arguments: Unpack[JobArguments]) -> None:
-        run_job(name, **arguments, settings_passed=settings_passed)
+    name: str
+    doc: str
+    body: Callable[[Job], None]
+    parts: Sequence[type[Part]]
 
-    run(command, f"{name}.py", name)
+    @property
+    def shape(self) -> Shape:
+        """The keys of the configuration."""
+        return {key: kind for part in self.parts for key, kind in part.KEYS.items()}
+
+    @property
+    def required(self) -> Sequence[str]:
+        """Dotted keys that must be set."""
+        return [key for part in self.parts for key in part.REQUIRED]
+
+    def main(self, settings_passed: bool = False) -> None:
+        """Run the job with the arguments of the command line: `--config FILE`, `--check` and others. Exit with a code.
+
+        An error is one line. The code is 0 if the job is done or was stopped, 1 if it failed, and 2 if the arguments or
+        the configuration are wrong.
+
+        Args:
+            settings_passed: `spark-submit` has received the settings of `[spark]`.
+        """
+
+        @click.command(help=self.doc, context_settings=SETTINGS)
+        @job_options
+        def command(**arguments: Unpack[JobArguments]) -> None:
+            run_job(self, **arguments, settings_passed=settings_passed)
+
+        run(command, f"{self.name}.py", self.name)
 
 
 def program(name: str) -> Program:
     """Return the job of this name."""
-    job_program: Program = import_module(f"spark_streams.jobs.{name}").PROGRAM
+    job_program: Program = import_module(f"spark_streams.jobs.programs.{name}").PROGRAM
     return job_program
 
 
 def run_job(
-    name: str,
+    job_program: Program,
     config: str | None,
     settings: tuple[str, ...],
     check: bool,
@@ -69,10 +101,10 @@ def run_job(
     settings_passed: spark-submit has received the settings of [spark]. submit: run the job by spark-submit, even if
     spark.submit is not set; the configuration is checked in this process.
     """
+    name = job_program.name
     if not traceback:
         disable_python_loggers()
     try:
-        job_program = program(name)
         shape = {**ACCESS_SHAPE, "spark": SPARK, **job_program.shape}
         configuration = load(config, settings, shape, job_program.required)
         job = Job(name, configuration, _console(), check, settings_passed)

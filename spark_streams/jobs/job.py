@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
@@ -19,7 +18,8 @@ from rich.text import Text
 from spark_streams import register
 from spark_streams.errors import ConfigError, RStreamError
 from spark_streams.jobs.gateway import start_jvm
-from spark_streams.jobs.settings.config import Config, Shape, value_at
+from spark_streams.jobs.part import Part
+from spark_streams.jobs.settings.config import Config, value_at
 from spark_streams.jobs.settings.spark_settings import SparkSettings, prepare, settings_of
 from spark_streams.model.printable import json_text, printable
 from spark_streams.model.untyped import Json
@@ -41,21 +41,14 @@ _CHECK = {"spark.master": "local[1]", "spark.ui.enabled": "false"}  # settings o
 NO_JAVA = f"no Java found: {JAVA_REMEDY}"
 
 
-class Program(NamedTuple):
-    """Definition of a job.
-
-    doc: its text in `--help`; shape: the keys of its configuration; required: keys that must be set; body: its work.
-    """
-
-    doc: str
-    shape: Shape
-    required: Sequence[str]
-    body: Callable[[Job], None]
-
-
 @dataclass
 class Job:
-    """One run of a job: its name, its checked configuration, the session, and the facts of its summary."""
+    """One run of a job.
+
+    Attributes:
+        name: Name of the job.
+        config: Its checked configuration.
+    """
 
     name: str
     config: Config
@@ -68,6 +61,7 @@ class Job:
     spark: SparkSession | None = None
 
     def get(self, key: str, default: Json = None) -> Json:
+        """Return the value at a dotted key of the configuration."""
         return value_at(self.config, key, default)
 
     @property
@@ -84,7 +78,11 @@ class Job:
         return settings_of(self.config)
 
     def session(self) -> SparkSession:
-        """Start the Spark session and register format("rstream"). Raises JobError without a JDK or in Spark Connect."""
+        """Start the Spark session and register `format("rstream")`.
+
+        Raises:
+            JobError: There is no JDK, or this process is a client of Spark Connect.
+        """
         if os.environ.get("SPARK_REMOTE"):
             raise JobError(_NEEDS_THE_DRIVER)
         builder = SparkSession.builder.appName(f"rstream {self.name}")
@@ -111,9 +109,14 @@ class Job:
         self.stop.on_request(call)
         self.stop.listen(launch_gateway() if is_under_submit() else None)  # type: ignore[no-untyped-call]
 
-    def plan(self, **facts: object) -> None:
-        """Print the plan of a run with `--check`, which ends here: raises CheckedError. Otherwise do nothing."""
+    def plan(self, *parts: Part) -> None:
+        """Print the plan of a run with `--check`, which ends here. Otherwise do nothing.
+
+        Raises:
+            CheckedError: The plan is printed.
+        """
         if self.check:
+            facts = {key: value for part in parts for key, value in part.plan().items()}
             width = max(map(len, facts))
             self.console.print(f"[bold]{self.name}[/] would:")
             for key, value in facts.items():
@@ -146,15 +149,17 @@ class Job:
         """Return a table of the configuration as options of any format. Spark takes strings."""
         return as_texts(self.get(table, {}))
 
-    def summarize(self, **facts: object) -> None:
-        """Add facts to the summary."""
-        self.summary.update(facts)
+    def summarize(self, *parts: Part) -> None:
+        """Add the facts of these parts to the summary: the last line that the job prints."""
+        for part in parts:
+            self.summary.update(part.summary())
 
     def finish(self, path: str | None) -> None:
         """Print the summary as one line, and write it to this path as JSON."""
-        if self.stop.is_requested:
-            self.summarize(stopped=True)
-        facts = {**self.summary, "seconds": round(time.monotonic() - self.started, 1)}
+        rates = {key: value for key, value in self.summary.items() if key.endswith("_per_second")}
+        counts = {key: value for key, value in self.summary.items() if key not in rates}
+        stopped = {"stopped": True} if self.stop.is_requested else {}
+        facts = {**counts, **rates, **stopped, "seconds": round(time.monotonic() - self.started, 1)}
         fact_texts = [f"{key.replace('_per_second', '/s')} {_shown(value)}" for key, value in facts.items()]
         # Text: names and reasons are data, not markup.
         self.console.print(Text.assemble((self.name, "bold"), " ", " · ".join(fact_texts)))

@@ -19,11 +19,16 @@ def main(name: str, settings_passed: bool = False) -> None:
 
     settings_passed: spark-submit has received the settings of [spark].
     """
+    find_packages()
+    from spark_streams.jobs.command import program
+
+    program(name).main(settings_passed)
+
+
+def find_packages() -> None:
+    """Let this Python find pyspark. Exit with one line if it lacks a package that jobs need."""
     remove_archives_of_pyspark()
     exit_if_packages_missing()
-    from spark_streams.jobs.command import main as run
-
-    run(name, settings_passed)
 
 
 def exit_if_packages_missing() -> None:

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
-import pytest
+import time
 
-from spark_streams.jobs.archive import Trimmer
-from spark_streams.options.source_options import SourceOptions
-from spark_streams.sink.trim.trim import RetentionLimits, Trimming
+import pytest
+from rich.console import Console
+
+from spark_streams.jobs.job import Job
+from spark_streams.jobs.parts.source import Source
+from spark_streams.jobs.parts.trim import Trim
 from tools.servers.server import Server
 
 ENTRIES = 25_000  # a server trims 10,000 at a time
+
+
+def made(server: Server, keep: int | None, approximate: bool) -> Trim:
+    """The trimming of an archive of stream s."""
+    rule = {"approximate": approximate, "every": "1ms", **({} if keep is None else {"keep_entries": keep})}
+    job = Job("archive", {"url": server.url, "source": {"streams": "s", "group": "archive"}, "trim": rule}, Console())
+    trim = Trim(job, Source(job))
+    trim.open(["s"])
+    return trim
 
 
 @pytest.mark.parametrize(
@@ -26,20 +38,19 @@ def test_all_that_is_acknowledged_goes(server: Server, keep: int | None, approxi
             client.execute_command(
                 "XREADGROUP", "GROUP", group, "c", "COUNT", ENTRIES - 1000, "NOACK", "STREAMS", "s", ">"
             )
-        source = SourceOptions.parse({"url": server.url, "streams": "s", "group": "archive"})
-        trimmer = Trimmer(source, Trimming("acked", RetentionLimits(maxlen=keep), approximate), interval=0.0)
-        trimmer.trim_if_due()
+        trim = made(server, keep, approximate)
+        time.sleep(0.01)
+        trim.trim_if_due()
         node = 100 if approximate else 0
         assert left <= client.xlen("s") <= left + node
-        assert trimmer.trimmed == ENTRIES - client.xlen("s")
+        assert trim.summary()["trimmed"] == ENTRIES - client.xlen("s")
 
 
 def test_it_says_why_nothing_was_trimmed(server: Server) -> None:
-    def why(maxlen: int | None = None) -> str:
-        source = SourceOptions.parse({"url": server.url, "streams": "s", "group": "archive"})
-        trimmer = Trimmer(source, Trimming("acked", RetentionLimits(maxlen=maxlen), False), interval=0.0)
-        trimmer.trim()
-        return trimmer.why_nothing()
+    def why(keep: int | None = None) -> object:
+        trim = made(server, keep, approximate=False)
+        trim.trim()
+        return trim.summary().get("not_trimmed", "")
 
     with server.client() as client:
         for group in ("archive", "other"):
@@ -52,6 +63,6 @@ def test_it_says_why_nothing_was_trimmed(server: Server) -> None:
         client.xreadgroup("other", "bob", {"s": ">"})
         assert why() == "s: group 'other' has not acknowledged 5 entries"
         client.xack("s", "other", *[f"{n + 1}-0" for n in range(5)])
-        assert why(maxlen=10) == "s: [trim] keeps its 5 entries (keep_entries, keep_for)"
+        assert why(keep=10) == "s: [trim] keeps its 5 entries (keep_entries, keep_for)"
         assert why() == ""
         assert client.xlen("s") == 0

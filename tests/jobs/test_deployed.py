@@ -54,7 +54,8 @@ def bare_python(folder: Path, needed: Sequence[str] = NEEDED) -> Path:
 def package(path: Path) -> Path:
     """What a wheel holds, as the zip that --py-files takes."""
     with zipfile.ZipFile(path, "w") as packed:
-        for file in (*(ROOT / "spark_streams").rglob("*"), ROOT / "pyspark_rstream.py"):
+        programs = (ROOT / "spark_streams" / "jobs" / "programs").glob("*.py")  # a link, which rglob does not follow
+        for file in (*(ROOT / "spark_streams").rglob("*"), *programs, ROOT / "pyspark_rstream.py"):
             if file.is_file() and file.suffix != ".pyc":
                 packed.write(file, file.relative_to(ROOT))
     return path

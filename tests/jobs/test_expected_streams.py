@@ -7,8 +7,8 @@ import redis
 from rich.console import Console
 
 from spark_streams.jobs.job import Job
-from spark_streams.jobs.query import Query
-from spark_streams.options.source_options import SourceOptions
+from spark_streams.jobs.parts.query import Query
+from spark_streams.jobs.parts.source import Source
 from tools.servers.server import Server
 
 
@@ -21,7 +21,7 @@ def note(server: Server, **source: object) -> str | None:
     """What the check of a job with this source says of its streams."""
     config = {"url": server.url, "source": {"group": "g", **source}, "job": {"checkpoint": "/nowhere/checkpoint"}}
     job = Job("etl", config, Console(), check=True)
-    told = Query(job, SourceOptions.parse(job.options("source"))).plan().get("note")
+    told = Query(job, Source(job)).plan().get("note")
     assert told is None or isinstance(told, str)
     return told
 

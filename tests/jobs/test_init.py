@@ -12,16 +12,18 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from rich.console import Console
 
 from spark_streams.cli import main
 from spark_streams.jobs.arguments import JOBS
 from spark_streams.jobs.command import program
+from spark_streams.jobs.job import Job
 from spark_streams.jobs.output.outputs import outputs_of
-from spark_streams.jobs.schema.columns import Columns
+from spark_streams.jobs.parts.rules import Rules
+from spark_streams.jobs.parts.source import Source
 from spark_streams.jobs.settings.config import check_keys
 from spark_streams.jobs.settings.sample_config import config_for, sample_config
 from spark_streams.jobs.settings.spark_settings import SHAPE as SPARK
-from spark_streams.jobs.split import Split
 from spark_streams.source.batch.infer_schema import InferredColumn
 from tools.servers.server import Server
 
@@ -118,7 +120,8 @@ def test_what_it_writes_about_a_stream_is_a_configuration_of_its_job(job: str, c
     check_keys(whole, shape, "", job)
     names = [name for name, _ in columns]
     if job == "etl":
-        Split(Columns.parse(config), config.get("rule", []), mode=None)
+        job_of_stream = Job(job, config, Console(quiet=True))
+        assert Rules(job_of_stream, Source(job_of_stream)).names == names
         assert [output.name for output in outputs_of(config, {"url": "redis://h"})] == ["table"]
         assert whole["table"]["partition_by"][0] in names
     if job == "aggregate":

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any
+from rich.console import Console
 
-from spark_streams.jobs.query import Query
-from spark_streams.options.source_options import SourceOptions
+from spark_streams.jobs.job import Job
+from spark_streams.jobs.parts.query import Query
+from spark_streams.jobs.parts.source import Source
 from tests.deadletter.making import fill
 from tools.servers.server import Server
 
@@ -17,8 +17,7 @@ def test_dead_letters_do_not_count_as_lag(server: Server) -> None:
             client.xadd("flights:1", {"n": n})
         client.xadd("flights:gone:parked", {"n": 1})
     fill(server, 5, into="flights:dead")
-    given = {"url": server.url, "streamsPattern": "flights*", "group": "etl"}
-    given |= {"mode": "DEADLETTER", "deadLetterStream": "flights:gone"}
-    job: Any = SimpleNamespace(get=lambda key, default=None: default, check=False)
-    made = Query(job, SourceOptions.parse(given))
+    source = {"streamsPattern": "flights*", "group": "etl", "mode": "DEADLETTER", "deadLetterStream": "flights:gone"}
+    job = Job("etl", {"url": server.url, "source": source}, Console())
+    made = Query(job, Source(job))
     assert (made.streams, made.waiting) == (["flights:1"], 7)

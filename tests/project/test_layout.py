@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import spark_streams
+from spark_streams.jobs.arguments import JOBS as NAMES
 
 ROOT = Path(spark_streams.__file__).parent
 JOBS = ROOT.parent / "jobs"
@@ -209,7 +210,15 @@ def test_what_a_command_of_rstream_imports_of_the_jobs_before_it_runs_is_next_to
     assert {what.rpartition(".")[0] for what in found if what.startswith("jobs")} == {"jobs.arguments"}
 
 
-@pytest.mark.parametrize("path", sorted(JOBS.glob("*.py")), ids=lambda path: path.stem)
+def test_the_programs_of_the_package_are_those_of_jobs() -> None:
+    """`rstream run etl` runs the text that spark-submit jobs/etl.py runs. In a clone the folder is a link."""
+    texts = [{path.name: path.read_text() for path in folder.glob("*.py")} for folder in (JOBS, ROOT / "jobs/programs")]
+    assert texts[0] == texts[1]
+    assert {f"{job}.py" for job in NAMES} | {"__init__.py"} == set(texts[0])
+    assert all(20 <= len(text.splitlines()) <= 40 for name, text in texts[0].items() if name != "__init__.py")
+
+
+@pytest.mark.parametrize("path", sorted(JOBS.glob("[a-z]*.py")), ids=lambda path: path.stem)
 def test_a_job_stands_on_public_names_of_the_package_alone(path: Path) -> None:
     """And on no other job: the package and this one file are all that spark-submit is given."""
     wrong = []

@@ -26,11 +26,12 @@ from rich.console import Console
 
 from spark_streams import register
 from spark_streams.errors import TableError
-from spark_streams.jobs import archive, etl
 from spark_streams.jobs.job import Job
 from spark_streams.jobs.output import deltalake_table, pyiceberg_table
 from spark_streams.jobs.output.deltalake_table import Compaction, DeltalakeTable
 from spark_streams.jobs.output.table import TableConfig
+from spark_streams.jobs.parts.outputs import Outputs
+from spark_streams.jobs.programs import archive, etl
 from tests.recipes.conftest import RECIPES
 from tests.recipes.tables import KINDS, Deltalake, Kind, Pyiceberg
 from tools.servers.server import Server
@@ -66,7 +67,7 @@ def run(spark: SparkSession, program: Any, config: str, monkeypatch: pytest.Monk
     register(spark)
     monkeypatch.setattr(Job, "session", lambda _job: spark)
     job = Job("job", tomllib.loads(config), Console(quiet=True))
-    program.body(job)
+    program.PROGRAM.body(job)
     return job.summary
 
 
@@ -128,17 +129,17 @@ def test_the_jobs_write_each_row_once(
         client.xadd("orders", {"n": "x"})
     tables = {name: toml(kind.settings(name)) for name in ("all", "large", "archive")}
     config = ETL.format(url=server.url, folder=tmp_path, **tables)
-    write = etl.Batches._write_output
+    write = Outputs._write_output
 
     def killed(self: Any, output: Any, place: Any, good: Any, count: int, batch: int) -> None:
         if (output.name, batch) == ("large", 1):
             raise KilledError
         write(self, output, place, good, count, batch)
 
-    monkeypatch.setattr(etl.Batches, "_write_output", killed)
+    monkeypatch.setattr(Outputs, "_write_output", killed)
     with pytest.raises(Exception, match="KilledError"):
         run(spark, etl, config, monkeypatch)
-    monkeypatch.setattr(etl.Batches, "_write_output", write)
+    monkeypatch.setattr(Outputs, "_write_output", write)
     assert (len(kind.rows("all")), len(kind.rows("large"))) == (14, 0)
     told = run(spark, etl, config, monkeypatch)
     assert (told["dead"], told["entries"]) == (1, 14)

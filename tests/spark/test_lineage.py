@@ -16,7 +16,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from spark_streams.jobs import archive
+from spark_streams.jobs.programs import archive
 from spark_streams.monitor.watch.lineage import lineage as lineage_module
 from spark_streams.monitor.watch.lineage.datasets import stream_dataset
 from spark_streams.monitor.watch.listener import Watch

@@ -14,8 +14,8 @@ from rich.console import Console
 
 from spark_streams import route_dead_letters
 from spark_streams.errors import ConfigError, InvalidOptionError, SchemaError
-from spark_streams.jobs import etl
 from spark_streams.jobs.job import Job
+from spark_streams.jobs.programs import etl
 from spark_streams.model.keys import retry_stream
 from spark_streams.spark.read_limits import HAS_READ_LIMITS
 from tests.spark.streams import append, read_stream
@@ -126,7 +126,7 @@ path = "{folder}/all"
 def run_etl(server: Server, folder: Path, spark: SparkSession, more: str = "") -> dict[str, Any]:
     config = tomllib.loads(CONFIG.format(url=server.url, folder=folder) + more)
     job = Job("etl", config, Console(file=io.StringIO()))
-    etl.body(job)
+    etl.PROGRAM.body(job)
     return job.summary
 
 
@@ -150,4 +150,4 @@ def test_dead_letters_that_are_trimmed_cannot_wait(server: Server, tmp_path: Pat
     text = CONFIG.format(url=server.url, folder=tmp_path)
     text = text.replace('dead_letters.stream = "orders:dead"', 'dead_letters = {stream = "orders:dead", maxlen = 7}')
     with pytest.raises(ConfigError, match="dead_letters.maxlen would also trim rows that wait for a retry"):
-        etl.body(Job("etl", tomllib.loads(text), Console(file=io.StringIO())))
+        etl.PROGRAM.body(Job("etl", tomllib.loads(text), Console(file=io.StringIO())))

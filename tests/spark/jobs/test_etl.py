@@ -13,8 +13,8 @@ from rich.console import Console
 
 from spark_streams import register
 from spark_streams.errors import ConfigError
-from spark_streams.jobs import aggregate, etl
 from spark_streams.jobs.job import CheckedError, Job
+from spark_streams.jobs.programs import aggregate, etl
 from tools.servers.server import Server
 
 pytestmark = pytest.mark.spark
@@ -74,7 +74,7 @@ def run(spark: SparkSession, config: dict[str, Any], monkeypatch: pytest.MonkeyP
     register(spark)
     monkeypatch.setattr(Job, "session", lambda _job: spark)
     job = Job("etl", config, Console(quiet=True))
-    program.body(job)
+    program.PROGRAM.body(job)
     return job
 
 
@@ -242,7 +242,7 @@ def test_an_aggregate_takes_its_columns_from_a_schema_too(
 ) -> None:
     keys = {key: config[key] for key in ("url", "source", "schema", "job")}
     keys |= {"aggregate": {"keys": ["who"], "values": {"n": "count(n)"}}, "sink": {"stream": "counts"}}
-    monkeypatch.setattr(Job, "plan", lambda _job, **facts: (_ for _ in ()).throw(CheckedError))
+    monkeypatch.setattr(Job, "plan", lambda _job, *parts: (_ for _ in ()).throw(CheckedError))
     with pytest.raises(CheckedError):
         run(spark, keys, monkeypatch, aggregate)
     with pytest.raises(ConfigError, match=r"\[aggregate\]: .*UNRESOLVED_COLUMN"):

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_streams.errors import ConfigError
-from spark_streams.jobs import etl
+from spark_streams.jobs.programs import etl
 from spark_streams.jobs.schema.payload import Payload
 from spark_streams.jobs.settings.config import check_keys
 from tests.schemas.avro_values import FIRST, READER, VERSIONS, encoded
@@ -57,7 +57,7 @@ def test_records_become_columns_and_the_rest_dead_letters(
     with server.client() as client:
         ids = [client.xadd("s", one).decode() for one in entries]  # type: ignore[arg-type]
     config = tomllib.loads(CONFIG.format(url=server.url, registry=registry.url, folder=tmp_path))
-    check_keys(config, {**etl.SHAPE, "url": str}, "", "test")
+    check_keys(config, {**etl.PROGRAM.shape, "url": str}, "", "test")
     told = run(spark, config, monkeypatch).summary
     assert told["reasons"] == {
         "cheap": 1, "decode: unknown-schema": 1, "decode: bad-value": 1, "decode: bad-framing": 1, "decode: missing": 1,
@@ -99,4 +99,4 @@ def test_columns_name_the_fields_and_a_schema_of_entries_contradicts() -> None:
     with pytest.raises(ConfigError, match="contradict each other"):
         Payload.parse({"decode": decode, "schema": {"ddl": "n INT"}})
     with pytest.raises(ConfigError, match="decode.login must be a string or a list"):
-        check_keys({"decode": {"login": 1}}, etl.SHAPE, "", "test")
+        check_keys({"decode": {"login": 1}}, etl.PROGRAM.shape, "", "test")

@@ -1,11 +1,13 @@
-"""Split the rows of the job etl: good rows, and bad rows with a reason."""
+"""[columns], [decode] and [[rule]]: which rows of a micro-batch are good, and why the others are bad."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
     ArrayType,
@@ -18,11 +20,14 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from spark_streams.deadletter.write.routing import route_dead_letters
 from spark_streams.errors import ConfigError, DecodeError
+from spark_streams.jobs.job import Job
+from spark_streams.jobs.part import Facts, Part
+from spark_streams.jobs.parts.source import Source
+from spark_streams.jobs.schema.columns import SHAPE as COLUMNS
 from spark_streams.jobs.schema.columns import Columns
+from spark_streams.jobs.schema.payload import SHAPE as DECODE
 from spark_streams.jobs.schema.payload import WHY, Payload
-from spark_streams.jobs.settings.config import Config
 from spark_streams.options.values import delays
 from spark_streams.running.error_summary import first_line
 from spark_streams.source.rows.columns import UNFIT
@@ -67,33 +72,57 @@ def _texts(name: str, kind: str) -> tuple[Column, Column]:
     return F.lit(name), F.struct(*[F.lit(text).alias(part) for part, text in texts.items()])
 
 
-class Split:
-    """Rules that split rows into good rows and bad rows.
+@dataclass(frozen=True)
+class Judged:
+    """Rows of a micro-batch, which stay in memory while it is written.
 
-    columns: the fields and their types; rules: {reason, when}; mode: `source.mode`, None if it is not set: then a value
-    that does not fit its type makes a dead letter whose reason names the field. If it is set, the source handles such
-    values. retry_delay: `source.retryDelay`, "" if it is not set: bad rows are retried.
-    payload: the field that holds the columns, encoded; None: each column is a field.
+    rows: all, with the columns `_reason`, `_error` and `_message`, null for a good row; good: the good rows, with
+    their columns alone; good_count: their number; bad_counts: numbers of bad rows by stream, reason, and whether they
+    wait for a retry.
     """
 
-    def __init__(
-        self,
-        columns: Columns,
-        rules: list[Config],
-        mode: str | None,
-        retry_delay: str = "",
-        payload: Payload | None = None,
-    ) -> None:
-        """Raises ConfigError."""
-        for rule in rules:
+    rows: DataFrame
+    good: DataFrame
+    good_count: int
+    bad_counts: Mapping[tuple[str, str, bool], int]
+
+
+class Rules(Part):
+    """Rules that make a row good: its values fit `[columns]` (or `[schema]`, `[decode]`), and no `[[rule]]` holds.
+
+    If `source.mode` is set, the source handles values that do not fit. Otherwise they make a bad row whose reason names
+    the field.
+
+    Args:
+        job: The job, with its configuration.
+        source: The source of the rows, whose `retryDelay` lets bad rows wait for a retry.
+
+    Raises:
+        ConfigError: A rule or a column cannot be used.
+    """
+
+    KEYS = {**COLUMNS, "decode": DECODE, "rule": list}
+
+    def __init__(self, job: Job, source: Source) -> None:
+        self._rules = job.get("rule", [])
+        for rule in self._rules:
             if not isinstance(rule, dict) or set(rule) != {"reason", "when"} or not all(map(_is_str, rule.values())):
                 raise ConfigError(f"[[rule]] needs exactly reason and when, not {rule!r}")
-        self._columns, self._rules, self._payload = columns, rules, payload
-        self._judges_values = mode is None
-        self.retry_delay = retry_delay
-        self._retry_columns = ["_attempt", "_first_failed"] if retry_delay else []
-        if not columns.needs_spark:
+        self._payload = Payload.parse(job.config)
+        payload = self._payload
+        self._columns = Columns.parse(job.config) if payload is None else Columns("[decode]", payload.columns)
+        self._judges_values = job.get("source.mode") is None
+        self._mode = source.options.mode
+        self._retry_delay = source.retry_delay
+        self._retry_columns = ["_attempt", "_first_failed"] if self._retry_delay else []
+        self._entries = 0
+        if not self.needs_spark:
             self._check_columns()
+
+    @property
+    def needs_spark(self) -> bool:
+        """Whether only a Spark session can tell the columns."""
+        return self._columns.needs_spark
 
     @property
     def names(self) -> list[str]:
@@ -119,20 +148,58 @@ class Split:
         columns = self._columns.struct().fields if self._payload is None else [self._payload.source_field]
         return StructType([*columns, *entry_fields])
 
-    def decoded(self, entries: DataFrame) -> DataFrame:
-        """Return the entries with the columns, if a field holds them encoded."""
-        return entries if self._payload is None else self._payload.decoded(entries, self._columns.struct())
+    def rows(self, entries: DataFrame) -> DataFrame:
+        """Return the entries with the columns, which a field may hold encoded, and the time of their batch."""
+        # A dead letter has this time, which a replay repeats.
+        rows = entries.withColumn("_at", F.current_timestamp())
+        return rows if self._payload is None else self._payload.decoded(rows, self._columns.struct())
 
-    def check(self, entries: DataFrame) -> DataFrame:
-        """Judge the entries before the query starts, so that Spark analyzes types and rules. Raises ConfigError."""
+    def good(self, rows: DataFrame) -> DataFrame:
+        """Return the good rows, before the query starts: Spark analyzes types and rules. Raises ConfigError."""
         try:
-            judged = self.judge(entries)
-            judged.schema  # noqa: B018 - the attribute starts Spark's analysis
+            verdicts = self._with_verdicts(rows)
+            verdicts.schema  # noqa: B018 - the attribute starts Spark's analysis
         except Exception as error:
             raise ConfigError(f"{self._columns.where} or [[rule]]: {first_line(error)}") from error
-        return judged
+        return self._good(verdicts)
 
-    def judge(self, entries: DataFrame) -> DataFrame:
+    def judging(self, write: Callable[[Judged, int], None]) -> Callable[[DataFrame, int], None]:
+        """Return a writer of micro-batches, which judges the rows and passes them to this function.
+
+        Args:
+            write: Writes judged rows. It gets the number of the batch, too.
+        """
+
+        def judge(rows: DataFrame, number: int) -> None:
+            verdicts = self._with_verdicts(rows).persist()
+            try:
+                counts = self._count(verdicts)
+                bad_counts = {key: count for key, count in counts.items() if key[1] is not None}
+                good_count = sum(counts.values()) - sum(bad_counts.values())
+                write(Judged(verdicts, self._good(verdicts), good_count, bad_counts), number)
+            finally:
+                verdicts.unpersist()
+            self._entries += sum(counts.values())
+
+        return judge
+
+    def _count(self, verdicts: DataFrame) -> dict[tuple[str, str, bool], int]:
+        """Return numbers of rows by stream, reason (null for good rows), and whether they wait for a retry."""
+        keys = ("_stream", "_reason", self._is_retried().alias("again"))
+        with _planned_at_once(verdicts.sparkSession):
+            rows = verdicts.groupBy(*keys).count().collect()
+        return {(row["_stream"], row["_reason"], row["again"]): row["count"] for row in rows}
+
+    def plan(self) -> Facts:
+        return {
+            "types": f"{len(self.names)} columns" if self._judges_values else f"by the source, mode {self._mode}",
+            "rules": ", ".join(rule["reason"] for rule in self._rules) or "none",
+        }
+
+    def summary(self) -> Facts:
+        return {"entries": self._entries}
+
+    def _with_verdicts(self, entries: DataFrame) -> DataFrame:
         """Return the columns under their names, with `_reason` (null for a good row) and the entry's `_fields`.
 
         Only bad rows have `_fields`, because the rows of a batch are cached while it is written.
@@ -169,29 +236,31 @@ class Split:
             ],
         ]
 
-    def is_retried(self) -> Column:
+    def _is_retried(self) -> Column:
         """Return a column: whether a judged row waits for a retry."""
-        if not self.retry_delay:
+        if not self._retry_delay:
             return F.lit(False)
-        return F.col("_reason").isNotNull() & (F.col("_attempt") <= len(delays(self.retry_delay)))
+        return F.col("_reason").isNotNull() & (F.col("_attempt") <= len(delays(self._retry_delay)))
 
-    def good(self, judged: DataFrame) -> DataFrame:
-        return judged.where("_reason IS NULL").select(*[F.col(quoted(name)) for name in self.names])
+    def _good(self, verdicts: DataFrame) -> DataFrame:
+        return verdicts.where("_reason IS NULL").select(*[F.col(quoted(name)) for name in self.names])
 
-    def dead_letters(self, judged: DataFrame, group: str, consumer: str) -> DataFrame:
-        """Return the bad rows as dead letters. Rows to retry have their stream in column TO."""
-        bad = F.col("_reason").isNotNull()
-        # Each entry is judged once, and a replay of its batch must write the same dead letter.
-        judged = judged if self.retry_delay else judged.withColumn("_deliveries", F.lit(1))
-        return route_dead_letters(
-            judged,
-            bad,
-            F.col("_reason"),
-            stage="etl",
-            group=group,
-            consumer=consumer,
-            error=F.col("_error"),
-            message=F.col("_message"),
-            at=F.col("_at"),
-            retry_delay=self.retry_delay,
-        ).letters
+
+@contextlib.contextmanager
+def _planned_at_once(spark: SparkSession) -> Iterator[None]:
+    """Let Spark plan a query of the block as a whole, with one result task.
+
+    Counting cached rows is then one job. An adaptive plan is three: it fills the cache, counts, and adds the counts.
+    """
+    settings = {"spark.sql.adaptive.enabled": "false", "spark.sql.shuffle.partitions": "1"}
+    before = {name: str(spark.conf.get(name)) for name in settings}
+    _set(spark, settings)
+    try:
+        yield
+    finally:
+        _set(spark, before)
+
+
+def _set(spark: SparkSession, settings: Mapping[str, str]) -> None:
+    for name, value in settings.items():
+        spark.conf.set(name, value)

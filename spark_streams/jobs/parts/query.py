@@ -1,29 +1,30 @@
-"""A job that is a streaming query: its keys, its waiting entries, how it runs and how it stops."""
+"""[job]: the streaming query of a job, with its checkpoint, trigger, log and metrics."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from spark_streams import watch
 from spark_streams.deadletter.inspect.input_streams import Inputs, own_dead_letter_streams
 from spark_streams.errors import ConfigError
+from spark_streams.jobs.feedback_loop import check_feedback_loop
 from spark_streams.jobs.job import Job, access_of
 from spark_streams.jobs.micro_batches import RunProgress, check_target_time, run_batches
+from spark_streams.jobs.part import Facts, Part, Written
+from spark_streams.jobs.parts.source import Source
 from spark_streams.model.times import duration
 from spark_streams.monitor.groups import StreamView, view_streams
-from spark_streams.monitor.watch.lineage.datasets import Dataset
 from spark_streams.monitor.watch.listener import Watch
 from spark_streams.options.source_options import SourceOptions
 from spark_streams.running.ending import end_between_batches
 from spark_streams.shards.names import Shard
 from spark_streams.source.shard_sets import resolve_shards
-from spark_streams.wire.address.address import Address
 from spark_streams.wire.connect import connect
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.absent_streams import (
@@ -37,53 +38,63 @@ from spark_streams.wire.replies.absent_streams import (
 )
 from spark_streams.wire.replies.scan import matching_streams
 
-# Keys of [job].
-SHAPE = {
-    "checkpoint": str,
-    "name": str,
-    "trigger": str,
-    "stop_within": str,
-    "log": str,
-    "metrics_port": int,
-    "metrics_file": str,
-    "lineage": str,
-}
 
+class Query(Part):
+    """Streaming query of a job. It is made before Spark is started.
 
-class Query:
-    """Streaming part of a job.
+    Args:
+        job: The job, with its configuration.
+        source: What the query reads.
+        written: The parts to which it writes.
 
-    It is made before Spark is started. Raises ConfigError for an error in [job], and ServerUnreachableError or another
-    RStreamError if the source's server does not answer.
+    Raises:
+        ConfigError: `[job]` cannot be used, or the job would read what it writes.
+        RStreamError: The source's server does not answer, or a key is no stream.
     """
 
-    def __init__(self, job: Job, source: SourceOptions) -> None:
-        self._job = job
-        self._source = source
+    KEYS = {
+        "job": {
+            "checkpoint": str,
+            "name": str,
+            "trigger": str,
+            "stop_within": str,
+            "log": str,
+            "metrics_port": int,
+            "metrics_file": str,
+            "lineage": str,
+        },
+    }
+    REQUIRED = ("job.checkpoint",)
+
+    def __init__(self, job: Job, source: Source, *written: Written) -> None:
+        self._job, self._written = job, written
+        self._source = options = source.options
         self._watching: Watch | None = None
-        check_target_time(job, source.target_batch_time)
+        self._progress, self._is_cut = RunProgress(), False
+        check_feedback_loop(options, {key: sink for part in written for key, sink in part.streams().items()})
+        check_target_time(job, options.target_batch_time)
         try:
             self._patience = duration(job.get("job.stop_within", "30s")) / 1000
         except ValueError as error:
             raise ConfigError(f"job.stop_within {error}") from None
         if not 0 <= job.get("job.metrics_port", 0) < 65536:
             raise ConfigError(f"job.metrics_port must be a port, not {job.get('job.metrics_port')}")
-        if source.streams is None and source.streams_pattern is None:
+        if options.streams is None and options.streams_pattern is None:
             raise ConfigError("source.streams is missing (or source.streamsPattern): set one of them to name streams")
-        with connect(source.address) as server:
-            self.streams: list[str] = list(resolve_shards(server, source.streams or ()) or _inputs(server, source))
+        with connect(options.address) as server:
+            self.streams: list[str] = list(resolve_shards(server, options.streams or ()) or _inputs(server, options))
             views = view_streams(server, self.streams)
             self._expected = self._absent_stream_notes(server, {view.stream: view for view in views})
         self.waiting: int | None = 0
         for view in views:
-            group = next((candidate for candidate in view.groups if candidate.group == source.group), None)
+            group = next((candidate for candidate in view.groups if candidate.group == options.group), None)
             if self.waiting is None or (group is not None and group.lag is None):
                 self.waiting = None
             else:
                 self.waiting += view.length if group is None else group.pending + (group.lag or 0)
+        self._moved_before = _count_added(options)
 
-    def plan(self) -> dict[str, object]:
-        """Return the facts of `--check`."""
+    def plan(self) -> Facts:
         source = self._source
         trigger = self._job.get("job.trigger", "available-now")
         has_checkpoint = Path(self._job.get("job.checkpoint").removeprefix("file:")).joinpath("metadata").exists()
@@ -113,38 +124,47 @@ class Query:
             server, {s: state for s, state in states.items() if s not in refused_streams}, WAITING, own_streams
         )
 
-    def watch(self, spark: SparkSession, outputs: Iterable[Dataset | None]) -> None:
-        """Start logging, metrics and lineage of [job], and note the error that ends the query for its dead letter.
+    def count_dead_letters(self, counts: Mapping[str, int]) -> None:
+        """Add the dead letters of a micro-batch, by stream, to the log and the metrics."""
+        if self._watching is not None and any(counts.values()):
+            self._watching.count_dead_letters(self._source.group, counts)
 
-        outputs: what the job writes; None: it is not known.
+    def run(
+        self,
+        rows: DataFrame,
+        write: Callable[[DataFrame, int], None],
+        output_mode: str = "append",
+        on_poll: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Run the query to its end, or until the job is to stop. Then the batch in flight is finished first.
+
+        Args:
+            rows: A streaming DataFrame of the source.
+            write: Writes a micro-batch: its rows, and its number.
+            output_mode: Spark's output mode.
+            on_poll: Is called repeatedly while the query runs.
+
+        Raises:
+            RStreamError: The error that ended the query.
         """
         job = self._job
+        for part in self._written:
+            part.open(self.streams)
+        # It also notes the error that ends the query, for the dead letter of the entry that caused it.
         self._watching = watch(
-            spark,
+            rows.sparkSession,
             options=access_of(job.options("source")),
             log=job.get("job.log"),
             metrics_port=job.get("job.metrics_port"),
             metrics_file=job.get("job.metrics_file"),
             lineage=job.get("job.lineage"),
         )
-        self._watching.declare_outputs(output for output in outputs if output is not None)
+        with contextlib.closing(self._watching):
+            datasets = (dataset for part in self._written for dataset in part.datasets())
+            self._watching.declare_outputs(dataset for dataset in datasets if dataset is not None)
+            self._run(rows.writeStream.foreachBatch(write).outputMode(output_mode), on_poll)
 
-    def count_dead_letters(self, counts: Mapping[str, int]) -> None:
-        """Add the dead letters of a micro-batch, by stream, to the log and the metrics."""
-        if self._watching is not None and any(counts.values()):
-            self._watching.count_dead_letters(self._source.group, counts)
-
-    def run(self, writer: DataStreamWriter, on_poll: Callable[[], None] = lambda: None) -> RunProgress:
-        """Run the query to its end, or until the job is to stop. Then the batch in flight is finished first.
-
-        on_poll: called repeatedly while the query runs. Raises the error that ended the query.
-        """
-        with contextlib.ExitStack() as closing:
-            if self._watching is not None:
-                closing.callback(self._watching.close)
-            return self._run(writer, on_poll)
-
-    def _run(self, writer: DataStreamWriter, on_poll: Callable[[], None]) -> RunProgress:
+    def _run(self, writer: DataStreamWriter, on_poll: Callable[[], None]) -> None:
         job = self._job
 
         def entries_done(progress: RunProgress) -> int:
@@ -152,11 +172,21 @@ class Query:
             return progress.entries
 
         def end(query: StreamingQuery) -> None:
-            if not end_between_batches(query, self._patience, job.stop):
-                job.summarize(cut=True)
+            self._is_cut = not end_between_batches(query, self._patience, job.stop)
 
         writer = writer.queryName(job.get("job.name") or self._source.group)
-        return run_batches(job, writer, end, self.waiting or None, entries_done, RunProgress())
+        self._progress = run_batches(job, writer, end, self.waiting or None, entries_done, RunProgress())
+
+    def summary(self) -> Facts:
+        dead_letter_stream = self._source.dead_letter_stream
+        # Entries that the source moved before they became rows. (Other clients may write to that stream, too.)
+        moved = _count_added(self._source) - self._moved_before if dead_letter_stream is not None else 0
+        return {
+            "entries": self._progress.entries,
+            "entries_per_second": round(self._progress.rate),
+            **({} if dead_letter_stream is None else {"moved_by_source": moved}),
+            **({"cut": True} if self._is_cut else {}),
+        }
 
 
 def _inputs(server: Server, source: SourceOptions) -> list[str]:
@@ -166,15 +196,10 @@ def _inputs(server: Server, source: SourceOptions) -> list[str]:
     return Inputs().filter_inputs(server, source.without_excluded(matching))
 
 
-def foreach_batch(rows: DataFrame, function: Callable[[DataFrame, int], None]) -> DataStreamWriter:
-    """Return a writer that passes each micro-batch to the function."""
-    return rows.writeStream.foreachBatch(function)
-
-
-def count_added(address: Address, stream: str | None) -> int:
-    """Return how many entries were ever added to a stream."""
-    if stream is None:
+def _count_added(source: SourceOptions) -> int:
+    """Return how many entries were ever added to the dead-letter stream of the source, 0 without one."""
+    if source.dead_letter_stream is None:
         return 0
-    with connect(address) as server:
-        views = view_streams(server, [stream])
+    with connect(source.address) as server:
+        views = view_streams(server, [source.dead_letter_stream])
     return 0 if not views else views[0].length if views[0].added is None else views[0].added

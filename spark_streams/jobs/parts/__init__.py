@@ -1,0 +1,1 @@
+"""The parts of which the programs in jobs/ are composed. Most take one table of a configuration."""
