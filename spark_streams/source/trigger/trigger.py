@@ -17,13 +17,38 @@ A normal trigger (`latestOffset`) of a query without noAck, and the commands tha
 If there is nothing to read, or entries of the second backlog wait, the trigger acknowledges before it chooses. If the
 groups are not as this run has left them, see observe.py.
 
-killed after              the next run
-XREADGROUP                finds the entries pending above the position: the next batch
-XCLAIM                    finds them pending at or below the position: the second backlog
-offset log                reads the batch again by its ranges (replay.py). The trigger after its commit acknowledges it
-                          and the batch before (`owed`)
-commit log                acknowledges both batches, then plans
-XACK, commit mark         acknowledges the same ranges again
+Each write of the driver, by the commands of its request and the kind of key (docs/reference/keys.md), in about the
+order of a query's life. Commands joined by `+` are sent
+together. What only reads is left out, and what the sink writes (sink/ledger).
+
+killed after                             the next run
+SET session                              waits for nothing: the key expires
+SET lease                                takes the lease over from a dead process, or when its session has expired
+SET first                                begins at the same place if it creates the group of that stream
+XGROUP CREATE + XGROUP CREATECONSUMER + SET committed
+                                         finds the group with the mark of its begin; nothing was read
+XGROUP CREATECONSUMER                    finds the consumer
+XGROUP CREATECONSUMER + SET committed    under a new checkpoint: finds the mark, and begins at the group
+SET begun, DEL begun                     knows that its pattern has begun, or has a checkpoint that says so
+DEL first                                has a checkpoint that names the stream
+SET attempts                             counts one more run that the batch has killed
+SET tried                                (a task) asks the sink whether that batch is complete
+SET delays                               sets the delays again
+XREADGROUP                               finds the entries pending above the position: the next batch
+XCLAIM                                   finds them pending at or below the position: the second backlog
+SET committed                            a first batch (`<checkpoint>-first`): it compares only the batch's end
+XGROUP SETID + SET committed             a repair: finds the group where the mark says, and repairs nothing more
+offset log                               reads the batch again by its ranges (replay.py). The trigger after its commit
+                                         acknowledges it and the batch before (`owed`)
+commit log                               acknowledges both batches, then plans
+XACK                                     acknowledges the same ranges again
+XACK + SET committed                     the last page: finds the mark, and may acknowledge the same ranges again
+XADD, XADD + XACK                        dead letters: each exists once (deadletter/write/post.py)
+XTRIM, XDEL                              removes the same entries again
+XGROUP SETID, XGROUP CREATE              noAck: makes its scratch group again
+XGROUP SETID + SET committed + XREADGROUP
+                                         noAck: sets its group to the committed position again
+XGROUP DESTROY                           noAck: destroys the scratch group if there is one
 
 One `owed` batch suffices: step 1 waits for its XACK before there is another offset.
 """
