@@ -9,7 +9,8 @@ from pathlib import PurePosixPath
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.seeds import TIMES, first_seed
+from tests.seeds import TIMES
+from tools.day_seed import first_seed
 from tools.servers.server import (
     KINDS,
     Server,

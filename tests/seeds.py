@@ -6,20 +6,11 @@ RSTREAM_TIMES=20    so many times the usual number of runs, as `scripts/test --n
 
 from __future__ import annotations
 
-import functools
 import os
-import time
 
-_DAY = 86_400  # seconds
+from tools.day_seed import first_seed
+
 TIMES = int(os.environ.get("RSTREAM_TIMES") or 1)
-
-
-@functools.cache
-def first_seed() -> int:
-    """RSTREAM_SEED, or the day as a number: odd and even days alternate, and so do the three turns of long tests."""
-    if os.environ.get("RSTREAM_SEED"):
-        return int(os.environ["RSTREAM_SEED"])
-    return int(time.time()) // _DAY * 1001  # so that two days share no seed
 
 
 def seeds(usual: int) -> range:

@@ -34,7 +34,7 @@ from pathlib import Path
 from types import FrameType
 from typing import NamedTuple
 
-from tests.seeds import first_seed
+from tools.day_seed import first_seed
 from tools.machine_time import machine_seconds
 
 ROOT = Path(__file__).resolve().parents[1]

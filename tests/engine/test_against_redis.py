@@ -21,7 +21,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_sta
 
 from tests.engine.judge import NEWER_COMMANDS, NEWER_OPTIONS, Command, Judge
 from tests.engine.wire import Wire, wire
-from tests.seeds import TIMES, first_seed
+from tests.seeds import TIMES
+from tools.day_seed import first_seed
 from tools.servers.server import Server
 
 EXAMPLES = 30 * TIMES

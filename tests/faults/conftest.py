@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.seeds import first_seed
 from tools.chaos.query import SINKS
 from tools.chaos.scene import Scene
+from tools.day_seed import first_seed
 from tools.servers.server import Server, kind_of_turn
 
 _CHOSEN = pytest.StashKey[dict[str, str]]()

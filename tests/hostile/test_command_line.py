@@ -19,7 +19,8 @@ import pytest
 from click.testing import CliRunner
 
 from spark_streams.cli import main
-from tests.seeds import TIMES, first_seed
+from tests.seeds import TIMES
+from tools.day_seed import first_seed
 from tools.servers.server import Server
 
 # Commands that run until they are stopped, or that start programs.

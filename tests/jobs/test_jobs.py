@@ -19,7 +19,7 @@ import pytest
 import redis
 
 from tests.jobs.work import KEY, Running, Work, sample
-from tests.seeds import first_seed
+from tools.day_seed import first_seed
 from tools.machine_time import machine_seconds
 from tools.servers.server import KINDS, Server, skip_without_redis
 from tools.waiting import until

@@ -24,7 +24,7 @@ from tests.recipes.tables import Pyiceberg
 from tests.schemas.avro_values import READER, VERSIONS, encoded
 from tests.schemas.conftest import registry
 from tests.schemas.registry_server import RegistryServer
-from tests.seeds import first_seed
+from tools.day_seed import first_seed
 from tools.servers.server import Server
 from tools.waiting import until
 

@@ -10,7 +10,7 @@ import pytest
 
 from spark_streams.model.keys import slot_of
 from tests.redis_cluster.piping import OUTS, STREAMS, Piping
-from tests.seeds import first_seed
+from tools.day_seed import first_seed
 from tools.servers.cluster import RedisCluster
 from tools.waiting import until
 

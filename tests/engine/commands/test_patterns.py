@@ -11,7 +11,8 @@ from spark_streams.engine.commands.arguments import LONGEST_PATTERN
 from spark_streams.model import pattern as module
 from spark_streams.model.pattern import compile_pattern
 from tests.engine.wire import Failed, Wire, wire
-from tests.seeds import TIMES, first_seed
+from tests.seeds import TIMES
+from tools.day_seed import first_seed
 from tools.servers.server import Served, Server, running_redis, serving, skip_without_redis
 
 MOST_SECONDS = 0.05  # of the engine's processor time for one command
