@@ -18,24 +18,26 @@ from tools.simulation.plan import make
 from tools.simulation.run import run
 from tools.simulation.soak import shrunk, soak
 
-RUNS = 60 * TIMES
+RUNS = 25 * TIMES
 FIRST = int(os.environ.get("RSTREAM_SEED") or 0)
 
 
-def test_nothing_is_lost_doubled_or_passed_over_in_silence() -> None:
+@pytest.mark.parametrize("additions", [(), ("faults",), ("renew", "faults")], ids="+".join)
+def test_nothing_is_lost_doubled_or_passed_over_in_silence(additions: tuple[str, ...]) -> None:
     """Plans of other seeds than those that run on servers in their own time."""
-    server = ProcessServer()
-    for tally in soak(server, range(FIRST + 1_000, FIRST + 1_000 + RUNS)):
+    server, first = ProcessServer(), FIRST + 1_000 * (1 + len(additions))
+    for tally in soak(server, range(first, first + RUNS), additions=additions):
         for kind, (seed, *_) in tally.seeds.items():
             if documented.reason_of(kind) is None:
-                pytest.fail(f"scripts/simulate --story {seed}\n{_story(server, seed)}", pytrace=False)
+                words = " ".join(["--story", str(seed), *(f"--add {name}" for name in additions)])
+                pytest.fail(f"scripts/simulate {words}\n{_story(server, seed, additions)}", pytrace=False)
 
 
-def _story(server: ProcessServer, seed: int) -> str:
+def _story(server: ProcessServer, seed: int, additions: tuple[str, ...]) -> str:
     """The shortest plan that fails like this one, and its story."""
     lines: list[str] = []
     with product(server), server.client(decode_responses=True) as client:
-        plan = shrunk(server, client, make(seed))
+        plan = shrunk(server, client, make(seed, *additions))
         outcome = run(server, client, plan, lines.append)
     return "\n".join([*lines, "", str(plan), "", *[f"{one.kind}\n    {one.details}" for one in outcome.failures]])
 

@@ -13,17 +13,18 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 
 from tools.simulation.patched import product
-from tools.simulation.plan import make
+from tools.simulation.plan import ADDITIONS, make
 from tools.simulation.run import run
 from tools.simulation.soak import Tally, in_parallel, serving, shrunk
 
 
-def story(kind: str, seed: int, complete: bool, renews: bool) -> int:
+def story(kind: str, seed: int, complete: bool, additions: Sequence[str]) -> int:
     """Print one run step by step. Unless `complete`, its plan is shrunk as far as it fails alike."""
     with serving(kind) as server, product(server), server.client(decode_responses=True) as client:
-        plan = make(seed, renews)
+        plan = make(seed, *additions)
         if not complete:
             plan = shrunk(server, client, plan)
         outcome = run(server, client, plan, print)
@@ -44,14 +45,21 @@ def main() -> int:
         "--shrink", type=int, default=0, metavar="N", help="print the shortest plans of N undocumented kinds"
     )
     parser.add_argument("--story", type=int, metavar="SEED", help="print one run, shrunk as far as it fails alike")
-    parser.add_argument("--renew", action="store_true", help="add new checkpoints for the used group to each plan")
+    parser.add_argument(
+        "--add",
+        action="append",
+        choices=list(ADDITIONS),
+        default=[],
+        help="add to each plan: new checkpoints for the used group (renew), or a parted network, slow replies and "
+        "failovers (faults); can be given several times",
+    )
     parser.add_argument("--whole", action="store_true", help="with --story: do not shrink")
     arguments = parser.parse_args()
     if arguments.story is not None:
-        return story(arguments.server, arguments.story, arguments.whole, arguments.renew)
+        return story(arguments.server, arguments.story, arguments.whole, arguments.add)
     tally = Tally()
     for done, tally in in_parallel(
-        arguments.server, arguments.runs, arguments.jobs, arguments.seed, arguments.seconds, arguments.renew
+        arguments.server, arguments.runs, arguments.jobs, arguments.seed, arguments.seconds, arguments.add
     ):
         if not done:
             unknown = "".join(f"; {kind} {seeds[:3]}" for kind, seeds in tally.unknown().items())
@@ -62,7 +70,7 @@ def main() -> int:
             for kind, seeds in sorted(tally.unknown().items(), key=lambda kind_and_seeds: -len(kind_and_seeds[1]))[
                 : arguments.shrink
             ]:
-                plan = shrunk(server, client, make(min(seeds), arguments.renew))
+                plan = shrunk(server, client, make(min(seeds), *arguments.add))
                 print(f"\n{kind}\n    {tally.details[kind]}\n{plan}")
                 for failure in run(server, client, plan).failures[:1]:
                     print(f"    {failure.kind}\n    {failure.details}")

@@ -35,7 +35,7 @@ class SimulatedWorker:
         if self._actor is None or self._actor.done:
             self._actor = Actor(self._work, counts=True)
             world.helpers.append(self._actor)
-        if world.setup.pace < 0:
+        if world.pace < 0:
             world.let_work(self._actor)
         return result
 

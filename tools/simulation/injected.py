@@ -6,7 +6,6 @@ from spark_streams.errors import RetriesExhaustedError
 from spark_streams.wire.address.patience import Patience
 from spark_streams.wire.lease import Processes, Terms
 from tools.simulation.background import world_of
-from tools.simulation.in_process.server import ProcessServer
 
 _MAX_PAUSES = 40  # attempts of one operation, before it is given up
 
@@ -14,8 +13,7 @@ _MAX_PAUSES = 40  # attempts of one operation, before it is given up
 def _pause(seconds: float) -> None:
     world = world_of["now"]
     world.pauses += 1
-    if isinstance(world.server, ProcessServer):
-        world.server.core.clock.sleep(seconds)
+    world.network.pass_time(seconds)
     world.tick()
     if world.pauses > _MAX_PAUSES:
         raise RetriesExhaustedError("the server did not answer; repair it")

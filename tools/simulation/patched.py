@@ -63,8 +63,7 @@ def _ticks(patch: pytest.MonkeyPatch) -> None:
 
     def init(self: Connection, address: Address) -> None:
         world = world_of["now"]
-        if world.unreachable > 0:
-            world.unreachable -= 1
+        if world.network.refuses():
             raise ServerUnreachableError(f"no stream server answers at {address}: simulated outage")
         original_init(self, address)
         world.connections.append((self, Actor.current()))
@@ -77,7 +76,9 @@ def _ticks(patch: pytest.MonkeyPatch) -> None:
                 world.acknowledged(stream, group, ids)
         if b"XREADGROUP" in bytes(data):  # before the group leaves the position at which it was created
             world.births.update()
-        original_send(self, data)
+        if not world.network.loses_request(self):
+            original_send(self, data)
+            world.network.reply(self)
         world.tick(self)
 
     patch.setattr(Connection, "__init__", init)

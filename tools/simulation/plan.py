@@ -37,6 +37,8 @@ POWERS: Mapping[str, Mapping[str, int]] = {
     "streams": {"relist": 3},
     "limits": {},
 }
+# Weight of each kind among the faults that are added to a plan.
+FAULTS: Mapping[str, int] = {"slow": 3, "part": 4, "fail_over": 2, "hurry": 2}
 AT_ONCE = ("trigger", "drain", "twin", "rollback", "lose_commits", "renew")
 
 
@@ -76,16 +78,34 @@ class Plan:
         return "\n".join(lines)
 
 
-def make(seed: int, renews: bool = False) -> Plan:
-    """Return the plan of this seed. renews: with new checkpoints for the used group, at one to four places."""
+def make(seed: int, *additions: str) -> Plan:
+    """Return the plan of this seed. additions: names of ADDITIONS, steps that are put into it."""
     plan = _made(seed)
-    if not renews:
-        return plan
-    chance, steps = random.Random(f"{seed} renew"), list(plan.steps)
+    for name in additions:
+        plan = replace(plan, steps=tuple(ADDITIONS[name](random.Random(f"{seed} {name}"), list(plan.steps))))
+    return plan
+
+
+def _with_renewals(chance: random.Random, steps: list[Step]) -> list[Step]:
+    """New checkpoints for the used group, at one to four places."""
     for _ in range(chance.choice([1, 1, 2, 4])):
         place = chance.randint(0, len(steps))
         steps[place:place] = [Step("renew"), *([Step("trigger")] * chance.choice([0, 1, 2]))]
-    return replace(plan, steps=tuple(steps))
+    return steps
+
+
+def _with_faults(chance: random.Random, steps: list[Step]) -> list[Step]:
+    """Faults that need the plan's clock, or that older seeds do not know, at one to four places."""
+    for kind in chance.choices(list(FAULTS), list(FAULTS.values()), k=chance.choice([1, 1, 2, 4])):
+        place = chance.randint(0, len(steps))
+        numbers = [round(0.999 * chance.random(), 3) for _ in range(3)]
+        fault = Step(kind, chance.choice([0, chance.randint(1, 12), chance.randint(1, 60)]), *numbers)
+        steps[place:place] = [fault, *([Step("trigger")] * chance.choice([0, 1, 2]))]
+    return steps
+
+
+# A generator of their own keeps the plans of older seeds.
+ADDITIONS = {"renew": _with_renewals, "faults": _with_faults}
 
 
 def _made(seed: int) -> Plan:

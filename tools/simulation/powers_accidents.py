@@ -9,6 +9,7 @@ from tools.chaos.history import id_key
 from tools.key_copies import Command, copies, make_again
 from tools.simulation.model import EARLY, Entry
 from tools.simulation.once import OUT
+from tools.simulation.powers_network import away
 from tools.simulation.step import Step, part, pick
 from tools.simulation.world import CONSUMER, GROUP, World, is_ours
 
@@ -50,26 +51,47 @@ def flush(world: World, step: Step) -> None:
 
 def backup(world: World, step: Step) -> None:
     """Save the state of the server."""
+    world.backup = _state(world)
+
+
+def fail_over(world: World, step: Step) -> None:
+    """From now on a replica gets nothing. After some ticks it becomes the master: the writes since now are lost."""
+    world.replica = _state(world)
+    world.ticks.arm(Step("promote", 1 + int(30 * step.amount), *(step.choice, step.amount, step.how)))
+
+
+def promote(world: World, step: Step) -> None:
+    """The replica becomes the master. All connections break; some attempts to connect fail before it answers."""
+    if world.replica is not None:
+        away(world, step)
+        _set_back(world, world.replica)
+        world.replica = None
+
+
+def _state(world: World) -> Backup:
     keys = copies(world.raw, world.raw.scan_iter(count=1000))
     alive = frozenset(entry.n for entry in world.model.entries.values() if not entry.removed_by)
-    world.backup = Backup(keys, alive, len(world.model.entries))
+    return Backup(keys, alive, len(world.model.entries))
 
 
 def restore(world: World, step: Step) -> None:
     """Restore the server from the last backup: its last writes are lost."""
-    if world.backup is None:
-        return
+    if world.backup is not None:
+        _set_back(world, world.backup)
+
+
+def _set_back(world: World, to: Backup) -> None:
     written = _in_sink(world)
-    world.model.excuse(_found_missing(world), "the server has lost the tasks' notes of it")
+    world.model.excuse(_found_missing(world, to), "the server has lost the tasks' notes of it")
     world.client.flushall()
-    make_again(world.raw, world.backup.keys)
+    make_again(world.raw, to.keys)
     _lost_by_the_sink(world, written)
     for entry in world.model.entries.values():
-        if entry.n in world.backup.alive:
+        if entry.n in to.alive:
             entry.removed_by = ""
         else:
             entry.removed_by = entry.removed_by or _LOST
-            if entry.n > world.backup.last and entry.key > id_key(world.query.logged(entry.stream)):
+            if entry.n > to.last and entry.key > id_key(world.query.logged(entry.stream)):
                 entry.excuses.add("lost by the server before anybody has logged it")
     for name in world.names():
         for entry_id, consumer in world.see(name).pending.items():
@@ -80,7 +102,7 @@ def restore(world: World, step: Step) -> None:
     world.model.stream(OUT).suffers("server set back")
 
 
-def _found_missing(world: World) -> list[Entry]:
+def _found_missing(world: World, to: Backup) -> list[Entry]:
     """Return entries of the last batch that its tasks missed, and that the restored server has again (documented).
 
     Only the notes of the tasks report them, unless the tasks failed (without noAck and strict).
@@ -93,7 +115,7 @@ def _found_missing(world: World) -> list[Entry]:
         entry
         for entry in world.model.entries.values()
         if entry.removed_by
-        and entry.n in world.backup.alive
+        and entry.n in to.alive
         and id_key(begin.get(entry.stream, "0-0")) < entry.key <= id_key(query.logged(entry.stream))
     ]
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import socket
-
-from spark_streams.wire.connection.connection import Connection
+from tools.simulation.network import SILENCE, break_connection
 from tools.simulation.once import OUT
 from tools.simulation.step import Step, pick
 from tools.simulation.world import World
@@ -19,16 +16,35 @@ def cut(world: World, step: Step) -> None:
         else [world.connection]
     )
     for connection in broken:
-        _break(connection)
+        break_connection(connection)
     world.away |= bool(broken)
 
 
 def away(world: World, step: Step) -> None:
     """Server outage: all connections break, and the next few attempts to connect are refused."""
     for connection, _ in world.connections:
-        _break(connection)
+        break_connection(connection)
     world.away = True
-    world.unreachable = 1 + int(step.amount * 6)
+    world.network.refused = 1 + int(step.amount * 6)
+
+
+def part(world: World, step: Step) -> None:
+    """The network parts driver and tasks from the server in one direction: what each open connection sends next does
+    not arrive, or is executed and its reply does not arrive. Attempts to connect fail meanwhile."""
+    world.network.parted = "requests" if step.how < 0.5 else "replies"
+    world.away = True
+    world.network.refused = 1 + int(step.amount * 6)
+
+
+def slow(world: World, step: Step) -> None:
+    """The next reply takes up to 20 seconds: longer than a connection may be silent, or than a lease lasts."""
+    world.network.late = 20 * step.amount
+    world.away |= world.network.late >= SILENCE
+
+
+def hurry(world: World, step: Step) -> None:
+    """The driver's thread works at another pace from now on (plan.Setup)."""
+    world.pace = pick([-1, 0, 1, 2, 5], step.how)
 
 
 def evict(world: World, step: Step) -> None:
@@ -46,10 +62,3 @@ def evict(world: World, step: Step) -> None:
 def clock(world: World, step: Step) -> None:
     """Set the producers' clock back, or forward."""
     world.ms += int((step.how - 0.5) * 20_000)
-
-
-def _break(connection: Connection) -> None:
-    open_socket = connection._connection._sock  # there is no public name for it
-    if open_socket is not None:
-        with contextlib.suppress(OSError):
-            open_socket.shutdown(socket.SHUT_RDWR)

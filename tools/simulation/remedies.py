@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import re
 
-from spark_streams.errors import GroupSharedError, LedgerError, RStreamError, ServerError, StreamStateError
+from spark_streams.errors import (
+    ConsumerTakenError,
+    GroupSharedError,
+    LedgerError,
+    RStreamError,
+    ServerError,
+    StreamStateError,
+)
 from spark_streams.model.commit_mark import SEEK, committed_key
 from tools.chaos.history import id_key
 from tools.simulation.model import OTHER_CHECKPOINT
@@ -34,6 +41,11 @@ class Operator:
             return
         if not isinstance(error, StreamStateError):
             world.fail(f"unexpected | {shape(error)} | {query.mode}", text)
+            return
+        is_set_back = any("server set back" in world.model.stream(name).ever for name in streams)
+        if isinstance(error, ConsumerTakenError) and is_set_back:
+            # The lease of an earlier process is on the server again. A new run takes it, because that process is dead.
+            self._count(error, streams)
             return
         if isinstance(error, LedgerError):
             causes = sorted(world.model.stream(OUT).causes)

@@ -130,7 +130,7 @@ def _finish(world: World) -> None:
     """Read all entries without further events, and judge."""
     world.tell("the end")
     world.ticks.disarm()
-    world.unreachable = 0
+    world.network.recover()
     world.query.tasks.wake_all()
     world.query.read_all()
     for _ in range(2):

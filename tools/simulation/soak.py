@@ -6,7 +6,7 @@ import contextlib
 import multiprocessing
 import queue
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -84,13 +84,13 @@ def serving(kind: str) -> Iterator[Server]:
             yield server
 
 
-def soak(server: Server, seeds: range, tally: Tally | None = None, renews: bool = False) -> Iterator[Tally]:
-    """Run these seeds. Yield the tally so far after each. renews: see plan.make."""
+def soak(server: Server, seeds: range, tally: Tally | None = None, additions: Sequence[str] = ()) -> Iterator[Tally]:
+    """Run these seeds. Yield the tally so far after each. additions: see plan.make."""
     tally = Tally() if tally is None else tally
     with product(server), server.client(decode_responses=True) as client:
         began = time.perf_counter()
         for seed in seeds:
-            outcome = run(server, client, make(seed, renews))
+            outcome = run(server, client, make(seed, *additions))
             tally.runs += 1
             tally.batches += outcome.batches
             tally.ticks += outcome.ticks
@@ -112,12 +112,12 @@ def shrunk(server: Server, client: redis.Redis, plan: Plan) -> Plan:
     return shrink(plan, lambda candidate: failure_kinds(candidate) == kinds) if kinds else plan
 
 
-def _at_intervals(kind: str, seeds: range, seconds: float, renews: bool) -> Iterator[tuple[bool, Tally]]:
+def _at_intervals(kind: str, seeds: range, seconds: float, additions: Sequence[str]) -> Iterator[tuple[bool, Tally]]:
     """Run with one server. Yield the tally so far at intervals, and at the end with True."""
     with serving(kind) as server:
         tally, sent = Tally(), time.perf_counter()
         deadline = sent + seconds
-        for _ in soak(server, seeds, tally, renews):
+        for _ in soak(server, seeds, tally, additions):
             moment = time.perf_counter()
             if moment > deadline:
                 break
@@ -127,29 +127,29 @@ def _at_intervals(kind: str, seeds: range, seconds: float, renews: bool) -> Iter
         yield True, tally
 
 
-def job(kind: str, seeds: range, seconds: float, results: Any, renews: bool) -> None:
+def job(kind: str, seeds: range, seconds: float, results: Any, additions: Sequence[str]) -> None:
     """Run one process of a soak with its own server. It ends if the process that has started it is killed."""
     parent = multiprocessing.parent_process()
     assert parent is not None
-    for done, tally in _at_intervals(kind, seeds, seconds, renews):
+    for done, tally in _at_intervals(kind, seeds, seconds, additions):
         if not parent.is_alive():
             break
         results.put((seeds.start, done, tally))
 
 
 def in_parallel(
-    kind: str, runs: int, jobs: int, seed: int, seconds: float, renews: bool = False
+    kind: str, runs: int, jobs: int, seed: int, seconds: float, additions: Sequence[str] = ()
 ) -> Iterator[tuple[bool, Tally]]:
     """Run in several processes, or in this one. Yield (whether all are done, the tally so far) at intervals."""
     if jobs == 1:
-        yield from _at_intervals(kind, range(seed, seed + runs), seconds, renews)
+        yield from _at_intervals(kind, range(seed, seed + runs), seconds, additions)
         return
     context = multiprocessing.get_context("spawn")
     results = context.Queue()
     share = -(-runs // jobs)
     parts = [range(seed + start, min(seed + start + share, seed + runs)) for start in range(0, runs, share)]
     processes = [
-        context.Process(target=job, args=(kind, part, seconds, results, renews), daemon=True) for part in parts
+        context.Process(target=job, args=(kind, part, seconds, results, additions), daemon=True) for part in parts
     ]
     for process in processes:
         process.start()

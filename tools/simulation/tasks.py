@@ -73,14 +73,14 @@ class Tasks:
         twins, self.twins = self.twins, []
         mine: list[_Paused] = []
         for index, partition in enumerate(partitions):
-            copies = [pickle.dumps((reader, partition)) for _ in range(2)]
+            copy = pickle.dumps((reader, partition))
             for twin in [candidate for candidate in twins if int(candidate.choice * len(partitions)) == index]:
-                paused = _Paused(Actor(self._execution(copies[1], number, index)), number + twin.later)
+                paused = _Paused(Actor(self._execution(copy, number, index)), number + twin.later)
                 if twin.later < 0:
                     paused = _Paused(paused.actor, 1 << 30)
                 paused.actor.resume(twin.ticks)
                 mine.append(paused)
-            self._until_it_works(copies[0], number, index)
+            self._until_it_works(copy, number, index)
             world.tick()
         self._paused += mine
         self._wake(number)

@@ -20,6 +20,7 @@ from tools.servers.server import Server
 from tools.simulation import request_text
 from tools.simulation.actor import Actor
 from tools.simulation.model import Entry, Model
+from tools.simulation.network import Network
 from tools.simulation.plan import STREAMS, Plan
 from tools.simulation.step import Step
 from tools.simulation.ticks import Ticks
@@ -79,13 +80,15 @@ class World:
         self.process = 0  # number of the driver's process, as in its lease
         self.helpers: list[Actor] = []  # threads of the driver
         self.dying = False
-        self.unreachable = 0  # attempts to connect that will be refused
+        self.network = Network(server)
         self.away = False  # whether connections have been cut or refused since the query was last at peace
+        self.pace = plan.setup.pace
         self.pauses = 0
         self.connection: Connection | None = None  # the connection of this tick
         self.ms, self._used = _EPOCH_MS, set[tuple[int, int]]()  # the producers' clock
         self.raw = server.client()
         self.backup: Any = None
+        self.replica: Any = None  # a backup: what the next master has
         self.powers: dict[str, Callable[[World, Step], None]] = {}
         # run.py sets these, because they need the world.
         self.query: Any = None
@@ -131,9 +134,9 @@ class World:
         if actor is None or actor.counts:
             self.connection = connection
             self.ticks.tick()
-        if actor is None and self.setup.pace > 0:
+        if actor is None and self.pace > 0:
             for helper in list(self.helpers):
-                self.let_work(helper, self.setup.pace - 1)
+                self.let_work(helper, self.pace - 1)
 
     def let_work(self, helper: Actor, ticks: int | None = None) -> None:
         """Let a thread of the driver work. If the thread is killed, the process is."""

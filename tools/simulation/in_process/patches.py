@@ -14,6 +14,7 @@ import pytest
 
 from spark_streams.engine.commands.server import info
 from spark_streams.engine.commands.values import sets
+from spark_streams.engine.core import Engine
 from spark_streams.engine.resp.replies import bulks
 from spark_streams.engine.store import memory
 from spark_streams.wire import blocked_read
@@ -52,6 +53,9 @@ def on_core(core: Core) -> Iterator[None]:
         patch.setattr(memory, "_size_of_all", len)
         patch.setattr(info, "resident", lambda: 1)
         patch.setattr(info, "peak", lambda: 1)
+        # Time that has no meaning here: buffers of a megabyte for a few bytes, and the statistics of commands.
+        patch.setattr(connection, "_READ_SIZE", 1 << 12)
+        patch.setattr(Engine, "_time", lambda engine, spec: None)
         patch.setattr(blocked_read, "select", SimpleNamespace(POLLIN=1, poll=lambda: _Poll(core)))
         with _rebound(moved):
             yield
