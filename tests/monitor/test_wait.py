@@ -7,14 +7,18 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 import pytest
 import redis
 from click.testing import CliRunner, Result
 
 from spark_streams.cli import main
+from spark_streams.monitor import undelivered
 from spark_streams.monitor.undelivered import wait_for_entries
+from spark_streams.source.group.account import nth_from
 from spark_streams.wire.address.address import Address
+from spark_streams.wire.connection.connection import Connection
 from spark_streams.wire.session import Session
 from tests.runner import separate_runner
 from tools.servers.server import Server
@@ -172,6 +176,24 @@ def test_entries_that_another_consumer_takes_are_no_work(
     assert sent(client) - before - 400 <= time.monotonic() - began + 3  # MULTI, XADD, XREADGROUP, EXEC
     client.xadd("s", {"n": 1})
     assert future.result(10) == {"s": 1}
+
+
+def test_an_entry_that_is_taken_while_it_is_counted_is_no_work(
+    server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The position was asked before; another consumer gets the entry before the count."""
+    client.xgroup_create("s", "g", mkstream=True)
+
+    def counted_late(*given: Any) -> Any:
+        client.xadd("s", {"n": 1})
+        client.xreadgroup("g", "c", {"s": ">"})
+        return nth_from(*given)
+
+    monkeypatch.setattr(undelivered, "nth_from", counted_late)
+    with Connection(Address.parse(server.url)) as connection:
+        found = undelivered.fetch_undelivered(connection, "s", "g", 10, must_count=True)
+    [group] = client.xinfo_groups("s")
+    assert (str(found.position), found.entries) == (group["last-delivered-id"], 0)
 
 
 @pytest.mark.parametrize(
