@@ -221,7 +221,7 @@ def test_commands_and_jobs_are_limited_alike(monkeypatch: pytest.MonkeyPatch) ->
     ran = CliRunner().invoke(main, ["streams", "--url", "redis://evil"])
     assert ran.exit_code == 1
     assert "[RSTREAM_NOT_ALLOWED] host evil:6379" in ran.output
-    config = str(PACKAGE / "jobs" / "conf" / "etl.toml")
+    config = str(PACKAGE.parent / "conf" / "etl.toml")
     job = ["run", "etl", "--config", config, "--check", "--set", "source.url=redis://evil"]
     ran = CliRunner().invoke(main, job)
     assert ran.exit_code != 0
