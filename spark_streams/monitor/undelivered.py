@@ -90,13 +90,13 @@ def fetch_undelivered(server: Server, stream: str, group: str, limit: int, must_
     if info.lag is None or (must_count and info.lag == 0):
         end = nth_from(server, stream, info.last_delivered, limit)
         counted = count_between(server, stream, info.last_delivered, end)
-        commands = 6 + 2 * (counted // _COUNTED_BY)
-        now = group_named(group, server.pipeline([command])[0]) if counted else info
-        if (
-            now is not None and now.last_delivered != info.last_delivered
-        ):  # others have read: the next look counts the rest
-            return Undelivered(now.last_delivered, 0, commands)
-        return Undelivered(info.last_delivered, counted, commands)
+        commands = 5 + 2 * (counted // _COUNTED_BY)
+        if not counted:
+            return Undelivered(info.last_delivered, 0, commands)
+        now = group_named(group, server.pipeline([command])[0])
+        if now is not None and now.last_delivered != info.last_delivered:
+            return Undelivered(now.last_delivered, 0, commands + 1)  # others have read: the next look counts the rest
+        return Undelivered(info.last_delivered, counted, commands + 1)
     return Undelivered(info.last_delivered, info.lag, 1)
 
 

@@ -11,6 +11,7 @@ import socket
 from dataclasses import dataclass
 
 from spark_streams.wire.address.patience import DEFAULT_PATIENCE
+from spark_streams.wire.address.redis_py import socket_of
 from spark_streams.wire.connection.connection import Connection
 from tools.servers.server import Server
 from tools.simulation.in_process.server import ProcessServer
@@ -67,7 +68,7 @@ class Network:
 
 def break_connection(connection: Connection) -> None:
     """Break a connection: what it has sent is executed, the reply is lost."""
-    open_socket = connection._connection._sock  # there is no public name for it
+    open_socket = socket_of(connection._connection)
     if open_socket is not None:
         with contextlib.suppress(OSError):
             open_socket.shutdown(socket.SHUT_RDWR)

@@ -12,6 +12,12 @@ from spark_streams.options.sink_options import SinkOptions
 from spark_streams.sink.encode.destination import Destination
 
 
+def written_once(options: SinkOptions, name: str) -> Mapping[str, str]:
+    """Return the option with which rows of a micro-batch are written once, also if Spark replays it: none with
+    delivery=at-least-once. name: of the output within the query."""
+    return {"transaction": name} if options.delivery == "exactly-once" else {}
+
+
 @dataclass(frozen=True)
 class Stream:
     """A stream. options: checked; raw_options: for format("rstream"); name: of the output within the query."""
@@ -36,5 +42,5 @@ class Stream:
 
     def write(self, rows: DataFrame, number: int) -> None:
         """Write one micro-batch of the query that runs on this thread."""
-        once = {"transaction": f"output:{self.name}"} if self.options.delivery == "exactly-once" else {}
+        once = written_once(self.options, f"output:{self.name}")
         rows.write.format("rstream").mode("append").options(**{**once, **self.raw_options}).save()

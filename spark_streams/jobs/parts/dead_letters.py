@@ -11,6 +11,7 @@ from spark_streams.deadletter.write.origins import record_origins
 from spark_streams.deadletter.write.routing import TO, route_dead_letters
 from spark_streams.errors import ConfigError
 from spark_streams.jobs.job import Job
+from spark_streams.jobs.output.stream import written_once
 from spark_streams.jobs.part import Facts, Written
 from spark_streams.jobs.parts.rules import Judged
 from spark_streams.jobs.parts.source import Source
@@ -18,9 +19,6 @@ from spark_streams.jobs.settings.config import FREE
 from spark_streams.monitor.watch.lineage.datasets import Dataset, sink_dataset
 from spark_streams.options.sink_options import SinkOptions
 from spark_streams.wire.connect import connect
-
-# Dead letters are part of the micro-batch: they are written once, also if Spark replays it.
-_TRANSACTION = {"transaction": "letters"}
 
 
 class DeadLetters(Written):
@@ -42,9 +40,8 @@ class DeadLetters(Written):
         self.options = SinkOptions.parse(job.options("dead_letters"))
         self._source = source
         _check(self.options, source)
-        transaction = _TRANSACTION if self.options.delivery == "exactly-once" else {}
         retried = {"streamColumn": TO} if source.retry_delay else {}
-        self._sink = {**transaction, **job.options("dead_letters"), **retried}
+        self._sink = {**written_once(self.options, "letters"), **job.options("dead_letters"), **retried}
         self._reasons: Counter[str] = Counter()
         self._retried = 0
 

@@ -7,14 +7,12 @@ from collections.abc import Iterable, Mapping
 from pyspark.sql import DataFrame
 
 from spark_streams.jobs.job import Job
+from spark_streams.jobs.output.stream import written_once
 from spark_streams.jobs.part import Facts, Written
 from spark_streams.jobs.settings.config import FREE
 from spark_streams.monitor.watch.lineage.datasets import Dataset, sink_dataset
 from spark_streams.options.sink_options import SinkOptions
 from spark_streams.sink.encode.destination import Destination
-
-# The rows are part of the micro-batch: they are written once, also if Spark replays it.
-_TRANSACTION = {"transaction": "groups"}
 
 
 class Sink(Written):
@@ -32,9 +30,8 @@ class Sink(Written):
 
     def __init__(self, job: Job) -> None:
         self.options = SinkOptions.parse(job.options("sink"))
-        transaction = _TRANSACTION if self.options.delivery == "exactly-once" else {}
         # All values of a group may be null, and an entry needs a field.
-        self._given = {"nulls": "empty", **transaction, **job.options("sink")}
+        self._given = {"nulls": "empty", **written_once(self.options, "groups"), **job.options("sink")}
         self._rows = 0
 
     def streams(self) -> Mapping[str, SinkOptions]:

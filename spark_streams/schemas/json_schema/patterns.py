@@ -1,7 +1,7 @@
 """Patterns of JSON Schema, which are ECMA's, in linear time: translated for RE2.
 
     \\d \\w \\b   ASCII, in both     $  the end, in both    .  also not \\r, U+2028, U+2029     \\s  Unicode's spaces
-    \\uXXXX \\u{X} \\cX              \\x{X}                 [^] []  any character, none         (?<name>)  (?P<name>)
+    \\uhhhh \\u{h} \\cX              \\x{h}                 [^] []  any character, none         (?<name>)  (?P<name>)
 
 Refused by name: what needs backtracking (lookaround and references back), more than 1,000 repetitions, and what ECMA
 does not have.

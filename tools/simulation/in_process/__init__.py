@@ -1,6 +1,6 @@
 """The third kind of server beside `redis` and `engine`: the engine's command core in the process of the simulation.
 
-    the product          a Line in place of its socket   (line.py, patches.py)
+    the product          a Line in place of its socket   (core.py, line_duplex.py, patches.py)
     the test's client    the same commands of redis-py   (client.py)
               └── both call the core: bytes in, bytes out (core.py)
 
