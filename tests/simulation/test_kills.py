@@ -1,8 +1,12 @@
 """A kill before and after every command: of a trigger, a claim, a commit and a restart.
 
-A tick of the simulation is a moment before or after bytes leave the product. So a kill after each number of ticks is a
-kill before and after each command. After it the query is started again and reads to the end. Each command after which
-the driver was killed has a row in the head of source/trigger/trigger.py, which says what the next run does.
+A tick of the simulation is a moment before or after bytes leave the product, or between two steps of Spark. So a kill
+after each number of ticks is a kill before and after each command. After it the query is started again and reads to the
+end. Each command after which the driver was killed has a row in the head of source/trigger/trigger.py, which says what
+the next run does.
+
+A request that only reads leaves what was there before it. So in the process, where each run of a history is the same,
+the moments after requests that write and between two steps of Spark are all that differ. On servers it is each tick.
 """
 
 from __future__ import annotations
@@ -13,14 +17,17 @@ from collections.abc import Iterator, Mapping
 
 import hiredis
 import pytest
+import redis
 
 from spark_streams.source.trigger import trigger
 from tests.simulation.test_sees import LENIENT, more, plan
-from tools.servers.server import Server
+from tools.servers.server import KINDS, Server
+from tools.simulation.in_process.server import ProcessServer
 from tools.simulation.patched import product
 from tools.simulation.plan import Plan
 from tools.simulation.run import run
 from tools.simulation.step import Step
+from tools.simulation.ticks import Ticks
 from tools.simulation.world import World
 
 CLAIMS = {"claimIdle": "1ms"}
@@ -42,7 +49,11 @@ HISTORIES: Mapping[str, tuple[list[Step | str], list[Step | str], Mapping[str, s
     "new checkpoint": (["trigger", more(3)], [Step("renew"), "trigger", more(2), "trigger"], {}),
 }
 TICKS = range(1, 200)
-ALWAYS = ("next trigger", "restart", "removal")  # of each run of the tests, the others only of scripts/test --kills
+CASES = [
+    *[(name, "recorder") for name in HISTORIES],
+    *[pytest.param(name, "once", marks=pytest.mark.in_turn(turn % 3)) for turn, name in enumerate(HISTORIES)],
+]
+SERVERS = ["process", *[pytest.param(kind, marks=pytest.mark.kills) for kind in KINDS]]
 
 
 def killed(name: str, after: int, sink: str) -> Plan:
@@ -70,15 +81,20 @@ def rows() -> set[str]:
     return {request for cell in cells for request in cell.split(", ")}
 
 
-def request_of(data: bytes | memoryview) -> str:
-    """What a request writes, in the words of the table; empty: nothing, or only what is the sink's."""
+def writes_of(data: bytes | memoryview) -> Iterator[list[bytes]]:
+    """Commands of a request that change something."""
     reader = hiredis.Reader()
     reader.feed(bytes(data))
-    writes: list[str] = []
     while isinstance(words := reader.gets(), list):
+        if not READS.fullmatch(words[0].decode()):
+            yield words
+
+
+def request_of(data: bytes | memoryview) -> str:
+    """What a request writes, in the words of the table; empty: nothing, or only what is the sink's."""
+    writes: list[str] = []
+    for words in writes_of(data):
         name = words[0].decode()
-        if READS.fullmatch(name):
-            continue
         kinds = [word.decode().split(":")[1] for word in words[1:] if word.startswith(b"rstream:")]
         if kinds and kinds[0] in OF_THE_SINK:
             return ""
@@ -115,14 +131,43 @@ def noted_kills() -> Iterator[set[str]]:
     noted.discard("")
 
 
-@pytest.mark.parametrize("sink", ["recorder", pytest.param("once", marks=pytest.mark.kills)])
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name in ALWAYS else [pytest.mark.kills]) for name in HISTORIES]
-)
+def moments(server: Server, client: redis.Redis, name: str, sink: str) -> list[int]:
+    """Numbers of ticks after which a kill leaves something else than one tick earlier."""
+    tick, count = World.tick, Ticks.tick
+    wrote: dict[int, bool] = {}
+    found: list[int] = []
+    is_changed, passed = False, 0
+
+    def noting_tick(self: World, connection: object = None, data: bytes | memoryview | None = None) -> None:
+        nonlocal is_changed
+        if data is not None:
+            wrote[id(connection)] = any(True for _ in writes_of(data))
+        is_changed = connection is None or (data is None and wrote.pop(id(connection), False))
+        tick(self, connection, data)  # type: ignore[arg-type]
+
+    def counting_tick(self: Ticks) -> None:
+        nonlocal passed
+        if self.waiting:
+            passed += 1
+            if is_changed:
+                found.append(passed)
+        count(self)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(World, "tick", noting_tick)
+        patch.setattr(Ticks, "tick", counting_tick)
+        assert not run(server, client, killed(name, 1 << 30, sink)).failures
+    return found
+
+
+@pytest.mark.parametrize(("name", "sink"), CASES)
+@pytest.mark.parametrize("server", SERVERS, indirect=True)
 def test_a_kill_at_any_moment_loses_nothing_and_writes_nothing_twice(server: Server, name: str, sink: str) -> None:
-    with product(), server.client(decode_responses=True) as client, noted_kills() as noted:
-        for after in TICKS:
-            failures = run(server, client, killed(name, after, sink)).failures
-            assert not failures, f"killed after {after} ticks: {failures[0].kind}\n{failures[0].details}"
+    with product(server), server.client(decode_responses=True) as client:
+        ticks = moments(server, client, name, sink) if isinstance(server, ProcessServer) else TICKS
+        with noted_kills() as noted:
+            for after in ticks:
+                failures = run(server, client, killed(name, after, sink)).failures
+                assert not failures, f"killed after {after} ticks: {failures[0].kind}\n{failures[0].details}"
     assert noted
     assert noted - rows() == set(), "source/trigger/trigger.py has no row for a kill after these"

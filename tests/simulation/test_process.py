@@ -18,7 +18,7 @@ from tools.simulation.plan import make
 from tools.simulation.run import run
 from tools.simulation.soak import shrunk, soak
 
-RUNS = 25 * TIMES
+RUNS = 100 * TIMES
 FIRST = int(os.environ.get("RSTREAM_SEED") or 0)
 
 
