@@ -13,6 +13,9 @@ does not expire. A second process that finds it
 A holder whose session has expired (the machine slept) writes the session first, and then each lease again under WATCH.
 If another process has seen the session missing and takes over a lease meanwhile, it fails at EXEC or is noticed. Leases
 that are no longer needed are removed under WATCH, too.
+
+A server that returns to an older state (a failover, a backup) may hold the lease of the dead process again from which
+this one took it over. Nobody has held it since, so this process writes its own again, under WATCH, too.
 """
 
 from __future__ import annotations
@@ -108,6 +111,7 @@ class Lease(ABC):
         self._session = session_key(scope, secrets.token_hex(8))
         self._value = json.dumps({"session": self._session, **terms.processes.this()}).encode()
         self._checked = 0  # number of leases read by renewals
+        self._replaced: dict[bytes, bytes] = {}  # values of dead holders that this process took over, by key
         self._changing = threading.Lock()  # held during each renewal and removal on the server
         self._lock = threading.Lock()  # over the five below
         self._streams: dict[bytes, str] = {}  # by key
@@ -214,14 +218,22 @@ class Lease(ABC):
         if held == self._value:  # the connection broke after the server had set it
             server.execute("UNWATCH")
             return None
-        alive = self._terms.processes.has_alive(held)
         session = _session_of(key, held)
-        if held is not None and alive is not False and (session == key or server.execute("EXISTS", session)):
+        if held is not None and self._may_live(server, key, held):
             server.execute("UNWATCH")
-            if alive:
+            if self._terms.processes.has_alive(held):
                 raise self._taken(stream, held)
             return session
+        if held is not None:
+            self._replaced[key] = held  # before EXEC, whose reply may be lost
         return None if transact(server, [("SET", key, self._value)]) is not None else session
+
+    def _may_live(self, server: Server, key: bytes, held: bytes) -> bool:
+        """Whether the process that wrote this lease may live: not if it was of this machine and has died, or if its
+        session has expired."""
+        session = _session_of(key, held)
+        is_dead = self._terms.processes.has_alive(held) is False
+        return not is_dead and (session == key or bool(server.execute("EXISTS", session)))
 
     def _taken(self, stream: str, held: bytes | None) -> TakenError:
         return self.taken(stream, describe(held))
@@ -265,7 +277,8 @@ class Lease(ABC):
                 server.execute("SET", self._session, self._value, "PX", self._ttl)
                 self._write_again(server, streams)
             else:
-                self._restore(server, streams, dict(zip(checked_keys, held, strict=True)))
+                other = [key for key, value in zip(checked_keys, held, strict=True) if value != self._value]
+                self._write_again(server, {key: streams[key] for key in other})
             self._remove_leases(server, leaving)
             with self._lock:
                 self._leaving = [key for key in self._leaving if key not in set(leaving)]
@@ -277,26 +290,23 @@ class Lease(ABC):
         return list(dict.fromkeys(keys[index % len(keys)] for index in range(start, start + _CHECKED))) if keys else []
 
     def _write_again(self, server: Server, streams: Mapping[bytes, str]) -> None:
-        """Write all leases again if this process still holds them; EXEC fails if another process took one over."""
+        """Write these leases again if this process still holds them, or if they were deleted. EXEC fails if another
+        process took one over. Raises TakenError if another process holds one."""
         for slot_keys in server.together(list(streams), lambda key: key):
             for start in range(0, len(slot_keys), _TOGETHER):
                 batch = slot_keys[start : start + _TOGETHER]
                 while True:
                     held = server.execute_all([("WATCH", *batch), *[("GET", key) for key in batch]])[1:]
                     for key, value in zip(batch, held, strict=True):
-                        if value not in (None, self._value):
+                        if value not in (None, self._value) and not self._is_set_back(server, key, value):
                             server.connection_for(key).execute("UNWATCH")
                             raise self._taken(streams[key], value)
                     if transact(server, [("SET", key, self._value) for key in batch]) is not None:
                         break
 
-    def _restore(self, server: Server, streams: Mapping[bytes, str], held: Mapping[bytes, bytes | None]) -> None:
-        """Write deleted leases again. Raises TakenError if another process holds one."""
-        for key, value in held.items():
-            if value not in (None, self._value):
-                raise self._taken(streams[key], value)
-        deleted_keys = [key for key, value in held.items() if value is None]
-        server.pipeline([("SET", key, self._value, "NX") for key in deleted_keys])
+    def _is_set_back(self, server: Server, key: bytes, held: bytes) -> bool:
+        """Whether the server has returned to a state from before this process took this lease over."""
+        return held == self._replaced.get(key) and not self._may_live(server, key, held)
 
 
 # -- contents of a lease ----------------------------------------------------------------------------------------

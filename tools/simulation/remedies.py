@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 
 from spark_streams.errors import (
-    ConsumerTakenError,
     GroupSharedError,
     LedgerError,
     RStreamError,
@@ -41,11 +40,6 @@ class Operator:
             return
         if not isinstance(error, StreamStateError):
             world.fail(f"unexpected | {shape(error)} | {query.mode}", text)
-            return
-        is_set_back = any("server set back" in world.model.stream(name).ever for name in streams)
-        if isinstance(error, ConsumerTakenError) and is_set_back:
-            # The lease of an earlier process is on the server again. A new run takes it, because that process is dead.
-            self._count(error, streams)
             return
         if isinstance(error, LedgerError):
             causes = sorted(world.model.stream(OUT).causes)

@@ -287,6 +287,53 @@ def test_a_process_that_wakes_up_after_its_session_expired_takes_nothing_back(
     assert "someone" in str(client.get(KEY))
 
 
+def test_the_lease_of_a_dead_process_that_a_server_has_again_is_written_again(
+    server: Server, client: redis.Redis, server_connection: Connection
+) -> None:
+    """The server returns to an older state, without the session of the present holder and with it."""
+    left_behind(client, 60_000, born="1")
+    before = str(client.get(KEY))
+    held = Lease(Address.parse(server.url), "g", "spark", Terms(ttl=100, is_kept=False))
+    held.hold(server_connection, ["s"])
+    mine = client.get(KEY)
+    for is_session_there in (False, True):
+        client.set(KEY, before)
+        session = json.loads(str(mine))["session"]
+        if is_session_there:
+            client.persist(session)
+        else:
+            client.delete(session)
+        time.sleep(0.2)
+        held.hold(server_connection, ["s"])
+        assert client.get(KEY) == mine
+
+
+def test_a_dead_process_that_may_have_held_the_lease_since_shows_no_older_state(
+    server: Server, client: redis.Redis, server_connection: Connection
+) -> None:
+    """Only the value that this process has taken over shows that the server was set back."""
+    left_behind(client, 60_000, born="1")
+    held = Lease(Address.parse(server.url), "g", "spark", Terms(ttl=100, is_kept=False))
+    held.hold(server_connection, ["s"])
+    left_behind(client, 60_000, born="2")
+    time.sleep(0.2)
+    with pytest.raises(ConsumerTakenError):
+        held.hold(server_connection, ["s"])
+
+
+def test_a_process_that_a_server_has_again_with_its_session_may_live(
+    server: Server, client: redis.Redis, server_connection: Connection
+) -> None:
+    a_lease_from_elsewhere(client, 1)
+    time.sleep(0.01)
+    held = Lease(Address.parse(server.url), "g", "spark", Terms(ttl=100, is_kept=False))
+    held.hold(server_connection, ["s"])
+    a_lease_from_elsewhere(client, 60_000)
+    time.sleep(0.2)
+    with pytest.raises(ConsumerTakenError):
+        held.hold(server_connection, ["s"])
+
+
 def test_who_takes_a_lease_over_while_its_holder_wakes_up_fails(
     server: Server, client: redis.Redis, server_connection: Connection
 ) -> None:
