@@ -84,6 +84,14 @@ class CurrentBatch:
     noted: frozenset[str] = frozenset()
 
 
+def _begun_with(end: Offset) -> list[str]:
+    """Return the streams whose account Spark has logged with this batch for the first time: it is their first batch,
+    or one without entries, which keeps a correction."""
+    if end.taken_from:
+        return [stream for stream in end.taken_from if end.at[stream].number == 1]
+    return [stream for stream, at in end.at.items() if at.number == 0]
+
+
 class MicroBatchStream:
     """The batches of one query. One thread may use it. now: a monotonic clock, in seconds; worker: runs jobs while
     tasks run; first_at_once: the first trigger does not wait for minEntriesPerTrigger; wall_clock: seconds since the
@@ -230,7 +238,7 @@ class MicroBatchStream:
                 # whether or not maxDeliveries is set now.
                 is_cut = self._step(lambda server, run: self._count_attempt(server, begin, end, run))
                 batch = self._current = replace(batch, is_cut=is_cut, is_counted=True)
-            if first := [stream for stream in end.taken_from if end.at[stream].number == 1]:
+            if first := _begun_with(end):
                 self.ask(lambda server: begin_batches(server, self.member, end, first))
             if batch.ranges is None:
                 again = batch

@@ -14,7 +14,7 @@ from spark_streams.errors import DataLossError, GroupExistsError
 from spark_streams.source.stream_reader import StreamReader
 from spark_streams.spark.read_limits import ReadMaxRows
 from tests.source.test_retries import LETTERS, TEXTS, dead
-from tools.driving import ALL, LOOK_EACH_TIME, add, drain, pending_count, read, reader, rows, stop_all
+from tools.driving import ALL, LOOK_EACH_TIME, add, begin, drain, pending_count, read, reader, rows, stop_all
 from tools.machine_time import machine_seconds
 from tools.sending import KilledError, dying_at
 from tools.servers.server import Server
@@ -337,3 +337,17 @@ def test_a_checkpoint_whose_tokens_do_not_name_it_continues(server: Server, clie
     one = reader(server, failOnDataLoss=fails)
     assert drain(one, start=old) == [[2, 3]]
     assert lost(one) == {}
+
+
+def test_a_loss_that_an_empty_batch_has_counted_is_none_of_a_new_checkpoint(
+    server: Server, client: redis.Redis
+) -> None:
+    """A lenient run counts it with a batch without entries; a strict run with a new checkpoint begins after it."""
+    add(client, 3)
+    begin(reader(server))
+    client.xtrim("s", maxlen=0)
+    lenient = reader(server, failOnDataLoss="false")
+    assert drain(lenient) == [[]]
+    assert lost(lenient) == {"s": 3}
+    add(client, 2, first=3)
+    assert drain(reader(server)) == [[3, 4]]
