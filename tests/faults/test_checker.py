@@ -6,12 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from tools.chaos.accounts import Aftermath, Intervention, settle
 from tools.chaos.attempts import Attempt
 from tools.chaos.checker import Report, check
 from tools.chaos.history import Acknowledged, Added, History, Row
 from tools.chaos.history import Outcome as Sent
-from tools.chaos.scene import Outcome
 from tools.chaos.sink import rows_of_entries
 
 
@@ -43,8 +41,6 @@ def test_a_missing_row_is_lost_unless_the_entry_was_taken_away() -> None:
     history.acknowledged.pop()
     assert check(history).lost == [missing.value]
     history.removed = {missing.place}
-    assert not check(history)
-    history.removed, history.taken = set(), {missing.place}
     assert not check(history)
 
 
@@ -97,13 +93,10 @@ def test_rows_below_an_earlier_one_of_their_stream_are_reordered_unless_claimed(
     assert not check(history)
 
 
-def test_a_row_that_nobody_sent_or_that_another_consumer_has_is_a_phantom() -> None:
+def test_a_row_that_nobody_sent_is_a_phantom() -> None:
     history = good()
     history.added = history.added[1:]
     assert check(history).phantom == [("p", 0)]
-    history = good()
-    history.taken = {history.rows[3].place}
-    assert check(history).phantom == [("p", 3)]
 
 
 def test_an_acknowledgement_before_the_commit_log_or_without_a_row_is_early() -> None:
@@ -121,9 +114,6 @@ def test_a_row_that_is_neither_pending_nor_seen_acknowledged_is_unseen() -> None
     history = good()
     history.acknowledged.pop()
     assert check(history).unseen == [history.rows[-1].place]
-    history.forgotten = {history.rows[-1].place}
-    assert not check(history)
-    history.forgotten = set()
     history.acks_seen = False
     assert not check(history)
 
@@ -200,89 +190,8 @@ def test_the_entries_of_a_stream_are_rows_of_the_batch_that_had_them() -> None:
     assert rows_of_entries("out", [{**entries[0], "entry": "9-0"}], tried)[0].batch == -1
 
 
-def test_entries_pending_for_others_may_arrive_or_not_but_not_twice() -> None:
-    history = good()
-    history.either = {history.rows[5].place}
-    assert not check(history)
-    history.rows.append(replace(history.rows[5], position=1))
-    assert check(history).duplicated == [("p", 5)]
-    history.rows, history.acknowledged = history.rows[:5], history.acknowledged[:5]
-    assert not check(history)
-
-
 def test_a_good_entry_that_became_a_dead_letter_is_buried() -> None:
     history = good()
     place = history.rows.pop().place
     history.dead_letters = [place]
     assert faults(history) == {"buried": 1}
-    history.bad = {place}
-    assert not check(history)
-
-
-def taken() -> tuple[Outcome, Intervention]:
-    """The good history, whose last two entries somebody took before they were read."""
-    history = good()
-    gone = {row.place for row in history.rows[4:]}
-    history.rows, history.acknowledged = history.rows[:4], history.acknowledged[:4]
-    history.removed = set(gone)
-    return Outcome(history, check(history)), Intervention(removed=gone)
-
-
-def account(outcome: Outcome, strict: bool, after: Aftermath, intervention: Intervention) -> list[str]:
-    """What is wrong with it."""
-    settle(outcome, strict, after, intervention)
-    return [*outcome.wrong, *outcome.report.faults()]
-
-
-def test_a_loss_that_nobody_says_is_lost() -> None:
-    outcome, intervention = taken()
-    assert account(outcome, True, Aftermath(ended=True), intervention) == ["lost"]
-    assert outcome.report.lost == [("p", 4), ("p", 5)]
-
-
-def test_a_reported_loss_must_be_counted_too() -> None:
-    for strict, errors in ((True, ["[RSTREAM_DATA_LOSS] two"]), (False, [])):
-        for counted, wrong in ((2, []), (1, ["lost entries in the progress: 1, expected 2"])):
-            outcome, intervention = taken()
-            assert account(outcome, strict, Aftermath(errors, counted, ended=True), intervention) == wrong
-    outcome, intervention = taken()
-    assert account(outcome, False, Aftermath([], 3, ended=True), intervention) == [
-        "lost entries in the progress: 3, expected 2"
-    ]
-    outcome, intervention = taken()
-    intervention.overcounted = 1
-    assert account(outcome, False, Aftermath([], 3, ended=True), intervention) == []
-
-
-def test_what_was_written_before_it_went_may_count_as_lost_after_a_restart_only() -> None:
-    outcome, intervention = taken()
-    intervention.removed |= {outcome.history.rows[0].place}  # it is in the sink
-    assert account(outcome, False, Aftermath([], 3, restarted=True, ended=True), intervention) == []
-    outcome, intervention = taken()
-    intervention.removed |= {outcome.history.rows[0].place}
-    assert account(outcome, False, Aftermath([], 3, ended=True), intervention) == [
-        "lost entries in the progress: 3, expected 2"
-    ]
-
-
-def test_a_query_must_not_stop_where_nothing_is_wrong_nor_without_a_name_nor_for_ever() -> None:
-    error = "[RSTREAM_DATA_LOSS] none"
-    outcome = Outcome(good(), check(good()))
-    found = account(outcome, True, Aftermath([error], ended=True), Intervention(harmless=True))
-    assert found == [f"ended although nothing is wrong: {error}"]
-    outcome = Outcome(good(), check(good()))
-    found = account(outcome, True, Aftermath(["oops"], ended=True), Intervention())
-    assert found == ["ended with 'oops', which is not a named error"]
-    outcome, intervention = taken()
-    assert account(outcome, True, Aftermath([error], 2), intervention) == [f"did not read all entries: {error}"]
-
-
-def test_what_a_query_was_never_to_read_is_not_missing_and_must_not_come() -> None:
-    outcome, intervention = taken()
-    before, intervention.removed = intervention.removed, set()
-    settle(outcome, True, Aftermath(ended=True), intervention, before)
-    assert not outcome.wrong
-    assert not outcome.report
-    outcome = Outcome(good(), check(good()))
-    settle(outcome, True, Aftermath(ended=True), Intervention(), before)
-    assert outcome.wrong == [f"read entries that it must not read: {sorted(before)}"]

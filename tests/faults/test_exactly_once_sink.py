@@ -1,10 +1,10 @@
-"""What only the exactly-once sink can meet: zombies of its tasks, a server of its own that is away or was put back."""
+"""What only the exactly-once sink can meet: zombies of its tasks, and a server of its own that is away."""
 
 from __future__ import annotations
 
 import pytest
 
-from tools.chaos import away_sink, replayed, zombies
+from tools.chaos import away_sink, zombies
 from tools.chaos.scene import Scene
 
 pytestmark = [pytest.mark.spark, pytest.mark.kills]
@@ -21,12 +21,6 @@ def test_a_zombie_of_a_task_that_was_given_up_writes_nothing(scene_by_turns: Sce
 def test_a_zombie_of_a_run_that_has_ended_writes_nothing(scene_by_turns: Scene, seed: int) -> None:
     """The query was started again and has written the batch."""
     outcome = zombies.of_an_old_run(scene_by_turns, later_batches=1)
-    assert outcome, f"RSTREAM_SEED={seed}\n{outcome}"
-
-
-def test_a_replay_of_what_was_trimmed_goes_on_and_writes_nothing_twice(scene_by_turns: Scene, seed: int) -> None:
-    """failOnDataLoss=false: rows of entries that are gone by now stay, the others come once."""
-    outcome = replayed.replayed_after_trimming(scene_by_turns)
     assert outcome, f"RSTREAM_SEED={seed}\n{outcome}"
 
 

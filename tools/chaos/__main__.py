@@ -22,20 +22,13 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 
 from tools.chaos import (
-    appearing_streams,
     away_sink,
     broken_server,
-    changed_streams,
-    consumers,
     endings,
-    evicted_keys,
     failed_tasks,
     keyed,
     killed_driver,
-    operators,
     replaced_masters,
-    replayed,
-    restored_server,
     retries,
     stopped_driver,
     zombies,
@@ -50,28 +43,11 @@ from tools.servers.server import redis_server_path, running_engine, running_redi
 
 # Faults that need no other process, by their name in the table.
 SCENES: Mapping[str, Callable[[Scene], Outcome]] = {
-    "trimmed past the offset": changed_streams.trimmed_past_the_offset,
-    "deleted while pending": changed_streams.deleted_while_pending,
-    "group destroyed": changed_streams.group_destroyed,
-    "stream deleted": changed_streams.stream_deleted,
-    "flushed": changed_streams.flushed,
-    "dead consumer": consumers.dead_consumer,
-    "living consumer": consumers.living_consumer,
-    "second query": consumers.double_query,
-    "ordered claims": consumers.ordered_claims,
-    "replayed after trimming": replayed.replayed_after_trimming,
-    **{f"operator {action}": operators.scene_of(action) for action in operators.ACTIONS},
-    "keys evicted": evicted_keys.at_a_moment,
-    "no stream at the start": appearing_streams.none_at_the_start,
-    "all streams rotated away": appearing_streams.all_rotated_away,
-    "streams appear while down": appearing_streams.while_down,
-    "dead letters match the pattern": appearing_streams.dead_letters_match,
     "ends with once": endings.once,
     "ends with availableNow": endings.available_now,
     "server killed": broken_server.killed,
     "server paused": broken_server.paused,
     "server restarted": broken_server.restarted,
-    "source restored from an older file": restored_server.source,
     "sink away, many restarts": away_sink.many_restarts,
     "retries, driver killed": retries.killed,
     "zombie task": zombies.task,
@@ -80,7 +56,6 @@ SCENES: Mapping[str, Callable[[Scene], Outcome]] = {
 }
 # Faults of the Redis Streams sink.
 INTO_A_STREAM = (
-    "replayed after trimming",
     "sink away, many restarts",
     "zombie task",
     "zombie of an old run",

@@ -82,9 +82,7 @@ def _run_through(scene: Scene, query: Query, moment: Moment, server: DurableServ
         with _server_down(server, seconds):
             return scene.start(query)
     with contextlib.ExitStack() as outage:
-        running = run_to_moment(scene, query, moment, lambda: outage.enter_context(_server_down(server, seconds)))
-    assert running is not None
-    return running
+        return run_to_moment(scene, query, moment, lambda: outage.enter_context(_server_down(server, seconds)))
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ class Report:
     duplicated     rows that are in the sink twice, by entry or by value
     reordered      rows whose entry has a lower ID than an earlier row of the same stream
     early          entries acknowledged although their batch was not in the commit log, or never reached the sink
-    phantom        rows that no producer sent, that the server refused, or that another consumer received
+    phantom        rows that no producer sent, or that the server refused
     changed        entries that an attempt of a batch wrote and that the batch does not contain in the end
     unseen         entries that are no longer pending although no acknowledgement of them was recorded
     pending        entries that are still pending for this query after a drain
@@ -62,21 +62,21 @@ def check(history: History) -> Report:
     arrived = Counter(row.value for row in rows)
     places = Counter(row.place for row in rows)
 
-    may_miss = history.removed | history.taken | history.either | set(buried)
+    may_miss = history.removed | set(buried)
     for entry in history.added:
         if entry.outcome is Outcome.OK and entry.value not in arrived and entry.place not in may_miss:
             report.lost.append(entry.value)
 
     report.duplicated = [value for value, times in arrived.items() if times > 1]
     report.duplicated += [r.value for r in rows if places[r.place] > 1 and arrived[r.value] == 1]
-    report.buried = [place for place in buried if place not in history.bad]
+    report.buried = list(buried)
     report.buried_twice = [place for place, times in buried.items() if times > 1]
     report.pending = list(history.pending)
 
     expected = {entry.value: entry for entry in history.added if entry.outcome is not Outcome.FAILED}
     for row in rows:
         sent = expected.get(row.value)
-        if sent is None or row.place in history.taken or (sent.place is not None and sent.place != row.place):
+        if sent is None or (sent.place is not None and sent.place != row.place):
             report.phantom.append(row.value)
 
     _check_order(history, report)
@@ -113,7 +113,7 @@ def _check_attempts(history: History, report: Report) -> None:
     """Check that every attempt of a batch, failed ones included, wrote only entries of the final batch."""
     final = history.batches()
     for row in history.rows:
-        if not row.kept and row.place not in final.get(row.batch, set()) | history.removed | history.either:
+        if not row.kept and row.place not in final.get(row.batch, set()) | history.removed:
             report.changed.append((row.batch, row.place))
 
 
@@ -124,9 +124,9 @@ def _check_acknowledgements(history: History, report: Report) -> None:
     for ack in history.acknowledged:
         seen.add(ack.place)
         batch = batch_of.get(ack.place)
-        if batch is None and ack.place in history.removed | history.either | buried:
+        if batch is None and ack.place in history.removed | buried:
             continue
         if batch is None or batch > ack.committed:
             report.early.append(ack.place)
-    explained = seen | set(history.pending) | history.removed | history.forgotten
+    explained = seen | set(history.pending) | history.removed
     report.unseen = [place for place in batch_of if place not in explained]

@@ -13,15 +13,15 @@ from tools.chaos.query import Query
 from tools.chaos.sink import rows_of
 
 
-def gather(query: Query, added: Iterable[Added], foreign: Iterable[str] = ()) -> History:
-    """Return the history of a drained query. foreign: consumers of its group that are not the query's."""
+def gather(query: Query, added: Iterable[Added]) -> History:
+    """Return the history of a drained query."""
     added = list(added)
     streams = sorted({entry.stream for entry in added})
     return History(
         added=added,
         rows=rows_of(query),
         acknowledged=acknowledgements(query),
-        pending=[place for stream in streams for place in pending(query, stream, foreign)],
+        pending=[place for stream in streams for place in pending(query, stream)],
         dead_letters=dead_letters(query),
     )
 
@@ -35,8 +35,8 @@ def acknowledgements(query: Query) -> list[Acknowledged]:
     ]
 
 
-def pending(query: Query, stream: str, foreign: Iterable[str] = ()) -> list[Place]:
-    """Return the entries of a stream that are pending for consumers that are not foreign."""
+def pending(query: Query, stream: str) -> list[Place]:
+    """Return the entries of a stream that are pending."""
     with client_of(query.url) as client:
         try:
             entries = client.xpending_range(stream, query.group, "-", "+", 1_000_000)
@@ -44,7 +44,7 @@ def pending(query: Query, stream: str, foreign: Iterable[str] = ()) -> list[Plac
             if "NOGROUP" in str(error):
                 return []
             raise
-    return [(stream, entry["message_id"]) for entry in entries if entry["consumer"] not in set(foreign)]
+    return [(stream, entry["message_id"]) for entry in entries]
 
 
 def dead_letters(query: Query) -> list[Place]:

@@ -71,14 +71,10 @@ class Acknowledged:
 class History:
     """History of one query.
 
-    removed: entries that the test removed (trimmed, deleted, acknowledged by other clients): they may be missing;
-    unordered: entries that correctly reached the query out of order (claimed from a dead consumer);
-    forgotten: entries whose pending list was deleted with their group: no client can acknowledge them;
-    taken: entries that were delivered to other consumers of the group: they must not reach the query;
-    either: entries that may reach the query or not, because they are pending for another consumer, too;
+    removed: entries that the test removed (trimmed, deleted): they may be missing;
+    unordered: entries that correctly reached the query out of order;
     pending: entries that are pending for the query's consumers at the end;
-    dead_letters: original entries of dead letters; bad: entries that must become dead letters;
-    acks_seen: False if acknowledgements were not recorded.
+    dead_letters: original entries of dead letters; acks_seen: False if acknowledgements were not recorded.
     """
 
     added: list[Added] = field(default_factory=list)
@@ -86,12 +82,8 @@ class History:
     acknowledged: list[Acknowledged] = field(default_factory=list)
     removed: set[Place] = field(default_factory=set)
     unordered: set[Place] = field(default_factory=set)
-    forgotten: set[Place] = field(default_factory=set)
-    taken: set[Place] = field(default_factory=set)
-    either: set[Place] = field(default_factory=set)
     pending: list[Place] = field(default_factory=list)
     dead_letters: list[Place] = field(default_factory=list)
-    bad: set[Place] = field(default_factory=set)
     acks_seen: bool = True
 
     def kept(self) -> list[Row]:

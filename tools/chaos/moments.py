@@ -1,8 +1,8 @@
-"""Moments of a query at which another client acts: between two of its steps, or while it is down."""
+"""Moments of a query at which something happens to its server: between two of its steps."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from pyspark.sql.streaming.query import StreamingQuery
@@ -10,17 +10,12 @@ from pyspark.sql.streaming.query import StreamingQuery
 from tools.chaos.query import Fault, Query
 from tools.chaos.scene import Scene
 
-DOWN = "down"
 STAGES = ("started", "looked", "reserved", "logged", "reading", "writing", "closing", "written", "committed")
-MODES: Mapping[str, Mapping[str, str]] = {
-    "at-least-once": {},
-    "noAck": {"noAck": "true"},
-}
 
 
 @dataclass(frozen=True)
 class Moment:
-    """Moment of a query. stage: a kill point, or DOWN: between two runs; rows: that its task has processed by then."""
+    """Moment of a query. stage: a kill point; rows: that its task has processed by then."""
 
     stage: str
     batch: int = 1
@@ -34,25 +29,19 @@ class Moment:
         return cls(stage, batch, scene.random.choice([0, 5, 20]))
 
     @property
-    def fault(self) -> Fault | None:
+    def fault(self) -> Fault:
         """The fault that makes a query stand still at this moment."""
-        return None if self.stage == DOWN else Fault("pause", self.batch, self.stage, self.rows)
+        return Fault("pause", self.batch, self.stage, self.rows)
 
     def __str__(self) -> str:
         return f"{self.stage}, batch {self.batch}"
 
 
-def run_to_moment(scene: Scene, query: Query, moment: Moment, act: Callable[[], None]) -> StreamingQuery | None:
-    """Run the query up to the moment, and act. Return the running query, or None if it is down.
+def run_to_moment(scene: Scene, query: Query, moment: Moment, act: Callable[[], None]) -> StreamingQuery:
+    """Run the query up to the moment, and act. Return the running query.
 
     Raises AssertionError if the moment does not come.
     """
-    if moment.stage == DOWN:
-        running = scene.start(query)
-        scene.wait_for(lambda: query.committed() >= moment.batch, "the batches before", running)
-        running.stop()
-        act()
-        return None
     running = scene.start(query)
     scene.wait_for(query.held, f"the moment ({moment})", running)
     act()

@@ -21,7 +21,6 @@ that two drivers can use one folder.
 
 from __future__ import annotations
 
-import json
 import random
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -141,12 +140,6 @@ class Query:
     def committed(self) -> int:
         """Return the last batch in the commit log; -1: none."""
         return _last(self.path / "checkpoint" / "commits")
-
-    def offset(self, batch: int) -> dict[str, Any]:
-        """Return the end offset of a batch."""
-        lines = (self.path / "checkpoint" / "offsets" / str(batch)).read_text().splitlines()
-        offset: dict[str, Any] = json.loads(lines[-1])
-        return offset
 
     def held(self) -> bool:
         """Whether the query has reached its kill point."""

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 import contextlib
-import json
 import random
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import redis
 from pyspark.sql import SparkSession
@@ -20,8 +16,6 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_streams.running.run_until_drained import may_have_more
 from spark_streams.source.limits import LIMITS
-from spark_streams.spark.batch_starts import REPORT
-from spark_streams.spark.read_limits import HAS_READ_LIMITS
 from tools.chaos.checker import Report, check
 from tools.chaos.gather import gather
 from tools.chaos.history import History, Place
@@ -87,7 +81,6 @@ class Scene:
         self.producer = Producer(self.url)
         self.client = self.producer.client
         self._running: list[StreamingQuery] = []
-        self._before: dict[str, list[StreamingQuery]] = {}  # the last run → the runs that it continued
 
     def query(self, fault: Fault | None = None, /, suffix: str = "", **options: str) -> Query:
         """Return a query of this scene. By default it reads the stream with the scene's name."""
@@ -122,21 +115,18 @@ class Scene:
     def run(self, query: Query, trigger: str = "now") -> tuple[str, StreamingQuery]:
         """Run a query until it has read all entries. Return the error that ended it, or '', and the query."""
         now = replace(query, trigger=trigger)
-        running, before = self.start(now), list[StreamingQuery]()
+        running = self.start(now)
         while True:
             self.wait_for(partial(_has_ended, running), f"the end of {query.name}")
             if error_of(running) or not may_have_more(running):
-                self._before[running.runId] = before
                 return error_of(running), running
-            before.append(running)
             running = self._start(now)  # continues, and keeps the signal files of its fault
 
-    def drain(self, query: Query, **options: str) -> StreamingQuery:
+    def drain(self, query: Query) -> None:
         """Run a query without its fault until it has read all entries. Raises AssertionError if it fails."""
-        error, running = self.run(replace(query, fault=None, options={**query.options, **options}))
+        error, _ = self.run(replace(query, fault=None))
         if error:
             raise AssertionError(f"{query.name} fails: {error}")
-        return running
 
     def wait_for(self, condition: Callable[[], bool], awaited: str, running: StreamingQuery | None = None) -> None:
         """Wait until the condition is true, also while the server is down. Raises if `running` ends before."""
@@ -147,11 +137,6 @@ class Scene:
             if time.monotonic() > deadline:
                 raise AssertionError(f"waited {PATIENCE:g} s for: {awaited}")
             time.sleep(0.02)
-
-    def reported(self, running: StreamingQuery, kind: str) -> Counter[str]:
-        """Return the counts by stream of `lost`, `claimed` or `dead` in the progress of a run and its predecessors."""
-        runs = [*self._before.get(running.runId, []), running]
-        return sum((Counter(_reported(run, kind)) for run in runs), Counter[str]())
 
     def resume(self, query: Query) -> None:
         """Let a paused query continue."""
@@ -175,9 +160,9 @@ class Scene:
                 self.client.delete(stream)
         self.client.close()
 
-    def outcome(self, query: Query, foreign: Iterable[str] = (), **expected: Iterable[Place]) -> Outcome:
-        """Judge the query. foreign: other consumers of its group; expected: sets of History that the scene knows."""
-        history = gather(query, self.producer.added, foreign)
+    def outcome(self, query: Query, **expected: Iterable[Place]) -> Outcome:
+        """Judge the query. expected: sets of History that the scene knows."""
+        history = gather(query, self.producer.added)
         for name, places in expected.items():
             setattr(history, name, set(places))
         return Outcome(history, check(history))
@@ -199,24 +184,3 @@ def _holds(condition: Callable[[], bool]) -> bool:
 
 def _has_ended(running: StreamingQuery) -> bool:
     return not running.isActive
-
-
-def _reported(running: StreamingQuery, kind: str) -> Mapping[str, int]:
-    """Return the counts by stream in the last progress of a run."""
-    for progress in reversed(running.recentProgress):
-        if not progress.sources or progress.sources[0].latestOffset in (None, "null", "None"):
-            continue
-        source = progress.sources[0]
-        latest = _offset(source.latestOffset)
-        if not HAS_READ_LIMITS:  # the counts are in the offset, which another run may have written
-            latest = {} if source.latestOffset == source.startOffset else latest.get(REPORT, {})
-        if latest:
-            counts: dict[str, int] = latest.get(kind, {})
-            return counts
-    return {}
-
-
-def _offset(text: str) -> dict[str, Any]:
-    """Parse an offset of a progress: JSON, or a Python literal before Spark 4.2."""
-    offset: dict[str, Any] = json.loads(text) if HAS_READ_LIMITS else ast.literal_eval(text)
-    return offset

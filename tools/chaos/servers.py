@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -70,28 +69,10 @@ class DurableServer:
             self.process.kill()
             self.process.wait()
 
-    def save_to(self, folder: Path) -> None:
-        """Kill the server, copy its files, and start it again."""
-        self.kill()
-        shutil.copytree(self.folder, folder)
-        self.start()
-
-    def restore_from(self, folder: Path) -> None:
-        """Kill the server, replace its files by those of `save_to`, and start it again."""
-        self.kill()
-        shutil.rmtree(self.folder)
-        shutil.copytree(folder, self.folder)
-        self.start()
-
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to the server."""
         assert self.process is not None
         self.process.send_signal(number)
-
-
-def other_database(url: str) -> str:
-    """Return the address of database 1, given that of database 0."""
-    return f"{url}?db=1" if url.startswith("unix:") else f"{url.removesuffix('/0')}/1"
 
 
 @contextlib.contextmanager
