@@ -1,9 +1,12 @@
 """The core of the source as an executable model: one stream, one group, one query, and its checkpoints.
 
-`facts.py` has the values and pure comparisons, `source.py` the driver, `world.py` Spark and everything else at random,
-with its own truth, and `scenarios.py` what may happen and which limit explains a failure.
+`facts.py` has the values and pure comparisons, `source.py` the driver, `world.py` Spark, `clients.py` everything else
+at random, `truth.py` what is true about each entry, and `scenarios.py` what may happen and which limit explains a
+failure. `product.py` puts the product in the place of the model, and `pair.py` compares the two step by step.
 
-    python -m tools.simulation.core_model --seeds 0-100 --server engine
+    python -m tools.simulation.core_model --seeds 0-100
+    python -m tools.simulation.core_model --seeds 0-20 --subject product
+    python -m tools.simulation.core_model --seeds 0-20 --subject both
     python -m tools.simulation.core_model --seeds 0-5 --server redis://localhost:6379 --scenario "new checkpoint"
 
 A history has some processes of a driver, which are killed at any command, and ends with a drain without faults. Then
@@ -20,10 +23,12 @@ Facts, for each stream, group and query:
 | our consumer | group | a shared group that was created again is silent |
 | mark `<id> <number>.<checkpoint>-<batch>`, after the last XACK | key | an older checkpoint skips entries silently |
 | mark `<id> 0.<entries ever added up to id>`, with XGROUP CREATE | key | a kill before the first offset loses entries |
+| mark `<id> 0.seek`, by `rstream groups seek` | key | a query sets its group back to the checkpoint |
 | mark `<id> 0.<checkpoint>-first`, after the first offset log | key | a new checkpoint stops for acknowledged entries |
 | position, number, token, ranges with `count` | offset | name and size of a batch, for its replay |
 | `until`: server time of the look that made the batch | offset | entries handed over later are acknowledged unread |
 | `owed`: `new` range of the batch before, if not acknowledged | offset | a kill after the commit log: read twice |
+| `group_read`: what a shared group had read | offset | a server that forgets it stops a strict query |
 | `read`, `missed`, `added`: the account | offset | removed entries are silent, or a strict query stops for ever |
 | `guarded`, record of attempts | offset, key | batches that kill the query are acknowledged unread |
 
@@ -34,9 +39,10 @@ Rules:
 3. The `start` of latestOffset and partitions is committed: acknowledge its ranges and `owed`, nothing else. If the mark
    is older than it can be, the server was restored: then all of ours between mark and position, delivered by `until`.
 4. The second backlog (pending at or below the position) and claims come when `start` is acknowledged.
-5. First the entries that are pending in (position, D], then XREADGROUP.
+5. First the entries that are pending in (position, D]; if there is none, XREADGROUP.
 6. A task that finds another number of entries than `count` fails, or counts (failOnDataLoss=false).
 7. A correction without entries is logged as an empty batch: otherwise a strict query stops again.
+   A batch that runs again only reads; the trigger after it acknowledges and repairs.
 8. A new checkpoint begins where the group stands, and numbers go on. What is pending up to there is its second backlog,
    everything else is acknowledged, or was lost before. It begins at the mark only if that is of a begin without a
    logged batch, and entries are reserved above it. Its first batch runs again by its end alone, whatever the mark says.
@@ -58,6 +64,11 @@ Limits:
    passed them again.
 10. A query answers for entries from the first batch of its checkpoint on. What others remove, acknowledge or move
     before that is logged is not noticed, except for entries that are pending and were removed.
+11. A server that has forgotten how many entries a shared group has read, and corrects the number later (Redis 7.0 after
+    a failover): a strict query may stop once although nothing is lost.
+
+Product and model do not divide entries alike into batches in the scenarios that scenarios.py names (`ALIKE` has the
+others), so there the product is judged by the truth alone. Batches that kill the query are not compared.
 
 Not modelled: many streams in one offset, noAck, dead letters by mode, order, an old driver that still runs, statistics
 of batches that kill the query. `tools/simulation` runs the product itself.

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 Id = tuple[int, int]
@@ -48,7 +48,7 @@ class Mark(NamedTuple):
     """Key on the server: batch `number` is committed, and ends at `id`. Written after the last XACK of the batch.
 
     token: `<checkpoint>-<batch>`; or, with number 0, the number of entries ever added up to `id`: a query begins there,
-    and no batch above it is logged."""
+    and no batch above it is logged; or `seek`: an operator has set the group to `id`."""
 
     id: Id
     number: int
@@ -75,9 +75,14 @@ class Mark(NamedTuple):
         return cls(position, 0, f"{checkpoint}-first")
 
     @property
+    def is_seek(self) -> bool:
+        """Whether an operator has set the group here."""
+        return self.token == "seek"
+
+    @property
     def is_begin(self) -> bool:
         """Whether a query begins here of which no batch was logged: nothing above is acknowledged."""
-        return self.number == 0 and "-" not in self.token
+        return self.number == 0 and "-" not in self.token and not self.is_seek
 
     @property
     def read_at_begin(self) -> int | None:
@@ -102,6 +107,7 @@ class Offset:
     number: int
     token: str
     missed: int = 0
+    group_read: int = 0
     new: Range | None = None
     old: tuple[Range, ...] = ()
     owed: Range | None = None
@@ -112,6 +118,10 @@ class Offset:
     def ranges(self) -> list[Range]:
         """All entries of the batch."""
         return [*self.old, *([self.new] if self.new else [])]
+
+    def account(self) -> Offset:
+        """Return the offset without the entries of its batch."""
+        return replace(self, new=None, old=(), owed=None)
 
     def mark(self) -> Mark:
         """The mark of the batch."""
@@ -153,7 +163,7 @@ def unacknowledged(start: Offset, mark: Mark | None) -> list[Range]:
     """The ranges that may still be pending although `start` is committed. After a server was restored, these are all of
     our entries between its mark and `start`, but only if nobody else could hand entries over."""
     ranges = [*([start.owed] if start.owed else []), *start.ranges]
-    is_restored = mark is not None and start.number - mark.number > (2 if start.owed else 1)
+    is_restored = mark is not None and not mark.is_seek and start.number - mark.number > (2 if start.owed else 1)
     if mark is not None and is_restored and start.read is not None:
         return [Range(mark.id, start.position, until=max((r.until for r in ranges), default=0)), *ranges]
     return ranges
@@ -164,6 +174,51 @@ def ordinal_in_shared_group(start: Offset, look: Look) -> int | None:
     if start.read is not None and look.delivered == start.position:
         return start.read
     return None if look.entries_read is None else look.entries_read + start.missed
+
+
+def moved_since(start: Offset, look: Look) -> Offset | None:
+    """Return where the query goes on if the mark says that its group was moved since the checkpoint: by an operator, or
+    by a run that was killed before Spark logged the new position. None: it was not moved."""
+    mark = look.mark
+    if mark is None or not look.has_group:
+        return None
+    if mark.id == start.position:
+        return start.account() if mark.is_seek and start.checkpoint else None
+    is_of_last_batch = mark.number == start.number and (mark.token == start.token or not start.number)
+    if not (mark.is_seek or is_of_last_batch):
+        return None
+    is_there = look.delivered == mark.id and not look.others
+    added = start.added if mark.is_seek else min(start.added, look.added)
+    read = look.entries_read if is_there else None
+    return replace(start.account(), position=mark.id, read=read, missed=0, added=added)
+
+
+def has_forgotten(start: Offset, look: Look) -> bool:
+    """Whether the server counts fewer entries that a shared group has read than it did: it was replaced by a replica
+    that did not know (Redis 7.0)."""
+    is_shared = bool(look.others) or start.read is None
+    if not is_shared or look.entries_read is None or look.delivered < start.position:
+        return False
+    return look.entries_read + start.missed < (start.group_read if start.read is None else start.read)
+
+
+def recounted(start: Offset, look: Look, count: Callable[[Id, Look], tuple[int | None, int]]) -> Offset:
+    """Return the same, counted in the stream. Losses of that moment are not noticed. count: Source._read_before."""
+    return replace(start, missed=count(look.delivered, look)[1])
+
+
+def at_end(start: Offset, look: Look) -> Offset:
+    """Return the same with numbers that the server knows now: at the end of the stream, the number of entries read is
+    the number of entries added; and what the server has corrected in its own counter."""
+    if not look.has_group or start.read is not None:
+        return start
+    is_alone = not look.others and not look.released
+    if is_alone and start.position == look.delivered >= look.top:
+        return replace(start, read=look.added)
+    if look.entries_read is None:
+        return start
+    more = min(lost_above(look, look.delivered, look.entries_read + start.missed) or 0, 0)
+    return replace(start, missed=start.missed + more)
 
 
 def lost_above(look: Look, position: Id, ordinal: int | None) -> int | None:

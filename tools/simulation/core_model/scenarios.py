@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from tools.simulation.core_model.world import Scenario
+from tools.simulation.core_model.truth import Scenario
 
 BASE: dict[str, tuple[str, ...]] = {
     "kills only": (),
@@ -17,6 +17,8 @@ BASE: dict[str, tuple[str, ...]] = {
     "removed, shared": ("trim", "xdel", "shared"),
     "group moved": ("setid",),
     "group moved, shared": ("setid", "shared"),
+    "group sought": ("seek",),
+    "counter forgotten": ("shared", "forget"),
     "group destroyed": ("destroy",),
     "group destroyed, shared": ("destroy", "shared"),
     "consumer deleted": ("delconsumer", "ack_ours"),
@@ -83,6 +85,27 @@ SCENARIOS = [
     *[Scenario(name, powers, strict) for name, powers in BASE.items() for strict in (True, False)],
     *[Scenario(f"{name}, amid", BASE[name], strict, True) for name in AMID for strict in (True, False)],
 ]
+# Powers after which model and product may divide the same entries into other batches, or find one thing as another:
+# the product creates its group at another moment, and sees released entries a trigger later. It records batches that
+# kill the query in another way.
+_OTHERWISE = {"destroy", "delete", "restore", "delconsumer", "xnack", "poison", "lose_record"}
+_OTHERWISE_UNDER_A_NEW_CHECKPOINT = {"setid", "checkpoint", "xdel", "claims"}
+
+
+def _is_alike(powers: set[str]) -> bool:
+    otherwise = _OTHERWISE | (_OTHERWISE_UNDER_A_NEW_CHECKPOINT if "renew" in powers else set())
+    return not powers & otherwise
+
+
+# Model and product do the same, step by step.
+ALIKE = [
+    Scenario(name, powers, strict, in_step=True)
+    for name, powers in BASE.items()
+    if _is_alike(set(powers))
+    for strict in (True, False)
+]
+# The product alone is judged by the truth.
+OF_THE_PRODUCT = [s for s in SCENARIOS if "poison" not in s.powers and (s.amid or not _is_alike(set(s.powers)))]
 KINDS = (
     "silent loss", "acknowledged early", "read twice", "changed replay", "pending after drain", "false alarm",
     "stopped again", "no end", "unseen loss",
@@ -97,6 +120,7 @@ LIMITS = {  # pattern of a failure: number of the sentence under "Limits" in the
     r"^(false alarm SERVER_RESTORED|silent loss ack_ours)$": 6,
     r"^pending after drain .*setid_back.*, shared": 9,
     r"^unseen loss .*before the first batch": 10,
+    r"^false alarm ENTRIES_LOST, counter forgotten": 11,
     r"^silent loss .*(ack_ours|delconsumer|delete|destroy|restore|setid_forward) before the first batch": 10,
 }
 

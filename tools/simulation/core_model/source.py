@@ -25,13 +25,17 @@ from tools.simulation.core_model.facts import (
     Offset,
     Range,
     as_range,
+    at_end,
+    has_forgotten,
     is_older,
     lost_above,
     milliseconds,
+    moved_since,
     next_token,
     ordinal_in_shared_group,
     parse,
     previous,
+    recounted,
     runs_of,
     text,
     unacknowledged,
@@ -40,6 +44,10 @@ from tools.simulation.core_model.facts import (
 
 MANY = 10_000
 PAGE = 3  # IDs of one XACK. The product uses thousands; a small page gives more crash points
+
+
+class RefusedError(Exception):
+    """The server has refused a command: the query fails, and starts again."""
 
 
 class StopError(Exception):
@@ -62,8 +70,10 @@ class Source:
         self.strict, self._limit, self._claims, self._max_deaths = strict, limit, claims, max_deaths
         self._prefetch = prefetch
         self._background: Iterator[None] = iter(())
+        self._first_look = Look(False)  # where it begins without a batch, as Spark has asked
         self._begins: Offset | None = None  # where this process has begun, if Spark had logged no batch
         self._adjusted: tuple[str, Offset] | None = None  # token of the checkpoint's offset, the offset after a repair
+        self._is_corrected = False  # whether an offset must keep a correction
         self._live = ""  # token of the batch that this process has made or planned
         self._settled = ""  # token of the last batch that this process has acknowledged completely
         self._told: Id = ZERO  # highest XDEL in a shared group that this process has reported
@@ -74,7 +84,7 @@ class Source:
         """Return where the query begins without a batch: at its mark if an earlier process has begun there, and has
         reserved entries above it; otherwise where the group stands. Spark asks for it also if a first batch is logged,
         so it changes nothing."""
-        look = self._look()
+        self._first_look = look = self._look()
         mark = look.mark
         is_reserved = look.has_group and mark and mark.is_begin and self._pending(Range(mark.id, LAST))
         position = min(mark.id, look.delivered) if mark and is_reserved else look.delivered
@@ -90,9 +100,11 @@ class Source:
         mark = look.mark
         member = ["XGROUP", "CREATECONSUMER", self._key, self._group, self._us]
         if not look.has_group:
-            if mark is not None:  # an earlier process has created the group
+            is_gone = self._first_look.exists and not look.exists
+            if mark is not None or is_gone:  # an earlier process has created the group, or Spark has asked before
                 self._find("GROUP_MISSING" if look.exists else "STREAM_MISSING", 0)
-            start = Offset(ZERO, look.added - look.length, look.added, 0, "")
+            before = self._first_look if self._first_look.added <= look.added else look
+            start = Offset(ZERO, before.added - before.length, before.added, 0, "")
             create = ["XGROUP", "CREATE", self._key, self._group, "0", *(() if look.exists else ("MKSTREAM",))]
             self._do(create, member, ["SET", self._mark_key, str(start.mark())])
             return start
@@ -128,7 +140,7 @@ class Source:
         is_settled = not start.checkpoint or (self._settled == start.token and look.mark == start.mark())
         expected = len(above) + (start.new.count if start.new and not is_settled else 0)
         has_second = look.ours > expected or bool(self._to_claim(look))
-        may_wait = self._live == start.token and not (start.old or start.owed or start.guarded or has_second)
+        may_wait = self._live == start.token and not (start.old or start.guarded or has_second)
         if not is_settled and not may_wait:
             self._acknowledge_now(start, look.mark)
             is_settled = True
@@ -147,10 +159,10 @@ class Source:
             old = [i for i in found if not any(s.after < i <= s.last for s in suspects)][: self._limit]
             pieces = runs_of(old, suspects, look.time)
         new, after = self._new_entries(start, look, above, self._limit - len(old))
-        if not pieces and not (new and new.count):
+        if not pieces and not new:
             if not is_settled:
                 self._acknowledge_now(start, look.mark)
-            if start in (checkpoint, self._begins):
+            if not self._is_corrected:
                 return checkpoint
             # An empty batch keeps the correction: otherwise a strict query would stop again.
             return self._made(replace(start, new=None, old=(), owed=None), start, after)
@@ -166,10 +178,9 @@ class Source:
         bring the group to a state in which the batch can be read."""
         if end.number == 1:
             self._begin_batches(end)
-        if end.token != self._live:
-            self._replayed(checkpoint, end)
+        ranges = end.ranges if end.token == self._live else self._replayed(checkpoint, end)
         if not end.guarded:
-            return end.ranges
+            return ranges
         record = self._record()
         batches = {t: b for t, b in record.get("batches", {}).items() if t in (checkpoint.token, end.token)}
         attempts, is_aside = batches.get(end.token, (0, False))
@@ -179,13 +190,16 @@ class Source:
             record["suspects"], changes = self._halved(record.get("suspects", []), end)
         batches[end.token] = (attempts + 1, is_aside)
         self._do(["SET", self._record_key, json.dumps({**record, "batches": batches})], *changes)
-        return [] if is_aside else end.ranges
+        return [] if is_aside else ranges
 
     def _begin_batches(self, end: Offset) -> None:
         """Replace the mark of a begin: Spark has logged the first batch above it. The query may now be killed while it
         acknowledges the batch, and to a new checkpoint the mark would prove that nothing is acknowledged."""
         value = self._do(["GET", self._mark_key])[0]
-        if value and (mark := Mark.parse(value)).is_begin:
+        if not value:
+            return
+        mark = Mark.parse(value)
+        if mark.is_begin or (mark.is_seek and end.new is not None and end.new.after == mark.id):
             self._do(["SET", self._mark_key, str(Mark.of_first_batch(mark.id, end.checkpoint))])
 
     def read(self, end: Offset, batch: list[Range]) -> list[Id]:
@@ -194,7 +208,7 @@ class Source:
         ids: list[Id] = []
         for entries in batch:
             found = {parse(row[0]) for row in self._do(_xrange(self._key, entries))[0]}
-            if not (entries == end.new and end.read is not None and len(found) == entries.count):
+            if not self._is_in_stream(entries, end):
                 found &= set(self._pending(entries))
             if len(found) < entries.count:
                 self._find("ENTRIES_LOST", entries.count - len(found))
@@ -205,6 +219,16 @@ class Source:
 
     def commit(self, end: Offset) -> None:
         """Spark may call it late or never: nothing depends on it. latest_offset acknowledges."""
+
+    @staticmethod
+    def shown(end: Offset, is_batch: bool) -> tuple[Any, ...]:
+        """Return what the product's offset must have in common with this one."""
+
+        def bounds(r: Range) -> tuple[Id, Id, int]:
+            return r.after, r.last, r.count
+
+        ranges = [*map(bounds, end.old), bounds(end.new) if end.new else None] if is_batch else []
+        return "batch" if is_batch else "idle", end.position, end.read, *ranges
 
     def background_step(self) -> bool:
         """Run one command of the background worker. Return whether there was one."""
@@ -224,34 +248,41 @@ class Source:
         return self._pending(Range(start.position, look.delivered, until=look.time)) if is_any else []
 
     def _new_entries(self, start: Offset, look: Look, above: list[Id], limit: int) -> tuple[Range | None, Look]:
-        """Take pending entries above the position first, then reserve new ones. The range ends at the last one, or at
+        """Take what is pending above the position, otherwise reserve new entries. The range ends at the last one, or at
         D if all are taken."""
+        if limit <= 0:
+            return None, look
         if len(above) > limit:
-            return (Range(start.position, above[limit - 1], limit, look.time) if limit > 0 else None), look
-        if limit > len(above):
-            self._do(_xreadgroup(self._key, limit - len(above)))
-            look = self._look()
+            return Range(start.position, above[limit - 1], limit, look.time), look
+        wanted = 0 if above else limit
+        look = self._look() if wanted else look  # what was acknowledged meanwhile is not pending
+        while wanted > 0:
+            self._do(_xreadgroup(self._key, wanted))
+            before, look = look, self._look()
+            gained = look.ours - before.ours  # after the group was set back, some were pending before
+            wanted = 0 if gained <= 0 or look.delivered >= look.last else wanted - gained
+            if gained <= 0 and before.delivered == start.position and look.delivered < look.last:
+                self._do(_xreadgroup(self._key, 1))  # with its reply, to see an error
+                look = self._look()
         if look.delivered <= start.position:
             return None, look  # the group is at the position, or somebody has just set it back
         new = Range(start.position, look.delivered, 0, look.time)
-        return new._replace(count=len(self._pending(new))), look
+        count = len(self._pending(new))
+        return (new._replace(count=count) if count else None), look
 
     def _made(self, end: Offset, start: Offset, look: Look) -> Offset:
         """Name the batch. Its account is exact if the query was alone before and after it reserved the entries."""
         new = end.new.count if end.new else 0
         read = None if start.read is None or look.others else min(start.read + new, look.added)
-        if not look.others and read is None and end.position == look.delivered >= look.top:
-            read = look.added  # at the end of the stream the number is known again
         missed = start.missed
         if look.entries_read is not None and read is not None and end.position == look.delivered:
             missed = read - look.entries_read
-        elif look.entries_read is not None and read is None:  # the server has corrected its counter
-            missed += min(lost_above(look, look.delivered, look.entries_read + missed) or 0, 0)
         checkpoint = start.checkpoint or secrets.token_hex(4)
-        self._live = next_token(checkpoint)
+        self._live, self._is_corrected = next_token(checkpoint), False
+        group_read = 0 if read is not None or look.entries_read is None else look.entries_read + missed
         return replace(
             end, number=start.number + 1, token=self._live, checkpoint=checkpoint, added=look.added, read=read,
-            missed=missed, guarded=self._max_deaths is not None,
+            missed=missed, group_read=group_read, guarded=self._max_deaths is not None,
         )  # fmt: skip
 
     def _to_claim(self, look: Look) -> list[str]:
@@ -319,7 +350,14 @@ class Source:
         query is alone, a second look confirms a finding: pending entries are listed after the look."""
         start = self._adjusted[1] if self._adjusted and self._adjusted[0] == checkpoint.token else checkpoint
         for _ in range(20):
-            look = self._look()
+            look = self._as_left(start, self._look())
+            if (moved := moved_since(start, look)) is not None:
+                start = self._moved(start, moved, look)
+                self._adjusted = (checkpoint.token, start)
+                look = self._look()
+            start = recounted(start, look, self._read_before) if has_forgotten(start, look) else start
+            start = at_end(start, look)
+            self._adjusted = (checkpoint.token, start)
             outcome, count = self._compare(start, look)
             if not outcome:
                 return start, look
@@ -328,9 +366,29 @@ class Source:
                 if self._compare(start, look) != (outcome, count):
                     continue
             self._find(outcome, count)
-            start = self._repaired(outcome, count, start, look, checkpoint)
+            before, start = start, self._repaired(outcome, count, start, look, checkpoint)
+            self._is_corrected |= start.account() != before.account()
             self._adjusted = (checkpoint.token, start)
         raise AssertionError(f"no end of repairs: {outcome}")
+
+    def _moved(self, start: Offset, moved: Offset, look: Look) -> Offset:
+        """Acknowledge what is committed, and go on where an operator or an earlier run has moved the group."""
+        if self._settled != start.token:
+            self._acknowledge_now(start, look.mark)
+        if moved.read is None and not look.others:
+            moved = replace(moved, read=self._read_before(moved.position, look)[0])
+        self._put_group("", moved)
+        self._is_corrected = True
+        return moved
+
+    def _as_left(self, start: Offset, look: Look) -> Look:
+        """Return what the short look shows. If the group is where this process has left it, with as many pending
+        entries, the product does not ask whose they are: entries that were released since are found a trigger later."""
+        if self._live != start.token or start.read is None or look.others or not look.is_member:
+            return look
+        unsettled = 0 if self._settled == start.token else sum(entries.count for entries in start.ranges)
+        is_as_left = look.delivered == start.position and look.ours + look.released == unsettled
+        return replace(look, ours=unsettled, released=0) if is_as_left else look
 
     def _compare(self, start: Offset, look: Look) -> tuple[str, int]:
         """Return the outcome and the number of lost entries (at least), or nothing."""
@@ -383,7 +441,7 @@ class Source:
         is_alone = start.read is not None and not look.others
         if look.has_group and outcome not in ("CHECKPOINT_OLDER", "ENTRIES_LOST") and self._settled != start.token:
             self._acknowledge_now(start, look.mark)
-        done = replace(start, new=None, old=(), owed=None)
+        done = start.account()
         if outcome == "ENTRIES_LOST":
             if not is_alone and lost_above(look, look.delivered, ordinal_in_shared_group(start, look)) is None:
                 self._told = look.deleted
@@ -401,7 +459,8 @@ class Source:
             done = replace(done, position=position, read=None, added=look.added, missed=0)
             self._put_group("SETID" if is_alone or look.delivered > look.last else "", done)
         elif is_alone:  # SET_TO_CHECKPOINT, GROUP_BELOW, GROUP_ABOVE, CHECKPOINT_OLDER: count losses above it anew
-            read = checkpoint.read if checkpoint.position == start.position else start.read
+            is_logged = bool(checkpoint.number) and checkpoint.position == start.position
+            read = checkpoint.read if is_logged else start.read
             more = lost_above(look, start.position, read) or 0  # negative: losses above the position were counted
             done = replace(done, read=None if read is None else read + min(more, 0))
             self._put_group("SETID", done)
@@ -423,42 +482,32 @@ class Source:
         member = [["XGROUP", "CREATECONSUMER", self._key, self._group, self._us]] if command == "CREATE" else []
         self._do(*([to] if command else []), *member, ["SET", self._mark_key, str(start.mark())])
 
-    def _replayed(self, start: Offset, end: Offset) -> None:
-        """Before a logged batch is read again by a new process: acknowledge its start. If the server does not hold the
-        batch (restored, moved, older checkpoint) and the query is alone, reserve it again. `read` proves its size.
+    def _replayed(self, start: Offset, end: Offset) -> list[Range]:
+        """Before a logged batch is read again by a new process: find what keeps it from being read. The next trigger
+        acknowledges its start, and brings the group to a state in which it can go on; `read` proves its size.
 
         For a first batch, Spark passes where the query would begin now. That is no part of the checkpoint, so the batch
-        is compared by its end only."""
-        self._live, look = end.token, self._look()
-        is_first = not start.checkpoint
-        if is_first:
-            start = _before(end)
-        is_alone = start.read is not None and end.read is not None and not look.others
-        is_old = bool(look.mark and (look.mark.number, look.mark.token) >= (end.number, "") and look.has_group)
-        outcome = "STREAM_MISSING" if not look.exists else "GROUP_MISSING" if not look.has_group else ""
-        if not outcome and (is_old or (not is_first and is_older(start, look.mark))):
-            outcome = "CHECKPOINT_OLDER"
-        is_held = look.has_group and all(len(self._pending(r)) == r.count for r in end.ranges)
-        if not outcome and look.delivered < end.position and not is_held:
-            outcome = "SET_TO_CHECKPOINT" if is_alone else "GROUP_BELOW"
-        if outcome:
-            self._find(outcome, 0)
-        if look.has_group and outcome != "CHECKPOINT_OLDER" and not is_first:
-            self._acknowledge_now(start, look.mark)
-        if not outcome and (is_held or not is_alone):
-            return
-        if not look.exists:
-            self._put_group("CREATE", replace(start, position=ZERO, read=0, number=end.number - 1), True)
-        elif is_alone and end.new:
-            if outcome:
-                before = replace(start, position=end.new.after, number=end.number - 1)
-                self._put_group("SETID" if look.has_group else "CREATE", before)
-                self._do(_xreadgroup(self._key, end.new.count))
-            if ids := self._pending(end.new._replace(until=0)):  # give them the time of delivery that the offset knows
-                time = ["TIME", end.new.until, "JUSTID"]
-                self._do(["XCLAIM", self._key, self._group, self._us, 0, *map(text, ids), *time])
-        elif not look.has_group:
-            self._put_group("CREATE", replace(end, number=end.number - 1, token=start.token))
+        is compared by its end only. If the mark is of this batch, only the commit log has lost it."""
+        look, is_first = self._look(), not start.checkpoint
+        is_newest = look.mark == end.mark() or not look.has_group
+        if not is_newest and (is_older(end, look.mark) or (not is_first and is_older(start, look.mark))):
+            self._find("CHECKPOINT_OLDER", 0)
+        if not look.has_group and (end.read is None or end.old):
+            self._find("GROUP_MISSING" if look.exists else "STREAM_MISSING", 0)
+        ranges: list[Range] = []
+        for entries in end.ranges:
+            count = entries.count
+            if not self._is_in_stream(entries, end):
+                count = len(self._pending(entries)) if look.has_group else 0
+            if count < entries.count:
+                self._find("ENTRIES_LOST", entries.count - count)
+            ranges.append(entries._replace(count=count))
+        return ranges
+
+    @staticmethod
+    def _is_in_stream(entries: Range, end: Offset) -> bool:
+        """Whether the stream itself has the entries of a range, because nobody else could receive some of them."""
+        return entries[:2] == (end.new or entries)[:2] and end.new is not None and end.read is not None
 
     # -- batches that kill the query ---------------------------------------------------------------------------------
 
@@ -534,16 +583,8 @@ class Source:
         if not may_fail:
             for reply in replies:
                 if isinstance(reply, Exception):
-                    raise reply
+                    raise RefusedError(str(reply))
         return replies
-
-
-def _before(end: Offset) -> Offset:
-    """Return where a checkpoint's first batch begins, by its end. Its mark says that the batch is logged."""
-    after = end.new.after if end.new else end.position
-    read = None if end.read is None else end.read - (end.new.count if end.new else 0)
-    mark = Mark.of_first_batch(after, end.checkpoint)
-    return Offset(after, read, end.added, end.number - 1, mark.token, checkpoint=end.checkpoint)
 
 
 def _xrange(stream: str, entries: Range) -> list:

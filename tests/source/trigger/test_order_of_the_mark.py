@@ -1,0 +1,39 @@
+"""The commit mark comes after the last XACK: a replica that ended between the two reads no batch twice."""
+
+from __future__ import annotations
+
+import pytest
+import redis
+
+from spark_streams.model.commit_mark import committed_key
+from spark_streams.source.offset import Offset
+from spark_streams.spark.read_limits import ReadMaxRows
+from tools.driving import NEVER_AHEAD, add, read, reader
+from tools.servers.server import Server
+
+MARK = committed_key("s", "g", "spark")
+
+
+@pytest.mark.parametrize("has_mark", [False, True], ids=["as it is", "if the mark came first"])
+def test_a_replica_without_the_last_xack_has_no_mark_of_that_batch(
+    server: Server, client: redis.Redis, has_mark: bool
+) -> None:
+    """The mark that is missing makes the run acknowledge the batch again. With it, the batch is a second backlog."""
+    add(client, 6)
+    query = reader(server, limits=NEVER_AHEAD)
+    two = ReadMaxRows(2)
+    start = query.initialOffset()
+    first = query.latestOffset(start, two)
+    assert read(query, start, first) == [0, 1]
+    before = client.get(MARK)
+    second = query.latestOffset(first, two)
+    assert read(query, first, second) == [2, 3]
+    query.batches.worker.wait()
+    ids = [entry_id for entry_id, _ in client.xrange("s", count=2)]
+    assert client.get(MARK) != before
+    until = Offset.from_json(first).new["s"].until
+    client.execute_command("XCLAIM", "s", "g", "spark", 0, *ids, "TIME", until, "FORCE", "JUSTID")  # their XACK is lost
+    if not has_mark:
+        client.set(MARK, str(before))
+    third = query.latestOffset(second, two)
+    assert read(query, second, third) == ([0, 1] if has_mark else [4, 5])

@@ -1,0 +1,328 @@
+"""The product as the subject of a history: its reader on the engine's core in this process, called as Spark calls it.
+
+Each request of the product is one command of the history: the process may be killed before and after it, and other
+clients act there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import hiredis
+import pyarrow as pa
+import pytest
+
+from spark_streams.errors import DataLossError, GroupMissingError, StreamStateError
+from spark_streams.model.commit_mark import SEEK, committed_key
+from spark_streams.model.keys import key_beside
+from spark_streams.options.source_options import SourceOptions
+from spark_streams.shards import names
+from spark_streams.source.group.findings import Finding
+from spark_streams.source.group.remedies import DataLoss
+from spark_streams.source.limits import LIMITS
+from spark_streams.source.offset import Offset, Range
+from spark_streams.source.rows.columns import Columns
+from spark_streams.source.stream_reader import StreamReader
+from spark_streams.source.trigger import batch_stream
+from spark_streams.spark.read_limits import ReadMaxRows
+from spark_streams.wire.address.address import Address
+from spark_streams.wire.connection.connection import Connection
+from spark_streams.wire.lease import Processes, Terms
+from tools.simulation.core_model.facts import Id, parse
+from tools.simulation.core_model.server import InProcess
+from tools.simulation.core_model.source import RefusedError, StopError
+from tools.simulation.core_model.truth import KilledError
+from tools.simulation.in_process.patches import on_core
+
+GROUP, CONSUMER = "g", "us"
+LIMIT = 5  # entries of a batch, as the model has it
+_SCHEMA = pa.schema([("v", pa.int64()), ("_id", pa.string())])
+# A few entries cross every boundary, and each trigger asks the server.
+_SMALL = replace(LIMITS, first_page=2, pending_page=3, reserve_step=3, reserve_round=6, idle_check=0.0)
+_NEVER = 1 << 62  # entries
+_BESIDE = ("committed", "first", "attempts", "tried")  # kinds of strings beside a stream
+T = TypeVar("T")
+
+
+class _Processes(Processes):
+    """Each process of a history has the next number; the ones before are dead."""
+
+    number = 0
+
+    @property
+    def pid(self) -> int:
+        return self.number
+
+    @property
+    def space(self) -> str:
+        return "history"
+
+    def this(self) -> dict[str, str | int]:
+        return {"host": "history", "space": self.space, "pid": self.pid, "born": self.born(self.pid)}
+
+    def born(self, pid: int) -> str:
+        return "1" if pid == self.pid else ""
+
+
+@dataclass(frozen=True)
+class Checkpointed:
+    """An offset as Spark logs it."""
+
+    json: str
+    offset: Offset
+
+    @classmethod
+    def of(cls, value: dict[str, object]) -> Checkpointed:
+        """Take an offset from the product."""
+        return cls(json.dumps(value), Offset.from_json(value))
+
+    @property
+    def value(self) -> dict[str, Any]:
+        """The offset, as Spark passes it."""
+        value: dict[str, Any] = json.loads(self.json)
+        return value
+
+    @property
+    def token(self) -> str:
+        """Name of the batch."""
+        return self.offset.token
+
+    @property
+    def position(self) -> Id:
+        """Where the batch ends."""
+        return _id(next(iter(self.offset.at.values())).position)
+
+
+class Worker:
+    """In place of BackgroundWorker: jobs run when the history says so, each at once."""
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self._jobs: deque[tuple[Callable[[Connection], object], Future[object]]] = deque()
+        self._errors: list[Exception] = []
+        self._server: Connection | None = None
+
+    def submit(self, job: Callable[[Connection], object]) -> Future[object]:
+        """Run this job after the jobs that were submitted before."""
+        result = Future[object]()
+        self._jobs.append((job, result))
+        return result
+
+    def step(self) -> bool:
+        """Run one job. Return whether there was one."""
+        if not self._jobs:
+            return False
+        job, result = self._jobs.popleft()
+        try:
+            self._server = self._server or Connection(self._address)
+            result.set_result(job(self._server))
+        except Exception as error:  # noqa: BLE001 - wait() raises it
+            self._errors.append(error)
+            result.set_exception(error)
+            self._server = None
+        return True
+
+    def wait(self) -> None:
+        """Run all jobs. Raises the first error."""
+        while self.step():
+            pass
+        errors, self._errors = self._errors, []
+        if errors:
+            raise errors[0]
+
+    def close(self) -> None:
+        """Run all jobs."""
+        while self.step():
+            pass
+
+
+class Process:
+    """One process of the driver, with the calls of the model's Source. strict: failOnDataLoss."""
+
+    def __init__(self, world: Any, terms: Terms) -> None:
+        self._world = world
+        self.strict = not world.lenient_once
+        self._stop: tuple[str, int] | None = None
+        powers = world.scenario.powers
+        settings = {"url": world.server.server.url, "streams": world.key, "group": GROUP, "consumer": CONSUMER}
+        settings |= {"startingOffsets": "earliest"}
+        settings |= {"maxEntriesPerTrigger": str(LIMIT), "failOnDataLoss": "true" if self.strict else "false"}
+        settings |= {"claimIdle": "30m"} if "claims" in powers else {}
+        settings |= {"maxDeliveries": "2", "deadLetterStream": f"dead:{world.key}"} if "poison" in powers else {}
+        options = SourceOptions.parse(settings)
+        columns = Columns(_SCHEMA, True, options.mode, options.column_name_of_corrupt_record)
+        limits = replace(_SMALL, prefetch_entries=1, lease=terms)
+        if world.scenario.in_step:
+            limits = replace(limits, prefetch_entries=_NEVER, reserve_step=LIMIT)  # as the model does
+        self._reader = StreamReader(options, columns, time.monotonic, limits, lambda: None)
+
+    # -- Spark's calls -----------------------------------------------------------------------------------------------
+
+    def initial_offset(self) -> Checkpointed:
+        """Return where the query begins without a batch."""
+        return Checkpointed.of(self._call(self._reader.initialOffset))
+
+    def latest_offset(self, checkpoint: Checkpointed) -> Checkpointed:
+        """Return the end of the next batch, or `checkpoint` if there is nothing to read."""
+        value = checkpoint.value
+        end = self._call(lambda: self._reader.latestOffset(value, ReadMaxRows(LIMIT)))
+        return checkpoint if end is value else Checkpointed.of(end)
+
+    def plan(self, checkpoint: Checkpointed, end: Checkpointed) -> list[Any]:
+        """Return the tasks of a batch."""
+        return self._call(lambda: list(self._reader.partitions(checkpoint.value, end.value)))
+
+    def read(self, end: Checkpointed, batch: list[Any]) -> list[Id]:
+        """Return what the tasks read. What a lenient task notes as lost is reported with the next trigger only, and
+        is noticed here."""
+        rows = self._call(lambda: [r for task in batch for r in self._reader.read_batches(task)])
+        ids = [parse(text) for page in rows for text in page.column("_id").to_pylist()]
+        if len(ids) < end.offset.held:
+            self._world.report("ENTRIES_LOST", end.offset.held - len(ids))
+        return ids
+
+    def commit(self, end: Checkpointed) -> None:
+        """Spark may call it late or never."""
+
+    def background_step(self) -> bool:
+        """Run one job of the background worker. Return whether there was one."""
+        return self._call(self._reader.batches.worker.step)
+
+    def finish_background(self) -> None:
+        """Run the rest of the background work."""
+        while self.background_step():
+            pass
+
+    # -- what the world asks -----------------------------------------------------------------------------------------
+
+    @staticmethod
+    def shown(end: Checkpointed, is_batch: bool) -> tuple[Any, ...]:
+        """Return what the model's offset must have in common with this one."""
+        offset = end.offset
+        [(stream, at)] = offset.at.items()
+        new = offset.new.get(stream)
+        ranges = [*map(_bounds, offset.old.get(stream, ())), _bounds(new) if new else None] if is_batch else []
+        return "batch" if is_batch else "idle", end.position, at.read, *ranges
+
+    def found(self, findings: tuple[Finding, ...], is_allowed: bool) -> None:
+        """What the product is about to report."""
+        for finding in findings:
+            outcome = "SET_TO_CHECKPOINT" if finding.is_harmless else finding.kind.name
+            if is_allowed or finding.is_harmless:
+                self._world.report(outcome, finding.lost)
+            elif self._stop is None:
+                self._stop = outcome, finding.lost
+
+    def _call(self, function: Callable[[], T]) -> T:
+        """Call the product. Raises StopError for the error of a strict query, RefusedError for another one."""
+        try:
+            return function()
+        except StreamStateError as error:
+            if self._stop is not None:
+                raise StopError(*self._stop) from error
+            if self.strict and isinstance(error, GroupMissingError):
+                raise StopError("GROUP_MISSING", 0) from error
+            if self.strict and isinstance(error, DataLossError):
+                missing = "is missing" in error.message
+                raise StopError("STREAM_MISSING" if missing else "ENTRIES_LOST", 1) from error
+            raise RefusedError(error.message) from error
+
+
+class Product:
+    """Starts processes of the product on a server in this process."""
+
+    name = "product"
+
+    def __init__(self, server: InProcess) -> None:
+        self.server = server
+        self._processes = _Processes()
+        self._terms = Terms(sleep=server.core.clock.sleep, processes=self._processes, is_kept=False)
+        self.process: Process | None = None
+        self._world: Any = None
+
+    def streams_of(self, stream: str) -> list[str]:
+        return [stream, f"dead:{stream}"]
+
+    def all_of(self, stream: str) -> list[str]:
+        beside = [key_beside(stream, kind, GROUP, CONSUMER).decode() for kind in _BESIDE]
+        return [*self.streams_of(stream), *beside]
+
+    def mark(self, stream: str) -> str:
+        return committed_key(stream, GROUP, CONSUMER).decode()
+
+    def record(self, stream: str) -> str:
+        return key_beside(stream, "attempts", GROUP, CONSUMER).decode()
+
+    def sought(self, position: str) -> str:
+        return f"{position} 0.{SEEK}"
+
+    def start(self, world: Any) -> Process:
+        self._processes.number += 1
+        self._world = world
+        self.process = Process(world, self._terms)
+        return self.process
+
+    def bury(self) -> None:
+        self.process = None
+        for line in list(self.server.core.lines.values()):
+            line.cut()
+
+    def running(self) -> contextlib.AbstractContextManager[None]:
+        return self.server.core.clock.in_charge()
+
+    @contextlib.contextmanager
+    def installed(self) -> Iterator[None]:
+        """Patch the product for any number of histories."""
+        original_send, original_report, reader = Connection.send, DataLoss.report, hiredis.Reader()
+
+        def send(connection: Connection, data: bytes | memoryview) -> None:
+            if self.process is None:
+                raise KilledError
+            reader.feed(bytes(data))
+            commands = []
+            while (words := reader.gets()) is not False:
+                commands.append([word.decode("utf-8", "replace") for word in words])
+            self._hook("before", commands)
+            self.server.core.clock.pass_ns(1_000_000)
+            original_send(connection, data)
+            self._hook("after", commands)
+
+        def report(losses: DataLoss, *findings: Finding, accepted: bool = False) -> None:
+            assert self.process is not None
+            self.process.found(findings, losses.allowed or accepted)
+            original_report(losses, *findings, accepted=accepted)
+
+        log = logging.getLogger("spark_streams")
+        log.setLevel(logging.CRITICAL)
+        with on_core(self.server.core), pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Connection, "send", send)
+            patch.setattr(DataLoss, "report", report)
+            patch.setattr(batch_stream, "BackgroundWorker", Worker)
+            patch.setattr(names, "_endings", lambda: ())  # no stream is in shards
+            try:
+                yield
+            finally:
+                log.setLevel(logging.NOTSET)
+
+    def _hook(self, when: str, commands: list[list[str]]) -> None:
+        try:
+            self._world.hook(when, commands)
+        except KilledError:
+            self.process = None
+            raise
+
+
+def _id(position: Any) -> Id:
+    return parse(str(position))
+
+
+def _bounds(part: Range) -> tuple[Id, Id, int]:
+    return _id(part.after), _id(part.last), part.count
