@@ -124,13 +124,15 @@ class Acknowledging:
 
     def _marks(self, start: Offset, marks: Marks, streams: AbstractSet[str] | None) -> list[tuple[str, bytes]]:
         """Return the commands that set the marks of the batches that are acknowledged, each with its stream. A stream
-        that the query no longer reads keeps its mark: it was not compared with the checkpoint."""
+        that the query no longer reads keeps its mark: it was not compared with the checkpoint. So does one whose group
+        an operator has set: a kill before the query has moved there would hide it."""
         group, consumer = self._member.group, self._member.consumer
         return [
             (stream, pack("SET", committed_key(stream, group, consumer), str(at.mark)))
             for stream, at in start.at.items()
             if start.token and (start.is_of_this_batch(stream) or stream in start.owed)
             and (streams is None or stream in streams) and (not marks or stream in marks)
+            and not _is_sought(stream, marks)
         ]  # fmt: skip
 
     def _ranges(
@@ -234,6 +236,11 @@ def _restored(start: Offset, stream: str, mark: Mark | None, parts: Sequence[Ran
     if at.number - mark.number <= missing:
         return []
     return [Range(mark.id, at.position, 0, max((part.until for part in parts), default=0))]
+
+
+def _is_sought(stream: str, marks: Marks) -> bool:
+    mark = marks.get(stream)
+    return mark is not None and mark.is_seek
 
 
 def _is_committed(marks: Marks, start: Offset) -> bool:

@@ -1,4 +1,4 @@
-"""The commit mark comes after the last XACK: a replica that ended between the two reads no batch twice."""
+"""The commit mark comes after the last XACK, and hides no mark of an operator."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import redis
 
 from spark_streams.model.commit_mark import committed_key
 from spark_streams.source.offset import Offset
+from spark_streams.source.trigger import observe
 from spark_streams.spark.read_limits import ReadMaxRows
 from tools.driving import NEVER_AHEAD, add, read, reader
+from tools.sending import KilledError
 from tools.servers.server import Server
 
 MARK = committed_key("s", "g", "spark")
@@ -37,3 +39,28 @@ def test_a_replica_without_the_last_xack_has_no_mark_of_that_batch(
         client.set(MARK, str(before))
     third = query.latestOffset(second, two)
     assert read(query, second, third) == ([0, 1] if has_mark else [4, 5])
+
+
+def test_a_kill_after_the_xack_hides_no_seek_of_an_operator(
+    server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first trigger after `rstream groups seek` acknowledges the committed batch, then the query moves."""
+    add(client, 4)
+    query = reader(server)
+    start = query.initialOffset()
+    end = query.latestOffset(start, ReadMaxRows(4))
+    assert read(query, start, end) == [0, 1, 2, 3]
+    client.xgroup_setid("s", "g", "0")
+    client.set(MARK, "0-0 0.seek")
+
+    def killed(*_: object) -> None:
+        raise KilledError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(observe, "carry_out", killed)
+        dying = reader(server)
+        with pytest.raises(KilledError):
+            dying.latestOffset(end, ReadMaxRows(4))
+    assert client.get(MARK) == "0-0 0.seek"
+    again = reader(server)
+    assert read(again, end, again.latestOffset(end, ReadMaxRows(4))) == [0, 1, 2, 3]

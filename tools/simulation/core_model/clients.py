@@ -218,8 +218,8 @@ class Clients:
         for entry_id, entry in self.entries.items():
             if entry_id > to and entry_id in existing and entry.reads:
                 entry.needed, entry.other = self.now, False
-            elif entry_id <= to and entry_id not in pending:
-                entry.other, entry.needed = True, 0
+            elif entry_id <= to and (entry.reads or entry_id not in pending):
+                entry.other, entry.needed = not entry.reads, 0
 
     def _forget(self) -> None:
         """A replica becomes the master that knows how many entries the group had read at its begin (Redis 7.0).

@@ -178,9 +178,11 @@ class Source:
         bring the group to a state in which the batch can be read."""
         if end.number == 1:
             self._begin_batches(end)
-        ranges = end.ranges if end.token == self._live else self._replayed(checkpoint, end)
+        is_again = end.token != self._live
+        if is_again:
+            self._require_newest(checkpoint, end)
         if not end.guarded:
-            return ranges
+            return self._held(end) if is_again else end.ranges
         record = self._record()
         batches = {t: b for t, b in record.get("batches", {}).items() if t in (checkpoint.token, end.token)}
         attempts, is_aside = batches.get(end.token, (0, False))
@@ -190,7 +192,7 @@ class Source:
             record["suspects"], changes = self._halved(record.get("suspects", []), end)
         batches[end.token] = (attempts + 1, is_aside)
         self._do(["SET", self._record_key, json.dumps({**record, "batches": batches})], *changes)
-        return [] if is_aside else ranges
+        return [] if is_aside else self._held(end) if is_again else end.ranges
 
     def _begin_batches(self, end: Offset) -> None:
         """Replace the mark of a begin: Spark has logged the first batch above it. The query may now be killed while it
@@ -212,7 +214,7 @@ class Source:
                 found &= set(self._pending(entries))
             if len(found) < entries.count:
                 self._find("ENTRIES_LOST", entries.count - len(found))
-            if len(found) > entries.count:
+            if len(found) > max(r.count for r in end.ranges if r[:2] == entries[:2]):
                 self._find("SERVER_RESTORED", 0)
             ids += sorted(found)
         return ids
@@ -325,11 +327,13 @@ class Source:
         for first in range(0, len(ids), PAGE):
             self._do(["XACK", self._key, self._group, *map(text, ids[first : first + PAGE])])
             yield
-        commands = [["SET", self._mark_key, str(start.mark())]]
+        is_sought = mark is not None and mark.is_seek  # a kill before the query has moved there would hide it
+        commands = [] if is_sought else [["SET", self._mark_key, str(start.mark())]]
         if attempts and not is_aside and record["suspects"]:
             suspects = without(record["suspects"], start.old)
             commands.append(["SET", self._record_key, json.dumps({**record, "suspects": suspects})])
-        self._do(*commands)
+        if commands:
+            self._do(*commands)
         yield
         self._settled = start.token
 
@@ -482,9 +486,9 @@ class Source:
         member = [["XGROUP", "CREATECONSUMER", self._key, self._group, self._us]] if command == "CREATE" else []
         self._do(*([to] if command else []), *member, ["SET", self._mark_key, str(start.mark())])
 
-    def _replayed(self, start: Offset, end: Offset) -> list[Range]:
+    def _require_newest(self, start: Offset, end: Offset) -> None:
         """Before a logged batch is read again by a new process: find what keeps it from being read. The next trigger
-        acknowledges its start, and brings the group to a state in which it can go on; `read` proves its size.
+        acknowledges its start, and brings the group to a state in which it can go on.
 
         For a first batch, Spark passes where the query would begin now. That is no part of the checkpoint, so the batch
         is compared by its end only. If the mark is of this batch, only the commit log has lost it."""
@@ -494,11 +498,15 @@ class Source:
             self._find("CHECKPOINT_OLDER", 0)
         if not look.has_group and (end.read is None or end.old):
             self._find("GROUP_MISSING" if look.exists else "STREAM_MISSING", 0)
+
+    def _held(self, end: Offset) -> list[Range]:
+        """Return the ranges of a batch that is read again, with what they still have. `read` proves the rest."""
         ranges: list[Range] = []
+        has_group = self._look().has_group
         for entries in end.ranges:
             count = entries.count
             if not self._is_in_stream(entries, end):
-                count = len(self._pending(entries)) if look.has_group else 0
+                count = len(self._pending(entries)) if has_group else 0
             if count < entries.count:
                 self._find("ENTRIES_LOST", entries.count - count)
             ranges.append(entries._replace(count=count))
