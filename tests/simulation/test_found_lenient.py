@@ -10,9 +10,13 @@ import redis
 
 from spark_streams.errors import DataLossError
 from spark_streams.source.trigger import observe
+from spark_streams.spark.read_limits import ReadMaxRows
+from spark_streams.wire.connection.connection import Connection
 from tests.simulation.test_found import LENIENT, at_rest, lost
 from tools.driving import ALL, NEVER_AHEAD, add, begin, drain, forget_all, pending_count, positions, read, reader
 from tools.key_copies import copies, make_again
+from tools.sending import before_sending, in_turn
+from tools.sending import lost as broken
 from tools.servers.server import Server
 
 
@@ -284,3 +288,25 @@ def test_an_older_checkpoint_of_a_stream_that_was_created_again_reads_what_is_le
     end = again.latestOffset(older, ALL)
     assert read(again, older, end) == [10, 11]
     assert again.latestOffset(end, ALL) == end
+
+
+def test_a_loss_that_grows_while_the_connection_breaks_is_counted_once(server: Server, client: redis.Redis) -> None:
+    """Five entries were reported, and the run had not yet noted where it goes on."""
+    add(client, 10)
+    one = reader(server, limits=NEVER_AHEAD, **LENIENT)
+    start = begin(one)
+    end = one.latestOffset(start, ReadMaxRows(2))
+    assert read(one, start, end) == [0, 1]
+    client.xtrim("s", maxlen=3, approximate=False)
+    one = reader(server, limits=NEVER_AHEAD, **LENIENT)
+    one.initialOffset()
+
+    def trimmed_and_lost(connection: Connection, request: bytes) -> None:
+        client.xtrim("s", maxlen=2, approximate=False)
+        broken(connection, request)
+
+    unchanged = [lambda *_: None] * 2
+    with before_sending(b"MULTI", b"XINFO", act=in_turn(*unchanged, trimmed_and_lost), times=3):
+        after = one.latestOffset(end, ALL)
+    assert read(one, end, after) == [8, 9]
+    assert lost(one) == {"s": 6}

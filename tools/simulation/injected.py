@@ -20,7 +20,7 @@ def _pause(seconds: float) -> None:
 
 
 class _WorldProcesses(Processes):
-    """The driver of a world is a simulated process, which can die."""
+    """The driver of a world is a simulated process, which can die. Another one may live beside it (powers_rivals)."""
 
     @property
     def pid(self) -> int:
@@ -34,7 +34,7 @@ class _WorldProcesses(Processes):
         return {"host": "simulated", "space": self.space, "pid": self.pid, "born": self.born(self.pid)}
 
     def born(self, pid: int) -> str:
-        return "1" if pid == self.pid else ""
+        return "1" if pid in (self.pid, world_of["now"].rival) else ""
 
 
 PATIENCE = Patience(sleep=_pause)

@@ -1,21 +1,17 @@
 """Plans: the setup of a run and its steps, generated from one seed. Pure.
 
-A run uses a few groups of powers, often one, sometimes all: so causes occur alone and together.
+A run uses a few groups of powers, often one or those of a theme, sometimes all: so causes occur alone and together.
 """
 
 from __future__ import annotations
 
-import json
 import random
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from tools.simulation.options import first, later
 from tools.simulation.step import Step
 
-STREAMS = ("s:0", "s:1", "s:2", "s:3")
-PATTERN = "s:*"
-DEAD = "dead"
-CLAIM_IDLE = "30m"
 NEVER_AHEAD = 1 << 62
 
 # Weight of each kind of step among additions and triggers. Steps of a group belong together.
@@ -36,10 +32,26 @@ POWERS: Mapping[str, Mapping[str, int]] = {
     "clock": {"clock": 2},
     "streams": {"relist": 3},
     "limits": {},
+    "rivals": {"rival": 3, "stall": 2},
+    "audience": {"audit": 6},
 }
+# Groups that affect each other. Half of the plans have one of these together.
+THEMES: tuple[tuple[str, ...], ...] = (
+    ("others", "claims", "group", "deletes"),
+    ("others", "claims", "kills", "trims"),
+    ("others", "group", "restarts"),
+    ("kills", "tasks", "network"),
+    ("kills", "tasks", "deletes", "trims"),
+    ("kills", "tasks", "limits", "deletes"),
+    ("kills", "limits", "restarts"),
+    ("server", "kills", "tasks", "keys"),
+    ("server", "vanish", "clock", "others"),
+    ("checkpoint", "kills", "others", "streams"),
+    ("checkpoint", "group", "restarts"),
+)
 # Weight of each kind among the faults that are added to a plan.
 FAULTS: Mapping[str, int] = {"slow": 3, "part": 4, "fail_over": 2, "hurry": 2}
-AT_ONCE = ("trigger", "drain", "twin", "rollback", "lose_commits", "renew")
+AT_ONCE = ("trigger", "drain", "twin", "rollback", "lose_commits", "renew", "stall")
 
 
 @dataclass(frozen=True)
@@ -104,7 +116,7 @@ def _with_faults(chance: random.Random, steps: list[Step]) -> list[Step]:
     return steps
 
 
-# A generator of their own keeps the plans of older seeds.
+# Each has a generator of its own: the other steps of a plan stay as they are.
 ADDITIONS = {"renew": _with_renewals, "faults": _with_faults}
 
 
@@ -115,65 +127,23 @@ def _made(seed: int) -> Plan:
     setup = Setup(
         seed=seed,
         streams=count,
-        sink=chance.choice(["recorder", "recorder", "once"]),
+        sink="once" if chance.random() < (0.5 if "tasks" in powers else 0.25) else "recorder",
         ahead=chance.choice([1, 1, NEVER_AHEAD]),
         pace=chance.choice([-1, 0, 1, 1, 2]),
-        options=options(chance, count, powers),
+        options=first(chance, count, powers),
         before=chance.choice([0, 0, 3, 12]),
         retries=chance.choice([0, 1]),
         chunk=chance.choice([1, 2, 3, 7]),
     )
-    if "checkpoint" not in powers:
-        # A query that is set back would report its own removals. A separate generator keeps the plans of older seeds.
-        removes = random.Random(f"{seed} onCommit").choice(["keep", "keep", "trim", "delete"])
-        setup = replace(setup, options={**setup.options, "onCommit": removes})
     return Plan(setup, tuple(_steps(chance, setup, powers)))
-
-
-def options(chance: random.Random, streams: int, powers: Collection[str]) -> dict[str, str]:
-    """Return random options of a query over this number of streams. powers: groups of powers of the run."""
-    shared = "others" in powers
-    settings = {"startingOffsets": chance.choice(["earliest", "earliest", "latest", "id"])}
-    if chance.random() < 0.4:
-        settings["streamsPattern"] = PATTERN
-        if settings["startingOffsets"] == "id":
-            settings["startingOffsets"] = "earliest"
-    else:
-        settings["streams"] = ",".join(STREAMS[:streams])
-    if chance.random() < 0.7:
-        settings["maxEntriesPerTrigger"] = chance.choice(["1", "2", "4", "7", "15"])
-    mode = chance.choice(["plain", "plain", "plain", "claim", "noAck"])
-    if mode == "claim" and shared:
-        settings["claimIdle"] = CLAIM_IDLE
-    elif mode == "noAck" and not shared:
-        settings["noAck"] = "true"
-    if chance.random() < 0.25:
-        settings["ordered"] = "true"
-    elif chance.random() < 0.6:
-        settings["entriesPerPartition"] = chance.choice(["1", "2", "5", "9"])
-    if "limits" in powers and mode in ("plain", "claim"):
-        settings |= {"maxDeliveries": chance.choice(["1", "2", "3"]), "deadLetterStream": DEAD}
-    if chance.random() < 0.4:
-        settings["failOnDataLoss"] = "false"
-    return settings | _other_limits(settings)
-
-
-def _other_limits(settings: Mapping[str, str]) -> dict[str, str]:
-    """Return limits of bytes and by stream for some plans. A separate generator keeps the plans of older seeds."""
-    chance = random.Random(repr(settings))
-    limit = settings.get("maxEntriesPerTrigger")
-    limits: dict[str, str] = {}
-    if chance.random() < 0.2:
-        limits["maxBytesPerTrigger"] = chance.choice(["1", "20", "60", "300"])
-    if limit is not None and chance.random() < 0.2:
-        limits["maxEntriesPerTrigger"] = json.dumps({"*": int(limit)})
-    return limits
 
 
 def _powers(chance: random.Random) -> dict[str, Mapping[str, int]]:
     names = list(POWERS)
-    count = chance.choice([1, 1, 2, 2, 3, 4, len(names)])
-    groups = set(chance.sample(names, min(count, len(names))))
+    if chance.random() < 0.5:
+        groups = {*chance.choice(THEMES), *chance.sample(names, chance.choice([0, 0, 1]))}
+    else:
+        groups = set(chance.sample(names, chance.choice([1, 1, 2, 2, 3, 4, len(names)])))
     if "claims" in groups:
         groups.add("others")
     if "limits" in groups:
@@ -191,15 +161,7 @@ def _steps(chance: random.Random, setup: Setup, powers: Mapping[str, Mapping[str
         if kind not in AT_ONCE:
             # A trigger of a small query takes about 30 ticks.
             delay = chance.choice([0, chance.randint(1, 12), chance.randint(1, 60)])
-        settings = options(chance, setup.streams, powers) if kind == "restart" else {}
-        if settings:
-            settings = _keeping(settings, setup.options)
+        settings = later(chance, setup.options, powers) if kind == "restart" else {}
         numbers = [round(0.999 * chance.random(), 3) for _ in range(3)]
         steps.append(Step(kind, delay, *numbers, options=tuple(settings.items())))
     return steps
-
-
-def _keeping(changed: Mapping[str, str], first: Mapping[str, str]) -> dict[str, str]:
-    """Return changed options that keep the streams of a query and the start of its new groups."""
-    kept = ("streams", "streamsPattern", "startingOffsets", "onCommit")
-    return {**{k: v for k, v in changed.items() if k not in kept}, **{k: first[k] for k in kept if k in first}}

@@ -6,7 +6,7 @@ from tools.simulation.step import Step, part, pick
 from tools.simulation.world import GROUP, Seen, World, is_ours
 
 NAMES = ["bob", "eve"]
-_LONG_AGO = 100_000_000  # milliseconds, more than plan.CLAIM_IDLE
+_LONG_AGO = 100_000_000  # milliseconds, more than options.CLAIM_IDLE
 
 
 def read(world: World, step: Step) -> None:

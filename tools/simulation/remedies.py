@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 
 from spark_streams.errors import (
+    ConsumerTakenError,
+    GroupExistsError,
     GroupSharedError,
     LedgerError,
     RStreamError,
     ServerError,
+    StreamMissingError,
     StreamStateError,
 )
 from spark_streams.model.commit_mark import SEEK, committed_key
@@ -28,8 +31,8 @@ class Operator:
         self._world = world
         self._errors: list[tuple[int, str]] = []
 
-    def handle(self, error: RStreamError) -> None:
-        """Judge the error that ended the query, and apply a remedy."""
+    def handle(self, error: RStreamError, had_successor: bool = False) -> None:
+        """Judge the error that ended the query, and apply a remedy. had_successor: another process has its lease."""
         world, query = self._world, self._world.query
         text = error.message
         streams = [name for name in world.names() if re.search(rf"(?<![\w:]){name}(?![\w:])", text)]
@@ -40,6 +43,18 @@ class Operator:
             return
         if not isinstance(error, StreamStateError):
             world.fail(f"unexpected | {shape(error)} | {query.mode}", text)
+            return
+        if isinstance(error, ConsumerTakenError) and had_successor:
+            return  # that process ends, and the query is started again
+        if isinstance(error, StreamMissingError):
+            world.tell("   operator: creates what createStreams=false misses")
+            found = re.search("'([^']+)' does not exist", text)
+            assert found is not None, text
+            world.add(found[1], 1)
+            return
+        if isinstance(error, GroupExistsError) or "onNewCheckpoint=restart cannot" in text:
+            world.tell("   operator: onNewCheckpoint=resume")
+            query.options = {name: value for name, value in query.options.items() if name != "onNewCheckpoint"}
             return
         if isinstance(error, LedgerError):
             causes = sorted(world.model.stream(OUT).causes)

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import redis
 
+from spark_streams.model.ids import U64_MAX
 from tools.servers.server import Server
 from tools.simulation import (
     powers_accidents,
+    powers_audience,
     powers_network,
     powers_operators,
     powers_others,
     powers_producers,
+    powers_rivals,
     powers_spark,
     verdict,
 )
 from tools.simulation.births import Births
 from tools.simulation.in_process.server import ProcessServer
+from tools.simulation.model import Entry
 from tools.simulation.once import Once
+from tools.simulation.options import ID
 from tools.simulation.patched import in_world
 from tools.simulation.plan import Plan
 from tools.simulation.recorder import Recorder
@@ -29,7 +34,16 @@ from tools.simulation.step import Step
 from tools.simulation.ticks import Killed
 from tools.simulation.world import Failure, World
 
-_MODULES = (powers_producers, powers_others, powers_operators, powers_accidents, powers_network, powers_spark)
+_MODULES = (
+    powers_producers,
+    powers_others,
+    powers_operators,
+    powers_accidents,
+    powers_network,
+    powers_spark,
+    powers_rivals,
+    powers_audience,
+)
 POWERS: dict[str, Callable[[World, Step], None]] = {
     name: power
     for module in _MODULES
@@ -61,8 +75,7 @@ def run(server: Server, client: redis.Redis, plan: Plan, tell: Callable[[str], N
     world.sink = Once(world) if plan.setup.sink == "once" else Recorder(world)
     before = world.add(world.names()[0], plan.setup.before)
     options = dict(plan.setup.options)
-    if options.get("startingOffsets") == "id":
-        options["startingOffsets"] = before[len(before) // 2].id if before else "5-5"
+    _begin_at(options, before)
     world.query = Query(world, options)
     with in_world(world):
         try:
@@ -78,6 +91,17 @@ def run(server: Server, client: redis.Redis, plan: Plan, tell: Callable[[str], N
             world.raw.close()
     digest = server.core.digest_so_far() if isinstance(server, ProcessServer) else 0
     return Outcome(plan, world.failures, len(world.query.offsets), world.ticks.count, digest)
+
+
+def _begin_at(options: dict[str, str], before: Sequence[Entry]) -> None:
+    """Replace ID by that of an entry. With a time, startingOffsets has the position that follows from it: the model
+    reads that."""
+    chosen = before[len(before) // 2].id if before else "5-5"
+    if "startingTimestamp" in options:
+        milliseconds = int(chosen.partition("-")[0])
+        options |= {"startingTimestamp": str(milliseconds), "startingOffsets": f"{milliseconds - 1}-{U64_MAX}"}
+    elif options.get("startingOffsets") == ID:
+        options["startingOffsets"] = chosen
 
 
 def _execute(world: World, step: Step) -> None:
@@ -102,10 +126,12 @@ def _trigger(world: World, available_now: bool = False) -> str:
     result = world.query.advance(available_now)
     turns = 0
     while result == "idle" and not available_now and turns < len(world.names()) and verdict.has_unread_entries(world):
+        world.network.pass_time(world.query.held_back)
         result, turns = world.query.advance(), turns + 1
     # Entries that are added during an AvailableNow run are left to the next run.
     is_complete = world.query.until in (None, len(world.model.entries))
-    if result == "idle" and world.model.happened == happened and is_complete:
+    is_held_back = world.query.held_back > 0 and not available_now and verdict.has_unread_entries(world)
+    if result == "idle" and world.model.happened == happened and is_complete and not is_held_back:
         verdict.at_peace(world)
         if world.query.lenient and world.query.strict_again:
             world.tell("   operator: strict again")

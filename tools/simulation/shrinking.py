@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from tools.simulation.plan import NEVER_AHEAD, Plan
 
+_ALWAYS = ("streams", "streamsPattern", "startingOffsets", "startingTimestamp")  # options that a plan needs
 _MAX_RUNS = 400
 _MAX_SECONDS = 15.0
 
@@ -38,7 +39,7 @@ def _simpler(plan: Plan) -> Iterator[Plan]:
         size //= 2
     setup = plan.setup
     for name in setup.options:
-        if name not in ("streams", "streamsPattern", "startingOffsets"):
+        if name not in _ALWAYS:
             kept = {key: value for key, value in setup.options.items() if key != name}
             yield replace(plan, setup=replace(setup, options=kept))
     if setup.streams > 1 and "streams" in setup.options:
@@ -60,7 +61,7 @@ def _simpler(plan: Plan) -> Iterator[Plan]:
             yield _with(plan, index, amount=round(step.amount / 2, 3))
         if len(step.options) > 2:
             for removed in range(len(step.options)):
-                if step.options[removed][0] not in ("streams", "streamsPattern", "startingOffsets"):
+                if step.options[removed][0] not in _ALWAYS:
                     yield _with(plan, index, options=step.options[:removed] + step.options[removed + 1 :])
 
 

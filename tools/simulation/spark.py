@@ -13,17 +13,20 @@ from __future__ import annotations
 import json
 import time
 import traceback
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from spark_streams.errors import RStreamError
+from spark_streams.model.times import duration
 from spark_streams.options.source_options import SourceOptions
 from spark_streams.source.limits import LIMITS
-from spark_streams.source.offset import position_in
+from spark_streams.source.offset import Range, position_in
 from spark_streams.source.rows.columns import Columns
 from spark_streams.source.stream_reader import StreamReader
 from spark_streams.spark.read_limits import ReadAllAvailable, ReadLimit
+from tools.chaos.history import id_key
 from tools.simulation.injected import PATIENCE, TERMS
 from tools.simulation.tasks import SCHEMA, Tasks
 from tools.simulation.ticks import Killed
@@ -34,6 +37,7 @@ Json = dict[str, Any]
 SMALL = replace(
     LIMITS, first_page=2, pending_page=7, reserve_step=3, reserve_round=6, pattern_interval=0.0, idle_check=0.0
 )
+_GROUP_MOVED = {"group set back", "group created again", "group destroyed", "server set back", "vanished", "flushed"}
 
 
 class Query:
@@ -89,10 +93,17 @@ class Query:
         parts += ["once noAck"] if self.was_no_ack and "noAck" not in options else []
         return f"{'lenient' if self.is_lenient else 'strict'} {' '.join(parts) or 'plain'}"
 
+    @property
+    def held_back(self) -> float:
+        """Seconds for which minEntriesPerTrigger may hold entries back."""
+        delay = self.options.get("maxTriggerDelay", "15m")
+        return duration(delay) / 1000 if "minEntriesPerTrigger" in self.options else 0.0
+
     def reads(self) -> list[str]:
         """Return the streams in the query's list, or those that exist for its pattern."""
         if "streamsPattern" in self.options:
-            return [name for name in self.world.names() if name in self.world.model.streams]
+            excluded = self.options.get("streamsExcept")
+            return [name for name in self.world.names() if name in self.world.model.streams and name != excluded]
         return self.options["streams"].split(",")
 
     def logged(self, stream: str) -> str:
@@ -116,7 +127,9 @@ class Query:
             if self._reader is None:
                 self._start(available_now)
             if self.committed == len(self.offsets) - 1 and not self._construct():
+                self._must_be_alone()
                 return "idle"
+            self._must_be_alone()
             self._run()
         except Killed:
             world.tell("   killed")
@@ -124,8 +137,9 @@ class Query:
             return "killed"
         except RStreamError as error:
             world.tell(f"   {error}")
+            had_successor = world.rival is not None
             self.die()
-            world.operator.handle(error)
+            world.operator.handle(error, had_successor)
             return "error"
         except Exception as error:  # noqa: BLE001 - any other error is a defect of the library
             self.die()
@@ -136,6 +150,10 @@ class Query:
         else:
             return "batch"
 
+    def _must_be_alone(self) -> None:
+        if self.world.has_successor:
+            self.world.fail(f"two queries | {self.mode}", "a query goes on although another one has its lease")
+
     def die(self) -> None:
         """Kill the process."""
         if self._reader is None:
@@ -145,20 +163,29 @@ class Query:
         self.world.bury_process()
         self.world.births.update()
 
-    def _start(self, available_now: bool) -> None:
+    def _settings(self) -> dict[str, str]:
         settings = {"url": self.world.server.url, "group": GROUP, "consumer": CONSUMER, **self.options}
+        if "startingTimestamp" in settings:
+            del settings["startingOffsets"]
         if self.lenient:
             settings["failOnDataLoss"] = "false"
+        return settings
+
+    def another_reader(self) -> StreamReader:
+        """Return a reader with the options of this query, as another process has it."""
+        source_options = SourceOptions.parse(self._settings()).with_patience(PATIENCE)
+        columns = Columns(SCHEMA, True, source_options.mode, source_options.column_name_of_corrupt_record)
+        limits = replace(SMALL, prefetch_entries=self.world.setup.ahead, lease=TERMS)
+        return StreamReader(source_options, columns, time.monotonic, limits)
+
+    def _start(self, available_now: bool) -> None:
         self.runs += 1
         self.world.model.begun = True
         self.was_limited |= "maxDeliveries" in self.options
         self.was_no_ack |= self.options.get("noAck") == "true"
         self.had_pending_list |= self.options.get("noAck") != "true"
-        self.world.tell(f"   start: {settings}{' AvailableNow' if available_now else ''}")
-        source_options = SourceOptions.parse(settings).with_patience(PATIENCE)
-        columns = Columns(SCHEMA, True, source_options.mode, source_options.column_name_of_corrupt_record)
-        limits = replace(SMALL, prefetch_entries=self.world.setup.ahead, lease=TERMS)
-        self._reader = StreamReader(source_options, columns, time.monotonic, limits)
+        self.world.tell(f"   start: {self._settings()}{' AvailableNow' if available_now else ''}")
+        self._reader = self.another_reader()
         self._limit = self._reader.getDefaultReadLimit()
         self.until = len(self.world.model.entries) if available_now else None
         if available_now:
@@ -176,6 +203,8 @@ class Query:
         else:
             start = self._reader.initialOffset()
             self.world.births.update(begun=True)
+            if self.options.get("onNewCheckpoint") == "restart":
+                self._begins_at(start)
         self.world.tick()
         self.world.tell(f"   latestOffset({_shown(start)})")
         self.takes_a_batch = True
@@ -189,6 +218,7 @@ class Query:
         if end == start:
             return False
         self.world.tell(f"   offsets/{len(self.offsets)}: {_shown(end)}")
+        self._check_limits(end)
         self.offsets.append(end)
         self._update_named_streams()
         self.world.tick()
@@ -216,6 +246,33 @@ class Query:
         self.tasks.committed(number)
         self.world.tick()
 
+    def _check_limits(self, end: Json) -> None:
+        """Check that a batch keeps the limits of entries, and about that of bytes: an entry has two at least. Pieces of
+        a batch that was cut keep those of the batch. A group that was set back delivers again what a killed run had
+        reserved: that is not counted, and one more is read."""
+        held = Counter[str]()
+        for name, texts in (*((name, [text]) for name, text in end["batch"].items()), *end.get("old", {}).items()):
+            held[name] += sum(Range.parse(text).count for text in texts)
+        if self.was_limited or any(_GROUP_MOVED & self.world.model.stream(name).ever for name in held):
+            return
+        entries, size = self.options.get("maxEntriesPerTrigger"), self.options.get("maxBytesPerTrigger")
+        limit = json.loads(entries or "null")
+        together = [limit] if isinstance(limit, int) else []
+        together += [max(1, int(size) // 2 + len(held))] if size and int(size) > 1 else [1] if size else []
+        each = limit["*"] if isinstance(limit, dict) else None
+        if any(held.total() > most for most in together) or (each and any(count > each for count in held.values())):
+            self.world.fail(f"too large | {self.mode}", f"batch of {dict(held)}; {entries=} {size=}")
+
+    def _begins_at(self, start: Json) -> None:
+        """Record that existing groups are set to where the query begins: it reads again what is above."""
+        for name, text in start["streams"].items():
+            position = id_key(position_in(text))
+            for entry in self.world.model.entries_of(name):
+                if entry.key <= position:
+                    self.world.model.excuse([entry], "before the start")
+                else:
+                    entry.repeat_reasons.add("onNewCheckpoint=restart")
+
     # -- actions of its operator ---------------------------------------------------------------------------------
 
     def set_back(self, offsets: int, committed: int) -> None:
@@ -229,7 +286,8 @@ class Query:
 
     def change(self, options: dict[str, str]) -> None:
         """Change the options from the next start on, except the start of new groups."""
-        self.options = {**options, "startingOffsets": self.options["startingOffsets"]}
+        kept = ("startingOffsets", "startingTimestamp")
+        self.options = {**options, **{name: self.options[name] for name in kept if name in self.options}}
         self.lenient = False
         self.listed |= set(self.reads())
         self.always_ordered &= options.get("ordered") == "true"

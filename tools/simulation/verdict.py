@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 from tools.chaos.checker import check
 from tools.chaos.history import Added, History, Outcome, id_key
+from tools.simulation import audience
 from tools.simulation.model import EARLY, Entry
 from tools.simulation.once import OUT
-from tools.simulation.plan import DEAD
+from tools.simulation.options import DEAD
 from tools.simulation.world import World, counted, is_ours
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ def at_peace(world: World) -> None:
     """Check that every entry is in the sink or its loss was reported. The query is idle, and no event has followed."""
     model, query = world.model, world.query
     world.births.update()
+    audience.check(world)
     _check_dead_letters(world)
     model.sunk |= {row.value[1] for row in world.sink.rows()}
     streams = query.reads()

@@ -21,11 +21,13 @@ from tools.simulation import request_text
 from tools.simulation.actor import Actor
 from tools.simulation.model import Entry, Model
 from tools.simulation.network import Network
-from tools.simulation.plan import STREAMS, Plan
+from tools.simulation.options import STREAMS
+from tools.simulation.plan import Plan
 from tools.simulation.step import Step
 from tools.simulation.ticks import Ticks
 
 GROUP, CONSUMER = "g", "spark"
+_TAKES_LEASES = ("flush", "restore", "promote", "evict")  # powers that may delete a lease, or bring an older one back
 _EPOCH_MS = 1_700_000_000_000  # start of the producers' clock
 
 
@@ -78,6 +80,8 @@ class World:
         self.failures: list[Failure] = []
         self.connections: list[tuple[Connection, Actor | None]] = []
         self.process = 0  # number of the driver's process, as in its lease
+        self.rival: int | None = None  # the same of another process that runs the query, too
+        self.has_successor = False  # that process has taken the lease
         self.helpers: list[Actor] = []  # threads of the driver
         self.dying = False
         self.network = Network(server)
@@ -87,6 +91,7 @@ class World:
         self.connection: Connection | None = None  # the connection of this tick
         self.ms, self._used = _EPOCH_MS, set[tuple[int, int]]()  # the producers' clock
         self.raw = server.client()
+        self.audited: dict[str, set[int]] = {}  # streams that a second group reads; entries that were removed before
         self.backup: Any = None
         self.replica: Any = None  # a backup: what the next master has
         self.powers: dict[str, Callable[[World, Step], None]] = {}
@@ -120,6 +125,7 @@ class World:
         self.tell(f"      {step}")
         self.model.happened += 1
         self.births.update()
+        self.has_successor &= step.kind not in _TAKES_LEASES
         self.powers[step.kind](self, step)
 
     def tick(self, connection: Connection | None = None, data: bytes | memoryview | None = None) -> None:
@@ -165,6 +171,7 @@ class World:
             helper.end()
         self.helpers.clear()
         self.process += 1
+        self.rival, self.has_successor = None, False
         self.dying = False
 
     # -- the server ----------------------------------------------------------------------------------------------

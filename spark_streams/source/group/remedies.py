@@ -11,11 +11,11 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from spark_streams.errors import DataLossError, GroupMissingError, StreamStateError
-from spark_streams.model.ids import MIN_ID
+from spark_streams.model.ids import MIN_ID, StreamId
 from spark_streams.model.operator_commands import create_command, seek_command
 from spark_streams.source.group.findings import Finding, GroupUse, Kind
 from spark_streams.source.membership import Membership
@@ -178,13 +178,16 @@ class DataLoss:
     place: Place
     counts: Counter[str] = field(default_factory=Counter)
     noted_token: str = ""
-    _of_comparison: set[Finding] = field(default_factory=set)
+    _of_comparison: dict[tuple[Kind, str, StreamId], int] = field(default_factory=dict)  # lost entries
 
     def report_compared(self, findings: Sequence[Finding]) -> None:
         """Report what a comparison has found. If the connection breaks before `compared`, the next one finds the same,
-        which is not reported again."""
-        self.report(*[finding for finding in findings if finding not in self._of_comparison])
-        self._of_comparison.update(findings)
+        which is not reported again; or more, of which only the rest is."""
+        counted = self._of_comparison
+        keys = {(finding.kind, finding.stream, finding.above): finding for finding in findings}
+        fresh = [key for key, finding in keys.items() if key not in counted or finding.lost > counted[key]]
+        self.report(*[replace(keys[key], lost=keys[key].lost - counted.get(key, 0)) for key in fresh])
+        counted.update({key: keys[key].lost for key in fresh})
 
     def compared(self) -> None:
         """Nothing more is found, and the run knows the corrections."""

@@ -131,8 +131,8 @@ class Destination:
 @dataclass(frozen=True)
 class OpenedNotes:
     """Notes that were opened for a batch (`open_notes`). may_be_deleted: no error if they are deleted; is_committed:
-    the batch was committed before, so tasks that still run may have found its entries removed. Without a total, they
-    count for nothing."""
+    the batch was committed before, so its notes were taken, and tasks that still run may have found its entries
+    removed. Without a total, they count for nothing."""
 
     streams: Collection[str] = ()
     may_be_deleted: bool = False
@@ -171,7 +171,8 @@ def collect(
     replies = dict(zip(keys, server.execute_all(commands), strict=True))
     # If the field names another batch, that batch was read later: these notes were collected, and the checkpoint is an
     # older one.
-    collected = CollectedNotes([stream for stream in keys if stream in opened.streams and replies[stream] is None])
+    missed = [stream for stream in keys if stream in opened.streams and replies[stream] is None]
+    collected = CollectedNotes([] if opened.is_committed else missed)
     if collected.deleted and not opened.may_be_deleted:
         raise _notes_are_deleted(server, member, collected.deleted[0])
     streams_with_notes = [stream for stream, reply in replies.items() if reply or stream in opened.streams]

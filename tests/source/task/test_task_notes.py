@@ -86,6 +86,22 @@ def test_missing_notes_end_the_query_before_anything_is_acknowledged(
     assert pending_count(client) == 0
 
 
+def test_notes_of_a_committed_batch_are_not_missed(server: Server, client: redis.Redis) -> None:
+    """They were taken, and nothing has been read since. A restart meets a server that has lost them."""
+    some_bad(client, 5)
+    one = reader(server, **LETTERS)
+    start = one.initialOffset()
+    end = one.latestOffset(start, ALL)
+    assert read(one, start, end) == [1, 2, 4]
+    assert one.latestOffset(end, ALL) == end
+    client.delete("rstream:notes:{s}:g:spark")
+    assert reader(server, **LETTERS).latestOffset(end, ALL) == end
+    lenient = reader(server, failOnDataLoss="false", **LETTERS)
+    assert lenient.latestOffset(end, ALL) == end
+    assert "lost" not in lenient.reportLatestOffset()
+    assert client.xlen("dead") == 2
+
+
 def test_notes_are_not_missed_when_their_batch_is_planned_or_committed_again(
     server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
