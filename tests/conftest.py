@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.seeds import TIMES
+from tests.turns import EACH_TURN, TURNS, rows_of_turn, test_and_row, turn_of_file
 from tools.day_seed import first_seed
 from tools.servers.server import (
     KINDS,
@@ -34,8 +35,6 @@ settings.register_profile(
 )
 settings.load_profile("tests")
 
-TURNS = 3  # of tests that are marked in_turn
-
 _TURN = pytest.StashKey[int]()
 _LEFT_OUT = pytest.StashKey[list[str]]()
 
@@ -52,7 +51,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--in-turn",
         action="store_true",
-        help=f"of the tests marked in_turn(n), run those whose n is the day (or RSTREAM_SEED) modulo {TURNS}",
+        help=f"run one of {TURNS} parts of the tests that need Spark or are marked in_turn, chosen by their file, and "
+        f"of the rows (parameters) of each other test in the folders of --by-turns; RSTREAM_SEED or the day chooses",
+    )
+    parser.addoption(
+        "--without", action="append", default=[], metavar="MARKER", help="run no test with this marker (several times)"
     )
 
 
@@ -66,11 +69,15 @@ def turn_of(config: pytest.Config) -> int:
     return config.stash[_TURN]
 
 
+def asked_by_turns(item: pytest.Item) -> bool:
+    """Whether this test is in a folder or file of --by-turns."""
+    file = PurePosixPath(item.nodeid.partition("::")[0])
+    return any(file.is_relative_to(path) for path in item.config.getoption("--by-turns"))
+
+
 def by_turns(item: pytest.Item) -> bool:
     """Whether this test runs on one of both servers."""
-    file = PurePosixPath(item.nodeid.partition("::")[0])
-    asked = any(file.is_relative_to(path) for path in item.config.getoption("--by-turns"))
-    return asked and redis_server_path() is not None
+    return asked_by_turns(item) and redis_server_path() is not None
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
@@ -87,16 +94,25 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     later = others if config.getoption("--in-turn") else []
     config.stash[_LEFT_OUT] = _names_of(later, items)
     has_turn = {item: not by_turns(item) or _has_turn(item, seed) for item in items} | dict.fromkeys(later, False)
+    if config.getoption("--in-turn"):
+        of_rows = [item for item in items if asked_by_turns(item) and turn_of_item(item) is None]
+        chosen = rows_of_turn([item.nodeid for item in of_rows], seed)
+        has_turn |= {item: False for item in of_rows if item.nodeid not in chosen}
+    without = config.getoption("--without")
+    has_turn |= {item: False for item in items if any(map(item.get_closest_marker, without))}
     config.hook.pytest_deselected(items=[item for item in items if not has_turn[item]])
     items[:] = [item for item in items if has_turn[item]]
 
 
 def turn_of_item(item: pytest.Item) -> int | None:
-    """The turn in which this test runs; None: in each. Raises UsageError for a turn that never comes."""
-    marker = item.get_closest_marker("in_turn")
-    if marker is None:
+    """The turn in which this test runs: that of its file, or the given one; None: each.
+
+    Raises UsageError for a turn that never comes.
+    """
+    marker, file = item.get_closest_marker("in_turn"), item.nodeid.partition("::")[0]
+    if marker is None and (item.get_closest_marker("spark") is None or file in EACH_TURN):
         return None
-    (turn,) = marker.args
+    turn = marker.args[0] if marker and marker.args else turn_of_file(file)
     if turn not in range(TURNS):
         raise pytest.UsageError(f"in_turn({turn}) of {item.nodeid} never runs: there are {TURNS} turns, from 0")
     return int(turn)
@@ -132,9 +148,7 @@ def _has_turn(item: pytest.Item, seed: int) -> bool:
     kind = given.get("server")
     if kind not in KINDS:
         return True
-    test, _, parameters = item.nodeid.partition("[")
-    others = [part for part in parameters.rstrip("]").split("-") if part not in KINDS]
-    return kind_of_turn(f"{test} {'-'.join(others)}", seed) == kind
+    return kind_of_turn(" ".join(test_and_row(item.nodeid)), seed) == kind
 
 
 @pytest.fixture(scope="module")

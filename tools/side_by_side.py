@@ -1,8 +1,9 @@
 """Run all tests, several folders at a time, each in its own pytest: `python -m tools.side_by_side` (scripts/test).
 
 `--spark`: only tests that depend on Spark, for a Python with another version of it. `--short`: a selection of these
-that takes some minutes. `--both`: run each test of BY_TURNS on both servers, as with `--spark`, instead of on one, and
-all tests that are marked in_turn, instead of a third of them. The end says which were left out.
+that takes some minutes. `--quick`: a selection that needs no Spark. `--both`: run each test of BY_TURNS on both
+servers, as with `--spark`, instead of on one, with all its rows, and all tests that need Spark or are marked in_turn.
+The end says which were left out.
 
 Most tests wait, mainly for Spark. Each pytest has its own servers, Spark and temporary folder, so that nothing is
 shared. Its output is printed when it has ended. The exit code is that of the first folder, in the order of their start,
@@ -36,6 +37,7 @@ from typing import NamedTuple
 
 from tools.day_seed import first_seed
 from tools.machine_time import machine_seconds
+from tools.processor_time import ProcessorTime
 
 ROOT = Path(__file__).resolve().parents[1]
 # The longest folders begin first; folders that are not named here run, too.
@@ -60,8 +62,10 @@ FIRST = [
 ]
 # Folders that would take longer than all others: number of legs that share their files.
 PARTS = {"tests/spark": 3}
-# Folders whose tests take most of the time. Each test runs on the engine or redis-server, by turns; `--both` runs
-# both, as the nightly workflow does. The tests of other folders run on both.
+# Folders that share a Java process and a pytest if only the tests of one day run.
+OF_ONE_DAY = [("tests/spark", "tests/faults"), ("tests/recipes", "tests/connect")]
+# Folders whose tests take most of the time. Each test runs on the engine or redis-server, by turns, with a part of its
+# rows; `--both` runs all of them, as the nightly workflow does. The tests of other folders run on both.
 BY_TURNS = [
     "tests/console",
     "tests/spark",
@@ -75,9 +79,14 @@ BY_TURNS = [
     "tests/monitor",
     "tests/deadletter",
     "tests/simulation",
+    "tests/engine",
+    "tests/groups",
+    "tests/hostile",
+    "tests/schemas",
+    "tests/shards",
+    "tests/wire",
 ]
-# Tests that take long are marked in_turn(0), (1) or (2): each runs in one of three runs. Mark a new one with the turn
-# that takes the least time, and all tests that share a long fixture with the same turn.
+# Tests that need Spark, and others that are marked in_turn, run on one day of seven (tests/turns.py).
 IN_TURNS = ("--in-turn", *(f"--by-turns={path}" for path in BY_TURNS))
 LEFT_OUT = "left for another turn: "  # of a pytest's output (tests/conftest.py)
 # Folders whose tests take seconds: one pytest runs all of them, and imports once what they share.
@@ -85,10 +94,12 @@ TOGETHER = [
     "tests/cluster",
     "tests/console_browser",
     "tests/doctor",
+    "tests/examples",
     "tests/extras",
     "tests/groups",
     "tests/identity",
     "tests/model",
+    "tests/notebooks",
     "tests/options",
     "tests/shards",
     "tests/simulation",
@@ -106,6 +117,13 @@ SHORT = {
     "tests/faults": ("tests/faults/test_endings.py",),
     "tests/source": ("tests/source/trigger", "tests/source/test_batch_starts.py"),
 }
+# What a change needs first, without Spark: pure parts, the protocol, driver and sink on servers, some plans of the
+# simulation. A pytest for each processor of a small machine.
+QUICK = {
+    "driver": ("tests/model", "tests/options", "tests/source/trigger", "tests/simulation/test_process.py"),
+    "servers": ("tests/wire", "tests/sink", "tests/doctor"),
+}
+WITHOUT_SPARK = "spark", "in_turn"  # markers of tests that take longer
 CORES = min(5, os.cpu_count() or 1)
 SPARKS_AT_ONCE = CORES + 1
 AT_ONCE = CORES + 2  # one folder without Spark, in addition to the Sparks
@@ -115,6 +133,7 @@ LEG_SECONDS = 1200
 NO_TESTS = 5  # pytest's exit code if -m deselects all tests
 INTERRUPTED = 130
 _FILE_NAME = str.maketrans(" /", "--")
+processor_time = ProcessorTime()
 
 
 class Part(NamedTuple):
@@ -239,9 +258,23 @@ def parts() -> list[Part]:
     return [*first, Part(f"{len(TOGETHER)} folders", "tests", tuple(TOGETHER)), *all_parts[len(first) :]]
 
 
+def daily_parts() -> list[Part]:
+    """Return all parts with the tests of one day."""
+    several = {folders[0]: folders for folders in OF_ONE_DAY}
+    others = {folder for folders in OF_ONE_DAY for folder in folders}
+    first = [Part(" ".join(paths), folder, paths) for folder, paths in several.items()]
+    return [part._replace(options=IN_TURNS) for part in [*first, *(one for one in parts() if one.folder not in others)]]
+
+
 def short_parts() -> list[Part]:
     """Return the selection for --short."""
     return [Part(name, name.split(" ")[0], paths) for name, paths in SHORT.items()]
+
+
+def quick_parts() -> list[Part]:
+    """Return the selection for --quick."""
+    options = (*IN_TURNS, *(f"--without={marker}" for marker in WITHOUT_SPARK))
+    return [Part(name, "tests", paths, options) for name, paths in QUICK.items()]
 
 
 def run(home: Path, waiting: list[Part]) -> Generator[Leg, None, None]:
@@ -259,6 +292,7 @@ def run(home: Path, waiting: list[Part]) -> Generator[Leg, None, None]:
                 yield leg
             for leg in running:
                 leg.end_if_stuck()
+            processor_time.look({leg.process.pid for leg in running})
             time.sleep(0.1)
     finally:
         with sigterm_without_effect():
@@ -311,16 +345,24 @@ def sum_up(legs: list[Leg]) -> None:
     """Print a line for each leg, and the failed tests."""
     print(f"\n{' all ':#^120}\n")
     for leg in legs:
-        print(f"{leg.name:17} {leg.seconds:5.0f} s   {leg.output()[-1].strip('= ') if leg.output() else 'no output'}")
+        print(f"{leg.name:26} {leg.seconds:5.0f} s   {leg.output()[-1].strip('= ') if leg.output() else 'no output'}")
     left_out = [line for leg in legs for line in leg.output() if line.startswith(LEFT_OUT)]
     if left_out:
         print(LEFT_OUT + ", ".join(line.removeprefix(LEFT_OUT) for line in left_out))
     print(told_counts([leg.counts() for leg in legs]))
+    if left := folders_without([leg.part for leg in legs]):
+        print(f"of these folders no test ran: {', '.join(left)} (scripts/test)")
     for leg in legs:
         if leg.code or leg.repeat is not None:
             print(*[line for line in leg.output() if line.startswith(("FAILED ", "ERROR "))], sep="\n")
         if leg.repeat is not None:
             print(f"run again alone: {leg.repeat.output()[-1].strip('= ')}")
+
+
+def folders_without(some: Iterable[Part]) -> list[str]:
+    """Return the folders of which these parts run nothing."""
+    there = {"/".join(path.split("/")[:2]) for part in some for path in part.paths}
+    return [folder for folder in folders() if folder not in there]
 
 
 def told_counts(counts: Iterable[tuple[int, Counter[str]]]) -> str:
@@ -338,18 +380,21 @@ def select_parts(words: list[str]) -> list[Part]:
     """Return the parts that the command line selects."""
     if "--short" in words:
         return short_parts()
+    if "--quick" in words:
+        return quick_parts()
     if "--spark" in words:
         return [part for part in parts() if part.folder in ON_ANOTHER_SPARK]
     if "--both" in words:
         return parts()
-    return [part._replace(options=IN_TURNS) for part in parts()]
+    return daily_parts()
 
 
 def main() -> int:
     """Run the tests. Return the exit code."""
     signal.signal(signal.SIGTERM, _interrupt)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell ignores it
-    began, before = time.monotonic(), os.times()
+    began = time.monotonic()
+    processor_time.adopt()
     os.environ.setdefault("RSTREAM_SEED", str(first_seed()))  # one for all, also if the day ends
     home = Path(tempfile.mkdtemp(prefix="rs-"))  # short: a socket's path has at most about a hundred bytes
     legs: list[Leg] = []
@@ -367,10 +412,9 @@ def main() -> int:
     run_again(home, legs)
     sum_up(legs)
     code = next((leg.code for leg in legs if leg.code), 0)
-    after = os.times()
-    used = sum(after[2:4]) - sum(before[2:4])  # by the processes that have ended, and theirs
     result = "failed" if code else "passed"
-    print(f"{result} in {time.monotonic() - began:.0f} s, {AT_ONCE} at a time; processor time: {used:.0f} s")
+    seconds = processor_time.seconds()
+    print(f"{result} in {time.monotonic() - began:.0f} s, {AT_ONCE} at a time; processor time: {seconds:.0f} s")
     if code:
         print(f"their files are in {home}")
     else:

@@ -39,7 +39,6 @@ def test_tables(spark: SparkSession, server: Server) -> None:
 
 # PySpark's own thread for listeners warns if the server, which ends with the last test, closes its connection first.
 @pytest.mark.filterwarnings("ignore:StreamingQueryListenerBus Handler thread received exception")
-@pytest.mark.in_turn(0)
 def test_queries_run_and_are_watched(
     spark: SparkSession, engine_server: Server, redis_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

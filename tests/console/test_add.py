@@ -19,6 +19,8 @@ from tests.console.process import running_console
 from tests.console.test_pages import client
 from tools.servers.server import Server
 
+pytestmark = pytest.mark.in_turn
+
 __all__ = ["client"]
 
 ODD = {b"n": b"1", b"raw\xff": b"\x00\xff\r\n", b"-x=y\\": b"--yes", b"lines": "a\nä".encode(), b"long": b"z" * 90_000}

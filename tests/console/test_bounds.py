@@ -23,6 +23,8 @@ from tests.console.browser import Browser, form_to, replaced, wait_for_change
 from tests.console.process import ROOT, running_console, write_users
 from tools.servers.server import Server
 
+pytestmark = pytest.mark.in_turn
+
 LONG = "n" * (NAME_BYTES + 1)
 
 

@@ -27,6 +27,8 @@ from tests.console.provider import CLIENT, SECRET, Provider, running_provider
 from tests.console.test_users import log_in
 from tools.servers.server import Server, running_engine
 
+pytestmark = pytest.mark.in_turn
+
 
 def write_settings(path: Path, issuer: str, more: str = "") -> Path:
     path.write_text(

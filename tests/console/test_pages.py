@@ -22,7 +22,7 @@ from tests.deadletter.making import fill
 from tests.holding import hold
 from tools.servers.server import Server
 
-pytestmark = pytest.mark.in_turn(1)
+pytestmark = pytest.mark.in_turn
 
 LARGE_PAGE = 2 << 20  # bytes: a page of hostile data is not larger
 

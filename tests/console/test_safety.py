@@ -20,6 +20,8 @@ from tests.console.browser import Browser, form_to, wait_for_change
 from tests.console.process import running_console, write_users
 from tools.servers.server import Server
 
+pytestmark = pytest.mark.in_turn
+
 PASSWORDS = {"ann": "geheim:1", "bob": "pass word"}
 
 

@@ -24,6 +24,8 @@ from tests.console.process import Console, running_console, write_users
 from tools.servers.server import Server
 from tools.waiting import until
 
+pytestmark = pytest.mark.in_turn
+
 MANY = 600
 SHORT = 4.0  # seconds for a request, in consoles whose limit a test waits for
 UNFINISHED = {

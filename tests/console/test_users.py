@@ -24,6 +24,8 @@ from tests.console.browser import Browser, form_to, wait_for_change
 from tests.console.process import running_console, write_users
 from tools.servers.server import Server
 
+pytestmark = pytest.mark.in_turn
+
 ODD_NAMES = ("řehoř", "a;b", "a|b", "a=b, c", 'quoted "x"', "%41nn", "日本")
 
 

@@ -25,6 +25,8 @@ from tests.seeds import TIMES
 from tools.day_seed import first_seed
 from tools.servers.server import Server
 
+pytestmark = pytest.mark.in_turn
+
 EXAMPLES = 30 * TIMES
 SEED = first_seed()
 JUDGE = os.environ.get("RSTREAM_JUDGE")

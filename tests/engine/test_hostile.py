@@ -21,6 +21,8 @@ from tests.engine.wire import Wire, command, wire
 from tools.machine_time import machine_seconds
 from tools.servers.server import Served, serving
 
+pytestmark = pytest.mark.in_turn
+
 INPUTS = int(os.environ.get("RSTREAM_HOSTILE", "10000"))
 SEED = int(os.environ.get("RSTREAM_SEED", "1"))
 MB = 1 << 20

@@ -17,7 +17,7 @@ from tests.engine_pyspark.engine import Engine, EngineError, Processes, Query
 from tools.driving import add, pending_count
 from tools.servers.server import Server
 
-pytestmark = pytest.mark.in_turn(0)
+pytestmark = pytest.mark.in_turn
 
 ENTRIES = 10_000
 SCHEMA = StructType([StructField("n", LongType())])

@@ -38,7 +38,6 @@ def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.mark.in_turn(2)
 def test_a_killed_executor_costs_nothing(on_executors: dict[str, Failed], kind: str, seed: int) -> None:
     """SIGKILL of an executor in the middle of a task; the task runs elsewhere."""
     failed = on_executors[f"executor killed, {kind}"]
@@ -47,7 +46,6 @@ def test_a_killed_executor_costs_nothing(on_executors: dict[str, Failed], kind: 
     assert not failed.report, f"RSTREAM_SEED={seed}\n{failed.report}"
 
 
-@pytest.mark.in_turn(2)
 def test_a_speculative_twin_leaves_one_copy(on_executors: dict[str, Failed], kind: str, seed: int) -> None:
     """Two attempts of one task run at the same time and both read all of it; one counts, whichever ends first."""
     failed = on_executors[f"speculative twin, {kind}"]

@@ -12,7 +12,7 @@ from tools.chaos import killed_driver
 from tools.chaos.killed_driver import Killed
 from tools.servers.server import skip_without_redis
 
-pytestmark = [pytest.mark.spark, pytest.mark.in_turn(1)]
+pytestmark = pytest.mark.spark
 
 # scripts/chaos kills at all of killed_driver.POINTS.
 POINTS = ["started", "logged", "written", "commit entry lost", "committed"]

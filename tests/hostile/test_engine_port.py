@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import os
 
+import pytest
+
 from tests.hostile.engine_port import Attacker, soak
+
+pytestmark = pytest.mark.in_turn
 
 SEED = int(os.environ.get("RSTREAM_SEED", "1"))
 

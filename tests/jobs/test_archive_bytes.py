@@ -30,7 +30,7 @@ def kept_bytes(fields: list[tuple[str, str]]) -> list[bytes]:
 
 
 @pytest.mark.spark
-@pytest.mark.in_turn(1)
+@pytest.mark.in_turn
 def test_nothing_is_trimmed_that_is_not_kept_byte_for_byte(server: Server, tmp_path: Path) -> None:
     """Behind what an earlier version has written, whose columns stay."""
     work = Work(tmp_path, server)

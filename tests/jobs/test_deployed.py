@@ -141,7 +141,6 @@ def test_what_a_stopped_worker_prints_is_left_out_and_nothing_else() -> None:
     assert without_a_stopped_worker(of_a_job) == of_a_job
 
 
-@pytest.mark.in_turn(2)
 def test_where_the_package_is_installed_a_job_needs_no_clone(engine_server: Server, tmp_path: Path) -> None:
     """init, and run: in this Python, and by spark-submit; each goes on until SIGTERM. The folder's name has a blank."""
     python = bare_python(tmp_path / "venv", ALL)

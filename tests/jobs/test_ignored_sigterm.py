@@ -12,7 +12,7 @@ import pytest
 from tests.jobs.work import Work
 from tools.servers.server import Server
 
-pytestmark = [pytest.mark.spark, pytest.mark.in_turn(1)]
+pytestmark = pytest.mark.spark
 
 IGNORING_SIGTERM = ("sh", "-c", 'trap \'\' TERM; exec "$0" "$@"')
 

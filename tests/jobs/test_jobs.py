@@ -24,7 +24,7 @@ from tools.machine_time import machine_seconds
 from tools.servers.server import KINDS, Server, skip_without_redis
 from tools.waiting import until
 
-pytestmark = [pytest.mark.spark, pytest.mark.in_turn(0)]
+pytestmark = pytest.mark.spark
 
 SMALL = ("source.maxEntriesPerTrigger=150", "source.entriesPerPartition=75")
 GOES_ON = "job.trigger=200ms"

@@ -98,8 +98,8 @@ CLUSTER = 'master = "k8s://https://127.0.0.1:1"\n"spark.submit.deployMode" = "cl
     [
         pytest.param("in this Python", ["--check"], "", False, id="in this Python", marks=pytest.mark.in_turn(0)),
         pytest.param("client", ["--submit"], "", False, id="client"),
-        pytest.param("client", ["--submit"], "", True, id="a named file", marks=pytest.mark.in_turn(1)),
-        pytest.param("cluster", ["--submit"], CLUSTER, False, id="cluster", marks=pytest.mark.in_turn(2)),
+        pytest.param("client", ["--submit"], "", True, id="a named file", marks=pytest.mark.in_turn(2)),
+        pytest.param("cluster", ["--submit"], CLUSTER, False, id="cluster", marks=pytest.mark.in_turn(4)),
     ],
 )
 def test_no_process_shows_a_value_of_the_configuration(

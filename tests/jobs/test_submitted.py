@@ -18,7 +18,7 @@ from tests.jobs.work import NEW_SESSION, PATIENCE, Running, Work
 from tools.machine_time import wait_for_end
 from tools.servers.server import KINDS, Server, running_engine, skip_without_redis
 
-pytestmark = [pytest.mark.spark, pytest.mark.in_turn(2)]
+pytestmark = pytest.mark.spark
 
 JOBS = ("load", "etl", "aggregate", "archive", "reprocess_dead_letters")
 LETTERS = 60

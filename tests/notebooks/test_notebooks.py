@@ -10,7 +10,7 @@ import pytest
 
 from tests.notebooks.execution import NOTEBOOKS, comparable, executed, outputs
 
-pytestmark = pytest.mark.in_turn(2)
+pytestmark = pytest.mark.in_turn
 
 PATHS = sorted(NOTEBOOKS.glob("*.ipynb"))
 

@@ -21,6 +21,8 @@ from spark_streams.spark.installation import NEEDED, SPARK, requirement
 from spark_streams.spark.presence import remedy
 from tests.jobs.test_deployed import bare_python
 
+pytestmark = pytest.mark.in_turn
+
 ROOT = Path(__file__).resolve().parents[2]
 # What is no source: made by the set-up, by runs, by builds.
 NOT_OURS = shutil.ignore_patterns(

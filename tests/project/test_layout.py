@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -85,10 +86,11 @@ SOURCE = [
 MOST_MODULES = 20  # of a folder
 
 
-def modules() -> Iterator[tuple[str, ast.Module]]:
-    for path in sorted(ROOT.rglob("*.py")):
-        name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
-        yield name.removesuffix(".__init__"), ast.parse(path.read_text(encoding="utf-8"))
+@functools.cache
+def modules() -> list[tuple[str, ast.Module]]:
+    """Name and tree of each module of the package. Parsing all of them takes seconds."""
+    files = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in sorted(ROOT.rglob("*.py"))}
+    return [(name.removesuffix(".__init__"), ast.parse(path.read_text("utf-8"))) for name, path in files.items()]
 
 
 def imported(tree: ast.AST, everywhere: bool = True, for_types: bool = False) -> Iterator[str]:
@@ -275,6 +277,7 @@ def test_no_circle_in_the_engine_whatever_an_import_is_for() -> None:
 
 
 @pytest.mark.parametrize("apart", ["pyspark", "pyarrow", "numpy", "redis"])
+@pytest.mark.in_turn
 def test_the_engine_stands_apart_from(apart: str) -> None:
     wrong = [name for name, tree in modules() if name.startswith("engine") and any(
         what.split(".")[0] == apart for what in imported(tree)

@@ -39,7 +39,7 @@ def run_as_cron(line: str, server: Server, folder: Path) -> int:
     return ran.returncode
 
 
-@pytest.mark.in_turn(1)
+@pytest.mark.in_turn
 def test_the_crontab_lines_run_as_printed(redis_server: Server, tmp_path: Path) -> None:
     """Without work the first line ends with code 3 of rstream wait; with work it runs the job. The daily line runs
     the same command. The log is in the folder, wherever cron starts the line."""

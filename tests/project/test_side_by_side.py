@@ -28,11 +28,15 @@ from tools.side_by_side import (
     Leg,
     Part,
     folders,
+    folders_without,
     parts,
+    quick_parts,
     run_again,
     select_parts,
     short_parts,
 )
+
+pytestmark = pytest.mark.in_turn
 
 
 def test_no_test_is_left_out() -> None:
@@ -58,9 +62,17 @@ def test_the_parts_of_a_folder_are_the_folder() -> None:
 def test_what_runs_on_another_spark_is_there() -> None:
     assert {part.folder for part in select_parts(["--spark"])} == set(ON_ANOTHER_SPARK)
     assert select_parts(["--both"]) == parts()
-    assert [part._replace(options=()) for part in select_parts([])] == parts()
+    assert sorted(path for part in select_parts([]) for path in part.paths) == sorted(folders())
     assert all((ROOT / path).exists() for part in short_parts() for path in part.paths)
     assert {part.folder for part in short_parts()} <= set(ON_ANOTHER_SPARK)
+
+
+def test_a_quick_run_names_the_folders_that_it_leaves_out() -> None:
+    assert all((ROOT / path).exists() for part in quick_parts() for path in part.paths)
+    ran = {f"tests/{path.split('/')[1]}" for part in quick_parts() for path in part.paths}
+    assert {*folders_without(quick_parts())} == {*folders()} - ran
+    assert {"tests/spark", "tests/console"} <= {*folders_without(select_parts(["--quick"]))}
+    assert folders_without(parts()) == []
 
 
 def test_what_runs_by_turns_is_there() -> None:
@@ -145,7 +157,7 @@ def run_with_turns(folder: Path, *words: str, seed: int = 0) -> subprocess.Compl
     )  # fmt: skip
 
 
-def test_three_turns_run_every_test_that_takes_long_once(project_folder: Path) -> None:
+def test_turns_run_every_test_that_takes_long_once(project_folder: Path) -> None:
     """And each says which tests it left out: of a whole file, its name."""
     for name, body in WITH_TURNS.items():
         (project_folder / name).write_text(body)
@@ -167,17 +179,17 @@ def test_three_turns_run_every_test_that_takes_long_once(project_folder: Path) -
     assert sorted(test for tests, _ in turns for test in tests) == sorted(once + each_time)
     assert ran(seed=7) == (sorted({*once, *each_time}), [])
     assert [told for _, told in turns] == [
+        ["test_chain.py, test_some.py::test_each, test_some.py::test_longer"],
         ["test_some.py::test_each, test_some.py::test_long"],
         ["test_chain.py, test_some.py::test_long, test_some.py::test_longer"],
-        ["test_chain.py, test_some.py::test_each, test_some.py::test_longer"],
     ]
 
 
 def test_a_turn_that_never_comes_is_refused(project_folder: Path) -> None:
-    (project_folder / "test_some.py").write_text(WITH_TURNS["test_some.py"].replace("in_turn(2)", "in_turn(3)"))
+    (project_folder / "test_some.py").write_text(WITH_TURNS["test_some.py"].replace("in_turn(2)", "in_turn(7)"))
     run = run_with_turns(project_folder)
     assert run.returncode != 0
-    assert "in_turn(3)" in run.stdout + run.stderr
+    assert "in_turn(7)" in run.stdout + run.stderr
 
 
 def test_the_end_says_once_what_was_left_out(

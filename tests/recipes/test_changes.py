@@ -21,7 +21,6 @@ PLACEHOLDER = "__debezium_unavailable_value"
 Change = tuple[str, int, str | None, str | None, int]  # operation, key, name, credit, position
 
 
-@pytest.mark.in_turn(1)
 def test_a_value_that_is_not_in_the_event_keeps_that_of_the_table(
     spark: SparkSession, server: Server, tmp_path: Path
 ) -> None:

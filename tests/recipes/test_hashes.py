@@ -13,7 +13,7 @@ from redis.crc import key_slot
 from tools.servers.cluster import running_cluster
 from tools.servers.server import Server, skip_without_redis
 
-pytestmark = [pytest.mark.spark, pytest.mark.in_turn(0)]
+pytestmark = pytest.mark.spark
 Recipe = Callable[[str], ModuleType]
 
 

@@ -17,7 +17,7 @@ import pytest
 
 from tests.recipes.tables import KINDS
 
-pytestmark = pytest.mark.in_turn(2)
+pytestmark = pytest.mark.in_turn
 
 ROWS = 1000  # of a batch
 SCHEMA = pa.schema({"batch": pa.int32(), "n": pa.int32()})

@@ -11,7 +11,7 @@ from spark_streams.spark.read_limits import HAS_READ_LIMITS
 from tests.recipes.conftest import RECIPES
 from tools.servers.server import Server
 
-pytestmark = [pytest.mark.spark, pytest.mark.in_turn(1)]
+pytestmark = pytest.mark.spark
 
 TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-"
 # What each shows, and how many entries it leaves.

@@ -18,7 +18,6 @@ pytestmark = [
 ]
 
 
-@pytest.mark.in_turn(2)
 def test_a_batch_that_is_run_again_finds_the_state_that_it_began_with(
     spark: SparkSession, server: Server, tmp_path: Path
 ) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from spark_streams.shards.names import shards_of
 from spark_streams.shards.settling import ensure_shards
 from spark_streams.wire.address.address import Address
@@ -10,6 +12,8 @@ from tests.console.browser import Browser, form_to, wait_for_change
 from tests.console.process import running_console
 from tests.deadletter.making import fill
 from tools.servers.cluster import RedisCluster
+
+pytestmark = pytest.mark.in_turn
 
 
 def test_pages_and_changes(cluster: RedisCluster) -> None:

@@ -33,6 +33,8 @@ from tools.machine_time import machine_seconds
 from tools.sending import KilledError, at_each_point, before_sending, dying_at, in_turn, killed, lost
 from tools.servers.cluster import RedisCluster
 
+pytestmark = pytest.mark.in_turn
+
 MEMBER = Membership(("s",), "g", "spark")
 COUNT = 12
 

@@ -21,6 +21,8 @@ from tests.source.limited_user import read_in_all_ways
 from tools.servers.cluster import RedisCluster
 from tools.waiting import until
 
+pytestmark = pytest.mark.in_turn
+
 WHO = "+client|info"  # for the user's name in what is found
 
 

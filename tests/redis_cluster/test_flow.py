@@ -12,7 +12,7 @@ from tests.redis_cluster.piping import OUTS, STREAMS, Piping
 from tools.servers.cluster import RedisCluster
 from tools.waiting import until
 
-pytestmark = pytest.mark.in_turn(2)
+pytestmark = pytest.mark.in_turn
 
 
 @pytest.mark.parametrize(

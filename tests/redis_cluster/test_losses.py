@@ -14,6 +14,8 @@ from tests.redis_cluster.lagging import OfCluster
 from tools.sending import KilledError, dying_at
 from tools.servers.cluster import RedisCluster
 
+pytestmark = pytest.mark.in_turn
+
 
 @pytest.fixture
 def lagging(cluster: RedisCluster) -> Lagging:

@@ -16,6 +16,8 @@ from tests.redis_cluster.piping import STREAMS, Piping
 from tools.servers.cluster import ClusterServer, RedisCluster
 from tools.servers.server import Server
 
+pytestmark = pytest.mark.in_turn
+
 IN_A_CLUSTER = besides("a [cluster]")
 
 

@@ -18,7 +18,7 @@ from tests.schemas.registry_server import RegistryServer
 from tests.schemas.test_avro import DECIMAL, of_type
 from tests.schemas.test_protobuf import descriptors, file_of_order
 
-pytestmark = [pytest.mark.spark, pytest.mark.in_turn(0)]
+pytestmark = pytest.mark.spark
 
 AVRO = record(
     {"name": "n", "type": "long"}, {"name": "amount", "type": DECIMAL}, {"name": "raw", "type": "bytes"},

@@ -21,7 +21,7 @@ from tests.spark.streams import read_stream, run_to_the_end
 from tests.spark.test_routing import dead_letters_in
 from tools.servers.server import Server
 
-pytestmark = [pytest.mark.spark, pytest.mark.in_turn(0)]
+pytestmark = pytest.mark.spark
 
 OURS = "payload BINARY, n INT, _stream STRING, _id STRING, _deliveries INT, _fields MAP<BINARY, BINARY>"
 

@@ -11,7 +11,7 @@ from tests.piping import Piping
 from tools.servers.sentinels import DOWN_AFTER, Sentinels
 from tools.waiting import until
 
-pytestmark = pytest.mark.in_turn(2)
+pytestmark = pytest.mark.in_turn
 
 
 def test_a_master_that_is_killed(sentinels: Sentinels) -> None:

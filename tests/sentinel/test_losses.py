@@ -12,6 +12,8 @@ from tests.losses_of_rows import LossesOfRows, RowsThatAreRefused
 from tools.driving import forget_all
 from tools.servers.server import skip_without_redis
 
+pytestmark = pytest.mark.in_turn
+
 
 @pytest.fixture
 def lagging() -> Iterator[Lagging]:

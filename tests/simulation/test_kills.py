@@ -21,6 +21,7 @@ import redis
 
 from spark_streams.source.trigger import trigger
 from tests.simulation.test_sees import LENIENT, more, plan
+from tests.turns import TURNS
 from tools.servers.server import KINDS, Server
 from tools.simulation.in_process.server import ProcessServer
 from tools.simulation.patched import product
@@ -51,7 +52,7 @@ HISTORIES: Mapping[str, tuple[list[Step | str], list[Step | str], Mapping[str, s
 TICKS = range(1, 200)
 CASES = [
     *[(name, "recorder") for name in HISTORIES],
-    *[pytest.param(name, "once", marks=pytest.mark.in_turn(turn % 3)) for turn, name in enumerate(HISTORIES)],
+    *[pytest.param(name, "once", marks=pytest.mark.in_turn(turn % TURNS)) for turn, name in enumerate(HISTORIES)],
 ]
 SERVERS = ["process", *[pytest.param(kind, marks=pytest.mark.kills) for kind in KINDS]]
 

@@ -48,6 +48,7 @@ class _InMemory(Mutant):
         return self.TEXT
 
 
+@pytest.mark.in_turn
 def test_plans_find_mutants_and_pass_without_a_change() -> None:
     """Without a change they all run, because they all reach it."""
     mutant = NAMED["xack-before-commit"]

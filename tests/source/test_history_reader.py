@@ -476,6 +476,7 @@ def is_limited(end: dict[str, Any]) -> bool:
 
 
 @pytest.mark.parametrize(("how", "limit"), [("missing", 15), ("older and new", 15), ("new only", None)])
+@pytest.mark.in_turn
 def test_a_query_on_a_lost_stream_that_is_killed_at_every_request_reads_each_entry_once(
     server: Server, client: redis.Redis, tmp_path: Path, how: str, limit: int | None
 ) -> None:
@@ -571,6 +572,7 @@ def test_a_query_that_is_killed_before_its_first_offset_starts_again(
 
 
 @pytest.mark.parametrize("begin_at", ["the start", "the group"])
+@pytest.mark.in_turn
 def test_a_query_without_anything_in_the_archive_may_be_killed_at_every_request(
     server: Server, client: redis.Redis, tmp_path: Path, begin_at: str
 ) -> None:

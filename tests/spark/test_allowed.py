@@ -17,7 +17,6 @@ PROGRAM = Path(__file__).with_name("limited_program.py")
 LISTS = ("RSTREAM_ALLOW_HOSTS", "RSTREAM_ALLOW_FILES", "RSTREAM_ALLOW_PROVIDERS", "RSTREAM_ALLOW_EMBEDDED")
 
 
-@pytest.mark.in_turn(1)
 def test_sql_sources_sinks_and_queries_name_what_is_listed_and_nothing_else(server: Server, tmp_path: Path) -> None:
     with server.client() as client:
         client.xadd("orders", {"n": 1})

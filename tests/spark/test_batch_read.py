@@ -18,7 +18,7 @@ from spark_streams.spark.filters import HAS_FILTERS
 from tests.spark.streams import PLANS_ONCE
 from tools.servers.server import Server
 
-pytestmark = [pytest.mark.spark, pytest.mark.in_turn(0)]
+pytestmark = pytest.mark.spark
 
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 

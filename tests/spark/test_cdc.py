@@ -24,7 +24,7 @@ from spark_streams.errors import InvalidOptionError, SchemaError
 from tests.spark.streams import drain, read_stream
 from tools.servers.server import Server
 
-pytestmark = [pytest.mark.spark, pytest.mark.in_turn(1)]
+pytestmark = pytest.mark.spark
 
 CUSTOMERS = "id INT, name STRING"
 ENTRIES = "_stream STRING, _id STRING, _fields MAP<BINARY, BINARY>"

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from spark_streams.spark.read_limits import HAS_READ_LIMITS
 from tools.servers.server import Server
 
-pytestmark = [pytest.mark.spark, pytest.mark.in_turn(2)]
+pytestmark = pytest.mark.spark
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 # What each leaves behind: streams and how many entries are in them.

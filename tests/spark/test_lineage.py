@@ -29,7 +29,7 @@ from tests.spark.watching import attached
 from tools.servers.server import Server, free_port
 from tools.waiting import until
 
-pytestmark = [pytest.mark.spark, pytest.mark.in_turn(0)]
+pytestmark = pytest.mark.spark
 
 
 @pytest.fixture

@@ -59,7 +59,6 @@ def start_until_it_ends(make: Callable[[], DataFrame], server: Server, checkpoin
 
 
 @engine_at_length
-@pytest.mark.in_turn(2)
 def test_the_entry_that_kills_the_query_is_found_and_the_rest_is_written_once(
     spark: SparkSession, server: Server, tmp_path: Path
 ) -> None:

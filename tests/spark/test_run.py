@@ -112,7 +112,6 @@ def started(what: str, folder: Path, servers: list[Server], request: pytest.Fixt
     return program
 
 
-@pytest.mark.in_turn(0)
 def test_an_error_is_one_line(servers: list[Server], tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """An option, a server that does not answer, a value of an entry (of a query that was started before), a function of
     foreachBatch; and in the end an error that the program does not catch."""
@@ -135,7 +134,6 @@ def test_an_error_is_one_line(servers: list[Server], tmp_path: Path, request: py
     assert lines[0].startswith("own_program.py: [RSTREAM_DECODE] entry ")
 
 
-@pytest.mark.in_turn(2)
 def test_a_query_that_is_asked_to_stop_finishes_its_batch(
     servers: list[Server], tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

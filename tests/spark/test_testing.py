@@ -72,7 +72,6 @@ def test_a_retry_of_an_hour_takes_less_than_a_second(
 
 
 @pytest.mark.parametrize("kind", ["released", "new stream"])
-@pytest.mark.in_turn(2)
 def test_a_running_idle_query_is_drained(
     kind: str, spark: SparkSession, rstream_engine: LocalEngine, rstream_client: redis.Redis, tmp_path: Path
 ) -> None:

@@ -18,6 +18,8 @@ from spark_streams.transfer.entries import Entry
 from tests.transfer.conftest import Rstream
 from tests.transfer.test_copy import ROOT, content
 
+pytestmark = pytest.mark.in_turn
+
 LARGE = 100 << 20  # bytes
 PAIRS = pa.list_(pa.struct([("name", pa.binary()), ("value", pa.binary())]))
 SWAPPED = pa.list_(pa.struct([("value", pa.binary()), ("name", pa.binary())]))

@@ -496,6 +496,7 @@ def _has(length: Callable[[], int], bound: int) -> bool:
     return length() >= bound
 
 
+@pytest.mark.in_turn
 def test_a_copy_that_is_killed_three_times_continues_until_all_entries_are_there(
     client: redis.Redis, server: Server, other: Server
 ) -> None:
@@ -579,7 +580,7 @@ def test_streams_of_any_slot_are_copied_into_a_cluster_and_out_of_it(
     assert content(client, "back") == ODD[1:]
 
 
-@pytest.mark.in_turn(2)
+@pytest.mark.in_turn
 def test_entries_of_megabytes_are_copied_with_flat_memory(
     client: redis.Redis, server: Server, rstream_json: RstreamJson
 ) -> None:

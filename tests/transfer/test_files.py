@@ -27,6 +27,8 @@ from tests.transfer.test_copy import ODD, ROOT, add, content, kill_and_finish, n
 from tools.servers.server import Server
 from tools.waiting import until
 
+pytestmark = pytest.mark.in_turn
+
 FORMS = ["orders.jsonl", "orders.ndjson", "orders.parquet"]
 words = st.lists(st.binary(max_size=20) | st.text(max_size=20).map(str.encode), min_size=1, max_size=6)
 

@@ -25,6 +25,8 @@ from tests.engine.wire import Failed, command, wire
 from tools.servers.server import Server, free_port
 from tools.waiting import until
 
+pytestmark = pytest.mark.in_turn
+
 LOADING = "LOADING Redis is loading the dataset in memory"
 
 

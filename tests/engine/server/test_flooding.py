@@ -15,6 +15,8 @@ from tests.engine.wire import Wire, command, wire
 from tools.machine_time import machine_seconds, share
 from tools.servers.server import KINDS, Served, Server, running_redis, serving, skip_without_redis
 
+pytestmark = pytest.mark.in_turn
+
 SECONDS = 0.25
 # Seconds of the engine's processor time until another client has the reply to its PING: 25 ms on a quiet machine. On a
 # busy one the engine goes on computing until that client gets a processor.

@@ -13,6 +13,8 @@ from tests.engine.state import Inside
 from tests.engine.wire import Wire, command, wire
 from tools.waiting import until
 
+pytestmark = pytest.mark.in_turn
+
 OOM = "OOM command not allowed when used memory > 'maxmemory'."
 BIG = b"x" * 10_000
 

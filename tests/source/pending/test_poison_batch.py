@@ -21,6 +21,8 @@ from tests.source.supervised import LETTERS, Supervised, consumers, dead_letters
 from tools.driving import ALL, NEVER_AHEAD, SCHEMA, add, begin, drain, pending_count, read, reader, rows
 from tools.servers.server import Server
 
+pytestmark = pytest.mark.in_turn
+
 
 @pytest.fixture
 def sixteenths(monkeypatch: pytest.MonkeyPatch) -> None:

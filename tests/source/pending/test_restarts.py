@@ -39,6 +39,7 @@ def test_no_entry_becomes_a_dead_letter_because_a_server_was_down(
     assert consumers(client) == {"spark": 0}
 
 
+@pytest.mark.in_turn
 def test_what_is_held_is_bounded_while_entries_keep_coming(server: Server, client: redis.Redis) -> None:
     """And something that only entries need is away."""
     query = Supervised(server, set())
@@ -165,6 +166,7 @@ def run(server: Server, client: redis.Redis, seed: int, monkeypatch: pytest.Monk
 
 @pytest.mark.random
 @pytest.mark.parametrize("seed", seeds(1))
+@pytest.mark.in_turn
 def test_at_random(server: Server, client: redis.Redis, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     print(f"RSTREAM_SEED={seed}")
     run(server, client, seed, monkeypatch)

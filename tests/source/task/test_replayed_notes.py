@@ -19,6 +19,8 @@ from tools.driving import ALL, SCHEMA, SMALL, add, drain, others_read_first, pen
 from tools.sending import at_each_point
 from tools.servers.server import Server
 
+pytestmark = pytest.mark.in_turn
+
 LETTERS = {"mode": "DEADLETTER", "deadLetterStream": "dead"}
 TEXT = pa.schema([("n", pa.string())])
 

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 from spark_streams.jobs.exact_fields import HEX, exact_binary, exact_text
 
-pytestmark = [pytest.mark.spark, pytest.mark.in_turn(2)]
+pytestmark = pytest.mark.spark
 Entry = list[tuple[bytes, bytes]]
 # First bytes of sequences of each length, bytes that may follow them and that may not, and what is special in the form.
 BYTES = [0x00, 0x20, 0x41, 0x7F, 0x80, 0x9F, 0xA0, 0xBF, 0xC0, 0xC2, 0xDF, 0xE0, 0xED, 0xEF, 0xF0, 0xF4, 0xF5, 0xFF]

@@ -15,7 +15,7 @@ from spark_streams.errors import ConfigError, TableError
 from spark_streams.jobs.output.table import TableConfig
 from spark_streams.jobs.output.table_columns import compare
 
-pytestmark = [pytest.mark.spark, pytest.mark.in_turn(0)]
+pytestmark = pytest.mark.spark
 
 
 def struct(ddl: str) -> StructType:

@@ -78,7 +78,6 @@ def run(spark: SparkSession, config: dict[str, Any], monkeypatch: pytest.MonkeyP
     return job
 
 
-@pytest.mark.in_turn(0)
 def test_each_output_has_its_rows_once(
     spark: SparkSession, server: Server, config: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

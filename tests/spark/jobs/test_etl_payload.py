@@ -22,7 +22,7 @@ from tests.spark.jobs.test_etl import run
 from tests.spark.test_routing import dead_letters_in
 from tools.servers.server import Server
 
-pytestmark = pytest.mark.in_turn(2)
+pytestmark = pytest.mark.in_turn
 
 __all__ = ["registry"]
 

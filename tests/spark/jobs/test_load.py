@@ -18,7 +18,7 @@ from spark_streams.jobs.programs.load import PROGRAM
 from spark_streams.jobs.settings.config import load
 from tools.servers.server import Server
 
-pytestmark = [pytest.mark.spark, pytest.mark.in_turn(0)]
+pytestmark = pytest.mark.spark
 Load = Callable[..., dict[str, Any]]
 MONTH = 30 * 86_400
 

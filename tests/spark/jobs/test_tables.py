@@ -18,7 +18,7 @@ from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterComm
 from spark_streams.errors import ConfigError, TableError
 from spark_streams.jobs.output.table import TableConfig, Writer
 
-pytestmark = [pytest.mark.spark, pytest.mark.in_turn(0)]
+pytestmark = pytest.mark.spark
 
 KEY = "it's / a=b % \\ "
 
