@@ -16,6 +16,8 @@ import pytest
 import redis
 
 from spark_streams.deadletter.envelope import FIELDS, MARK, dead_letter_fields, open_envelope
+from spark_streams.deadletter.redrive.redrive import Redrive
+from spark_streams.deadletter.redrive.redrive_plan import RedriveOptions
 from spark_streams.errors import InvalidOptionError, RStreamError
 from spark_streams.model.keys import read_retry_stream, retry_stream, returned_stream
 from spark_streams.source.stream_reader import StreamReader
@@ -364,6 +366,14 @@ def test_a_redriven_entry_starts_at_its_first_attempt_and_keeps_its_past(server:
     told = [letter[f"dl.{name}"] for name in ("redrives", "first-failed", "previous", "deliveries")]
     assert told == ["2", "2020-01-01T00:00:00.000000Z", "dead/5-5", "3"]
     assert MARK.decode() not in letter
+
+
+def test_a_dead_letter_after_its_last_retry_goes_back_to_its_stream(server: Server, client: redis.Redis) -> None:
+    """The stream is recorded as an origin, although the last attempt has read the stream of returned entries."""
+    add_good_and_bad(client, bad=1, good=0)
+    run(reader(server, **TWICE), client)
+    report = Redrive(Address.parse(server.url), RedriveOptions("dead")).run()
+    assert (report.moved, report.refused) == (1, 0)
 
 
 def test_an_entry_that_is_a_dead_letter_itself_is_retried_unchanged(server: Server, client: redis.Redis) -> None:

@@ -15,11 +15,12 @@ class Actor:
     """A thread that never runs concurrently: the caller of `resume` waits until it pauses or ends.
 
     So a run is the same each time. counts: whether its ticks are the world's, too (a thread of the library), or only
-    its own pauses.
+    its own pauses. process: number of its process, None: the driver's or an executor's.
     """
 
-    def __init__(self, work: Callable[[], Any], counts: bool = False) -> None:
+    def __init__(self, work: Callable[[], Any], counts: bool = False, process: int | None = None) -> None:
         self._work = work
+        self.process = process
         self.counts = counts
         self._go, self._back = threading.Semaphore(0), threading.Semaphore(0)
         self._thread: threading.Thread | None = None
@@ -54,6 +55,11 @@ class Actor:
             self._condemned = True
             self.resume()
         self.done = True
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether its process was killed: it only unwinds, and reaches no server."""
+        return self._condemned
 
     def tick(self) -> None:
         """Pause if the ticks of `resume` are over. Called in the actor's thread."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from spark_streams.errors import RetriesExhaustedError
 from spark_streams.wire.address.patience import Patience
 from spark_streams.wire.lease import Processes, Terms
+from tools.simulation.actor import Actor
 from tools.simulation.background import world_of
 
 _MAX_PAUSES = 40  # attempts of one operation, before it is given up
@@ -20,11 +21,13 @@ def _pause(seconds: float) -> None:
 
 
 class _WorldProcesses(Processes):
-    """The driver of a world is a simulated process, which can die. Another one may live beside it (powers_rivals)."""
+    """The driver of a world is a simulated process, which can die. Others may live beside it (powers_rivals,
+    redrives)."""
 
     @property
     def pid(self) -> int:
-        return world_of["now"].process
+        actor = Actor.current()
+        return world_of["now"].process if actor is None or actor.process is None else actor.process
 
     @property
     def space(self) -> str:
@@ -34,7 +37,8 @@ class _WorldProcesses(Processes):
         return {"host": "simulated", "space": self.space, "pid": self.pid, "born": self.born(self.pid)}
 
     def born(self, pid: int) -> str:
-        return "1" if pid in (self.pid, world_of["now"].rival) else ""
+        world = world_of["now"]
+        return "1" if pid in (world.process, world.rival) or world.redrives.lives(pid) else ""
 
 
 PATIENCE = Patience(sleep=_pause)

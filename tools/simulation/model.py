@@ -6,7 +6,7 @@ due, it is *lost*, and the loss must be *reported*: named in an error, or counte
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from tools.chaos.history import Place, id_key
@@ -19,7 +19,8 @@ OTHER_CHECKPOINT = "another checkpoint was used"
 
 @dataclass
 class Entry:
-    """An entry. n: its number, the value of its field.
+    """An entry. n: its number; fields: as they were written. Field `n` is the number, unless it is an entry that was
+    sent back.
 
     removed_by: event that removed it from its stream, "" while it is there; excuses: why it may be missing in the sink;
     repeat_reasons: why it may be there twice; named: an error has reported its loss; settled: its loss was counted, or
@@ -32,6 +33,7 @@ class Entry:
     n: int
     stream: str
     id: str
+    fields: Mapping[str, str] = field(default_factory=dict)
     removed_by: str = ""
     excuses: set[str] = field(default_factory=set)
     repeat_reasons: set[str] = field(default_factory=set)
@@ -53,6 +55,11 @@ class Entry:
     def key(self) -> tuple[int, int]:
         """ID, for ordering."""
         return id_key(self.id)
+
+    @property
+    def fits(self) -> bool:
+        """Whether its fields fit the query's schema."""
+        return self.fields.get("v", "0").isdecimal()
 
 
 @dataclass
@@ -116,10 +123,11 @@ class Model:
             self.streams[name] = Stream(name, appeared=self.happened)
         return self.streams[name]
 
-    def add(self, stream: str, entry: str) -> Entry:
-        """Add an entry."""
+    def add(self, stream: str, entry: str, fields: Mapping[str, str] | None = None) -> Entry:
+        """Add an entry. fields: if they are not its number alone."""
         self.stream(stream)
-        added = Entry(len(self.entries) + 1, stream, entry)
+        number = len(self.entries) + 1
+        added = Entry(number, stream, entry, {"n": str(number)} if fields is None else fields)
         self.entries[added.n] = added
         self._places[added.place] = added
         return added
@@ -127,6 +135,12 @@ class Model:
     def entry_at(self, stream: str, entry: str) -> Entry | None:
         """Return the entry with this stream and ID, or None."""
         return self._places.get((stream, entry))
+
+    def number_of(self, written: int, stream: str, entry: str) -> int:
+        """Return the number of the entry at a place, whose field `n` is `written`; that value itself if it is another
+        entry's."""
+        found = self._places.get((stream, entry))
+        return found.n if found is not None and found.fields["n"] == str(written) else written
 
     def entries_of(self, stream: str, ids: Iterable[str] | None = None) -> list[Entry]:
         """Return the entries of a stream with these IDs, or all entries that it ever had."""

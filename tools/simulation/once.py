@@ -12,6 +12,7 @@ from spark_streams.options.sink_options import SinkOptions
 from spark_streams.sink.stream_writer import StreamWriter
 from tools.chaos.history import Row
 from tools.simulation.injected import PATIENCE
+from tools.simulation.model import Model
 from tools.simulation.world import World
 
 OUT = "out"
@@ -44,7 +45,7 @@ class Once:
         """Execute a task. If it succeeds, its message goes to the driver."""
         tasks, writer = self._tasks, pickle.loads(self._writer)
         read: set[int] = set()
-        message = writer.write(_renamed(batches, read))
+        message = writer.write(_renamed(self._world.model, batches, read))
         if tasks is self._tasks:  # the run that it belongs to has not ended
             tasks[partition] = (message, read)
 
@@ -86,12 +87,14 @@ class Once:
     def rows(self) -> list[Row]:
         """Return all rows of the stream in their order."""
         return [
-            Row((fields["source"], fields["entry"]), ("p", int(fields["n"])), 0, 0, 0, position)
+            Row(place, ("p", self._world.model.number_of(int(fields["n"]), *place)), 0, 0, 0, position)
             for position, (_, fields) in enumerate(self._world.client.xrange(OUT))
+            for place in [(fields["source"], fields["entry"])]
         ]
 
 
-def _renamed(batches: Iterator[pa.RecordBatch], read: set[int]) -> Iterator[pa.RecordBatch]:
+def _renamed(model: Model, batches: Iterator[pa.RecordBatch], read: set[int]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
-        read |= set(batch.column("n").to_pylist())
-        yield batch.rename_columns(_COLUMNS)
+        chosen = batch.select(["n", "_stream", "_id"])
+        read |= {model.number_of(*row) for row in zip(*chosen.to_pydict().values(), strict=True)}
+        yield chosen.rename_columns(_COLUMNS)

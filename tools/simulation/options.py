@@ -157,6 +157,15 @@ def _needed(name: str, value: str) -> tuple[tuple[str, str], ...]:
     return tuple(settings.items())
 
 
+def with_option(settings: Mapping[str, str], name: str, value: str) -> dict[str, str]:
+    """Return these options with one more and those that it needs, and without those that the product refuses then."""
+    changed = with_needed(name, value)
+    for other, given in settings.items():
+        if all(_may_be(changed, one, needed) for one, needed in with_needed(other, given).items()):
+            changed.setdefault(other, given)
+    return changed
+
+
 def with_needed(name: str, value: str) -> dict[str, str]:
     """Return an option with those that it needs: the product's own refusals name them."""
     return dict(_needed(name, value))

@@ -63,6 +63,7 @@ def _ticks(patch: pytest.MonkeyPatch) -> None:
 
     def init(self: Connection, address: Address) -> None:
         world = world_of["now"]
+        _require_life()
         if world.network.refuses():
             raise ServerUnreachableError(f"no stream server answers at {address}: simulated outage")
         original_init(self, address)
@@ -70,6 +71,7 @@ def _ticks(patch: pytest.MonkeyPatch) -> None:
 
     def send(self: Connection, data: bytes | memoryview) -> None:
         world = world_of["now"]
+        _require_life()
         world.tick(self, data)
         if b"XACK" in bytes(data):
             for stream, group, ids in acknowledged_in(bytes(data)):
@@ -83,6 +85,13 @@ def _ticks(patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(Connection, "__init__", init)
     patch.setattr(Connection, "send", send)
+
+
+def _require_life() -> None:
+    """Raise an error if the process of this thread was killed."""
+    actor = Actor.current()
+    if actor is not None and actor.is_dead:
+        raise ServerUnreachableError("this process was killed")
 
 
 class _Losses(logging.Handler):

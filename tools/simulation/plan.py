@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from tools.simulation.options import first, later
+from tools.simulation.seldom import SELDOM
 from tools.simulation.step import Step
 
 NEVER_AHEAD = 1 << 62
@@ -60,7 +61,7 @@ class Setup:
 
     sink: `recorder` or `once`; ahead: minimum of entries for which the next batch is reserved ahead; pace: ticks of the
     driver's thread for each tick of the world, 0: only while the driver waits for it, -1: all at once; options: of the
-    first start; before: entries that exist before it.
+    first start; before: entries that exist before it; has_values: entries have a field that may not fit (seldom.py).
     """
 
     seed: int
@@ -72,6 +73,7 @@ class Setup:
     before: int
     retries: int = 0
     chunk: int = 3
+    has_values: bool = False
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,10 @@ class Plan:
 def make(seed: int, *additions: str) -> Plan:
     """Return the plan of this seed. additions: names of ADDITIONS, steps that are put into it."""
     plan = _made(seed)
+    for name, (often, put_into) in SELDOM.items():
+        chance = random.Random(f"{seed} {name}")
+        if chance.random() < often:
+            plan = put_into(chance, plan)
     for name in additions:
         plan = replace(plan, steps=tuple(ADDITIONS[name](random.Random(f"{seed} {name}"), list(plan.steps))))
     return plan

@@ -41,6 +41,7 @@ def flush(world: World, step: Step) -> None:
     """FLUSHALL: an empty server."""
     written = _in_sink(world)
     world.client.flushall()
+    world.letters.set_back()
     _lost_by_the_sink(world, written)
     for name in world.names():
         _take_all(world, name, "flushed")
@@ -85,6 +86,7 @@ def _set_back(world: World, to: Backup) -> None:
     world.model.excuse(_found_missing(world, to), "the server has lost the tasks' notes of it")
     world.client.flushall()
     make_again(world.raw, to.keys)
+    world.letters.set_back()
     _lost_by_the_sink(world, written)
     for entry in world.model.entries.values():
         if entry.n in to.alive:

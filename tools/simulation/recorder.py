@@ -33,7 +33,7 @@ class Recorder:
         """Execute a task. The last successful execution counts."""
         tasks, rows = self._tasks, list[Row]()
         for batch in batches:
-            rows += rows_of(batch, number, partition, attempt, len(rows))
+            rows += rows_of(self._world.model, batch, number, partition, attempt, len(rows))
         if tasks is self._tasks:  # the run that it belongs to has not ended
             tasks[partition] = (attempt, rows)
 

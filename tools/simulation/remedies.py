@@ -6,6 +6,7 @@ import re
 
 from spark_streams.errors import (
     ConsumerTakenError,
+    DecodeError,
     GroupExistsError,
     GroupSharedError,
     LedgerError,
@@ -40,6 +41,10 @@ class Operator:
         if isinstance(error, ServerError) and not isinstance(error, StreamStateError):
             if not world.away:
                 world.fail(f"false alarm | {shape(error)} | {query.mode}", text)
+            return
+        if isinstance(error, DecodeError) and world.letters.explains(error):
+            world.tell("   operator: the mode that the error names")
+            query.options = {name: value for name, value in query.options.items() if name != "mode"}
             return
         if not isinstance(error, StreamStateError):
             world.fail(f"unexpected | {shape(error)} | {query.mode}", text)
@@ -230,6 +235,7 @@ class Operator:
         world = self._world
         commands = re.findall(r"rstream groups (?:seek|create) (\S+) .*?(?:--to|--start) ([0-9]+-[0-9]+)", text)
         name, position = world.chance.choice(commands or [(name, world.query.logged(name)) for name in streams])
+        name = name.strip("'")  # as a shell does
         world.tell(f"   operator: sets the group of {name} to {position}")
         if world.see(name).position is None:
             world.client.xgroup_create(name, GROUP, id=position, mkstream=True)

@@ -12,6 +12,7 @@ from tools.servers.server import Server
 from tools.simulation import (
     powers_accidents,
     powers_audience,
+    powers_letters,
     powers_network,
     powers_operators,
     powers_others,
@@ -22,12 +23,14 @@ from tools.simulation import (
 )
 from tools.simulation.births import Births
 from tools.simulation.in_process.server import ProcessServer
+from tools.simulation.letters import Letters
 from tools.simulation.model import Entry
 from tools.simulation.once import Once
 from tools.simulation.options import ID
 from tools.simulation.patched import in_world
 from tools.simulation.plan import Plan
 from tools.simulation.recorder import Recorder
+from tools.simulation.redrives import Redrives
 from tools.simulation.remedies import Operator
 from tools.simulation.spark import Query
 from tools.simulation.step import Step
@@ -43,6 +46,7 @@ _MODULES = (
     powers_spark,
     powers_rivals,
     powers_audience,
+    powers_letters,
 )
 POWERS: dict[str, Callable[[World, Step], None]] = {
     name: power
@@ -51,6 +55,7 @@ POWERS: dict[str, Callable[[World, Step], None]] = {
     if getattr(power, "__module__", "") == module.__name__ and not name.startswith("_")
 }
 _MAX_RUNS = 12  # of the last drain
+_LONGEST_DELAY = 2.0  # seconds: entries that wait for a retry are due then
 
 
 @dataclass(frozen=True)
@@ -72,6 +77,7 @@ def run(server: Server, client: redis.Redis, plan: Plan, tell: Callable[[str], N
     world = World(server, client, plan, tell)
     world.powers = POWERS
     world.births, world.operator = Births(world), Operator(world)
+    world.letters, world.redrives = Letters(world), Redrives(world)
     world.sink = Once(world) if plan.setup.sink == "once" else Recorder(world)
     before = world.add(world.names()[0], plan.setup.before)
     options = dict(plan.setup.options)
@@ -88,6 +94,7 @@ def run(server: Server, client: redis.Redis, plan: Plan, tell: Callable[[str], N
         finally:
             world.query.die()
             world.query.tasks.end()
+            world.redrives.end()
             world.raw.close()
     digest = server.core.digest_so_far() if isinstance(server, ProcessServer) else 0
     return Outcome(plan, world.failures, len(world.query.offsets), world.ticks.count, digest)
@@ -158,8 +165,11 @@ def _finish(world: World) -> None:
     world.ticks.disarm()
     world.network.recover()
     world.query.tasks.wake_all()
+    world.redrives.finish()
     world.query.read_all()
     for _ in range(2):
+        if world.setup.has_values:
+            world.network.pass_time(_LONGEST_DELAY)
         if not _drain(world, _MAX_RUNS) and not world.failures:
             world.fail(f"never drained | {world.query.mode}", f"the last drain did not complete in {_MAX_RUNS} runs")
         world.query.tasks.wake_all()

@@ -28,7 +28,7 @@ from spark_streams.source.stream_reader import StreamReader
 from spark_streams.spark.read_limits import ReadAllAvailable, ReadLimit
 from tools.chaos.history import id_key
 from tools.simulation.injected import PATIENCE, TERMS
-from tools.simulation.tasks import SCHEMA, Tasks
+from tools.simulation.tasks import SCHEMA, WITH_VALUES, Tasks
 from tools.simulation.ticks import Killed
 from tools.simulation.world import CONSUMER, GROUP, World
 
@@ -58,6 +58,7 @@ class Query:
         self.lenient = self.strict_again = False
         self.was_no_ack = False  # an earlier run had noAck
         self.had_pending_list = False  # an earlier run was without noAck
+        self.modes = set[str]()  # of all runs: what they do with entries that do not fit
         self.was_limited = False  # an earlier run had maxDeliveries: batches may have been cut
         self.runs = 0
         self.until: int | None = None  # last entry of an AvailableNow run
@@ -174,7 +175,8 @@ class Query:
     def another_reader(self) -> StreamReader:
         """Return a reader with the options of this query, as another process has it."""
         source_options = SourceOptions.parse(self._settings()).with_patience(PATIENCE)
-        columns = Columns(SCHEMA, True, source_options.mode, source_options.column_name_of_corrupt_record)
+        schema = WITH_VALUES if self.world.setup.has_values else SCHEMA
+        columns = Columns(schema, True, source_options.mode, source_options.column_name_of_corrupt_record)
         limits = replace(SMALL, prefetch_entries=self.world.setup.ahead, lease=TERMS)
         return StreamReader(source_options, columns, time.monotonic, limits)
 
@@ -183,6 +185,7 @@ class Query:
         self.world.model.begun = True
         self.was_limited |= "maxDeliveries" in self.options
         self.was_no_ack |= self.options.get("noAck") == "true"
+        self.modes.add(self.options.get("mode", "PERMISSIVE"))
         self.had_pending_list |= self.options.get("noAck") != "true"
         self.world.tell(f"   start: {self._settings()}{' AvailableNow' if available_now else ''}")
         self._reader = self.another_reader()
@@ -314,6 +317,9 @@ class Query:
         for name in self.reads():
             if name in self.world.model.streams:
                 self.world.model.stream(name).suffers("checkpoint put back")
+        # Documented: the older copy has discarded the notes of the newer one's last batch.
+        unfit = [entry for entry in self.world.model.entries.values() if not entry.fits]
+        self.world.model.excuse(unfit, "its note was discarded")
 
     def _update_named_streams(self) -> None:
         """Update which streams the last offset names. Removals in other streams may go unnoticed (see Limits)."""

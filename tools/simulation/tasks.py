@@ -14,13 +14,15 @@ from spark_streams.source.offset import Range
 from spark_streams.source.stream_reader import StreamReader
 from tools.chaos.history import Row
 from tools.simulation.actor import Actor
-from tools.simulation.model import Entry
+from tools.simulation.model import Entry, Model
 from tools.simulation.once import OUT
 from tools.simulation.place import TaskPlace
 from tools.simulation.ticks import Killed, TaskFailed
 from tools.simulation.world import World, counted
 
-SCHEMA = pa.schema([("n", pa.int64()), ("_stream", pa.string()), ("_id", pa.string())])
+_PLACE = [("_stream", pa.string()), ("_id", pa.string())]
+SCHEMA = pa.schema([("n", pa.int64()), *_PLACE])
+WITH_VALUES = pa.schema([("n", pa.int64()), ("v", pa.int64()), *_PLACE])  # of a plan with entries that do not fit
 _MAX_ATTEMPTS = 4
 
 
@@ -212,9 +214,10 @@ def _batches(task: StreamReader, share: Any) -> Iterator[pa.RecordBatch]:
     yield from task.read(share)
 
 
-def rows_of(batch: pa.RecordBatch, number: int, partition: int, attempt: int, first: int) -> list[Row]:
+def rows_of(model: Model, batch: pa.RecordBatch, number: int, partition: int, attempt: int, first: int) -> list[Row]:
     """Return a record batch as rows of a history."""
     return [
-        Row((row["_stream"], row["_id"]), ("p", row["n"]), number, partition, attempt, first + index)
+        Row(place, ("p", model.number_of(row["n"], *place)), number, partition, attempt, first + index)
         for index, row in enumerate(batch.to_pylist())
+        for place in [(row["_stream"], row["_id"])]
     ]

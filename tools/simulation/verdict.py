@@ -10,7 +10,6 @@ from tools.chaos.history import Added, History, Outcome, id_key
 from tools.simulation import audience
 from tools.simulation.model import EARLY, Entry
 from tools.simulation.once import OUT
-from tools.simulation.options import DEAD
 from tools.simulation.world import World, counted, is_ours
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ def at_peace(world: World) -> None:
     model, query = world.model, world.query
     world.births.update()
     audience.check(world)
-    _check_dead_letters(world)
+    world.letters.observe()
     model.sunk |= {row.value[1] for row in world.sink.rows()}
     streams = query.reads()
     missing = model.missing(streams)
@@ -92,13 +91,13 @@ def at_the_end(world: World) -> None:
     for kind, values in (("lost", report.lost), ("phantom", report.phantom)):
         if values:
             entries = [model.entries[value[1]] for value in values if value[1] in model.entries]
-            world.fail(_kind(world, kind, entries), f"{kind}: {values}")
+            world.fail(kind_of(world, kind, entries), f"{kind}: {values}")
     twice = [model.entries[value[1]] for value in report.duplicated if not model.entries[value[1]].repeat_reasons]
     if twice and not world.sink.may_repeat:
-        world.fail(_kind(world, "twice", twice), f"twice: {_shown(twice)}")
+        world.fail(kind_of(world, "twice", twice), f"twice: {_shown(twice)}")
     if report.reordered:
         entries = [entry for place in report.reordered if (entry := model.entry_at(*place)) is not None]
-        world.fail(_kind(world, "reordered", entries), f"out of order: {_shown(entries)}")
+        world.fail(kind_of(world, "reordered", entries), f"out of order: {_shown(entries)}")
 
 
 def _check_names(world: World, name: str, missing: list[Entry]) -> None:
@@ -110,7 +109,7 @@ def _check_names(world: World, name: str, missing: list[Entry]) -> None:
         silent = [entry for entry in silent if entry.removed_by not in _WITH_ALL][world.model.streams[name].counted :]
     if silent:
         failure = "silent" if world.model.streams[name].ever else "lost"
-        world.fail(_kind(world, failure, silent), f"not in the sink, and no error reported it: {_shown(silent)}")
+        world.fail(kind_of(world, failure, silent), f"not in the sink, and no error reported it: {_shown(silent)}")
 
 
 def _check_counts(world: World, name: str, missing: list[Entry]) -> None:
@@ -130,7 +129,7 @@ def _check_counts(world: World, name: str, missing: list[Entry]) -> None:
     if reported < minimum or (is_exact and is_once and reported > maximum):
         failure = "uncounted" if reported < minimum else "counted too much"
         details = f"{name}: {len(missing)} are not in the sink, {reported} are reported as lost"
-        world.fail(_kind(world, failure, missing, name), f"{details}: {_shown(missing)}")
+        world.fail(kind_of(world, failure, missing, name), f"{details}: {_shown(missing)}")
 
 
 def _may_be_counted(world: World, entry: Entry) -> bool:
@@ -149,27 +148,16 @@ def _may_pass(world: World, entry: Entry) -> bool:
     return bool(entry.removed_by) and "deleted" in ever and bool(ever & {"others read", "entries taken from us"})
 
 
-def _check_dead_letters(world: World) -> None:
-    """Check that dead letters are not in the sink, except for rows that an execution wrote before it was killed."""
-    for _, fields in world.client.xrange(DEAD):
-        entry = world.model.entry_at(fields["dl.stream"], fields["dl.id"])
-        if entry is None or "a dead letter" in entry.excuses:
-            continue
-        if entry.n in world.model.sunk and not entry.repeat_reasons and world.setup.sink == "recorder":
-            world.fail(_kind(world, "a dead letter and a row", [entry]), f"entry {entry.n} is in both")
-        entry.excuses.add("a dead letter")
-
-
 def _check_pending(world: World, streams: Iterable[str], at_last: bool = False) -> None:
     """Check that no entry is pending. at_last: also entries that others handed over, which may take another run."""
     for name in streams:
         ours = world.see(name).ours()
         entries = [entry for entry in world.model.entries_of(name, ours) if at_last or not entry.repeat_reasons]
         if entries:
-            world.fail(_kind(world, "pending", entries, name), f"still pending at an idle tick: {_shown(entries)}")
+            world.fail(kind_of(world, "pending", entries, name), f"still pending at an idle tick: {_shown(entries)}")
 
 
-def _kind(world: World, failure: str, entries: list[Entry], name: str = "") -> str:
+def kind_of(world: World, failure: str, entries: list[Entry], name: str = "") -> str:
     """Return the kind of a failure: the fault, the state of the entries, the events of their streams, and the mode."""
     states = "+".join(sorted({_state(world, entry) for entry in entries})) or "none"
     streams = {entry.stream for entry in entries} | ({name} if name in world.model.streams else set())

@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import redis
 
@@ -28,6 +28,7 @@ from tools.simulation.ticks import Ticks
 
 GROUP, CONSUMER = "g", "spark"
 _TAKES_LEASES = ("flush", "restore", "promote", "evict")  # powers that may delete a lease, or bring an older one back
+_SET_ASIDE = {"DEADLETTER", "DROPMALFORMED"}  # modes in which an entry that does not fit is no row
 _EPOCH_MS = 1_700_000_000_000  # start of the producers' clock
 
 
@@ -97,6 +98,8 @@ class World:
         self.powers: dict[str, Callable[[World, Step], None]] = {}
         # run.py sets these, because they need the world.
         self.query: Any = None
+        self.letters: Any = None
+        self.redrives: Any = None
         self.sink: Any = None
         self.births: Any = None
         self.operator: Any = None
@@ -126,6 +129,7 @@ class World:
         self.model.happened += 1
         self.births.update()
         self.has_successor &= step.kind not in _TAKES_LEASES
+        self.redrives.may_meet |= step.kind in _TAKES_LEASES
         self.powers[step.kind](self, step)
 
     def tick(self, connection: Connection | None = None, data: bytes | memoryview | None = None) -> None:
@@ -192,12 +196,13 @@ class World:
         self._used.add((ms, seq))
         return f"{ms}-{seq}"
 
-    def add(self, stream: str, count: int) -> list[Entry]:
-        """Add entries as a producer."""
+    def add(self, stream: str, count: int, value: str = "1") -> list[Entry]:
+        """Add entries as a producer. value: of their field `v`, if the query has that column."""
         entries = []
         for _ in range(count):
-            entry = self.model.add(stream, self.next_id(stream))
-            self.client.xadd(stream, {"n": entry.n}, id=entry.id)
+            fields = {"n": str(len(self.model.entries) + 1), "v": value} if self.setup.has_values else None
+            entry = self.model.add(stream, self.next_id(stream), fields)
+            self.client.xadd(stream, cast("Any", entry.fields), id=entry.id)
             entries.append(entry)
         return entries
 
@@ -251,6 +256,7 @@ class World:
                 or entry.named
                 or entry.settled
                 or self._is_counted(entry)
+                or (not entry.fits and self.query.modes & _SET_ASIDE)  # at peace it is a dead letter, or was dropped
             ):
                 continue
             if not self.query.was_limited and not self._comes_again(entry):

@@ -23,6 +23,7 @@ from spark_streams.deadletter.retry.waiting_entries import refuse_to_redrive
 from spark_streams.model.ids import StreamId
 from spark_streams.wire.address.address import Address
 from spark_streams.wire.connection.server import Server
+from spark_streams.wire.lease import DEFAULT_TERMS, Terms
 from spark_streams.wire.session import Session
 
 _PAGES_A_SECOND = 10  # under a rate
@@ -93,7 +94,7 @@ class Report:
 class Redrive:
     """One run of a redrive. report: up to date after every page, also if `run` raises or is interrupted.
 
-    tell: called after every page; clock, sleep: in seconds.
+    tell: called after every page; clock, sleep: in seconds; terms: of its lease.
     """
 
     def __init__(
@@ -104,6 +105,7 @@ class Redrive:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
         limits: DeadLetterLimits = DEAD_LETTER_LIMITS,
+        terms: Terms = DEFAULT_TERMS,
     ) -> None:
         """Raises InvalidOptionError, TransformError."""
         self._options = options.checked()
@@ -111,7 +113,7 @@ class Redrive:
         if options.transform is not None:
             self._repair = transform.load(options.transform)
         self._address, self._tell, self._clock, self._sleep = address, tell, clock, sleep
-        self._size = PageSize(limits)
+        self._size, self._terms = PageSize(limits), terms
         self._destinations = Destinations(options.stream, options.allow, options.exact, options.recorded)
         self.report = Report(options.stream)
 
@@ -130,7 +132,7 @@ class Redrive:
         preview = None if self._repair is None or not dry_run else FieldPreview(self._repair)
         self._repair = preview or self._repair
         began = self._clock()
-        lease = RedriveLease(self._address, "redrive")
+        lease = RedriveLease(self._address, "redrive", self._terms)
         with Session(self._address) as session, contextlib.ExitStack() as held:
             if not dry_run:
                 held.callback(lease.release)

@@ -27,7 +27,7 @@ from spark_streams.deadletter.limits import DEAD_LETTER_LIMITS, DeadLetterLimits
 from spark_streams.deadletter.write.failed_entry import Command, FailedEntry, acknowledgement, note_commands
 from spark_streams.deadletter.write.origins import origin_command
 from spark_streams.errors import RowTooLargeError, ServerReplyError, ServerUnreachableError
-from spark_streams.model.keys import key_beside
+from spark_streams.model.keys import key_beside, origin_of
 from spark_streams.wire.connection.connection import Connection, Reply, ReplyError
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.limits import find_exceeded_limit
@@ -135,7 +135,7 @@ class _Portion:
             then = acknowledgement(self.group, fresh)
         else:
             then = [("HSET", outbox, *[word for entry in fresh for word in (entry.id, b"")])]
-        then = [*then, origin_command(self.to, self.stream, self.group)]
+        then = [*then, origin_command(self.to, origin_of(self.stream), self.group)]
         replies = _transaction(target, self.to, fresh, [*[entry.dead_letter(self.to) for entry in fresh], *then])
         if replies is None:
             return False

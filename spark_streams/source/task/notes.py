@@ -131,8 +131,8 @@ class Destination:
 @dataclass(frozen=True)
 class OpenedNotes:
     """Notes that were opened for a batch (`open_notes`). may_be_deleted: no error if they are deleted; is_committed:
-    the batch was committed before, so its notes were taken, and tasks that still run may have found its entries
-    removed. Without a total, they count for nothing."""
+    the batch was committed before, so its notes were taken. Tasks that still run may have noted its entries again, or
+    found them removed. These notes count for nothing, except for a total."""
 
     streams: Collection[str] = ()
     may_be_deleted: bool = False
@@ -180,7 +180,8 @@ def collect(
     for stream in streams_with_notes:
         notes_left = dict[bytes, bytes]()
         for page in _pages(server, keys[stream], limits.note_page, left_out, notes_left):
-            notes = _parse_page(page, keys[stream], stream, member, token)
+            # A task that was suspended beyond the end of its batch may have noted again what was collected.
+            notes = {} if opened.is_committed else _parse_page(page, keys[stream], stream, member, token)
             _process(server, member, stream, destination, notes, collected, limits)
             without_letter = [field for field in page if not isinstance(notes.get(field), FailedEntry)]
             if without_letter:

@@ -105,7 +105,7 @@ class Acknowledging:
         """Take notes and set bookmarks. Return what the run knows after the remaining steps, and these steps: the XACK
         of the entries with the commit marks, and the jobs that follow it. The notes come first: the mark says that they
         were taken, and a bookmark is set with its mark."""
-        self.take_notes(server, start, run, marks)
+        posted = self.take_notes(server, start, run, marks)
         bookmarks = run.bookmarks
         if self._options.no_ack:
             committed = start if streams is None else start.without({*start.at} - {*streams})
@@ -115,7 +115,7 @@ class Acknowledging:
         removes, due = self._due(start, run)
 
         def settle(server: Server) -> int:
-            return acknowledge(server, self._member, ranges, self._limits, commands)
+            return posted + acknowledge(server, self._member, ranges, self._limits, commands)
 
         jobs: list[Job] = [lambda server: self._removing.sweep(server, start, due)] if due else []
         knows_fields = run.knows_fields or (run.settled is not None and bool(start.taken_from))
@@ -183,14 +183,15 @@ class Acknowledging:
             f"them ({acknowledge_command(stream, group, consumer)})"
         )
 
-    def take_notes(self, server: Server, start: Offset, run: RunState, marks: Marks) -> None:
-        """Take the notes of the tasks of the batch that ends here: dead letters, losses, bad values."""
+    def take_notes(self, server: Server, start: Offset, run: RunState, marks: Marks) -> int:
+        """Take the notes of the tasks of the batch that ends here: dead letters, losses, bad values. Return how many
+        entries were acknowledged, because they became dead letters or wait for a retry."""
         if run.has_settled(start):
-            return
+            return 0
         is_first, read = run.settled is None, start.taken_from
         takes_all = self._noted or is_first or start.notes  # an earlier run may have had other options
         if not (takes_all or read):
-            return
+            return 0
         notes = collect(
             server,
             self._member,
@@ -210,6 +211,7 @@ class Acknowledging:
         self._counters.retried.update(notes.retried)
         if notes.columns:
             self._take_columns(notes.columns, start)
+        return notes.dead_letters.total() + notes.retried.total()
 
     def _report_noted(self, lost: Mapping[str, int], start: Offset) -> None:
         """Report entries that tasks of the batch have found missing."""

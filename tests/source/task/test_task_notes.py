@@ -16,7 +16,7 @@ from spark_streams.model.ids import StreamId
 from spark_streams.source.task.notes import NoteWriter, notes_key
 from spark_streams.source.trigger import acknowledge
 from spark_streams.wire.connection.connection import Connection
-from tools.driving import ALL, SMALL, add, drain, pending_count, positions, read, reader, rows
+from tools.driving import ALL, NEVER_AHEAD, SMALL, add, drain, pending_count, positions, read, reader, rows
 from tools.servers.server import Server
 
 LETTERS = {"mode": "DEADLETTER", "deadLetterStream": "dead"}
@@ -262,6 +262,42 @@ def test_a_crash_between_two_pages_of_letters(
     assert drain(reader(server, **LETTERS), start=end) == []
     assert sorted(int(fields["n"][70:]) for _, fields in client.xrange("dead")) == list(range(600))
     assert pending_count(client) == 0
+
+
+def test_a_task_that_was_suspended_beyond_the_end_of_its_batch_makes_no_second_dead_letter(
+    server: Server, client: redis.Redis
+) -> None:
+    """It notes an entry again whose dead letter exists. The next run finds the note, and the mark of the batch."""
+    some_bad(client, 6)
+    one = reader(server, **LETTERS)
+    start = one.initialOffset()
+    end = one.latestOffset(start, ALL)
+    read(one, start, end)
+    partitions = one.partitions(start, end)
+    assert one.latestOffset(end, ALL) == end
+    for partition in partitions:
+        assert list(one.read(partition))
+    assert client.hlen(notes_key("s", one.batches.member)) > 1
+    assert drain(reader(server, **LETTERS), start=end) == []
+    assert [fields["n"] for _, fields in client.xrange("dead")] == ["bad 0", "bad 3"]
+    assert client.hlen(notes_key("s", one.batches.member)) == 1, "the batch's token"
+
+
+def test_a_restart_that_writes_the_dead_letters_of_a_whole_batch_keeps_its_limit(
+    server: Server, client: redis.Redis
+) -> None:
+    """They are acknowledged with their dead letters: the group must be looked at again before entries are reserved."""
+    some_bad(client, 1)
+    one = reader(server, limits=NEVER_AHEAD, **LETTERS)
+    start = one.initialOffset()
+    end = one.latestOffset(start, ALL)
+    assert read(one, start, end) == []
+    for n in range(1, 4):
+        client.xadd("s", {"n": n})
+    again = reader(server, maxEntriesPerTrigger="1", **LETTERS)
+    limit = again.getDefaultReadLimit()
+    more = again.latestOffset(end, limit)
+    assert read(again, end, more) == [1]
 
 
 def test_notes_of_a_batch_that_no_checkpoint_knows_are_void(server: Server, client: redis.Redis) -> None:

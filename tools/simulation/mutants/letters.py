@@ -1,0 +1,99 @@
+"""Mutants of entries that do not fit, of their dead letters, and of the redrive."""
+
+from __future__ import annotations
+
+from tools.simulation.mutants.mutant import Mutant
+
+LETTERS = (
+    Mutant(
+        "redrive-has-no-lease",
+        "deadletter/redrive/redrive.py",
+        "                session.run(lambda server: lease.hold(server, [stream]))\n",
+        "",
+        "Two redrives of a stream work at a time.",
+    ),
+    Mutant(
+        "redrive-has-no-fence",
+        "deadletter/redrive/redrive_lock.py",
+        "return state if state is not None and state.run == self.state.run else None",
+        "return state",
+        "A redrive that stood still goes on beside its successor.",
+    ),
+    Mutant(
+        "redrive-is-not-noted",
+        "deadletter/redrive/mover.py",
+        "results = execute_packed(node, part.requests, len(part.ids), *notes)",
+        "results = execute_packed(node, part.requests, len(part.ids), *[(\"ECHO\", \"\") for _ in notes])",
+        "A redrive does not record which dead letters it has sent back.",
+    ),
+    Mutant(
+        "redrive-does-not-finish-a-page",
+        "deadletter/redrive/mover.py",
+        "        if run.state.to:\n            finish(run)",
+        "        if False:\n            finish(run)",
+        "A redrive does not look what a killed one has sent back.",
+    ),
+    Mutant(
+        "redrive-deletes-first",
+        "deadletter/redrive/mover.py",
+        "        refused: list[RStreamError] = []\n        places",
+        "        run.home.execute(\"XDEL\", run.stream, *plan.ids)\n        refused: list[RStreamError] = []\n        places",
+        "Dead letters are deleted before their entries are appended.",
+    ),
+    Mutant(
+        "redrive-leaves-the-dead-letter",
+        "deadletter/redrive/mover.py",
+        "replies = transact(run.home, [(\"XDEL\", run.stream, *ids), state.store(run.stream)])",
+        "replies = transact(run.home, [(\"XLEN\", run.stream), state.store(run.stream)])",
+        "A dead letter stays after its entry was appended.",
+    ),
+    Mutant(
+        "redrive-counts-no-redrives",
+        "deadletter/redrive/redrive_plan.py",
+        "moved, redrive_numbers = selected[beyond], selected[~beyond], redrives[~beyond] + 1",
+        "moved, redrive_numbers = selected[beyond], selected[~beyond], redrives[~beyond] * 0 + 1",
+        "An entry that is sent back does not say how often.",
+    ),
+    Mutant(
+        "letter-forgets-its-past",
+        "deadletter/envelope.py",
+        "    mark = mark or past_of(original)\n    envelope",
+        "    mark = None\n    envelope",
+        "A dead letter does not say that its entry had been sent back.",
+    ),
+    Mutant(
+        "origin-of-a-returned-entry",
+        "deadletter/write/post.py",
+        "origin_command(self.to, origin_of(self.stream), self.group)]",
+        "origin_command(self.to, self.stream, self.group)]",
+        "A dead letter after its last retry is not sent back.",
+    ),
+    Mutant(
+        "note-is-not-removed",
+        "deadletter/write/failed_entry.py",
+        "*note_commands(\"HDEL\", entries)]",
+        "]",
+        "The note on an entry stays after its dead letter was written.",
+    ),
+    Mutant(
+        "late-notes-count",
+        "source/task/notes.py",
+        "notes = {} if opened.is_committed else _parse_page(",
+        "notes = _parse_page(",
+        "A task that was suspended beyond the end of its batch makes a second dead letter.",
+    ),
+    Mutant(
+        "no-look-after-dead-letters",
+        "source/trigger/acknowledge.py",
+        "return posted + acknowledge(",
+        "return acknowledge(",
+        "The group is not looked at again after entries became dead letters.",
+    ),
+    Mutant(
+        "replay-drops-the-notes",
+        "source/task/notes.py",
+        "void |= page.keys() - due - {BATCH}",
+        "void |= page.keys() - {BATCH}",
+        "A replay deletes the notes of the run before.",
+    ),
+)

@@ -1,0 +1,44 @@
+"""Powers that few plans have: each is put into plans by a generator of its own, so that the others stay as they are."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from tools.simulation.options import with_option
+from tools.simulation.step import Step
+
+if TYPE_CHECKING:
+    from tools.simulation.plan import Plan
+
+
+def _with_letters(chance: random.Random, plan: Plan) -> Plan:
+    """Entries that do not fit, and redrives of the dead letters that most queries make of them."""
+    mode = chance.choice(["DEADLETTER"] * 7 + ["DROPMALFORMED", "FAILFAST", ""])
+
+    def changed(options: Mapping[str, str]) -> dict[str, str]:
+        return with_option(options, "mode", mode) if mode else {**options}
+
+    steps = [replace(step, options=tuple(changed(dict(step.options)).items())) if step.options else step
+             for step in plan.steps]  # fmt: skip
+    for _ in range(chance.choice([1, 2, 3])):
+        place = chance.randint(0, len(steps) // 2)
+        steps[place:place] = [_step(chance, "misfit"), *([Step("trigger")] * chance.choice([1, 2]))]
+    for _ in range(chance.choice([1, 2, 3, 5]) if mode == "DEADLETTER" else 0):
+        place = chance.randint(len(steps) // 2, len(steps))
+        steps[place:place] = [_step(chance, "redrive"), *([Step("trigger")] * chance.choice([0, 0, 1, 2]))]
+    return replace(plan, setup=replace(plan.setup, options=changed(plan.setup.options), has_values=True),
+                   steps=tuple(steps))  # fmt: skip
+
+
+def _step(chance: random.Random, kind: str) -> Step:
+    numbers = [round(0.999 * chance.random(), 3) for _ in range(3)]
+    return Step(kind, chance.choice([0, chance.randint(1, 60)]), *numbers)
+
+
+# Name → (how many of the plans have it, what puts it into a plan).
+SELDOM: Mapping[str, tuple[float, Callable[[random.Random, Plan], Plan]]] = {
+    "letters": (0.08, _with_letters),
+}
