@@ -25,6 +25,7 @@ from tools.simulation.world import World, shape
 
 _FIRST = 2_000_000  # number of the first process; those of drivers are lower
 _FEW = replace(DEAD_LETTER_LIMITS, first_page=2, largest_page=3)  # so that a few dead letters are several pages
+_LEASE = key_beside(DEAD, "lease", "redrive")
 _REFUSAL_ALLOWED = ("evicted redrive", "evicted redriven", "evicted lease", "evicted session")
 
 
@@ -86,8 +87,11 @@ class Redrives:
             world.fail("two redrives at once", f"{process.number} has moved {copied} beside another one")
         if process.actor.done:
             self._judge(process)
-        else:
-            self.standing.append(process)
+            return
+        self.standing.append(process)
+        has_begun = world.client.exists(key_beside(DEAD, "redrive"))
+        if has_begun and not world.client.exists(_LEASE) and not self._has_lost_keys():
+            world.fail("two redrives at once", f"{process.number} works without a lease")
 
     def kill(self, process: Process) -> None:
         """SIGKILL."""
@@ -123,7 +127,7 @@ class Redrives:
         self._world.cut(connection for connection, owner in self._world.connections if owner is process.actor)
 
     def _holds_lease(self, process: Process) -> bool:
-        held = json.loads(self._world.client.get(key_beside(DEAD, "lease", "redrive")) or "{}")
+        held = json.loads(self._world.client.get(_LEASE) or "{}")
         return held.get("pid") == process.number and bool(self._world.client.exists(held["session"]))
 
     def _judge(self, process: Process) -> None:

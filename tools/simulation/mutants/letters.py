@@ -23,7 +23,7 @@ LETTERS = (
         "redrive-is-not-noted",
         "deadletter/redrive/mover.py",
         "results = execute_packed(node, part.requests, len(part.ids), *notes)",
-        "results = execute_packed(node, part.requests, len(part.ids), *[(\"ECHO\", \"\") for _ in notes])",
+        'results = execute_packed(node, part.requests, len(part.ids), *[("ECHO", "") for _ in notes])',
         "A redrive does not record which dead letters it has sent back.",
     ),
     Mutant(
@@ -37,14 +37,14 @@ LETTERS = (
         "redrive-deletes-first",
         "deadletter/redrive/mover.py",
         "        refused: list[RStreamError] = []\n        places",
-        "        run.home.execute(\"XDEL\", run.stream, *plan.ids)\n        refused: list[RStreamError] = []\n        places",
+        '        run.home.execute("XDEL", run.stream, *plan.ids)\n        refused: list[RStreamError] = []\n        places',
         "Dead letters are deleted before their entries are appended.",
     ),
     Mutant(
         "redrive-leaves-the-dead-letter",
         "deadletter/redrive/mover.py",
-        "replies = transact(run.home, [(\"XDEL\", run.stream, *ids), state.store(run.stream)])",
-        "replies = transact(run.home, [(\"XLEN\", run.stream), state.store(run.stream)])",
+        'replies = transact(run.home, [("XDEL", run.stream, *ids), state.store(run.stream)])',
+        'replies = transact(run.home, [("XLEN", run.stream), state.store(run.stream)])',
         "A dead letter stays after its entry was appended.",
     ),
     Mutant(
@@ -71,7 +71,7 @@ LETTERS = (
     Mutant(
         "note-is-not-removed",
         "deadletter/write/failed_entry.py",
-        "*note_commands(\"HDEL\", entries)]",
+        '*note_commands("HDEL", entries)]',
         "]",
         "The note on an entry stays after its dead letter was written.",
     ),

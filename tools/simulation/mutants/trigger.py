@@ -85,8 +85,8 @@ TRIGGER = (
     Mutant(
         "no-notes-before-the-xack",
         "source/trigger/acknowledge.py",
-        "        self.take_notes(server, start, run, marks)\n        bookmarks = run.bookmarks",
-        "        bookmarks = run.bookmarks",
+        "posted = self.take_notes(server, start, run, marks)",
+        "posted = 0",
         "A batch is acknowledged without the notes of its tasks.",
     ),
     Mutant(
