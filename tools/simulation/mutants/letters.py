@@ -36,8 +36,8 @@ LETTERS = (
     Mutant(
         "redrive-deletes-first",
         "deadletter/redrive/mover.py",
-        "        refused: list[RStreamError] = []\n        places",
-        '        run.home.execute("XDEL", run.stream, *plan.ids)\n        refused: list[RStreamError] = []\n        places',
+        "        places = list[int]()\n",
+        "        places = list[int]()\n        run.home.execute('XDEL', run.stream, *plan.ids)\n",
         "Dead letters are deleted before their entries are appended.",
     ),
     Mutant(
