@@ -22,10 +22,10 @@ from tools.simulation.run import run
 from tools.simulation.step import Step
 
 SERVER = ProcessServer()
-WHOLE, KILLED, STANDS = 0.9, {"how": 0.5}, {"how": 0.59}
+WHOLE, KILLED, STANDS = 0.9, 0.5, 0.59  # amount and how of a step
 
 
-def letters(*steps: Step) -> Plan:
+def letters(*steps: Step | str) -> Plan:
     """Three dead letters, then these steps."""
     made = plan(
         Step("misfit", amount=0.5), "trigger", "trigger", *steps, "trigger", mode="DEADLETTER", deadLetterStream="dead"
@@ -33,10 +33,9 @@ def letters(*steps: Step) -> Plan:
     return replace(made, setup=replace(made.setup, has_values=True))
 
 
-def redrive(requests: float = WHOLE, **more: float) -> Step:
+def redrive(requests: int | None = None, how: float = KILLED) -> Step:
     """A redrive of all dead letters, for so many requests, or to its end."""
-    amount = requests if requests == WHOLE else (requests + 0.5) / 80
-    return Step("redrive", amount=amount, **more)
+    return Step("redrive", amount=WHOLE if requests is None else (requests + 0.5) / 80, how=how)
 
 
 @pytest.fixture
@@ -70,11 +69,11 @@ def test_plans_send_dead_letters_back_and_kill_overtake_and_refuse_redrives() ->
 @pytest.mark.parametrize("requests", range(0, 80, 7))
 @pytest.mark.parametrize("how", [KILLED, STANDS], ids=["killed", "stands still"])
 def test_a_redrive_that_ends_anywhere_sends_each_dead_letter_back_once(
-    failures: Callable[[Plan], set[str]], requests: int, how: dict[str, float]
+    failures: Callable[[Plan], set[str]], requests: int, how: float
 ) -> None:
     """The next one begins where it was killed. Beside one that stands still it is refused, or takes over."""
-    for next_one in (redrive(how=0.5), redrive(how=0.9)):
-        assert not failures(letters(redrive(requests, **how), "trigger", next_one, redrive(how=0.1)))  # type: ignore[arg-type]
+    for next_one in (redrive(), redrive(how=0.9)):
+        assert not failures(letters(redrive(requests, how), "trigger", next_one, redrive(how=0.1)))
 
 
 def notes_nothing(patch: pytest.MonkeyPatch) -> None:
@@ -116,8 +115,8 @@ def writes_other_bytes(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(FailedEntry, "dead_letter", other)
 
 
-KILLS = [letters(redrive(requests, **KILLED), redrive(how=0.5)) for requests in range(10, 60)]
-STANDING = [letters(redrive(requests, **STANDS), redrive(how=0.5)) for requests in range(10, 60)]
+KILLS = [letters(redrive(requests, KILLED), redrive()) for requests in range(10, 60)]
+STANDING = [letters(redrive(requests, STANDS), redrive()) for requests in range(10, 60)]
 
 
 @pytest.mark.parametrize(

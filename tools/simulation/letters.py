@@ -61,7 +61,7 @@ class Letters:
     def observe(self) -> None:
         """Look at the dead-letter stream. Called before and after anything that moves dead letters."""
         world = self._world
-        present = dict(world.client.xrange(DEAD))
+        present = dict(self._entries(DEAD))
         for entry_id, fields in present.items():
             if entry_id not in self.all:
                 self._add(entry_id, fields)
@@ -78,12 +78,12 @@ class Letters:
         their number."""
         world, found = self._world, 0
         for name in world.names():
-            for entry_id, fields in world.client.xrange(name):
+            for entry_id, fields in self._entries(name):
                 known = world.model.entry_at(name, entry_id)
                 if _MARK in fields and (known is None or known.n not in self._sources):
                     self._sent_back(name, entry_id, fields, is_changed)
                     found += 1
-        for entry_id, fields in world.client.xrange(DEAD + PARKED):
+        for entry_id, fields in self._entries(DEAD + PARKED):
             found += self._parked(entry_id, fields)
         return found
 
@@ -91,7 +91,7 @@ class Letters:
         """The server has another state now: what it holds is what counts. Redrives that run lose their connections."""
         self._world.redrives.cut()
         before, self.all = self.all, {}
-        for entry_id, fields in self._world.client.xrange(DEAD):
+        for entry_id, fields in self._entries(DEAD):
             letter = before.get(entry_id)
             if letter is not None:
                 letter.is_gone = False
@@ -155,6 +155,10 @@ class Letters:
             self._world.fail(f"sent back twice | {self._world.query.mode}", f"dead letter {letter}: {copy}")
         letter.copies.append(copy)
 
+    def _entries(self, stream: str) -> list[tuple[str, dict[str, str]]]:
+        found: Any = self._world.client.xrange(stream)
+        return list(found)
+
     def _exists(self, copy: Entry | str) -> bool:
         stream, entry_id = (DEAD + PARKED, copy) if isinstance(copy, str) else copy.place
         return bool(self._world.client.xrange(stream, entry_id, entry_id))
@@ -172,17 +176,17 @@ class Letters:
 
     def _waiting(self) -> set[tuple[str, str]]:
         """Return stream and ID of entries that wait, or were returned and not read yet."""
-        client, found = self._world.client, set[tuple[str, str]]()
+        found = set[tuple[str, str]]()
         for name in self._world.names():
-            entries: list[Any] = []
+            entries: list[tuple[str, dict[str, str]]] = []
             for attempts in range(1, MOST_DELAYS + 1):
-                entries += client.xrange(retry_stream(name, GROUP, attempts))
+                entries += self._entries(retry_stream(name, GROUP, attempts))
             returned = returned_stream(name, GROUP)
             seen = self._world.see(returned)
             position = id_key(seen.position or "0-0")
             entries += [
                 (entry_id, fields)
-                for entry_id, fields in client.xrange(returned)
+                for entry_id, fields in self._entries(returned)
                 if entry_id in seen.pending or id_key(entry_id) > position
             ]
             found |= {(fields["dl.stream"], fields["dl.id"]) for _, fields in entries}

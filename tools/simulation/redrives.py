@@ -38,6 +38,7 @@ class Process:
     actor: Actor
     before: list[Letter]
     may_fail: bool = False
+    has_worked: bool = False
 
 
 class Redrives:
@@ -74,7 +75,9 @@ class Redrives:
         """Let a process work for so many ticks, or to its end."""
         world = self._world
         self.standing = [other for other in self.standing if other is not process]
-        is_refused = any(self._holds_lease(other) for other in self.standing)
+        # One that stood still may go on until its successor has written its own state.
+        is_refused = not process.has_worked and any(self._holds_lease(other) for other in self.standing)
+        process.has_worked = True
         self._working, world.pauses = process, 0
         process.may_fail |= world.away
         world.letters.observe()

@@ -34,8 +34,9 @@ def _with_letters(chance: random.Random, plan: Plan) -> Plan:
 
 
 def _step(chance: random.Random, kind: str) -> Step:
-    numbers = [round(0.999 * chance.random(), 3) for _ in range(3)]
-    return Step(kind, chance.choice([0, chance.randint(1, 60)]), *numbers)
+    delay = chance.choice([0, chance.randint(1, 60)])
+    choice, amount, how = (round(0.999 * chance.random(), 3) for _ in range(3))
+    return Step(kind, delay, choice, amount, how)
 
 
 # Name → (how many of the plans have it, what puts it into a plan).

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import secrets
 import sys
 import time
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from spark_streams.deadletter.write import failed_entry
 from spark_streams.engine.commands.server import info
 from spark_streams.engine.commands.values import sets
 from spark_streams.engine.core import Engine
@@ -44,6 +46,7 @@ def on_core(core: Core) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(secrets, "token_hex", core.token_hex)
         patch.setattr(retry, "random", core.chance)
+        patch.setattr(failed_entry, "datetime", _calendar(core))
         patch.setattr(connection, "open_connection", lambda *_given, **_more: _Opened(core.connect()))
         patch.setattr(connection, "Duplex", lambda line, lost: LineDuplex(core, line, lost))
         # A set of bytes has another order in each process.
@@ -59,6 +62,15 @@ def on_core(core: Core) -> Iterator[None]:
         patch.setattr(blocked_read, "select", SimpleNamespace(POLLIN=1, poll=lambda: _Poll(core)))
         with _rebound(moved):
             yield
+
+
+def _calendar(core: Core) -> SimpleNamespace:
+    """Module datetime as dead letters use it, with the plan's clock."""
+
+    def now(zone: datetime.tzinfo) -> datetime.datetime:
+        return datetime.datetime.fromtimestamp(core.clock.time(), zone)
+
+    return SimpleNamespace(UTC=datetime.UTC, datetime=SimpleNamespace(now=now))
 
 
 class _Poll:
