@@ -166,7 +166,7 @@ class Letters:
     def _excuse_those_that_do_not_fit(self) -> None:
         """Entries that wait for a retry are no loss meanwhile. Mode DROPMALFORMED drops what does not fit."""
         model, query = self._world.model, self._world.query
-        waiting = self._waiting() if "retryDelay" in query.options else set()
+        waiting = self._waiting() if query.had_retries else set()
         for entry in model.entries.values():
             entry.excuses.discard(_WAITS)
             if entry.place in waiting:

@@ -23,8 +23,9 @@ def stall(world: World, step: Step) -> None:
     """The driver stands still, and another one takes its lease. It must notice that with its next trigger."""
     if world.query.running and world.rival is None and _is_held(world, world.process):
         world.network.pass_time(_STANDS_STILL)
-        if not _is_held(world, world.process) and _begins(world) and _is_held(world, _RIVAL):
-            world.rival, world.has_successor = _RIVAL, True
+        if not _is_held(world, world.process) and _begins(world) and any(_held_by(world, _RIVAL)):
+            # A stream that is new has no lease yet: the successor may have those of the others.
+            world.rival, world.has_successor = _RIVAL, _is_held(world, _RIVAL)
             world.tell("      it has a successor")
 
 
@@ -48,9 +49,14 @@ def _begins(world: World) -> bool:
 
 def _is_held(world: World, process: int) -> bool:
     """Whether this process has the lease of all streams of the query that exist, and its session lasts."""
-    names = [name for name in world.query.reads() if world.see(name).exists]
-    for name in names:
+    held = _held_by(world, process)
+    return bool(held) and all(held)
+
+
+def _held_by(world: World, process: int) -> list[bool]:
+    """Return for each stream of the query that exists whether this process has its lease, and its session lasts."""
+    found: list[bool] = []
+    for name in [name for name in world.query.reads() if world.see(name).exists]:
         held = json.loads(world.client.get(lease_key(name, GROUP, CONSUMER)) or "{}")
-        if held.get("pid") != process or not world.client.exists(held["session"]):
-            return False
-    return bool(names)
+        found.append(held.get("pid") == process and bool(world.client.exists(held["session"])))
+    return found
