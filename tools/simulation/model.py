@@ -27,7 +27,8 @@ class Entry:
     given up; shuffled: it may arrive out of order; theirs: other consumer for which it is pending; claimed_for_query:
     another client has claimed it for the query's consumer; acknowledged: the query has sent its XACK;
     removed_unacknowledged: it was removed before that; looked_for: a task of its batch has run since. One execution of
-    the task may have read it before the removal, and this one may have missed it.
+    the task may have read it before the removal, and this one may have missed it; archived: it is in the archive, and
+    may have left the stream.
     """
 
     n: int
@@ -45,6 +46,7 @@ class Entry:
     acknowledged: bool = False
     removed_unacknowledged: bool = False
     looked_for: bool = False
+    archived: bool = False
 
     @property
     def place(self) -> Place:

@@ -16,6 +16,7 @@ PATTERN, EXCLUDED = "s:*", "s:3"
 DEAD = "dead"
 CLAIM_IDLE = "30m"
 ID = "id"  # of startingOffsets and startingTimestamp: that of an entry which exists before the query (run.py)
+ARCHIVE = "/archive"  # in place of the folder of a run
 _REQUIRED = {"url": "redis://simulated:1/0", "group": "g"}
 
 # Values that plans draw, beside the default.
@@ -26,6 +27,7 @@ VALUES: Mapping[str, tuple[str, ...]] = {
     "startingOffsets": ("earliest", "earliest", "latest", ID),
     "startingTimestamp": (ID,),
     "onNewCheckpoint": ("resume", "restart", "fail"),
+    "archivePath": (ARCHIVE,),
     "createStreams": ("true", "false"),
     "maxEntriesPerTrigger": ("1", "2", "4", "7", "15", json.dumps({"*": 3}), json.dumps({"*": 7})),
     "maxBytesPerTrigger": ("1", "20", "60", "300"),
@@ -54,7 +56,6 @@ LEFT_OUT: Mapping[str, str] = {
     "replyTimeout": "the plan's network decides how late a reply may be",
     "group": "one query, and the other consumers of its group",
     "consumer": "one query, and the other consumers of its group",
-    "archivePath": "an archive is files",
     "shards": "no stream of a plan is in shards",
     "forgetGroups": "days of the server's clock, and other groups",
     "columnNameOfCorruptRecord": "a matter of one row",
@@ -62,8 +63,9 @@ LEFT_OUT: Mapping[str, str] = {
     "arrowBatches": "the form in which Spark gets rows",
 }
 
+OF_THE_START = ("startingOffsets", "startingTimestamp")
 # A query keeps its streams, the start of its new groups, and what it removes.
-_KEPT = ("streams", "streamsPattern", "streamsExcept", "startingOffsets", "startingTimestamp", "onCommit")
+_KEPT = ("streams", "streamsPattern", "streamsExcept", *OF_THE_START, "onCommit")
 # How often each other option is set, if those that are set allow it.
 _CHANCES: Mapping[str, float] = {
     "onNewCheckpoint": 0.1,
@@ -161,8 +163,9 @@ def with_option(settings: Mapping[str, str], name: str, value: str) -> dict[str,
     """Return these options with one more and those that it needs, and without those that the product refuses then."""
     changed = with_needed(name, value)
     for other, given in settings.items():
-        if all(_may_be(changed, one, needed) for one, needed in with_needed(other, given).items()):
-            changed.setdefault(other, given)
+        with_other = {**with_needed(other, given), other: given, **changed}
+        if _refusal(with_other) is None:
+            changed = with_other
     return changed
 
 

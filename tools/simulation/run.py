@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -11,6 +12,7 @@ from spark_streams.model.ids import U64_MAX
 from tools.servers.server import Server
 from tools.simulation import (
     powers_accidents,
+    powers_archive,
     powers_audience,
     powers_letters,
     powers_network,
@@ -47,6 +49,7 @@ _MODULES = (
     powers_rivals,
     powers_audience,
     powers_letters,
+    powers_archive,
 )
 POWERS: dict[str, Callable[[World, Step], None]] = {
     name: power
@@ -83,7 +86,7 @@ def run(server: Server, client: redis.Redis, plan: Plan, tell: Callable[[str], N
     options = dict(plan.setup.options)
     _begin_at(options, before)
     world.query = Query(world, options)
-    with in_world(world):
+    with in_world(world), tempfile.TemporaryDirectory() as world.archive:
         try:
             for step in plan.steps:
                 _execute(world, step)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tools.simulation.options import with_option
+from tools.simulation.options import ARCHIVE, OF_THE_START, VALUES, with_option
 from tools.simulation.step import Step
 
 if TYPE_CHECKING:
@@ -33,8 +33,26 @@ def _with_letters(chance: random.Random, plan: Plan) -> Plan:
                    steps=tuple(steps))  # fmt: skip
 
 
-def _step(chance: random.Random, kind: str) -> Step:
-    delay = chance.choice([0, chance.randint(1, 60)])
+def _with_archive(chance: random.Random, plan: Plan) -> Plan:
+    """An archive that the query reads before its streams, while nothing else than kills and broken connections happens:
+    what others remove from the streams then is no concern of the archive."""
+    options = with_option(plan.setup.options, "archivePath", ARCHIVE)
+    name = chance.choice([*VALUES])
+    more = with_option(options, name, chance.choice(VALUES[name]))
+    if "archivePath" in more and name not in ("streams", "streamsPattern", *OF_THE_START):
+        options = more
+    steps = [Step("add", 0, chance.random(), chance.random()) for _ in range(chance.choice([1, 3, 5]))]
+    steps += [_step(chance, "archive", 0)]
+    kinds = {"add": 5, "trigger": 10, "archive": 1, "kill": 5, "fail": 2, "twin": 2, "cut": 2, "away": 1, "drain": 1}
+    for kind in chance.choices(list(kinds), list(kinds.values()), k=chance.randint(6, 24)):
+        steps.append(_step(chance, kind, 0) if kind in ("trigger", "drain", "twin") else _step(chance, kind))
+    setup = replace(plan.setup, options=options, before=chance.choice([3, 12]))
+    return replace(plan, setup=setup, steps=tuple(steps))
+
+
+def _step(chance: random.Random, kind: str, delay: int | None = None) -> Step:
+    """Return a step with random numbers. delay: None: a random one."""
+    delay = chance.choice([0, chance.randint(1, 60)]) if delay is None else delay
     choice, amount, how = (round(0.999 * chance.random(), 3) for _ in range(3))
     return Step(kind, delay, choice, amount, how)
 
@@ -42,4 +60,5 @@ def _step(chance: random.Random, kind: str) -> Step:
 # Name → (how many of the plans have it, what puts it into a plan).
 SELDOM: Mapping[str, tuple[float, Callable[[random.Random, Plan], Plan]]] = {
     "letters": (0.08, _with_letters),
+    "archive": (0.06, _with_archive),
 }

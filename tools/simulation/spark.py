@@ -21,6 +21,7 @@ from typing import Any
 from spark_streams.errors import RStreamError
 from spark_streams.model.times import duration
 from spark_streams.options.source_options import SourceOptions
+from spark_streams.source.history_reader import HistoryReader
 from spark_streams.source.limits import LIMITS
 from spark_streams.source.offset import Range, position_in
 from spark_streams.source.rows.columns import Columns
@@ -66,7 +67,7 @@ class Query:
         self.listed = set[str]()  # all streams that were ever in its list
         self.tasks = Tasks(world, self)
         self.takes_a_batch = False
-        self._reader: StreamReader | None = None
+        self._reader: StreamReader | HistoryReader | None = None
         self._limit: ReadLimit = ReadAllAvailable()
         self.always_ordered = options.get("ordered") == "true"
 
@@ -169,17 +170,20 @@ class Query:
         settings = {"url": self.world.server.url, "group": GROUP, "consumer": CONSUMER, **self.options}
         if "startingTimestamp" in settings:
             del settings["startingOffsets"]
+        if "archivePath" in settings:
+            settings["archivePath"] = self.world.archive
         if self.lenient:
             settings["failOnDataLoss"] = "false"
         return settings
 
-    def another_reader(self) -> StreamReader:
+    def another_reader(self) -> StreamReader | HistoryReader:
         """Return a reader with the options of this query, as another process has it."""
         source_options = SourceOptions.parse(self._settings()).with_patience(PATIENCE)
         schema = WITH_VALUES if self.world.setup.has_values else SCHEMA
         columns = Columns(schema, True, source_options.mode, source_options.column_name_of_corrupt_record)
         limits = replace(SMALL, prefetch_entries=self.world.setup.ahead, lease=TERMS)
-        return StreamReader(source_options, columns, time.monotonic, limits)
+        live = StreamReader(source_options, columns, time.monotonic, limits)
+        return live if source_options.archive_path is None else HistoryReader(live, source_options, columns, limits)
 
     def _start(self, available_now: bool) -> None:
         self.runs += 1

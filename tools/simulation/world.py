@@ -98,6 +98,7 @@ class World:
         self.powers: dict[str, Callable[[World, Step], None]] = {}
         # run.py sets these, because they need the world.
         self.query: Any = None
+        self.archive = ""  # folder of the archive
         self.letters: Any = None
         self.redrives: Any = None
         self.sink: Any = None

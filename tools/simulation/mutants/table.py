@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tools.simulation.mutants.archive import ARCHIVE
 from tools.simulation.mutants.groups import GROUPS
 from tools.simulation.mutants.letters import LETTERS
 from tools.simulation.mutants.modes import MODES
@@ -9,5 +10,5 @@ from tools.simulation.mutants.mutant import Mutant
 from tools.simulation.mutants.sink import LEASE, SINK
 from tools.simulation.mutants.trigger import TRIGGER
 
-MUTANTS: tuple[Mutant, ...] = (*TRIGGER, *GROUPS, *MODES, *LETTERS, *SINK, *LEASE)
+MUTANTS: tuple[Mutant, ...] = (*TRIGGER, *GROUPS, *MODES, *LETTERS, *ARCHIVE, *SINK, *LEASE)
 NAMED = {mutant.name: mutant for mutant in MUTANTS}
