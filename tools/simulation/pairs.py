@@ -6,18 +6,21 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations
 
 from spark_streams.options.table import SOURCE
-from tools.simulation.options import LEFT_OUT, VALUES, may_stand_together
+from tools.simulation.options import LEFT_OUT, VALUES, may_stand_together, with_needed, with_option
 from tools.simulation.plan import Plan, make
 
 Pair = tuple[str, str]
 
 
 def possible() -> set[Pair]:
-    """Return the pairs that the product takes with some values that plans draw."""
+    """Return the pairs that the product takes with some values that plans draw, and with what one of the two needs."""
     return {
-        (name, other)
+        pair
         for name, other in combinations(sorted(VALUES), 2)
-        if any(may_stand_together(name, value, other, given) for value in VALUES[name] for given in VALUES[other])
+        for value in VALUES[name]
+        for given in VALUES[other]
+        if may_stand_together(name, value, other, given)
+        for pair in combinations(sorted(with_option(with_needed(name, value), other, given)), 2)
     }
 
 

@@ -57,6 +57,10 @@ class Operator:
             assert found is not None, text
             world.add(found[1], 1)
             return
+        if isinstance(error, GroupExistsError) and "archivePath" in text:
+            world.tell("   operator: onNewCheckpoint=restart")
+            query.options = {**query.options, "onNewCheckpoint": "restart"}
+            return
         if isinstance(error, GroupExistsError) or "onNewCheckpoint=restart cannot" in text:
             world.tell("   operator: onNewCheckpoint=resume")
             query.options = {name: value for name, value in query.options.items() if name != "onNewCheckpoint"}
@@ -219,7 +223,7 @@ class Operator:
             for entry in model.entries_of(name):
                 # The query may have removed entries that the group had passed (onCommit).
                 waiting = entry.id in present and (position is None or entry.key > position or entry.id in ours)
-                if waiting:
+                if waiting or entry.archived:
                     entry.repeat_reasons.add("a new checkpoint")
                 if entry.removed_by and entry.id in ours:
                     # It is read and found missing, also if a batch of the checkpoint before has read it (documented).

@@ -39,7 +39,7 @@ def _with_archive(chance: random.Random, plan: Plan) -> Plan:
     options = with_option(plan.setup.options, "archivePath", ARCHIVE)
     name = chance.choice([*VALUES])
     more = with_option(options, name, chance.choice(VALUES[name]))
-    if "archivePath" in more and name not in ("streams", "streamsPattern", *OF_THE_START):
+    if options.keys() <= more.keys() and name not in ("streams", "streamsPattern", *OF_THE_START):
         options = more
     steps = [Step("add", 0, chance.random(), chance.random()) for _ in range(chance.choice([1, 3, 5]))]
     steps += [_step(chance, "archive", 0)]

@@ -13,13 +13,6 @@ ARCHIVE = (
         "The first entry of a stream is read from the archive, too.",
     ),
     Mutant(
-        "archive-ends-too-early",
-        "source/archive/history.py",
-        "border = head.generated if head.first is None else head.first.previous()",
-        "border = head.generated if head.first is None else after",
-        "What was trimmed is read with the entries that are missing in between, at once.",
-    ),
-    Mutant(
         "archive-has-no-missing-entries",
         "source/archive/history.py",
         "if history.read == END or not removed:",
