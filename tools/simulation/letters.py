@@ -24,7 +24,18 @@ _ENVELOPE = frozenset(name.decode() for name in FIELDS)
 _MARK = MARK.decode()
 _A_LETTER, _WAITS, _DROPPED = "a dead letter", "waits for a retry", "does not fit, and was dropped"
 # Events after which an entry may be read again, and fail again.
-_READ_AGAIN = {"flushed", "server set back", "checkpoint set back", "checkpoint put back", "commits lost"}
+_READ_AGAIN = {
+    "flushed",
+    "server set back",
+    "checkpoint set back",
+    "checkpoint put back",
+    "commits lost",
+    "group created again",
+    "group destroyed",
+    "group set back",
+    "evicted committed",
+    "evicted attempts",
+}
 
 
 @dataclass
