@@ -62,8 +62,12 @@ FIRST = [
 ]
 # Folders that would take longer than all others: number of legs that share their files.
 PARTS = {"tests/spark": 3}
-# Folders that share a Java process and a pytest if only the tests of one day run.
-OF_ONE_DAY = [("tests/spark", "tests/faults"), ("tests/recipes", "tests/connect")]
+# Folders that share a pytest if only the tests of one day run, and so a Java process, or imports and servers.
+OF_ONE_DAY = [
+    ("tests/spark", "tests/faults"),
+    ("tests/recipes", "tests/connect"),
+    ("tests/deadletter", "tests/schemas", "tests/hostile", "tests/transfer", "tests/sentinel", "tests/engine_pyspark"),
+]
 # Folders whose tests take most of the time. Each test runs on the engine or redis-server, by turns, with a part of its
 # rows; `--both` runs all of them, as the nightly workflow does. The tests of other folders run on both.
 BY_TURNS = [
@@ -262,7 +266,7 @@ def daily_parts() -> list[Part]:
     """Return all parts with the tests of one day."""
     several = {folders[0]: folders for folders in OF_ONE_DAY}
     others = {folder for folders in OF_ONE_DAY for folder in folders}
-    first = [Part(" ".join(paths), folder, paths) for folder, paths in several.items()]
+    first = [Part(f"{folder} +{len(paths) - 1}", folder, paths) for folder, paths in several.items()]
     return [part._replace(options=IN_TURNS) for part in [*first, *(one for one in parts() if one.folder not in others)]]
 
 

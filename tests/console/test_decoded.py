@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from spark_streams.console.site import link
 from tests.console.browser import Browser
 from tests.console.process import running_console
@@ -13,6 +15,7 @@ from tests.schemas.test_shown import add_dead_letter
 from tools.servers.server import Server
 
 
+@pytest.mark.in_turn
 def test_an_entry_and_a_dead_letter_show_the_decoded_value(server: Server, tmp_path: Path) -> None:
     (tmp_path / "order.avsc").write_text(json.dumps(FIRST))
     payload = encoded(FIRST, {"customer": "<script>ann</script>\u202e", "amount": 7})
@@ -31,6 +34,7 @@ def test_an_entry_and_a_dead_letter_show_the_decoded_value(server: Server, tmp_p
         assert shown in browser.get(link("/dead/letter", name="dead", id=letter)).text
 
 
+@pytest.mark.in_turn
 def test_a_value_that_ends_a_process_ends_no_console(server: Server, tmp_path: Path) -> None:
     """fastavro calls itself as deep as this value says."""
     node = record({"name": "next", "type": ["null", "Node"]}, name="Node")

@@ -6,6 +6,7 @@ import html
 import re
 from pathlib import Path
 
+import pytest
 import redis
 
 from spark_streams.cli import main
@@ -26,6 +27,7 @@ def download(browser: Browser, page: str) -> Answer:
     return browser.get(html.unescape(address))
 
 
+@pytest.mark.in_turn
 def test_what_a_page_shows_is_downloaded(server: Server, client: redis.Redis, tmp_path: Path) -> None:
     name = 'a/b\r\n"ü'
     for n in range(120):
@@ -56,6 +58,7 @@ def test_what_a_page_shows_is_downloaded(server: Server, client: redis.Redis, tm
         assert browser.get(link("/export", name=name, at="1-0", to="2-0")).text == ""
 
 
+@pytest.mark.in_turn
 def test_shards_are_downloaded_in_the_order_of_their_ids(server: Server, client: redis.Redis) -> None:
     write_normal(client)
     with running_console(server.url) as console:

@@ -103,6 +103,7 @@ def test_a_search_ends_within_one_entry(monkeypatch: pytest.MonkeyPatch, server:
         assert page.next == StreamId(1, 0)
 
 
+@pytest.mark.in_turn
 def test_a_path_of_many_steps_is_a_wrong_search(server: Server, client: redis.Redis) -> None:
     """The proof of concept: 1,010 steps were a recursion that Python ended, and the answer was 500."""
     client.xadd("s", {"payload": b"[" * 900 + b"1" + b"]" * 900})
@@ -114,6 +115,7 @@ def test_a_path_of_many_steps_is_a_wrong_search(server: Server, client: redis.Re
             assert "its path has more than 100 steps" in wrong.text
 
 
+@pytest.mark.in_turn
 def test_the_page_of_a_stream_searches_values(server: Server, client: redis.Redis) -> None:
     client.xadd("s", {"payload": '{"amount": 100.01}', "amount": "99.5"}, id="1-0")
     client.xadd("s", {"payload": '{"amount": 99}', "amount": "100.01"}, id="2-0")

@@ -40,6 +40,7 @@ def guarded(engine_server: Server, tmp_path: Path) -> Any:
         yield console
 
 
+@pytest.mark.in_turn
 def test_no_host_leads_past_the_login(guarded: Console) -> None:
     for host in HOSTS:
         assert status(guarded, "/streams", host) in (400, 421), host
@@ -48,6 +49,7 @@ def test_no_host_leads_past_the_login(guarded: Console) -> None:
         assert status(guarded, "/login", host) == 200
 
 
+@pytest.mark.in_turn
 def test_no_path_leads_past_the_login(guarded: Console) -> None:
     for path in PATHS:
         assert status(guarded, path, "localhost") in (401, 404), path
@@ -83,6 +85,7 @@ def test_each_handler_but_these_fails_without_a_session() -> None:
             asyncio.run(endpoint(Request(scope)))  # type: ignore[arg-type]
 
 
+@pytest.mark.in_turn
 def test_no_redirect_is_made_of_the_host(engine_server: Server) -> None:
     with running_console(engine_server.url) as console:
         for path in ("/streams/", "//evil.invalid/", "/doctor/"):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
+import pytest
+
 from spark_streams.console.bounds import CONNECTIONS, EVENTS_PER_ADDRESS, EVENTS_PER_LOGIN
 from spark_streams.console.request.watchers import Watchers
 from tests.console.browser import Browser
@@ -37,6 +39,7 @@ def watch(stack: contextlib.ExitStack, console: Console, browser: Browser, count
     return [one.recv(12) for one in sockets]
 
 
+@pytest.mark.in_turn
 def test_one_viewer_with_many_pages_shuts_out_nobody(server: Server, tmp_path: Path) -> None:
     """The proof of concept: 200 streams of one login took all connections."""
     users = write_users(tmp_path / "users", ann="a", bob="b")

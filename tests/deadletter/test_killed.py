@@ -52,6 +52,7 @@ def wait_for_entries(server: Server, count: int) -> None:
         until(lambda: client.xlen("s") >= count, f"stream s has fewer than {count} entries", interval=0.002)
 
 
+@pytest.mark.in_turn
 def test_a_redrive_that_is_killed_and_run_again_moves_each_dead_letter_once_under_the_first_ones_bound(
     server: Server,
 ) -> None:
@@ -79,6 +80,7 @@ def test_a_redrive_that_is_killed_and_run_again_moves_each_dead_letter_once_unde
     assert numbers(server, DEAD) == list(range(LETTERS, LETTERS + 50))
 
 
+@pytest.mark.in_turn
 def test_two_redrives_at_once_move_each_dead_letter_once(server: Server) -> None:
     """One is refused in one line, or finds nothing left."""
     fill(server, LETTERS)
@@ -93,6 +95,7 @@ def test_two_redrives_at_once_move_each_dead_letter_once(server: Server) -> None
         )
 
 
+@pytest.mark.in_turn
 def test_sigterm_ends_it_after_its_page_and_it_goes_on_later(server: Server) -> None:
     fill(server, LETTERS)
     first = start(server, "--rate", "2000")
@@ -135,6 +138,7 @@ one.latestOffset(end, ALL)
 """
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_driver_that_is_killed_around_the_dead_letter_leaves_one_dead_letter_for_each(
     server: Server, when: str

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -28,6 +29,7 @@ def page_of(entries: list[list[bytes]]) -> DeadLetterPage:
     return DeadLetterPage(decode_entries(b"*%d\r\n" % len(rows) + b"".join(rows)))
 
 
+@pytest.mark.in_turn
 @given(st.lists(st.one_of(_entry, _letter), max_size=12), st.integers(0, 400))
 def test_columns_and_single_dead_letters_agree(entries: list[list[bytes]], more: int) -> None:
     entries = entries + [dead_letter_fields([b"n", b"%d" % n], {"stream": "t", "id": "2-0"}) for n in range(more)]

@@ -15,6 +15,7 @@ from tests.seeds import seeds
 from tools.servers.server import Server
 
 
+@pytest.mark.in_turn
 @pytest.mark.random
 def test_each_dead_letter_exists_once_whatever_breaks_and_an_entry_is_acknowledged_where_it_does(
     server: Server, monkeypatch: pytest.MonkeyPatch

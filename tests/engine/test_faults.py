@@ -155,6 +155,7 @@ def test_faults_end_with_an_exception(engine: LocalEngine, client: redis.Redis) 
     client.xadd("s", {"n": 1})
 
 
+@pytest.mark.in_turn
 def test_a_query_reads_each_entry_once_although_its_connections_are_closed(
     engine: LocalEngine, client: redis.Redis
 ) -> None:

@@ -76,6 +76,7 @@ def test_the_query_reads_the_part_again_and_then_what_is_new(
     assert pending_count(client) == 0
 
 
+@pytest.mark.in_turn
 def test_the_console_replays_too(server: Server, query: Stopped) -> None:
     with running_console(server.url, "--write") as console:
         browser = Browser(console.url)

@@ -237,6 +237,7 @@ def test_a_long_number_and_a_deep_value_that_can_be_read_are_added(filled_server
         assert [fields for _, fields in client.xrange("new")] == [{b"n": number, b"d": deep}]
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("locale", ["C", "C.UTF-8"])
 def test_real_arguments_of_a_process(filled_server: Server, locale: str) -> None:
     """As a shell passes them: bytes."""

@@ -46,6 +46,7 @@ def reply(entries: list[list[bytes]]) -> bytes:
     return b"".join(parts)
 
 
+@pytest.mark.in_turn
 @settings(max_examples=200 * TIMES)
 @given(CHANCES, st.integers(1, 5))
 def test_any_entry_can_be_read_as_what_it_may_be_taken_for(chance: random.Random, count: int) -> None:

@@ -228,6 +228,7 @@ def test_commands_and_jobs_are_limited_alike(monkeypatch: pytest.MonkeyPatch) ->
     assert "[RSTREAM_NOT_ALLOWED] host evil:6379" in ran.output, ran.output
 
 
+@pytest.mark.in_turn
 def test_addresses_and_identities_are_made_from_options_in_one_place() -> None:
     """Where the lists are asked: spark_streams/options/access_options.py."""
     makers = set()

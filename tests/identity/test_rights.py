@@ -213,6 +213,7 @@ def test_the_exporter(filled: Server) -> None:
     assert refusals(filled) == []
 
 
+@pytest.mark.in_turn
 def test_the_console_needs_the_rights_of_the_exporter(filled: Server) -> None:
     with running_console(as_user(filled, *rights("exporter")).url) as console:
         browser = Browser(console.url)

@@ -46,6 +46,7 @@ def logins(client: redis.Redis) -> int:
     return int(told["calls"]) + int(told.get("rejected_calls", 0))
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("way", WAYS)
 def test_a_source_and_a_sink_go_on_while_the_password_changes_every_second(
     way: str, rotation: Rotation, redis_server: Server, caplog: pytest.LogCaptureFixture

@@ -161,6 +161,7 @@ def test_the_type_that_most_values_fit_is_written_with_those_that_do_not(server:
     assert (refused.exit_code, "name it with --stream" in refused.output) == (2, True)
 
 
+@pytest.mark.in_turn
 def test_it_needs_no_spark(server: Server, tmp_path: Path) -> None:
     (tmp_path / "pyspark.py").write_text("raise ImportError('there is no pyspark')\n")
     with server.client() as client:
@@ -242,6 +243,7 @@ def test_a_machine_without_java_is_reported_in_both_ways(monkeypatch: pytest.Mon
     assert (ended.exit_code, "no Java found: install a JDK 17 or newer" in ended.output) == (1, True)
 
 
+@pytest.mark.in_turn
 def test_by_spark_submit_the_command_becomes_it(tmp_path: Path) -> None:
     """With [spark] as its own words; its exit code is the command's."""
     program = tmp_path / "spark home" / "bin" / "spark-submit"

@@ -41,6 +41,7 @@ class Reader {
 """
 
 
+@pytest.mark.in_turn
 def test_java_reads_each_value_as_it_was_written(tmp_path: Path) -> None:
     (tmp_path / "Reader.java").write_text(READER, encoding="utf-8")
     text = properties_text({f"spark.key {at}=:ü": value for at, value in enumerate(VALUES)})

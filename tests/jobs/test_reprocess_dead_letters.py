@@ -58,6 +58,7 @@ def test_a_dry_run_counts_and_a_run_moves_the_selected_dead_letters(
     assert numbers(server, "retry") == [61]
 
 
+@pytest.mark.in_turn
 def test_dead_letters_that_name_no_target_stream_are_reported(engine_server: Server, tmp_path: Path) -> None:
     with engine_server.client() as client:
         client.flushall()

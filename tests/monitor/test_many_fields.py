@@ -42,11 +42,13 @@ def test_some_fields_are_shown_and_all_of_the_envelope(server: Server, wide: Non
     assert f"… and {MANY - 200:,} more fields (--json has all of them)\n" in shown.output
 
 
+@pytest.mark.in_turn
 def test_json_has_all_of_them(server: Server, wide: None) -> None:
     [letter] = json.loads(rstream(server, "dead", "show", "dead", "--json").output)
     assert len(letter["fields"]) == MANY
 
 
+@pytest.mark.in_turn
 def test_lists_and_boards_are_short_and_soon_there(server: Server, wide: None) -> None:
     begun = time.process_time()
     for words in (["dead", "list"], ["dead", "list", "dead"], ["top", "--once"], ["exporter", "--once"], ["streams"],

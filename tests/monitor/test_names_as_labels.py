@@ -89,6 +89,7 @@ def test_promtool_reads_all_names_and_finds_no_sample_twice() -> None:
     assert {c for c in text if not c.isprintable()} == {"\n"}
 
 
+@pytest.mark.in_turn
 def test_once_prints_the_bytes_of_a_scrape(server: Server, client: redis.Redis) -> None:
     """In any locale, and what `rstream exporter` serves at the same time."""
     for number, name in enumerate(NAMES):

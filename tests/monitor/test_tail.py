@@ -132,6 +132,7 @@ def read_values(process: subprocess.Popen[bytes], count: int) -> list[str]:
     return [json.loads(process.stdout.readline())["fields"]["n"] for _ in range(count)]
 
 
+@pytest.mark.in_turn
 def test_following_until_ctrl_c(server: Server, client: redis.Redis) -> None:
     client.xadd("s:1", {"n": 1})
     client.xgroup_create("s:1", "g", id="0")
@@ -153,6 +154,7 @@ def test_following_until_ctrl_c(server: Server, client: redis.Redis) -> None:
     assert client.xinfo_groups("s:1")[0]["pending"] == 1
 
 
+@pytest.mark.in_turn
 def test_the_reader_of_the_output_may_end(engine_server: Server) -> None:
     client = engine_server.client()
     client.flushall()
@@ -169,6 +171,7 @@ def test_the_reader_of_the_output_may_end(engine_server: Server) -> None:
         assert (process.returncode, process.stderr.read() if process.stderr else b"") == (0, b"")
 
 
+@pytest.mark.in_turn
 def test_a_server_that_is_away_is_waited_for(tmp_path: Path) -> None:
     """It dies amid what is printed, and comes back with its file: no line is missing, none comes twice."""
     port = free_port()

@@ -19,6 +19,7 @@ def codes(server: Server, *commands: str) -> tuple[dict[str, int], str]:
     return {line.partition(" --url")[0]: int(code) for code, line in lines}, ended.stderr
 
 
+@pytest.mark.in_turn
 def test_commands_that_look_and_change_groups_need_no_arrow(server: Server) -> None:
     with server.client() as client:
         for n in range(20):
@@ -37,6 +38,7 @@ def test_commands_that_look_and_change_groups_need_no_arrow(server: Server) -> N
     assert ended == dict.fromkeys(commands, 0), said
 
 
+@pytest.mark.in_turn
 def test_commands_that_read_columns_name_the_extra(server: Server) -> None:
     with server.client() as client:
         client.xadd("orders", {"n": 1})
@@ -48,6 +50,7 @@ def test_commands_that_read_columns_name_the_extra(server: Server) -> None:
     assert said.count("pip install 'spark-streams[cluster]'") == 3
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("module", ["dead_letters", "pytest_plugin", "engine", "cli", "errors"])
 def test_modules_for_consumers_without_spark_import_no_arrow(module: str) -> None:
     ended = run_without(PACKAGES, f"import spark_streams.{module}")

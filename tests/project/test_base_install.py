@@ -68,6 +68,7 @@ def leaves(group: click.Group, prefix: str = "") -> Iterator[str]:
         yield from leaves(command, f"{prefix}{name} ") if isinstance(command, click.Group) else [f"{prefix}{name}"]
 
 
+@pytest.mark.in_turn
 def test_each_command_runs_or_names_its_extra(engine_server: Server, tmp_path: Path) -> None:
     with engine_server.client() as client:
         client.flushall()

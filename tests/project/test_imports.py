@@ -11,6 +11,7 @@ import pytest
 HEAVY = ("numpy", "pandas", "pyarrow", "redis", "hiredis", "rich", "jinja2", "click")
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     ("what", "allowed"),
     [
@@ -40,6 +41,7 @@ def test_the_engine_starts_without_what_only_other_programs_need() -> None:
     assert said.stdout.split() == []
 
 
+@pytest.mark.in_turn
 def test_arrow_does_not_look_for_pandas_when_ours_is_imported() -> None:
     """It does when it makes an array or a scalar of a Python value for the first time, and that takes a third of a
     second where pandas is installed."""

@@ -110,11 +110,13 @@ def nodes(value: Any) -> Iterator[tuple[str, Any]]:
             yield from nodes(inner)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("name", ALL)
 def test_a_manifest_has_only_fields_of_its_schema(name: str) -> None:
     check(ALL[name])
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("name", ALL)
 def test_a_misspelled_field_is_refused_at_every_depth(name: str) -> None:
     def holders(value: Any) -> Iterator[Manifest]:
@@ -295,6 +297,7 @@ def console_users(tmp_path: Path) -> Path:
     return tmp_path / "secret"
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("name", DEPLOYMENTS)
 def test_a_program_answers_its_probes_and_stops_in_time(
     name: str, redis_server: Server, tmp_path: Path, console_users: Path

@@ -47,12 +47,14 @@ def test_it_comes_with_the_package() -> None:
     assert set(points) == {"spark_streams.pytest_plugin"}, "run scripts/test, which installs this clone"
 
 
+@pytest.mark.in_turn
 def test_each_test_has_an_empty_engine_and_all_have_the_same(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(TESTS)
     ended = pytester.runpytest_subprocess("-q", "-W", "error")
     ended.assert_outcomes(passed=3)
 
 
+@pytest.mark.in_turn
 def test_the_engine_ends_with_the_tests_that_used_it(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """
@@ -81,6 +83,7 @@ def test_a_pytest_that_uses_none_of_it_loads_none_of_it(pytester: pytest.Pyteste
     pytester.runpytest_subprocess("-q", "-p", "no:hypothesispytest").assert_outcomes(passed=1)
 
 
+@pytest.mark.in_turn
 def test_pytest_lists_the_fixtures(pytester: pytest.Pytester) -> None:
     told = pytester.runpytest_subprocess("--fixtures").stdout.str()
     for name in ("rstream_engine", "rstream_url", "rstream_client"):

@@ -38,6 +38,7 @@ def imported(tree: ast.Module) -> Iterator[str]:
             yield node.module or ""
 
 
+@pytest.mark.in_turn
 def test_the_modules_that_open_a_connection_are_known() -> None:
     """HTTP: the registry, the collector, the identity provider. Else a socket of Redis, or of this machine's engine."""
     by_http, by_socket = set(), set()
@@ -60,6 +61,7 @@ def _is_method(node: ast.Call) -> bool:
     return isinstance(node.func, ast.Attribute)
 
 
+@pytest.mark.in_turn
 def test_hashes_that_protect_something_are_those_that_the_page_names() -> None:
     """MD5 and SHA-1 say that they protect nothing, so Python has them on a FIPS system, too."""
     used: dict[str, set[str]] = {}

@@ -91,6 +91,7 @@ def test_a_module_of_the_working_directory(hostile_folder: Path) -> None:
         sys.path[:] = path
 
 
+@pytest.mark.in_turn
 def test_no_program_is_started_in_another_way() -> None:
     """Each place in which the package names its own Python as a command takes python_command."""
     started = {"Popen", "run", "call", "check_call", "check_output", "create_subprocess_exec", "execv", "execvp"}

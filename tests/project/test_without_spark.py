@@ -16,6 +16,7 @@ from tools.servers.server import Server
 PACKAGES = ("pyspark", "py4j")
 
 
+@pytest.mark.in_turn
 def test_the_commands_of_rstream_need_no_spark(engine_server: Server) -> None:
     with engine_server.client() as client:
         client.flushall()
@@ -49,6 +50,7 @@ def test_the_commands_of_rstream_need_no_spark(engine_server: Server) -> None:
         assert (client.xlen("orders"), client.xlen("orders:dead")) == (3, 0)  # one redriven, one purged
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("name", [name for name in spark_streams.__all__ if name != "__version__"])
 def test_what_needs_spark_says_how_to_get_one(name: str) -> None:
     call = {"route_dead_letters": "", "transaction": "('', None, 0, '')"}.get(name, "(None)")
@@ -59,6 +61,7 @@ def test_what_needs_spark_says_how_to_get_one(name: str) -> None:
     assert "pip install 'spark-streams[spark]', or run this with a Spark's own Python (spark-submit)" in said
 
 
+@pytest.mark.in_turn
 def test_rows_are_read_and_written_as_arrow_without_spark() -> None:
     """What a program without Spark may use: options, addresses, entries to columns and back."""
     ended = run_without(

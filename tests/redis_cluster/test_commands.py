@@ -86,6 +86,7 @@ def test_exporter(filled: RedisCluster) -> None:
     assert sorted(map(int, nodes)) == sorted(map(int, filled.masters()))
 
 
+@pytest.mark.in_turn
 def test_adding(cluster: RedisCluster) -> None:
     assert rstream(cluster, "add", "orders", "customer=ann", "--id", "5-1").output == "5-1\n"
     lines = "".join(f'{{"n": {n}}}\n' for n in range(1, 1501))

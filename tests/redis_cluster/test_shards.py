@@ -62,6 +62,7 @@ def test_shards_are_spread_over_the_masters(cluster: RedisCluster) -> None:
     assert sorted(row["n"] for row in rows(one, begin, one.latestOffset(begin, ALL))) == list(range(2_000))
 
 
+@pytest.mark.in_turn
 def test_a_master_that_loses_its_data_with_the_key_and_some_shards(cluster: RedisCluster) -> None:
     """Whoever begins is refused, although nothing is left of what said how many shards there are."""
     stream = next(
@@ -90,6 +91,7 @@ def test_a_master_that_loses_its_data_with_the_key_and_some_shards(cluster: Redi
             session.run(again.make_ready)
 
 
+@pytest.mark.in_turn
 def test_slots_that_move_while_a_task_writes(cluster: RedisCluster) -> None:
     checked, batch = sharded(cluster.url, count=8, chunkSize="100"), batch_of(0)
 
@@ -102,6 +104,7 @@ def test_slots_that_move_while_a_task_writes(cluster: RedisCluster) -> None:
     assert in_order(cluster)
 
 
+@pytest.mark.in_turn
 def test_a_master_that_is_killed_while_a_task_writes(cluster: RedisCluster) -> None:
     """Its replica had all of it, or the attempt ends, and the next one goes on."""
     checked, batch = sharded(cluster.url, count=8, chunkSize="100"), batch_of(0)

@@ -300,6 +300,7 @@ def walks(schema: Any, body: bytes) -> bool:
         return False
 
 
+@pytest.mark.in_turn
 @settings(max_examples=200, deadline=None)
 @given(st.data())
 def test_what_fastavro_wrote_passes_whole_and_nothing_else(data: st.DataObject) -> None:

@@ -127,6 +127,7 @@ def test_a_list_of_a_registry_that_is_away_is_waited_for(registry: RegistryServe
     assert registry.faults == []
 
 
+@pytest.mark.in_turn
 def test_unknown_ids_of_a_minute_are_bounded(registry: RegistryServer) -> None:
     """Beyond the bound an ID is unknown without a request, until a minute later. Known ones are read as before."""
     now = [0.0]

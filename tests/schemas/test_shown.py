@@ -34,6 +34,7 @@ def add_dead_letter(client: redis.Redis, payload: bytes) -> str:
     return client.execute_command("XADD", "dead", "*", *dead_letter_fields([b"payload", payload], envelope)).decode()
 
 
+@pytest.mark.in_turn
 def test_a_value_is_shown_as_json_and_one_that_cannot_be_decoded_as_it_is(
     server: Server, registry: RegistryServer, tmp_path: Path
 ) -> None:
@@ -68,6 +69,7 @@ def test_a_value_is_shown_as_json_and_one_that_cannot_be_decoded_as_it_is(
     assert "refuses the login" in refused.output
 
 
+@pytest.mark.in_turn
 def test_a_dead_letter_is_decoded_by_the_schema_of_a_file(server: Server, tmp_path: Path) -> None:
     (tmp_path / "order.avsc").write_text(json.dumps(FIRST))
     with server.client() as client:
@@ -128,6 +130,7 @@ def test_a_console_goes_on_if_the_registry_is_away(registry: RegistryServer) -> 
     assert "refuses the login" in seen.reason
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("form", [(), ("--json",)])
 def test_a_field_that_no_entry_has_is_named(server: Server, tmp_path: Path, form: tuple[str, ...]) -> None:
     """The name is misspelt. An escape sequence in it does not reach the terminal."""
@@ -145,6 +148,7 @@ def test_a_field_that_no_entry_has_is_named(server: Server, tmp_path: Path, form
     assert "not decoded" not in run(server, "show", "empty", "--schema", f"p={tmp_path}/order.avsc").stderr
 
 
+@pytest.mark.in_turn
 def test_a_value_that_ends_a_process_is_a_line(server: Server, tmp_path: Path) -> None:
     """fastavro calls itself as deep as the first value says."""
     node = record({"name": "next", "type": ["null", "Node"]}, name="Node")

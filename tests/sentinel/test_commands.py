@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from click.testing import CliRunner, Result
 
 from examples.flights.demo import redis_cli
@@ -21,6 +22,7 @@ def rstream(sentinels: Sentinels, *words: str) -> Result:
     return CliRunner().invoke(main, words, env={"COLUMNS": "110", "RSTREAM_URL": sentinels.url})
 
 
+@pytest.mark.in_turn
 def test_every_command_finds_the_master_of_now(sentinels: Sentinels) -> None:
     assert rstream(sentinels, "add", "orders", "n=1", "--id", "1-1").output == "1-1\n"
     before = sentinels.master()

@@ -58,7 +58,8 @@ def simulated(hash_seed: str, *words: str) -> str:
 
 
 def test_a_seed_gives_the_same_commands_and_replies_in_each_process() -> None:
-    """In whichever order Python keeps its sets, and however many processes share the plans."""
-    first = simulated("1", "--runs", "12", "--seed", "3")
-    assert re.search(r"12 plans ·  · digest [0-9a-f]{16} · 0 undocumented", first)
-    assert simulated("2", "--runs", "12", "--seed", "3", "--jobs", "2") == first
+    """In whichever order Python keeps its sets, and however many processes share the plans: other ones each day."""
+    plans = "--runs", "4", "--seed", str(3 + 4 * (FIRST % 7))
+    first = simulated("1", *plans)
+    assert re.search(r"4 plans ·  · digest [0-9a-f]{16} · 0 undocumented", first)
+    assert simulated("2", *plans, "--jobs", "2") == first

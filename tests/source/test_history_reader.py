@@ -207,6 +207,7 @@ def test_the_start_is_in_the_archive_or_in_the_stream(
     assert again.numbers == list(range(20, 60))
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("limit", [5, None])
 def test_killed_before_and_after_every_request_each_entry_comes_once(
     server: Server, client: redis.Redis, tmp_path: Path, limit: int | None

@@ -53,6 +53,7 @@ def idle(one: StreamReader, at: dict[str, Any]) -> None:
         assert one.latestOffset(at, ALL) == at
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("streams", [1, 40])
 def test_an_idle_query_sends_no_commands_while_it_waits(server: Server, client: redis.Redis, streams: int) -> None:
     names = [f"s{n}" for n in range(streams)]

@@ -70,6 +70,7 @@ def pending_ids(client: redis.Redis, stream: str) -> list[str]:
     return [one["message_id"] for one in client.xpending_range(stream, "g", "-", "+", 10_000)]
 
 
+@pytest.mark.in_turn
 def test_a_thousand_small_streams_are_settled_in_two_round_trips(client: redis.Redis, connection: Counting) -> None:
     streams = [f"s{n}" for n in range(1000)]
     for stream in streams:

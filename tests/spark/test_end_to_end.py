@@ -45,6 +45,7 @@ def test_a_frame_equals_itself_after_a_stream(
         assert sum(b"dep_time" not in entry for entry in fields) == flights.where("dep_time IS NULL").count() > 0
 
 
+@pytest.mark.in_turn(5)
 def test_a_query_goes_on_from_its_checkpoint(
     spark: SparkSession, server: Server, flights: DataFrame, tmp_path: Path
 ) -> None:
@@ -56,6 +57,7 @@ def test_a_query_goes_on_from_its_checkpoint(
     assert_df_equality(back, flights, ignore_row_order=True, ignore_nullable=True)
 
 
+@pytest.mark.in_turn(1)
 def test_rows_without_a_schema_and_metadata_columns(spark: SparkSession, server: Server, tmp_path: Path) -> None:
     with server.client() as client:
         client.xadd("a", {"k": "v", "é": "ü"}, id="1500000000000-0")
@@ -94,6 +96,7 @@ def test_one_stream_into_the_next(spark: SparkSession, server: Server, flights: 
     assert_df_equality(back, flights.where("dep_time IS NOT NULL"), ignore_row_order=True, ignore_nullable=True)
 
 
+@pytest.mark.in_turn(6)
 def test_the_progress_says_where_the_stream_ends(spark: SparkSession, server: Server, tmp_path: Path) -> None:
     with server.client() as client:
         last = [client.xadd("s", {"n": str(n)}) for n in range(10)][-1].decode()
@@ -108,6 +111,7 @@ def test_the_progress_says_where_the_stream_ends(spark: SparkSession, server: Se
     assert last in read[-1].sources[0].endOffset
 
 
+@pytest.mark.in_turn(2)
 def test_columns_that_the_query_does_not_use_may_hold_anything(
     spark: SparkSession, server: Server, tmp_path: Path
 ) -> None:
@@ -138,6 +142,7 @@ def test_the_example_of_the_readme_runs(spark: SparkSession, server: Server, tmp
     assert names["orders"].where("customer = 'a'").count() == 1
 
 
+@pytest.mark.in_turn(3)
 def test_entries_pass_through_byte_for_byte(spark: SparkSession, server: Server, tmp_path: Path) -> None:
     """Declared as `_fields MAP<BINARY, BINARY>`, all fields come and go as they are, those without a column too."""
     entries = [{b"a": b"\xff\xfe", b"more\r\n": b""}, {b"a": b"1", b"b": "ü".encode()}]
@@ -177,6 +182,7 @@ def test_options_that_lead_to_no_server_are_named(
     assert "UnboundLocalError" not in str(caught.value), "an error of Spark's own on top of ours"
 
 
+@pytest.mark.in_turn(0)
 def test_a_key_that_is_no_stream_is_named(spark: SparkSession, server: Server, tmp_path: Path) -> None:
     with server.client() as client:
         client.set("text", "no stream")
@@ -184,6 +190,7 @@ def test_a_key_that_is_no_stream_is_named(spark: SparkSession, server: Server, t
         drain(read_stream(spark, server, "n INT", streams="text"), tmp_path)
 
 
+@pytest.mark.in_turn(4)
 def test_what_a_stream_cannot_do_is_named(spark: SparkSession, server: Server, tmp_path: Path) -> None:
     frame = spark.range(3)
     with pytest.raises(Exception, match="RSTREAM_UNSUPPORTED.*cannot be overwritten"):

@@ -562,6 +562,7 @@ def test_a_page_that_the_server_refuses_for_lack_of_memory_is_written_whole_late
     assert content(client, "t") == content(client)
 
 
+@pytest.mark.in_turn
 def test_streams_of_any_slot_are_copied_into_a_cluster_and_out_of_it(
     client: redis.Redis, server: Server, cluster: RedisCluster, rstream_json: RstreamJson
 ) -> None:

@@ -337,6 +337,7 @@ def test_dead_letters_that_a_busy_stream_refuses_stay(server: Server) -> None:
         assert words(client, DEAD) == before
 
 
+@pytest.mark.in_turn
 def test_dead_letters_that_a_busy_stream_refuses_are_not_lost_wherever_the_redrive_dies(server: Server) -> None:
     """The stream is created again before the redrive is started again: it has none of the entries."""
     unknown = 0

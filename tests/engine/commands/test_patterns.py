@@ -75,6 +75,7 @@ def test_patterns_of_settings_are_those_of_redis(engine: Served, judge: Server) 
             assert found[0] == found[1], pattern
 
 
+@pytest.mark.in_turn
 def test_a_long_name_is_matched_by_the_automaton_as_by_the_expression(monkeypatch: pytest.MonkeyPatch) -> None:
     chance = random.Random(first_seed())
     pairs = [(some_bytes(chance, PARTS, 9), some_bytes(chance, PARTS[8:15], 12)) for _ in range(20_000)]

@@ -169,6 +169,7 @@ others = st.one_of(
 )  # fmt: skip
 
 
+@pytest.mark.in_turn
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(st.one_of(commands, commands, commands, others), min_size=5, max_size=60), st.sampled_from([0, 2, 100]))
 def test_all_data_is_restored(
@@ -206,6 +207,7 @@ def test_all_data_is_restored(
 newer = st.one_of(adds(), adds(), idempotent, group_reads, claims, trimming, acknowledging, removals)
 
 
+@pytest.mark.in_turn
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(newer.filter(lambda one: "BLOCK" not in one), min_size=5, max_size=50), st.sampled_from([0, 2, 100]))
 def test_effects_of_newer_commands_are_restored(

@@ -52,6 +52,7 @@ def sample(directory: Path) -> tuple[bytes, list[int]]:
     return (directory / FILE).read_bytes(), ends
 
 
+@pytest.mark.in_turn
 def test_a_file_cut_off_at_any_byte_is_loaded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """What is whole is kept, what is not is cut off with a line that says where; also within a transaction."""
     data, ends = sample(tmp_path)
@@ -172,6 +173,7 @@ def test_an_engine_process_says_why_it_cannot_start(tmp_path: Path) -> None:
         LocalEngine(directory=tmp_path).__enter__()
 
 
+@pytest.mark.in_turn
 @settings(max_examples=EXAMPLES * 5, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), min_size=1, max_size=2))
 def test_no_damage_hangs_or_crashes(tmp_path_factory: pytest.TempPathFactory, flips: list[tuple[int, int]]) -> None:

@@ -81,6 +81,7 @@ def compare(one: Any, other: Any) -> None:
     assert state(other) == before
 
 
+@pytest.mark.in_turn
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(commands, min_size=5, max_size=60), st.sampled_from(["0", "2", "5", "100"]))
 def test_streams_go_to_redis_and_back(redis: Wire, program: list[Command], node: str) -> None:

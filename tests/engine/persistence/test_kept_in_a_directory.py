@@ -52,6 +52,7 @@ def test_two_engines_never_share_a_file(tmp_path: Path) -> None:
         LocalEngine(directory=tmp_path).__enter__()
 
 
+@pytest.mark.in_turn
 def test_one_engine_per_directory_found_by_all(folder: Path) -> None:
     """Eight processes that start at once end with one engine; another directory has another."""
     code = (

@@ -153,6 +153,7 @@ def meeting_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[P
         shut_down(folder / "engine.sock")
 
 
+@pytest.mark.in_turn
 def test_processes_that_start_at_once_find_one_engine(meeting_place: Path) -> None:
     """Eight at the same moment end with the same engine, which outlives them."""
     code = "from spark_streams.engine.launch.embedded import locate; print(locate(idle=30))"

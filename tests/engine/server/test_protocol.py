@@ -105,6 +105,7 @@ def test_pieces_of_any_size_give_the_same_commands(
     assert parser.failure is None
 
 
+@pytest.mark.in_turn
 def test_single_bytes_cost_their_number_and_not_its_square() -> None:
     """A request of a hundred thousand arguments is not read from its beginning for each byte that arrives."""
     parser = RequestParser()

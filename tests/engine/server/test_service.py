@@ -210,6 +210,7 @@ def refused(*arguments: str, file: str | None = None, folder: Path | None = None
     return ended.stderr
 
 
+@pytest.mark.in_turn
 def test_wrong_options_are_errors_with_a_remedy(tmp_path: Path) -> None:
     """On the command line and in a file, with the line; nothing is ignored."""
     assert "did you mean --maxmemory?" in refused("--maxmemry", "5mb")

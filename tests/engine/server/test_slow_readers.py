@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import time
 
+import pytest
 import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
@@ -21,6 +22,7 @@ def impatient(server: Server) -> redis.Redis:
     return server.client(socket_timeout=15, retry=Retry(NoBackoff(), 0))
 
 
+@pytest.mark.in_turn
 def test_a_pipeline_is_sent_whole_before_its_replies_are_read(server: Server) -> None:
     """redis-py's way, with 40 MB both ways, and with small questions that have large answers."""
     with impatient(server) as client:

@@ -28,6 +28,7 @@ def hashes(wanted: list[tuple[bytes | None, ...]]) -> list[int]:
     return row_hashes([pa.array(column, pa.binary()) for column in zip(*wanted, strict=True)]).tolist()
 
 
+@pytest.mark.in_turn
 @given(rows, st.data())
 def test_a_row_has_the_same_fingerprint_in_every_batch(
     some: list[tuple[bytes | None, ...]], data: st.DataObject

@@ -148,6 +148,7 @@ def test_a_driver_that_loses_its_connection_while_it_closes_a_job_closes_it(
         assert ledger_keys(server) == set()
 
 
+@pytest.mark.in_turn
 def test_the_ledger_does_not_grow_with_the_names_of_streams(server: Server) -> None:
     """Each batch writes to other streams: what is left is the record, and the heads of the last batch."""
     for number in range(12):

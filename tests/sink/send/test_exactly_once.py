@@ -360,6 +360,7 @@ def test_without_a_ledger_a_connection_that_is_lost_at_any_request_loses_nothing
     raise AssertionError("it does not end")
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("same_run", [True, False])
 def test_a_task_that_is_killed_at_any_request_is_continued(server: Server, same_run: bool) -> None:
     """Before each request and behind it, while it takes over from a killed run; by a retry, or by another run."""

@@ -361,6 +361,7 @@ def test_a_delta_table_is_read(server: Server, client: redis.Redis, tmp_path: Pa
 # -- tasks -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.in_turn
 @given(
     st.lists(st.tuples(IDS, IDS), min_size=1, max_size=4),
     st.lists(st.tuples(st.integers(0, 10), st.integers(1, 1000)), max_size=10),

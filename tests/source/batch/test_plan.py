@@ -82,6 +82,7 @@ def test_parts_touch_and_cover_the_run_whatever_its_ids(
         assert_whole(parts, run)
 
 
+@pytest.mark.in_turn
 @settings(deadline=None)  # a machine with other work to do
 @given(st.data())
 def test_parts_touch_and_cover_the_run_whatever_the_probes_say(data: st.DataObject) -> None:

@@ -88,6 +88,7 @@ def test_a_user_who_may_not_look_gets_no_hint(redis_server: Server, caplog: pyte
     assert line.endswith("does not exist yet; waiting for its first entry")
 
 
+@pytest.mark.in_turn
 def test_many_streams_are_a_few_lines(server: Server, client: redis.Redis, caplog: pytest.LogCaptureFixture) -> None:
     drain(reader(server, streams=",".join(f"s{n}" for n in range(50))))
     assert len(caplog.messages) == 6

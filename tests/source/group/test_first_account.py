@@ -144,6 +144,7 @@ def test_a_stream_of_the_pattern_that_was_empty_for_a_new_checkpoint_is_none_of_
     assert lost(one) == {}
 
 
+@pytest.mark.in_turn
 @STRICT_AND_LENIENT
 @pytest.mark.parametrize("batches", [1, 2])
 @pytest.mark.parametrize("bad", ["middle", "last", "all"])

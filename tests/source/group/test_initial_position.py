@@ -203,6 +203,7 @@ def test_a_checkpoint_is_not_restarted(server: Server, client: redis.Redis) -> N
     assert drain(again, start=end) == [[5, 6]]
 
 
+@pytest.mark.in_turn
 def test_a_killed_restart_is_repeated(server: Server, client: redis.Redis) -> None:
     def begin() -> None:
         client.flushall()

@@ -73,35 +73,6 @@ def test_an_older_copy_of_the_checkpoint_is_noticed(
     assert [n for batch in drain(again, 10, log[2]) for n in batch][:30] == list(range(20, 50))
 
 
-@pytest.mark.parametrize("options", [{}], ids=str)
-def test_an_older_copy_of_the_checkpoint_is_noticed_without_its_commit_mark(
-    server: Server, client: redis.Redis, options: dict[str, str]
-) -> None:
-    """What the group has read shows it. The mark is not written anew before that: a second start says the same."""
-    add(client, 50)
-    one = reader(server, limits=NEVER_AHEAD, **options)
-    log = batches(one, 4)
-    [mark] = client.keys("rstream:committed:*")
-    client.delete(mark)
-    for _ in range(2):
-        with pytest.raises(DataLossError, match="is at .*, above the checkpoint's") as raised:
-            reader(server, limits=NEVER_AHEAD, **options).latestOffset(log[2], TEN)
-    stop_all()
-    carry_out(server, str(raised.value), "--even-active")  # without its mark the consumer looks like any client's
-    again = reader(server, limits=NEVER_AHEAD, **options)
-    assert [n for batch in drain(again, 10, log[2]) for n in batch] == list(range(20, 50))
-
-
-def test_a_batch_that_the_commit_log_has_lost_is_read_again(server: Server, client: redis.Redis) -> None:
-    """It is the same batch for Spark, and so for an exactly-once sink."""
-    add(client, 40)
-    log = batches(reader(server, limits=NEVER_AHEAD), 3)
-    again = reader(server, limits=NEVER_AHEAD)
-    assert read(again, log[2], log[3]) == list(range(20, 30))
-    assert drain(again, 10, log[3]) == [list(range(30, 40))]
-    assert pending_count(client) == 0
-
-
 def test_a_batch_that_the_commit_log_has_lost_is_not_taken_for_one_of_another_history(
     server: Server, client: redis.Redis
 ) -> None:
@@ -116,17 +87,6 @@ def test_a_batch_that_the_commit_log_has_lost_is_not_taken_for_one_of_another_hi
         read(reader(server, limits=NEVER_AHEAD), log[2], log[3])
 
 
-def test_an_older_copy_without_its_commit_mark_decides_if_losses_are_allowed(
-    server: Server, client: redis.Redis
-) -> None:
-    add(client, 50)
-    log = batches(reader(server, limits=NEVER_AHEAD), 4)
-    client.delete(*client.keys("rstream:committed:*"))
-    lenient = reader(server, limits=NEVER_AHEAD, **LENIENT)
-    assert [n for batch in drain(lenient, 10, log[2]) for n in batch] == list(range(20, 50))
-    assert lost(lenient) == 0
-
-
 def test_the_newest_checkpoint_goes_on_without_its_commit_mark(server: Server, client: redis.Redis) -> None:
     add(client, 50)
     log = batches(reader(server, limits=NEVER_AHEAD), 4)
@@ -135,59 +95,12 @@ def test_the_newest_checkpoint_goes_on_without_its_commit_mark(server: Server, c
     assert [n for batch in drain(again, 10, log[4]) for n in batch] == list(range(40, 50))
 
 
-def test_an_older_copy_of_the_checkpoint_is_read_again_from_there_where_that_is_allowed(
-    server: Server, client: redis.Redis
-) -> None:
-    add(client, 50)
-    log = batches(reader(server, limits=NEVER_AHEAD), 4)
-    lenient = reader(server, limits=NEVER_AHEAD, **LENIENT)
-    assert [n for batch in drain(lenient, 10, log[2]) for n in batch] == list(range(20, 50))
-    assert pending_count(client) == 0
-    assert lost(lenient) == 0
-
-
 def test_an_older_copy_of_the_checkpoint_is_all_that_counts_without_a_pending_list(
     server: Server, client: redis.Redis
 ) -> None:
     add(client, 50)
     log = batches(reader(server, noAck="true"), 4)
     assert [n for b in drain(reader(server, noAck="true"), 10, log[2]) for n in b] == list(range(20, 50))
-
-
-# -- entries that are handed to our consumer ------------------------------------------------------------------------
-
-
-def hand_over(client: redis.Redis, ids: list[str], just_ids: bool) -> None:
-    """As an operator does who wants the query to take over what another consumer has left."""
-    client.xclaim("s", "g", "spark", 0, ids, justid=just_ids)
-
-
-@pytest.mark.parametrize("just_ids", [False, True])
-@pytest.mark.parametrize("when", ["running", "idle", "down"])
-@pytest.mark.parametrize("options", [{}], ids=str)
-def test_entries_that_are_handed_to_our_consumer_below_the_checkpoint_are_read_once(
-    server: Server, client: redis.Redis, when: str, just_ids: bool, options: dict[str, str]
-) -> None:
-    add(client, 60)
-    one = reader(server, **options)
-    at = begin(one)
-    [(_, theirs)] = client.xreadgroup("g", "other", {"s": ">"}, count=5)
-    found: list[int] = []
-    for _ in range(2):
-        end = one.latestOffset(at, TEN)
-        found += read(one, at, end)
-        at = end
-    if when == "idle":
-        end = one.latestOffset(at, ALL)
-        found += read(one, at, end)
-        at = end
-        assert one.latestOffset(at, ALL) == at
-    if when == "down":
-        one = reader(server, **options)
-    hand_over(client, [entry for entry, _ in theirs], just_ids)
-    found += [n for batch in drain(one, 10, at) for n in batch]
-    assert sorted(found) == list(range(60))
-    assert pending_count(client) == 0
 
 
 # -- groups that are moved ------------------------------------------------------------------------------------------
@@ -259,22 +172,6 @@ def test_where_a_query_has_begun_is_not_taken_for_what_it_has_committed(
     assert drain(reader(server, streams="s,t", **begins), start=end) == [list(range(10, 15))]
 
 
-@pytest.mark.parametrize("running", [True, False])
-def test_others_who_come_read_and_leave_between_two_triggers_stop_a_strict_query(
-    server: Server, client: redis.Redis, running: bool
-) -> None:
-    add(client, 50)
-    one = reader(server, limits=NEVER_AHEAD)
-    log = batches(one, 2)
-    [(_, theirs)] = client.xreadgroup("g", "other", {"s": ">"}, count=7)
-    client.xack("s", "g", *[entry for entry, _ in theirs])
-    client.xgroup_delconsumer("s", "g", "other")
-    with pytest.raises(DataLossError, match="above the checkpoint's"):
-        drain(one if running else reader(server, limits=NEVER_AHEAD), None, log[2])
-    lenient = reader(server, limits=NEVER_AHEAD, **LENIENT)
-    assert [n for batch in drain(lenient, None, log[2]) for n in batch] == list(range(20, 50))
-
-
 def test_a_group_that_was_set_back_is_set_to_the_checkpoint(server: Server, client: redis.Redis) -> None:
     ids = add(client, 50)
     log = batches(reader(server, limits=NEVER_AHEAD), 2)
@@ -329,31 +226,6 @@ def test_an_empty_server_counts_what_the_checkpoint_knows_to_be_unread(server: S
 
 
 # -- streams that are others ----------------------------------------------------------------------------------------
-
-
-def test_an_idle_streams_group_that_was_created_again_and_read_by_others_is_noticed(
-    server: Server, client: redis.Redis
-) -> None:
-    """In the last batch it had nothing, and another client has been there before the query comes back."""
-    add(client, 5, "a")
-    add(client, 5, "b", first=100)
-    one = reader(server, streams="a,b")
-    at = begin(one)
-    client.xgroup_createconsumer("b", "g", "other")
-    at = one.latestOffset(at, ALL)
-    add(client, 5, "a", first=5)
-    end = one.latestOffset(at, ALL)
-    assert read(one, at, end) == [5, 6, 7, 8, 9]
-    assert one.latestOffset(end, ALL) == end
-    add(client, 5, "b", first=105)
-    client.xgroup_destroy("b", "g")
-    client.xgroup_create("b", "g", id="$")
-    add(client, 3, "b", first=110)
-    client.xreadgroup("g", "other", {"b": ">"}, count=1)
-    with pytest.raises(DataLossError, match="group 'g' of stream 'b' is at .*, above the checkpoint's"):
-        reader(server, streams="a,b").latestOffset(end, ALL)
-    lenient = reader(server, streams="a,b", **LENIENT)
-    assert drain(lenient, None, end) == [[111, 112]]
 
 
 @pytest.mark.parametrize("options", [{}, LENIENT], ids=["strict", "lenient"])
@@ -455,29 +327,6 @@ def test_an_older_checkpoint_of_a_stream_that_was_left_out_for_a_while_is_notice
         reader(server, streams="a,b").latestOffset(older, ALL)
 
 
-def test_an_older_checkpoint_whose_group_was_set_back_reads_once_more_what_lies_between(
-    server: Server, client: redis.Redis
-) -> None:
-    """As the error says."""
-    add(client, 3)
-    one = reader(server)
-    at = one.initialOffset()
-    older = one.latestOffset(at, ALL)
-    assert read(one, at, older) == [0, 1, 2]
-    add(client, 3, first=3)
-    assert drain(one, start=older) == [[3, 4, 5]]
-    with pytest.raises(DataLossError, match="an older copy of the checkpoint") as raised:
-        reader(server).latestOffset(older, ALL)
-    stop_all()
-    carry_out(server, str(raised.value))
-    add(client, 1, first=6)
-    again = reader(server)
-    end = again.latestOffset(older, ALL)
-    assert read(again, older, end) == [3, 4, 5, 6]
-    assert drain(reader(server), start=end) == []
-    assert pending_count(client) == 0
-
-
 def test_what_is_handed_to_a_query_that_has_just_begun_is_read(server: Server, client: redis.Redis) -> None:
     """Before its first batch, at entries that others were given."""
     add(client, 8)
@@ -527,24 +376,6 @@ def test_claimed_entries_above_a_group_that_is_set_back_are_read_once(server: Se
     assert pending_count(client) == 0
 
 
-def test_a_lenient_run_sets_its_group_back_behind_what_a_crash_has_left(server: Server, client: redis.Redis) -> None:
-    add(client, 4)
-    one = reader(server, **LENIENT)
-    start, limit = one.initialOffset(), ReadMaxRows(1)
-    end = one.latestOffset(start, limit)
-    assert read(one, start, end) == [0]
-    stop_all()
-    assert pending_count(client) == 2, "one is reserved ahead"
-    client.xgroup_setid("s", "g", id="$")
-    again = reader(server, **LENIENT)
-    again.prepareForTriggerAvailableNow()
-    at, found = end, []
-    while (end := again.latestOffset(at, limit)) != at:
-        found, at = [*found, *read(again, at, end)], end
-    assert found == [1, 2, 3]
-    assert reader(server).latestOffset(at, limit) == at
-
-
 def test_what_is_handed_to_a_query_that_was_killed_in_its_first_batch_is_read(
     server: Server, client: redis.Redis
 ) -> None:
@@ -559,23 +390,3 @@ def test_what_is_handed_to_a_query_that_was_killed_in_its_first_batch_is_read(
     client.xclaim("s", "g", "spark", 0, [entry for entry, _ in entries[:3]])
     assert drain(reader(server), start=end) == [[0, 1, 2]]
     assert pending_count(client) == 2
-
-
-def test_unread_entries_lost_by_a_restored_server_are_counted_although_others_have_come_since(server: Server) -> None:
-    with server.client() as raw, server.client(decode_responses=True) as client:
-        add(client, 20)
-        one = reader(server, limits=NEVER_AHEAD, **LENIENT)
-        at = one.initialOffset()
-        end = one.latestOffset(at, ALL)
-        assert len(read(one, at, end)) == 20
-        assert one.latestOffset(end, ALL) == end
-        dump = raw.dump("s")
-        add(client, 30, first=20)
-        more = one.latestOffset(end, TEN)
-        assert dump is not None
-        restore(raw, dump)
-        time.sleep(0.002)  # ids go on
-        add(client, 5, first=100)
-        assert read(one, end, more) == []
-        assert [n for batch in drain(one, start=more) for n in batch] == list(range(100, 105))
-        assert lost(one) >= 25

@@ -203,27 +203,6 @@ def test_a_stream_of_dead_letters_that_was_emptied_is_still_no_input(server: Ser
 # -- limits that docs/reference/unnoticed.md and data-loss.md state --------------------------------------------------
 
 
-@pytest.mark.parametrize("is_stopped", [False, True], ids=["idle", "stopped"])
-def test_consumers_that_come_and_go_unseen_make_a_query_read_their_entries_again(
-    server: Server, client: redis.Redis, is_stopped: bool
-) -> None:
-    """The group is above the checkpoint, and nobody is in it who could have read that."""
-    add(client, 4)
-    one = reader(server, failOnDataLoss="false", limits=NEVER_AHEAD)
-    end = one.latestOffset(start := one.initialOffset(), ALL)
-    assert read(one, start, end) == [0, 1, 2, 3]
-    assert one.latestOffset(end, ALL) == end
-    ids = add(client, 3, first=4)
-    client.xreadgroup("g", "bob", {"s": ">"}, count=2)
-    client.xack("s", "g", *ids[:2])
-    client.xgroup_delconsumer("s", "g", "bob")
-    if is_stopped:
-        with pytest.raises(DataLossError):
-            reader(server).latestOffset(end, ALL)
-        one = reader(server, failOnDataLoss="false", limits=NEVER_AHEAD)
-    assert drain(one, start=end) == [[4, 5, 6]]
-
-
 def test_what_a_deleted_stream_got_after_the_last_trigger_is_not_counted(
     server: Server, client: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:

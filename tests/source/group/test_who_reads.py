@@ -80,23 +80,6 @@ def test_entries_that_were_released_above_the_position_are_the_querys_own(server
     assert pending_count(client) == 0
 
 
-@pytest.mark.parametrize("entries_read", [None, 15])
-def test_a_raw_setid_forward_stops_a_strict_query(
-    server: Server, client: redis.Redis, entries_read: int | None
-) -> None:
-    ids = add(client, 10)
-    one = reader(server, limits=NEVER_AHEAD)
-    end = one.latestOffset(start := begin(one), ALL)
-    read(one, start, end)
-    assert one.latestOffset(end, ALL) == end
-    ids += add(client, 10, first=10)
-    client.xgroup_setid("s", "g", ids[14], entries_read=entries_read)
-    for again in (one, reader(server)):
-        with pytest.raises(DataLossError, match="above the checkpoint's .* are not pending for consumer 'spark'"):
-            again.latestOffset(end, ALL)
-        stop_all()
-
-
 @pytest.mark.parametrize("on_new", ["fail", "resume"])
 def test_a_query_that_was_stopped_before_its_first_entry_goes_on(
     server: Server, client: redis.Redis, on_new: str, caplog: pytest.LogCaptureFixture

@@ -20,6 +20,7 @@ from tools.driving import ALL, add, pending_count
 from tools.servers.server import Server
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("needs_entries", [False, True], ids=["whatever is read", "only for entries"])
 def test_no_entry_becomes_a_dead_letter_because_a_server_was_down(
     server: Server, client: redis.Redis, needs_entries: bool

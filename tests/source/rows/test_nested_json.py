@@ -150,6 +150,7 @@ def nested(parts: st.SearchStrategy[Declared]) -> st.SearchStrategy[Declared]:
     return st.one_of(parts.map(listed), parts.map(struct), st.tuples(st.sampled_from(KEYS), parts).map(mapped))
 
 
+@pytest.mark.in_turn
 @settings(max_examples=150 * TIMES, deadline=None)
 @given(st.recursive(st.sampled_from(SCALARS), nested, max_leaves=4), st.data())
 def test_what_the_sink_writes_reads_back_equal(declared: Declared, data: st.DataObject) -> None:
@@ -232,6 +233,7 @@ json_texts = st.one_of(
 )
 
 
+@pytest.mark.in_turn
 @settings(max_examples=300 * TIMES, deadline=None)
 @given(st.data())
 def test_arrows_reader_and_the_exact_one_read_the_same(data: st.DataObject) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tracemalloc
 
 import pyarrow as pa
+import pytest
 import redis
 
 from spark_streams.options.source_options import BatchSourceOptions
@@ -66,6 +67,7 @@ def large_streams(client: redis.Redis, streams: int, entries: int) -> str:
     return ",".join(f"s{n}" for n in range(streams))
 
 
+@pytest.mark.in_turn
 def test_the_first_and_last_entries_of_streams_are_not_in_memory_together(server: Server, client: redis.Redis) -> None:
     """Of 40 streams, which a query looks at when it starts, and again where something has come."""
     one = reader(server, streams=large_streams(client, 40, 1))
@@ -96,6 +98,7 @@ def test_planning_a_batch_read_brings_few_of_large_entries(redis_server: Server)
         assert len(shares) > 4
 
 
+@pytest.mark.in_turn
 def test_an_entry_of_fifty_megabytes_is_read(server: Server, client: redis.Redis) -> None:
     """By a query and by a batch read; the server sends it with XINFO STREAM, too."""
     value = "x" * (50 * LARGE)

@@ -47,6 +47,7 @@ def instructions_of_a_trigger(server: Server, client: redis.Redis, streams: list
     return counted
 
 
+@pytest.mark.in_turn
 def test_four_times_as_many_streams_are_four_times_the_work(server: Server, client: redis.Redis) -> None:
     if sys.gettrace() is not None:
         pytest.skip("another tool traces this process")

@@ -28,6 +28,7 @@ def of_redis(name: str) -> bool:
     return name.split(".", 1)[0] == "redis"
 
 
+@pytest.mark.in_turn
 def test_one_file_alone_makes_connections_and_some_know_errors() -> None:
     """redis is imported in no other file of the package, except where users have a plain client: the plugin's fixture,
     assertions of tests, and dead letters of consumers without Spark."""

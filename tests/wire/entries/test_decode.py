@@ -108,6 +108,7 @@ def names_of(entries: list[Entry]) -> set[bytes]:
     return {b"a", b"nowhere"} | {part for _, f in entries if f for part in f[0::2]}
 
 
+@pytest.mark.in_turn
 @given(pages())
 def test_both_ways_read_what_was_written(entries: list[Entry]) -> None:
     reply, names = resp(entries), names_of(entries)
@@ -122,6 +123,7 @@ def test_both_ways_read_what_was_written(entries: list[Entry]) -> None:
             assert contents(VectorPage(reply), names) == expected
 
 
+@pytest.mark.in_turn
 @given(pages(), st.data())
 def test_a_damaged_reply_is_never_read_as_columns_that_differ(entries: list[Entry], data: st.DataObject) -> None:
     """Whatever the vectorised way accepts, the exact way reads alike: flip a byte and see."""
@@ -136,6 +138,7 @@ def test_a_damaged_reply_is_never_read_as_columns_that_differ(entries: list[Entr
         assert contents(page, names_of(entries)) == contents(exact(bytes(reply)), names_of(entries))
 
 
+@pytest.mark.in_turn
 @given(pages(), st.data())
 def test_a_reply_that_breaks_off_is_an_error(entries: list[Entry], data: st.DataObject) -> None:
     reply = resp(entries)
@@ -243,6 +246,7 @@ PENDING = st.lists(
 )
 
 
+@pytest.mark.in_turn
 @given(
     st.lists(st.one_of(PENDING, st.just("NOGROUP No such key")), min_size=1),
     st.sampled_from([b"spark", b"c\r\nd", b""]),
@@ -279,6 +283,7 @@ def test_what_is_no_pending_entry_is_an_error() -> None:
         decode_pending(b":5\r\n", 1)
 
 
+@pytest.mark.in_turn
 @given(st.lists(st.one_of(pages(), st.just([])), max_size=6))
 def test_several_replies_are_read_as_one_page(parts: list[list[Entry]]) -> None:
     together = [entry for part in parts for entry in part]

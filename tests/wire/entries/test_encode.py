@@ -144,6 +144,7 @@ NESTED = pa.struct(
 )
 
 
+@pytest.mark.in_turn
 @given(st.lists(rows_of_nested, min_size=1, max_size=6), st.data())
 def test_nested_values_are_the_json_that_python_writes(rows: list[dict[str, Any] | None], data: st.DataObject) -> None:
     start = data.draw(st.integers(0, len(rows) - 1))
