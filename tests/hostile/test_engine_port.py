@@ -14,7 +14,7 @@ SEED = int(os.environ.get("RSTREAM_SEED", "1"))
 
 
 def test_a_good_client_is_served_amid_hostile_ones() -> None:
-    """No restart, no wrong reply, nothing lost, and no call that the engine computes for long, also on a busy machine."""
+    """No restart, no wrong reply, nothing lost, and no call that the engine computes for long, even on a busy one."""
     report = soak(8, SEED)
     print(report.table())
     assert report.sound

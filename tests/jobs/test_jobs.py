@@ -24,7 +24,7 @@ from tools.machine_time import machine_seconds
 from tools.servers.server import KINDS, Server, skip_without_redis
 from tools.waiting import until
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.in_turn(1)]
 
 SMALL = ("source.maxEntriesPerTrigger=150", "source.entriesPerPartition=75")
 GOES_ON = "job.trigger=200ms"

@@ -15,7 +15,7 @@ import pytest
 from tools.counted_tests import LEG_OF_MARKER
 from tools.side_by_side import ROOT, folders
 
-pytestmark = pytest.mark.in_turn
+pytestmark = pytest.mark.in_turn(6)
 
 SCRIPT = (ROOT / "scripts" / "test").read_text(encoding="utf-8")
 WORKFLOWS = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / ".github" / "workflows").glob("*.yml"))

@@ -36,7 +36,7 @@ from tools.side_by_side import (
     short_parts,
 )
 
-pytestmark = pytest.mark.in_turn
+pytestmark = pytest.mark.in_turn(4)
 
 
 def test_no_test_is_left_out() -> None:

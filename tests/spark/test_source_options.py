@@ -19,7 +19,7 @@ from tests.spark.streams import append, drain, read_stream, run_to_the_end, star
 from tools.servers.server import Server
 from tools.waiting import until
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.in_turn(2)]
 
 SCHEMA = "n INT, name STRING, at TIMESTAMP"
 
