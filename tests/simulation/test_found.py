@@ -165,3 +165,16 @@ def test_rows_that_a_kept_batch_does_not_have_are_documented(server: Server, cli
     ]
     steps += [Step("kill", 60), "trigger", Step("trim", amount=0.85), "trigger"]
     assert not fails(server, client, *steps, sink="once", **LENIENT)
+
+
+def test_what_an_earlier_checkpoint_has_left_is_gone_with_the_group(server: Server, client: redis.Redis) -> None:
+    """Only the pending list names these entries (documented)."""
+    one_each = Step("restart", options=(("streams", "s:0"), ("maxEntriesPerTrigger", "1")))
+    steps = ["trigger", "trigger", FIVE_MORE, Step("kill", 12), "trigger", one_each, "renew", "trigger"]
+    assert not fails(server, client, *steps, Step("remake", how=0.5), sink="recorder")
+
+
+def test_a_server_that_forgets_leases_lets_another_query_begin(server: Server, client: redis.Redis) -> None:
+    """It is restored while the second one begins."""
+    steps = ["backup", FIVE_MORE, "trigger", Step("restore", 5), "rival"]
+    assert not fails(server, client, *steps, sink="recorder")

@@ -13,6 +13,7 @@ import pytest
 import redis
 
 from spark_streams.source.stream_reader import StreamReader
+from spark_streams.spark.read_limits import ReadMaxRows
 from tools.driving import (
     ALL,
     NEVER_AHEAD,
@@ -23,6 +24,8 @@ from tools.driving import (
     drain,
     forget_all,
     pending_count,
+    positions,
+    read,
     reader,
     rows,
 )
@@ -130,6 +133,25 @@ def test_what_a_crash_left_and_what_is_claimed_count_against_a_streams_limit(ser
         assert counted(rows(third, at, end)) == {"a": 25}
         last = third.latestOffset(end, ALL)
         assert counted(rows(third, end, last)) == {"a": 25}  # 15 that were claimed, and the 10 that are new
+
+
+@pytest.mark.parametrize(("most", "step", "sizes"), [(1, 1, [1] * 6), (3, 1, [3, 3]), (3, 3, [3, 3])])
+def test_entries_that_a_group_delivers_again_count_against_the_limit(
+    server: Server, most: int, step: int, sizes: list[int]
+) -> None:
+    """They were reserved by a run that died, and the group was set back: its pending list does not grow by them."""
+    with server.client() as client:
+        add(client, 8)
+        one = reader(server, limits=NEVER_AHEAD)
+        at = one.initialOffset()
+        end = one.latestOffset(at, ReadMaxRows(2))
+        assert read(one, at, end) == [0, 1]
+        one.latestOffset(end, ReadMaxRows(2))  # and dies
+        client.xgroup_setid("s", "g", positions(end)["s"], entries_read=2)
+        again = reader(server, limits=replace(NEVER_AHEAD, reserve_step=step, reserve_round=3))
+        found = drain(again, most, end)
+    assert [n for batch in found for n in batch] == [*range(2, 8)]
+    assert [len(batch) for batch in found] == sizes
 
 
 @pytest.mark.parametrize("limits", LIMITS, ids=["ahead", "never ahead"])

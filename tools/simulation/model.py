@@ -24,8 +24,9 @@ class Entry:
 
     removed_by: event that removed it from its stream, "" while it is there; excuses: why it may be missing in the sink;
     repeat_reasons: why it may be there twice; named: an error has reported its loss; settled: its loss was counted, or
-    given up; shuffled: it may arrive out of order; theirs: other consumer for which it is pending; claimed_for_query:
-    another client has claimed it for the query's consumer; acknowledged: the query has sent its XACK;
+    given up; shuffled: it may arrive out of order; theirs: other consumer for which it is pending; only_pending: it is
+    pending for the query's consumer, and the checkpoint does not name it: another client has claimed it, or an earlier
+    checkpoint has left it; acknowledged: the query has sent its XACK;
     removed_unacknowledged: it was removed before that; looked_for: a task of its batch has run since. One execution of
     the task may have read it before the removal, and this one may have missed it; archived: it is in the archive, and
     may have left the stream.
@@ -42,7 +43,7 @@ class Entry:
     settled: bool = False
     shuffled: bool = False
     theirs: str = ""
-    claimed_for_query: bool = False
+    only_pending: bool = False
     acknowledged: bool = False
     removed_unacknowledged: bool = False
     looked_for: bool = False
@@ -199,12 +200,10 @@ class Model:
         )
         stream.skipped.clear()
 
-    def excuse_claimed(self, pending: Iterable[Entry]) -> None:
+    def excuse_only_pending(self, pending: Iterable[Entry]) -> None:
         """What was pending for the query's consumer is pending no more. Documented: the query does not know of entries
-        that another client has handed to it, until it looks; then it gives them to a consumer of another name."""
-        self.excuse(
-            [entry for entry in pending if entry.claimed_for_query], "handed over, and deleted before the query looked"
-        )
+        that only the pending list names, until they are in a batch."""
+        self.excuse([entry for entry in pending if entry.only_pending], "deleted with the pending list")
 
     def give_back(self, entries: Iterable[Entry]) -> None:
         """Record that these entries are pending for the query again."""

@@ -27,7 +27,7 @@ def give(world: World, step: Step) -> None:
             [entry for entry in entries if mark < entry.key <= id_key(end)], "handed within the batch in flight"
         )
         for entry in entries:
-            entry.claimed_for_query = True
+            entry.only_pending = True
         world.model.stream(name).suffers("entries given to us")
 
 
@@ -84,7 +84,7 @@ def destroy(world: World, step: Step) -> None:
     seen = world.see(name)
     if seen.position is not None:
         world.client.xgroup_destroy(name, GROUP)
-        world.model.excuse_claimed(world.model.entries_of(name, seen.of_consumer(CONSUMER)))
+        world.model.excuse_only_pending(world.model.entries_of(name, seen.of_consumer(CONSUMER)))
         world.model.stream(name).suffers("group destroyed")
         world.births.changed(name, by_operator=True)
 
@@ -96,7 +96,7 @@ def remake(world: World, step: Step) -> None:
     if seen.position is None:
         return
     world.client.xgroup_destroy(name, GROUP)
-    world.model.excuse_claimed(world.model.entries_of(name, seen.of_consumer(CONSUMER)))
+    world.model.excuse_only_pending(world.model.entries_of(name, seen.of_consumer(CONSUMER)))
     target = "$" if step.how < 0.4 else "0" if step.how < 0.7 else pick(["0-0", *seen.ids], step.amount)
     world.client.xgroup_create(name, GROUP, id=target)
     world.model.stream(name).suffers("group created again")
@@ -116,7 +116,7 @@ def expel(world: World, step: Step) -> None:
         world.client.xgroup_delconsumer(name, GROUP, deleted)
         world.model.stream(name).suffers("our consumer deleted")
         if deleted == CONSUMER:
-            world.model.excuse_claimed(world.model.entries_of(name, pending))
+            world.model.excuse_only_pending(world.model.entries_of(name, pending))
         # Documented: deliveries to others cannot be distinguished from deliveries to us.
         if world.query.takes_a_batch and any(not is_ours(consumer) for consumer in seen.consumers):
             world.model.excuse(

@@ -31,8 +31,9 @@ def stall(world: World, step: Step) -> None:
 
 def _begins(world: World) -> bool:
     """Let another process begin to read. Return whether it has the lease of all streams; False also if it cannot reach
-    the server."""
+    the server, or if the server has forgotten a lease meanwhile."""
     first, world.process, world.rival = world.process, _RIVAL, world.process
+    world.keeps_leases = True
     try:
         reader = world.query.another_reader()
         start = reader.initialOffset()
@@ -44,7 +45,7 @@ def _begins(world: World) -> bool:
         return False
     finally:
         world.process, world.rival = first, None
-    return True
+    return world.keeps_leases
 
 
 def _is_held(world: World, process: int) -> bool:

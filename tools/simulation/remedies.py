@@ -223,6 +223,7 @@ class Operator:
             for entry in model.entries_of(name):
                 # The query may have removed entries that the group had passed (onCommit).
                 waiting = entry.id in present and (position is None or entry.key > position or entry.id in ours)
+                entry.only_pending = entry.id in ours
                 if waiting or entry.archived:
                     entry.repeat_reasons.add("a new checkpoint")
                 if entry.removed_by and entry.id in ours:

@@ -38,7 +38,6 @@ Json = dict[str, Any]
 SMALL = replace(
     LIMITS, first_page=2, pending_page=7, reserve_step=3, reserve_round=6, pattern_interval=0.0, idle_check=0.0
 )
-_GROUP_MOVED = {"group set back", "group created again", "group destroyed", "server set back", "vanished", "flushed"}
 
 
 class Query:
@@ -229,6 +228,7 @@ class Query:
         self.world.tell(f"   offsets/{len(self.offsets)}: {_shown(end)}")
         self._check_limits(end)
         self.offsets.append(end)
+        self._names(end)
         self._update_named_streams()
         self.world.tick()
         if len(self.offsets) > 1:
@@ -257,12 +257,9 @@ class Query:
 
     def _check_limits(self, end: Json) -> None:
         """Check that a batch keeps the limits of entries, and about that of bytes: an entry has two at least. Pieces of
-        a batch that was cut keep those of the batch. A group that was set back delivers again what a killed run had
-        reserved: that is not counted, and one more is read."""
-        held = Counter[str]()
-        for name, texts in (*((name, [text]) for name, text in end["batch"].items()), *end.get("old", {}).items()):
-            held[name] += sum(Range.parse(text).count for text in texts)
-        if self.was_limited or any(_GROUP_MOVED & self.world.model.stream(name).ever for name in held):
+        a batch that was cut keep those of the batch."""
+        held = Counter({name: sum(part.count for part in parts) for name, parts in _ranges(end).items()})
+        if self.was_limited:
             return
         entries, size = self.options.get("maxEntriesPerTrigger"), self.options.get("maxBytesPerTrigger")
         limit = json.loads(entries or "null")
@@ -271,6 +268,13 @@ class Query:
         each = limit["*"] if isinstance(limit, dict) else None
         if any(held.total() > most for most in together) or (each and any(count > each for count in held.values())):
             self.world.fail(f"too large | {self.mode}", f"batch of {dict(held)}; {entries=} {size=}")
+
+    def _names(self, end: Json) -> None:
+        """Record that the checkpoint names these entries of a batch."""
+        for name, parts in _ranges(end).items():
+            for entry in self.world.model.entries_of(name):
+                if any(id_key(str(part.after)) < entry.key <= id_key(str(part.last)) for part in parts):
+                    entry.only_pending = False
 
     def _begins_at(self, start: Json) -> None:
         """Record that existing groups are set to where the query begins: it reads again what is above."""
@@ -339,6 +343,14 @@ class Query:
 def _through_json(offset: Json) -> Json:
     parsed: Json = json.loads(json.dumps(offset))
     return parsed
+
+
+def _ranges(offset: Json) -> dict[str, list[Range]]:
+    """Return the ranges of a batch by stream."""
+    ranges: dict[str, list[Range]] = {}
+    for name, texts in (*((name, [text]) for name, text in offset["batch"].items()), *offset.get("old", {}).items()):
+        ranges.setdefault(name, []).extend(map(Range.parse, texts))
+    return ranges
 
 
 def _shown(offset: Json) -> str:

@@ -83,6 +83,7 @@ class World:
         self.process = 0  # number of the driver's process, as in its lease
         self.rival: int | None = None  # the same of another process that runs the query, too
         self.has_successor = False  # that process has taken the lease
+        self.keeps_leases = True  # since it began, the server has forgotten no lease
         self.helpers: list[Actor] = []  # threads of the driver
         self.dying = False
         self.network = Network(server)
@@ -129,7 +130,8 @@ class World:
         self.tell(f"      {step}")
         self.model.happened += 1
         self.births.update()
-        self.has_successor &= step.kind not in _TAKES_LEASES
+        self.keeps_leases &= step.kind not in _TAKES_LEASES
+        self.has_successor &= self.keeps_leases
         self.redrives.may_meet |= step.kind in _TAKES_LEASES
         self.powers[step.kind](self, step)
 

@@ -169,7 +169,7 @@ def send_steps(
 @dataclass
 class _Reserving:
     """One stream. before: its group where the next range begins; now: its group as last seen; ranges: what was
-    delivered; is_finished: nothing more is asked for."""
+    delivered; remaining: how many entries it may still ask for; is_finished: nothing more is asked for."""
 
     stream: str
     wanted: Wanted
@@ -185,31 +185,31 @@ class _Reserving:
         """What a step has delivered, and the group after it.
 
         If other clients claimed as many entries from us as the step delivered, it seems to have delivered none. The
-        next range then includes their ids. If there is no next range, the next trigger finds them pending above the
-        batch.
+        same holds for entries that were pending for us before, of a group that was set back. The next range then
+        includes their ids. If there is no next range, the next trigger finds them pending above the batch.
         """
+        is_stuck = after.last_delivered <= self.now.last_delivered
         self.now = after
-        self.remaining -= entries.count
         if entries.count:
             self.before = after
             self.ranges.append(entries)
-        is_at_the_end = self.remaining <= 0 or after.last_delivered >= self.wanted.until
-        self.is_finished |= entries.count == 0 or is_at_the_end
+        self.is_finished |= is_stuck or self.remaining <= 0 or after.last_delivered >= self.wanted.until
 
     @property
     def got_nothing(self) -> bool:
-        """Whether nothing was delivered, although the group is not at the end."""
-        return not self.ranges and self.now.last_delivered < self.wanted.until
+        """Whether the group has not moved, although it is not at the end."""
+        return not self.ranges and self.now.last_delivered <= self.before.last_delivered < self.wanted.until
 
 
 def _round(streams: Sequence[_Reserving], step: int, limit: int) -> list[tuple[_Reserving, int]]:
     """Return the steps of one round trip, stream by stream, each with its number of entries: at least one step, and
-    about `limit` entries."""
+    about `limit` entries. A step never delivers more. It may seem to deliver less: so the number asked for counts."""
     steps: list[tuple[_Reserving, int]] = []
     for reserving in streams:
-        for done in range(0, min(reserving.remaining, limit), step):
-            count = min(reserving.remaining - done, step)
+        for _ in range(0, min(reserving.remaining, limit), step):
+            count = min(reserving.remaining, step)
             steps.append((reserving, count))
+            reserving.remaining -= count
             limit -= count
     return steps
 
