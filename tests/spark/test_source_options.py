@@ -182,3 +182,19 @@ def test_what_a_dead_client_left_is_taken_over_and_told_in_the_progress(
     told = read_progress(json.loads(query.recentProgress[-1].json))
     assert [stream.claimed for stream in told.sources[0].streams] == [20]
     assert {one["name"]: one["pending"] for one in client.xinfo_consumers("s", "g")} == {"bob": 0, "spark": 0}
+
+
+def test_a_counted_loss_is_told_in_the_progress(
+    spark: SparkSession, server: Server, client: redis.Redis, tmp_path: Path
+) -> None:
+    append(numbers(spark, 0, 50), server, "s")
+    frame = read_stream(spark, server, SCHEMA, streams="s", failOnDataLoss="false")
+    assert drain(frame, tmp_path).count() == 50
+    append(numbers(spark, 50, 60), server, "s")
+    client.xtrim("s", maxlen=4, approximate=False)
+    query = run_to_the_end(lambda: start(frame, tmp_path))[0]
+    assert written(spark, tmp_path).count() == 54
+    said = [json.loads(one.json)["sources"][0]["latestOffset"].get("lost") for one in query.recentProgress]
+    assert {"s": 6} in said
+    told = read_progress(json.loads(query.recentProgress[-1].json))
+    assert [stream.lost for stream in told.sources[0].streams] == [6]

@@ -14,24 +14,25 @@ _STANDS_STILL = 20.0  # seconds, more than a session lasts
 
 
 def rival(world: World, step: Step) -> None:
-    """Start the query once more. It is refused as long as the session of the first one lasts."""
-    if world.query.running and world.rival is None and _is_held(world, world.process) and _begins(world):
+    """Start the query once more. It is refused as long as the session of the first one lasts, and the server does not
+    forget it meanwhile."""
+    is_refused = world.query.running and world.rival is None and _is_alone(world)
+    if is_refused and _begins(world) and world.keeps_leases and _holders(world):
         world.fail(f"two queries | {world.query.mode}", "a second query has the consumer of a running one")
 
 
 def stall(world: World, step: Step) -> None:
     """The driver stands still, and another one takes its lease. It must notice that with its next trigger."""
-    if world.query.running and world.rival is None and _is_held(world, world.process):
+    if world.query.running and world.rival is None and _is_alone(world):
         world.network.pass_time(_STANDS_STILL)
-        if not _is_held(world, world.process) and _begins(world) and any(_held_by(world, _RIVAL)):
-            # A stream that is new has no lease yet: the successor may have those of the others.
-            world.rival, world.has_successor = _RIVAL, _is_held(world, _RIVAL)
+        if not _is_alone(world) and _begins(world) and _RIVAL in _holders(world).values():
+            world.rival, world.has_successor = _RIVAL, True
             world.tell("      it has a successor")
 
 
 def _begins(world: World) -> bool:
     """Let another process begin to read. Return whether it has the lease of all streams; False also if it cannot reach
-    the server, or if the server has forgotten a lease meanwhile."""
+    the server."""
     first, world.process, world.rival = world.process, _RIVAL, world.process
     world.keeps_leases = True
     try:
@@ -45,19 +46,19 @@ def _begins(world: World) -> bool:
         return False
     finally:
         world.process, world.rival = first, None
-    return world.keeps_leases
+    return True
 
 
-def _is_held(world: World, process: int) -> bool:
-    """Whether this process has the lease of all streams of the query that exist, and its session lasts."""
-    held = _held_by(world, process)
-    return bool(held) and all(held)
+def _is_alone(world: World) -> bool:
+    """Whether the query has the leases of all its streams that exist, and its session lasts."""
+    return {*_holders(world).values()} == {world.process}
 
 
-def _held_by(world: World, process: int) -> list[bool]:
-    """Return for each stream of the query that exists whether this process has its lease, and its session lasts."""
-    found: list[bool] = []
-    for name in [name for name in world.query.reads() if world.see(name).exists]:
-        held = json.loads(world.client.get(lease_key(name, GROUP, CONSUMER)) or "{}")
-        found.append(held.get("pid") == process and bool(world.client.exists(held["session"])))
-    return found
+def _holders(world: World) -> dict[str, int | None]:
+    """Return the process that has the lease of each stream of the query that exists; None: its session has ended."""
+    holders: dict[str, int | None] = {}
+    for name in world.query.reads():
+        if world.see(name).exists:
+            held = json.loads(world.client.get(lease_key(name, GROUP, CONSUMER)) or "{}")
+            holders[name] = held["pid"] if held and world.client.exists(held["session"]) else None
+    return holders

@@ -14,7 +14,7 @@ import json
 import time
 import traceback
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -29,6 +29,7 @@ from spark_streams.source.stream_reader import StreamReader
 from spark_streams.spark.read_limits import ReadAllAvailable, ReadLimit
 from tools.chaos.history import id_key
 from tools.simulation.injected import PATIENCE, TERMS
+from tools.simulation.model import Entry
 from tools.simulation.tasks import SCHEMA, WITH_VALUES, Tasks
 from tools.simulation.ticks import Killed
 from tools.simulation.world import CONSUMER, GROUP, World
@@ -257,8 +258,10 @@ class Query:
 
     def _check_limits(self, end: Json) -> None:
         """Check that a batch keeps the limits of entries, and about that of bytes: an entry has two at least. Pieces of
-        a batch that was cut keep those of the batch."""
+        a batch that was cut keep those of the batch. A group that was set back may have pending entries that left the
+        stream: they are missed, and do not count."""
         held = Counter({name: sum(part.count for part in parts) for name, parts in _ranges(end).items()})
+        held.subtract({name: self._missed(name, parts) for name, parts in _ranges(end).items()})
         if self.was_limited:
             return
         entries, size = self.options.get("maxEntriesPerTrigger"), self.options.get("maxBytesPerTrigger")
@@ -269,12 +272,16 @@ class Query:
         if any(held.total() > most for most in together) or (each and any(count > each for count in held.values())):
             self.world.fail(f"too large | {self.mode}", f"batch of {dict(held)}; {entries=} {size=}")
 
+    def _missed(self, name: str, parts: Sequence[Range]) -> int:
+        """Return how many pending entries of these ranges have left the stream."""
+        pending = self.world.model.entries_of(name, self.world.see(name).ours())
+        return sum(bool(entry.removed_by) and _has(parts, entry) for entry in pending)
+
     def _names(self, end: Json) -> None:
         """Record that the checkpoint names these entries of a batch."""
         for name, parts in _ranges(end).items():
             for entry in self.world.model.entries_of(name):
-                if any(id_key(str(part.after)) < entry.key <= id_key(str(part.last)) for part in parts):
-                    entry.only_pending = False
+                entry.only_pending &= not _has(parts, entry)
 
     def _begins_at(self, start: Json) -> None:
         """Record that existing groups are set to where the query begins: it reads again what is above."""
@@ -351,6 +358,10 @@ def _ranges(offset: Json) -> dict[str, list[Range]]:
     for name, texts in (*((name, [text]) for name, text in offset["batch"].items()), *offset.get("old", {}).items()):
         ranges.setdefault(name, []).extend(map(Range.parse, texts))
     return ranges
+
+
+def _has(parts: Sequence[Range], entry: Entry) -> bool:
+    return any(id_key(str(part.after)) < entry.key <= id_key(str(part.last)) for part in parts)
 
 
 def _shown(offset: Json) -> str:
