@@ -109,10 +109,12 @@ def test_what_is_deleted_unread_after_a_group_was_made_again_is_counted(server: 
     assert lost(again) == {"s": 1}
 
 
-def fails(server: Server, client: redis.Redis, *steps: str | Step, sink: str, **options: str) -> list[str]:
+def fails(
+    server: Server, client: redis.Redis, *steps: str | Step, sink: str, ahead: int = NEVER_AHEAD, **options: str
+) -> list[str]:
     """The kinds of failures of a plan: these streams, the first one with two entries, and these steps."""
     given = {"startingOffsets": "earliest", "streams": "s:0", **options}
-    setup = Setup(7, len(given["streams"].split(",")), sink, NEVER_AHEAD, 0, given, before=2)
+    setup = Setup(7, len(given["streams"].split(",")), sink, ahead, 0, given, before=2)
     plan = Plan(setup, tuple(Step(one) if isinstance(one, str) else one for one in steps))
     with product():
         return [failure.kind for failure in run(server, client, plan).failures]
@@ -178,3 +180,12 @@ def test_a_server_that_forgets_leases_lets_another_query_begin(server: Server, c
     """It is restored while the second one begins."""
     steps = ["backup", FIVE_MORE, "trigger", Step("restore", 5), "rival"]
     assert not fails(server, client, *steps, sink="recorder")
+
+
+def test_a_mark_that_is_set_after_a_restore_does_not_hide_older_acknowledgements(
+    server: Server, client: redis.Redis
+) -> None:
+    """The driver's thread has two jobs. Its connection breaks with the first one, and the server has forgotten the
+    acknowledgement of an earlier batch."""
+    steps = [FIVE_MORE, "trigger", "trigger", Step("backup", 5), Step("restore", 20), "trigger", "trigger", "trigger"]
+    assert not fails(server, client, *steps, sink="recorder", ahead=1, maxEntriesPerTrigger="1")

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
+from spark_streams.errors import StreamStateError
 from spark_streams.wire.address.address import Address
 from spark_streams.wire.connection.connection import Connection
 from tools.simulation.actor import Actor
@@ -22,6 +23,7 @@ class SimulatedWorker:
         self._address = address
         self._jobs: deque[tuple[Callable[[Connection], object], Future[object]]] = deque()
         self._errors: list[Exception] = []
+        self._broken: Exception | None = None
         self._actor: Actor | None = None
         self._server: Connection | None = None
 
@@ -43,7 +45,7 @@ class SimulatedWorker:
         """Wait until all submitted jobs have run. Raises the first error."""
         if self._actor is not None and not self._actor.done:
             world_of["now"].let_work(self._actor)
-        errors, self._errors = self._errors, []
+        errors, self._errors, self._broken = self._errors, [], None
         if errors:
             raise errors[0]
 
@@ -59,10 +61,14 @@ class SimulatedWorker:
         while self._jobs:
             job, result = self._jobs.popleft()
             try:
+                if self._broken is not None:
+                    raise self._broken
                 if self._server is None:
                     self._server = Connection(self._address)
                 result.set_result(job(self._server))
             except Exception as error:  # noqa: BLE001 - wait() raises it
+                if not isinstance(error, StreamStateError):
+                    self._broken = error
                 self._errors.append(error)
                 result.set_exception(error)
                 if self._server is not None:

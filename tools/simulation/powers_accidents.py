@@ -76,8 +76,9 @@ def _state(world: World) -> Backup:
 
 
 def restore(world: World, step: Step) -> None:
-    """Restore the server from the last backup: its last writes are lost."""
+    """Restore the server from the last backup: its last writes are lost. All connections break."""
     if world.backup is not None:
+        world.break_connections()
         _set_back(world, world.backup)
 
 
@@ -100,6 +101,8 @@ def _set_back(world: World, to: Backup) -> None:
             if not is_ours(consumer):  # pending for others again
                 world.model.deliver_to_other(world.model.entries_of(name, [entry_id]), consumer)
         world.model.stream(name).suffers("server set back")
+        if world.see(name).position is None:
+            world.model.stream(name).ever.add("group not restored")
         world.births.changed(name)
     world.model.stream(OUT).suffers("server set back")
 

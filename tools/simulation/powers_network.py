@@ -22,9 +22,7 @@ def cut(world: World, step: Step) -> None:
 
 def away(world: World, step: Step) -> None:
     """Server outage: all connections break, and the next few attempts to connect are refused."""
-    for connection, _ in world.connections:
-        break_connection(connection)
-    world.away = True
+    world.break_connections()
     world.network.refused = 1 + int(step.amount * 6)
 
 

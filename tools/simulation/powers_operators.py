@@ -7,6 +7,8 @@ from tools.simulation.powers_others import NAMES
 from tools.simulation.step import Step, part, pick
 from tools.simulation.world import CONSUMER, GROUP, World, is_ours
 
+AMID = "group moved amid a trigger"
+
 
 def give(world: World, step: Step) -> None:
     """XCLAIM another consumer's entries for the query's consumer, at any position of the checkpoint."""
@@ -70,6 +72,7 @@ def setid(world: World, step: Step) -> None:
     if now != was:
         forward = id_key(now) > id_key(was)
         world.model.stream(name).suffers("group set forward" if forward else "group set back")
+        _moved(world, name)
         if forward:
             passed = [entry for entry in world.model.alive(name) if id_key(was) < entry.key <= id_key(now)]
             world.model.stream(name).skipped |= {entry.n for entry in passed}
@@ -86,6 +89,7 @@ def destroy(world: World, step: Step) -> None:
         world.client.xgroup_destroy(name, GROUP)
         world.model.excuse_only_pending(world.model.entries_of(name, seen.of_consumer(CONSUMER)))
         world.model.stream(name).suffers("group destroyed")
+        _moved(world, name)
         world.births.changed(name, by_operator=True)
 
 
@@ -100,9 +104,14 @@ def remake(world: World, step: Step) -> None:
     target = "$" if step.how < 0.4 else "0" if step.how < 0.7 else pick(["0-0", *seen.ids], step.amount)
     world.client.xgroup_create(name, GROUP, id=target)
     world.model.stream(name).suffers("group created again")
-    if world.query.takes_a_batch:
-        world.model.stream(name).ever.add("group created again amid a trigger")
+    _moved(world, name)
     world.births.changed(name, by_operator=True)
+
+
+def _moved(world: World, name: str) -> None:
+    """Record whether the query was taking a batch when its group was moved (documented)."""
+    if world.query.takes_a_batch:
+        world.model.stream(name).ever.add(AMID)
 
 
 def expel(world: World, step: Step) -> None:

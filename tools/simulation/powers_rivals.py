@@ -25,7 +25,9 @@ def stall(world: World, step: Step) -> None:
     """The driver stands still, and another one takes its lease. It must notice that with its next trigger."""
     if world.query.running and world.rival is None and _is_alone(world):
         world.network.pass_time(_STANDS_STILL)
-        if not _is_alone(world) and _begins(world) and _RIVAL in _holders(world).values():
+        if not _is_alone(world):
+            _begins(world)
+        if _RIVAL in _holders(world).values():
             world.rival, world.has_successor = _RIVAL, True
             world.tell("      it has a successor")
 

@@ -20,7 +20,7 @@ from tools.servers.server import Server
 from tools.simulation import request_text
 from tools.simulation.actor import Actor
 from tools.simulation.model import Entry, Model
-from tools.simulation.network import Network
+from tools.simulation.network import Network, break_connection
 from tools.simulation.options import STREAMS
 from tools.simulation.plan import Plan
 from tools.simulation.step import Step
@@ -165,6 +165,12 @@ class World:
         """Close connections from outside."""
         for connection in connections:
             connection.close()
+
+    def break_connections(self) -> None:
+        """Break all connections, as a server does that restarts: what was sent is executed, its reply is lost."""
+        for connection, _ in self.connections:
+            break_connection(connection)
+        self.away = True
 
     def bury_process(self) -> None:
         """Kill the driver: close its connections, end its threads, and free its lease."""

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 
+from spark_streams.errors import StreamStateError
 from spark_streams.wire.address.address import Address
 from spark_streams.wire.connect import connect
 from spark_streams.wire.connection.server import Server
@@ -17,6 +18,10 @@ Job = Callable[[Server], object]
 class BackgroundWorker:
     """Runs jobs in order, in a thread and over a connection of its own, which the first job creates.
 
+    If the connection breaks, the jobs that were submitted before the next `wait` fail with it: they rely on what the
+    driver has seen before, and the server that answers next may be an older state. Its commit mark would then hide
+    what it has forgotten.
+
     A job may be interrupted at any point, also by SIGKILL. One thread may use the worker. A copy for another process
     (pickle) starts without jobs.
     """
@@ -25,13 +30,15 @@ class BackgroundWorker:
         self._address = address
         self._jobs: queue.SimpleQueue[tuple[Job, Future[object]] | None] = queue.SimpleQueue()
         self._submitted: list[Future[object]] = []
+        self._broken: Exception | None = None  # since the last `wait`
         self._thread: threading.Thread | None = None
 
     def __reduce__(self) -> tuple[type[BackgroundWorker], tuple[Address]]:
         return BackgroundWorker, (self._address,)
 
     def submit(self, job: Job) -> Future[object]:
-        """Run this job after the earlier ones, also if one of them has failed. Return its future."""
+        """Run this job after the earlier ones, also if one of them has found a missing stream or group. Return its
+        future."""
         if self._thread is None:
             # A daemon: a process that ends does not wait for it.
             self._thread = threading.Thread(target=self._work, name="rstream-beside", daemon=True)
@@ -48,6 +55,7 @@ class BackgroundWorker:
         """
         submitted, self._submitted = self._submitted, []
         errors = [error for error in [result.exception() for result in submitted] if error is not None]
+        self._broken = None  # no job is left
         if errors:
             raise errors[0]
 
@@ -63,11 +71,15 @@ class BackgroundWorker:
         while (submitted := self._jobs.get()) is not None:
             job, result = submitted
             try:
+                if self._broken is not None:
+                    raise self._broken
                 if server is None:
                     server = connect(self._address)
                 server.renew_login()
                 result.set_result(job(server))
             except Exception as error:  # noqa: BLE001 - `wait` raises it
+                if not isinstance(error, StreamStateError):
+                    self._broken = error
                 if server is not None:
                     server.close()  # in the middle of a reply, perhaps
                     server = None

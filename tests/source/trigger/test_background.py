@@ -98,6 +98,24 @@ def test_an_error_comes_out_where_it_is_waited_for_and_the_next_try_works(
     assert pending_entries(client, "t") == 0
 
 
+def test_after_a_broken_connection_nothing_else_is_done_until_the_driver_has_looked(
+    client: redis.Redis, worker: BackgroundWorker
+) -> None:
+    """The server that answers next may be an older state: a commit mark would hide what it has forgotten."""
+
+    def broken(server: Connection) -> None:
+        raise ServerUnreachableError("it closed the connection")
+
+    worker.submit(broken)
+    worker.submit(settling(PendingRange("s", MAX_ID)))
+    with pytest.raises(ServerUnreachableError, match="closed the connection"):
+        worker.wait()
+    assert pending_entries(client, "s") == 100
+    worker.submit(settling(PendingRange("s", MAX_ID)))
+    worker.wait()
+    assert pending_entries(client, "s") == 0
+
+
 def test_a_server_that_is_not_there_is_an_error_when_it_is_waited_for() -> None:
     beside = BackgroundWorker(Address.parse("redis://127.0.0.1:1/0"))
     beside.submit(settling(PendingRange("s", MAX_ID)))
