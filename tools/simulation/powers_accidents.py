@@ -14,6 +14,7 @@ from tools.simulation.step import Step, part, pick
 from tools.simulation.world import CONSUMER, GROUP, World, is_ours
 
 _LOST = "lost with the server's last writes"
+_WITH_ITS_STREAM = ("vanished", "flushed")
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,8 @@ def _set_back(world: World, to: Backup) -> None:
     _lost_by_the_sink(world, written)
     for entry in world.model.entries.values():
         if entry.n in to.alive:
+            if entry.removed_by in _WITH_ITS_STREAM:
+                entry.repeat_reasons.add("its stream was deleted, and restored")
             entry.removed_by = ""
         else:
             entry.removed_by = entry.removed_by or _LOST
@@ -101,8 +104,13 @@ def _set_back(world: World, to: Backup) -> None:
             if not is_ours(consumer):  # pending for others again
                 world.model.deliver_to_other(world.model.entries_of(name, [entry_id]), consumer)
         world.model.stream(name).suffers("server set back")
-        if world.see(name).position is None:
-            world.model.stream(name).ever.add("group not restored")
+        seen = world.see(name)
+        ours = set(seen.ours())
+        for entry in world.model.entries_of(name):
+            if seen.position is None:
+                entry.repeat_reasons.add("the server was restored to a state before its group")
+            if entry.id not in ours:
+                world.model.excuse_only_pending([entry])
         world.births.changed(name)
     world.model.stream(OUT).suffers("server set back")
 

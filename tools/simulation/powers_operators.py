@@ -7,8 +7,6 @@ from tools.simulation.powers_others import NAMES
 from tools.simulation.step import Step, part, pick
 from tools.simulation.world import CONSUMER, GROUP, World, is_ours
 
-AMID = "group moved amid a trigger"
-
 
 def give(world: World, step: Step) -> None:
     """XCLAIM another consumer's entries for the query's consumer, at any position of the checkpoint."""
@@ -109,9 +107,13 @@ def remake(world: World, step: Step) -> None:
 
 
 def _moved(world: World, name: str) -> None:
-    """Record whether the query was taking a batch when its group was moved (documented)."""
-    if world.query.takes_a_batch:
-        world.model.stream(name).ever.add(AMID)
+    """Record that the group was moved. Documented: if its query takes a batch, entries are delivered again."""
+    if not world.query.takes_a_batch:
+        return
+    position = world.see(name).position
+    for entry in world.model.entries_of(name):
+        if position is None or entry.key > id_key(position):
+            entry.repeat_reasons.add("its group was moved amid a trigger")
 
 
 def expel(world: World, step: Step) -> None:

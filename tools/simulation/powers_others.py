@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tools.chaos.history import id_key
 from tools.simulation.step import Step, part, pick
 from tools.simulation.world import GROUP, Seen, World, is_ours
 
@@ -12,11 +13,17 @@ _LONG_AGO = 100_000_000  # milliseconds, more than options.CLAIM_IDLE
 def read(world: World, step: Step) -> None:
     """XREADGROUP > for one to six entries."""
     name, consumer = pick(world.names(), step.choice), pick(NAMES, step.how)
-    if world.see(name).position is None:
+    was = world.see(name).position
+    if was is None:
         return
     replies = world.client.xreadgroup(GROUP, consumer, {name: ">"}, count=1 + int(step.amount * 6))
     world.model.stream(name).suffers("others read")
     world.model.is_shared(name)
+    now = world.see(name).position
+    assert now is not None
+    # Documented: the server does not say whose entries were removed.
+    passed = [entry for entry in world.model.entries_of(name) if id_key(was) < entry.key <= id_key(now)]
+    world.model.excuse([entry for entry in passed if entry.removed_by], "removed, and others have read past it")
     for _, entries in replies:
         world.model.deliver_to_other(world.model.entries_of(name, [str(entry_id) for entry_id, _ in entries]), consumer)
 

@@ -6,6 +6,7 @@ import contextlib
 import multiprocessing
 import queue
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -71,7 +72,15 @@ class Tally:
             why = documented.reason_of(kind)
             examples = " ".join(str(seed) for seed in sorted(seeds)[:5])
             lines.append(f"{len(seeds):>6}  {kind}  [{examples}]" + (f"  (known: {why})" if why else ""))
-        return "\n".join([*lines, self.summary()])
+        return "\n".join([*lines, *self.documented(), self.summary()])
+
+    def documented(self) -> list[str]:
+        """Return a line that says how often each documented limit explains a plan; none if no plan needs one."""
+        reasons = Counter[str]()
+        for kind, seeds in self.seeds.items():
+            if (reason := documented.reason_of(kind)) is not None:
+                reasons[reason] += len(seeds)
+        return [f"documented: {' · '.join(f'{reason} {n}' for reason, n in reasons.most_common())}"] if reasons else []
 
 
 @contextlib.contextmanager
