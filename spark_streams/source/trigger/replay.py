@@ -75,7 +75,7 @@ class Replay:
         # The query was alone: the stream itself has the batch, whatever has become of the pending list.
         found = self._still_pending(stream, part, spare=True)
         if sum(entries.count for entries in found) == part.count:
-            return [replace(entries, owned=True) for entries in found]
+            return found
         return [whole]
 
     def _still_pending(self, stream: str, part: Range, spare: bool) -> list[EntryRange]:

@@ -281,6 +281,21 @@ def test_a_replay_is_the_whole_batch_whatever_became_of_the_pending_list(
     assert read(again, start, end) == list(range(30))
 
 
+def test_a_replay_has_no_entry_that_was_acknowledged_before_its_batch_was_made(
+    server: Server, client: redis.Redis
+) -> None:
+    """A run has reserved the entries and died, and an operator has acknowledged one. The stream still has it."""
+    ids = add(client, 5)
+    one = reader(server)
+    start = one.initialOffset()
+    one.latestOffset(start, ALL)  # and dies
+    client.xack("s", "g", ids[2])
+    another = reader(server, failOnDataLoss="false")
+    end = another.latestOffset(start, ALL)
+    assert read(another, start, end) == [0, 1, 3, 4]
+    assert read(reader(server, failOnDataLoss="false"), start, end) == [0, 1, 3, 4]
+
+
 @pytest.mark.parametrize("what", ["acknowledged", "claimed", "consumer deleted"])
 def test_a_shared_batch_that_lost_pending_entries_is_an_error_not_a_smaller_batch(
     server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch, what: str

@@ -246,8 +246,8 @@ TRIGGER = (
     Mutant(
         "replay-trusts-the-pending-list",
         "source/trigger/replay.py",
-        "return [replace(entries, owned=True) for entries in found]\n        return [whole]",
-        "return [replace(entries, owned=True) for entries in found]\n        return found",
+        "return found\n        return [whole]",
+        "return found\n        return found",
         "A batch that was reserved alone lacks what is no longer pending.",
     ),
     Mutant(
