@@ -189,3 +189,14 @@ def test_a_mark_that_is_set_after_a_restore_does_not_hide_older_acknowledgements
     acknowledgement of an earlier batch."""
     steps = [FIVE_MORE, "trigger", "trigger", Step("backup", 5), Step("restore", 20), "trigger", "trigger", "trigger"]
     assert not fails(server, client, *steps, sink="recorder", ahead=1, maxEntriesPerTrigger="1")
+
+
+def test_entries_that_are_added_below_the_start_of_a_bookmark_are_documented(
+    server: Server, client: redis.Redis
+) -> None:
+    """The producers' clock was set back, and forward again. The query takes the lower entries for removed ones."""
+    back, forward = Step("clock", how=0.0), Step("clock", how=0.99)
+    five_elsewhere = Step("add", choice=0.9, amount=0.6)
+    options = {"streams": "s:0,s:1", "startingOffsets": "1700000000001-0", "noAck": "true", "maxEntriesPerTrigger": "2"}
+    steps: list[str | Step] = ["trigger", back, five_elsewhere, forward, forward, five_elsewhere, "trigger"]
+    assert not fails(server, client, *steps, sink="recorder", **options)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from tools.simulation.world import World
 
+_BEFORE = "before the start"
+
 
 class Births:
     """First appearance of the query's group on each stream, under this checkpoint.
@@ -25,7 +27,10 @@ class Births:
         late = self._begun and "streamsPattern" in options
         start = options["startingOffsets"]
         for name in self._at_id if start not in ("earliest", "latest") else ():
-            model.excuse([entry for entry in model.entries_of(name) if entry.key <= _key(start)], "before the start")
+            below = [entry for entry in model.entries_of(name) if entry.key <= _key(start)]
+            if any(_BEFORE not in entry.excuses for entry in below):  # documented: the account counts them
+                model.stream(name).suffers("added before the start")
+            model.excuse(below, _BEFORE)
         for name in self._world.names():
             if name in model.streams and model.streams[name].born:
                 continue
@@ -37,12 +42,12 @@ class Births:
             if "vanished" in model.stream(name).ever and not self._world.query.offsets:
                 self._created_again[name] = _key(seen.position)
             if not late or name in self._first:
-                model.excuse(before, "before the start")
+                model.excuse(before, _BEFORE)
                 self._at_id.add(name)
             elif options["startingOffsets"] == "latest":
                 self.passed |= {entry.n for entry in before}
         for name, position in self._created_again.items():  # documented: producers' clock was set back
-            model.excuse([entry for entry in model.entries_of(name) if entry.key <= position], "before the start")
+            model.excuse([entry for entry in model.entries_of(name) if entry.key <= position], _BEFORE)
         if begun and not self._begun:
             self._first = {name for name in self._world.names() if self._world.see(name).ids}
         self._begun |= begun
