@@ -78,6 +78,8 @@ class Births:
                 if position is not None and entry.key <= _key(position)
             ]
             self._world.model.excuse(moved, "its group was moved before a checkpoint named the stream")
+            for entry in self._world.model.entries_of(name) if position is None else ():
+                entry.repeat_reasons.add("its group was destroyed before a checkpoint named the stream")
 
     def dropped(self, name: str) -> None:
         """Record that the checkpoint no longer names a stream that the query does not read.
