@@ -110,14 +110,16 @@ def carry_out(
 def begin_batches(server: Server, member: Membership, end: Offset, first: Sequence[str]) -> None:
     """Replace the marks of a begin, or of `rstream groups seek`, above which this batch has read: Spark has logged it.
     The query may now be killed while it acknowledges the batch. The mark of a seek would then move it back, and to a
-    new checkpoint the mark of a begin would prove that nothing is acknowledged. first: streams whose first batch it
-    is."""
+    new checkpoint the mark of a begin would prove that nothing is acknowledged, or that losses which this batch keeps
+    are not counted. first: streams whose first batch it is, or whose account it may correct."""
     keys = [committed_key(stream, member.group, member.consumer) for stream in first]
     begun: list[tuple[bytes, Mark]] = []
     for stream, key, value in zip(first, keys, server.execute_all([("GET", key) for key in keys]), strict=True):
         mark = Mark.parse(value)
+        at = end.at[stream]
         is_of_batch = mark is not None and any(part.after == mark.id for part in end.ranges(stream))
-        if mark is not None and (mark.is_begin or (mark.is_seek and is_of_batch)):
+        is_known = mark is not None and (at.number > 0 or mark.read_at_begin != at.read)
+        if mark is not None and ((mark.is_begin and is_known) or (mark.is_seek and is_of_batch)):
             begun.append((key, Mark.of_first_batch(mark.id, end.token)))
     commands = [("SET", key, str(mark)) for key, mark in begun]
     for command, reply in zip(commands, server.pipeline(commands), strict=True):

@@ -84,12 +84,18 @@ class CurrentBatch:
     noted: frozenset[str] = frozenset()
 
 
-def _begun_with(end: Offset) -> list[str]:
-    """Return the streams whose account Spark has logged with this batch for the first time: it is their first batch,
-    or one without entries, which keeps a correction."""
-    if end.taken_from:
-        return [stream for stream in end.taken_from if end.at[stream].number == 1]
-    return [stream for stream, at in end.at.items() if at.number == 0]
+def _begun_with(begin: Offset, end: Offset) -> list[str]:
+    """Return the streams whose account Spark has logged with this batch for the first time: it is their first batch, or
+    it keeps a correction."""
+    return [
+        stream
+        for stream, at in end.at.items()
+        if (at.number == 1 and stream in end.taken_from) or (at.number == 0 and _read_of(begin, stream) != at.read)
+    ]
+
+
+def _read_of(offset: Offset, stream: str) -> int | None:
+    return offset.at[stream].read if stream in offset.at else None
 
 
 class MicroBatchStream:
@@ -238,7 +244,7 @@ class MicroBatchStream:
                 # whether or not maxDeliveries is set now.
                 is_cut = self._step(lambda server, run: self._count_attempt(server, begin, end, run))
                 batch = self._current = replace(batch, is_cut=is_cut, is_counted=True)
-            if first := _begun_with(end):
+            if first := _begun_with(begin, end):
                 self.ask(lambda server: begin_batches(server, self.member, end, first))
             if batch.ranges is None:
                 again = batch

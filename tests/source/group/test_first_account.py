@@ -352,3 +352,18 @@ def test_a_loss_that_an_empty_batch_has_counted_is_none_of_a_new_checkpoint(
     assert lost(lenient) == {"s": 3}
     add(client, 2, first=3)
     assert drain(reader(server)) == [[3, 4]]
+
+
+def test_a_loss_that_a_batch_of_another_stream_has_kept_is_none_of_a_new_checkpoint(
+    server: Server, client: redis.Redis
+) -> None:
+    """The stream of the loss has no batch yet: its mark is still that of its begin."""
+    add(client, 3)
+    add(client, 1, "t")
+    begin(reader(server, streams="s,t"))
+    client.xtrim("s", maxlen=0)
+    lenient = reader(server, streams="s,t", failOnDataLoss="false")
+    assert drain(lenient) == [[0]]
+    assert lost(lenient) == {"s": 3}
+    add(client, 2, first=3)
+    assert drain(reader(server, streams="s,t")) == [[3, 4]]
