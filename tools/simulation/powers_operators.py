@@ -107,8 +107,9 @@ def remake(world: World, step: Step) -> None:
 
 
 def _moved(world: World, name: str) -> None:
-    """Record that the group was moved. Documented: if its query takes a batch, entries are delivered again."""
-    if not world.query.takes_a_batch:
+    """Record that the group was moved. Documented: if its query takes a batch, or reserves one ahead, entries are
+    delivered again."""
+    if not (world.query.takes_a_batch or world.helpers):
         return
     position = world.see(name).position
     for entry in world.model.entries_of(name):
