@@ -27,8 +27,10 @@ def stall(world: World, step: Step) -> None:
         world.network.pass_time(_STANDS_STILL)
         if not _is_alone(world):
             _begins(world)
-        if _RIVAL in _holders(world).values():
-            world.rival, world.has_successor = _RIVAL, True
+        holders = {*_holders(world).values()}
+        if _RIVAL in holders:
+            # A stream that is new has no lease yet: the successor may have those of the others.
+            world.rival, world.has_successor = _RIVAL, holders == {_RIVAL}
             world.tell("      it has a successor")
 
 
