@@ -48,6 +48,18 @@ def die(world: World, step: Step) -> None:
             world.client.xclaim(name, GROUP, consumer, 0, mine, idle=_LONG_AGO, justid=True)
 
 
+def release(world: World, step: Step) -> None:
+    """XNACK some entries of another consumer: the query must read them, with claimIdle or without."""
+    name, consumer = pick(world.names(), step.choice), pick(NAMES, step.how)
+    seen = world.see(name)
+    mine = [entry_id for entry_id in _held(seen, consumer) if entry_id in seen.ids]
+    ids = mine[: part(len(mine), step.amount)]
+    if ids and world.supports_xnack:
+        mode = pick(["SILENT", "FAIL"], (step.how * 10) % 1)
+        world.client.execute_command("XNACK", name, GROUP, mode, "IDS", len(ids), *ids)
+        world.model.give_back(world.model.entries_of(name, ids))
+
+
 def leave(world: World, step: Step) -> None:
     """XGROUP DELCONSUMER: its pending entries are dropped."""
     name, consumer = pick(world.names(), step.choice), pick(NAMES, step.how)

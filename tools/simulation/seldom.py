@@ -33,6 +33,21 @@ def _with_letters(chance: random.Random, plan: Plan) -> Plan:
                    steps=tuple(steps))  # fmt: skip
 
 
+def _with_releases(chance: random.Random, plan: Plan) -> Plan:
+    """Entries that other consumers of the group read and release."""
+
+    def changed(options: Mapping[str, str]) -> dict[str, str]:
+        return {name: value for name, value in options.items() if name != "noAck"}  # it refuses released entries
+
+    steps = [replace(step, options=tuple(changed(dict(step.options)).items())) for step in plan.steps]
+    for _ in range(chance.choice([1, 2, 4])):
+        place = chance.randint(0, len(steps))
+        choice, how = chance.random(), chance.random()  # of the same stream, by the same consumer
+        pair = [replace(_step(chance, kind), choice=choice, how=how) for kind in ("read", "release")]
+        steps[place:place] = [_step(chance, "add"), *pair, *([Step("trigger")] * chance.choice([0, 1, 2]))]
+    return replace(plan, setup=replace(plan.setup, options=changed(plan.setup.options)), steps=tuple(steps))
+
+
 def _with_archive(chance: random.Random, plan: Plan) -> Plan:
     """An archive that the query reads before its streams, while nothing else than kills and broken connections happens:
     what others remove from the streams then is no concern of the archive."""
@@ -60,5 +75,6 @@ def _step(chance: random.Random, kind: str, delay: int | None = None) -> Step:
 # Name → (how many of the plans have it, what puts it into a plan).
 SELDOM: Mapping[str, tuple[float, Callable[[random.Random, Plan], Plan]]] = {
     "letters": (0.08, _with_letters),
-    "archive": (0.06, _with_archive),
+    "releases": (0.06, _with_releases),
+    "archive": (0.06, _with_archive),  # the last one: it replaces all steps
 }

@@ -39,6 +39,7 @@ Json = dict[str, Any]
 SMALL = replace(
     LIMITS, first_page=2, pending_page=7, reserve_step=3, reserve_round=6, pattern_interval=0.0, idle_check=0.0
 )
+_HANDED = {"entries given to us", "entries taken from us"}
 
 
 class Query:
@@ -259,10 +260,10 @@ class Query:
     def _check_limits(self, end: Json) -> None:
         """Check that a batch keeps the limits of entries, and about that of bytes: an entry has two at least. Pieces of
         a batch that was cut keep those of the batch. A group that was set back may have pending entries that left the
-        stream: they are missed, and do not count."""
+        stream: they are missed, and do not count. What others hand over or take meanwhile changes the number, too."""
         held = Counter({name: sum(part.count for part in parts) for name, parts in _ranges(end).items()})
         held.subtract({name: self._missed(name, parts) for name, parts in _ranges(end).items()})
-        if self.was_limited:
+        if self.was_limited or any(_HANDED & self.world.model.stream(name).ever for name in held):
             return
         entries, size = self.options.get("maxEntriesPerTrigger"), self.options.get("maxBytesPerTrigger")
         limit = json.loads(entries or "null")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 import re
 from collections import Counter
@@ -19,6 +20,7 @@ from tools.chaos.history import id_key
 from tools.servers.server import Server
 from tools.simulation import request_text
 from tools.simulation.actor import Actor
+from tools.simulation.in_process.server import ProcessServer
 from tools.simulation.model import Entry, Model
 from tools.simulation.network import Network, break_connection
 from tools.simulation.options import STREAMS
@@ -238,6 +240,11 @@ class World:
             consumers,
             is_counted,
         )
+
+    @functools.cached_property
+    def supports_xnack(self) -> bool:
+        """Whether the server has XNACK (Redis 8.8, the engine)."""
+        return isinstance(self.server, ProcessServer) or bool(self.client.command_info("XNACK").get("XNACK"))
 
     def committed(self, stream: str) -> tuple[int, int]:
         """Return the position of the commit mark, or of the start of the last batch if there is no mark."""

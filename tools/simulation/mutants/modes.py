@@ -104,6 +104,20 @@ MODES = (
         "Each entry that is claimed becomes a dead letter.",
     ),
     Mutant(
+        "released-are-not-claimed",
+        "source/trigger/trigger.py",
+        "is_released = any(group.released for group in state.groups.values())",
+        "is_released = False",
+        "Without claimIdle, entries that were released are not read.",
+    ),
+    Mutant(
+        "released-have-no-holder",
+        "source/pending/claim.py",
+        "return [stream for stream, summary in zip(streams, summaries, strict=True) if released_in(summary)]",
+        "return [stream for stream, summary in zip(streams, summaries, strict=True) if not released_in(summary)]",
+        "Entries that were released are not claimed.",
+    ),
+    Mutant(
         "attempt-is-not-recorded",
         "source/pending/poison_batch.py",
         "        if not died or may_go_on or is_done_in_sink(server, end):\n            record.save(state)",
