@@ -8,8 +8,10 @@ import pytest
 
 from spark_streams.source.pending.claim import Claims
 from spark_streams.source.trigger.trigger import Trigger
+from spark_streams.wire.replies.released import RELEASED_IDLE
 from tests.simulation.test_sees import more, plan
 from tools.simulation.in_process.server import ProcessServer
+from tools.simulation.options import STREAMS
 from tools.simulation.patched import product
 from tools.simulation.plan import Plan, make
 from tools.simulation.run import run
@@ -39,7 +41,7 @@ def test_plans_release_entries_and_the_query_claims_them() -> None:
 @pytest.mark.parametrize("sink", ["recorder", "once"])
 def test_a_kill_at_any_moment_reads_released_entries_once(failures: Callable[[Plan], set[str]], sink: str) -> None:
     steps = RELEASED.steps
-    for after in range(1, 90, 4):
+    for after in range(1, 90, 6):
         killed = plan(*steps[:4], Step("kill", after), *steps[4:], sink=sink)
         assert not failures(killed), f"killed after {after} ticks"
 
