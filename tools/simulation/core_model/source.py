@@ -206,12 +206,11 @@ class Source:
 
     def read(self, end: Offset, batch: list[Range]) -> list[Id]:
         """What the tasks of the batch read. The new range of a query that is alone is read from the stream, all others
-        by the pending list, and so is a range in which the stream has others: a client took them before the batch was
-        made. A missing entry is lost; one too many comes from an older state of the server."""
+        by the pending list. A missing entry is lost; one too many comes from an older state of the server."""
         ids: list[Id] = []
         for entries in batch:
             found = {parse(row[0]) for row in self._do(_xrange(self._key, entries))[0]}
-            if not self._is_in_stream(entries, end) or len(found) > entries.count:
+            if not self._is_in_stream(entries, end):
                 found &= set(self._pending(entries))
             if len(found) < entries.count:
                 self._find("ENTRIES_LOST", entries.count - len(found))
