@@ -9,8 +9,8 @@ import pytest
 from spark_streams.errors import ServerUnreachableError
 from spark_streams.wire.address.address import Address
 from spark_streams.wire.connection.connection import Connection
-from tests.simulation.test_sees import more, plan
 from tools.simulation import powers_network
+from tools.simulation.histories import more, plan
 from tools.simulation.in_process.server import ProcessServer
 from tools.simulation.patched import in_world, product
 from tools.simulation.run import run

@@ -23,27 +23,13 @@ from spark_streams.source.pending_list import PendingRange, acknowledge
 from spark_streams.source.trigger import batch_contents, observe
 from spark_streams.source.trigger.trigger import Trigger, TriggerResult
 from spark_streams.wire.connection.connection import Connection
+from tools.simulation.histories import LENIENT, more, plan
 from tools.simulation.in_process.server import ProcessServer
 from tools.simulation.patched import product
-from tools.simulation.plan import NEVER_AHEAD, Plan, Setup
+from tools.simulation.plan import Plan
 from tools.simulation.run import run
 from tools.simulation.step import Step
 from tools.simulation.world import CONSUMER, GROUP
-
-LENIENT = {"failOnDataLoss": "false"}
-
-
-def plan(*steps: Step | str, sink: str = "recorder", **options: str) -> Plan:
-    """One stream with five entries, and these steps."""
-    given = {"startingOffsets": "earliest", "streams": "s:0", **options}
-    setup = Setup(7, 1, sink, NEVER_AHEAD, 0, given, before=5, chunk=1)
-    return Plan(setup, tuple(Step(one) if isinstance(one, str) else one for one in steps))
-
-
-def more(count: int) -> Step:
-    """So many entries."""
-    return Step("add", amount=(count - 0.5) / 8)
-
 
 def killed_anywhere(sink: str = "recorder", **options: str) -> list[Plan]:
     """The first trigger is killed after so many ticks; the sink's last task ends at about the 150th."""

@@ -9,33 +9,70 @@ on each machine; redis and engine run in their own time, and have none. `--shrin
 undocumented kind; `--story SEED` prints one run step by step; `--pairs` prints which pairs of source options the plans
 have, and runs none.
 
-`--mutants` runs the plans with each mutant of the product, or with the named ones (tools/simulation/mutants), until one
-fails. `--story SEED --mutants NAME` prints that run.
+`--mutants` plays plans and histories with each mutant of the product, or with the named ones (tools/simulation/mutants),
+until one fails. `--story PLAY --mutants NAME` prints that run: PLAY is what the line of the mutant names. `--note` writes
+what has found the mutants into the table of docs/internals/mutants.md, and each is tried with that first.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+import time
 from collections.abc import Sequence
 
+from tools.simulation.mutants import notes
 from tools.simulation.mutants.hunt import Hunt
 from tools.simulation.mutants.table import MUTANTS, NAMED
 
 # A mutant is installed before the product is imported: so what needs the product is imported later.
 
+_PART = 250  # plans that run without a mutant before the next ones are needed
 
-def mutants(names: Sequence[str], seeds: range, jobs: int, sample: int) -> int:
-    """Print for each mutant the first plan that fails."""
+
+def mutants(names: Sequence[str], seeds: range, jobs: int, sample: int, is_noted: bool) -> int:
+    """Print for each mutant the first play that fails."""
+    from tools.simulation.mutants import plays
+
+    began = time.perf_counter()
     chosen = [NAMED[name] for name in names] or list(MUTANTS)
+    known = notes.read()
+    noted = [note.play for mutant in chosen if (note := known.get(mutant.name))]
+    by_hand, by_seed = [*plays.by_hand(), *plays.of_core()], plays.of_seeds(seeds)
+    parts = [by_seed[at : at + _PART] for at in range(0, len(by_seed), _PART)]
+    blocks = [by_hand, *parts] if sample else [noted, by_hand, *parts]
+    hunt = Hunt(chosen, blocks, jobs, sample, {name: note.play for name, note in known.items()})
     ended = []
-    for search in Hunt(chosen, seeds, jobs, sample).run():
+    for search in hunt.run():
         print(search, flush=True)
         ended.append(search)
-    missed = [search.mutant.name for search in ended if search.first is None]
-    found = len(ended) - len(missed)
-    print(f"{len(ended)} mutants · {found} found within {len(seeds)} plans · not found: {', '.join(missed) or 'none'}")
-    return bool(missed)
+    for play, kind in hunt.failing.items():
+        print(f"fails without a mutant: {play} · {kind}")
+    if is_noted:
+        notes.write({**known, **{search.mutant.name: notes.Note.of(search) for search in ended if search.is_found}})
+    missed = ", ".join(search.mutant.name for search in ended if search.reaching and not search.is_found)
+    unreached = ", ".join(search.mutant.name for search in ended if not search.reaching)
+    print(
+        f"{len(ended)} mutants · {sum(search.is_found for search in ended)} found · not found: {missed or 'none'} · "
+        f"not reached: {unreached or 'none'} · {time.perf_counter() - began:.0f} s"
+    )
+    return bool(missed or unreached)
+
+
+def tell(arguments: argparse.Namespace) -> int:
+    """Print one run."""
+    from tools.simulation.mutants import plays
+    from tools.simulation.plan import make
+    from tools.simulation.story import story
+
+    name: str = arguments.story
+    if plays.is_of_core(name):
+        with plays.player(of_core=True) as failure_of:
+            failure = failure_of(name)
+        print(failure)
+        return failure is not None
+    plan = make(int(name), *arguments.add) if name.isdigit() else plays.plan_of(name)
+    return story(arguments.server, plan, arguments.whole)
 
 
 def soak(arguments: argparse.Namespace) -> int:
@@ -75,7 +112,7 @@ def main() -> int:
     parser.add_argument(
         "--shrink", type=int, default=0, metavar="N", help="print the shortest plans of N undocumented kinds"
     )
-    parser.add_argument("--story", type=int, metavar="SEED", help="print one run, shrunk as far as it fails alike")
+    parser.add_argument("--story", metavar="SEED", help="print one run, shrunk as far as it fails alike; also of a PLAY")
     parser.add_argument(
         "--add",
         action="append",
@@ -88,15 +125,14 @@ def main() -> int:
     parser.add_argument("--pairs", action="store_true", help="print the pairs of source options, and run no plan")
     parser.add_argument("--mutants", nargs="*", metavar="NAME", help="run plans with each mutant, or with these")
     parser.add_argument(
-        "--sample", type=int, default=0, metavar="N", help="with --mutants: count how many of N plans find it"
+        "--sample", type=int, default=0, metavar="N", help="with --mutants: count how many of N plays find it"
     )
+    parser.add_argument("--note", action="store_true", help="with --mutants: write down what has found them")
     arguments = parser.parse_args()
     if arguments.story is not None:
         for name in arguments.mutants or ():
             NAMED[name].install()
-        from tools.simulation.story import story
-
-        return story(arguments.server, arguments.story, arguments.whole, arguments.add)
+        return tell(arguments)
     arguments.runs = arguments.runs or (1000 if arguments.mutants is None else 2000)
     seeds = range(arguments.seed, arguments.seed + arguments.runs)
     if arguments.pairs:
@@ -105,7 +141,7 @@ def main() -> int:
         print(report(seeds, arguments.add))
         return 0
     if arguments.mutants is not None:
-        return mutants(arguments.mutants, seeds, arguments.jobs, arguments.sample)
+        return mutants(arguments.mutants, seeds, arguments.jobs, arguments.sample, arguments.note)
     return soak(arguments)
 
 

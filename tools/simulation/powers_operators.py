@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from spark_streams.model.commit_mark import SEEK, committed_key
 from tools.chaos.history import id_key
 from tools.simulation.powers_others import NAMES
 from tools.simulation.step import Step, part, pick
@@ -77,6 +78,24 @@ def setid(world: World, step: Step) -> None:
             if any(not is_ours(consumer) for consumer in seen.consumers):
                 world.model.is_shared(name)
         world.births.changed(name, by_operator=True)
+
+
+def seek(world: World, step: Step) -> None:
+    """rstream groups seek: what it passes over need not be read, and what is above is read again."""
+    name = pick(world.names(), step.choice)
+    seen = world.see(name)
+    if seen.position is None:
+        return
+    target = pick(["0-0", *seen.ids], step.how)
+    world.client.xgroup_setid(name, GROUP, id=target)
+    world.client.set(committed_key(name, GROUP, CONSUMER), f"{target} 0.{SEEK}")
+    ours = {*seen.ours()}
+    for entry in world.model.entries_of(name):
+        if entry.key > id_key(target):
+            entry.repeat_reasons.add("an operator has set the group back")
+        elif entry.id not in ours:
+            world.model.excuse([entry], "an operator has passed it over")
+    world.model.stream(name).ever.add("group sought")  # and no cause of an error
 
 
 def destroy(world: World, step: Step) -> None:

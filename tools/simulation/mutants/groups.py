@@ -93,8 +93,8 @@ GROUPS = (
         "row-checkpoint-older-shared",
         "source/group/compare.py",
         "return Repair(StreamOffset(mark.id, mark.number, mark.token, None, added, at.missed))",
-        "return Repair(StreamOffset(group.last_delivered, mark.number, mark.token, None, added, at.missed))",
-        "Remedies, checkpoint older, shared: the query goes on at the group instead of the mark.",
+        "return Repair(StreamOffset(mark.id, at.number, at.token, None, added, at.missed))",
+        "Remedies, checkpoint older, shared: the query keeps the number of the older copy.",
     ),
     Mutant(
         "row-server-restored",
@@ -225,8 +225,8 @@ GROUPS = (
     Mutant(
         "first-account-of-a-seek",
         "source/group/first_account.py",
-        "if mark is not None and is_sought:  # since Spark has logged where the query begins",
-        "if False:",
+        "kept = mark if mark is not None and is_sought else begins",
+        "kept = begins",
         "First account, mark of a seek: the query begins where Spark has logged it.",
     ),
     Mutant(

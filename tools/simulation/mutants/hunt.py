@@ -1,14 +1,14 @@
-"""Look for a plan that fails with each mutant.
+"""Look for a play that fails with each mutant (plays.py).
 
-First the plans run with the product as it is: a survey shows which of them pass, and which mutants each of them
-reaches. Then the plans that pass and reach it run with each mutant, in a process of its own, until one fails. All
-mutants get the same plans: each seed once, with one of MIX added. A plan fails if it has a failure that is not
-documented, if it ends the simulation, or if it does not end.
+The plays come in blocks. First those of a block run with the product as it is: a survey shows which of them pass, and
+which mutants each of them reaches. Then the plays that pass and reach it run with each mutant that is left, in a
+process of its own, until one fails. A play fails with a mutant also if it does not end.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import multiprocessing
 import signal
 import time
@@ -22,165 +22,164 @@ from typing import Any
 from tools.simulation.mutants.mutant import Mutant
 from tools.simulation.mutants.reach import Reach
 
-MIX: tuple[tuple[str, ...], ...] = ((), ("faults",), ("renew",), ("renew", "faults"))
-_ENDLESS = 30.0  # seconds of processor time for one plan
+# A child imports what needs the product only after a mutant is installed.
+
+_ENDLESS = 30.0  # seconds of processor time for one play
 _PRELOADED = ["pyarrow.compute", "pyspark.sql.datasource", "pyspark.sql.types", "numpy", "redis", "hiredis", "pytest"]
-
-
-def additions_of(seed: int) -> tuple[str, ...]:
-    """Return what is added to the plan of this seed."""
-    return MIX[seed % len(MIX)]
-
-
-@dataclass(frozen=True)
-class Found:
-    """A plan that fails. kind: of its failure."""
-
-    seed: int
-    kind: str
-
-    def __str__(self) -> str:
-        words = [f"--add {name}" for name in additions_of(self.seed)]
-        return " ".join(["--story", str(self.seed), *words])
 
 
 @dataclass
 class Search:
-    """The search for one mutant. reaching: seeds of the plans that pass without it, and reach it; tried: how many of
-    them have run; failing: how many of these fail; after: plans up to the first one that fails, of all plans."""
+    """The search for one mutant. reaching: number of plays that pass without it, and reach it, of so many `plays`;
+    tried: how many of them have run with it; failing: how many of these have failed; play, kind: the first of them, and
+    its failure."""
 
     mutant: Mutant
-    reaching: Sequence[int]
-    plans: int
+    reaching: int = 0
+    plays: int = 0
     tried: int = 0
-    first: Found | None = None
-    after: int = 0
     failing: int = 0
+    play: str = ""
+    kind: str = ""
     seconds: float = 0.0
 
-    def add(self, found: Found, first_seed: int) -> None:
-        """Take a plan that fails."""
-        self.failing += 1
-        if self.first is None:
-            self.first, self.after = found, found.seed - first_seed + 1
+    @property
+    def is_found(self) -> bool:
+        """Whether a play fails with it."""
+        return bool(self.play)
+
+    def add(self, play: str, kind: str | None) -> None:
+        """Take the result of a play. kind: of its failure."""
+        self.tried += 1
+        if kind is not None:
+            self.failing += 1
+            if not self.play:
+                self.play, self.kind = play, kind
 
     def __str__(self) -> str:
-        name, file = f"{self.mutant.name:<44}", f"{self.mutant.file:<36}"
-        reached = f"reached by {len(self.reaching)} of {self.plans}"
-        if self.first is None:
-            return f"{name} {file} not found · {reached} · {self.seconds:.0f} s"
-        many = f"{self.failing} of {self.tried} that reach it · " if self.tried > self.failing else ""
-        where = f"plan {self.after} · {many}{reached} · {self.seconds:.0f} s · {self.first}"
-        return f"{name} {file} {where} · {self.first.kind[:90]}"
+        name = f"{self.mutant.name:<44}"
+        if not self.reaching:
+            return f"{name} not reached by {self.plays}"
+        numbers = f"{self.failing} of {self.tried}, reached by {self.reaching} of {self.plays}, {self.seconds:.0f} s"
+        return f"{name} {self.play or 'not found':<40} {numbers} · {self.kind[:90]}"
 
 
-@contextlib.contextmanager
-def plans() -> Iterator[Callable[[int], str | None]]:
-    """Yield a function that runs the plan of a seed with the product as this process has it. It returns the kind of the
-    plan's failure, if it has one that is not documented."""
-    from tools.simulation import documented
-    from tools.simulation.in_process.server import ProcessServer
-    from tools.simulation.patched import product
-    from tools.simulation.plan import make
-    from tools.simulation.run import run
-
-    server = ProcessServer()
-
-    def failure_of(seed: int) -> str | None:
-        try:
-            failures = run(server, client, make(seed, *additions_of(seed))).failures[:1]
-        except Exception as error:  # noqa: BLE001 - of a product that is broken on purpose
-            return f"ends the simulation | {type(error).__name__}: {str(error)[:80]}"
-        return next((one.kind for one in failures if documented.reason_of(one.kind) is None), None)
-
-    with product(server), server.client(decode_responses=True) as client:
-        yield failure_of
-
-
-def survey(mutants: Sequence[Mutant], seeds: range, results: Connection) -> None:
-    """Run these plans in this process. Send of each (its seed, the kind of its failure or None, reached mutants)."""
+def survey(mutants: Sequence[Mutant], plays: Sequence[str], results: Connection) -> None:
+    """Run these plays in this process. Send of each (the play, the kind of its failure or None, reached mutants)."""
     reach = Reach(mutants)
     reach.install()
-    with plans() as failure_of:
-        always = set(reach.names)
-        for seed in seeds:
-            reach.names.clear()
-            kind = failure_of(seed)
-            results.send((seed, kind, always | reach.names))
+    from tools.simulation.mutants.plays import is_of_core, player
+
+    always = frozenset[str]()
+    for of_core, group in itertools.groupby(plays, is_of_core):
+        with player(of_core) as failure_of:
+            always |= reach.names
+            for play in group:
+                reach.names.clear()
+                kind = failure_of(play)
+                results.send((play, kind, always | reach.names))
     results.close()
 
 
-def search(mutant: Mutant, seeds: Sequence[int], results: Connection) -> None:
-    """Run these plans in this process. Send of each (its seed, the kind of its failure or None)."""
+def search(mutant: Mutant, plays: Sequence[str], results: Connection) -> None:
+    """Run these plays in this process. Send of each (the play, the kind of its failure or None)."""
     mutant.install()
-    with plans() as failure_of:
-        for seed in seeds:
-            signal.setitimer(signal.ITIMER_PROF, _ENDLESS)  # SIGPROF ends the process
-            results.send((seed, failure_of(seed)))
+    from tools.simulation.mutants.plays import is_of_core, player
+
+    for of_core, group in itertools.groupby(plays, is_of_core):
+        with player(of_core) as failure_of:
+            for play in group:
+                signal.setitimer(signal.ITIMER_PROF, _ENDLESS)  # SIGPROF ends the process
+                results.send((play, failure_of(play)))
     results.close()
 
 
 @dataclass
 class _Running:
     search: Search
+    plays: Sequence[str]  # of this block
     process: ForkServerProcess
     results: Connection
+    done: int = 0
     began: float = field(default_factory=time.perf_counter)
 
 
 @dataclass
 class Hunt:
-    """Searches for mutants, `jobs` at a time, among the plans of these seeds. sample: so many plans that reach a mutant
-    run in any case."""
+    """Searches for mutants, `jobs` at a time, among the plays of these blocks. first: by mutant the play that it is
+    tried with first; sample: so many plays that reach a mutant run in any case."""
 
     mutants: Sequence[Mutant]
-    seeds: range
+    blocks: Sequence[Sequence[str]]
     jobs: int = 1
     sample: int = 0
-    failing: dict[int, str] = field(default_factory=dict)  # plans that fail with the product as it is
-    reached: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))  # by mutant: plans that pass
+    first: dict[str, str] = field(default_factory=dict)
+    failing: dict[str, str] = field(default_factory=dict)  # plays that fail with the product as it is
 
     def __post_init__(self) -> None:
         self._context: ForkServerContext = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(_PRELOADED)
 
-    def survey(self) -> None:
-        """Run all plans with the product as it is."""
-        share = -(-len(self.seeds) // self.jobs)
-        parts = [self.seeds[at : at + share] for at in range(0, len(self.seeds), share)]
-        running = [self._process(survey, self.mutants, part)[1] for part in parts]
+    def run(self) -> Iterator[Search]:
+        """Yield each search when it has ended."""
+        left = [Search(mutant) for mutant in self.mutants]
+        for number, block in enumerate(self.blocks, 1):
+            if left:
+                reached = self._survey([one.mutant for one in left], block)
+                for one in left:
+                    one.plays += len(block)
+                    one.reaching += len(reached[one.mutant.name])
+                for one in self._searched(left, reached):
+                    if self._is_over(one) or number == len(self.blocks):
+                        left.remove(one)
+                        yield one
+
+    def _is_over(self, one: Search) -> bool:
+        return one.is_found and one.tried >= self.sample
+
+    def _survey(self, mutants: Sequence[Mutant], plays: Sequence[str]) -> dict[str, list[str]]:
+        """Run plays with the product as it is. Return those that pass and reach a mutant, by its name."""
+        reached: dict[str, list[str]] = defaultdict(list)
+        running = [self._process(survey, mutants, plays[nth :: self.jobs])[1] for nth in range(self.jobs)]
         while running:
             for results in wait(running):
                 try:
-                    seed, kind, names = results.recv()  # type: ignore[union-attr]
+                    play, kind, names = results.recv()  # type: ignore[union-attr]
                 except EOFError:
                     running.remove(results)  # type: ignore[arg-type]
                     continue
                 if kind is not None:
-                    self.failing[seed] = kind
+                    self.failing[play] = kind
                 for name in () if kind is not None else names:
-                    self.reached[name].append(seed)
+                    reached[name].append(play)
+        place = {play: number for number, play in enumerate(plays)}
+        first = self.first
+        return defaultdict(
+            list,
+            {
+                name: sorted(of_name, key=lambda play, name=name: (play != first.get(name), place[play]))  # type: ignore[misc]
+                for name, of_name in reached.items()
+            },
+        )
 
-    def run(self) -> Iterator[Search]:
-        """Yield each search when it has ended."""
-        if not self.reached:
-            self.survey()
-        waiting, running = list(self.mutants), list[_Running]()
+    def _searched(self, searches: Sequence[Search], reached: dict[str, list[str]]) -> Iterator[Search]:
+        """Yield each search when the plays of a block have run, or enough of them."""
+        waiting, running = list(searches), list[_Running]()
         with contextlib.ExitStack() as at_end:
             at_end.callback(lambda: [one.process.kill() for one in running])
             while waiting or running:
                 while waiting and len(running) < self.jobs:
-                    running.append(self._begin(waiting.pop(0)))
+                    one = waiting.pop(0)
+                    plays = reached[one.mutant.name]
+                    if plays:
+                        running.append(_Running(one, plays, *self._process(search, one.mutant, plays)))
+                    else:
+                        yield one
                 ready = wait([one.results for one in running])
-                for one in [one for one in running if one.results in ready]:
-                    if self._is_over(one):
-                        running.remove(one)
-                        one.search.seconds = time.perf_counter() - one.began
-                        yield one.search
-
-    def _begin(self, mutant: Mutant) -> _Running:
-        seeds = sorted(self.reached[mutant.name])
-        return _Running(Search(mutant, seeds, len(self.seeds)), *self._process(search, mutant, seeds))
+                for ended in [one for one in running if one.results in ready and self._has_ended(one)]:
+                    running.remove(ended)
+                    ended.search.seconds += time.perf_counter() - ended.began
+                    yield ended.search
 
     def _process(self, target: Callable[..., None], *given: Any) -> tuple[ForkServerProcess, Connection]:
         receiving, sending = self._context.Pipe(duplex=False)
@@ -189,22 +188,20 @@ class Hunt:
         sending.close()
         return process, receiving
 
-    def _is_over(self, one: _Running) -> bool:
-        """Take one result. Return whether the search has ended."""
-        tried, first_seed = one.search, self.seeds[0]
+    def _has_ended(self, one: _Running) -> bool:
+        """Take one result. Return whether the process has ended; if it need not go on, end it."""
         try:
-            seed, kind = one.results.recv()
+            play, kind = one.results.recv()
         except EOFError:
             one.process.join()
-            if one.process.exitcode and tried.tried < len(tried.reaching):
-                seed, kind = tried.reaching[tried.tried], f"does not end ({one.process.exitcode})"
-                tried.tried += 1
-                tried.add(Found(seed, kind), first_seed)
+            if one.process.exitcode == -signal.SIGPROF:
+                one.search.add(one.plays[one.done], "does not end")
+            elif one.process.exitcode:
+                raise RuntimeError(f"the process with mutant {one.search.mutant.name} has ended: see above") from None
             return True
-        tried.tried += 1
-        if kind is not None:
-            tried.add(Found(seed, kind), first_seed)
-        if tried.first is None or tried.tried < self.sample:
+        one.done += 1
+        one.search.add(play, kind)
+        if not self._is_over(one.search):
             return False
         one.process.kill()
         one.process.join()

@@ -7,6 +7,7 @@ The modules of all mutants are imported with a call before each changed statemen
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,6 +21,7 @@ from typing import Any
 from tools.simulation.mutants.mutant import Mutant
 
 _NOTE, _NOTE_UNLESS = "_reached_mutant", "_reached_mutant_unless"
+_CONSTANT = re.compile(r"\s*(?:el)?if (True(?=:)|False(?=:| and ))")
 
 
 class Reach:
@@ -93,7 +95,7 @@ def note(tree: ast.Module, mutant: Mutant) -> None:
     line, name = changed_line(mutant), mutant.name
     block, index = _innermost(tree, line)
     statement = block[index]
-    constant = _constant_condition(ast.parse(mutant.source()), line)
+    constant = _constant_condition(mutant, line)
     if isinstance(statement, ast.If) and constant is not None:
         words = [ast.Constant(name), ast.Constant(constant), statement.test]
         statement.test = ast.copy_location(ast.Call(ast.Name(_NOTE_UNLESS, ast.Load()), words, []), statement.test)
@@ -102,17 +104,10 @@ def note(tree: ast.Module, mutant: Mutant) -> None:
         block.insert(index, ast.copy_location(call, statement))
 
 
-def _constant_condition(tree: ast.Module, line: int) -> bool | None:
-    """Return what the condition of the statement at this line always is; None: it is none, or not constant."""
-    block, index = _innermost(tree, line)
-    statement = block[index]
-    if not isinstance(statement, ast.If):
-        return None
-    test = statement.test
-    first = test.values[0] if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) else test
-    if not isinstance(first, ast.Constant) or (first is not test and first.value):
-        return None
-    return bool(first.value)
+def _constant_condition(mutant: Mutant, line: int) -> bool | None:
+    """Return what the condition at this line of the mutant always is; None: there is none, or it is not constant."""
+    found = _CONSTANT.match(mutant.source().splitlines()[line - 1])
+    return None if found is None else found[1] == "True"
 
 
 def _innermost(tree: ast.Module, line: int) -> tuple[list[ast.stmt], int]:

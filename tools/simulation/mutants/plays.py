@@ -1,0 +1,125 @@
+"""What finds a mutant: plays, each with a name, so that another process can play it.
+
+    told/sought back                     a plan by hand, and what its story must tell (told.py)
+    event/claim/once/43                  a history, with its event after so many ticks, into this sink (histories.py)
+    states/3                             some hundred states of streams and groups (compare.py)
+    core/new checkpoint/strict/3         a history of the core's model, run by the product (core_model)
+    seed/17                              the plan of this seed, with one of MIX added
+
+A play fails if it has a failure that is not documented, or ends the simulation. A history of the core in which model
+and product do the same fails if they differ in a step, too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+
+import redis
+
+from tools.simulation import documented
+from tools.simulation.compare import faults
+from tools.simulation.core_model.pair import differences
+from tools.simulation.core_model.product import Product
+from tools.simulation.core_model.scenarios import ALIKE, OF_THE_PRODUCT, kind_of, limit_of
+from tools.simulation.core_model.server import InProcess
+from tools.simulation.core_model.truth import Scenario
+from tools.simulation.core_model.world import World
+from tools.simulation.histories import HISTORIES, moments, with_event
+from tools.simulation.in_process.server import ProcessServer
+from tools.simulation.patched import product
+from tools.simulation.plan import Plan, make
+from tools.simulation.run import run
+from tools.simulation.told import TOLD, missing
+
+MIX: tuple[tuple[str, ...], ...] = ((), ("faults",), ("renew",), ("renew", "faults"))
+SINKS = ("recorder", "once")
+SEEDS_OF_CORE = 2  # of each scenario
+STATES, GROUPS_OF_STATES = 500, 4
+_SCENARIOS = {
+    f"{scenario.name}/{'strict' if scenario.strict else 'lenient'}": scenario for scenario in (*OF_THE_PRODUCT, *ALIKE)
+}
+Player = Callable[[str], str | None]
+
+
+def is_of_core(play: str) -> bool:
+    """Whether a play is a history of the core."""
+    return play.startswith("core/")
+
+
+def plan_of(play: str) -> Plan:
+    """Return the plan of a play that has one."""
+    kind, _, name = play.partition("/")
+    if kind == "seed":
+        return make(int(name), *MIX[int(name) % len(MIX)])
+    if kind == "told":
+        return TOLD[name].plan
+    history, sink, after = name.split("/")
+    return with_event(history, int(after), sink)
+
+
+@contextlib.contextmanager
+def player(of_core: bool) -> Iterator[Player]:
+    """Yield a function that plays a play with the product as this process has it, and returns the kind of its failure.
+    of_core: plays of the core, or others: each have patches of their own."""
+    if of_core:
+        server = InProcess()
+        subject = Product(server)
+        with subject.installed():
+            yield lambda play: _failure_of_core(subject, play)
+    else:
+        process = ProcessServer()
+        with product(process), process.client(decode_responses=True) as client:
+            yield lambda play: _failure(process, client, play)
+
+
+def _failure(server: ProcessServer, client: redis.Redis, play: str) -> str | None:
+    kind, _, name = play.partition("/")
+    try:
+        if kind == "told":
+            return missing(server, client, name)
+        if kind == "states":
+            first = int(name) * STATES
+            return next((fault for seed in range(first, first + STATES) for fault in faults(seed)), None)
+        failures = run(server, client, plan_of(play)).failures[:1]
+    except Exception as error:  # noqa: BLE001 - of a product that is broken on purpose
+        return f"ends the simulation | {type(error).__name__}: {str(error)[:80]}"
+    return next((one.kind for one in failures if documented.reason_of(one.kind) is None), None)
+
+
+def _failure_of_core(subject: Product, play: str) -> str | None:
+    name, _, seed = play.removeprefix("core/").rpartition("/")
+    scenario = _SCENARIOS[name]
+    try:
+        if scenario.in_step:
+            found = differences(subject, int(seed), scenario)
+        else:
+            world = World(subject.server, int(seed), scenario, subject)
+            world.run()
+            found = [failure for failure in world.wrong if not limit_of(kind_of(failure))]
+    except Exception as error:  # noqa: BLE001 - of a product that is broken on purpose
+        return f"ends the history | {type(error).__name__}: {str(error)[:80]}"
+    return found[0] if found else None
+
+
+def by_hand() -> list[str]:
+    """Return the names of the plays by hand, and of states. It runs each history once, to find the moments."""
+    server = ProcessServer()
+    names = [f"told/{name}" for name in TOLD] + [f"states/{number}" for number in range(GROUPS_OF_STATES)]
+    with product(server), server.client(decode_responses=True) as client:
+        return names + [
+            f"event/{name}/{sink}/{after}"
+            for name in HISTORIES
+            for sink in SINKS
+            for after in moments(server, client, name, sink)
+        ]
+
+
+def of_core() -> list[str]:
+    """Return the names of histories of the core."""
+    return [f"core/{name}/{seed}" for seed in range(SEEDS_OF_CORE) for name in _SCENARIOS]
+
+
+def of_seeds(seeds: Sequence[int]) -> list[str]:
+    """Return the names of the plans of these seeds."""
+    return [f"seed/{seed}" for seed in seeds]

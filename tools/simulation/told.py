@@ -1,0 +1,91 @@
+"""Plans by hand that go one way: what their story must tell, in this order. Each is for a rare case."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import redis
+
+from tools.servers.server import Server
+from tools.simulation.histories import LENIENT, POISON, more, plan
+from tools.simulation.plan import Plan
+from tools.simulation.run import run
+from tools.simulation.step import Step
+
+TRIM_ALL = Step("trim", amount=0.99)
+VANISH = Step("vanish")
+BOB_READS_ONE = Step("read")
+MADE_AGAIN_AT_THE_END = Step("remake", how=0.0)
+
+
+@dataclass(frozen=True)
+class Told:
+    """A plan, and texts of its story."""
+
+    plan: Plan
+    texts: Sequence[str]
+
+
+def told(texts: str | Sequence[str], *steps: Step | str, sink: str = "recorder", **options: str) -> Told:
+    """Return a plan of one stream with five entries, or of those of option `streams`."""
+    made = plan(*steps, sink=sink, **options)
+    streams = len(made.setup.options["streams"].split(","))
+    made = replace(made, setup=replace(made.setup, streams=streams))
+    return Told(made, (texts,) if isinstance(texts, str) else texts)
+
+
+TOLD: Mapping[str, Told] = {
+    "restored after two acknowledgements": told(
+        ("batch 2: 5, 6", "batch 3: 7, 8", "batch 4: 9"),
+        more(4), "trigger", "trigger", Step("backup"), "trigger", "trigger", "trigger", Step("kill"),
+        Step("restore"), "trigger", maxEntriesPerTrigger="2",
+    ),
+    "unread in a missing stream": told("at least 3", "trigger", VANISH, "trigger", maxEntriesPerTrigger="2", **LENIENT),
+    "another stream of this name": told("Another stream was created under", "trigger", VANISH, more(2), "trigger"),
+    "another stream with lower IDs": told(
+        "batch 1: 6, 7", "trigger", Step("clock", how=0.0), VANISH, more(2), "trigger", **LENIENT
+    ),
+    "shared group made again": told(
+        "above the checkpoint's", "trigger", more(3), BOB_READS_ONE, "trigger", more(2), MADE_AGAIN_AT_THE_END, "trigger"
+    ),
+    "trimmed in a shared group": told(
+        "at least 6", "trigger", BOB_READS_ONE, "trigger", more(6), TRIM_ALL, "trigger", **LENIENT
+    ),
+    "deleted above a shared group": told(
+        "at least 1", "trigger", more(1), BOB_READS_ONE, "trigger", more(5), Step("delete", amount=0.4, how=0.3), "trigger",
+    ),
+    "deleted before others join": told(
+        "counted: ", "trigger", more(5), Step("delete", amount=0.4, how=0.3), BOB_READS_ONE, "trigger", **LENIENT
+    ),
+    "restored with as many entries": told(
+        "It has returned to an older state", "trigger", Step("backup"), more(3), "trigger", Step("restore"), more(5),
+        "trigger",
+    ),
+    "handed to a query without a pending list": told(
+        "no batch has read them", "trigger", more(2), BOB_READS_ONE, Step("give", amount=0.99), Step("leave"), "trigger",
+        noAck="true",
+    ),
+    "an older copy without the stream": told(
+        "older copy of the checkpoint", "trigger", Step("restart", options=(("streams", "s:0,s:1"),)),
+        Step("add", choice=0.9, amount=0.5), "trigger", Step("add", choice=0.9, amount=0.5), "trigger", "trigger",
+        Step("rollback", amount=0.99), "trigger", streams="s:0,s:1",
+    ),
+    "sought back": told("batch 1: 3, 4, 5", "trigger", Step("seek", how=0.4), "trigger", "trigger"),
+    "sought to the checkpoint": told(
+        "batch 1: 6, 7", "trigger", Step("seek", how=0.99), more(2), "trigger", "trigger", "trigger"
+    ),
+    "sought before the first batch": told(
+        "batch 0: 4, 5, 6, 7, 8", "trigger", "trigger", more(3), Step("renew"), Step("seek", 35, how=0.4), "trigger",
+    ),
+}  # fmt: skip
+
+
+def missing(server: Server, client: redis.Redis, name: str) -> str | None:
+    """Run a plan. Return the kind of its failure, or the text that its story lacks; None: all is well."""
+    story: list[str] = []
+    outcome = run(server, client, TOLD[name].plan, story.append)
+    if outcome.failures:
+        return outcome.failures[0].kind
+    lines = iter(story)
+    return next((f"does not tell: {text}" for text in TOLD[name].texts if not any(text in line for line in lines)), None)
