@@ -12,7 +12,6 @@ import re
 from collections.abc import Iterator
 
 import pytest
-import redis
 
 from spark_streams.source.trigger import trigger
 from tests.turns import TURNS

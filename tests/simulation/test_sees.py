@@ -31,6 +31,7 @@ from tools.simulation.run import run
 from tools.simulation.step import Step
 from tools.simulation.world import CONSUMER, GROUP
 
+
 def killed_anywhere(sink: str = "recorder", **options: str) -> list[Plan]:
     """The first trigger is killed after so many ticks; the sink's last task ends at about the 150th."""
     return [plan(Step("kill", delay), "trigger", "trigger", sink=sink, **options) for delay in range(1, 240, 2)]

@@ -17,31 +17,29 @@ what has found the mutants into the table of docs/internals/mutants.md, and each
 from __future__ import annotations
 
 import argparse
+import itertools
 import sys
 import time
 from collections.abc import Sequence
 
-from tools.simulation.mutants import notes
+from tools.simulation.mutants import notes, plays
 from tools.simulation.mutants.hunt import Hunt
 from tools.simulation.mutants.table import MUTANTS, NAMED
-
-# A mutant is installed before the product is imported: so what needs the product is imported later.
-
-_PART = 250  # plans that run without a mutant before the next ones are needed
 
 
 def mutants(names: Sequence[str], seeds: range, jobs: int, sample: int, is_noted: bool) -> int:
     """Print for each mutant the first play that fails."""
-    from tools.simulation.mutants import plays
-
     began = time.perf_counter()
     chosen = [NAMED[name] for name in names] or list(MUTANTS)
     known = notes.read()
-    noted = [note.play for mutant in chosen if (note := known.get(mutant.name))]
-    by_hand, by_seed = [*plays.by_hand(), *plays.of_core()], plays.of_seeds(seeds)
-    parts = [by_seed[at : at + _PART] for at in range(0, len(by_seed), _PART)]
-    blocks = [by_hand, *parts] if sample else [noted, by_hand, *parts]
-    hunt = Hunt(chosen, blocks, jobs, sample, {name: note.play for name, note in known.items()})
+    first = [] if sample else [[note.play for mutant in chosen if (note := known.get(mutant.name))]]
+    hunt = Hunt(
+        chosen,
+        itertools.chain(first, plays.blocks(seeds)),
+        jobs,
+        sample,
+        {name: note.play for name, note in known.items()},
+    )
     ended = []
     for search in hunt.run():
         print(search, flush=True)
@@ -61,7 +59,6 @@ def mutants(names: Sequence[str], seeds: range, jobs: int, sample: int, is_noted
 
 def tell(arguments: argparse.Namespace) -> int:
     """Print one run."""
-    from tools.simulation.mutants import plays
     from tools.simulation.plan import make
     from tools.simulation.story import story
 
@@ -112,7 +109,9 @@ def main() -> int:
     parser.add_argument(
         "--shrink", type=int, default=0, metavar="N", help="print the shortest plans of N undocumented kinds"
     )
-    parser.add_argument("--story", metavar="SEED", help="print one run, shrunk as far as it fails alike; also of a PLAY")
+    parser.add_argument(
+        "--story", metavar="SEED", help="print one run, shrunk as far as it fails alike; also of a PLAY"
+    )
     parser.add_argument(
         "--add",
         action="append",

@@ -9,7 +9,7 @@ are all that differ for a kill.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import hiredis
@@ -27,6 +27,7 @@ LENIENT = {"failOnDataLoss": "false"}
 CLAIMS = {"claimIdle": "1ms"}
 POISON = {"maxDeliveries": "2", "deadLetterStream": "dead"}
 AGAIN = Step("restart", options=(("streams", "s:0"), ("startingOffsets", "earliest")))
+BREAK = Step("cut", how=0.9)
 # Commands that change nothing.
 _READS = re.compile(
     "X(INFO|RANGE|REVRANGE|PENDING|LEN|SETID)|M?GET|HGETALL|HM?GET|HKEYS|SMEMBERS|EXISTS|PTTL|PEXPIRE|TYPE|SCAN|TIME|INFO"
@@ -49,12 +50,14 @@ def more(count: int) -> Step:
 
 @dataclass(frozen=True)
 class History:
-    """Steps before the one in which the event happens, and that step with those after it."""
+    """Steps before the one in which the events happen, and that step with those after it. ahead: entries for which the
+    next batch is reserved ahead."""
 
     before: list[Step | str]
     then: list[Step | str]
     options: Mapping[str, str] = field(default_factory=dict)
-    event: Step = Step("kill")
+    events: Sequence[Step] = (Step("kill"),)
+    ahead: int = NEVER_AHEAD
 
 
 KILLS: Mapping[str, History] = {
@@ -65,20 +68,40 @@ KILLS: Mapping[str, History] = {
     "hand-over": History(["trigger", Step("read"), more(3), Step("give")], ["trigger", "trigger"]),
     "restart": History(["trigger", more(3), AGAIN], ["trigger", more(3), "trigger"]),
     "pattern": History([], ["trigger", more(3), "trigger"], {"streamsPattern": "s:*"}),
+    "shared": History(["trigger", more(2), Step("read"), more(3)], ["trigger", more(2), "trigger"]),
     "maxDeliveries": History(["trigger", more(3)], ["trigger", "trigger"], POISON),
     "noAck": History(["trigger", more(4)], ["trigger", "trigger"], {"noAck": "true"}),
     "removal": History(["trigger", more(4)], ["trigger", "trigger"], {"onCommit": "delete"}),
     "repair": History(["trigger", more(3)], [Step("remake", how=0.0), "trigger", more(2), "trigger"], LENIENT),
     "new checkpoint": History(["trigger", more(3)], [Step("renew"), "trigger", more(2), "trigger"]),
 }
-HISTORIES: Mapping[str, History] = {**KILLS}
+HISTORIES: Mapping[str, History] = {
+    **KILLS,
+    "backup": History(
+        [more(8), "trigger"],
+        ["trigger", more(1), "trigger", more(1), "trigger", Step("kill"), Step("restore"), "trigger", "trigger"],
+        events=[Step("backup")],
+    ),
+    "break after a loss": History(
+        ["trigger", more(5), Step("trim", amount=0.8)], ["trigger", more(1), "trigger", "trigger"], LENIENT, [BREAK]
+    ),
+    "break after a part of a loss": History(
+        ["trigger", more(5), Step("trim", amount=0.6)], ["trigger", more(1), "trigger", "trigger"], LENIENT,
+        [Step("trim"), BREAK],
+    ),
+    "break after a loss in a batch": History(
+        ["trigger", more(5), Step("delete", 16, amount=0.99, how=0.6), "trigger"], ["trigger", more(1), "trigger", "trigger"],
+        LENIENT, [BREAK],
+    ),
+}  # fmt: skip
 
 
 def with_event(name: str, after: int, sink: str) -> Plan:
-    """Return the history with its event after so many ticks of its second part."""
+    """Return the history with its events after so many ticks of its second part."""
     history = HISTORIES[name]
-    steps = [*history.before, replace(history.event, delay=after), *history.then]
+    steps = [*history.before, *[replace(event, delay=after) for event in history.events], *history.then]
     made = plan(*steps, sink=sink, **history.options)
+    made = replace(made, setup=replace(made.setup, ahead=history.ahead))
     if "streamsPattern" in history.options:
         del made.setup.options["streams"]  # type: ignore[attr-defined]
     return made
@@ -96,7 +119,7 @@ def writes_of(data: bytes | memoryview) -> Iterator[list[bytes]]:
 def moments(server: Server, client: redis.Redis, name: str, sink: str) -> list[int]:
     """Numbers of ticks after which the event may leave something else than one tick earlier: of a kill, those after
     requests that write and between two steps of Spark."""
-    is_kill = HISTORIES[name].event.kind == "kill"
+    is_kill = HISTORIES[name].events[0].kind == "kill"
     tick, count = World.tick, Ticks.tick
     wrote: dict[int, bool] = {}
     found: list[int] = []

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import redis
 
 from tools.servers.server import Server
-from tools.simulation.histories import LENIENT, POISON, more, plan
+from tools.simulation.histories import LENIENT, more, plan
 from tools.simulation.plan import Plan
 from tools.simulation.run import run
 from tools.simulation.step import Step
@@ -30,8 +30,11 @@ class Told:
 def told(texts: str | Sequence[str], *steps: Step | str, sink: str = "recorder", **options: str) -> Told:
     """Return a plan of one stream with five entries, or of those of option `streams`."""
     made = plan(*steps, sink=sink, **options)
-    streams = len(made.setup.options["streams"].split(","))
-    made = replace(made, setup=replace(made.setup, streams=streams))
+    given = dict(made.setup.options)
+    streams = len(given["streams"].split(","))
+    if "streamsPattern" in options:
+        del given["streams"]
+    made = replace(made, setup=replace(made.setup, streams=streams, options=given))
     return Told(made, (texts,) if isinstance(texts, str) else texts)
 
 
@@ -78,6 +81,46 @@ TOLD: Mapping[str, Told] = {
     "sought before the first batch": told(
         "batch 0: 4, 5, 6, 7, 8", "trigger", "trigger", more(3), Step("renew"), Step("seek", 35, how=0.4), "trigger",
     ),
+    "an older copy": told(
+        "older copy of the checkpoint", "trigger", more(2), "trigger", more(2), "trigger", "trigger",
+        Step("rollback", amount=0.01, how=0.9), "trigger",
+    ),
+    "an older copy with an unfinished batch": told(
+        ("batch 2: 8, 9", "older copy of the checkpoint", "batch 1: 6, 7"), "trigger", more(2), "trigger", more(2), "trigger", "trigger",
+        Step("rollback", amount=0.01, how=0.1), "trigger",
+    ),
+    "restored under a running query": told((), Step("trigger"), Step("backup"), "trigger", Step("restore"), "trigger"),
+    "three batches and a rest": told((), "trigger", more(2), "trigger", more(2), "trigger", "trigger", "trigger"),
+    "handed over and new": told(
+        ("batch 2: 9, 10, 11", "batch 3: 6, 7, 8", "batch 4: 12, 13, 14"), "trigger", "trigger", more(3),
+        Step("read", amount=0.4), more(3), "trigger", more(3), Step("give", amount=0.99), "trigger", "trigger",
+        maxEntriesPerTrigger='{"*": 3}',
+    ),
+    "missing stream of a pattern": told(
+        "stops reading the stream", "trigger", "trigger", VANISH, "trigger", streamsPattern="s:*", **LENIENT
+    ),
+    "notes deleted after their batch": told(
+        ("batch 1: 6", "the end"), "trigger", "trigger", Step("evict", choice=0.6), Step("kill"), more(1), "trigger",
+        mode="DEADLETTER", deadLetterStream="dead",
+    ),
+    "deleted while it is read": told(
+        "counted: 1", "trigger", more(5), Step("delete", 16, amount=0.99, how=0.6), "trigger", "trigger", **LENIENT
+    ),
+    "deleted while a strict query reads it": told(
+        "of a batch", "trigger", more(5), Step("delete", 16, amount=0.99, how=0.6), "trigger", "trigger",
+    ),
+    "handed over within a batch": told(
+        ("batch 1: 7, 8", "batch 2: 6"), "trigger", more(3), BOB_READS_ONE, Step("slow", 11, amount=0.01),
+        Step("give", 14, amount=0.99), "trigger",
+        "trigger",
+    ),
+    "a new checkpoint of a shared group": told(
+        (), "trigger", more(3), BOB_READS_ONE, "trigger", Step("renew"), more(3), "trigger", "trigger", "trigger"
+    ),
+    "numbers go on under a new checkpoint": told(
+        "older copy of the checkpoint", "trigger", more(1), "trigger", "trigger", Step("renew"), more(1), "trigger", more(1),
+        "trigger", "trigger", Step("rollback", amount=0.01, how=0.9), "trigger",
+    ),
 }  # fmt: skip
 
 
@@ -88,4 +131,6 @@ def missing(server: Server, client: redis.Redis, name: str) -> str | None:
     if outcome.failures:
         return outcome.failures[0].kind
     lines = iter(story)
-    return next((f"does not tell: {text}" for text in TOLD[name].texts if not any(text in line for line in lines)), None)
+    return next(
+        (f"does not tell: {text}" for text in TOLD[name].texts if not any(text in line for line in lines)), None
+    )

@@ -13,19 +13,17 @@ import multiprocessing
 import signal
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import ForkServerContext, ForkServerProcess
+from multiprocessing.context import ForkContext, ForkProcess
 from typing import Any
 
 from tools.simulation.mutants.mutant import Mutant
+from tools.simulation.mutants.plays import is_of_core, player
 from tools.simulation.mutants.reach import Reach
 
-# A child imports what needs the product only after a mutant is installed.
-
-_ENDLESS = 30.0  # seconds of processor time for one play
-_PRELOADED = ["pyarrow.compute", "pyspark.sql.datasource", "pyspark.sql.types", "numpy", "redis", "hiredis", "pytest"]
+_ENDLESS = 20.0  # seconds of processor time for one play
 
 
 @dataclass
@@ -64,28 +62,21 @@ class Search:
         return f"{name} {self.play or 'not found':<40} {numbers} · {self.kind[:90]}"
 
 
-def survey(mutants: Sequence[Mutant], plays: Sequence[str], results: Connection) -> None:
+def survey(reach: Reach, plays: Sequence[str], results: Connection) -> None:
     """Run these plays in this process. Send of each (the play, the kind of its failure or None, reached mutants)."""
-    reach = Reach(mutants)
     reach.install()
-    from tools.simulation.mutants.plays import is_of_core, player
-
-    always = frozenset[str]()
     for of_core, group in itertools.groupby(plays, is_of_core):
         with player(of_core) as failure_of:
-            always |= reach.names
             for play in group:
                 reach.names.clear()
                 kind = failure_of(play)
-                results.send((play, kind, always | reach.names))
+                results.send((play, kind, set(reach.names)))
     results.close()
 
 
 def search(mutant: Mutant, plays: Sequence[str], results: Connection) -> None:
     """Run these plays in this process. Send of each (the play, the kind of its failure or None)."""
     mutant.install()
-    from tools.simulation.mutants.plays import is_of_core, player
-
     for of_core, group in itertools.groupby(plays, is_of_core):
         with player(of_core) as failure_of:
             for play in group:
@@ -98,7 +89,7 @@ def search(mutant: Mutant, plays: Sequence[str], results: Connection) -> None:
 class _Running:
     search: Search
     plays: Sequence[str]  # of this block
-    process: ForkServerProcess
+    process: ForkProcess
     results: Connection
     done: int = 0
     began: float = field(default_factory=time.perf_counter)
@@ -110,37 +101,39 @@ class Hunt:
     tried with first; sample: so many plays that reach a mutant run in any case."""
 
     mutants: Sequence[Mutant]
-    blocks: Sequence[Sequence[str]]
+    blocks: Iterable[Sequence[str]]
     jobs: int = 1
     sample: int = 0
     first: dict[str, str] = field(default_factory=dict)
     failing: dict[str, str] = field(default_factory=dict)  # plays that fail with the product as it is
 
     def __post_init__(self) -> None:
-        self._context: ForkServerContext = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload(_PRELOADED)
+        self._context: ForkContext = multiprocessing.get_context("fork")
+        self._reach = Reach(self.mutants)
 
     def run(self) -> Iterator[Search]:
         """Yield each search when it has ended."""
         left = [Search(mutant) for mutant in self.mutants]
-        for number, block in enumerate(self.blocks, 1):
-            if left:
-                reached = self._survey([one.mutant for one in left], block)
-                for one in left:
-                    one.plays += len(block)
-                    one.reaching += len(reached[one.mutant.name])
-                for one in self._searched(left, reached):
-                    if self._is_over(one) or number == len(self.blocks):
-                        left.remove(one)
-                        yield one
+        for block in self.blocks:
+            if not left:
+                return
+            reached = self._survey(block)
+            for one in left:
+                one.plays += len(block)
+                one.reaching += len(reached[one.mutant.name])
+            for one in self._searched(list(left), reached):
+                if self._is_over(one):
+                    left.remove(one)
+                    yield one
+        yield from left
 
     def _is_over(self, one: Search) -> bool:
         return one.is_found and one.tried >= self.sample
 
-    def _survey(self, mutants: Sequence[Mutant], plays: Sequence[str]) -> dict[str, list[str]]:
+    def _survey(self, plays: Sequence[str]) -> dict[str, list[str]]:
         """Run plays with the product as it is. Return those that pass and reach a mutant, by its name."""
         reached: dict[str, list[str]] = defaultdict(list)
-        running = [self._process(survey, mutants, plays[nth :: self.jobs])[1] for nth in range(self.jobs)]
+        running = [self._process(survey, self._reach, plays[nth :: self.jobs])[1] for nth in range(self.jobs)]
         while running:
             for results in wait(running):
                 try:
@@ -181,7 +174,7 @@ class Hunt:
                     ended.search.seconds += time.perf_counter() - ended.began
                     yield ended.search
 
-    def _process(self, target: Callable[..., None], *given: Any) -> tuple[ForkServerProcess, Connection]:
+    def _process(self, target: Callable[..., None], *given: Any) -> tuple[ForkProcess, Connection]:
         receiving, sending = self._context.Pipe(duplex=False)
         process = self._context.Process(target=target, args=(*given, sending), daemon=True)
         process.start()

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
+import gc
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec, SourceFileLoader
-from importlib.util import spec_from_file_location
+from importlib import import_module
 from pathlib import Path
-from types import CodeType, ModuleType
+from types import CodeType, FunctionType
 
 ROOT = Path(__file__).parents[3]
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """One change. file: in the package spark_streams; text: occurs once in it; breaks: what is broken then."""
+    """One change, within a function. file: in the package spark_streams; text: occurs once in it; breaks: what is broken
+    then."""
 
     name: str
     file: str
@@ -45,30 +45,32 @@ class Mutant:
             raise ValueError(f"mutant {self.name}: {self.file} has its text {whole.count(self.text)} times")
         return whole.replace(self.text, self.instead)
 
+    def compiled(self) -> CodeType:
+        """Return the code of the changed module."""
+        return compile(self.source(), self.path, "exec", dont_inherit=True)
+
     def install(self) -> None:
-        """Let this process import the changed module. It must not have imported it yet."""
-        assert self.module not in sys.modules, self.module
-        sys.meta_path.insert(0, _Finder(self))
+        """Change the product in this process."""
+        exchange(self.module, self.compiled())
 
 
-class _Finder(MetaPathFinder):
-    def __init__(self, mutant: Mutant) -> None:
-        self._mutant = mutant
+def exchange(module: str, code: CodeType) -> None:
+    """Give each function of a module the code that it has in another text of the module. Functions whose name occurs
+    more than once stay as they are."""
+    import_module(module)
+    inner = list(functions_in(code))
+    counts = Counter(found.co_qualname for found in inner)
+    codes = {found.co_qualname: found for found in inner if counts[found.co_qualname] == 1}
+    for function in gc.get_objects():
+        if isinstance(function, FunctionType) and function.__module__ == module:
+            new = codes.get(function.__code__.co_qualname)
+            if new is not None:
+                function.__code__ = new
 
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        if fullname != self._mutant.module:
-            return None
-        return spec_from_file_location(fullname, self._mutant.path, loader=_Loader(self._mutant))
 
-
-class _Loader(SourceFileLoader):
-    """Compiles the changed text, whatever bytecode is cached."""
-
-    def __init__(self, mutant: Mutant) -> None:
-        super().__init__(mutant.module, str(mutant.path))
-        self._mutant = mutant
-
-    def get_code(self, fullname: str) -> CodeType:
-        return compile(self._mutant.source(), self.path, "exec", dont_inherit=True)
+def functions_in(code: CodeType) -> Iterator[CodeType]:
+    """Yield the code of all functions in this code, also of nested ones."""
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield constant
+            yield from functions_in(constant)

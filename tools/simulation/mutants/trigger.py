@@ -174,13 +174,6 @@ TRIGGER = (
         "A correction is found again, and counted again, after a broken connection.",
     ),
     Mutant(
-        "reports-a-finding-each-time",
-        "source/group/remedies.py",
-        "fresh = [key for key, finding in keys.items() if key not in counted or finding.lost > counted[key]]",
-        "fresh = list(keys)",
-        "If the connection breaks after a report, the loss is counted again.",
-    ),
-    Mutant(
         "reports-all-of-a-loss-that-has-grown",
         "source/group/remedies.py",
         "lost=keys[key].lost - counted.get(key, 0))",
