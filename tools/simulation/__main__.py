@@ -9,9 +9,9 @@ on each machine; redis and engine run in their own time, and have none. `--shrin
 undocumented kind; `--story SEED` prints one run step by step; `--pairs` prints which pairs of source options the plans
 have, and runs none.
 
-`--mutants` plays plans and histories with each mutant of the product, or with the named ones (tools/simulation/mutants),
-until one fails. `--story PLAY --mutants NAME` prints that run: PLAY is what the line of the mutant names. `--note` writes
-what has found the mutants into the table of docs/internals/mutants.md, and each is tried with that first.
+`--mutants` plays plans and histories with each mutant of the product, or with the named ones, until one fails
+(tools/simulation/mutants). `--story PLAY --mutants NAME` prints that run: PLAY is what the line of the mutant names.
+`--note` writes down what has found the mutants: each is tried with that first, and docs/internals/mutants.md prints it.
 """
 
 from __future__ import annotations

@@ -90,8 +90,8 @@ HISTORIES: Mapping[str, History] = {
         [Step("trim"), BREAK],
     ),
     "break after a loss in a batch": History(
-        ["trigger", more(5), Step("delete", 16, amount=0.99, how=0.6), "trigger"], ["trigger", more(1), "trigger", "trigger"],
-        LENIENT, [BREAK],
+        ["trigger", more(5), Step("delete", 16, amount=0.99, how=0.6), "trigger"],
+        ["trigger", more(1), "trigger", "trigger"], LENIENT, [BREAK],
     ),
 }  # fmt: skip
 

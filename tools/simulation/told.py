@@ -50,13 +50,15 @@ TOLD: Mapping[str, Told] = {
         "batch 1: 6, 7", "trigger", Step("clock", how=0.0), VANISH, more(2), "trigger", **LENIENT
     ),
     "shared group made again": told(
-        "above the checkpoint's", "trigger", more(3), BOB_READS_ONE, "trigger", more(2), MADE_AGAIN_AT_THE_END, "trigger"
+        "above the checkpoint's", "trigger", more(3), BOB_READS_ONE, "trigger", more(2), MADE_AGAIN_AT_THE_END,
+        "trigger",
     ),
     "trimmed in a shared group": told(
         "at least 6", "trigger", BOB_READS_ONE, "trigger", more(6), TRIM_ALL, "trigger", **LENIENT
     ),
     "deleted above a shared group": told(
-        "at least 1", "trigger", more(1), BOB_READS_ONE, "trigger", more(5), Step("delete", amount=0.4, how=0.3), "trigger",
+        "at least 1", "trigger", more(1), BOB_READS_ONE, "trigger", more(5),
+        Step("delete", amount=0.4, how=0.3), "trigger",
     ),
     "deleted before others join": told(
         "counted: ", "trigger", more(5), Step("delete", amount=0.4, how=0.3), BOB_READS_ONE, "trigger", **LENIENT
@@ -66,8 +68,8 @@ TOLD: Mapping[str, Told] = {
         "trigger",
     ),
     "handed to a query without a pending list": told(
-        "no batch has read them", "trigger", more(2), BOB_READS_ONE, Step("give", amount=0.99), Step("leave"), "trigger",
-        noAck="true",
+        "no batch has read them", "trigger", more(2), BOB_READS_ONE, Step("give", amount=0.99), Step("leave"),
+        "trigger", noAck="true",
     ),
     "an older copy without the stream": told(
         "older copy of the checkpoint", "trigger", Step("restart", options=(("streams", "s:0,s:1"),)),
@@ -86,7 +88,8 @@ TOLD: Mapping[str, Told] = {
         Step("rollback", amount=0.01, how=0.9), "trigger",
     ),
     "an older copy with an unfinished batch": told(
-        ("batch 2: 8, 9", "older copy of the checkpoint", "batch 1: 6, 7"), "trigger", more(2), "trigger", more(2), "trigger", "trigger",
+        ("batch 2: 8, 9", "older copy of the checkpoint", "batch 1: 6, 7"), "trigger", more(2), "trigger", more(2),
+        "trigger", "trigger",
         Step("rollback", amount=0.01, how=0.1), "trigger",
     ),
     "restored under a running query": told((), Step("trigger"), Step("backup"), "trigger", Step("restore"), "trigger"),
@@ -118,8 +121,8 @@ TOLD: Mapping[str, Told] = {
         (), "trigger", more(3), BOB_READS_ONE, "trigger", Step("renew"), more(3), "trigger", "trigger", "trigger"
     ),
     "numbers go on under a new checkpoint": told(
-        "older copy of the checkpoint", "trigger", more(1), "trigger", "trigger", Step("renew"), more(1), "trigger", more(1),
-        "trigger", "trigger", Step("rollback", amount=0.01, how=0.9), "trigger",
+        "older copy of the checkpoint", "trigger", more(1), "trigger", "trigger", Step("renew"), more(1), "trigger",
+        more(1), "trigger", "trigger", Step("rollback", amount=0.01, how=0.9), "trigger",
     ),
 }  # fmt: skip
 

@@ -15,8 +15,8 @@ ROOT = Path(__file__).parents[3]
 
 @dataclass(frozen=True)
 class Mutant:
-    """One change, within a function. file: in the package spark_streams; text: occurs once in it; breaks: what is broken
-    then."""
+    """One change within a function. file: in the package spark_streams; text: occurs once in it; breaks: what is then
+    broken."""
 
     name: str
     file: str

@@ -7,7 +7,7 @@
     seed/17                              the plan of this seed, with one of MIX added
 
 A play fails if it has a failure, or ends the simulation. In plans of seeds and histories of the core, failures that are
-documented do not count. A history of the core in which model and product do the same fails if they differ in a step, too.
+documented do not count. A history of the core in which model and product do the same also fails if they differ.
 """
 
 from __future__ import annotations
