@@ -29,6 +29,8 @@ from spark_streams.monitor.watch import prometheus as query_metrics
 from spark_streams.options import migration
 from spark_streams.options.table import ACCESS, BATCH_SOURCE, REQUIRED, SINK, SOURCE, Option, without_access
 from spark_streams.source.group import remedies
+from tools.simulation.mutants import notes
+from tools.simulation.mutants.table import MUTANTS
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ROOT / "docs"
@@ -281,6 +283,19 @@ def metrics_of(tables: Iterable[Table]) -> str:
 
 # --------------------------------------------------------------------------------------------------------------- blocks
 
+
+def mutants_of_product() -> str:
+    """Return the table of mutants, and what has found them."""
+    found = notes.read()
+    rows = ["| mutant | what it breaks | found by | failure |", "|---|---|---|---|"]
+    for mutant in MUTANTS:
+        note = found.get(mutant.name)
+        cells = ["not yet", ""] if note is None else [f"`{note.play}`", f"`{note.kind.replace('|', '·')}`"]
+        rows.append(f"| `{mutant.name}` | {mutant.breaks.replace('|', '·')} | {' | '.join(cells)} |")
+    number = sum(mutant.name in found for mutant in MUTANTS)
+    return "\n".join([f"{len(MUTANTS)} mutants, {number} found:", "", _listing(rows)])
+
+
 BLOCKS: dict[str, Callable[[], str]] = {
     "source-options": lambda: table_of(without_access(SOURCE)),
     "batch-source-options": lambda: table_of(without_access(BATCH_SOURCE), SOURCE),
@@ -298,6 +313,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "group-metrics": lambda: metrics_of(group_metrics.TABLES),
     "exporter-metrics": lambda: metrics_of(exporter_metrics.TABLES),
     "query-metrics": lambda: metrics_of(query_metrics.TABLES),
+    "mutants": mutants_of_product,
 }
 
 

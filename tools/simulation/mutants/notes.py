@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import astuple, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from tools.simulation.mutants.hunt import Search
+if TYPE_CHECKING:
+    from tools.simulation.mutants.hunt import Search
 
 FILE = Path(__file__).with_name("found.tsv")
 
