@@ -4,7 +4,7 @@ holds until the query's first batch there.
     mark            the query begins          entries of the group that are pending for it
     of a begin      at the mark               above its position: reserved by a run that was killed before an offset
     none, a batch   where the group stands    at or below it (second backlog): left by an earlier checkpoint
-    a seek          where the group stands, or where Spark has logged it; the mark then moves it there
+    a seek          at the mark               the same
 
 What an earlier checkpoint has read may be acknowledged in part, also out of order (dead letters), and its mark shows
 that only afterwards. So what is not pending up to the group's position is acknowledged, or was lost before this
@@ -35,12 +35,13 @@ def first_account(server: Server, stream: str, start: Offset, look: Look) -> tup
         return StreamOffset(MIN_ID, read=0, added=added), mark  # an older copy, which does not know the stream
     position = group.last_delivered if at is None else at.position
     is_sought = at is not None and mark is not None and mark.is_seek and mark.id != at.position
+    if mark is not None and is_sought:  # since Spark has logged where the query begins
+        position = mark.id
     number, token = (0, UNKNOWN) if mark is None else (mark.number, mark.token)
     read, missed = _read_before(server, stream, position, look)
     if number == 0:
         begins = Mark.at_begin(position, read)
-        # A seek since Spark has logged where the query begins: the mark moves the query next.
-        kept = mark if mark is not None and is_sought else begins
+        kept = mark if mark is not None and is_sought else begins  # until Spark has logged the new position
         return StreamOffset(position, 0, begins.token, read, added, missed), kept
     return StreamOffset(position, number, token, read, added, missed), Mark(position, number, token)
 

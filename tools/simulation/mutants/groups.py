@@ -223,13 +223,6 @@ GROUPS = (
         "First account, own mark of a batch: an older copy of the checkpoint passes for a new one.",
     ),
     Mutant(
-        "first-account-of-a-seek",
-        "source/group/first_account.py",
-        "kept = mark if mark is not None and is_sought else begins",
-        "kept = begins",
-        "First account, mark of a seek: the query begins where Spark has logged it.",
-    ),
-    Mutant(
         "first-account-counts-from-the-end",
         "source/group/first_account.py",
         "return count_read(server, stream, head, position), 0",
