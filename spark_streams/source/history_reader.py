@@ -144,7 +144,7 @@ class HistoryReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailabl
         """Create the groups, hold the lease, and return the history with its bounds."""
         batches, begin = self._live.batches_from(position)
         if self._is_open and history.bounds is not None:
-            batches.hold(begin)
+            batches.hold()
             return history
 
         def bounds(server: Server, member: Membership) -> History:

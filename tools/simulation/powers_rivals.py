@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from spark_streams.errors import ConsumerTakenError, RStreamError
 from spark_streams.source.group.lease_and_checks import lease_key
@@ -27,7 +28,7 @@ def stall(world: World, step: Step) -> None:
         world.network.pass_time(_STANDS_STILL)
         if not _is_alone(world):
             _begins(world)
-        holders = {*_holders(world).values()}
+        holders = {lease["pid"] for lease in _leases(world).values() if lease}  # also if a session was evicted since
         if _RIVAL in holders:
             # A stream that is new has no lease yet: the successor may have those of the others.
             world.rival, world.has_successor = _RIVAL, holders == {_RIVAL}
@@ -42,7 +43,8 @@ def _begins(world: World) -> bool:
     try:
         reader = world.query.another_reader()
         start = reader.initialOffset()
-        reader.batches.hold(reader.batches_from(start)[1])
+        batches, begin = reader.batches_from(start)
+        batches.open_groups(begin, (), lambda server, member: None)
     except ConsumerTakenError:
         return False
     except RStreamError as error:
@@ -60,9 +62,16 @@ def _is_alone(world: World) -> bool:
 
 def _holders(world: World) -> dict[str, int | None]:
     """Return the process that has the lease of each stream of the query that exists; None: its session has ended."""
-    holders: dict[str, int | None] = {}
-    for name in world.query.reads():
-        if world.see(name).exists:
-            held = json.loads(world.client.get(lease_key(name, GROUP, CONSUMER)) or "{}")
-            holders[name] = held["pid"] if held and world.client.exists(held["session"]) else None
-    return holders
+    return {
+        name: lease["pid"] if lease and world.client.exists(lease["session"]) else None
+        for name, lease in _leases(world).items()
+    }
+
+
+def _leases(world: World) -> dict[str, dict[str, Any]]:
+    """Return the lease of each stream of the query that exists; empty: it has none."""
+    return {
+        name: json.loads(world.client.get(lease_key(name, GROUP, CONSUMER)) or "{}")
+        for name in world.query.reads()
+        if world.see(name).exists
+    }

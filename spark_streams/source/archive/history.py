@@ -38,7 +38,7 @@ from spark_streams.source.archive.rows import KEYS, first_row_group, in_order
 from spark_streams.source.batch.plan import fetch_heads
 from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.group.account import count_read
-from spark_streams.source.group.admin import join_groups
+from spark_streams.source.group.admin import GroupChange, change_groups
 from spark_streams.source.group.start import fetch_marks
 from spark_streams.source.group.state import GroupState, fetch_state, missing
 from spark_streams.source.membership import Membership
@@ -230,7 +230,8 @@ def _begin_groups(
         for stream, position in positions.items()
         if stream not in begun
     }
-    join_groups(server, member, marks)
+    joined = {stream: GroupChange(consumer=True, mark=mark) for stream, mark in marks.items()}
+    change_groups(server, member, joined)
 
 
 def require_unread(server: Server, archive: Archive, history: History) -> None:

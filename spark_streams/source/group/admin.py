@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from spark_streams.model.commit_mark import Mark, committed_key
 from spark_streams.model.ids import MAX_ID
@@ -37,74 +38,107 @@ def streams_without_group(server: Server, member: Membership, streams: Sequence[
     return without
 
 
-def create_groups_at(
-    server: Server, member: Membership, starts: Mapping[str, Start], make_streams: bool = True, marked: bool = True
-) -> list[str]:
-    """Create the groups that do not exist, each at an ID (S2) and with the number of entries below it. Return the
-    streams that now have the group.
+@dataclass(frozen=True)
+class GroupChange:
+    """A change of the group on one stream. The group, the query's consumer and its commit mark change in one
+    transaction.
 
-    make_streams: create missing streams; otherwise they are left out; marked: with the query's consumer and the commit
-    mark of a query that begins there."""
-    changes: dict[str, list[Command]] = {}
-    for stream, start in starts.items():
-        changes[stream] = [_create(member, stream, start, make_streams)]
-        if marked:
-            mark = Mark.at_begin(start.position, start.read)
-            changes[stream] += [_create_consumer(member, stream), _set_mark(member, stream, mark)]
-    created = []
-    for stream, replies in _transactions(server, changes).items():
-        if is_key_required(replies[0]):
-            continue
-        if isinstance(replies[0], ReplyError) and not is_busy_group(replies[0]):
-            raise server.error_of(replies[0], changes[stream][0][:4])
-        created.append(stream)
-    return created
+    create: where to create the group, unless it exists; set_to: where to set it; makes_stream: create a missing stream,
+    too; consumer: create the query's consumer. If a group later lacks it, the group was created again. touch: begin the
+    consumer's idle time anew, as a read does, so that the group of a query that reads nothing is not forgotten
+    (retention.forgotten)."""
+
+    create: Start | None = None
+    set_to: Start | None = None
+    makes_stream: bool = False
+    consumer: bool = False
+    mark: Mark | None = None
+    touch: bool = False
+
+    @classmethod
+    def at_begin(cls, start: Start, makes_stream: bool) -> GroupChange:
+        """Return what creates a group for a query that begins there."""
+        mark = Mark.at_begin(start.position, start.read)
+        return cls(create=start, makes_stream=makes_stream, consumer=True, mark=mark)
+
+    def commands(self, member: Membership, stream: str) -> list[Command]:
+        """Return the commands of the transaction."""
+        commands: list[Command] = []
+        if self.create is not None:
+            make = ("MKSTREAM",) if self.makes_stream else ()
+            position = str(self.create.position)
+            commands.append(("XGROUP", "CREATE", stream, member.group, position, *make, *self.create.words()))
+        if self.set_to is not None:
+            position = str(self.set_to.position)
+            commands.append(("XGROUP", "SETID", stream, member.group, position, *self.set_to.words()))
+        if self.consumer:
+            commands.append(("XGROUP", "CREATECONSUMER", stream, member.group, member.consumer))
+        if self.mark is not None:
+            commands.append(_set_mark(member, stream, self.mark))
+        if self.touch:  # a read of pending entries above the highest ID but one, of which there are none
+            above = str(MAX_ID.previous())
+            read = ("XREADGROUP", "GROUP", member.group, member.consumer, "COUNT", 1, "STREAMS", stream, above)
+            commands.append(read)
+        return commands
 
 
-def join_groups(server: Server, member: Membership, marks: Mapping[str, Mark]) -> None:
-    """Create the query's consumer in existing groups, and set its commit marks. If a group later lacks the consumer,
-    the group was created again. Raises GroupMissingError, DataLossError."""
-    _change(
-        server,
-        member,
-        {stream: [_create_consumer(member, stream), _set_mark(member, stream, mark)] for stream, mark in marks.items()},
-    )
+@dataclass(frozen=True)
+class ChangedGroups:
+    """Streams whose group existed and was not created, and streams that do not exist. On the former, the other commands
+    of the transaction were carried out all the same."""
+
+    existing: frozenset[str]
+    missing: frozenset[str]
 
 
-def create_consumers(server: Server, member: Membership, streams: Sequence[str]) -> None:
-    """Create the query's consumer in these groups."""
-    _change(server, member, {stream: [_create_consumer(member, stream)] for stream in streams})
+def try_to_change(server: Server, member: Membership, changes: Mapping[str, GroupChange]) -> ChangedGroups:
+    """Change the group on each stream, all in one round trip. Raises GroupMissingError, WrongKeyTypeError,
+    ServerError."""
+    commands = {stream: own for stream, change in changes.items() if (own := change.commands(member, stream))}
+    existing, absent = set[str](), set[str]()
+    for stream, replies in _transactions(server, commands).items():
+        for command, reply in zip(commands[stream], replies, strict=True):
+            if is_key_required(reply):
+                absent.add(stream)
+                break
+            if is_busy_group(reply):
+                existing.add(stream)
+            elif isinstance(reply, ReplyError):
+                raise server.error_of(reply, command[:4])
+    return ChangedGroups(frozenset(existing), frozenset(absent))
 
 
-def touch_consumers(server: Server, member: Membership, streams: Sequence[str]) -> None:
-    """Begin the idle time of the query's consumer anew, as a read does. A query that finds nothing to read, or reads
-    without the group (noAck), is in use, too: its group must not be forgotten (retention.forgotten)."""
-    _change(server, member, {stream: [_touch(member, stream)] for stream in streams})
+def change_groups(server: Server, member: Membership, changes: Mapping[str, GroupChange]) -> frozenset[str]:
+    """Change the group on each stream. Return the streams whose group existed and was not created. Raises as
+    `try_to_change` does, and DataLossError if a stream no longer exists."""
+    changed = try_to_change(server, member, changes)
+    for stream in changes:
+        if stream in changed.missing:
+            raise missing(server, member, stream, stream_too=True)
+    return changed.existing
 
 
 def carry_out(
     server: Server, member: Membership, repairs: Mapping[str, Repair], marks: Mapping[str, Mark | None]
-) -> set[str]:
+) -> frozenset[str]:
     """Create and set groups, with their commit marks. Return the streams whose missing group was there again, as after
     a restore of the server: their groups and marks are as before. marks: the present ones.
 
     Raises DataLossError if a stream no longer exists."""
-    changes: dict[str, list[Command]] = {}
-    for stream, repair in repairs.items():
-        commands: list[Command] = []
-        if repair.command == "CREATE":
-            commands.append(_create(member, stream, repair.start, repair.makes_stream))
-        elif repair.command:
-            commands.append(_set_group(member, stream, repair.start))
-        if repair.command == "CREATE" or repair.creates_consumer:
-            commands.append(_create_consumer(member, stream))
-        if repair.sets_mark:
-            commands.append(_set_mark(member, stream, repair.at.mark))
-        if commands:
-            changes[stream] = commands
-    there = _change(server, member, changes)
-    _change(server, member, {stream: [_mark_again(member, stream, marks.get(stream))] for stream in there})
+    there = change_groups(server, member, {stream: _change_of(repair) for stream, repair in repairs.items()})
+    again = ((committed_key(stream, member.group, member.consumer), marks.get(stream)) for stream in there)
+    server.execute_all([("DEL", key) if mark is None else ("SET", key, str(mark)) for key, mark in again])
     return there
+
+
+def _change_of(repair: Repair) -> GroupChange:
+    return GroupChange(
+        create=repair.start if repair.command == "CREATE" else None,
+        set_to=repair.start if repair.command == "SETID" else None,
+        makes_stream=repair.makes_stream,
+        consumer=repair.command == "CREATE" or repair.creates_consumer,
+        mark=repair.at.mark if repair.sets_mark else None,
+    )
 
 
 def begin_batches(server: Server, member: Membership, end: Offset, first: Sequence[str]) -> None:
@@ -129,55 +163,8 @@ def begin_batches(server: Server, member: Membership, end: Offset, first: Sequen
             raise server.error_of(reply, command)
 
 
-def set_groups_to(
-    server: Server, member: Membership, starts: Mapping[str, Start], marks: Mapping[str, Mark] | None = None
-) -> None:
-    """Set the groups of these streams (XGROUP SETID), in one transaction with these commit marks, which show that the
-    query is active."""
-    _change(
-        server,
-        member,
-        {
-            stream: [
-                _set_group(member, stream, start),
-                *(
-                    [_set_mark(member, stream, marks[stream]), _touch(member, stream)]
-                    if marks and stream in marks
-                    else []
-                ),
-            ]
-            for stream, start in starts.items()
-        },
-    )
-
-
-def _create(member: Membership, stream: str, start: Start, makes_stream: bool) -> Command:
-    create = ("XGROUP", "CREATE", stream, member.group, str(start.position))
-    return (*create, *(("MKSTREAM",) if makes_stream else ()), *start.words())
-
-
-def _set_group(member: Membership, stream: str, start: Start) -> Command:
-    return ("XGROUP", "SETID", stream, member.group, str(start.position), *start.words())
-
-
-def _create_consumer(member: Membership, stream: str) -> Command:
-    return ("XGROUP", "CREATECONSUMER", stream, member.group, member.consumer)
-
-
-def _touch(member: Membership, stream: str) -> Command:
-    """Return a read of the consumer's pending entries above the highest ID but one, of which there are none."""
-    above = str(MAX_ID.previous())
-    return ("XREADGROUP", "GROUP", member.group, member.consumer, "COUNT", 1, "STREAMS", stream, above)
-
-
 def _set_mark(member: Membership, stream: str, mark: Mark) -> Command:
     return ("SET", committed_key(stream, member.group, member.consumer), str(mark))
-
-
-def _mark_again(member: Membership, stream: str, mark: Mark | None) -> Command:
-    if mark is None:
-        return ("DEL", committed_key(stream, member.group, member.consumer))
-    return _set_mark(member, stream, mark)
 
 
 def _transactions(server: Server, changes: Mapping[str, Sequence[Command]]) -> dict[str, list[Reply]]:
@@ -201,20 +188,3 @@ def _transactions(server: Server, changes: Mapping[str, Sequence[Command]]) -> d
                 raise connection.error_of(outcome.refusal or ReplyError("EXEC"), refused[:4])
             results[stream] = outcome.results
     return results
-
-
-def _change(server: Server, member: Membership, changes: Mapping[str, Sequence[Command]]) -> set[str]:
-    """Run the commands of each stream. Return the streams that have the group that was to be created. The other
-    commands of their transactions are carried out all the same.
-
-    Raises DataLossError if a stream no longer exists, and the named error of any other reply."""
-    there: set[str] = set()
-    for stream, replies in _transactions(server, changes).items():
-        for command, reply in zip(changes[stream], replies, strict=True):
-            if is_key_required(reply):
-                raise missing(server, member, stream, stream_too=True)
-            if is_busy_group(reply):
-                there.add(stream)
-            elif isinstance(reply, ReplyError):
-                raise server.error_of(reply, command[:4])
-    return there

@@ -52,10 +52,12 @@ class ExpectedStreams:
         self._options = options
         self._excluded = own_dead_letter_streams(options.dead_letter_stream)
         self._absent: set[str] = set()  # when the query started
+        self.has_recorded = False  # which these are
         self._is_reported = False
 
     def record_absent(self, server: Server, streams: Sequence[str]) -> None:
         """Record which of these streams do not exist, before XGROUP CREATE creates them. Raises WrongKeyTypeError."""
+        self.has_recorded = True
         self._absent |= {stream for stream, state in stream_states(server, streams).items() if not state.exists}
 
     def was_absent(self, stream: str) -> bool:

@@ -180,6 +180,12 @@ class DataLoss:
     noted_token: str = ""
     _of_comparison: dict[tuple[Kind, str, StreamId], int] = field(default_factory=dict)  # lost entries
 
+    def refuse(self, findings: Sequence[Finding]) -> None:
+        """Raise the error of the first finding that is not harmless if the query is strict."""
+        for finding in findings:
+            if not (self.allowed or finding.is_harmless):
+                raise error_of(finding, self.place)
+
     def report_compared(self, findings: Sequence[Finding]) -> None:
         """Report what a comparison has found. If the connection breaks before `compared`, the next one finds the same,
         which is not reported again; or more, of which only the rest is."""
@@ -196,10 +202,8 @@ class DataLoss:
     def report(self, *findings: Finding, accepted: bool = False) -> None:
         """Raise the error of the first finding if the query is strict. Otherwise log and count them. accepted: a run
         with failOnDataLoss=false has found them."""
-        if not (self.allowed or accepted):
-            for finding in findings:
-                if not finding.is_harmless:
-                    raise error_of(finding, self.place)
+        if not accepted:
+            self.refuse(findings)
         for finding in findings:
             does = _LEAVES if finding.is_left else REMEDIES[finding.kind].does(finding.group_use)
             line = f"{problem_of(finding, self.place)}. The query {does}"

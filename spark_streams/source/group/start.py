@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from spark_streams.errors import GroupExistsError, GroupForgottenError, StreamStateError
 from spark_streams.model.commit_mark import Mark, committed_key
@@ -15,7 +15,7 @@ from spark_streams.model.times import from_milliseconds
 from spark_streams.options.per_stream import PerStream
 from spark_streams.retention.forgotten import Record
 from spark_streams.source.group.account import count_read
-from spark_streams.source.group.admin import create_groups_at, set_groups_to, streams_without_group
+from spark_streams.source.group.admin import GroupChange, change_groups
 from spark_streams.source.group.findings import Start
 from spark_streams.source.group.state import fetch_state, missing, shared_at_restart
 from spark_streams.source.membership import Membership
@@ -64,26 +64,11 @@ class UnusedStart:
         )
 
 
-def create_groups(
-    server: Server, member: Membership, streams: Sequence[str], starting: PerStream[str]
-) -> dict[str, Start]:
-    """Create the group on those of these streams without it, and missing streams. Return the starts of the new
-    groups. Raises WrongKeyTypeError."""
-    starts = resolve_starts(server, streams_without_group(server, member, streams), starting)
-    create_groups_at(server, member, starts)
-    warn_of_entries_before(member, starts)
-    return starts
-
-
-def resolve_starts(server: Server, streams: Sequence[str], starting: PerStream[str]) -> dict[str, Start]:
-    """Return the start of a new group on each of these streams; `latest` is the stream's last entry now. Raises
+def starting_positions(server: Server, streams: Sequence[str], starting: PerStream[str]) -> dict[str, StreamId]:
+    """Return where a new group begins on each of these streams; `latest` is the stream's last entry now. Raises
     WrongKeyTypeError."""
-    starts = {}
-    for stream, head in stream_states(server, streams).items():
-        start = _start_at(server, stream, head, _starting_position(starting, stream, head))
-        passed = (head.length or 0) if starting.value_for(stream) == "$" else 0
-        starts[stream] = replace(start, passed=passed)
-    return starts
+    heads = stream_states(server, streams)
+    return {stream: _starting_position(starting, stream, head) for stream, head in heads.items()}
 
 
 def warn_of_entries_before(member: Membership, created: Mapping[str, Start]) -> None:
@@ -94,15 +79,17 @@ def warn_of_entries_before(member: Membership, created: Mapping[str, Start]) -> 
         _log.warning("%s", _entries_before(member, passed))
 
 
-def starts_at(server: Server, positions: Mapping[str, StreamId]) -> dict[str, Start]:
-    """Return the start of a group at each of these positions. Raises WrongKeyTypeError."""
-    heads = stream_states(server, list(positions))
-    return {stream: _start_at(server, stream, heads[stream], position) for stream, position in positions.items()}
-
-
-def _start_at(server: Server, stream: str, head: StreamState, position: StreamId) -> Start:
-    is_ahead = position > head.last
-    return Start(position, head.added if is_ahead else count_read(server, stream, head, position))
+def starts_at(server: Server, positions: Mapping[str, StreamId], starting: PerStream[str]) -> dict[str, Start]:
+    """Return the start of a new group at each of these positions. Raises WrongKeyTypeError."""
+    starts: dict[str, Start] = {}
+    for stream, head in stream_states(server, list(positions)).items():
+        position = positions[stream]
+        read = head.added if position > head.last else count_read(server, stream, head, position)
+        passed = 0
+        if position > MIN_ID and starting.value_for(stream) == "$" and read is not None:
+            passed = max(0, (head.length or 0) - ((head.added or 0) - read))
+        starts[stream] = Start(position, read, passed)
+    return starts
 
 
 def _entries_before(member: Membership, unread: Mapping[str, int]) -> str:
@@ -125,20 +112,20 @@ def _starting_position(starting: PerStream[str], stream: str, head: StreamState)
 
 
 def first_positions(
-    server: Server, member: Membership, late: Mapping[str, Start], no_ack: bool, restarts_at: PerStream[str] | None
+    server: Server, member: Membership, new: Mapping[str, StreamId], no_ack: bool, restarts_at: PerStream[str] | None
 ) -> dict[str, StreamId]:
     """Return where a query without a checkpoint begins: at its mark if a run has begun there, and has reserved entries
     above it before Spark logged an offset; otherwise at the group's position (group.first_account).
 
-    late: starts of streams whose group does not exist yet; no_ack: begin at the group's position, because the query
-    cannot read pending entries; restarts_at: where it begins instead (onNewCheckpoint=restart).
+    new: where it begins on streams whose group does not exist yet; no_ack: begin at the group's position, because the
+    query cannot read pending entries; restarts_at: where it begins instead (onNewCheckpoint=restart).
     """
-    streams = [stream for stream in member.streams if stream not in late]
+    streams = [stream for stream in member.streams if stream not in new]
     heads, states = fetch_state(server, member, streams)
     begun = {} if no_ack else {s: mark.id for s, mark in fetch_marks(server, member, streams).items() if mark.is_begin}
     commands = [("XPENDING", stream, member.group, f"({begun[stream]}", "+", 1, member.consumer) for stream in begun]
     reserved = {stream for stream, reply in zip(begun, server.execute_all(commands), strict=True) if reply}
-    positions = {stream: start.position for stream, start in late.items()}
+    positions = dict(new)
     for stream, state in states.items():
         if state is None:
             raise missing(server, member, stream, not heads[stream].exists)
@@ -203,8 +190,11 @@ def restart_groups(server: Server, member: Membership, positions: Mapping[str, S
         stream: Start(positions[stream], count_read(server, stream, heads[stream], positions[stream]))
         for stream in existing
     }
-    marks = {stream: Mark.at_begin(start.position, start.read) for stream, start in starts.items()}
-    set_groups_to(server, member, starts, marks)
+    changes = {
+        stream: GroupChange(set_to=start, mark=Mark.at_begin(start.position, start.read), touch=True)
+        for stream, start in starts.items()
+    }
+    change_groups(server, member, changes)
 
 
 def unused_start(

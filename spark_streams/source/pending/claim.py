@@ -31,7 +31,7 @@ from spark_streams.source.group.account import count_missing
 from spark_streams.source.group.findings import Finding, Kind
 from spark_streams.source.group.remedies import DataLoss
 from spark_streams.source.group.state import GroupState, OtherConsumer, read_group_now
-from spark_streams.source.group.subscription import Subscription
+from spark_streams.source.group.stream_set import StreamSet
 from spark_streams.source.limits import Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.pending.dead_entries import DeadEntries
@@ -67,7 +67,7 @@ class Claims:
     def __init__(
         self,
         options: SourceOptions,
-        subscription: Subscription,
+        stream_set: StreamSet,
         losses: DataLoss,
         counters: RunCounters,
         dead_letter: Callable[[DeadEntries], None],
@@ -75,7 +75,7 @@ class Claims:
     ) -> None:
         self._idle = options.claim_idle
         self._max_deliveries = options.max_deliveries
-        self._subscription = subscription
+        self._stream_set = stream_set
         self._losses = losses
         self._counters = counters
         self._dead_letter = None if options.dead_letter_stream is None else dead_letter
@@ -84,7 +84,7 @@ class Claims:
 
     @property
     def _member(self) -> Membership:
-        return self._subscription.member
+        return self._stream_set.member
 
     def holders(self, server: Server, groups: Mapping[str, GroupState]) -> dict[str, list[Holder]]:
         """Return the holders of entries to claim, per stream, released entries first. Raises ServerError."""
@@ -109,7 +109,7 @@ class Claims:
         ]
         if not candidates:
             return []
-        alive = self._subscription.live(server, [(stream, other.name) for stream, other in candidates])
+        alive = self._stream_set.live(server, [(stream, other.name) for stream, other in candidates])
         return [(stream, other.name) for stream, other in candidates if (stream, other.name) not in alive]
 
     def claim(self, server: Server, holders: Mapping[str, Sequence[Holder]], quota: BatchQuota) -> list[str]:

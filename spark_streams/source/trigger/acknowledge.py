@@ -29,7 +29,7 @@ from spark_streams.source.group.findings import Finding, Kind
 from spark_streams.source.group.remedies import DataLoss
 from spark_streams.source.limits import Limits
 from spark_streams.source.membership import Membership
-from spark_streams.source.offset import Offset, Range
+from spark_streams.source.offset import Offset, Range, StreamOffset
 from spark_streams.source.pending.poison_batch import PoisonBatch
 from spark_streams.source.pending_list import PendingRange, acknowledge
 from spark_streams.source.rows.column_report import STREAM_MODES, ColumnReport, ColumnWarnings
@@ -124,15 +124,15 @@ class Acknowledging:
 
     def _marks(self, start: Offset, marks: Marks, streams: AbstractSet[str] | None) -> list[tuple[str, bytes]]:
         """Return the commands that set the marks of the batches that are acknowledged, each with its stream. A stream
-        that the query no longer reads keeps its mark: it was not compared with the checkpoint. So does one whose group
-        an operator has set: a kill before the query has moved there would hide it."""
+        that the query no longer reads keeps its mark: it was not compared with the checkpoint. So does one whose mark
+        shows that its group was moved: a kill before the query has moved there would hide it."""
         group, consumer = self._member.group, self._member.consumer
         return [
             (stream, pack("SET", committed_key(stream, group, consumer), str(at.mark)))
             for stream, at in start.at.items()
             if start.token and (start.is_of_this_batch(stream) or stream in start.owed)
             and (streams is None or stream in streams) and (not marks or stream in marks)
-            and not _is_sought(stream, marks)
+            and not _shows_move(marks.get(stream), at)
         ]  # fmt: skip
 
     def _ranges(
@@ -240,9 +240,9 @@ def _restored(start: Offset, stream: str, mark: Mark | None, parts: Sequence[Ran
     return [Range(mark.id, at.position, 0, max((part.until for part in parts), default=0))]
 
 
-def _is_sought(stream: str, marks: Marks) -> bool:
-    mark = marks.get(stream)
-    return mark is not None and mark.is_seek
+def _shows_move(mark: Mark | None, at: StreamOffset) -> bool:
+    """Whether an operator has moved the group, or a run that has acknowledged this batch."""
+    return mark is not None and (mark.is_seek or (mark.number, mark.token) == (at.number, at.token))
 
 
 def _is_committed(marks: Marks, start: Offset) -> bool:

@@ -21,7 +21,6 @@ from spark_streams.wire.replies.xinfo import StreamState
 def as_left(
     server: Server,
     member: Membership,
-    checkpoint: Offset,
     start: Offset,
     streams: Sequence[str],
     run: RunState,
@@ -40,7 +39,7 @@ def as_left(
         if group is None or not _is_quiet(start.at[stream], heads[stream], group, *expected):
             return None
         states[stream] = as_bookmark(start.at[stream], group) if no_ack else group
-    return QueryState(checkpoint, start, heads, states, positions_of(groups), above=above, run=run)
+    return QueryState(start, heads, states, positions_of(groups), run.has_settled(start), above=above, run=run)
 
 
 def _expected(

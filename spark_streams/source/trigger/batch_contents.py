@@ -107,17 +107,16 @@ class ContentsChooser:
         """Return the entries that the quota admits; empty if there is nothing to read. Raises DataLossError,
         ServerError and its subclasses."""
         contents, quota = BatchContents(run=state.run), request.quota
-        is_settled = state.run.has_settled(state.start)
-        if is_settled and self._options.max_deliveries is not None:
+        if state.is_settled and self._options.max_deliveries is not None:
             contents = self._piece(server, state, contents)
             if contents:
                 return replace(contents, takes_no_more=True)
-        if is_settled and state.second:
+        if state.is_settled and state.second:
             contents, quota = self._second_backlog(server, state, contents, quota)
         contents, quota = self._reserved(server, state, contents, quota, request.turn)
         if not contents.takes_no_more:
             contents = self._new(server, state, contents, replace(request, quota=quota))
-        if contents or not is_settled or not contents.run.poison.holds_pieces:
+        if contents or not state.is_settled or not contents.run.poison.holds_pieces:
             return contents
         run = contents.run
         old, ranges, cache = self._poison.fallback_piece(server, list(state.groups), state.start, run.poison)

@@ -28,10 +28,10 @@ from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.group.admin import begin_batches, streams_without_group
 from spark_streams.source.group.findings import Finding, Kind
 from spark_streams.source.group.lease_and_checks import require_entry_counts, require_no_eviction
+from spark_streams.source.group.opening import Opened, Opening
 from spark_streams.source.group.remedies import DataLoss, Place
-from spark_streams.source.group.start import first_positions
 from spark_streams.source.group.state import fetch_state, missing
-from spark_streams.source.group.subscription import Subscription
+from spark_streams.source.group.stream_set import StreamSet
 from spark_streams.source.limits import LIMITS, Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.offset import Offset, StreamOffset
@@ -120,13 +120,14 @@ class MicroBatchStream:
         self.counters = RunCounters()
         place = Place(Membership((), options.group, options.consumer), str(options.address), options.address.forgets)
         losses = self._losses = DataLoss(not options.fail_on_data_loss, place, self.counters.lost)
-        subscription = self._subscription = Subscription(options, now, limits)
+        streams = self._streams = StreamSet(options, now, limits)
+        self._opening = Opening(options, streams)
         poison = self._poison = PoisonBatch(options.max_deliveries, self.member, self._dead_letter, losses, limits)
-        removing = self._removing = Removing(options, subscription.retries, now, limits)
+        removing = self._removing = Removing(options, streams.retries, now, limits)
         acks = self._acknowledging = Acknowledging(options, losses, self.counters, removing, poison, limits)
-        claims = Claims(options, subscription, losses, self.counters, self._dead_letter, limits)
+        claims = Claims(options, streams, losses, self.counters, self._dead_letter, limits)
         contents = ContentsChooser(options, poison, self.member, limits)
-        observer = Observer(options, subscription, losses, acks, limits)
+        observer = Observer(options, streams, losses, acks, limits)
         self._trigger = Trigger(options, observer, contents, claims, acks, now)
         self._idle = Idle(options.address, now, limits)
         self._is_idle = False
@@ -149,7 +150,7 @@ class MicroBatchStream:
     @property
     def member(self) -> Membership:
         """The group and consumer of the query."""
-        return self._subscription.member
+        return self._streams.member
 
     @property
     def knows_fields(self) -> bool:
@@ -181,14 +182,14 @@ class MicroBatchStream:
         def open_and_ask(server: Server) -> T:
             for stream in () if self._losses.allowed else streams_without_group(server, self.member, existing):
                 raise missing(server, self.member, stream, stream_too=False)
-            self._subscription.streams_to_read(server, begin, find_new=True, at_once=True)
+            self._opened(server, begin, RunState(is_known=False))
             return question(server, self.member)
 
         return self.ask(open_and_ask)
 
-    def hold(self, begin: Offset) -> None:
+    def hold(self) -> None:
         """Hold the lease without reading an entry, after `open_groups`."""
-        self.ask(lambda server: self._subscription.streams_to_read(server, begin, find_new=False, at_once=False))
+        self.ask(lambda server: self._streams.hold(server, ()))
 
     def next(self, begin: Offset, limit: int | None) -> Offset | None:
         """Reserve the next batch of at most `limit` entries, and return its end. None: there is nothing to read. What
@@ -198,7 +199,7 @@ class MicroBatchStream:
         if self._pace is not None:
             self._pace = self._pace.called(self._now())
         was_idle, self._is_idle = self._is_idle, False
-        if was_idle and self._idle.lasts(begin) and not self.ask(self._subscription.has_changed):
+        if was_idle and self._idle.lasts(begin) and not self.ask(self._streams.has_changed):
             self._is_idle = True
             return None
         has_settled = self._run.has_settled(begin)
@@ -287,14 +288,14 @@ class MicroBatchStream:
             self._reported_heads = self._heads
             at = {stream: StreamOffset(end) for stream, end in ends.items()}
             self._reported_ends = Offset(self.member.group, self.member.consumer, at).to_json()
-        waiting = self._subscription.retries.waiting()
+        waiting = self._streams.retries.waiting()
         limit = {} if self._pace is None else self._pace.to_json()
         return {**self._reported_ends, **self.counters.to_json(), **({"waiting": waiting} if waiting else {}), **limit}
 
     def stop(self) -> None:
         """Release the lease and close the connections."""
         self.worker.close()
-        self._subscription.release()
+        self._streams.release()
         self._idle.close()
         self._server.close()
 
@@ -306,7 +307,7 @@ class MicroBatchStream:
         due = [
             max(limits.idle_check, limits.idle_check_each * len(self._heads)),
             self._run.admission.seconds_until_due(self._now()),
-            self._subscription.retries.seconds_until_due(),
+            self._streams.retries.seconds_until_due(),
             self._removing.seconds_until_due(),
         ]
         if self._run.others_have_pending:
@@ -350,7 +351,8 @@ class MicroBatchStream:
         """Run a trigger, and start its background jobs."""
         run = self._settled(run)
         with collection_paused():
-            triggered = self._trigger.next(server, begin, limit, run, self._save)
+            opened = self._opened(server, begin, run)
+            triggered = self._trigger.next(server, opened, limit, run, self._save)
         # Tasks read while the next batch is reserved, and no longer while Spark commits: then entries are acknowledged.
         # So the server always has work.
         if triggered.prefetch is not None:
@@ -361,6 +363,18 @@ class MicroBatchStream:
         return None if triggered.end is None else CurrentBatch(
             triggered.end, triggered.ranges, is_new=True
         ), triggered.run
+
+    def _opened(self, server: Server, checkpoint: Offset, run: RunState) -> Opened:
+        """Open the run if it knows nothing yet, and return where the trigger begins."""
+        streams, begin = self._streams, checkpoint
+        if not run.is_known:
+            begin = self._opening.open(server, checkpoint)
+        elif streams.is_match_due():
+            self._opening.join(server, checkpoint)
+        names = streams.of_trigger(server, begin)
+        start = streams.without_unused_returned(run.start_of(begin))
+        forgotten = start.at.keys() - {*names} - checkpoint.at.keys()  # of a pattern, and missing: Spark logged none
+        return Opened(checkpoint, start.without(forgotten) if forgotten else start, names)
 
     def _save(self, run: RunState) -> None:
         """Keep what must outlive a failure of the rest of the trigger (RunState.unknown)."""
@@ -378,15 +392,13 @@ class MicroBatchStream:
         return replace(run, prefetched=prefetched) if isinstance(prefetched, Prefetched) and run.is_known else run
 
     def _first(self, server: Server) -> Offset:
-        self._subscription.join(server)
-        late, restarts_at = self._subscription.late, self._options.restarts_at
-        positions = first_positions(server, self.member, late, self._options.no_ack, restarts_at)
+        positions = self._opening.first(server)
         at = {stream: StreamOffset(position) for stream, position in positions.items()}
         return Offset(self.member.group, self.member.consumer, at)
 
     def _until_now(self, server: Server, run: RunState) -> tuple[None, RunState]:
-        self._subscription.join(server)  # Spark calls this before `first`
-        until = stream_states(server, self._subscription.until_now(server))
+        self._opening.find(server)  # Spark calls this before `first`
+        until = stream_states(server, self._streams.until_now(server))
         return None, replace(run, admission=replace(run.admission, until=until))
 
     def _commit(self, server: Server, end: Offset, run: RunState) -> tuple[None, RunState]:
@@ -406,7 +418,7 @@ class MicroBatchStream:
     def _count_attempt(self, server: Server, begin: Offset, end: Offset, run: RunState) -> tuple[bool, RunState]:
         """Count this run's attempt at a batch. After too many attempts its entries are set aside. Return whether the
         batch was cut."""
-        self._subscription.hold(server, end.streams)
+        self._streams.hold(server, end.streams)
         try:
             is_cut, poison_cache = self._poison.attempt(server, begin, end, run.poison)
         except (GroupMissingError, DataLossError):
@@ -420,7 +432,7 @@ class MicroBatchStream:
     def _read_again(self, server: Server, begin: Offset, batch: CurrentBatch) -> CurrentBatch:
         """Return a batch that an earlier run has created, with its ranges."""
         end = batch.end
-        self._subscription.hold(server, end.streams)
+        self._streams.hold(server, end.streams)
         replay = Replay(server, self.member, self._losses, self._run.admission.size, self._limits)
         replay.require_newest(begin, end)
         ranges = [] if batch.is_cut else replay.ranges(end)

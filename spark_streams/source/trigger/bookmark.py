@@ -21,7 +21,7 @@ from spark_streams.model.ids import StreamId
 from spark_streams.model.keys import probe_group
 from spark_streams.source.entry_range import EntryRange, entries_per_stream
 from spark_streams.source.group.account import count_between
-from spark_streams.source.group.admin import create_groups_at, set_groups_to
+from spark_streams.source.group.admin import GroupChange, change_groups
 from spark_streams.source.group.findings import Start
 from spark_streams.source.group.state import GroupState, Reserved, missing
 from spark_streams.source.limits import Limits
@@ -65,10 +65,15 @@ def set_bookmarks(server: Server, member: Membership, committed: Offset, cached:
         for stream, at in committed.at.items()
         if cached is None or cached.get(stream, at.position) != at.position
     }
-    starts = {stream: Start(at.position, at.read) for stream, at in changed.items()}
-    marks = {stream: at.mark for stream, at in changed.items() if at.number}
-    set_groups_to(server, member, starts, marks)
-    return {**(cached or {}), **{stream: start.position for stream, start in starts.items()}}
+    changes = {
+        # A mark shows that the query is active.
+        stream: GroupChange(
+            set_to=Start(at.position, at.read), mark=at.mark if at.number else None, touch=at.number > 0
+        )
+        for stream, at in changed.items()
+    }
+    change_groups(server, member, changes)
+    return {**(cached or {}), **{stream: at.position for stream, at in changed.items()}}
 
 
 # -- scratch group -----------------------------------------------------------------------------------------------------
@@ -169,12 +174,10 @@ def exact_ranges(
     if not wanted:
         return {}
     scratch = replace(member, group=probe_group(member.group, member.consumer))
-    starts = {stream: Start(entries.after) for stream, entries in wanted.items()}
-    existing = create_groups_at(server, scratch, starts, make_streams=False, marked=False)
-    gone = sorted(starts.keys() - {*existing})
-    if gone:
-        raise missing(server, member, gone[0], stream_too=True)
-    set_groups_to(server, scratch, starts)  # the group may be of a run that was killed
+    begins = {stream: Start(entries.after) for stream, entries in wanted.items()}
+    # The group may be of a run that was killed, and is set to the begin, too.
+    changes = {stream: GroupChange(create=start, set_to=start) for stream, start in begins.items()}
+    change_groups(server, scratch, changes)
     walks = [Walk(stream, entries) for stream, entries in wanted.items()]
     _walk(server, scratch, walks, step, limits)
     ranges = {walk.stream: _counted(server, walk) for walk in walks}

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 from spark_streams.errors import GroupMissingError
-from spark_streams.model.commit_mark import Mark
 from spark_streams.model.ids import MIN_ID, StreamId
 from spark_streams.source.entry_range import EntryRange, ranges_by_stream
 from spark_streams.source.group.compare import Above
@@ -19,15 +18,14 @@ from spark_streams.source.pending_list import PendingRange, pending_ranges
 from spark_streams.wire.connection.server import Server
 
 
-@dataclass
+@dataclass(frozen=True)
 class Looks:
     """Looks at some streams, and what is pending above the position in each: for the query, and for nobody (released:
-    number and last ID). marks: the commit marks at the first look."""
+    number and last ID)."""
 
-    looks: dict[str, Look]
-    above: dict[str, list[EntryRange]]
-    released: dict[str, tuple[int, StreamId]]
-    marks: Mapping[str, Mark | None] = field(default_factory=dict)
+    looks: Mapping[str, Look]
+    above: Mapping[str, list[EntryRange]]
+    released: Mapping[str, tuple[int, StreamId]]
 
     def above_of(self, stream: str) -> Above:
         """Return what is pending above the position for the query, or for nobody: the query takes it."""
@@ -39,14 +37,18 @@ class Looks:
         """Return how many entries are pending for the query above its position."""
         return sum(entries.count for entries in self.above.get(stream, ()))
 
-    def update(self, other: Looks) -> None:
-        """Take later looks at some of the streams."""
-        for stream in other.looks:
-            self.above.pop(stream, None)
-            self.released.pop(stream, None)
-        self.looks.update(other.looks)
-        self.above.update(other.above)
-        self.released.update(other.released)
+    def of(self, streams: Collection[str]) -> Looks:
+        """Return the looks at these streams."""
+        return Looks(
+            {stream: look for stream, look in self.looks.items() if stream in streams},
+            {stream: ranges for stream, ranges in self.above.items() if stream in streams},
+            {stream: released for stream, released in self.released.items() if stream in streams},
+        )
+
+    def with_later(self, other: Looks) -> Looks:
+        """Return these looks, and later ones at some of the streams instead of theirs."""
+        kept = self.of(self.looks.keys() - other.looks.keys())
+        return Looks({**kept.looks, **other.looks}, {**kept.above, **other.above}, {**kept.released, **other.released})
 
 
 def look_at(

@@ -14,11 +14,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
+from spark_streams.errors import StreamStateError
 from spark_streams.model.commit_mark import Mark
 from spark_streams.model.ids import MAX_ID, MIN_ID, StreamId
 from spark_streams.options.source_options import SourceOptions
 from spark_streams.source.group.account import count_lost_alone, count_read
-from spark_streams.source.group.admin import carry_out, create_consumers, join_groups, touch_consumers
+from spark_streams.source.group.admin import GroupChange, carry_out, change_groups
 from spark_streams.source.group.compare import (
     Above,
     Repair,
@@ -37,12 +38,13 @@ from spark_streams.source.group.first_account import (
     first_account_without_group,
     with_entries_below,
 )
-from spark_streams.source.group.remedies import DataLoss
+from spark_streams.source.group.opening import Opened
+from spark_streams.source.group.remedies import DataLoss, problem_of
 from spark_streams.source.group.state import (
     GroupState,
     Look,
 )
-from spark_streams.source.group.subscription import Subscription
+from spark_streams.source.group.stream_set import StreamSet
 from spark_streams.source.limits import Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.offset import Offset, StreamOffset
@@ -55,7 +57,7 @@ from spark_streams.source.trigger.query_state import QueryState, as_bookmark, po
 from spark_streams.source.trigger.run_state import RunState
 from spark_streams.wire.connection.server import Server
 
-_MOST_REPAIRS = 20  # of one trigger
+_MOST_LOOKS = 40  # of one comparison: each finding needs up to three
 
 
 class Observer:
@@ -64,77 +66,72 @@ class Observer:
     def __init__(
         self,
         options: SourceOptions,
-        subscription: Subscription,
+        stream_set: StreamSet,
         losses: DataLoss,
         acknowledging: Acknowledging,
         limits: Limits,
     ) -> None:
         self._no_ack = options.no_ack
-        self._subscription = subscription
+        self._stream_set = stream_set
         self._losses = losses
         self._acknowledging = acknowledging
         self._limits = limits
 
     @property
     def _member(self) -> Membership:
-        return self._subscription.member
+        return self._stream_set.member
 
-    def state_at(self, server: Server, checkpoint: Offset, run: RunState) -> QueryState:
-        """Return the query at a trigger that begins with this checkpoint. Raises StreamStateError, ServerError."""
-        subscription = self._subscription
-        find_new = run.admission.until is None
-        streams = subscription.streams_to_read(server, checkpoint, find_new, at_once=not run.is_known)
-        if not run.is_known and checkpoint.token:
-            subscription.confirm_checkpoint(server, checkpoint)
-        checkpoint = subscription.without_dropped(server, checkpoint, not run.is_known)
-        start = subscription.without_unused_returned(run.start_of(checkpoint))
-        forgotten = start.at.keys() - {*streams} - checkpoint.at.keys()  # of a pattern, and missing: Spark logged none
-        start = start.without(forgotten) if forgotten else start
+    def state_at(self, server: Server, opened: Opened, run: RunState) -> QueryState:
+        """Return the query at a trigger that begins there. Raises StreamStateError, ServerError."""
         if run.is_known:
-            state = as_left(server, self._member, checkpoint, start, streams, run, self._no_ack)
+            state = as_left(server, self._member, opened.start, opened.streams, run, self._no_ack)
             if state is not None:
                 return state
-        return self._compared(server, checkpoint, start, streams, run)
+        return self._compared(server, opened, run)
 
-    def _compared(
-        self, server: Server, checkpoint: Offset, start: Offset, streams: Sequence[str], run: RunState
-    ) -> QueryState:
-        """Look at all streams, compare them with the checkpoint, repair what is wrong and acknowledge what is
-        committed, until nothing is found."""
+    def _compared(self, server: Server, opened: Opened, run: RunState) -> QueryState:
+        """Look at all streams, compare them with the checkpoint, acknowledge what is committed, and repair what is
+        wrong, until nothing is found. A strict query stops before it changes anything."""
         run = replace(run, prefetched=None)  # what was reserved ahead is found in the pending list
+        start, streams = opened.start, list(opened.streams)
         if not run.is_known and (self._no_ack or start.no_ack):
-            destroy_scratch_groups(server, self._member, list(streams))
-        streams = list(streams)
-        seen, start, run = self._met(server, start, streams, run)
-        seen.marks = {stream: look.mark for stream, look in seen.looks.items()}
-        if run.settled is not None and any(_is_forgotten(start, s, mark, run) for s, mark in seen.marks.items()):
+            destroy_scratch_groups(server, self._member, streams)
+        seen, start, run = self._begin_new_streams(server, start, streams, run)
+        marks = {stream: look.mark for stream, look in seen.looks.items()}
+        if run.settled is not None and any(_is_forgotten(start, s, mark, run) for s, mark in marks.items()):
             run = replace(run, settled=None)
-        for _ in range(_MOST_REPAIRS):
-            start, run = self._updated(server, start, seen, run)
-            findings = self._confirmed(server, start, seen, run)
-            if findings:
-                start, run, streams = self._repair(server, checkpoint, start, findings, seen, run, streams)
-                for stream in findings.keys() - {*streams}:
-                    seen.looks.pop(stream, None)
-            elif run.has_settled(start) or run.is_known:  # a run that knows it waits until tasks run
-                break
+        findings: Mapping[str, Finding] = {}
+        for _ in range(_MOST_LOOKS):
+            moves = self._moves(server, start, seen)
+            if not moves:
+                start = self._with_counts_of_server(server, start, seen)
+                findings, seen = self._confirmed_findings(server, start, seen, run)
+                self._losses.refuse(self._reportable(findings))
+            forgets_ranges = any(finding.kind is not Kind.ENTRIES_LOST for finding in findings.values())
+            # A run that knows what it has read acknowledges while tasks run, unless the ranges are forgotten before.
+            if not run.has_settled(start) and (moves or forgets_ranges or not run.is_known):
+                streams_settled = self._streams_to_settle(start, seen)
+                run, entries = self._acknowledging.acknowledge(server, start, run, marks, streams_settled)
+                if entries:
+                    seen = seen.with_later(self._look(server, start, streams))
+                    continue
+            if moves:
+                start, run = self._follow(server, start, moves, run)
+            elif findings:
+                start, run, streams = self._repair(server, opened.checkpoint, start, findings, seen, run, streams)
+                seen = seen.of(streams)
             else:
-                run, entries = self._acknowledging.acknowledge(
-                    server, start, run, seen.marks, self._unsettled(start, seen)
-                )
-                if not entries:
-                    break
-            seen.update(self._look(server, start, streams))  # compared again: a group may have been moved meanwhile
+                break
+            seen = seen.with_later(self._look(server, start, streams))
         else:
-            raise AssertionError("no end of repairs")
-        state = self._state(server, checkpoint, start, streams, seen, run)
+            raise self._still_changes(findings)
+        state = self._state(server, start, streams, seen, run)
         self._losses.compared()
         return state
 
     def _state(
         self,
         server: Server,
-        checkpoint: Offset,
         start: Offset,
         streams: Sequence[str],
         seen: Looks,
@@ -143,12 +140,15 @@ class Observer:
         """Return the state. Nothing is wrong any more, and what is committed is acknowledged, unless it can wait until
         tasks run."""
         unsettled: Mapping[str, int] = {}
-        if not run.has_settled(start):
+        is_settled = run.has_settled(start)
+        if not is_settled:
             unsettled = {s: sum(part.count for part in start.ranges(s)) for s in start.taken_from}
         groups = {stream: group for stream in streams if (group := seen.looks[stream].group) is not None}
-        create_consumers(server, self._member, [s for s, group in groups.items() if not group.has_consumer])
-        if not run.is_known:
-            touch_consumers(server, self._member, [s for s, group in groups.items() if group.has_consumer])
+        consumers = {
+            stream: GroupChange(consumer=not group.has_consumer, touch=group.has_consumer and not run.is_known)
+            for stream, group in groups.items()
+        }
+        change_groups(server, self._member, consumers)
         run = replace(run, start=start, told=_of_streams(groups, run.told))
         states: dict[str, GroupState] = {}
         second: dict[str, int] = {}
@@ -162,11 +162,11 @@ class Observer:
             self._release_pending(server, start, groups)
             run = replace(run, bookmarks={**bookmarks_of(states), **_of_streams(groups, run.bookmarks or {})})
         return QueryState(
-            checkpoint,
             start,
             {stream: seen.looks[stream].head for stream in states},
             states,
             positions_of(groups),
+            is_settled,
             {stream: seen.looks[stream].time for stream in states},
             {} if self._no_ack else {stream: ranges for stream, ranges in seen.above.items() if ranges},
             second,
@@ -192,7 +192,7 @@ class Observer:
     def _look(self, server: Server, start: Offset, streams: Sequence[str]) -> Looks:
         return look_at(server, self._member, start, streams, self._no_ack, self._limits)
 
-    def _met(
+    def _begin_new_streams(
         self, server: Server, start: Offset, streams: Sequence[str], run: RunState
     ) -> tuple[Looks, Offset, RunState]:
         """Look at all streams. Give those that no batch of this checkpoint has read the values with which the query
@@ -215,53 +215,61 @@ class Observer:
         told = {stream: seen.looks[stream].head.deleted for stream in begun}  # deleted before the query began
         run = replace(run, told={**told, **run.told})
         if joined:
-            join_groups(server, self._member, joined)
+            # If a group lacks the consumer later, it was created again.
+            joining = {stream: GroupChange(consumer=True, mark=mark) for stream, mark in joined.items()}
+            change_groups(server, self._member, joining)
         if begun:
-            seen.update(self._look(server, start, list(begun)))
+            seen = seen.with_later(self._look(server, start, list(begun)))
         return seen, start, run
 
-    def _updated(self, server: Server, start: Offset, seen: Looks, run: RunState) -> tuple[Offset, RunState]:
-        """Return the start with what the server knows better, and with groups that were moved."""
-        moved = {
+    def _moves(self, server: Server, start: Offset, seen: Looks) -> dict[str, Repair]:
+        """Return what to do on each stream whose group was moved since the checkpoint."""
+        return {
             stream: Repair(_counted(server, stream, new, look), creates_consumer=True)
             for stream, look in seen.looks.items()
             if stream in start.at and (new := moved_since_checkpoint(start.at[stream], look, bool(start.token)))
         }
-        if moved:
-            if not run.has_settled(start):  # by its ranges, before they are forgotten
-                run, _ = self._acknowledging.acknowledge(server, start, run, seen.marks, self._unsettled(start, seen))
-            carry_out(server, self._member, moved, {})
-            corrected = {stream: repair.at for stream, repair in moved.items()}
-            start = _without_ranges(replace(start, at={**start.at, **corrected}), list(moved))
-            run = replace(run, start=start, is_corrected=True)
-            seen.update(self._look(server, start, list(seen.looks)))
+
+    def _follow(
+        self, server: Server, start: Offset, moves: Mapping[str, Repair], run: RunState
+    ) -> tuple[Offset, RunState]:
+        """Go on where these groups were moved."""
+        carry_out(server, self._member, moves, {})
+        start = _without_ranges(replace(start, at={**start.at, **{s: move.at for s, move in moves.items()}}), [*moves])
+        return start, replace(run, start=start, is_corrected=True)
+
+    def _with_counts_of_server(self, server: Server, start: Offset, seen: Looks) -> Offset:
+        """Return the start with numbers of entries that the server knows better."""
         if self._no_ack:
-            return start, run
+            return start
         known: dict[str, StreamOffset] = {}
         for stream, at in start.at.items():
             if stream in seen.looks:
                 look = seen.looks[stream]
                 begun = with_entries_below(server, stream, at, look)
                 known[stream] = at_end(_recounted(server, stream, begun, look), look)
-        return replace(start, at={**start.at, **known}), run
+        return replace(start, at={**start.at, **known})
 
-    def _confirmed(self, server: Server, start: Offset, seen: Looks, run: RunState) -> dict[str, Finding]:
-        """Return the finding of each stream that has one."""
-        found = self._found(server, start, seen, list(seen.looks), run)
-        alone = [stream for stream, finding in found.items() if finding.group_use is GroupUse.ALONE]
-        if alone:
-            seen.update(self._look(server, start, alone))
-            again = self._found(server, start, seen, alone, run)
-            for stream in alone:
-                if again.get(stream) != found[stream]:
-                    found.pop(stream)
-                    if stream in again:  # something else: the next round looks at it
-                        return self._confirmed(server, start, seen, run)
-        return found
+    def _confirmed_findings(
+        self, server: Server, start: Offset, seen: Looks, run: RunState
+    ) -> tuple[dict[str, Finding], Looks]:
+        """Return the finding of each stream that has one, and the looks that have shown it."""
+        while True:
+            found = self._findings(server, start, seen, list(seen.looks), run)
+            alone = [stream for stream, finding in found.items() if finding.group_use is GroupUse.ALONE]
+            if not alone:
+                return found, seen
+            seen = seen.with_later(self._look(server, start, alone))
+            again = self._findings(server, start, seen, alone, run)
+            if again == {stream: found[stream] for stream in alone}:
+                return found, seen
+            if all(again.get(stream) in (None, found[stream]) for stream in alone):
+                return {s: finding for s, finding in found.items() if s not in alone or s in again}, seen
 
-    def _found(
+    def _findings(
         self, server: Server, start: Offset, seen: Looks, streams: Sequence[str], run: RunState
     ) -> dict[str, Finding]:
+        """Return the finding of each of these streams that has one, as these looks show it."""
         found: dict[str, Finding] = {}
         for stream in streams:
             look, at = seen.looks[stream], start.at.get(stream, StreamOffset(MIN_ID))
@@ -274,7 +282,7 @@ class Observer:
                 group = look.group
                 if group is not None and lost_above(look.head, group.last_delivered, group.entries_read) is None:
                     continue
-            is_left = finding.kind is Kind.STREAM_MISSING and self._subscription.by_pattern
+            is_left = finding.kind is Kind.STREAM_MISSING and self._stream_set.by_pattern
             found[stream] = (
                 replace(finding, is_left=True) if is_left else self._proved(server, finding, at, look, start.no_ack)
             )
@@ -304,12 +312,8 @@ class Observer:
         run: RunState,
         streams: list[str],
     ) -> tuple[Offset, RunState, list[str]]:
-        """Report the findings, acknowledge what is committed, and apply the rule. Raises the error of a strict
-        query."""
-        left = {stream for stream, finding in findings.items() if self._leaves(finding)}
-        self._losses.report_compared([finding for stream, finding in findings.items() if stream not in left])
-        if any(finding.kind is not Kind.ENTRIES_LOST for finding in findings.values()) and not run.has_settled(start):
-            run, _ = self._acknowledging.acknowledge(server, start, run, seen.marks, self._unsettled(start, seen))
+        """Report the findings, and apply the rule."""
+        self._losses.report_compared(self._reportable(findings))
         repairs = {
             stream: repaired(
                 finding,
@@ -330,14 +334,14 @@ class Observer:
         start = _without_ranges(replace(start, at={**start.at, **corrected}), moved)
         gone = {stream for stream in findings if stream not in repairs and stream not in there}
         if gone:
-            self._subscription.leave(gone)
+            self._stream_set.leave(gone)
             start = start.without(gone)
         if gone or any(repair.at != before.at.get(stream) for stream, repair in repairs.items()):
             run = replace(run, is_corrected=True)
         run = replace(run, start=start, told={**run.told, **told})
         return start, run, [stream for stream in streams if stream not in gone]
 
-    def _unsettled(self, start: Offset, seen: Looks) -> set[str]:
+    def _streams_to_settle(self, start: Offset, seen: Looks) -> set[str]:
         """Return the streams of which the last batch may be acknowledged, also those that the query no longer reads:
         they have the group, and their mark knows no later batch. An older copy of the checkpoint leaves such a mark."""
         return {
@@ -347,10 +351,20 @@ class Observer:
             or (look.group is not None and not is_checkpoint_older(at, look, self._no_ack))
         }
 
-    @staticmethod
-    def _leaves(finding: Finding) -> bool:
-        """Whether a stream of the pattern is missing of which nothing was read or to be read."""
-        return finding.is_left and finding.above == MIN_ID and not finding.lost
+    def _reportable(self, findings: Mapping[str, Finding]) -> list[Finding]:
+        """Return the findings without those of missing streams of the pattern of which nothing was read or to be
+        read."""
+        return [f for f in findings.values() if f.lost or not (f.is_left and f.above == MIN_ID)]
+
+    def _still_changes(self, findings: Mapping[str, Finding]) -> StreamStateError:
+        """Return the error of a comparison that does not end."""
+        stream = min(findings) if findings else min(self._member.streams, default="")
+        what = problem_of(findings[stream], self._losses.place) if findings else f"group {self._member.group!r} moves"
+        return StreamStateError(
+            f"{what}; and so at {_MOST_LOOKS} looks, although the query repaired it each time: another program changes "
+            f"stream {stream!r} or its group meanwhile. Find it (CLIENT LIST shows the connections) and stop it. Then "
+            "start the query again"
+        )
 
     def _release_pending(self, server: Server, start: Offset, groups: Mapping[str, GroupState]) -> None:
         """Acknowledge what a run without noAck has reserved above the position: this run reads it from the stream.

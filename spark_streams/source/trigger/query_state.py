@@ -17,17 +17,18 @@ from spark_streams.wire.replies.xinfo import StreamState
 class QueryState:
     """The query at the beginning of a trigger.
 
-    checkpoint: Spark's, without streams that are no longer read; start: the same, corrected, and with every stream of
-    the trigger; heads, groups: per stream; positions: of the groups, as compared with the checkpoint: `looked_again`
-    does not change them; times: of the looks, in milliseconds of the server's clock; above: entries
-    that are pending for the query above its position, per stream; second: how many entries are pending for it besides
-    those and the batch up to `start`, per stream; run: what the run knows now."""
+    start: Spark's checkpoint, corrected, without streams that are no longer read, and with every stream of the
+    trigger; heads, groups: per stream; positions: of the groups, as compared with the checkpoint: `looked_again`
+    does not change them; is_settled: the batch up to `start` is or is being acknowledged; times: of the looks, in
+    milliseconds of the server's clock; above: entries that are pending for the query above its position, per stream;
+    second: how many entries are pending for it besides those and the batch up to `start`, per stream; run: what the run
+    knows now."""
 
-    checkpoint: Offset
     start: Offset
     heads: Mapping[str, StreamState]
     groups: Mapping[str, GroupState]
     positions: Mapping[str, StreamId]
+    is_settled: bool
     times: Mapping[str, int] = field(default_factory=dict)
     above: Mapping[str, list[EntryRange]] = field(default_factory=dict)
     second: Mapping[str, int] = field(default_factory=dict)

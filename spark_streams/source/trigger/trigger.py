@@ -45,7 +45,7 @@ XACK                                     acknowledges the same ranges again
 XACK + SET committed                     the last page: finds the mark, and may acknowledge the same ranges again
 XADD, XADD + XACK                        dead letters: each exists once (deadletter/write/post.py)
 XTRIM, XDEL                              removes the same entries again
-XGROUP SETID, XGROUP CREATE              noAck: makes its scratch group again
+XGROUP CREATE + XGROUP SETID             noAck: makes its scratch group again
 XGROUP SETID + SET committed + XREADGROUP
                                          noAck: sets its group to the committed position again
 XGROUP DESTROY                           noAck: destroys the scratch group if there is one
@@ -62,6 +62,7 @@ from spark_streams.model.commit_mark import next_token, without_pending_list
 from spark_streams.model.ids import StreamId
 from spark_streams.options.source_options import SourceOptions
 from spark_streams.source.entry_range import EntryRange
+from spark_streams.source.group.opening import Opened
 from spark_streams.source.group.state import GroupState
 from spark_streams.source.offset import Offset, StreamOffset
 from spark_streams.source.pending.claim import Claims
@@ -109,31 +110,33 @@ class Trigger:
         self._now = now
 
     def next(
-        self, server: Server, begin: Offset, limit: int | None, run: RunState, save: Callable[[RunState], None]
+        self, server: Server, opened: Opened, limit: int | None, run: RunState, save: Callable[[RunState], None]
     ) -> TriggerResult:
-        """Return the next batch, of at most `limit` entries. If there is nothing to read, acknowledge `begin` first.
+        """Return the next batch, of at most `limit` entries. If there is nothing to read, acknowledge what ends at the
+        checkpoint first.
 
-        begin: it is in Spark's commit log (docs/internals/facts.md, S4); run: what this run knows; save: called with
-        what the run knows, so that a failure later in the trigger does not forget corrections.
+        opened: its checkpoint is in Spark's commit log (docs/internals/facts.md, S4); run: what this run knows; save:
+        called with what the run knows, so that a failure later in the trigger does not forget corrections.
 
         A corrected position that no offset has yet is written into the end of the batch. If there is nothing to read,
         a batch without entries carries it: otherwise a strict query would stop again."""
         is_first = not run.is_known
-        state = self._observer.state_at(server, begin, run)
+        state = self._observer.state_at(server, opened, run)
         save(state.run)
         if is_first:
             self._contents.begin(server, state.start)
         state = self._settled_if_needed(server, state)
-        request = BatchRequest(next_token(begin.token), self._quota.with_entries(limit), run.turn + 1, self._now())
+        request = BatchRequest(
+            next_token(opened.checkpoint.token), self._quota.with_entries(limit), run.turn + 1, self._now()
+        )
         request = self._contents.with_sizes(server, state, request)
         state = self._claimed(server, state, request)
         contents = self._contents.choose(server, state, request)
         if not contents:
-            is_kept = not contents.run.is_corrected and begin.at.keys() <= state.start.at.keys()
+            is_kept = not contents.run.is_corrected and opened.checkpoint.at.keys() <= state.start.at.keys()
             return self._without_batch(server, state, contents, None if is_kept else request.token)
-        is_settled = contents.run.has_settled(state.start)
         end, jobs = self._end(state, contents, request.token), list[Job]()
-        if not is_settled:
+        if not state.is_settled:
             acknowledged, jobs = self._acknowledging.in_background(server, state.start, contents.run)
             contents = replace(contents, run=acknowledged)
         prefetch = self._contents.plan_prefetch(state, contents, replace(request, turn=request.turn + 1))
@@ -144,10 +147,10 @@ class Trigger:
         some. With maxDeliveries, no batch is acknowledged in the background."""
         start = state.start
         may_wait = not (start.old or start.record or state.second or self._may_claim(state))
-        if may_wait or state.run.has_settled(start):
+        if may_wait or state.is_settled:
             return state
         run, entries = self._acknowledging.acknowledge(server, start, state.run)
-        state = replace(state, run=run)
+        state = replace(state, run=run, is_settled=True)
         return self._observer.looked_again(server, state, list(state.groups)) if entries else state
 
     def _may_claim(self, state: QueryState) -> bool:
@@ -169,7 +172,7 @@ class Trigger:
         """Acknowledge `start`, because there is nothing to read. token: of a batch without entries, which keeps a
         correction or forgets a stream; None: there is nothing to keep."""
         run = contents.run
-        if run.has_settled(state.start):
+        if state.is_settled:
             self._acknowledging.sweep_when_idle(server, state.start, run)
         else:
             run, _ = self._acknowledging.acknowledge(server, state.start, run)
@@ -207,7 +210,7 @@ def _positions_after(contents: BatchContents) -> dict[str, StreamId]:
 
 def end_of_batch(state: QueryState, contents: BatchContents, token: str, options: SourceOptions) -> Offset:
     """Return the offset at the end of a batch, which names all entries of the batch. Pure."""
-    start, run = state.start, contents.run
+    start = state.start
     at = {
         stream: _with_added(value, state.heads[stream].added) if stream in state.heads else value
         for stream, value in start.at.items()
@@ -219,7 +222,7 @@ def end_of_batch(state: QueryState, contents: BatchContents, token: str, options
             at[stream] = _after_batch(at[stream], contents, stream, group, name)
         elif group.others and at[stream].read is not None:  # they may read on, and leave before the next batch
             at[stream] = at[stream]._replace(read=None, group_read=(group.entries_read or 0) + at[stream].missed)
-    is_settled = run.has_settled(start) or not start.token
+    is_settled = state.is_settled or not start.token
     return Offset(
         start.group,
         start.consumer,

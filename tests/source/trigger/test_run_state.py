@@ -83,7 +83,8 @@ def test_whatever_goes_wrong_leaves_nothing_known(
 def state(run: RunState) -> QueryState:
     """A query that is alone in its group, with an entry above its position."""
     head = StreamState(StreamId(9, 0), 4, 9, StreamId(6, 0), top=StreamId(9, 0))
-    return QueryState(BEGIN, BEGIN, {"s": head}, {"s": GroupState(StreamId(5, 0), 5, 4, 0)}, {}, run=run)
+    group = GroupState(StreamId(5, 0), 5, 4, 0)
+    return QueryState(BEGIN, {"s": head}, {"s": group}, {}, run.has_settled(BEGIN), run=run)
 
 
 @pytest.mark.parametrize("is_settled", [False, True])

@@ -11,7 +11,7 @@ import json
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -212,14 +212,16 @@ class Process:
         ranges = [*map(_bounds, offset.old.get(stream, ())), _bounds(new) if new else None] if is_batch else []
         return "batch" if is_batch else "idle", end.position, at.read, *ranges
 
-    def found(self, findings: tuple[Finding, ...], is_allowed: bool) -> None:
-        """What the product is about to report."""
+    def refuses(self, findings: Sequence[Finding], is_allowed: bool) -> None:
+        """What the product is about to stop with."""
         for finding in findings:
-            outcome = "SET_TO_CHECKPOINT" if finding.is_harmless else finding.kind.name
-            if is_allowed or finding.is_harmless:
-                self._world.report(outcome, finding.lost)
-            elif self._stop is None:
-                self._stop = outcome, finding.lost
+            if not (is_allowed or finding.is_harmless) and self._stop is None:
+                self._stop = finding.kind.name, finding.lost
+
+    def reports(self, findings: Sequence[Finding]) -> None:
+        """What the product has reported."""
+        for finding in findings:
+            self._world.report("SET_TO_CHECKPOINT" if finding.is_harmless else finding.kind.name, finding.lost)
 
     def _call(self, function: Callable[[], T]) -> T:
         """Call the product. Raises StopError for the error of a strict query, RefusedError for another one."""
@@ -281,7 +283,8 @@ class Product:
     @contextlib.contextmanager
     def installed(self) -> Iterator[None]:
         """Patch the product for any number of histories."""
-        original_send, original_report, reader = Connection.send, DataLoss.report, hiredis.Reader()
+        original_send, reader = Connection.send, hiredis.Reader()
+        original_refuse, original_report = DataLoss.refuse, DataLoss.report
 
         def send(connection: Connection, data: bytes | memoryview) -> None:
             if self.process is None:
@@ -295,15 +298,21 @@ class Product:
             original_send(connection, data)
             self._hook("after", commands)
 
+        def refuse(losses: DataLoss, findings: Sequence[Finding]) -> None:
+            assert self.process is not None
+            self.process.refuses(findings, losses.allowed)
+            original_refuse(losses, findings)
+
         def report(losses: DataLoss, *findings: Finding, accepted: bool = False) -> None:
             assert self.process is not None
-            self.process.found(findings, losses.allowed or accepted)
             original_report(losses, *findings, accepted=accepted)
+            self.process.reports(findings)
 
         log = logging.getLogger("spark_streams")
         log.setLevel(logging.CRITICAL)
         with on_core(self.server.core), pytest.MonkeyPatch.context() as patch:
             patch.setattr(Connection, "send", send)
+            patch.setattr(DataLoss, "refuse", refuse)
             patch.setattr(DataLoss, "report", report)
             patch.setattr(batch_stream, "BackgroundWorker", Worker)
             patch.setattr(names, "_endings", lambda: ())  # no stream is in shards

@@ -8,7 +8,7 @@ GROUPS = (
     Mutant(
         "row-stream-of-a-pattern-missing",
         "source/trigger/observe.py",
-        "is_left = finding.kind is Kind.STREAM_MISSING and self._subscription.by_pattern",
+        "is_left = finding.kind is Kind.STREAM_MISSING and self._stream_set.by_pattern",
         "is_left = False",
         "Remedies, stream of a pattern missing: the query creates it again.",
     ),
@@ -197,8 +197,8 @@ GROUPS = (
     Mutant(
         "mark-is-not-restored-with-the-group",
         "source/group/admin.py",
-        "    _change(server, member, {stream: [_mark_again(member, stream, marks.get(stream))] for stream in there})\n",
-        "",
+        "for stream in there)\n",
+        "for stream in list[str]())\n",
         "If a missing group is there again, it has the mark of the repair.",
     ),
     Mutant(
@@ -252,17 +252,17 @@ GROUPS = (
     ),
     Mutant(
         "late-stream-from-its-end",
-        "source/group/subscription.py",
-        'if len(without) == len(matching) and not server.execute("EXISTS", self._begun_key):',
-        "if True:",
+        "source/group/opening.py",
+        'if len(without) < len(self._member.streams) or server.execute("EXISTS", self._begun_key):',
+        "if False:",
         "A stream that appears later is read from startingOffsets instead of its first entry.",
     ),
     Mutant(
-        "premature-group-stays",
-        "source/group/subscription.py",
-        "self._reset_to_first_entry(server, [s for s in self.member.streams if s not in begin.positions])",
-        "pass",
-        "A group that was created before the checkpoint was known is not set back.",
+        "first-position-is-not-used",
+        "source/group/opening.py",
+        "positions |= {s: checkpoint[s] for s in without if s in checkpoint.positions}",
+        "positions |= self._new_positions(server, [s for s in without if s in checkpoint.positions])",
+        "A query without a checkpoint begins elsewhere than its first offset says.",
     ),
     Mutant(
         "shared-group-passes-for-alone",

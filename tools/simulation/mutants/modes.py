@@ -15,8 +15,8 @@ MODES = (
     Mutant(
         "scratch-group-stays",
         "source/trigger/bookmark.py",
-        "    set_groups_to(server, scratch, starts)  # the group may be of a run that was killed\n",
-        "",
+        "GroupChange(create=start, set_to=start)",
+        "GroupChange(create=start)",
         "noAck: the scratch group of a killed run decides where a batch ends.",
     ),
     Mutant(

@@ -29,8 +29,8 @@ TRIGGER = (
     Mutant(
         "no-second-look",
         "source/trigger/observe.py",
-        "if again.get(stream) != found[stream]:",
-        "if False:",
+        "if again == {stream: found[stream] for stream in alone}:",
+        "if True:",
         "A finding counts although a second look does not confirm it.",
     ),
     Mutant(
@@ -71,7 +71,7 @@ TRIGGER = (
     Mutant(
         "names-nothing-owed",
         "source/trigger/trigger.py",
-        "is_settled = run.has_settled(start) or not start.token",
+        "is_settled = state.is_settled or not start.token",
         "is_settled = True",
         "The offset does not name the batch that was not acknowledged when it was made.",
     ),
@@ -99,7 +99,7 @@ TRIGGER = (
     Mutant(
         "second-backlog-is-forgotten",
         "source/trigger/batch_contents.py",
-        "if is_settled and state.second:",
+        "if state.is_settled and state.second:",
         "if False:",
         "Entries at or below the position that are pending for the query are not read.",
     ),
@@ -155,8 +155,8 @@ TRIGGER = (
     Mutant(
         "repairs-before-the-xack",
         "source/trigger/observe.py",
-        "if any(finding.kind is not Kind.ENTRIES_LOST for finding in findings.values()) and",
-        "if False and",
+        "and (moves or forgets_ranges or not run.is_known):",
+        "and (moves or not run.is_known):",
         "A repair forgets the ranges of the last batch before it is acknowledged.",
     ),
     Mutant(
