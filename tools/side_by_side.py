@@ -350,9 +350,9 @@ def sum_up(legs: list[Leg]) -> None:
     print(f"\n{' all ':#^120}\n")
     for leg in legs:
         print(f"{leg.name:26} {leg.seconds:5.0f} s   {leg.output()[-1].strip('= ') if leg.output() else 'no output'}")
-    left_out = [line for leg in legs for line in leg.output() if line.startswith(LEFT_OUT)]
-    if left_out:
-        print(LEFT_OUT + ", ".join(line.removeprefix(LEFT_OUT) for line in left_out))
+    lines = [line for leg in legs for line in leg.output() if line.startswith(LEFT_OUT)]
+    if names := [name for line in lines for name in line.removeprefix(LEFT_OUT).split(", ")]:
+        print(f"{LEFT_OUT}{len(names)} files and single tests, which the output of their folders names")
     print(told_counts([leg.counts() for leg in legs]))
     if left := folders_without([leg.part for leg in legs]):
         print(f"of these folders no test ran: {', '.join(left)} (scripts/test)")

@@ -201,7 +201,7 @@ def test_the_end_says_once_what_was_left_out(
     monkeypatch.setattr(Leg, "code", 0)
     side_by_side.sum_up([Leg(Part(name, name, ()), Path(name)) for name in said])
     (told,) = [line for line in capfd.readouterr().out.splitlines() if "another turn" in line]
-    assert told == f"{LEFT_OUT}tests/a/test_some.py, tests/b/test_some.py"
+    assert told == f"{LEFT_OUT}2 files and single tests, which the output of their folders names"
 
 
 def test_the_end_says_how_many_tests_ran_and_which_leg_has_the_others(project_folder: Path) -> None:
