@@ -72,3 +72,9 @@ def test_what_has_found_a_mutant_finds_it_again() -> None:
 
 def test_the_notes_are_of_mutants() -> None:
     assert notes.read().keys() <= NAMED.keys()
+
+
+def test_a_hunt_ends_if_no_play_reaches_its_last_mutants() -> None:
+    """What a play of states does, reaches nothing of the sink."""
+    [search] = Hunt([NAMED["done-is-not-written"]], [["states/0"]]).run()
+    assert (search.is_found, search.reaching, search.plays) == (False, 0, 1)

@@ -168,6 +168,8 @@ class Hunt:
                         running.append(_Running(one, plays, *self._process(search, one.mutant, plays)))
                     else:
                         yield one
+                if not running:  # no play of this block reaches the last ones
+                    return
                 ready = wait([one.results for one in running])
                 for ended in [one for one in running if one.results in ready and self._has_ended(one)]:
                     running.remove(ended)
