@@ -44,10 +44,11 @@ def mutants(names: Sequence[str], seeds: range, jobs: int, sample: int, is_noted
     for search in hunt.run():
         print(search, flush=True)
         ended.append(search)
+        if is_noted and search.is_found:
+            known = {**known, search.mutant.name: notes.Note.of(search)}
+            notes.write(known)
     for play, kind in hunt.failing.items():
         print(f"fails without a mutant: {play} · {kind}")
-    if is_noted:
-        notes.write({**known, **{search.mutant.name: notes.Note.of(search) for search in ended if search.is_found}})
     missed = ", ".join(search.mutant.name for search in ended if search.reaching and not search.is_found)
     unreached = ", ".join(search.mutant.name for search in ended if not search.reaching)
     print(
