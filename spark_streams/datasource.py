@@ -9,8 +9,10 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 
 from spark_streams.errors import InvalidOptionError, RStreamError, SchemaError, UnsupportedError
+from spark_streams.options.names import text_of
 from spark_streams.options.sink_options import SinkOptions
 from spark_streams.options.source_options import BatchSourceOptions, ReadOptions, SourceOptions
+from spark_streams.options.table import BATCH_SOURCE, SOURCE
 from spark_streams.options.uses import check_before_use, require_options
 from spark_streams.spark.presence import check_for_sink
 from spark_streams.spark.running_pyspark import local_schema
@@ -44,7 +46,7 @@ class RStreamDataSource(DataSource):
     def schema(self) -> str | StructType:
         """Return the columns for a reader without a schema: the default, or with `inferSchema` those of a sample."""
         if self._infers_schema():
-            if any(name.lower() == "group" for name in self.options):
+            if text_of("group", self.options, SOURCE) is not None:
                 raise InvalidOptionError("inferSchema is an option of spark.read: use readStream.schema(…)")
             from spark_streams.source.batch_reader import infer_schema
 
@@ -116,7 +118,7 @@ class RStreamDataSource(DataSource):
         return columns
 
     def _infers_schema(self) -> bool:
-        return any(name.lower() == "inferschema" and text.lower() == "true" for name, text in self.options.items())
+        return (text_of("inferSchema", self.options, BATCH_SOURCE) or "").lower() == "true"
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         options = self._sink()

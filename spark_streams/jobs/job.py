@@ -24,6 +24,7 @@ from spark_streams.jobs.settings.spark_settings import SparkSettings, prepare, s
 from spark_streams.model.printable import json_text, printable
 from spark_streams.model.untyped import Json
 from spark_streams.options.access_options import server_of
+from spark_streams.options.names import named
 from spark_streams.options.table import ACCESS, IDENTITY
 from spark_streams.running.error_summary import first_line
 from spark_streams.running.stopping import Stop, is_under_submit
@@ -36,7 +37,7 @@ _NEEDS_THE_DRIVER = (
     "spark.api.mode), and start the job with spark-submit --master …"
 )
 # Keys of every job's configuration: its server and its login.
-ACCESS_SHAPE = {option.name: str for option in ACCESS}
+ACCESS_SHAPE = {name: str for option in ACCESS for name in option.names}
 _CHECK = {"spark.master": "local[1]", "spark.ui.enabled": "false"}  # settings of a session that only checks
 NO_JAVA = f"no Java found: {JAVA_REMEDY}"
 
@@ -180,8 +181,7 @@ class JobError(RStreamError):
 
 def access_of(options: Mapping[str, str]) -> dict[str, str]:
     """Return the options of a table that name the server and the login."""
-    access_names = {name.lower() for name in ACCESS_SHAPE}
-    return {name: value for name, value in options.items() if name.lower() in access_names}
+    return {name: value for name, value in options.items() if named(name, ACCESS)}
 
 
 def inherit_access(access: Mapping[str, str], options: Mapping[str, str]) -> dict[str, str]:
@@ -189,11 +189,11 @@ def inherit_access(access: Mapping[str, str], options: Mapping[str, str]) -> dic
 
     The login comes from the table or from the job, never from both.
     """
-    option_names = {name.lower() for name in options}
-    if "url" in option_names:
+    given = {option.name for name in options for option in named(name, ACCESS)}
+    if "url" in given:
         return dict(options)
-    names_identity = not option_names.isdisjoint(name.lower() for name in IDENTITY)
-    return {**{name: value for name, value in access.items() if not (names_identity and name in IDENTITY)}, **options}
+    login = [option for option in ACCESS if option.name in IDENTITY and not given.isdisjoint(IDENTITY)]
+    return {**{name: value for name, value in access.items() if not named(name, login)}, **options}
 
 
 def as_texts(table: Mapping[str, object]) -> dict[str, str]:

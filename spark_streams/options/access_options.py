@@ -5,7 +5,6 @@ Names are case-insensitive, as in Spark. Unknown options are errors, because ign
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -14,6 +13,7 @@ from typing import Any, ClassVar, Self
 from spark_streams.errors import InvalidOptionError, OptionError, UnknownOptionError
 from spark_streams.options.checks import check_together
 from spark_streams.options.migration import hint_of_other_connector
+from spark_streams.options.names import named, near, warn_if_deprecated
 from spark_streams.options.table import ACCESS, BATCH_SOURCE, REQUIRED, SOURCE, Option
 from spark_streams.wire.address import allowed, server_url
 from spark_streams.wire.address.address import DEFAULT_URL_VARIABLE, Address, default_identity, default_url
@@ -83,14 +83,22 @@ def server_of(options: Mapping[str, str], side: str) -> Address:
 
 def _read(options: Mapping[str, str], table: tuple[Option, ...], side: str) -> tuple[frozenset[str], dict[str, object]]:
     """Return the names that the user has set, and the value of each option of the table by name."""
-    options_by_name = {option.name.lower(): option for option in table}
     typed: dict[str, object] = {}
+    written: dict[str, str] = {}  # by the option's name
     for name, text in options.items():
         if is_sparks_own(name):
             continue
-        option = options_by_name.get(name.lower())
-        if option is None:
-            raise _no_such_option(name, options_by_name, table, side)
+        options_of_name = named(name, table)
+        if not options_of_name:
+            raise _no_such_option(name, table, side)
+        [option] = options_of_name
+        if option.name in written:
+            raise InvalidOptionError(
+                f"{side} options {written[option.name]!r} and {name!r} are names of the same option: set only "
+                f"{option.name!r}"
+            )
+        written[option.name] = name
+        warn_if_deprecated(name, option, side)
         try:
             typed[option.name] = option.parse(text)
         except ValueError as error:
@@ -129,11 +137,9 @@ def _accessed(options: AccessOptions) -> Address:
     return replace(address, patience=replace(address.patience, reply=options.reply_timeout / 1000))
 
 
-def _no_such_option(
-    name: str, options_by_name: Mapping[str, Option], table: tuple[Option, ...], side: str
-) -> OptionError:
+def _no_such_option(name: str, table: tuple[Option, ...], side: str) -> OptionError:
     for other_table, reader in ((SOURCE, "spark.readStream"), (BATCH_SOURCE, "spark.read")):
-        if table in (SOURCE, BATCH_SOURCE) and any(option.name.lower() == name.lower() for option in other_table):
+        if table in (SOURCE, BATCH_SOURCE) and named(name, other_table):
             this_reader = "spark.read" if reader == "spark.readStream" else "spark.readStream"
             return InvalidOptionError(f"source option {name!r} belongs to {reader}, not to {this_reader}: remove it")
     if hint := hint_of_other_connector(name):
@@ -143,7 +149,7 @@ def _no_such_option(
             "the rstream source has no option 'delivery', which is one of the sink. The source acknowledges entries "
             "after their batch is committed, so each is read at least once; an exactly-once sink writes each row once"
         )
-    near = difflib.get_close_matches(name.lower(), options_by_name, n=1)
-    hint = f"did you mean {options_by_name[near[0]].name!r}? " if near else ""
-    names = ", ".join(option.name for option in options_by_name.values())
+    other_name = near(name, table)
+    hint = f"did you mean {other_name!r}? " if other_name else ""
+    names = ", ".join(option.name for option in table)
     return UnknownOptionError(f"the rstream {side} has no option {name!r}; {hint}valid options: {names}")

@@ -47,7 +47,8 @@ class Option:
     """An option.
 
     parse: converts a text to a value, raises ValueError; default: a value, REQUIRED, or a callable; shown: the default
-    in docs/reference/options.md; doc: its documentation there.
+    in docs/reference/options.md; doc: its documentation there; deprecated: names that it had before, which still work
+    and log a warning (options.names).
     """
 
     name: str
@@ -55,6 +56,12 @@ class Option:
     default: object
     shown: str
     doc: str
+    deprecated: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All names that a user may write."""
+        return self.name, *self.deprecated
 
     @property
     def field(self) -> str:

@@ -6,16 +6,15 @@ else when the query starts (docs/internals/facts.md, S31). A table of Spark's ca
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 
 from spark_streams.errors import InvalidOptionError, UnknownOptionError, UnsupportedError
 from spark_streams.options.access_options import is_sparks_own
 from spark_streams.options.migration import hint_of_other_connector
-from spark_streams.options.table import BATCH_SOURCE, SINK, SOURCE
+from spark_streams.options.names import named, near
+from spark_streams.options.table import BATCH_SOURCE, SINK, SOURCE, Option
 
-_USES = [(option, "source") for option in (*SOURCE, *BATCH_SOURCE)] + [(option, "sink") for option in SINK]
-_KNOWN = {option.name.lower(): option.name for option, _ in _USES}
+_SIDES: tuple[tuple[str, tuple[Option, ...]], ...] = (("source", (*SOURCE, *BATCH_SOURCE)), ("sink", SINK))
 _TABLES = (
     "Spark keeps the OPTIONS of a table in its catalog from a Python source: CREATE TEMPORARY VIEW v USING rstream "
     "OPTIONS (…) instead, or SELECT … FROM t WITH (url '…', streams '…') and INSERT INTO t WITH (…)"
@@ -33,7 +32,7 @@ def check_before_use(options: Mapping[str, str]) -> None:
             continue
         if name == "provider" or name.startswith("option."):
             raise UnsupportedError(f"CREATE TABLE … USING rstream loses its options: {_TABLES}")
-        uses = [(option, side) for option, side in _USES if option.name.lower() == name.lower()]
+        uses = [(option, side) for side, table in _SIDES for option in named(name, table)]
         if not uses:
             raise _no_such_option(name)
         refusals = []
@@ -63,6 +62,8 @@ def _no_such_option(name: str) -> UnknownOptionError:
         )
     if hint := hint_of_other_connector(name):
         return UnknownOptionError(f"format rstream has no option {name!r}; {hint}")
-    near = difflib.get_close_matches(name.lower(), _KNOWN, n=1)
-    hint = f"did you mean {_KNOWN[near[0]]!r}?" if near else f"valid options: {', '.join(_KNOWN.values())}"
+    options = [option for _, table in _SIDES for option in table]
+    other_name = near(name, options)
+    names = ", ".join(dict.fromkeys(option.name for option in options))
+    hint = f"did you mean {other_name!r}?" if other_name else f"valid options: {names}"
     return UnknownOptionError(f"format rstream has no option {name!r}; {hint}")

@@ -8,7 +8,9 @@ from pyspark.sql.types import StructType
 from spark_streams.jobs.job import Job
 from spark_streams.jobs.part import Part
 from spark_streams.jobs.settings.config import FREE
+from spark_streams.options.names import text_of
 from spark_streams.options.source_options import SourceOptions
+from spark_streams.options.table import SOURCE
 
 
 class Source(Part):
@@ -34,8 +36,7 @@ class Source(Part):
     @property
     def retry_delay(self) -> str:
         """`retryDelay` as the user wrote it, "" without one."""
-        given = {name.lower(): value for name, value in self.given.items()}
-        return "" if self.options.retry_delay is None else given["retrydelay"]
+        return text_of("retryDelay", self.given, SOURCE) or ""
 
     def read(self, spark: SparkSession, schema: StructType | str, **more: str) -> DataFrame:
         """Return the entries as a streaming DataFrame.
