@@ -22,6 +22,7 @@ from spark_streams.cli import main as rstream
 from spark_streams.jobs.arguments import JOBS
 from spark_streams.jobs.settings.sample_config import file_name, sample_config
 from spark_streams.jobs.settings.spark_settings import CONF
+from spark_streams.model import counters
 from spark_streams.monitor import group_metrics
 from spark_streams.monitor.exporter import metrics as exporter_metrics
 from spark_streams.monitor.group_metrics import Table
@@ -281,6 +282,15 @@ def metrics_of(tables: Iterable[Table]) -> str:
     return _listing(rows)
 
 
+def log_counters() -> str:
+    """Return the table of the counters of a run, as log lines name them."""
+    rows = ["| field | unit | meaning |", "|---|---|---|"]
+    for counter in counters.TABLE:
+        meaning = counter.meaning if counter.at_zero else f"{counter.meaning} Only above zero."
+        rows.append(f"| `{counter.name}` | {counter.unit} | {meaning} |")
+    return _listing(rows)
+
+
 # --------------------------------------------------------------------------------------------------------------- blocks
 
 
@@ -312,7 +322,8 @@ BLOCKS: dict[str, Callable[[], str]] = {
     **{f"commands-{page}": partial(print_commands, names) for page, names in COMMAND_PAGES.items()},
     "group-metrics": lambda: metrics_of(group_metrics.TABLES),
     "exporter-metrics": lambda: metrics_of(exporter_metrics.TABLES),
-    "query-metrics": lambda: metrics_of(query_metrics.TABLES),
+    "log-counters": log_counters,
+    "query-metrics": lambda: metrics_of(query_metrics.tables()),
     "mutants": mutants_of_product,
 }
 

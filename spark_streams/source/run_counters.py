@@ -2,26 +2,39 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass, field
+from collections import Counter, defaultdict
+
+from spark_streams.model import counters
+from spark_streams.model.counters import RunCounter
 
 
-@dataclass(frozen=True)
 class RunCounters:
-    """Entries per stream since the run began: lost, claimed from dead consumers, moved to the dead-letter stream, and
-    sent to a retry stream. bad: values that do not fit their column's type, per stream and column."""
+    """What a run has counted so far (model.counters.TABLE)."""
 
-    lost: Counter[str] = field(default_factory=Counter)
-    claimed: Counter[str] = field(default_factory=Counter)
-    dead: Counter[str] = field(default_factory=Counter)
-    retried: Counter[str] = field(default_factory=Counter)
-    bad: Counter[tuple[str, str]] = field(default_factory=Counter)
+    def __init__(self) -> None:
+        self._entries: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        self._values: defaultdict[str, Counter[tuple[str, str]]] = defaultdict(Counter)
+
+    def entries(self, counter: RunCounter) -> Counter[str]:
+        """Return the numbers of a counter of entries, by stream."""
+        return self._entries[counter.name]
+
+    def values(self, counter: RunCounter) -> Counter[tuple[str, str]]:
+        """Return the numbers of a counter of values, by stream and column."""
+        return self._values[counter.name]
 
     def to_json(self) -> dict[str, object]:
         """Return the counters above zero, as the query's progress shows them."""
-        counters = {"lost": self.lost, "claimed": self.claimed, "dead": self.dead, "retried": self.retried}
-        report: dict[str, object] = {name: dict(+counts) for name, counts in counters.items() if +counts}
-        bad: dict[str, dict[str, int]] = {}
-        for (stream, column), count in self.bad.items():
-            bad.setdefault(stream, {})[column] = count
-        return {**report, "bad": bad} if bad else report
+        report: dict[str, object] = {}
+        for counter in counters.TABLE:
+            by_entries = counter.unit == "entries"
+            if counts := dict(+self.entries(counter)) if by_entries else _by_stream(self.values(counter)):
+                report[counter.name] = counts
+        return report
+
+
+def _by_stream(values: Counter[tuple[str, str]]) -> dict[str, dict[str, int]]:
+    by_stream: dict[str, dict[str, int]] = {}
+    for (stream, column), count in (+values).items():
+        by_stream.setdefault(stream, {})[column] = count
+    return by_stream

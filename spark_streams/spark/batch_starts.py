@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from spark_streams.errors import UnsupportedError
+from spark_streams.model import counters
 from spark_streams.spark.read_limits import HAS_READ_LIMITS
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 REPORT = "report"  # in an offset, beside what Offset.from_json reads
-COUNTS = ("lost", "claimed", "dead", "retried", "bad", "waiting")  # of run_counters, and of waiting entries
 _WRAPPER = "spark.sql.streaming.triggerAvailableNowWrapper.enabled"
 
 
@@ -54,7 +54,8 @@ class StartingReader(DataSourceStreamReader):
             if end == start:
                 return end
             report = self._reader.reportLatestOffset() or {}
-            counts = {name: report[name] for name in COUNTS if report.get(name)}
+            names = [*(counter.name for counter in counters.TABLE), "waiting"]
+            counts = {name: report[name] for name in names if report.get(name)}
             self._unplanned_end = {**end, REPORT: counts} if counts else end
         return self._unplanned_end
 

@@ -17,6 +17,7 @@ from spark_streams.console.report.report import (
 )
 from spark_streams.console.report.series import Series, thinned
 from spark_streams.console.report.svg import draw, time_ticks, value_ticks
+from spark_streams.model.counters import BAD, DEAD, LOST
 from tests.monitor.test_cli import orders, rstream, state  # noqa: F401 - a fixture
 
 
@@ -72,7 +73,7 @@ def test_a_log_adds_up_over_runs_and_keeps_to_what_was_asked_for() -> None:
     report = reading.report("log")
     assert report.queries is not None
     [query] = report.queries
-    assert (query.batches, query.rows, query.dead, query.lost, query.bad) == (5, 25, 5, 4, 3)
+    assert (query.batches, query.rows, *(query.counts[one] for one in (DEAD, LOST, BAD))) == (5, 25, 5, 4, 3)
     lag, *_ = report.charts
     assert [value for _, value in lag.lines[0].points] == [7, None, 7, 7]
     assert [one.stream for one in report.groups] == ["s"]

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import io
 import json
-from collections import Counter
 from typing import Any
 
 import pytest
 
 from spark_streams.errors import ConfigError
+from spark_streams.model.counters import BAD, CLAIMED, DEAD, LOST, Counts
 from spark_streams.monitor.lag_survey import GroupLag
 from spark_streams.monitor.watch.log_lines import progress_line, read_lines, text
 from spark_streams.monitor.watch.progress import BatchLimit, Progress, offsets_in, read_progress
-from spark_streams.monitor.watch.queries import Counts, Query
+from spark_streams.monitor.watch.queries import Query
 
 
 def offset(**more: Any) -> dict[str, Any]:
@@ -36,11 +36,13 @@ def test_what_a_batch_took_and_what_the_run_has_counted() -> None:
     seen = progress(lost={"s": 4}, claimed={"s": 2}, dead={"t": 1}, bad={"t": {"n": 6}})
     assert (seen.query, seen.batch_ms, seen.rows, seen.rows_per_second) == ("q1", 250, 3, 12.0)
     [source] = seen.sources
-    assert [(o.stream, o.position, o.entries, o.lost, o.claimed, o.dead) for o in source.streams] == [
+    assert [
+        (o.stream, o.position, o.entries, *(o.counts[one] for one in (LOST, CLAIMED, DEAD))) for o in source.streams
+    ] == [
         ("s", "7-0", 3, 4, 2, 0),
         ("t", "0-0", 0, 0, 0, 1),
     ]
-    assert [one.bad for one in source.streams] == [{}, {"n": 6}]
+    assert [one.counts.columns(BAD) for one in source.streams] == [{}, {"n": 6}]
 
 
 def test_the_limit_of_a_batch_by_its_time_is_in_the_lines_of_its_streams() -> None:
@@ -62,7 +64,7 @@ def test_a_stream_of_which_a_batch_has_only_claimed_entries_is_reported() -> Non
     ours = {"endOffset": end, "latestOffset": json.dumps(offset(claimed={back: 2}))}
     told = {"id": "q1", "runId": "r1", "name": None, "timestamp": "2026-01-01T00:00:00.000Z", "batchId": 1}
     [source] = read_progress(told | {"batchDuration": 250, "numInputRows": 2, "sources": [ours]}).sources
-    assert [(one.stream, one.position, one.entries, one.claimed) for one in source.streams] == [
+    assert [(one.stream, one.position, one.entries, one.counts[CLAIMED]) for one in source.streams] == [
         (back, "0-0", 2, 2), ("s", "7-0", 0, 0), ("t", "0-0", 0, 0)
     ]  # fmt: skip
 
@@ -83,9 +85,9 @@ def test_counts_in_an_offset_are_those_of_the_run_that_made_it() -> None:
     for run, start, latest in (("r1", before, then), ("r1", then, then), ("r2", then, then), ("r3", then, None),
                                ("r3", then, later), ("r3", later, later)):  # fmt: skip
         [source] = query.progressed(told_in_the_offset(run, start, latest)).sources
-        lost.append(source.streams[0].lost)
+        lost.append(source.streams[0].counts[LOST])
     assert lost == [29, 29, 0, 0, 30, 30]
-    assert query.totals["s", "g"] == Counts(lost=59)
+    assert query.totals["s", "g"] == Counts.read({"lost": 59})
 
 
 def test_counts_add_up_over_runs_also_where_events_come_late() -> None:
@@ -98,12 +100,12 @@ def test_counts_add_up_over_runs_also_where_events_come_late() -> None:
     query.progressed(progress("r2", lost={"s": 10}, dead={"s": 1}, bad={"s": {"n": 2}}))
     query.progressed(progress("r2", lost={"s": 10}, dead={"s": 1}, bad={"s": {"n": 5, "m": 1}}))
     assert query.running
-    assert query.totals["s", "g"] == Counts(lost=13, dead=1, bad=Counter(n=5, m=1))
+    assert query.totals["s", "g"] == Counts.read({"lost": 13, "dead": 1, "bad": {"n": 5, "m": 1}})
     for run in range(10):
         query.started(f"later{run}")
         query.progressed(progress(f"later{run}", lost={"s": 1}, bad={"s": {"n": 1}}))
     query.terminated("later9", failed=False)
-    assert query.totals["s", "g"] == Counts(lost=23, dead=1, bad=Counter(n=15, m=1))
+    assert query.totals["s", "g"] == Counts.read({"lost": 23, "dead": 1, "bad": {"n": 15, "m": 1}})
     assert (query.running, query.failures, query.batches, query.rows) == (False, 1, 14, 42)
 
 

@@ -14,6 +14,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from spark_streams.model.counters import CLAIMED, LOST
 from spark_streams.monitor.watch.progress import read_progress
 from tests.spark.streams import append, drain, read_stream, run_to_the_end, start, written
 from tools.servers.server import Server
@@ -180,7 +181,7 @@ def test_what_a_dead_client_left_is_taken_over_and_told_in_the_progress(
     back = written(spark, tmp_path)
     assert [tuple(row) for row in back.orderBy("n").collect()] == [(n, 2 if n < 20 else 1) for n in range(50)]
     told = read_progress(json.loads(query.recentProgress[-1].json))
-    assert [stream.claimed for stream in told.sources[0].streams] == [20]
+    assert [stream.counts[CLAIMED] for stream in told.sources[0].streams] == [20]
     assert {one["name"]: one["pending"] for one in client.xinfo_consumers("s", "g")} == {"bob": 0, "spark": 0}
 
 
@@ -197,4 +198,4 @@ def test_a_counted_loss_is_told_in_the_progress(
     said = [json.loads(one.json)["sources"][0]["latestOffset"].get("lost") for one in query.recentProgress]
     assert {"s": 6} in said
     told = read_progress(json.loads(query.recentProgress[-1].json))
-    assert [stream.lost for stream in told.sources[0].streams] == [6]
+    assert [stream.counts[LOST] for stream in told.sources[0].streams] == [6]

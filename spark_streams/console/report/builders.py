@@ -16,6 +16,7 @@ from spark_streams.console.report.report import (
 )
 from spark_streams.console.report.series import Series
 from spark_streams.model import times
+from spark_streams.model.counters import Counts
 from spark_streams.model.untyped import Json
 from spark_streams.monitor.lag_survey import GroupLag
 from spark_streams.monitor.rates import Key, Rates
@@ -90,7 +91,7 @@ class LogReading:
         self._groups, self._speeds, self._took = LagSeries(), Series(), Series()
         self._rows: dict[Key, GroupRow] = {}
         self._queries: dict[str, QueryRow] = {}
-        self._counts: dict[str, dict[tuple[str, Key], tuple[int, int, int, int]]] = {}
+        self._counts: dict[str, dict[tuple[str, Key], Counts]] = {}
 
     def add(self, line: Mapping[str, Json]) -> None:
         """Add a line."""
@@ -123,17 +124,12 @@ class LogReading:
             group["position"],
         )
         # A line has the counts of its run so far: the last line has those of the whole run.
-        self._counts.setdefault(query, {})[run, key] = (
-            group["lost"], group["claimed"], group["dead"], sum(group.get("bad", {}).values()),
-        )  # fmt: skip
+        self._counts.setdefault(query, {})[run, key] = Counts.read(group)
 
     def report(self, name: str) -> Report:
         """Return the report of all lines so far; there must be one. name: of the log."""
         for query, counts in self._counts.items():
-            row = self._queries[query]
-            row.lost, row.claimed, row.dead, row.bad = (
-                sum(group_counts[kind] for group_counts in counts.values()) for kind in range(4)
-            )
+            self._queries[query].counts = sum(counts.values(), Counts())
         charts = [
             *self._groups.charts(),
             *charts_of(

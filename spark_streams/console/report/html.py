@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from spark_streams.console.report.rendering import MAX_ROWS
 from spark_streams.console.report.report import Report
+from spark_streams.model.counters import DEAD
 from spark_streams.monitor.terminal.units import count, duration
 
 
@@ -51,7 +52,7 @@ def tiles(report: Report) -> Iterator[Tile]:
         yield Tile(_plural("dead letter", dead_letters), f"{dead_letters:,}", dead_letters > 0)
     if report.queries is not None:
         failures = sum(len(query.failures) for query in report.queries)
-        dead = sum(query.dead for query in report.queries)
+        dead = sum(query.counts[DEAD] for query in report.queries)
         yield Tile(_plural("dead letter", dead), f"{dead:,}", dead > 0)
         yield Tile(_plural("failed run", failures), f"{failures:,}", failures > 0)
 

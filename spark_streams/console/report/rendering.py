@@ -9,6 +9,7 @@ from __future__ import annotations
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from spark_streams.model.counters import with_heading
 from spark_streams.monitor.terminal.units import count, duration
 
 PACKAGE = "spark_streams.console.report"
@@ -17,6 +18,10 @@ MAX_ROWS = 200  # of a table; the number of further rows is shown
 
 def _idle(ms: int | None) -> str:
     return "–" if ms is None else duration(ms)
+
+
+def _counter_heads() -> list[str]:
+    return [f"#{counter.heading}" for counter in with_heading()]
 
 
 def environment(*packages: str) -> Environment:
@@ -30,7 +35,7 @@ def environment(*packages: str) -> Environment:
         keep_trailing_newline=True,
     )
     templates.filters.update(count=count, duration=duration, idle=_idle)
-    templates.globals["MAX_ROWS"] = MAX_ROWS
+    templates.globals.update(MAX_ROWS=MAX_ROWS, counters=with_heading, counter_heads=_counter_heads)
     return templates
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from spark_streams.console.report.series import Point, Series
+from spark_streams.model.counters import Counts
 
 LINES = 6  # of a chart, the highest ones; the legend names the number of the others
 
@@ -72,10 +73,7 @@ class QueryRow:
     batches: int = 0
     rows: int = 0
     longest_ms: int = 0
-    lost: int = 0
-    claimed: int = 0
-    dead: int = 0
-    bad: int = 0  # values that did not fit their column
+    counts: Counts = field(default_factory=Counts)
     failures: list[tuple[str, str, str]] = field(default_factory=list)  # when, error, message
 
 

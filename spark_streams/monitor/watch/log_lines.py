@@ -7,11 +7,11 @@
              "lag": 1200, "lag_ms": 850, "pending": 50000, "oldest_idle_ms": 640}]}
 
 event: started, progress, idle, terminated (with "error" and "message" if the query has failed)
-lost, claimed, dead, bad (per column, the values that did not fit its type): of this run so far
+lost, claimed, dead, bad (by column), retried (only above 0): the counters of model.counters, of this run so far
 lag, lag_ms, pending, oldest_idle_ms (monitor.lag_survey): of the whole group; null if the server does not answer or the
 group does not exist. If the lag was counted only up to a limit, there is "lag_at_least".
-retried, waiting, due: only if entries are retried, as of the trigger: entries of this run so far, entries that wait,
-and when the next one is returned, in milliseconds since the epoch
+waiting, due: only if entries wait for a retry, as of the trigger: their number, and when the next one is returned, in
+milliseconds since the epoch
 limit, limit_reason: only with targetBatchTime: most entries of the batch, of all streams of the group, and why
 """
 
@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import IO, Protocol
 
 from spark_streams.errors import ConfigError
-from spark_streams.model import times
+from spark_streams.model import counters, times
 from spark_streams.model.printable import json_text
 from spark_streams.model.untyped import Json
 from spark_streams.monitor.lag_survey import GroupLag
@@ -73,10 +73,9 @@ def groups(
                 line["entries"] = stream.entries
                 if source.limit is not None:
                     line |= {"limit": source.limit.entries, "limit_reason": source.limit.reason}
-            line |= {"position": stream.position, "lost": stream.lost, "claimed": stream.claimed, "dead": stream.dead}
-            line["bad"] = dict(stream.bad)
-            if stream.retried or stream.waiting:
-                line |= {"retried": stream.retried, "waiting": stream.waiting, "due": stream.due}
+            line |= {"position": stream.position, **stream.counts.to_json()}
+            if stream.waiting:
+                line |= {"waiting": stream.waiting, "due": stream.due}
             group_lag = lags.get((stream.stream, source.group))
             for name in ("lag", "lag_ms", "pending", "oldest_idle_ms"):
                 line[name] = None if group_lag is None else getattr(group_lag, name)
@@ -157,7 +156,16 @@ def _are_counts(value: Json) -> bool:
 
 
 def _are_groups(value: Json) -> bool:
-    return isinstance(value, list) and all(isinstance(group, dict) and _has(group, _OF_GROUP) for group in value)
+    return isinstance(value, list) and all(map(_is_group, value))
+
+
+def _is_group(value: Json) -> bool:
+    """Whether it is a group. An older log lacks newer counters."""
+    return (
+        isinstance(value, dict)
+        and _has(value, _OF_GROUP)
+        and all(_OF_COUNTER[counter.unit](value[counter.name]) for counter in counters.TABLE if counter.name in value)
+    )
 
 
 Shape = Mapping[str, Callable[[Json], bool]]  # by the name of a value
@@ -165,12 +173,12 @@ _HIGHEST = 2**63
 _OF_EVENT: Shape = {"at": _is_time, "event": _is_text, "query": _is_text, "run": _is_text}
 _OF_PROGRESS: Shape = {**dict.fromkeys(("rows", "batch_ms", "rows_per_second"), _is_number), "groups": _are_groups}
 _OF_FAILURE: Shape = {"error": _is_text, "message": _is_text}
+_OF_COUNTER: Shape = {"entries": _is_number, "values": _are_counts}  # by the unit of a counter
 _OF_GROUP: Shape = {
     **dict.fromkeys(("stream", "group", "position"), _is_text),
-    **dict.fromkeys(("lost", "claimed", "dead"), _is_number),
     **dict.fromkeys(("lag", "lag_ms", "pending", "oldest_idle_ms"), _is_number_or_null),
 }
-_OPTIONAL: Shape = {"groups": _are_groups, "bad": _are_counts}
+_OPTIONAL: Shape = {"groups": _are_groups}
 
 
 def _has(value: Mapping[str, Json], shape: Shape) -> bool:

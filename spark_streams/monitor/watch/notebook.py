@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from html import escape
 
+from spark_streams.model import counters
+from spark_streams.model.counters import Counts
 from spark_streams.model.printable import printable
 from spark_streams.monitor.lag_survey import GroupLag
 from spark_streams.monitor.terminal.units import count, duration, rate
-from spark_streams.monitor.watch.queries import Counts, Query
+from spark_streams.monitor.watch.queries import Query
 
 # The colours are the notebook's own, so the table is readable in a light and in a dark theme.
 _TABLE = "border-collapse: collapse; color: inherit; background: transparent"
@@ -75,17 +76,18 @@ def lag_table(groups: Iterable[GroupLag]) -> NotebookTable:
 
 def query_table(queries: Iterable[Query]) -> NotebookTable:
     """Return the state of each query: its last micro-batch, and what its runs have counted."""
-    columns = ("query", "state", "batches ", "rows ", "rows/s ", "lost ", "claimed ", "dead letters ", "bad values ")
+    headings = (f"{counter.heading} " for counter in counters.with_heading())
+    columns = ("query", "state", "batches ", "rows ", "rows/s ", *headings)
     return NotebookTable("Queries", columns, tuple(map(_state, queries)))
 
 
 def _state(query: Query) -> tuple[str, ...]:
-    total = Counts(bad=Counter())
+    total = Counts()
     for counts in query.totals.values():
         total += counts
     state = "running" if query.running else "failed" if query.failed else "stopped"
     speed = None if query.last is None else query.last.rows_per_second
-    numbers = (total.lost, total.claimed, total.dead, total.bad.total())
+    numbers = [total[counter] for counter in counters.with_heading()]
     return (query.name, state, count(query.batches), count(query.rows), rate(speed), *map(count, numbers))
 
 

@@ -1,8 +1,7 @@
 """Progress of rstream sources, parsed from Spark's progress of a query. Pure: JSON in, values out.
 
 Spark's progress contains the source's offsets (source.offset). `latestOffset` is the source's report: the ends of the
-streams, the lost, claimed and dead entries and the bad values of this run so far, and the limit of the batch if the
-query has targetBatchTime.
+streams, the counters of this run so far (model.counters), and the limit of the batch if the query has targetBatchTime.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from spark_streams.model.counters import Counts
 from spark_streams.model.untyped import Json
 from spark_streams.source.offset import Range, position_in
 
@@ -20,18 +20,13 @@ _OURS = frozenset({"format", "group", "consumer", "streams"})
 @dataclass(frozen=True)
 class StreamProgress:
     """One stream of a source. position: the last entry that was read, 0-0 if the query has only read claimed entries;
-    entries: of the batch; lost, claimed, dead, retried: entries of this run so far; bad: per column, the values that
-    did not fit its type; waiting: entries that wait for a retry; due: when the next one is returned, in milliseconds
-    since the epoch."""
+    entries: of the batch; counts: of this run so far; waiting: entries that wait for a retry; due: when the next one is
+    returned, in milliseconds since the epoch."""
 
     stream: str
     position: str
     entries: int
-    lost: int
-    claimed: int
-    dead: int
-    bad: Mapping[str, int] = field(default_factory=dict)
-    retried: int = 0
+    counts: Counts = field(default_factory=Counts)
     waiting: int = 0
     due: int | None = None
 
@@ -99,20 +94,13 @@ def _source(source_progress: Mapping[str, Json]) -> SourceProgress | None:
         position = position_in(text)
         parts = [*end.get("old", {}).get(stream, ()), *([new] if (new := end.get("batch", {}).get(stream)) else [])]
         taken = sum(Range.parse(part).count for part in parts)
-        counts = [latest.get(kind, {}).get(stream, 0) for kind in ("lost", "dead", "retried")]
-        claimed = latest.get("claimed", {}).get(stream, 0)
-        bad = latest.get("bad", {}).get(stream, {})
         waits = latest.get("waiting", {}).get(stream, {})
         streams.append(
             StreamProgress(
                 stream,
                 position,
                 taken,
-                counts[0],
-                claimed,
-                counts[1],
-                bad,
-                counts[2],
+                Counts.of_stream(stream, latest),
                 waits.get("entries", 0),
                 waits.get("due"),
             )

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
+from spark_streams.model import counters
+from spark_streams.model.counters import Counts, RunCounter
 from spark_streams.monitor.group_metrics import (
     OF_GROUPS,
     Family,
@@ -61,29 +63,35 @@ _LIMIT = Table(
     (*_OF_QUERIES, "group", "consumer", "reason"),
     (Family("rstream_batch_limit_entries", "Limit of the last micro-batch by targetBatchTime, and its reason."),),
 )
-_ENTRIES = Table(
-    _OF_STREAMS,
-    (
-        Family("rstream_claimed_entries", "Entries claimed from consumers that left them pending.", counts=True),
-        Family("rstream_dead_letters", "Entries moved to the dead-letter stream.", counts=True),
-        Family("rstream_lost_entries", "Entries that were missing when the query should have read them.", counts=True),
-    ),
-)
-_VALUES = Table(
-    (*_OF_STREAMS, "column"),
-    (Family("rstream_bad_values", "Values that did not fit the type of their column.", counts=True),),
-)
-TABLES = (_QUERY, _LIMIT, _ENTRIES, _VALUES)
+
+
+def tables() -> tuple[Table, ...]:
+    """Return the metrics of queries; docs/reference/metrics.md lists them."""
+    return (_QUERY, _LIMIT, *(_table(counter) for counter in counters.TABLE if counter.metric))
+
+
+def _table(counter: RunCounter) -> Table:
+    labels = _OF_STREAMS if counter.unit == "entries" else (*_OF_STREAMS, "column")
+    return Table(labels, (Family(counter.metric, counter.meaning, counts=True),))
 
 
 def _queries(queries: list[Query]) -> Iterable[Metric]:
     streams = [((query.name, *key), counts) for query in queries for key, counts in sorted(query.totals.items())]
-    bad = [((*key, column), (n,)) for key, counts in streams for column, n in sorted(counts.bad.items())]
     yield from metrics(_QUERY, map(_of_query, queries))
     limits = {labels: value for query in queries for labels, value in _limits(query)}  # labels are unique
     yield from metrics(_LIMIT, limits.items())
-    yield from metrics(_ENTRIES, ((key, (counts.claimed, counts.dead, counts.lost)) for key, counts in streams))
-    yield from metrics(_VALUES, bad)
+    for counter in counters.TABLE:
+        if counter.metric:
+            yield from metrics(
+                _table(counter), (sample for key, counts in streams for sample in _of_counter(counter, key, counts))
+            )
+
+
+def _of_counter(counter: RunCounter, labels: tuple[str, ...], counts: Counts) -> Iterable[Sample]:
+    """Return the sample of a stream; of a counter of values a sample for each column."""
+    if counter.unit == "entries":
+        return [(labels, (counts[counter],))]
+    return [((*labels, column), (number,)) for column, number in sorted(counts.columns(counter).items())]
 
 
 def _limits(query: Query) -> Iterable[Sample]:

@@ -2,28 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from spark_streams.model.counters import DEAD, Counts
 from spark_streams.monitor.watch.progress import Progress, SourceProgress, StreamProgress
-
-
-@dataclass(frozen=True)
-class Counts:
-    """Entries of one stream and group that a query has lost, claimed, and written as dead letters; bad: per column, the
-    values that did not fit its type."""
-
-    lost: int = 0
-    claimed: int = 0
-    dead: int = 0
-    bad: Counter[str] = field(default_factory=Counter)
-
-    def __add__(self, other: Counts) -> Counts:
-        return Counts(
-            self.lost + other.lost, self.claimed + other.claimed, self.dead + other.dead, self.bad + other.bad
-        )
-
 
 _RUNS = 3  # that are counted separately
 
@@ -71,7 +54,7 @@ class Query:
         """Record dead letters of the newest run. counts: by stream."""
         of_run = self.dead_letters.get(self.run, {})
         self.dead_letters[self.run] = _sum(
-            of_run, {(stream, group): Counts(dead=count) for stream, count in counts.items()}
+            of_run, {(stream, group): Counts.read({DEAD.name: count}) for stream, count in counts.items()}
         )
 
     @staticmethod
@@ -83,9 +66,8 @@ class Query:
         def with_run_counts(stream: StreamProgress) -> StreamProgress:
             key = stream.stream, source.group
             if source.is_current or key not in of_run:
-                of_run[key] = Counts(stream.lost, stream.claimed, stream.dead, Counter(stream.bad))
-            counts = of_run[key] + of_job.get(key, Counts())
-            return replace(stream, lost=counts.lost, claimed=counts.claimed, dead=counts.dead, bad=counts.bad)
+                of_run[key] = stream.counts
+            return replace(stream, counts=of_run[key] + of_job.get(key, Counts()))
 
         return replace(source, streams=tuple(map(with_run_counts, source.streams)))
 

@@ -25,6 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_streams.model.commit_mark import committed_key
+from spark_streams.model.counters import CLAIMED
 from spark_streams.model.ids import MAX_ID, MIN_ID, StreamId
 from spark_streams.options.source_options import SourceOptions
 from spark_streams.source.group.account import count_missing
@@ -134,7 +135,7 @@ class Claims:
                     detail = f"that other consumers of group {self._member.group!r} had left pending or released"
                     self._losses.report(replace(finding, detail=detail))
             if gained > 0:
-                self._counters.claimed[stream] += gained
+                self._counters.entries(CLAIMED)[stream] += gained
                 claimed.append(stream)
                 quota = quota.without({stream: gained})
         return claimed

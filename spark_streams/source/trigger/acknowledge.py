@@ -21,6 +21,7 @@ from types import MappingProxyType
 
 from spark_streams.errors import StreamStateError
 from spark_streams.model.commit_mark import Mark, committed_key
+from spark_streams.model.counters import BAD, DEAD, RETRIED
 from spark_streams.model.ids import MIN_ID
 from spark_streams.model.keys import is_returned
 from spark_streams.model.operator_commands import acknowledge_command
@@ -207,8 +208,8 @@ class Acknowledging:
         if self._losses.noted_token != start.token:  # a trigger that failed later has counted them
             self._report_noted(notes.lost, start)
             self._losses.noted_token = start.token
-        self._counters.dead.update(notes.dead_letters)
-        self._counters.retried.update(notes.retried)
+        self._counters.entries(DEAD).update(notes.dead_letters)
+        self._counters.entries(RETRIED).update(notes.retried)
         if notes.columns:
             self._take_columns(notes.columns, start)
         return notes.dead_letters.total() + notes.retried.total()
@@ -224,7 +225,7 @@ class Acknowledging:
     def _take_columns(self, reports: Sequence[ColumnReport], start: Offset) -> None:
         report = ColumnReport.of_batch(reports)
         for column, values in report.bad.items():
-            self._counters.bad.update({(stream, column): count for stream, count in values.counts.items()})
+            self._counters.values(BAD).update({(stream, column): count for stream, count in values.counts.items()})
         self._column_warnings.warn(report, start.held, "of this batch")
 
 

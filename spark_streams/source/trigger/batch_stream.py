@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from spark_streams.errors import DataLossError, GroupMissingError, OffsetError, StreamStateError
+from spark_streams.model.counters import DEAD, LOST
 from spark_streams.model.keys import origin_of
 from spark_streams.options.source_options import SourceOptions
 from spark_streams.source.entry_range import EntryRange
@@ -119,7 +120,7 @@ class MicroBatchStream:
         self.worker = worker or BackgroundWorker(options.address)
         self.counters = RunCounters()
         place = Place(Membership((), options.group, options.consumer), str(options.address), options.address.forgets)
-        losses = self._losses = DataLoss(not options.fail_on_data_loss, place, self.counters.lost)
+        losses = self._losses = DataLoss(not options.fail_on_data_loss, place, self.counters.entries(LOST))
         streams = self._streams = StreamSet(options, now, limits)
         self._opening = Opening(options, streams)
         poison = self._poison = PoisonBatch(options.max_deliveries, self.member, self._dead_letter, losses, limits)
@@ -445,7 +446,7 @@ class MicroBatchStream:
         assert to is not None  # maxDeliveries needs it
         posted, deleted = dead_letter(self._server.get(), self.member.group, entries, to, self._limits.dead_letters)
         self._removing.dead_lettered(self._server.get(), entries.stream)
-        self.counters.dead[origin_of(entries.stream)] += posted
+        self.counters.entries(DEAD)[origin_of(entries.stream)] += posted
         if deleted:
             finding = Finding(Kind.ENTRIES_LOST, entries.stream, lost=deleted)
             # They cannot become dead letters any more, and are acknowledged.

@@ -9,6 +9,7 @@ import pytest
 import redis
 
 from spark_streams.errors import DataLossError, InvalidOptionError, RStreamError
+from spark_streams.model.counters import LOST
 from spark_streams.sink.send.write import append
 from spark_streams.sink.trim.entry_sizes import ASK_EVERY
 from spark_streams.spark.read_limits import ReadMaxRows
@@ -199,7 +200,7 @@ def test_what_a_query_says_whose_stream_expires(
                 one.latestOffset(at, ALL)
             return
         again = one.latestOffset(at, ALL)
-        assert one.batches.counters.lost == ({} if all_read else {"out": 1})
+        assert one.batches.counters.entries(LOST) == ({} if all_read else {"out": 1})
         append([frame([7])], options(server.url), None)  # without streamTtl: it is there when it is read
         after = one.latestOffset(again, ALL)
         assert read(one, again, after) == [7]

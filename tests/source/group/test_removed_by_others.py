@@ -10,6 +10,7 @@ import pytest
 import redis
 
 from spark_streams.errors import DataLossError
+from spark_streams.model.counters import LOST
 from spark_streams.model.ids import StreamId
 from spark_streams.source.group.account import count_read
 from spark_streams.source.group.lease_and_checks import require_entry_counts
@@ -69,7 +70,7 @@ def test_a_query_that_starts_again_has_lost_nothing(
         end = one.latestOffset(at, ReadMaxRows(most))
         found = read(one, at, end)
         one.commit(end)
-        assert not one.batches.counters.lost
+        assert not one.batches.counters.entries(LOST)
         one.stop()
         rows, at = rows + found, end
         after = other.latestOffset(others, ALL)
@@ -91,7 +92,7 @@ def test_a_group_that_is_made_later_reads_what_is_left(server: Server, client: r
     other.commit(at)
     one = another_reader(server)
     assert drain(one) == [list(range(200, 300))]
-    assert not one.batches.counters.lost
+    assert not one.batches.counters.entries(LOST)
     at = other.latestOffset(at, ALL)
     other.commit(at)
     assert client.xlen("s") == 0
@@ -99,7 +100,7 @@ def test_a_group_that_is_made_later_reads_what_is_left(server: Server, client: r
     assert drain(late) == []
     add(client, 5, first=300)
     assert drain(late) == [[300, 301, 302, 303, 304]]
-    assert not late.batches.counters.lost
+    assert not late.batches.counters.entries(LOST)
 
 
 @pytest.mark.parametrize("mode", [{}, {"noAck": "true"}])
@@ -120,7 +121,7 @@ def test_missing_entries_are_reported_to_a_query_that_is_set_back(
         reader(server, **options).latestOffset(early, ALL)
     lenient = reader(server, **options, failOnDataLoss="false")
     assert drain(lenient, start=early) == [list(range(250, 300))]
-    assert lenient.batches.counters.lost == {"s": 150}
+    assert lenient.batches.counters.entries(LOST) == {"s": 150}
 
 
 def test_streams_of_a_pattern_that_were_emptied_go_on(server: Server, client: redis.Redis) -> None:
@@ -172,7 +173,7 @@ def test_a_stream_that_appears_while_all_others_are_empty_is_read_from_its_first
         add(client, 7, "in:2")
     end = again.latestOffset(at, ALL)
     assert read(again, at, end) == list(range(7))
-    assert not again.batches.counters.lost
+    assert not again.batches.counters.entries(LOST)
 
 
 def test_a_stream_of_dead_letters_that_was_emptied_is_still_no_input(server: Server, client: redis.Redis) -> None:
