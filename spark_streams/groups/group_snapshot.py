@@ -9,7 +9,7 @@ from spark_streams.errors import StreamMissingError, StreamStateError
 from spark_streams.model.commit_mark import Mark, committed_key
 from spark_streams.model.ids import StreamId
 from spark_streams.options.table import SOURCE
-from spark_streams.source.group.lease_and_checks import lease_key
+from spark_streams.source.group.consumer_lease import lease_key
 from spark_streams.wire.connection.connection import ReplyError
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.lease import Processes, are_held, describe

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from spark_streams.errors import GroupInUseError
 from spark_streams.groups.group_snapshot import find_running, running_message
-from spark_streams.source.group.lease_and_checks import lease_key
+from spark_streams.source.group.consumer_lease import lease_key
 from spark_streams.wire.connection.connection import Argument, Reply
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.lease import Processes

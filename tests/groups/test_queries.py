@@ -12,7 +12,7 @@ import redis
 
 from spark_streams.errors import DataLossError, GroupMissingError, GroupSharedError
 from spark_streams.groups import guard
-from spark_streams.source.group.lease_and_checks import lease_key
+from spark_streams.source.group.consumer_lease import lease_key
 from spark_streams.source.stream_reader import StreamReader
 from spark_streams.spark.read_limits import ReadMaxRows
 from tests.groups.conftest import Rstream, RstreamJson

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from spark_streams.errors import ConsumerTakenError, RStreamError
-from spark_streams.source.group.lease_and_checks import lease_key
+from spark_streams.source.group.consumer_lease import lease_key
 from tools.simulation.step import Step
 from tools.simulation.world import CONSUMER, GROUP, World
 

@@ -13,7 +13,7 @@ from spark_streams.model.commit_mark import committed_key
 from spark_streams.model.keys import is_returned, origin_of
 from spark_streams.options.source_options import SourceOptions
 from spark_streams.source.group.admin import streams_without_group
-from spark_streams.source.group.lease_and_checks import Lease
+from spark_streams.source.group.consumer_lease import Lease
 from spark_streams.source.group.missing_streams import forget, is_idle
 from spark_streams.source.group.retries import Retries
 from spark_streams.source.group.start import require_not_forgotten

@@ -28,9 +28,9 @@ from spark_streams.options.source_options import SourceOptions
 from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.group.admin import begin_batches, streams_without_group
 from spark_streams.source.group.findings import Finding, Kind
-from spark_streams.source.group.lease_and_checks import require_entry_counts, require_no_eviction
 from spark_streams.source.group.opening import Opened, Opening
 from spark_streams.source.group.remedies import DataLoss, Place
+from spark_streams.source.group.server_checks import require_entry_counts, require_no_eviction
 from spark_streams.source.group.state import fetch_state, missing
 from spark_streams.source.group.stream_set import StreamSet
 from spark_streams.source.limits import LIMITS, Limits

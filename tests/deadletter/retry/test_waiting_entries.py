@@ -12,7 +12,7 @@ from spark_streams.deadletter.retry.return_entries import return_due_entries
 from spark_streams.errors import IdsExhaustedError, ServerReplyError
 from spark_streams.model.ids import MAX_ID, StreamId
 from spark_streams.model.keys import delays_key, retry_stream, returned_stream
-from spark_streams.source.group.lease_and_checks import require_entry_counts
+from spark_streams.source.group.server_checks import require_entry_counts
 from spark_streams.wire.address.address import Address
 from spark_streams.wire.connection.connection import Connection
 from tests.deadletter.making import SMALL

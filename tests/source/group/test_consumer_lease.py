@@ -15,7 +15,7 @@ import redis
 
 from spark_streams.errors import ConsumerTakenError
 from spark_streams.model.keys import session_key
-from spark_streams.source.group.lease_and_checks import Lease, lease_key
+from spark_streams.source.group.consumer_lease import Lease, lease_key
 from spark_streams.wire.address.address import Address
 from spark_streams.wire.connection.connection import Connection
 from spark_streams.wire.lease import Processes, Terms

@@ -13,7 +13,7 @@ from spark_streams.errors import DataLossError
 from spark_streams.model.counters import LOST
 from spark_streams.model.ids import StreamId
 from spark_streams.source.group.account import count_read
-from spark_streams.source.group.lease_and_checks import require_entry_counts
+from spark_streams.source.group.server_checks import require_entry_counts
 from spark_streams.source.stream_reader import StreamReader
 from spark_streams.spark.read_limits import ReadMaxRows
 from spark_streams.wire.address.address import Address

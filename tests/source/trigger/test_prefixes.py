@@ -14,7 +14,7 @@ import pytest
 import redis
 
 from spark_streams.errors import StreamStateError
-from spark_streams.source.group.lease_and_checks import lease_key
+from spark_streams.source.group.consumer_lease import lease_key
 from spark_streams.source.limits import Limits
 from spark_streams.spark.read_limits import ReadMaxRows
 from tools.driving import NEVER_AHEAD, SMALL, add, begin, drain, read, reader, stop_all
