@@ -22,8 +22,8 @@ from spark_streams.model.ids import MIN_ID, StreamId
 from spark_streams.model.keys import key_of_query, returned_stream
 from spark_streams.options.source_options import SourceOptions
 from spark_streams.source.group.admin import GroupChange, change_groups, streams_without_group, try_to_change
+from spark_streams.source.group.expected_streams import ExpectedStreams
 from spark_streams.source.group.findings import Start
-from spark_streams.source.group.missing_streams import ExpectedStreams
 from spark_streams.source.group.start import (
     FIRST,
     InitialPositionKeys,
