@@ -63,7 +63,7 @@ ALLOWED = {
 for _path in (
     *("source/rows/returned_page.py", "shards/of_keys.py", "deadletter/kind_counts.py", "deadletter/redrive/mover.py"),
     *("deadletter/page_reader.py",),
-    *("source/rows/json.py", "source/task/fetcher.py", "source/rows/columns.py", "source/rows/malformed.py"),
+    *("source/rows/nested_json.py", "source/task/fetcher.py", "source/rows/columns.py", "source/rows/malformed.py"),
     *(
         "deadletter/redrive/redrive_plan.py",
         "console/report/svg.py",

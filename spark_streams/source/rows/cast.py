@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from spark_streams.errors import SchemaError
 from spark_streams.source.rows.bisect_cast import assemble, bisect_cast
-from spark_streams.source.rows.json import is_nested, members_that_do_not_fit, read_json
+from spark_streams.source.rows.nested_json import is_nested, members_that_do_not_fit, read_json
 from spark_streams.source.rows.text_forms import ScalarKind, bytes_of, nulls_instead, scalar_kind
 from spark_streams.wire.entries.lines import Index
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_streams.source.rows.cast import members_of
-from spark_streams.source.rows.json import is_nested
+from spark_streams.source.rows.nested_json import is_nested
 from spark_streams.wire.entries.decode import EntryPage
 from spark_streams.wire.entries.lines import Index
 

@@ -15,8 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_streams.sink.encode.fields import text_columns
+from spark_streams.source.rows.arrow_json import raw_type, read_lines
 from spark_streams.source.rows.cast import cast_texts, cast_values
-from spark_streams.source.rows.json import _decoder, _Reader, decode_deep, raw_type, read_json, read_lines
+from spark_streams.source.rows.deep_json import decode_deep
+from spark_streams.source.rows.nested_json import _decoder, _Reader, read_json
 from tests.seeds import TIMES
 
 UTC = datetime.UTC

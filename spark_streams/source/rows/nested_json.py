@@ -17,165 +17,19 @@ from __future__ import annotations
 
 import binascii
 import json
-import re
 from collections.abc import Callable, Collection, Sequence
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.json
 
 from spark_streams.model.untyped import Json
+from spark_streams.source.rows.arrow_json import raw_type, read_lines
 from spark_streams.source.rows.bisect_cast import assemble, bisect_cast
-from spark_streams.source.rows.text_forms import bytes_of, may_be_plain, nulls_instead
+from spark_streams.source.rows.deep_json import decode_deep
+from spark_streams.source.rows.text_forms import may_be_plain, nulls_instead
 from spark_streams.wire.entries.entry_page import last_of_each_name
 from spark_streams.wire.entries.lines import Index, Mask
-
-# -- arrow json --------------------------------------------------------------------------------------------------------
-# Read a column of JSON texts with Arrow's reader, if its result is certain to equal that of nested_json.py.
-#
-# Each text T becomes the line `{"v":T}`. Arrow accepts the lines, with one row each, only if each T is one JSON value
-# of the declared type:
-#
-# - A row cannot extend into the next line. `}` and `{`, the last and the first character of two lines, follow each
-#   other
-#   only outside of values, and a line end inside a string is refused.
-# - A T that closes the object and opens another one adds a row.
-# - A T with further members (`1,"w":2`) has an unexpected field, which is refused. If the texts have undeclared fields,
-# unexpected fields must be ignored. Then Arrow must accept `{"v":[T]}`, too: a T with further members is no element of
-#   an array.
-#
-# Values that Arrow would read differently are left to nested_json.py: numbers for declared texts and texts for
-# declared numbers, duplicate fields, maps, binary. Arrow refuses all these. It accepts `Inf` and `-NaN`, so they are
-# searched for.
-
-
-def raw_type(to: pa.DataType) -> pa.DataType | None:
-    """Return the type with which Arrow reads values of type `to`: text if the sink writes text; None if Arrow cannot
-    read them."""
-    if pa.types.is_list(to):
-        value = raw_type(to.value_type)
-        return None if value is None else pa.list_(pa.field(to.value_field.name, value))
-    if pa.types.is_struct(to):
-        fields = [(field.name, raw_type(field.type)) for field in to]
-        is_readable = all(raw is not None for _, raw in fields) and len({name for name, _ in fields}) == len(fields)
-        return pa.struct(fields) if is_readable else None
-    if pa.types.is_map(to) or pa.types.is_binary(to):
-        return None
-    is_plain = pa.types.is_boolean(to) or pa.types.is_signed_integer(to) or pa.types.is_floating(to)
-    return to if is_plain else pa.string()
-
-
-def read_lines(text: pa.Array, raw: pa.DataType) -> pa.Array:
-    """Return the column. Raises pa.ArrowInvalid unless the texts are certain to be read correctly."""
-    text_bytes = bytes_of(text).tobytes()
-    if b"\0" in text_bytes:
-        raise pa.ArrowInvalid("a zero byte")  # Arrow ends a text there
-    # Searching for one byte is much faster than for a word, and most texts have neither `I` nor `N`.
-    may_have_word = any(word[:1] in text_bytes and word in text_bytes for word in (b"Inf", b"NaN"))
-    if may_have_word and pc.any(pc.match_substring_regex(text, r"[\[:,\s-]Inf|-NaN")).as_py():
-        raise pa.ArrowInvalid("not JSON")
-    text = pc.fill_null(text, "null")
-    try:
-        return _read(text, raw, '{"v":', "}\n", "error")
-    except pa.ArrowInvalid:
-        if not _has_fields(raw):
-            raise
-    column = _read(text, raw, '{"v":', "}\n", "ignore")
-    if pc.any(pc.not_equal(pc.list_value_length(_read(text, pa.list_(raw), '{"v":[', "]}\n", "ignore")), 1)).as_py():
-        raise pa.ArrowInvalid("more than one value")
-    return column
-
-
-def _has_fields(raw: pa.DataType) -> bool:
-    return bool(pa.types.is_struct(raw) or (pa.types.is_list(raw) and _has_fields(raw.value_type)))
-
-
-def _read(text: pa.Array, raw: pa.DataType, head: str, tail: str, unexpected: str) -> pa.Array:
-    lines = pc.binary_join_element_wise(head, text, tail, "")
-    data = pa.py_buffer(bytes_of(lines))
-    table = pyarrow.json.read_json(
-        pa.BufferReader(data),
-        read_options=pyarrow.json.ReadOptions(use_threads=False, block_size=data.size + 1),
-        parse_options=pyarrow.json.ParseOptions(
-            explicit_schema=pa.schema([("v", raw)]), unexpected_field_behavior=unexpected
-        ),
-    )
-    if table.num_rows != len(text) or table.schema.names != ["v"] or table.schema.types != [raw]:
-        raise pa.ArrowInvalid("not one value a line")
-    return table.column(0).combine_chunks()
-
-
-# -- deep json ---------------------------------------------------------------------------------------------------------
-# Read JSON of any depth, without recursion.
-#
-# Python's own reader is much faster, and fails at a depth that depends on its caller and version. Arrow reads any depth
-# in fields that are not declared. So a text for which Python's reader fails is read here, with the same result.
-
-
-_BLANKS = frozenset(" \t\n\r")
-_SPACE = re.compile(r"[ \t\n\r]*")
-_CLOSING = {"[": "]", "{": "}"}
-
-
-def decode_deep(text: str, decode_at: Callable[[str, int], tuple[Json, int]]) -> Json:
-    """Return the value: objects as tuples of pairs, arrays as lists. decode_at: json.JSONDecoder.raw_decode, for values
-    that are not nested. Raises ValueError."""
-    unclosed: list[tuple[str, list[Json]]] = []  # bracket, and the values so far
-    names: list[str] = []  # of the fields whose values are not complete
-    place = _skip_space(text, 0)
-    while True:
-        value: Any
-        bracket = text[place : place + 1]
-        if bracket in _CLOSING:
-            inner = _skip_space(text, place + 1)
-            if text[inner : inner + 1] != _CLOSING[bracket]:
-                unclosed.append((bracket, []))
-                place = inner if bracket == "[" else _read_name(text, inner, names, decode_at)
-                continue
-            value, place = [] if bracket == "[" else (), inner + 1
-        else:
-            value, place = decode_at(text, place)
-        while True:
-            place = _skip_space(text, place)
-            if not unclosed:
-                if place < len(text):
-                    raise ValueError("more than one value")
-                return value
-            bracket, values = unclosed[-1]
-            values.append(value if bracket == "[" else (names.pop(), value))
-            mark = text[place : place + 1]
-            place = _skip_space(text, place + 1)
-            if mark == ",":
-                place = place if bracket == "[" else _read_name(text, place, names, decode_at)
-                break
-            if mark != _CLOSING[bracket]:
-                raise ValueError("no comma")
-            unclosed.pop()
-            value = values if bracket == "[" else tuple(values)
-
-
-def _read_name(text: str, place: int, names: list[str], decode_at: Callable[[str, int], tuple[Json, int]]) -> int:
-    """Add the name of a field; return the place of its value."""
-    if text[place : place + 1] != '"':
-        raise ValueError("no name")
-    name, place = decode_at(text, place)
-    place = _skip_space(text, place)
-    if text[place : place + 1] != ":":
-        raise ValueError("no colon")
-    names.append(name)
-    return _skip_space(text, place + 1)
-
-
-def _skip_space(text: str, place: int) -> int:
-    if text[place : place + 1] not in _BLANKS:
-        return place
-    return _SPACE.match(text, place).end()  # type: ignore[union-attr]  # it matches nothing, too
-
-
-# -- nested json -------------------------------------------------------------------------------------------------------
-
 
 _LONGEST_SHOWN = 80  # characters of a part in messages
 _MIN_SIZE = 50  # rows; reading fewer one by one is faster than further bisecting
