@@ -28,7 +28,7 @@ _LOOK = (
 _FIND = ("SCAN 0 COUNT 1", "TYPE {}")
 _TRANSACTION = ("MULTI", "EXEC", "DISCARD", "WATCH {}", "UNWATCH")
 _LEASE = ("SET {} 1", "GET {}", "PEXPIRE {} 1", "PTTL {}", "DEL {}", "EXISTS {}")
-_LETTERS = ("XADD {} * a 1", "HSET {} a 1", "HGET {} a", "HDEL {} a", "HEXISTS {} a")
+_LETTERS = ("XADD {} * a 1", "HSET {} a 1", "HGET {} a", "HDEL {} a", "HSTRLEN {} a")
 _NOTES = ("HSET {} a 1", "HGETALL {}", "HDEL {} a")
 # By use: commands on streams, and on the product's own keys.
 _COMMANDS: Mapping[str, tuple[Sequence[str], Sequence[str]]] = {

@@ -144,7 +144,7 @@ def forgotten_key(stream: str | bytes, group: str) -> bytes:
 
 
 # Kinds of keys beside a stream, for a group and a consumer of it.
-_OF_A_CONSUMER = ("lease", "committed", "first", "notes", "attempts", "tried", "failure")
+_OF_A_CONSUMER = ("lease", "committed", "first", "notes", "missing", "attempts", "tried", "failure")
 
 
 def keys_of_consumer(stream: str, group: str, consumer: str) -> list[tuple[str, bytes]]:

@@ -29,6 +29,7 @@ from spark_streams.source.rows.column_report import STREAM_MODES, ColumnReport, 
 from spark_streams.source.rows.columns import Columns
 from spark_streams.source.rows.malformed import Dead
 from spark_streams.source.shard_sets import require_not_in_shards_since, require_shards_of, with_shards
+from spark_streams.source.task.missing_entries import write_missing
 from spark_streams.source.task.notes import NoteWriter
 from spark_streams.source.task.read_partition import TaskCallbacks, read_task
 from spark_streams.source.trigger.batch_stream import MicroBatchStream
@@ -57,12 +58,13 @@ _log = logging.getLogger("spark_streams.source")
 class TaskBatch:
     """Micro-batch of a task.
 
-    token: name of the batch; narrowed: it is a piece of a failed batch; lossy: it has fewer entries than its offset
-    says; tasks: number of its tasks; notes_stream: stream whose notes hash has the notes on columns; reports_absent:
-    these notes name columns that no entry has a field for; noted: see Plan; attempt_key: key under which Spark's name
-    of the batch is noted, None: attempts are not counted."""
+    token: name of the batch; run: name of the query's run; narrowed: it is a piece of a failed batch; lossy: it has
+    fewer entries than its offset says; tasks: number of its tasks; notes_stream: stream whose notes hash has the notes
+    on columns; reports_absent: these notes name columns that no entry has a field for; noted: see Plan; attempt_key:
+    key under which Spark's name of the batch is noted, None: attempts are not counted."""
 
     token: str
+    run: str
     narrowed: bool
     lossy: bool
     tasks: int
@@ -244,7 +246,15 @@ class StreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailable
         notes_stream, reports_absent = next(iter(stop.taken_from), ""), not self.batches.knows_fields
         attempt_key = None if self._options.max_deliveries is None or not stop.held else attempt_key_of(stop)
         batch = TaskBatch(
-            stop.token, plan.narrowed, lossy, len(tasks), notes_stream, reports_absent, plan.noted, attempt_key
+            stop.token,
+            self.batches.run_name,
+            plan.narrowed,
+            lossy,
+            len(tasks),
+            notes_stream,
+            reports_absent,
+            plan.noted,
+            attempt_key,
         )
         without_key = replace(batch, attempt_key=None)  # only the first task notes the attempt
         return [EntriesPartition(task, without_key if index else batch) for index, task in enumerate(tasks)]
@@ -282,7 +292,7 @@ class StreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailable
                 return NoteWriter(server, member, batch.token, *self._batch_names(), self._limits)
 
             def lost(entries: EntryRange, count: int) -> None:
-                notes.run(lambda server: writer(server).lost(entries, count))
+                notes.run(lambda server: write_missing(server, member, batch.token, batch.run, entries, count))
                 notes.run(lambda server: report_batch_kind(server, LOSSY, self._batch()))
 
             def unreadable(streams: str | pa.Array, dead: Dead) -> None:

@@ -175,6 +175,8 @@ OTHER_ROWS: list[tuple[str, bytes]] = [
     ("HGETALL h", b"*4\r\n$1\r\na\r\n$1\r\n1\r\n$1\r\nb\r\n$1\r\n2\r\n"),
     ("HMGET h b none", b"*2\r\n$1\r\n2\r\n$-1\r\n"),
     ("HEXISTS h a", b":1\r\n"),
+    ("HSTRLEN h a", b":1\r\n"),
+    ("HSTRLEN h none", b":0\r\n"),
     ("HDEL h a b x", b":2\r\n"),
     ("EXISTS h", b":0\r\n"),
     ("SADD st a b a", b":2\r\n"),

@@ -18,7 +18,8 @@ Command = Sequence[Argument]
 
 @dataclass(frozen=True)
 class Note:
-    """Field of a hash: its dead letter is due while the field exists. The transaction that acknowledges removes it."""
+    """Field of a hash: its dead letter is due while the field has a value. The transaction that acknowledges empties
+    it. So a task that runs late cannot write it again."""
 
     key: bytes
     field: bytes
@@ -30,7 +31,7 @@ class FailedEntry:
     """An entry that cannot be processed. id: of the entry; fields: name, value, name, value …, unchanged; envelope:
     values by names without their prefix (the mark of a redriven entry has precedence).
 
-    note: the dead letter is due while this note exists; pending_for: it is due while the entry is pending for this
+    note: the dead letter is due while this note has a value; pending_for: it is due while the entry is pending for this
     consumer; released: it is due while the entry is pending for no consumer (XNACK).
     """
 
@@ -50,7 +51,7 @@ class FailedEntry:
     def proof(self, group: str) -> Command:
         """Return the command whose reply is not empty while the dead letter is due."""
         if self.note is not None:
-            return ("HEXISTS", self.note.key, self.note.field)
+            return ("HSTRLEN", self.note.key, self.note.field)
         if self.pending_for is not None:
             return ("XPENDING", self.stream, group, self.id, self.id, 1, self.pending_for)
         if self.released:
@@ -78,14 +79,15 @@ def now() -> str:
 
 
 def acknowledgement(group: str, entries: Sequence[FailedEntry]) -> list[Command]:
-    """Return the commands that acknowledge entries of one stream and remove their notes."""
-    return [("XACK", entries[0].stream, group, *[entry.id for entry in entries]), *note_commands("HDEL", entries)]
+    """Return the commands that acknowledge entries of one stream and empty their notes."""
+    return [("XACK", entries[0].stream, group, *[entry.id for entry in entries]), *note_commands(entries, due=False)]
 
 
-def note_commands(command: str, entries: Sequence[FailedEntry]) -> list[Command]:
-    """Return HDEL or HSET of the entries' notes, one command for each hash."""
+def note_commands(entries: Sequence[FailedEntry], due: bool) -> list[Command]:
+    """Return the commands that give the entries' notes their values if dead letters are due, or else empty them: one
+    command for each hash."""
     notes = [entry.note for entry in entries if entry.note is not None]
     words_of: dict[bytes, list[Argument]] = {}
     for note in notes:
-        words_of.setdefault(note.key, []).extend([note.field, *([note.value] if command == "HSET" else [])])
-    return [(command, key, *of_key) for key, of_key in words_of.items()]
+        words_of.setdefault(note.key, []).extend([note.field, note.value if due else b""])
+    return [("HSET", key, *of_key) for key, of_key in words_of.items()]

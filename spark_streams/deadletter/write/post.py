@@ -1,13 +1,13 @@
 """Post dead letters: each entry gets exactly one, and is acknowledged together with it.
 
-    → WATCH to   XINFO STREAM to   is each dead letter still due?   its note exists, or the entry is pending
-    → MULTI   XADD to …   XACK …   HDEL notes   HSET origins   EXEC   nil if `to` has changed since WATCH
+    → WATCH to   XINFO STREAM to   is each dead letter still due?   its note has a value, or the entry is pending
+    → MULTI   XADD to …   XACK …   HSET notes   HSET origins   EXEC   nil if `to` has changed since WATCH
 
 If the dead-letter stream is in another slot of a cluster than the entries, no transaction covers both. Then there are
 two transactions, and `rstream:outbox:{to}:<group>:<stream>` holds the IDs of entries between them:
 
     → MULTI   XADD to …   HSET outbox ids   HSET origins   EXEC     in the slot of the dead letters
-    → MULTI   XACK …   HDEL notes   EXEC                            in the slot of the entries
+    → MULTI   XACK …   HSET notes   EXEC                            in the slot of the entries
     → HDEL outbox ids
 
 An entry that is in the outbox gets no second dead letter. A transaction that is executed late, after its process has
@@ -147,7 +147,7 @@ class _Portion:
             else:
                 acked = replies[len(fresh)]
                 restore = [entry.restore(self.group) for entry in refused_entries] if acked else []
-                target.execute_all([*restore, *note_commands("HSET", refused_entries)])
+                target.execute_all([*restore, *note_commands(refused_entries, due=True)])
             raise ServerReplyError(
                 f"stream {self.to!r} at {self.server.address} refused {len(refused_entries)} dead letters of stream "
                 f"{self.stream!r}, the first one of entry {refused_entries[0].id.decode()}. Their entries are pending "

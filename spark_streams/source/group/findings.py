@@ -53,12 +53,11 @@ class Finding:
     """One finding about one stream.
 
     above: the checkpoint's position, or the entry above which entries are missing; position: of the group, None: there
-    is no group; mark: position of the commit mark, None: there is none; lost: unread
-    entries that are lost, at least; for SERVER_RESTORED, entries that the server no longer has, read ones, too;
-    is_exact: whether exactly so many are; other: another consumer of the group; detail: which entries, for
-    ENTRIES_LOST; is_harmless: GROUP_BELOW, if all entries up to the checkpoint are there and the query is alone: then
-    the group is set, also with failOnDataLoss=true; is_left: the missing stream is one of a pattern, and the query
-    stops reading it.
+    is no group; mark: position of the commit mark, None: there is none; lost: unread entries that are lost, at least;
+    for SERVER_RESTORED, entries that the server no longer has, read ones, too; is_exact: whether exactly so many are;
+    other: another consumer of the group; detail: which entries, for ENTRIES_LOST; is_harmless: a strict query need not
+    stop: all entries up to the checkpoint are there and the query is alone (GROUP_BELOW), or the loss was accepted
+    before; is_left: the missing stream is one of a pattern, and the query stops reading it.
     """
 
     kind: Kind

@@ -20,7 +20,7 @@ from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.multi_exec import transact
 from spark_streams.wire.replies.reply_errors import is_no_group
 
-_KINDS = ("committed", "notes")  # not the lease, which the next renewal removes
+_KINDS = ("committed", "notes", "missing")  # not the lease, which the next renewal removes
 
 
 def is_idle(server: Server, member: Membership, stream: str) -> bool:

@@ -171,14 +171,15 @@ REMEDIES: Mapping[Kind, Row] = {row.kind: row for row in ROWS}
 
 @dataclass
 class DataLoss:
-    """Losses of one run. allowed: failOnDataLoss=false; counts: lost entries, per stream, which the progress shows;
-    noted_token: of the last batch whose tasks' notes are counted."""
+    """Losses of one run. allowed: failOnDataLoss=false; counts: lost entries, per stream, which the progress shows.
+
+    If a connection breaks, a step of the run is tried again, and may find the same again. Until it ends, what it has
+    reported is not reported again, or only by how much it has grown."""
 
     allowed: bool
     place: Place
     counts: Counter[str] = field(default_factory=Counter)
-    noted_token: str = ""
-    _of_comparison: dict[tuple[Kind, str, StreamId], int] = field(default_factory=dict)  # lost entries
+    _of_step: dict[tuple[Kind, str, StreamId, str], int] = field(default_factory=dict)  # lost entries
 
     def refuse(self, findings: Sequence[Finding]) -> None:
         """Raise the error of the first finding that is not harmless if the query is strict."""
@@ -186,35 +187,31 @@ class DataLoss:
             if not (self.allowed or finding.is_harmless):
                 raise error_of(finding, self.place)
 
-    def report_compared(self, findings: Sequence[Finding]) -> None:
-        """Report what a comparison has found. If the connection breaks before `compared`, the next one finds the same,
-        which is not reported again; or more, of which only the rest is."""
-        counted = self._of_comparison
-        keys = {(finding.kind, finding.stream, finding.above): finding for finding in findings}
-        fresh = [key for key, finding in keys.items() if key not in counted or finding.lost > counted[key]]
-        self.report(*[replace(keys[key], lost=keys[key].lost - counted.get(key, 0)) for key in fresh])
-        counted.update({key: keys[key].lost for key in fresh})
-
-    def compared(self) -> None:
-        """Nothing more is found, and the run knows the corrections."""
-        self._of_comparison.clear()
-
-    def report(self, *findings: Finding, accepted: bool = False) -> None:
-        """Raise the error of the first finding if the query is strict. Otherwise log and count them. accepted: a run
-        with failOnDataLoss=false has found them."""
-        if not accepted:
-            self.refuse(findings)
+    def report(self, *findings: Finding) -> None:
+        """Raise the error of the first finding that is not harmless if the query is strict. Otherwise log and count
+        them."""
+        self.refuse(findings)
         for finding in findings:
-            does = _LEAVES if finding.is_left else REMEDIES[finding.kind].does(finding.group_use)
-            line = f"{problem_of(finding, self.place)}. The query {does}"
-            if not finding.lost:
-                _log.log(logging.INFO if finding.is_harmless else logging.WARNING, "%s", line)
-                continue
-            self.counts[finding.stream] += finding.lost
-            least = "" if finding.is_exact else "at least "
-            _log.warning(
-                "%s. Lost entries of stream %r that are counted: %s%d", line, finding.stream, least, finding.lost
-            )
+            name = (finding.kind, finding.stream, finding.above, finding.detail)
+            before = self._of_step.get(name)
+            if before is None or finding.lost > before:
+                self._of_step[name] = finding.lost
+                self.count(replace(finding, lost=finding.lost - (before or 0)))
+
+    def step_ended(self) -> None:
+        """Forget what a step of the run has reported: the run knows its corrections."""
+        self._of_step.clear()
+
+    def count(self, finding: Finding) -> None:
+        """Log a finding, and count what is lost."""
+        does = _LEAVES if finding.is_left else REMEDIES[finding.kind].does(finding.group_use)
+        line = f"{problem_of(finding, self.place)}. The query {does}"
+        if not finding.lost:
+            _log.log(logging.INFO if finding.is_harmless else logging.WARNING, "%s", line)
+            return
+        self.counts[finding.stream] += finding.lost
+        least = "" if finding.is_exact else "at least "
+        _log.warning("%s. Lost entries of stream %r that are counted: %s%d", line, finding.stream, least, finding.lost)
 
 
 def error_of(finding: Finding, place: Place) -> StreamStateError:

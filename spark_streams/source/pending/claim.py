@@ -131,7 +131,8 @@ class Claims:
             if gained < requested:
                 deleted = self._count_deleted(server, stream, requested_ids)
                 if deleted:
-                    finding = Finding(Kind.ENTRIES_LOST, stream, lost=deleted)
+                    first = StreamId.parse(texts_of(requested_ids[0])[0].as_py())
+                    finding = Finding(Kind.ENTRIES_LOST, stream, above=first.previous(), lost=deleted)
                     detail = f"that other consumers of group {self._member.group!r} had left pending or released"
                     self._losses.report(replace(finding, detail=detail))
             if gained > 0:

@@ -20,7 +20,6 @@ SET of an entry's end      gives it up again; a second dead letter is not writte
 from __future__ import annotations
 
 import logging
-import secrets
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -56,15 +55,16 @@ _PAGE = 10_000  # IDs per round trip
 class PoisonBatch:
     """One query's attempts at its batches.
 
-    max_deaths: runs that an unchanged batch may kill, None: unlimited; dead_letter: receives entries that are given up;
-    losses: reports entries that are missing from pieces. Methods take the run's copy of the state and return the new
-    one.
+    max_deaths: runs that an unchanged batch may kill, None: unlimited; run_name: of this run; dead_letter: receives
+    entries that are given up; losses: reports entries that are missing from pieces. Methods take the run's copy of the
+    state and return the new one.
     """
 
     def __init__(
         self,
         max_deaths: int | None,
         member: Membership,
+        run_name: str,
         dead_letter: Callable[[DeadEntries], None],
         losses: DataLoss,
         limits: Limits,
@@ -74,7 +74,7 @@ class PoisonBatch:
         self._dead_letter = dead_letter
         self._losses = losses
         self._limits = limits
-        self._run = secrets.token_hex(6)
+        self._run = run_name
 
     # -- a batch is planned --------------------------------------------------------------------------------------
 
@@ -265,7 +265,7 @@ class PoisonBatch:
                 found = pending_ranges(server, self._member, pending, self._limits.reserve_step, limits=self._limits)
                 counted.append(replace(part, count=sum(one.count for one in found)))
                 entries += found
-                self._report_missing(Counter({stream: part.count - counted[-1].count}))
+                self._report_missing(Counter({stream: part.count - counted[-1].count}), part.after)
             ranges[stream] = tuple(counted)
         piece = replace(state.pieces[name], parts={s: tuple(map(str, parts)) for s, parts in ranges.items()})
         without = state.without(name)
@@ -301,11 +301,11 @@ class PoisonBatch:
 
     # -- losses --------------------------------------------------------------------------------------------------
 
-    def _report_missing(self, lost: Mapping[str, int]) -> None:
-        """Report entries that were held apart and are missing, per stream. Raises DataLossError."""
+    def _report_missing(self, lost: Mapping[str, int], above: StreamId = MIN_ID) -> None:
+        """Report entries above an ID that were held apart and are missing, per stream. Raises DataLossError."""
         for stream, count in lost.items():
             if count > 0:
-                finding = Finding(Kind.ENTRIES_LOST, stream, above=MIN_ID, lost=count)
+                finding = Finding(Kind.ENTRIES_LOST, stream, above=above, lost=count)
                 self._losses.report(replace(finding, detail="of a batch that killed the query"))
 
 

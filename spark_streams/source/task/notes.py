@@ -1,21 +1,19 @@
-"""Notes of tasks for the driver: entries that do not fit the schema, numbers of missing entries, and column reports.
+"""Notes of tasks for the driver: entries that do not fit the schema, and column reports.
 
 Tasks must not move the group or append to streams, because they may run twice (FACTS S7). So they write notes into a
-hash in the stream's slot, `rstream:notes:…`. Each entry has a field, named by the batch's token and the entry: a second
-run writes the same fields. A note lives until its entry has a dead letter, or was read again as good by the tasks of a
-replay (notes_of_replay). After the batch is committed, the driver converts the notes into dead letters. Each dead
-letter, its acknowledgement and the removal of its note are one transaction.
+hash in the stream's slot, `rstream:notes:…`. Each entry has a field, named by the batch's token and the entry. A note
+lives until its entry has a dead letter, or was read again as good by the tasks of a replay (notes_of_replay). After the
+batch is committed, the driver converts the notes into dead letters. Each dead letter, its acknowledgement and the
+emptying of its note are one transaction. A task only adds notes (HSETNX). So a task that is suspended until the driver
+has posted its dead letter changes nothing. The next batch's notes replace the emptied ones.
 
 If a batch may have dead letters, the driver writes the field `batch` with the batch's token into each hash before any
 task runs (`open_notes`). If that field is missing when the batch is committed, the hash was deleted in between, and
-notes may be lost with it.
-
-The driver replaces the numbers of missing entries by their total. The total stays until the notes of a later batch are
-collected: the driver acknowledges the batch before Spark has logged the offset that has the count, and a run that ends
-in between leaves the total to the next run.
+notes may be lost with it: after a failover, for example. Nothing else would show that. A commit mark of the batch says
+that its notes were taken, whatever has become of the hash since.
 
 Notes on columns (source.rows.column_report) are only statistics. All those of a batch are in the hash of its first
-stream, so that one command finds them.
+stream, so that one command finds them. Numbers of missing entries are in a hash of their own (missing_entries).
 """
 
 from __future__ import annotations
@@ -32,7 +30,6 @@ from spark_streams.deadletter.write.post import post
 from spark_streams.errors import DataLossError, DecodeError, InvalidOptionError, StreamStateError
 from spark_streams.model.ids import StreamId
 from spark_streams.model.keys import is_returned, key_beside, origin_of, retry_stream
-from spark_streams.model.numbers import parse_number
 from spark_streams.source.entry_range import EntryRange, ranges_by_stream
 from spark_streams.source.limits import LIMITS, Limits
 from spark_streams.source.membership import Membership
@@ -43,9 +40,7 @@ from spark_streams.wire.connection.connection import ReplyError, pack
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.replies import parse_replies
 
-LETTER, LOST, _COLUMNS = b"letter", b"lost", b"columns"
-_TOTAL = b"total"  # the driver's note: sum of the `lost` notes of a batch
-EARLIER = b"earlier"  # the driver's note: the same of earlier runs of a batch that is replayed
+LETTER, _COLUMNS = b"letter", b"columns"
 BATCH = b"batch"  # field with the token of the batch whose notes the hash holds
 _NewNote = tuple[str, bytes, bytes]  # stream, field, value
 _Notes = dict[bytes, FailedEntry | ColumnReport]  # parsed notes by their fields
@@ -93,11 +88,6 @@ class NoteWriter:
         for stream, ids in entries.items():
             delete_notes(self.server, notes_key(stream, self.member), [prefix + entry for entry in ids], self.limits)
 
-    def lost(self, entries: EntryRange, count: int) -> None:
-        """Note that entries of a range are missing. Ranges of both backlogs may begin at the same ID."""
-        name = b"%b/%b" % (bytes(entries.after), bytes(entries.last))
-        self._write([(entries.stream, prefix_of(self.token, LOST) + name, str(count).encode())])
-
     def columns(self, notes_stream: str, task: EntryRange, report: ColumnReport, is_complete: bool) -> None:
         """Note the column report of a task. notes_stream: stream whose hash has the note; task: its first range;
         is_complete: False if the task ended early; then a report of an earlier run of the task stays."""
@@ -107,7 +97,7 @@ class NoteWriter:
         self.server.execute(command, notes_key(notes_stream, self.member), field, report.to_json())
 
     def _write(self, notes: Sequence[_NewNote]) -> None:
-        commands = [("HSET", notes_key(stream, self.member), field, value) for stream, field, value in notes]
+        commands = [("HSETNX", notes_key(stream, self.member), field, value) for stream, field, value in notes]
         self.server.execute_all(commands)
 
 
@@ -130,22 +120,18 @@ class Destination:
 
 @dataclass(frozen=True)
 class OpenedNotes:
-    """Notes that were opened for a batch (`open_notes`). may_be_deleted: no error if they are deleted; is_committed:
-    the batch was committed before, so its notes were taken. Tasks that still run may have noted its entries again, or
-    found them removed. These notes count for nothing, except for a total."""
+    """Notes that were opened for a batch (`open_notes`). may_be_deleted: no error if they are deleted."""
 
     streams: Collection[str] = ()
     may_be_deleted: bool = False
-    is_committed: bool = False
 
 
 @dataclass(frozen=True)
 class CollectedNotes:
-    """Entries per stream: lost, posted as dead letters, and sent to a retry stream. deleted: streams whose notes were
-    deleted before they were collected; columns: column reports of the tasks."""
+    """Entries per stream: posted as dead letters, and sent to a retry stream. deleted: streams whose notes were deleted
+    before they were collected; columns: column reports of the tasks."""
 
     deleted: Sequence[str] = ()
-    lost: Counter[str] = field(default_factory=Counter)
     dead_letters: Counter[str] = field(default_factory=Counter)
     retried: Counter[str] = field(default_factory=Counter)
     columns: list[ColumnReport] = field(default_factory=list)
@@ -160,8 +146,8 @@ def collect(
     opened: OpenedNotes = OpenedNotes(),
     limits: Limits = LIMITS,
 ) -> CollectedNotes:
-    """Collect and remove the notes of the committed batch with this token. Notes of other batches are discarded. The
-    total of lost entries stays: a second call returns it again.
+    """Collect the notes of the committed batch with this token, and empty or remove them. Notes of other batches are
+    removed.
 
     Raises ServerError; InvalidOptionError if there are dead letters without a destination; DataLossError if notes were
     deleted, unless they `may_be_deleted`: the remaining notes are kept then.
@@ -171,41 +157,18 @@ def collect(
     replies = dict(zip(keys, server.execute_all(commands), strict=True))
     # If the field names another batch, that batch was read later: these notes were collected, and the checkpoint is an
     # older one.
-    missed = [stream for stream in keys if stream in opened.streams and replies[stream] is None]
-    collected = CollectedNotes([] if opened.is_committed else missed)
+    collected = CollectedNotes([stream for stream in keys if stream in opened.streams and replies[stream] is None])
     if collected.deleted and not opened.may_be_deleted:
         raise _notes_are_deleted(server, member, collected.deleted[0])
     streams_with_notes = [stream for stream, reply in replies.items() if reply or stream in opened.streams]
-    left_out = tuple(prefix_of(token, kind) for kind in (LOST, EARLIER, _TOTAL))
     for stream in streams_with_notes:
-        notes_left = dict[bytes, bytes]()
-        for page in _pages(server, keys[stream], limits.note_page, left_out, notes_left):
-            # A task that was suspended beyond the end of its batch may have noted again what was collected.
-            notes = {} if opened.is_committed else _parse_page(page, keys[stream], stream, member, token)
+        for page in _pages(server, keys[stream], limits.note_page, token):
+            notes = _parse_page(page, keys[stream], stream, member, token)
             _process(server, member, stream, destination, notes, collected, limits)
             without_letter = [field for field in page if not isinstance(notes.get(field), FailedEntry)]
             if without_letter:
                 server.execute("HDEL", keys[stream], *without_letter)
-        collected.lost[stream] += _total_lost(server, keys[stream], token, notes_left, opened.is_committed)
-    return collected  # each page was removed; the field `batch` stays, so that a second call finds it
-
-
-def _total_lost(server: Server, key: bytes, token: str, notes: Mapping[bytes, bytes], is_committed: bool) -> int:
-    """Return how many entries the tasks of a batch have found missing, and replace their notes by the total. notes:
-    fields of the hash; is_committed: see OpenedNotes."""
-    total_field, earlier_field = prefix_of(token, _TOTAL) + b"-", prefix_of(token, EARLIER) + b"-"
-    numbers = {field: parse_number(value) or 0 for field, value in notes.items()}
-    lost = [number for field, number in numbers.items() if field.startswith(prefix_of(token, LOST))]
-    if total_field in numbers or is_committed:
-        total = numbers.get(total_field, 0)
-        commands: list[tuple[str | bytes | int, ...]] = []
-    else:
-        total = max(sum(lost), numbers.get(earlier_field, 0))
-        commands = [("HSET", key, total_field, total)]
-    replaced = [field for field in notes if field.startswith((prefix_of(token, LOST), earlier_field))]
-    if replaced:
-        server.execute_all([*commands, ("HDEL", key, *replaced)])
-    return total
+    return collected  # the field `batch` stays, so that a second call finds it
 
 
 def _parse_page(page: Mapping[bytes, bytes], key: bytes, stream: str, member: Membership, token: str) -> _Notes:
@@ -269,17 +232,19 @@ def open_notes(server: Server, member: Membership, streams: Iterable[str], token
     server.execute_all([("HSET", notes_key(stream, member), BATCH, token) for stream in streams])
 
 
-def _pages(
-    server: Server, key: bytes, size: int, left_out: tuple[bytes, ...], notes_left: dict[bytes, bytes]
-) -> Iterator[dict[bytes, bytes]]:
-    """Yield the notes page by page, until there are none: the caller removes each page. left_out: prefixes of fields
-    that are not in the pages; they are put into `notes_left`."""
+def _pages(server: Server, key: bytes, size: int, token: str) -> Iterator[dict[bytes, bytes]]:
+    """Yield the notes page by page, until there are none: the caller empties or removes each one. Those of the batch
+    with this token that are empty stay, so that no late task writes them again."""
+    of_batch = token.encode() + b" "
     has_notes = True
     while has_notes:
         has_notes = False
         for fields in scan(server, key, size):
-            notes_left.update({name: value for name, value in fields.items() if name.startswith(left_out)})
-            page = {name: value for name, value in fields.items() if name != BATCH and name not in notes_left}
+            page = {
+                name: value
+                for name, value in fields.items()
+                if name != BATCH and (value or not name.startswith(of_batch))
+            }
             if page:
                 has_notes = True
                 yield page
@@ -328,64 +293,41 @@ def _parse(member: Membership, stream: str, note: Note) -> FailedEntry | ColumnR
 #
 # The tasks of the replay may read all entries of the batch again, some, or none: a function of `foreachBatch` may skip
 # a batch that it has written. So a note on an entry stays until a task reads the entry again. A task that finds it bad
-# writes the same field. A task that finds it good deletes the field (NoteWriter.good).
+# leaves the field as it is. A task that finds it good deletes the field (NoteWriter.good).
 #
 #     note           what the replay does with it
 #     dead letters   kept, unless another consumer has the entry now, or it was set aside for a batch of its own
-# lost, earlier  replaced by one number, `earlier`: the replay may divide the batch into other ranges. Missing entries
-# stay missing, so the batch has lost the larger number: `earlier`, or those that this run's tasks find
 #     others         deleted: they describe what tasks have read, and no entry depends on them
 
 
 def keep_due_notes(
-    server: Server,
-    member: Membership,
-    end: Offset,
-    ranges: Sequence[EntryRange],
-    is_cut: bool,
-    limits: Limits = LIMITS,
+    server: Server, member: Membership, end: Offset, ranges: Sequence[EntryRange], limits: Limits = LIMITS
 ) -> frozenset[str]:
     """Delete the notes of earlier runs that the replay of a batch makes void. Return the streams with notes on entries,
     which tasks delete when they read the entry as good.
 
-    end, ranges: of the batch; is_cut: entries of it were set aside, and their losses are counted with them. May be
-    repeated. Raises ServerError.
+    end, ranges: of the batch. May be repeated. Raises ServerError.
     """
     by_stream = ranges_by_stream(ranges)
-    sizes = server.execute_all([("HLEN", notes_key(stream, member)) for stream in end.streams])
-    noted = [stream for stream, size in zip(end.streams, sizes, strict=True) if size]
+    exist = server.execute_all([("EXISTS", notes_key(stream, member)) for stream in end.streams])
+    noted = [stream for stream, exists in zip(end.streams, exist, strict=True) if exists]
     return frozenset(
-        stream
-        for stream in noted
-        if _keep(server, member, stream, end.token, by_stream.get(stream, []), is_cut, limits)
+        stream for stream in noted if _keep(server, member, stream, end.token, by_stream.get(stream, []), limits)
     )
 
 
 def _keep(
-    server: Server,
-    member: Membership,
-    stream: str,
-    token: str,
-    ranges: Sequence[EntryRange],
-    is_cut: bool,
-    limits: Limits,
+    server: Server, member: Membership, stream: str, token: str, ranges: Sequence[EntryRange], limits: Limits
 ) -> bool:
     """Do so for one stream. Return whether it has notes on entries."""
-    key, earlier = notes_key(stream, member), prefix_of(token, EARLIER) + b"-"
+    key = notes_key(stream, member)
     void: set[bytes] = set()
-    numbers: dict[bytes, int] = {}
     has_letters = False
     for page in scan(server, key, limits.note_page):
         letters = [field for field in page if field.startswith(prefix_of(token, LETTER))]
         due = _due(server, member, stream, ranges, letters)
         has_letters = has_letters or bool(due)
         void |= page.keys() - due - {BATCH}
-        counted = [field for field in page if field == earlier or field.startswith(prefix_of(token, LOST))]
-        numbers |= {field: parse_number(page[field]) or 0 for field in counted}
-    lost = 0 if is_cut else max(numbers.pop(earlier, 0), sum(numbers.values()))
-    if lost:  # before the numbers are deleted, because the run may end in between
-        server.execute("HSET", key, earlier, lost)
-        void.discard(earlier)
     delete_notes(server, key, sorted(void), limits)
     return has_letters
 

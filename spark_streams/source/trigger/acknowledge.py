@@ -35,6 +35,7 @@ from spark_streams.source.pending.poison_batch import PoisonBatch
 from spark_streams.source.pending_list import PendingRange, acknowledge
 from spark_streams.source.rows.column_report import STREAM_MODES, ColumnReport, ColumnWarnings
 from spark_streams.source.run_counters import RunCounters
+from spark_streams.source.task.missing_entries import delete_missing, fetch_missing
 from spark_streams.source.task.notes import Destination, OpenedNotes, collect
 from spark_streams.source.trigger.background import Job
 from spark_streams.source.trigger.bookmark import set_bookmarks
@@ -50,8 +51,8 @@ _NO_MARKS: Marks = MappingProxyType({})
 class Acknowledging:
     """Acknowledges one query's batches, at once or beside the tasks of the next one. Every step may be repeated.
 
-    counters: count what tasks have noted. Tasks may always note columns. They note entries if those may be lost or
-    become dead letters. poison: knows whether a batch with a record was read.
+    counters: count what tasks have noted. Tasks may always note columns. They note entries if those may become dead
+    letters. poison: knows whether a batch with a record was read.
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class Acknowledging:
         self._removing = removing
         self._poison = poison
         self._limits = limits
-        self._noted = losses.allowed or options.mode == "DEADLETTER"
+        self._noted = options.mode == "DEADLETTER"
         self._retries = len(options.retry_delay or ())
         self._removes = options.on_commit != "keep" or self._retries > 0
         self._counters = counters
@@ -185,12 +186,14 @@ class Acknowledging:
         )
 
     def take_notes(self, server: Server, start: Offset, run: RunState, marks: Marks) -> int:
-        """Take the notes of the tasks of the batch that ends here: dead letters, losses, bad values. Return how many
-        entries were acknowledged, because they became dead letters or wait for a retry."""
-        if run.has_settled(start):
+        """Take the notes of the tasks of the batch that ends here: dead letters, missing entries, bad values. Return
+        how many entries were acknowledged, because they became dead letters or wait for a retry."""
+        if run.has_settled(start) or _is_committed(marks, start):
             return 0
         is_first, read = run.settled is None, start.taken_from
-        takes_all = self._noted or is_first or start.notes  # an earlier run may have had other options
+        if self._losses.allowed or is_first:  # an earlier run may have had other options
+            self._report_missing(server, start)
+        takes_all = self._noted or is_first or start.notes
         if not (takes_all or read):
             return 0
         notes = collect(
@@ -199,28 +202,27 @@ class Acknowledging:
             start.streams if takes_all else read[:1],
             start.token,
             Destination(self._options.dead_letter_stream, self._retries),
-            OpenedNotes(read if start.notes else (), self._losses.allowed, is_committed=_is_committed(marks, start)),
+            OpenedNotes(read if start.notes else (), self._losses.allowed),
             self._limits,
         )
         for stream in notes.deleted:
             finding = Finding(Kind.ENTRIES_LOST, stream, above=start[stream], lost=1, is_exact=False)
             self._losses.report(replace(finding, detail="of which tasks had noted that they do not fit the schema"))
-        if self._losses.noted_token != start.token:  # a trigger that failed later has counted them
-            self._report_noted(notes.lost, start)
-            self._losses.noted_token = start.token
         self._counters.entries(DEAD).update(notes.dead_letters)
         self._counters.entries(RETRIED).update(notes.retried)
         if notes.columns:
             self._take_columns(notes.columns, start)
         return notes.dead_letters.total() + notes.retried.total()
 
-    def _report_noted(self, lost: Mapping[str, int], start: Offset) -> None:
+    def _report_missing(self, server: Server, start: Offset) -> None:
         """Report entries that tasks of the batch have found missing."""
-        for stream, count in lost.items():
+        missing = fetch_missing(server, self._member, start.taken_from, start.token)
+        for stream, count in missing.items():
             if count:
                 after = min((part.after for part in start.ranges(stream)), default=MIN_ID)
                 finding = Finding(Kind.ENTRIES_LOST, stream, above=after, position=start[stream], lost=count)
-                self._losses.report(replace(finding, detail="of a batch"), accepted=True)
+                self._losses.report(replace(finding, detail="of a batch", is_harmless=True))
+        delete_missing(server, self._member, missing)
 
     def _take_columns(self, reports: Sequence[ColumnReport], start: Offset) -> None:
         report = ColumnReport.of_batch(reports)

@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import logging
+import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -44,6 +45,7 @@ from spark_streams.source.pending.dead_entries import DeadEntries, dead_letter
 from spark_streams.source.pending.poison_batch import PoisonBatch
 from spark_streams.source.pending.poison_record import CachedPoisonState
 from spark_streams.source.run_counters import RunCounters
+from spark_streams.source.task.missing_entries import delete_missing
 from spark_streams.source.task.notes import keep_due_notes, open_notes
 from spark_streams.source.trigger.acknowledge import Acknowledging
 from spark_streams.source.trigger.admission import Admission
@@ -120,11 +122,14 @@ class MicroBatchStream:
         self._server = Session(options.address, f"group {options.group!r}", greet=self._greet)
         self.worker = worker or BackgroundWorker(options.address)
         self.counters = RunCounters()
+        self.run_name = secrets.token_hex(6)
         place = Place(Membership((), options.group, options.consumer), str(options.address), options.address.forgets)
         losses = self._losses = DataLoss(not options.fail_on_data_loss, place, self.counters.entries(LOST))
         streams = self._streams = StreamSet(options, now, limits)
         self._opening = Opening(options, streams)
-        poison = self._poison = PoisonBatch(options.max_deliveries, self.member, self._dead_letter, losses, limits)
+        poison = self._poison = PoisonBatch(
+            options.max_deliveries, self.member, self.run_name, self._dead_letter, losses, limits
+        )
         removing = self._removing = Removing(options, streams.retries, now, limits)
         acks = self._acknowledging = Acknowledging(options, losses, self.counters, removing, poison, limits)
         claims = Claims(options, streams, losses, self.counters, self._dead_letter, limits)
@@ -328,6 +333,7 @@ class MicroBatchStream:
         def attempt(server: Server) -> T:
             run, self._run = self._run, self._run.unknown()
             result, self._run = step(server, run)
+            self._losses.step_ended()
             return result
 
         return self._server.run(attempt)
@@ -354,7 +360,7 @@ class MicroBatchStream:
         run = self._settled(run)
         with collection_paused():
             opened = self._opened(server, begin, run)
-            triggered = self._trigger.next(server, opened, limit, run, self._save)
+            triggered = self._trigger.next(server, opened, limit, run)
         # Tasks read while the next batch is reserved, and no longer while Spark commits: then entries are acknowledged.
         # So the server always has work.
         if triggered.prefetch is not None:
@@ -377,10 +383,6 @@ class MicroBatchStream:
         start = streams.without_unused_returned(run.start_of(begin))
         forgotten = start.at.keys() - {*names} - checkpoint.at.keys()  # of a pattern, and missing: Spark logged none
         return Opened(checkpoint, start.without(forgotten) if forgotten else start, names)
-
-    def _save(self, run: RunState) -> None:
-        """Keep what must outlive a failure of the rest of the trigger (RunState.unknown)."""
-        self._run = run.unknown()
 
     def _settled(self, run: RunState) -> RunState:
         """Wait for the background jobs. Return what this run knows then."""
@@ -438,7 +440,9 @@ class MicroBatchStream:
         replay = Replay(server, self.member, self._losses, self._run.admission.size, self._limits)
         replay.require_newest(begin, end)
         ranges = [] if batch.is_cut else replay.ranges(end)
-        noted = keep_due_notes(server, self.member, end, ranges, batch.is_cut, self._limits)
+        noted = keep_due_notes(server, self.member, end, ranges, self._limits)
+        if batch.is_cut:  # what the pieces of it lack is counted with them
+            delete_missing(server, self.member, end.streams)
         return replace(batch, ranges=ranges, noted=noted)
 
     def _dead_letter(self, entries: DeadEntries) -> None:
@@ -449,9 +453,10 @@ class MicroBatchStream:
         self._removing.dead_lettered(self._server.get(), entries.stream)
         self.counters.entries(DEAD)[origin_of(entries.stream)] += posted
         if deleted:
-            finding = Finding(Kind.ENTRIES_LOST, entries.stream, lost=deleted)
+            above = min(entries.ids).previous()
+            finding = Finding(Kind.ENTRIES_LOST, entries.stream, above=above, lost=deleted, is_harmless=True)
             # They cannot become dead letters any more, and are acknowledged.
-            self._losses.report(replace(finding, detail="before they became dead letters"), accepted=True)
+            self._losses.report(replace(finding, detail="before they became dead letters"))
 
     def _check_owner(self, offset: Offset) -> None:
         """Raise OffsetError if an offset belongs to another group or consumer: the query must not read or acknowledge

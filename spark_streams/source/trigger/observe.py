@@ -125,9 +125,7 @@ class Observer:
             seen = seen.with_later(self._look(server, start, streams))
         else:
             raise self._still_changes(findings)
-        state = self._state(server, start, streams, seen, run)
-        self._losses.compared()
-        return state
+        return self._state(server, start, streams, seen, run)
 
     def _state(
         self,
@@ -313,7 +311,7 @@ class Observer:
         streams: list[str],
     ) -> tuple[Offset, RunState, list[str]]:
         """Report the findings, and apply the rule."""
-        self._losses.report_compared(self._reportable(findings))
+        self._losses.report(*self._reportable(findings))
         repairs = {
             stream: repaired(
                 finding,

@@ -109,20 +109,16 @@ class Trigger:
         self._quota = BatchQuota.from_options(options)
         self._now = now
 
-    def next(
-        self, server: Server, opened: Opened, limit: int | None, run: RunState, save: Callable[[RunState], None]
-    ) -> TriggerResult:
+    def next(self, server: Server, opened: Opened, limit: int | None, run: RunState) -> TriggerResult:
         """Return the next batch, of at most `limit` entries. If there is nothing to read, acknowledge what ends at the
         checkpoint first.
 
-        opened: its checkpoint is in Spark's commit log (docs/internals/facts.md, S4); run: what this run knows; save:
-        called with what the run knows, so that a failure later in the trigger does not forget corrections.
+        opened: its checkpoint is in Spark's commit log (docs/internals/facts.md, S4); run: what this run knows.
 
         A corrected position that no offset has yet is written into the end of the batch. If there is nothing to read,
         a batch without entries carries it: otherwise a strict query would stop again."""
         is_first = not run.is_known
         state = self._observer.state_at(server, opened, run)
-        save(state.run)
         if is_first:
             self._contents.begin(server, state.start)
         state = self._settled_if_needed(server, state)

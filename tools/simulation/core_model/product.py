@@ -221,7 +221,8 @@ class Process:
     def reports(self, findings: Sequence[Finding]) -> None:
         """What the product has reported."""
         for finding in findings:
-            self._world.report("SET_TO_CHECKPOINT" if finding.is_harmless else finding.kind.name, finding.lost)
+            is_set = finding.is_harmless and not finding.lost
+            self._world.report("SET_TO_CHECKPOINT" if is_set else finding.kind.name, finding.lost)
 
     def _call(self, function: Callable[[], T]) -> T:
         """Call the product. Raises StopError for the error of a strict query, RefusedError for another one."""
@@ -284,7 +285,7 @@ class Product:
     def installed(self) -> Iterator[None]:
         """Patch the product for any number of histories."""
         original_send, reader = Connection.send, hiredis.Reader()
-        original_refuse, original_report = DataLoss.refuse, DataLoss.report
+        original_refuse, original_count = DataLoss.refuse, DataLoss.count
 
         def send(connection: Connection, data: bytes | memoryview) -> None:
             if self.process is None:
@@ -303,17 +304,17 @@ class Product:
             self.process.refuses(findings, losses.allowed)
             original_refuse(losses, findings)
 
-        def report(losses: DataLoss, *findings: Finding, accepted: bool = False) -> None:
+        def count(losses: DataLoss, finding: Finding) -> None:
             assert self.process is not None
-            original_report(losses, *findings, accepted=accepted)
-            self.process.reports(findings)
+            original_count(losses, finding)
+            self.process.reports([finding])
 
         log = logging.getLogger("spark_streams")
         log.setLevel(logging.CRITICAL)
         with on_core(self.server.core), pytest.MonkeyPatch.context() as patch:
             patch.setattr(Connection, "send", send)
             patch.setattr(DataLoss, "refuse", refuse)
-            patch.setattr(DataLoss, "report", report)
+            patch.setattr(DataLoss, "count", count)
             patch.setattr(batch_stream, "BackgroundWorker", Worker)
             patch.setattr(names, "_endings", lambda: ())  # no stream is in shards
             try:

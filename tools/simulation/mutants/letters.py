@@ -69,17 +69,17 @@ LETTERS = (
         "A dead letter after its last retry is not sent back.",
     ),
     Mutant(
-        "note-is-not-removed",
+        "note-is-not-emptied",
         "deadletter/write/failed_entry.py",
-        '*note_commands("HDEL", entries)]',
+        "*note_commands(entries, due=False)]",
         "]",
         "The note on an entry stays after its dead letter was written.",
     ),
     Mutant(
         "late-notes-count",
         "source/task/notes.py",
-        "notes = {} if opened.is_committed else _parse_page(",
-        "notes = _parse_page(",
+        '("HSETNX", notes_key(',
+        '("HSET", notes_key(',
         "A task that was suspended beyond the end of its batch makes a second dead letter.",
     ),
     Mutant(

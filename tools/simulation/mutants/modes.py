@@ -203,16 +203,16 @@ MODES = (
     ),
     Mutant(
         "earlier-notes-are-dropped",
-        "source/task/notes.py",
-        "lost = 0 if is_cut else max(numbers.pop(earlier, 0), sum(numbers.values()))",
-        "lost = 0",
+        "source/trigger/batch_stream.py",
+        "if batch.is_cut:  # what the pieces of it lack is counted with them",
+        "if True:",
         "A replay forgets which entries tasks of the run before have found missing.",
     ),
     Mutant(
-        "the-total-is-counted-with-its-notes",
-        "source/task/notes.py",
-        "total = max(sum(lost), numbers.get(earlier_field, 0))",
-        "total = sum(lost) + numbers.get(earlier_field, 0)",
+        "what-two-runs-miss-is-added-up",
+        "source/task/missing_entries.py",
+        "return max(by_run.values(), default=0)",
+        "return sum(by_run.values())",
         "What two runs of a batch have found missing is added up.",
     ),
 )

@@ -90,11 +90,11 @@ TRIGGER = (
         "A batch is acknowledged without the notes of its tasks.",
     ),
     Mutant(
-        "notes-counted-again",
+        "missing-entries-are-not-deleted",
         "source/trigger/acknowledge.py",
-        "if self._losses.noted_token != start.token:",
-        "if True:",
-        "A trigger that failed counts the losses of its batch once more.",
+        "        delete_missing(server, self._member, missing)\n",
+        "",
+        "The numbers of missing entries stay after they were reported, and a later run reports them again.",
     ),
     Mutant(
         "second-backlog-is-forgotten",
@@ -176,15 +176,15 @@ TRIGGER = (
     Mutant(
         "reports-all-of-a-loss-that-has-grown",
         "source/group/remedies.py",
-        "lost=keys[key].lost - counted.get(key, 0))",
-        "lost=keys[key].lost)",
+        "lost=finding.lost - (before or 0)",
+        "lost=finding.lost",
         "If the connection breaks after a report, and the loss grows, all of it is counted again.",
     ),
     Mutant(
         "notes-of-a-committed-batch",
-        "source/task/notes.py",
-        "collected = CollectedNotes([] if opened.is_committed else missed)",
-        "collected = CollectedNotes(missed)",
+        "source/trigger/acknowledge.py",
+        "if run.has_settled(start) or _is_committed(marks, start):",
+        "if run.has_settled(start):",
         "A batch that was committed misses its notes after a restart.",
     ),
     Mutant(

@@ -1,4 +1,4 @@
-"""HSET HSETNX HGET HMGET HGETALL HSCAN HKEYS HVALS HDEL HLEN HEXISTS, for ledgers and leases."""
+"""HSET HSETNX HGET HMGET HGETALL HSCAN HKEYS HVALS HDEL HLEN HEXISTS HSTRLEN, for ledgers and leases."""
 
 from __future__ import annotations
 
@@ -117,6 +117,12 @@ def hdel(engine: Engine, client: Client, args: list[bytes]) -> Reply:
 def hlen(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """HLEN key"""
     return integer(len(_hash(client, args[1])))
+
+
+@command("hstrlen", 3, "readonly fast", (1, 1, 1))
+def hstrlen(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """HSTRLEN key field"""
+    return integer(len(_hash(client, args[1]).get(args[2], b"")))
 
 
 @command("hexists", 3, "readonly fast", (1, 1, 1))
