@@ -62,7 +62,7 @@ def test_whatever_goes_wrong_leaves_nothing_known(
     honest, given = Trigger.next, []
 
     def breaks(self: Trigger, *arguments: object) -> object:
-        given.append(arguments[-2])
+        given.append(arguments[-1])
         found = honest(self, *arguments)  # type: ignore[arg-type]
         if len(given) == 1:
             raise error
