@@ -174,7 +174,7 @@ class BatchReader(SameVersion, DataSourceReader):
         seen = SeenIds()
         # The driver was connected, so the address is right: an unreachable server is waited for.
         with Session(self._options.address, "reading", is_known=True) as session:
-            fetcher = Fetcher(session, NO_GROUP, task.ranges, deliveries=False, limits=self._limits)
+            fetcher = Fetcher(session, NO_GROUP, task.parts, deliveries=False, limits=self._limits)
             for page in fetcher.pages():
                 if page.rows:
                     if self._archive is not None:

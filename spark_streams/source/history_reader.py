@@ -32,12 +32,13 @@ from spark_streams.source.archive.history import (
 from spark_streams.source.archive.rows import Rows, rows_beside, rows_of
 from spark_streams.source.archive.seen import read_ids
 from spark_streams.source.archive.tasks import history_tasks
-from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.limits import LIMITS, Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.offset import HISTORY
+from spark_streams.source.part import ALL, Part
 from spark_streams.source.partitioning import Task
 from spark_streams.source.quota import BatchQuota
+from spark_streams.source.range import Range
 from spark_streams.source.rows.column_report import STREAM_MODES, ColumnReport, ColumnTally, ColumnWarnings
 from spark_streams.source.rows.columns import Columns
 from spark_streams.source.stream_reader import UNLIMITED, StreamReader
@@ -171,9 +172,9 @@ class HistoryReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailabl
             self._ends = (end, limit, ends)
             yield end
 
-    def _tasks(self, ranges: Sequence[EntryRange]) -> list[Task]:
+    def _tasks(self, ranges: Sequence[Range]) -> list[Task]:
         if self._options.ordered:
-            return [Task((part,)) for part in ranges]
+            return [Task((Part(part, ALL),)) for part in ranges]
         return history_tasks(self._archive, ranges, self._options.min_partitions or 1)
 
     # -- in a task ---------------------------------------------------------------------------------------------
@@ -200,14 +201,14 @@ class HistoryReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailabl
                 yield decoded.batch
 
     def _rows(self, partition: HistoryPartition) -> Iterator[Rows]:
-        ranges = partition.task.ranges
+        task = partition.task
         if not partition.is_removed:
-            yield from rows_of(self._archive, ranges)
+            yield from rows_of(self._archive, task.ranges)
             return
         # The driver was connected, so the address is right: an unreachable server is waited for.
         with Session(self._options.address, "reading beside the archive", is_known=True) as session:
-            seen = read_ids(session, ranges, self._limits)
-        yield from rows_beside(self._archive, ranges, seen)
+            seen = read_ids(session, task.parts, self._limits)
+        yield from rows_beside(self._archive, task.ranges, seen)
 
 
 def _with_history(position: Mapping[str, object], history: History) -> dict[str, object]:

@@ -37,6 +37,7 @@ from spark_streams.errors import OffsetError
 from spark_streams.model.commit_mark import Mark, checkpoint_of
 from spark_streams.model.ids import MIN_ID, InvalidStreamId, StreamId
 from spark_streams.model.untyped import Json
+from spark_streams.source.range import Range
 
 FORMAT = 1
 HISTORY = "history"  # in an offset while the archive is read (source.archive.history)
@@ -46,27 +47,6 @@ _FIELDS = {
     *("format", "group", "consumer", "token", "streams", "batch", "old", "owed", "record", "notes", "noAck"),
     "report",  # spark.batch_starts adds it on a Spark before 4.2
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Range:
-    """Entries of one stream with after < ID ≤ last that were delivered to the query's consumer at `until` at the latest
-    (milliseconds of the server's clock; 0: at any time). count: how many they are. An entry that is handed over later
-    has a later time of delivery, so it is not of the batch."""
-
-    after: StreamId
-    last: StreamId
-    count: int
-    until: int = 0
-
-    @classmethod
-    def parse(cls, text: str) -> Range:
-        """Parse the text that `str` returns. Raises ValueError, InvalidStreamId for any other text."""
-        after, last, count, until = text.split(" ")
-        return cls(StreamId.parse(after), StreamId.parse(last), int(count), int(until))
-
-    def __str__(self) -> str:
-        return f"{self.after} {self.last} {self.count} {self.until}"
 
 
 class StreamOffset(NamedTuple):
@@ -175,9 +155,12 @@ class Offset:
                 str(value["group"]),
                 str(value["consumer"]),
                 {stream: StreamOffset.parse(text) for stream, text in value["streams"].items()},
-                {stream: Range.parse(text) for stream, text in value["batch"].items()},
-                {stream: tuple(map(Range.parse, texts)) for stream, texts in value.get("old", {}).items()},
-                {stream: Range.parse(text) for stream, text in value.get("owed", {}).items()},
+                {stream: Range.parse(stream, text) for stream, text in value["batch"].items()},
+                {
+                    stream: tuple(Range.parse(stream, text) for text in texts)
+                    for stream, texts in value.get("old", {}).items()
+                },
+                {stream: Range.parse(stream, text) for stream, text in value.get("owed", {}).items()},
                 str(value.get("token", "")),
                 bool(value.get("noAck", False)),
                 bool(value.get("notes", False)),
@@ -239,9 +222,14 @@ class Offset:
         return (*self.old.get(stream, ()), *(() if new is None else (new,)))
 
     @property
+    def all_ranges(self) -> list[Range]:
+        """The entries that the batch that ends here has."""
+        return [part for stream in self.taken_from for part in self.ranges(stream)]
+
+    @property
     def held(self) -> int:
         """How many entries the batch that ends here has."""
-        return sum(part.count for stream in self.taken_from for part in self.ranges(stream))
+        return sum(part.count for part in self.all_ranges)
 
     def is_of_this_batch(self, stream: str) -> bool:
         """Whether the batch that ends here is the stream's last one."""

@@ -1,44 +1,52 @@
-"""Divide the ranges of a batch into tasks, and a limit between streams. Pure arithmetic."""
+"""Divide the parts of a batch into tasks, and a limit between streams. Pure arithmetic."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
-from operator import attrgetter
+from dataclasses import dataclass
 from typing import Any
 
 from spark_streams.model.ids import StreamId
-from spark_streams.source.entry_range import EntryRange, ranges_by_stream
 from spark_streams.source.limits import LIMITS, Limits
+from spark_streams.source.part import By, Part, by_stream
+from spark_streams.source.range import Range
 
-_Plain = tuple[Any, ...]  # a pickled range: its fields, with the IDs as plain tuples
-_OTHERS = attrgetter("count", "owned", "until", "ids", "counted")  # the fields after the IDs
+_Plain = tuple[Any, ...]  # a pickled part: its fields and those of its range, with the IDs as plain tuples
 _SPREAD = 4  # tasks over which a batch is spread, if each has at least Limits.smallest_task entries
 _SPREAD_ORDERED = 32  # the same if ordered, because tasks differ more in size
 
 
 @dataclass(frozen=True)
 class Task:
-    """Ranges that one task reads, those of a stream in its order."""
+    """What one task reads, the parts of a stream in its order."""
 
-    ranges: tuple[EntryRange, ...]
+    parts: tuple[Part, ...]
 
     def __reduce__(self) -> tuple[Callable[[list[_Plain]], Task], tuple[list[_Plain]]]:
         """Plain tuples are pickled in a third of the time: the driver pickles a batch before its first task starts."""
-        plain = [
-            (entries.stream, tuple(entries.after), tuple(entries.last), *_OTHERS(entries)) for entries in self.ranges
-        ]
-        return _task_of, (plain,)
+        return _task_of, ([_plain(part.range, part.by) for part in self.parts],)
+
+    @property
+    def ranges(self) -> list[Range]:
+        """The ranges of all parts."""
+        return [part.range for part in self.parts]
 
     @property
     def count(self) -> int:
-        """Entries of all ranges."""
-        return sum(entries.count for entries in self.ranges)
+        """Entries of all parts."""
+        return sum(part.count for part in self.parts)
 
 
-def _task_of(ranges: list[_Plain]) -> Task:
+def _plain(entries: Range, by: By) -> _Plain:
+    return entries.stream, tuple(entries.after), tuple(entries.last), entries.count, entries.until, by
+
+
+def _task_of(parts: list[_Plain]) -> Task:
     return Task(
-        tuple(EntryRange(stream, StreamId(*after), StreamId(*last), *others) for stream, after, last, *others in ranges)
+        tuple(
+            Part(Range(stream, StreamId(*after), StreamId(*last), count, until), by)
+            for stream, after, last, count, until, by in parts
+        )
     )
 
 
@@ -58,61 +66,64 @@ class Plan:
 
 
 def divide_into_tasks(
-    ranges: Iterable[EntryRange], entries_per_task: int, ordered: bool = False, limits: Limits = LIMITS
+    parts: Iterable[Part], entries_per_task: int, ordered: bool = False, limits: Limits = LIMITS
 ) -> list[Task]:
-    """Return tasks of about `entries_per_task` entries, from ranges in the order of their streams.
+    """Return tasks of about `entries_per_task` entries, from parts in the order of their streams.
 
     Touching ranges of a stream are joined. Small ranges, also of different streams, share a task. A range is never cut,
     because the IDs inside it are unknown. A batch that fits into one task is spread over several if it is large enough.
-    ordered: all ranges of a stream are in one task, and few streams share a task, because a task cannot be cut.
+    ordered: all parts of a stream are in one task, and few streams share a task, because a task cannot be cut.
     """
-    filled = [entries for entries in ranges if entries.count > 0 or not entries.counted]
-    size = task_size(filled, entries_per_task, limits, _SPREAD_ORDERED if ordered else _SPREAD)
-    groups = _by_stream(filled) if ordered else [[entries] for entries in _joined(filled, size)]
-    task_ranges: list[list[EntryRange]] = []
+    filled = [part for part in parts if part.count]
+    total = sum(part.count for part in filled)
+    size = task_size(total, entries_per_task, limits, _SPREAD_ORDERED if ordered else _SPREAD)
+    groups = _by_stream(filled) if ordered else [[part] for part in _joined(filled, size)]
+    of_tasks: list[list[Part]] = []
     remaining = 0
     for group in groups:
-        count = sum(entries.count for entries in group)
-        if task_ranges and count <= remaining:
-            task_ranges[-1] += group
+        count = sum(part.count for part in group)
+        if of_tasks and count <= remaining:
+            of_tasks[-1] += group
             remaining -= count
         else:
-            task_ranges.append(group)
+            of_tasks.append(group)
             remaining = size - count
-    return [Task(tuple(group)) for group in task_ranges]
+    return [Task(tuple(group)) for group in of_tasks]
 
 
-def task_size(
-    ranges: Iterable[EntryRange], entries_per_task: int, limits: Limits = LIMITS, spread_over: int = _SPREAD
-) -> int:
-    """Return the maximum number of entries of a task. A batch that fits into one task is spread over several."""
-    spread = -(-sum(entries.count for entries in ranges) // spread_over)
+def task_size(entries: int, entries_per_task: int, limits: Limits = LIMITS, spread_over: int = _SPREAD) -> int:
+    """Return the maximum number of entries of a task of a batch of `entries`. A batch that fits into one task is spread
+    over several."""
+    spread = -(-entries // spread_over)
     return min(entries_per_task, max(limits.smallest_task, spread))
 
 
-def _by_stream(ranges: Iterable[EntryRange]) -> list[list[EntryRange]]:
-    """Return the ranges of each stream, joined if they touch."""
-    return [_joined(stream_ranges, None) for stream_ranges in ranges_by_stream(ranges).values()]
+def _by_stream(parts: Iterable[Part]) -> list[list[Part]]:
+    """Return the parts of each stream, joined if they touch."""
+    return [_joined(of_stream, None) for of_stream in by_stream(parts).values()]
 
 
-def _joined(ranges: Iterable[EntryRange], size: int | None) -> list[EntryRange]:
-    """Join touching ranges of the same kind, up to `size` entries; None: unlimited."""
-    joined: list[EntryRange] = []
-    for entries in ranges:
-        previous = joined[-1] if joined else None
-        if previous and _can_be_joined(previous, entries) and (size is None or previous.count + entries.count <= size):
-            count, ids = previous.count + entries.count, previous.ids + entries.ids
-            joined[-1] = replace(previous, last=entries.last, count=count, ids=ids)
+def _joined(parts: Iterable[Part], size: int | None) -> list[Part]:
+    """Join touching ranges that are read in the same way, up to `size` entries; None: unlimited."""
+    joined: list[Part] = []
+    for part in parts:
+        together = _together(joined[-1], part) if joined else None
+        if together is not None and (size is None or together.count <= size):
+            joined[-1] = together
         else:
-            joined.append(entries)
+            joined.append(part)
     return joined
 
 
-def _can_be_joined(previous: EntryRange, entries: EntryRange) -> bool:
-    return (
-        (previous.stream, previous.last, previous.owned, previous.until, previous.counted)
-        == (entries.stream, entries.after, entries.owned, entries.until, entries.counted)
-    ) and bool(previous.ids) == bool(entries.ids)
+def _together(one: Part, above: Part) -> Part | None:
+    """Return two parts as one; None: they do not touch, or they are read in different ways."""
+    below, upper = one.range, above.range
+    if (below.stream, below.last, below.until) != (upper.stream, upper.after, upper.until):
+        return None
+    ranges = Range(below.stream, below.after, upper.last, below.count + upper.count, below.until)
+    if isinstance(one.by, bytes) and isinstance(above.by, bytes):
+        return Part(ranges, one.by + above.by)
+    return Part(ranges, one.by) if one.by == above.by else None
 
 
 def share(limit: int, backlog: Mapping[str, int], turn: int = 0) -> dict[str, int]:

@@ -5,84 +5,85 @@ Pages of many streams travel together. A round trip returns at most Limits.pendi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from operator import itemgetter
+from types import MappingProxyType
 
 from spark_streams.errors import ServerReplyError
-from spark_streams.model.ids import MIN_ID, StreamId
-from spark_streams.source.entry_range import EntryRange
+from spark_streams.model.ids import StreamId
 from spark_streams.source.limits import LIMITS, Limits
 from spark_streams.source.membership import Membership
-from spark_streams.source.offset import Range
+from spark_streams.source.range import Range
 from spark_streams.wire.connection.connection import Argument, Connection, ReplyError, pack
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.entries.pending_page import PendingPage, decode_pending, last_of_full_page
 
 TIME = pack("TIME")
+NO_LIMIT: Mapping[str, int] = MappingProxyType({})
 _TIME_BYTES = 64  # more than its reply has
 _ACK = -1  # index of an XACK among commands that have the index of their range
-
-
-@dataclass(frozen=True)
-class PendingRange:
-    """Entries of a stream with after < ID ≤ last that are pending for the query's consumer.
-
-    until: only those that were delivered then at the latest, in milliseconds of the server's clock; 0: at any time;
-    limit: number of entries, the first ones; None: all."""
-
-    stream: str
-    last: StreamId
-    after: StreamId = MIN_ID
-    until: int = 0
-    limit: int | None = None
-
-    @classmethod
-    def of(cls, stream: str, part: Range) -> PendingRange:
-        """Return the entries of a batch's range that are still pending."""
-        return cls(stream, part.last, part.after, part.until)
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether it can have no entry."""
-        return self.last <= self.after or self.limit == 0
 
 
 def pending_ranges(
     server: Server,
     member: Membership,
-    ranges: Sequence[PendingRange],
+    ranges: Sequence[Range],
     size: int,
-    keep_ids: bool = False,
+    at_most: Mapping[str, int] = NO_LIMIT,
     limits: Limits = LIMITS,
-) -> list[EntryRange]:
-    """Return the pending entries of these ranges, in order, as ranges of up to `size` entries.
+) -> list[Range]:
+    """Return the entries of these ranges that are pending for the query's consumer, in order, as ranges of up to `size`
+    entries. The stream may hold other entries between them.
 
-    The stream may hold other entries between them, so the ranges are not owned. keep_ids: fill `EntryRange.ids`, for
-    entries that are acknowledged before they are read. Raises GroupMissingError, ServerError.
+    at_most: by stream, how many of each range, the first ones. Raises GroupMissingError, ServerError.
     """
-    ranges_by_index: dict[int, list[EntryRange]] = {index: [] for index in range(len(ranges))}
-    remaining = {index: pending for index, pending in enumerate(ranges) if not pending.is_empty}
+    found = [(index, entries) for index, entries, _ in _pages(server, member, ranges, size, at_most, limits)]
+    return [entries for _, entries in sorted(found, key=itemgetter(0))]
+
+
+def pending_ids(
+    server: Server,
+    member: Membership,
+    ranges: Sequence[Range],
+    size: int,
+    at_most: Mapping[str, int] = NO_LIMIT,
+    limits: Limits = LIMITS,
+) -> list[tuple[Range, bytes]]:
+    """Return the same, each range with the IDs of its entries, as in `PendingPage.ids`."""
+    pages = _pages(server, member, ranges, size, at_most, limits)
+    found = [(index, entries, page.ids) for index, entries, page in pages]
+    return [(entries, ids) for _, entries, ids in sorted(found, key=itemgetter(0))]
+
+
+def _pages(
+    server: Server, member: Membership, ranges: Sequence[Range], size: int, at_most: Mapping[str, int], limits: Limits
+) -> Iterator[tuple[int, Range, PendingPage]]:
+    """Yield each page that has entries, with the part of a range that it shows, and the index of the range."""
+    allowed = {index: at_most.get(entries.stream, sys.maxsize) for index, entries in enumerate(ranges)}
+    remaining = {index: entries for index, entries in enumerate(ranges) if not entries.is_empty and allowed[index]}
     while remaining:
-        round_ranges = dict(list(remaining.items())[: limits.pending_streams])
-        counts = [min(size, _page_size(pending, len(round_ranges), limits)) for pending in round_ranges.values()]
-        pages = _receive(_send(server, member, list(round_ranges.values()), counts, [])).pages
-        for (index, pending), count, page in zip(round_ranges.items(), counts, pages, strict=True):
+        requested = dict(list(remaining.items())[: limits.pending_streams])
+        fair = min(size, _page_size(len(requested), limits))
+        counts = [min(fair, allowed[index]) for index in requested]
+        pages = _receive(_send(server, member, list(requested.values()), counts, [])).pages
+        for (index, entries), count, page in zip(requested.items(), counts, pages, strict=True):
             del remaining[index]
             if page.last is None:
                 continue
             if page.count:
-                entries = EntryRange(pending.stream, pending.after, page.last, page.count, False, pending.until)
-                ranges_by_index[index].append(replace(entries, ids=page.ids) if keep_ids else entries)
-            if page.listed == count:
-                remaining.update((index, above) for above in _above(pending, page.last, page.count))
-    return [entries for entry_ranges in ranges_by_index.values() for entries in entry_ranges]
+                allowed[index] -= page.count
+                yield index, replace(entries, last=page.last, count=page.count), page
+            if page.listed == count and allowed[index]:
+                remaining.update((index, above) for above in _above(entries, page.last))
 
 
 def acknowledge(
     server: Server,
     member: Membership,
-    ranges: Sequence[PendingRange],
+    ranges: Sequence[Range],
     limits: Limits = LIMITS,
     marks: Sequence[tuple[str, bytes]] = (),
 ) -> int:
@@ -102,7 +103,7 @@ def acknowledge(
         round_ranges, remaining = remaining[: limits.pending_streams], remaining[limits.pending_streams :]
         if not round_ranges:  # these are the last XACKs
             acks, marks = [*acks, *marks], []
-        counts = [_page_size(pending, len(round_ranges), limits) for pending in round_ranges]
+        counts = [_page_size(len(round_ranges), limits) for _ in round_ranges]
         sent = _send(server, member, round_ranges, counts, acks)
         try:
             acks = [] if undecoded is None else undecoded.acks()
@@ -119,16 +120,15 @@ def acknowledge(
     return total
 
 
-def _above(pending: PendingRange, end: StreamId, count: int) -> list[PendingRange]:
-    """Return the part of a range above `end`, to which a page of `count` entries reaches. Empty: nothing is left."""
-    above = replace(pending, after=end, limit=None if pending.limit is None else pending.limit - count)
+def _above(entries: Range, end: StreamId) -> list[Range]:
+    """Return the part of a range above `end`, to which a page reaches. Empty: nothing is left."""
+    above = replace(entries, after=end)
     return [] if above.is_empty else [above]
 
 
-def _page_size(pending: PendingRange, streams: int, limits: Limits) -> int:
+def _page_size(streams: int, limits: Limits) -> int:
     """Return how many entries to request if this number of streams share a round trip."""
-    fair = max(1, min(limits.pending_page, limits.pending_round // streams))
-    return fair if pending.limit is None else min(fair, pending.limit)
+    return max(1, min(limits.pending_page, limits.pending_round // streams))
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ class _Sent:
     its range, or _ACK."""
 
     member: Membership
-    ranges: Sequence[PendingRange]
+    ranges: Sequence[Range]
     counts: Sequence[int]
     parts: Sequence[tuple[Connection, list[tuple[str, int]]]]
 
@@ -151,7 +151,7 @@ class _Answer:
     sent: _Sent
     replies: Sequence[tuple[Connection, list[int], int, memoryview]]
     acknowledged: int
-    above_page: Sequence[PendingRange]
+    above_page: Sequence[Range]
 
     @cached_property
     def pages(self) -> list[PendingPage]:
@@ -174,21 +174,21 @@ class _Answer:
             if page.count
         ]
 
-    def above(self) -> list[PendingRange]:
+    def above(self) -> list[Range]:
         """Return the rest of each range whose page is full. Raises as `pages` does."""
         requested = zip(self.sent.ranges, self.sent.counts, self.pages, strict=True)
         return [
             above
             for pending, count, page in requested
             if page.last is not None and page.listed == count
-            for above in _above(pending, page.last, page.count)
+            for above in _above(pending, page.last)
         ]
 
 
 def _send(
     server: Server,
     member: Membership,
-    ranges: Sequence[PendingRange],
+    ranges: Sequence[Range],
     counts: Sequence[int],
     acks: Sequence[tuple[str, bytes]],
 ) -> _Sent:
@@ -217,13 +217,13 @@ def _receive(sent: _Sent) -> _Answer:
     )
 
 
-def _above_page(sent: _Sent, replies: Sequence[memoryview]) -> list[PendingRange]:
+def _above_page(sent: _Sent, replies: Sequence[memoryview]) -> list[Range]:
     """Return the rest of the range, if one was requested and its page is full: only the end of the reply is decoded."""
     if len(sent.ranges) != 1:
         return []
     pending, count = sent.ranges[0], sent.counts[0]
     last = last_of_full_page(replies[0], count, sent.member.consumer)
-    return [] if last is None else _above(pending, last, count)
+    return [] if last is None else _above(pending, last)
 
 
 def pending_page(server: Server, stream: str, command: Sequence[Argument]) -> PendingPage:
@@ -236,7 +236,7 @@ def pending_page(server: Server, stream: str, command: Sequence[Argument]) -> Pe
     return page
 
 
-def pack_pending(member: Membership, pending: PendingRange, count: int) -> bytes:
+def pack_pending(member: Membership, pending: Range, count: int) -> bytes:
     """Return the packed XPENDING of the first `count` entries of a range."""
     after, last = b"(" + bytes(pending.after), bytes(pending.last)
     return pack("XPENDING", pending.stream, member.group, after, last, count, member.consumer)

@@ -19,12 +19,12 @@ from spark_streams.model.keys import LOSSY, NARROWED, batch_kind_key, batch_kind
 from spark_streams.model.micro_batch import MicroBatchName
 from spark_streams.model.printable import printable
 from spark_streams.options.source_options import SourceOptions
-from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.limits import LIMITS, Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.offset import Offset
 from spark_streams.source.partitioning import Task
 from spark_streams.source.pending.poison_record import attempt_key_of, note_attempt
+from spark_streams.source.range import Range
 from spark_streams.source.rows.column_report import STREAM_MODES, ColumnReport, ColumnWarnings
 from spark_streams.source.rows.columns import Columns
 from spark_streams.source.rows.malformed import Dead
@@ -291,7 +291,7 @@ class StreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailable
             def writer(server: Server) -> NoteWriter:
                 return NoteWriter(server, member, batch.token, *self._batch_names(), self._limits)
 
-            def lost(entries: EntryRange, count: int) -> None:
+            def lost(entries: Range, count: int) -> None:
                 notes.run(lambda server: write_missing(server, member, batch.token, batch.run, entries, count))
                 notes.run(lambda server: report_batch_kind(server, LOSSY, self._batch()))
 
@@ -308,7 +308,7 @@ class StreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailable
                 if not report:
                     return
                 try:
-                    writer(notes.get()).columns(batch.notes_stream, task.ranges[0], report, is_complete)
+                    writer(notes.get()).columns(batch.notes_stream, task.parts[0].range, report, is_complete)
                 except RStreamError as error:
                     self._log_columns(report, error)
 

@@ -12,8 +12,8 @@ from spark_streams.deadletter.redrive.redrive_lock import RedriveState
 from spark_streams.deadletter.retry.returned_entry import ReturnedEntry
 from spark_streams.model.ids import StreamId
 from spark_streams.sink.ledger.ledger import Head, Part, Record, pack_mark, read_mark
-from spark_streams.source.offset import Range
 from spark_streams.source.pending.poison_state import Piece, PoisonState
+from spark_streams.source.range import Range
 
 DEAD_LETTER = [
     *(b"n", b"7"),
@@ -77,5 +77,5 @@ def test_batches_that_killed_a_query() -> None:
     piece = Piece({"s": ["4-0 6-0 2 1700"]}, died=1, since=2, began=2, is_suspect=True)
     pieces = {"5-0~5f.0000": piece}
     assert state == PoisonState("5f1c9a0be37d", 2, "a1", clean=70, pieces=pieces, commits=3, failures_in_a_row=1)
-    assert piece.ranges() == {"s": (Range(StreamId(4, 0), StreamId(6, 0), 2, 1700),)}
+    assert piece.ranges() == {"s": (Range("s", StreamId(4, 0), StreamId(6, 0), 2, 1700),)}
     assert state.to_json() == value

@@ -75,7 +75,7 @@ BELOW = {
 }
 # Within the source: from entries and groups up to what Spark calls.
 SOURCE = [
-    {"entry_range", "limits", "membership", "offset", "pending_list", "partitioning", "run_counters", "shard_sets"},
+    {"limits", "membership", "offset", "part", "partitioning", "pending_list", "range", "run_counters", "shard_sets"},
     {"group", "quota", "rows", "sampled_size"},
     {"pending", "task"},
     {"batch", "trigger"},

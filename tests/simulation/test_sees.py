@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from spark_streams.model.ids import MAX_ID
+from spark_streams.model.ids import MAX_ID, MIN_ID
 from spark_streams.sink.ledger.balance import Balance
 from spark_streams.sink.ledger.join import LedgerJoin
 from spark_streams.sink.ledger.ledger_view import LedgerView
@@ -19,7 +19,8 @@ from spark_streams.source.group import compare
 from spark_streams.source.group.findings import Finding
 from spark_streams.source.group.remedies import DataLoss
 from spark_streams.source.membership import Membership
-from spark_streams.source.pending_list import PendingRange, acknowledge
+from spark_streams.source.pending_list import acknowledge
+from spark_streams.source.range import Range
 from spark_streams.source.trigger import batch_contents, observe
 from spark_streams.source.trigger.trigger import Trigger, TriggerResult
 from spark_streams.wire.connection.connection import Connection
@@ -47,7 +48,7 @@ def settles_what_is_under_way(patch: pytest.MonkeyPatch) -> None:
 
     def early(self: Trigger, server: Connection, *given: Any) -> TriggerResult:
         found = honest(self, server, *given)
-        acknowledge(server, Membership((), GROUP, CONSUMER), [PendingRange("s:0", MAX_ID)])
+        acknowledge(server, Membership((), GROUP, CONSUMER), [Range("s:0", MIN_ID, MAX_ID)])
         return found
 
     patch.setattr(Trigger, "next", early)

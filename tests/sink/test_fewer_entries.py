@@ -11,7 +11,7 @@ import redis
 
 from spark_streams.errors import LedgerError
 from spark_streams.model.micro_batch import MicroBatchName
-from spark_streams.source.offset import Range
+from spark_streams.source.range import Range
 from tests.sink.writing import (
     KilledError,
     batch_of,
@@ -200,7 +200,7 @@ def test_a_replay_says_that_others_have_acknowledged_entries(server: Server, cli
     start = first.initialOffset()
     client.xreadgroup("g", "bob", {"s": ">"}, count=5)
     end = first.latestOffset(start, ALL)
-    assert Range.parse(end["batch"]["s"]).count == 10
+    assert Range.parse("s", end["batch"]["s"]).count == 10
     client.xack("s", "g", *ids[12:15])
     again = reader(server, batch=SEVENTH, failOnDataLoss="false")
     assert sum(len(batch) for part in again.partitions(start, end) for batch in again.read(part)) == 7

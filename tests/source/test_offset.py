@@ -8,7 +8,8 @@ import pytest
 from spark_streams.errors import OffsetError
 from spark_streams.model.commit_mark import Mark
 from spark_streams.model.ids import MIN_ID, StreamId
-from spark_streams.source.offset import Offset, Range, StreamOffset
+from spark_streams.source.offset import Offset, StreamOffset
+from spark_streams.source.range import Range
 from spark_streams.spark.batch_starts import REPORT
 
 
@@ -16,15 +17,15 @@ def stream_id(ms: int) -> StreamId:
     return StreamId(ms, 0)
 
 
-NEW = Range(stream_id(3), stream_id(5), 7, 1700)
-OLD = Range(MIN_ID, stream_id(2), 2, 1700)
+NEW = Range("b", stream_id(3), stream_id(5), 7, 1700)
+OLD = Range("a", MIN_ID, stream_id(2), 2, 1700)
 OFFSET = Offset(
     "g",
     "c",
     {"b": StreamOffset(stream_id(5), 4, "1f", 7, 9, -1), "a": StreamOffset(StreamId(2**64 - 1, 0), 1, "0e", None, 3)},
     {"b": NEW},
     {"a": (OLD,)},
-    {"b": Range(MIN_ID, stream_id(3), 3, 1600)},
+    {"b": Range("b", MIN_ID, stream_id(3), 3, 1600)},
     "1f",
 )
 
@@ -86,7 +87,7 @@ def test_format_1_is_read_as_it_was_written() -> None:
     assert offset.at["flights"] == StreamOffset(StreamId(1795150168606, 197), 12, "5f1c9a0be37d", 7, 9, 1)
     assert offset.at["gates"] == StreamOffset(MIN_ID, 0, "unknown", None, 0)
     assert offset.new["flights"] == Range(
-        StreamId(1795150168600, 0), StreamId(1795150168606, 197), 3, until=1795150168700
+        "flights", StreamId(1795150168600, 0), StreamId(1795150168606, 197), 3, until=1795150168700
     )
     assert (offset.record, offset.notes, offset.no_ack) == ("orders", True, True)
 

@@ -1,21 +1,21 @@
 """Planning: runs joined to tasks, a limit shared between streams."""
 
 import itertools
-from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_streams.model.ids import StreamId
-from spark_streams.source.entry_range import EntryRange
+from spark_streams.source.part import ALL, PENDING, By, Part
 from spark_streams.source.partitioning import Task, divide_into_tasks, share
+from spark_streams.source.range import Range
 
 
-def run(stream: str, after: int, last: int, count: int, owned: bool = True, **more: Any) -> EntryRange:
-    return EntryRange(stream, StreamId(after, 0), StreamId(last, 0), count, owned, **more)
+def run(stream: str, after: int, last: int, count: int, by: By = ALL, until: int = 0) -> Part:
+    return Part(Range(stream, StreamId(after, 0), StreamId(last, 0), count, until), by)
 
 
-def runs_of(found: list[Task]) -> list[EntryRange]:
+def runs_of(found: list[Task]) -> list[Range]:
     return [run for task in found for run in task.ranges]
 
 
@@ -25,31 +25,30 @@ def test_neighbouring_runs_become_one_up_to_a_tasks_size() -> None:
 
 
 def test_runs_of_other_streams_with_gaps_or_shared_stay_apart_and_share_a_task() -> None:
-    runs = [run("a", 0, 10, 10), run("b", 10, 20, 10), run("b", 25, 30, 5), run("b", 30, 40, 5, owned=False)]
+    runs = [run("a", 0, 10, 10), run("b", 10, 20, 10), run("b", 25, 30, 5), run("b", 30, 40, 5, by=PENDING)]
     assert divide_into_tasks(runs, 1000) == [Task(tuple(runs))]
 
 
-def test_runs_of_other_times_or_of_estimated_counts_are_not_joined() -> None:
+def test_runs_of_other_times_or_that_are_read_in_another_way_are_not_joined() -> None:
     runs = [
-        run("a", 0, 10, 1, owned=False),
-        run("a", 10, 20, 1, owned=False, until=1700),
-        run("a", 20, 30, 1, owned=False, ids=b"$4\r\n22-0\r\n"),
-        run("a", 30, 40, 1, counted=False),
+        run("a", 0, 10, 1, by=PENDING),
+        run("a", 10, 20, 1, by=PENDING, until=1700),
+        run("a", 20, 30, 1, by=b"$4\r\n22-0\r\n"),
+        run("a", 30, 40, 1),
     ]
     assert divide_into_tasks(runs, 1000) == [Task(tuple(runs))]
 
 
 def test_the_ids_of_neighbours_are_joined_with_them() -> None:
     runs = [
-        run("a", 0, 10, 1, owned=False, ids=b"$3\r\n5-0\r\n"),
-        run("a", 10, 20, 1, owned=False, ids=b"$4\r\n12-0\r\n"),
+        run("a", 0, 10, 1, by=b"$3\r\n5-0\r\n"),
+        run("a", 10, 20, 1, by=b"$4\r\n12-0\r\n"),
     ]
-    assert divide_into_tasks(runs, 10) == [Task((run("a", 0, 20, 2, owned=False, ids=b"$3\r\n5-0\r\n$4\r\n12-0\r\n"),))]
+    assert divide_into_tasks(runs, 10) == [Task((run("a", 0, 20, 2, by=b"$3\r\n5-0\r\n$4\r\n12-0\r\n"),))]
 
 
-def test_runs_without_an_entry_of_ours_make_no_task_unless_that_is_a_guess() -> None:
+def test_runs_without_an_entry_of_ours_make_no_task() -> None:
     assert divide_into_tasks([run("a", 0, 10, 0)], 10) == []
-    assert divide_into_tasks([run("a", 0, 10, 0, counted=False)], 10) != []
 
 
 def test_a_thousand_small_streams_are_a_handful_of_tasks() -> None:
@@ -67,9 +66,9 @@ def test_a_batch_of_one_task_is_spread_where_there_is_enough_to_do() -> None:
 
 def test_ordered_is_a_task_for_each_stream_or_for_several_small_ones() -> None:
     runs = [run("a", 0, 10, 50_000), run("a", 10, 20, 50_000), run("b", 0, 1, 1), run("a", 25, 30, 50_000)]
-    runs += [run("c", 0, 1, 1), run("a", 30, 40, 5, owned=False)]
+    runs += [run("c", 0, 1, 1), run("a", 30, 40, 5, by=PENDING)]
     assert divide_into_tasks(runs, 1_000, ordered=True) == [
-        Task((run("a", 0, 20, 100_000), run("a", 25, 30, 50_000), run("a", 30, 40, 5, owned=False))),
+        Task((run("a", 0, 20, 100_000), run("a", 25, 30, 50_000), run("a", 30, 40, 5, by=PENDING))),
         Task((run("b", 0, 1, 1), run("c", 0, 1, 1))),
     ]
 

@@ -12,10 +12,10 @@ import redis
 from spark_streams.errors import GroupMissingError, ServerReplyError
 from spark_streams.model.ids import MAX_ID, MIN_ID, StreamId
 from spark_streams.source import pending_list
-from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.limits import LIMITS
 from spark_streams.source.membership import Membership
-from spark_streams.source.pending_list import PendingRange, acknowledge, pending_ranges
+from spark_streams.source.pending_list import acknowledge, pending_ids, pending_ranges
+from spark_streams.source.range import Range
 from spark_streams.wire.address.address import Address
 from spark_streams.wire.connection.connection import Connection, ReplyError
 from spark_streams.wire.entries.pending_page import PendingPage, decode_pending, texts_of
@@ -66,7 +66,7 @@ def deliver(client: redis.Redis, stream: str, count: int, *consumers: str) -> No
     pipe.execute()
 
 
-def pending_ids(client: redis.Redis, stream: str) -> list[str]:
+def held_ids(client: redis.Redis, stream: str) -> list[str]:
     return [one["message_id"] for one in client.xpending_range(stream, "g", "-", "+", 10_000)]
 
 
@@ -75,12 +75,12 @@ def test_a_thousand_small_streams_are_settled_in_two_round_trips(client: redis.R
     streams = [f"s{n}" for n in range(1000)]
     for stream in streams:
         deliver(client, stream, 3)
-    ranges = [PendingRange(stream, StreamId(2, 0)) for stream in streams]
+    ranges = [Range(stream, MIN_ID, StreamId(2, 0)) for stream in streams]
     assert len(pending_ranges(connection, MEMBER, ranges, 100)) == 1000
     assert connection.trips == 1
     assert acknowledge(connection, MEMBER, ranges) == 2000
     assert connection.trips == 3
-    assert all(pending_ids(client, stream) == ["3-0"] for stream in streams)
+    assert all(held_ids(client, stream) == ["3-0"] for stream in streams)
 
 
 def test_a_long_pending_list_is_settled_page_by_page_up_to_its_end_and_no_further(
@@ -88,14 +88,12 @@ def test_a_long_pending_list_is_settled_page_by_page_up_to_its_end_and_no_furthe
 ) -> None:
     limits = replace(LIMITS, pending_page=70)
     deliver(client, "s", 300)
-    assert acknowledge(connection, MEMBER, [PendingRange("s", StreamId(5, 0), StreamId(2, 0))], limits) == 3
+    assert acknowledge(connection, MEMBER, [Range("s", StreamId(2, 0), StreamId(5, 0))], limits) == 3
     connection.trips = 0
-    assert acknowledge(connection, MEMBER, [PendingRange("s", StreamId(250, 0))], limits) == 247
+    assert acknowledge(connection, MEMBER, [Range("s", MIN_ID, StreamId(250, 0))], limits) == 247
     assert connection.trips == 5
-    assert pending_ids(client, "s") == [f"{n}-0" for n in range(251, 301)]
-    assert acknowledge(connection, MEMBER, [PendingRange("s", StreamId(250, 0))], limits) == 0
-    assert acknowledge(connection, MEMBER, [PendingRange("s", MAX_ID, limit=20)], limits) == 20
-    assert pending_ids(client, "s")[0] == "271-0"
+    assert held_ids(client, "s") == [f"{n}-0" for n in range(251, 301)]
+    assert acknowledge(connection, MEMBER, [Range("s", MIN_ID, StreamId(250, 0))], limits) == 0
 
 
 def test_a_full_page_is_decoded_after_the_next_one_is_requested(
@@ -109,7 +107,7 @@ def test_a_full_page_is_decoded_after_the_next_one_is_requested(
         return decode_pending(replies, count)
 
     monkeypatch.setattr(pending_list, "decode_pending", decode)
-    assert acknowledge(connection, MEMBER, [PendingRange("s", MAX_ID)], replace(LIMITS, pending_page=100)) == 250
+    assert acknowledge(connection, MEMBER, [Range("s", MIN_ID, MAX_ID)], replace(LIMITS, pending_page=100)) == 250
     assert unanswered_at_decode[:3] == [1, 1, 0]
 
 
@@ -119,8 +117,8 @@ def test_a_long_list_of_a_consumer_with_any_name_is_settled(
 ) -> None:
     deliver(client, "s", 250, consumer)
     member = replace(MEMBER, consumer=consumer)
-    assert acknowledge(connection, member, [PendingRange("s", MAX_ID)], replace(LIMITS, pending_page=100)) == 250
-    assert pending_ids(client, "s") == []
+    assert acknowledge(connection, member, [Range("s", MIN_ID, MAX_ID)], replace(LIMITS, pending_page=100)) == 250
+    assert held_ids(client, "s") == []
 
 
 def test_no_reply_stays_in_the_connection_if_a_page_cannot_be_decoded(
@@ -133,7 +131,7 @@ def test_no_reply_stays_in_the_connection_if_a_page_cannot_be_decoded(
 
     monkeypatch.setattr(pending_list, "decode_pending", decode)
     with pytest.raises(ServerReplyError, match="unreadable"):
-        acknowledge(connection, MEMBER, [PendingRange("s", MAX_ID)], replace(LIMITS, pending_page=100))
+        acknowledge(connection, MEMBER, [Range("s", MIN_ID, MAX_ID)], replace(LIMITS, pending_page=100))
     assert connection.execute("XLEN", "s") == 250
 
 
@@ -142,28 +140,28 @@ def test_more_streams_than_a_round_takes_are_settled_in_several(client: redis.Re
     lengths = {f"s{n}": n for n in range(40)}
     for stream, count in lengths.items():
         deliver(client, stream, count)
-    ranges = [PendingRange(stream, MAX_ID) for stream in lengths]
+    ranges = [Range(stream, MIN_ID, MAX_ID) for stream in lengths]
     runs = pending_ranges(connection, MEMBER, ranges, 1000, limits=limits)
     for stream, count in lengths.items():
         assert sum(run.count for run in runs if run.stream == stream) == count
     assert acknowledge(connection, MEMBER, ranges, limits) == sum(lengths.values())
-    assert not any(pending_ids(client, stream) for stream in lengths)
+    assert not any(held_ids(client, stream) for stream in lengths)
 
 
 def test_pending_entries_become_runs_range_by_range(client: redis.Redis, connection: Counting) -> None:
     deliver(client, "s", 10)
     deliver(client, "t", 4, "c", "other")
-    ranges = [PendingRange("s", StreamId(9, 0), StreamId(1, 0)), PendingRange("t", MAX_ID)]
+    ranges = [Range("s", StreamId(1, 0), StreamId(9, 0)), Range("t", MIN_ID, MAX_ID)]
     assert pending_ranges(connection, MEMBER, ranges, 5) == [
-        EntryRange("s", StreamId(1, 0), StreamId(6, 0), 5, owned=False),
-        EntryRange("s", StreamId(6, 0), StreamId(9, 0), 3, owned=False),
-        EntryRange("t", MIN_ID, StreamId(3, 0), 2, owned=False),
+        Range("s", StreamId(1, 0), StreamId(6, 0), 5),
+        Range("s", StreamId(6, 0), StreamId(9, 0), 3),
+        Range("t", MIN_ID, StreamId(3, 0), 2),
     ]
-    assert pending_ranges(connection, MEMBER, [PendingRange("s", MAX_ID, limit=3)], 2) == [
-        EntryRange("s", MIN_ID, StreamId(2, 0), 2, owned=False),
-        EntryRange("s", StreamId(2, 0), StreamId(3, 0), 1, owned=False),
+    assert pending_ranges(connection, MEMBER, [Range("s", MIN_ID, MAX_ID)], 2, {"s": 3, "t": 1}) == [
+        Range("s", MIN_ID, StreamId(2, 0), 2),
+        Range("s", StreamId(2, 0), StreamId(3, 0), 1),
     ]
-    assert pending_ranges(connection, MEMBER, [PendingRange("s", StreamId(4, 0), StreamId(4, 0))], 2) == []
+    assert pending_ranges(connection, MEMBER, [Range("s", StreamId(4, 0), StreamId(4, 0))], 2) == []
 
 
 def test_entries_that_were_delivered_later_are_neither_listed_nor_acknowledged(
@@ -174,19 +172,19 @@ def test_entries_that_were_delivered_later_are_neither_listed_nor_acknowledged(
     until = milliseconds(connection.execute("TIME"))
     time.sleep(0.005)
     client.xclaim("s", "g", "c", 0, ["2-0", "3-0", "10-0"], justid=True)
-    ranges = pending_ranges(connection, MEMBER, [PendingRange("s", MAX_ID, until=until)], 4, keep_ids=True)
-    ids = [entry for run in ranges for entry in texts_of(run.ids).to_pylist()]
+    pages = pending_ids(connection, MEMBER, [Range("s", MIN_ID, MAX_ID, until=until)], 4)
+    ids = [entry for _, page in pages for entry in texts_of(page).to_pylist()]
     assert ids == [b"%d-0" % n for n in (1, 4, 5, 6, 7, 8, 9)]
-    assert (sum(run.count for run in ranges), ranges[0].until) == (7, until)
-    assert acknowledge(connection, MEMBER, [PendingRange("s", MAX_ID, until=until)]) == 7
-    assert pending_ids(client, "s") == ["2-0", "3-0", "10-0"]
+    assert (sum(run.count for run, _ in pages), pages[0][0].until) == (7, until)
+    assert acknowledge(connection, MEMBER, [Range("s", MIN_ID, MAX_ID, until=until)]) == 7
+    assert held_ids(client, "s") == ["2-0", "3-0", "10-0"]
 
 
 def test_a_missing_group_is_a_named_error(client: redis.Redis, connection: Counting) -> None:
     deliver(client, "s", 3)
     for ask in (acknowledge, lambda *given: pending_ranges(*given, 10)):
         with pytest.raises(GroupMissingError, match="XPENDING t g at .*: the stream or its consumer group is missing"):
-            ask(connection, MEMBER, [PendingRange("s", MAX_ID), PendingRange("t", MAX_ID)])
+            ask(connection, MEMBER, [Range("s", MIN_ID, MAX_ID), Range("t", MIN_ID, MAX_ID)])
 
 
 def test_a_user_who_may_not_acknowledge_gets_a_named_error(redis_server: Server) -> None:
@@ -199,5 +197,5 @@ def test_a_user_who_may_not_acknowledge_gets_a_named_error(redis_server: Server)
             Connection(Address.parse(redis_server.url.replace("://", "://half:pw@"))) as connection,
             pytest.raises(ServerReplyError, match="XACK s g at .*NOPERM"),
         ):
-            acknowledge(connection, MEMBER, [PendingRange("s", MAX_ID)])
+            acknowledge(connection, MEMBER, [Range("s", MIN_ID, MAX_ID)])
         admin.acl_deluser("half")

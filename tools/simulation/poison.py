@@ -13,8 +13,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from spark_streams.model.ids import StreamId
-from spark_streams.source.offset import Range
 from spark_streams.source.pending.poison_state import PIECES, PoisonState
+from spark_streams.source.range import Range
 
 
 class Query:
@@ -96,7 +96,7 @@ class Query:
         size = -(-len(entries) // pieces)
         made = {f"{entries[at]:06d}~{self.batches}": entries[at : at + size] for at in range(0, len(entries), size)}
         self.held |= made
-        return {name: {"s": [Range(id_of(of[0] - 1), id_of(of[-1]), len(of))]} for name, of in made.items()}
+        return {name: {"s": [Range("s", id_of(of[0] - 1), id_of(of[-1]), len(of))]} for name, of in made.items()}
 
 
 def id_of(number: int) -> StreamId:

@@ -23,7 +23,8 @@ from spark_streams.model.times import duration
 from spark_streams.options.source_options import SourceOptions
 from spark_streams.source.history_reader import HistoryReader
 from spark_streams.source.limits import LIMITS
-from spark_streams.source.offset import Range, position_in
+from spark_streams.source.offset import position_in
+from spark_streams.source.range import Range
 from spark_streams.source.rows.columns import Columns
 from spark_streams.source.stream_reader import StreamReader
 from spark_streams.spark.read_limits import ReadAllAvailable, ReadLimit
@@ -357,7 +358,7 @@ def _ranges(offset: Json) -> dict[str, list[Range]]:
     """Return the ranges of a batch by stream."""
     ranges: dict[str, list[Range]] = {}
     for name, texts in (*((name, [text]) for name, text in offset["batch"].items()), *offset.get("old", {}).items()):
-        ranges.setdefault(name, []).extend(map(Range.parse, texts))
+        ranges.setdefault(name, []).extend(Range.parse(name, text) for text in texts)
     return ranges
 
 

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from spark_streams.errors import RStreamError
-from spark_streams.source.offset import Range
+from spark_streams.source.range import Range
 from spark_streams.source.stream_reader import StreamReader
 from tools.chaos.history import Row
 from tools.simulation.actor import Actor
@@ -207,7 +207,8 @@ class Tasks:
 def _covers(end: Any, entry: Entry) -> bool:
     """Whether the batch that ends at this offset may contain an entry."""
     texts = [*end.get("old", {}).get(entry.stream, ()), *filter(None, [end["batch"].get(entry.stream)])]
-    return any(part.after < entry.key <= part.last for part in map(Range.parse, texts))
+    parts = [Range.parse(entry.stream, text) for text in texts]
+    return any(part.after < entry.key <= part.last for part in parts)
 
 
 def _batches(task: StreamReader, share: Any) -> Iterator[pa.RecordBatch]:

@@ -14,7 +14,7 @@ import redis
 
 from spark_streams.errors import RStreamError
 from spark_streams.model.commit_mark import committed_key
-from spark_streams.source.offset import Range
+from spark_streams.source.range import Range
 from spark_streams.wire.connection.connection import Connection
 from tools.chaos.history import id_key
 from tools.servers.server import Server
@@ -251,7 +251,7 @@ class World:
         mark = self.client.get(committed_key(stream, GROUP, CONSUMER))
         if mark is None:
             held = self.query.offsets[-1]["batch"].get(stream) if self.query.offsets else None
-            return id_key("0-0" if held is None else str(Range.parse(held).after))
+            return id_key("0-0" if held is None else str(Range.parse(stream, held).after))
         return id_key(str(mark).split(" ", 1)[0])
 
     def names(self) -> list[str]:

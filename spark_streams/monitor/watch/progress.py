@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 
 from spark_streams.model.counters import Counts
 from spark_streams.model.untyped import Json
-from spark_streams.source.offset import Range, position_in
+from spark_streams.source.offset import position_in
+from spark_streams.source.range import Range
 
 _OURS = frozenset({"format", "group", "consumer", "streams"})
 
@@ -93,7 +94,7 @@ def _source(source_progress: Mapping[str, Json]) -> SourceProgress | None:
     for stream, text in sorted(end["streams"].items()):
         position = position_in(text)
         parts = [*end.get("old", {}).get(stream, ()), *([new] if (new := end.get("batch", {}).get(stream)) else [])]
-        taken = sum(Range.parse(part).count for part in parts)
+        taken = sum(Range.parse(stream, part).count for part in parts)
         waits = latest.get("waiting", {}).get(stream, {})
         streams.append(
             StreamProgress(

@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from spark_streams.source.archive.files import Archive
 from spark_streams.source.archive.rows import first_row_group
-from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.quota import BatchQuota
+from spark_streams.source.range import Range
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class BatchLimit:
     quota: BatchQuota = field(repr=False)
 
     @classmethod
-    def from_quota(cls, archive: Archive, ranges: Sequence[EntryRange], quota: BatchQuota) -> BatchLimit | None:
+    def from_quota(cls, archive: Archive, ranges: Sequence[Range], quota: BatchQuota) -> BatchLimit | None:
         """Return the limit; None: there is none. Bytes count by the average size of the first entries."""
         entries = [quota.entries] if quota.entries is not None else []
         if quota.size is not None and (group := first_row_group(archive, ranges)) is not None:

@@ -36,7 +36,6 @@ from spark_streams.source.archive.highest import highest_ids
 from spark_streams.source.archive.page import id_parts
 from spark_streams.source.archive.rows import KEYS, first_row_group, in_order
 from spark_streams.source.batch.plan import fetch_heads
-from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.group.account import count_read
 from spark_streams.source.group.admin import GroupChange, change_groups
 from spark_streams.source.group.start import fetch_marks
@@ -44,6 +43,7 @@ from spark_streams.source.group.state import GroupState, fetch_state, missing
 from spark_streams.source.membership import Membership
 from spark_streams.source.offset import Offset
 from spark_streams.source.quota import BatchQuota
+from spark_streams.source.range import Range
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.xinfo import StreamState
 
@@ -116,7 +116,7 @@ class History:
         """The streams that had entries, and so the group, when the query began."""
         return [stream for stream, ids in (self.bounds or {}).items() if ids.until > MIN_ID]
 
-    def trimmed(self, after: Cut, last: Cut) -> list[EntryRange]:
+    def trimmed(self, after: Cut, last: Cut) -> list[Range]:
         """Return the ranges between two cuts of which only the archive has entries."""
         return [
             part
@@ -125,7 +125,7 @@ class History:
             for part in _range(stream, max(after.last_id_of(stream), begin), min(last.last_id_of(stream), end))
         ]
 
-    def removed(self) -> list[EntryRange]:
+    def removed(self) -> list[Range]:
         """Return the ranges of which the streams may lack a few entries."""
         return [
             part
@@ -133,7 +133,7 @@ class History:
             for part in _range(stream, max(ids.after, ids.border), ids.until)
         ]
 
-    def lost(self) -> list[EntryRange]:
+    def lost(self) -> list[Range]:
         """Return the ranges above the last ID of streams that are behind the archive."""
         return [
             part
@@ -142,8 +142,8 @@ class History:
         ]
 
 
-def _range(stream: str, after: StreamId, last: StreamId) -> list[EntryRange]:
-    return [EntryRange(stream, after, last, 1, owned=True, counted=False)] if after < last else []
+def _range(stream: str, after: StreamId, last: StreamId) -> list[Range]:
+    return [Range(stream, after, last, 1)] if after < last else []
 
 
 def begin_history(
@@ -275,7 +275,7 @@ def next_history(archive: Archive, history: History, ends: Iterator[Cut]) -> His
     return replace(history, read=END) if has_files else None
 
 
-def batch_ends(archive: Archive, ranges: Sequence[EntryRange], quota: BatchQuota) -> Iterator[Cut]:
+def batch_ends(archive: Archive, ranges: Sequence[Range], quota: BatchQuota) -> Iterator[Cut]:
     """Yield where batches that the quota admits end. Entries of several streams are taken in the order of their IDs,
     and of the streams' names if IDs are equal: no two batches end at the same place. Raises ArchiveError."""
     last = Cut(max((part.last for part in ranges), default=MIN_ID))

@@ -18,7 +18,7 @@ from spark_streams.errors import ArchiveError
 from spark_streams.model.ids import MAX_ID, U64_MAX, InvalidStreamId, StreamId
 from spark_streams.source.archive.files import Archive, ArchiveFile
 from spark_streams.source.archive.page import ArchivePage, id_parts
-from spark_streams.source.entry_range import EntryRange
+from spark_streams.source.range import Range
 from spark_streams.wire.entries.entry_page import UInt64s
 from spark_streams.wire.entries.lines import Mask
 
@@ -33,7 +33,7 @@ _ATTEMPTS = 5
 _FIRST_DAY, _LAST_DAY = 1_000_080_000_000, 9_999_900_000_000
 
 
-def rows_of(archive: Archive, ranges: Sequence[EntryRange]) -> Iterator[Rows]:
+def rows_of(archive: Archive, ranges: Sequence[Range]) -> Iterator[Rows]:
     """Yield the archived entries of the ranges, in the order of their IDs.
 
     No batch that the job may still rewrite has an entry of these ranges. Raises ArchiveError.
@@ -48,7 +48,7 @@ def rows_of(archive: Archive, ranges: Sequence[EntryRange]) -> Iterator[Rows]:
         ) from None
 
 
-def rows_beside(archive: Archive, ranges: Sequence[EntryRange], seen: Mapping[str, pa.Array]) -> list[Rows]:
+def rows_beside(archive: Archive, ranges: Sequence[Range], seen: Mapping[str, pa.Array]) -> list[Rows]:
     """Return the archived entries of the ranges that the stream did not have any more when it was read, in the order
     of their IDs.
 
@@ -59,7 +59,7 @@ def rows_beside(archive: Archive, ranges: Sequence[EntryRange], seen: Mapping[st
 
 
 def in_order(
-    archive: Archive, ranges: Sequence[EntryRange], seen: Mapping[str, pa.Array], columns: Sequence[str]
+    archive: Archive, ranges: Sequence[Range], seen: Mapping[str, pa.Array], columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
     """Yield rows of the archive in the order of their IDs. seen: IDs (binary) to leave out, by stream.
 
@@ -163,14 +163,14 @@ class RowGroup:
         return max(1.0, size / max(1, rows))
 
 
-def first_row_group(archive: Archive, ranges: Sequence[EntryRange]) -> RowGroup | None:
+def first_row_group(archive: Archive, ranges: Sequence[Range]) -> RowGroup | None:
     """Return the row group with the lowest IDs. Raises ArchiveError."""
     store, _root = archive.store()
     return next((group for group, _frontier in _row_groups(archive, store, ranges)), None)
 
 
 def _row_groups(
-    archive: Archive, store: fs.FileSystem, ranges: Sequence[EntryRange]
+    archive: Archive, store: fs.FileSystem, ranges: Sequence[Range]
 ) -> Iterator[tuple[RowGroup, int | None]]:
     """Yield the row groups by their lowest IDs, each with milliseconds that no ID of a later one is below. None: there
     is no later one. Files are opened day by day."""
@@ -240,7 +240,7 @@ def id_bounds(file: pq.ParquetFile, number: int, source: ArchiveFile) -> IdBound
     return IdBounds(streams, lowest, highest)
 
 
-def _groups(file: pq.ParquetFile, source: ArchiveFile, ranges: Sequence[EntryRange]) -> list[RowGroup]:
+def _groups(file: pq.ParquetFile, source: ArchiveFile, ranges: Sequence[Range]) -> list[RowGroup]:
     """Return the row groups that may have an entry of the ranges, by their statistics."""
     groups = []
     for number in range(file.num_row_groups):
@@ -267,7 +267,7 @@ def _mask(
     streams: pa.Array,
     ids: pa.Array,
     parts: tuple[UInt64s, UInt64s],
-    ranges: Sequence[EntryRange],
+    ranges: Sequence[Range],
     seen: Mapping[str, pa.Array],
 ) -> Mask:
     """Return which rows lie in a range and were not seen. parts: of the IDs, as `id_parts` returns them."""

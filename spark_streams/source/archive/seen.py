@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.limits import LIMITS, Limits
 from spark_streams.source.membership import Membership
+from spark_streams.source.part import Part
 from spark_streams.source.task.fetcher import Fetcher, Page
 from spark_streams.wire.session import Session
 
@@ -37,10 +37,10 @@ class SeenIds:
         return {stream: pa.concat_arrays(parts) for stream, parts in self._parts.items()}
 
 
-def read_ids(session: Session, ranges: Sequence[EntryRange], limits: Limits = LIMITS) -> Mapping[str, pa.Array]:
-    """Return the IDs of the entries that the streams have in these ranges."""
+def read_ids(session: Session, parts: Sequence[Part], limits: Limits = LIMITS) -> Mapping[str, pa.Array]:
+    """Return the IDs of the entries that the streams have of these parts."""
     seen = SeenIds()
-    for page in Fetcher(session, NO_GROUP, ranges, deliveries=False, limits=limits).pages():
+    for page in Fetcher(session, NO_GROUP, parts, deliveries=False, limits=limits).pages():
         if page.rows:
             seen.add(page)
     return seen.by_stream()

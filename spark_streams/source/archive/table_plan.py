@@ -12,16 +12,16 @@ from spark_streams.source.archive.files import Archive
 from spark_streams.source.archive.highest import highest_ids
 from spark_streams.source.batch.plan import fetch_heads, fetch_inputs, position_of, tasks_within
 from spark_streams.source.batch.stream_bounds import Head, Narrowing
-from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.limits import LIMITS, Limits
 from spark_streams.source.partitioning import Task
+from spark_streams.source.range import Range
 from spark_streams.source.shard_sets import with_shards
 from spark_streams.wire.connection.server import Server
 
 
 def plan_with_archive(
     server: Server, options: BatchSourceOptions, narrowing: Narrowing, limits: Limits = LIMITS
-) -> tuple[list[Task], list[EntryRange]]:
+) -> tuple[list[Task], list[Range]]:
     """Return what each task reads from the stream and its archive, and the ranges that are in the archive only.
 
     The border between both is the first entry of the stream at this moment. Entries below it were trimmed, so they are
@@ -32,7 +32,7 @@ def plan_with_archive(
     """
     options = with_shards(server, options)
     heads, archived = _fetch_with_archive(server, options, narrowing)
-    history: list[EntryRange] = []
+    history: list[Range] = []
     for stream, head in heads.items():
         after = max(position_of(options.starting_offsets, stream), narrowing.after)
         last = min(position_of(options.ending_offsets, stream), narrowing.last)
@@ -40,7 +40,7 @@ def plan_with_archive(
         lost = archived.get(stream, MIN_ID)
         for begin, end in ((after, min(last, border)), (max(after, head.generated), min(last, lost))):
             if begin < end:
-                history.append(EntryRange(stream, begin, end, 1, owned=True, counted=False))
+                history.append(Range(stream, begin, end, 1))
     with_removed = {
         stream: head if head.last is None else replace(head, last=max(head.last, head.generated))
         for stream, head in heads.items()

@@ -9,13 +9,14 @@ from dataclasses import replace
 
 from spark_streams.model.ids import MAX_ID, MIN_ID, StreamId
 from spark_streams.source.archive.files import DAY, Archive, ArchiveFile
-from spark_streams.source.entry_range import EntryRange
+from spark_streams.source.part import ALL, Part
 from spark_streams.source.partitioning import Task
+from spark_streams.source.range import Range
 
 _TASK_BYTES = 128_000_000
 
 
-def history_tasks(archive: Archive, ranges: Sequence[EntryRange], at_least: int) -> list[Task]:
+def history_tasks(archive: Archive, ranges: Sequence[Range], at_least: int) -> list[Task]:
     """Return tasks that together read the ranges. at_least: tasks, if the files are large enough."""
     if not ranges:
         archive.store()  # a wrong path is an error, also while nothing is read from it
@@ -27,7 +28,7 @@ def history_tasks(archive: Archive, ranges: Sequence[EntryRange], at_least: int)
     return cut_by_date(files, ranges, task_bytes)
 
 
-def cut_by_date(files: Iterable[ArchiveFile], ranges: Sequence[EntryRange], task_bytes: int) -> list[Task]:
+def cut_by_date(files: Iterable[ArchiveFile], ranges: Sequence[Range], task_bytes: int) -> list[Task]:
     """Return tasks of about `task_bytes` bytes of files. They touch and cover all IDs of the ranges. Pure."""
     sizes = Counter[int]()
     for file in files:
@@ -46,6 +47,6 @@ def cut_by_date(files: Iterable[ArchiveFile], ranges: Sequence[EntryRange], task
     tasks = []
     for after, last in itertools.pairwise(ends):
         parts = [replace(part, after=max(part.after, after), last=min(part.last, last)) for part in ranges]
-        if kept := tuple(part for part in parts if part.after < part.last):
-            tasks.append(Task(kept))
+        if kept := [part for part in parts if not part.is_empty]:
+            tasks.append(Task(tuple(Part(part, ALL) for part in kept)))
     return tasks

@@ -15,9 +15,9 @@ from spark_streams.options.source_options import BatchSourceOptions
 from spark_streams.shards.names import Shard
 from spark_streams.source.batch.probe_streams import ProbeTarget, may_be_large, probe_streams
 from spark_streams.source.batch.split_points import cut
-from spark_streams.source.batch.stream_bounds import Head, Narrowing, range_of
-from spark_streams.source.entry_range import EntryRange
+from spark_streams.source.batch.stream_bounds import Head, Narrowing, part_of
 from spark_streams.source.limits import LIMITS, Limits
+from spark_streams.source.part import ALL, Part
 from spark_streams.source.partitioning import Task, divide_into_tasks, task_size
 from spark_streams.source.shard_sets import with_shards
 from spark_streams.wire.connection.connection import ReplyError
@@ -47,7 +47,7 @@ def tasks_within(
 ) -> list[Task]:
     """Return what each task reads of these streams."""
     bounded = [
-        range_of(
+        part_of(
             stream,
             head,
             position_of(options.starting_offsets, stream),
@@ -56,13 +56,14 @@ def tasks_within(
         )
         for stream, head in heads.items()
     ]
-    ranges = [entries for entries in bounded if entries is not None]
+    parts = [part for part in bounded if part is not None]
     if options.ordered:
-        return divide_into_tasks(ranges, options.entries_per_partition, ordered=True, limits=limits)
-    entries = task_size(ranges, options.entries_per_partition, limits)
+        return divide_into_tasks(parts, options.entries_per_partition, ordered=True, limits=limits)
+    total = sum(part.count for part in parts)
+    entries = task_size(total, options.entries_per_partition, limits)
     if options.min_partitions is not None:
-        entries = max(1, min(entries, sum(part.count for part in ranges) // options.min_partitions))
-    return divide_into_tasks(_cut(server, heads, ranges, entries), entries, limits=limits)
+        entries = max(1, min(entries, total // options.min_partitions))
+    return divide_into_tasks(_cut(server, heads, parts, entries), entries, limits=limits)
 
 
 def fetch_inputs(
@@ -129,18 +130,19 @@ def _head(ends: StreamEnds | None) -> Head:
     return Head(first, last, ends.length, size, is_dead_letter(first_fields))
 
 
-def _cut(server: Server, heads: Mapping[str, Head], ranges: Sequence[EntryRange], entries: int) -> list[EntryRange]:
-    """Return the ranges, with those in parts that are too large for a task."""
+def _cut(server: Server, heads: Mapping[str, Head], parts: Sequence[Part], entries: int) -> list[Part]:
+    """Return the parts, with those that are too large for a task cut up. Those with known IDs are not cut."""
     targets = [
-        ProbeTarget(whole_range, entries, heads[whole_range.stream].length, heads[whole_range.stream].entry_bytes)
-        for whole_range in ranges
-        if may_be_large(whole_range, heads[whole_range.stream].length, entries)
+        ProbeTarget(part.range, entries, heads[part.stream].length, heads[part.stream].entry_bytes)
+        for part in parts
+        if part.by == ALL and may_be_large(part.range, heads[part.stream].length, entries)
     ]
     probes = dict(zip([target.range for target in targets], probe_streams(server, targets), strict=True))
-    parts: list[EntryRange] = []
-    for whole_range in ranges:
-        if probes.get(whole_range):
-            parts += cut(whole_range, probes[whole_range], entries, heads[whole_range.stream].length)
+    smaller: list[Part] = []
+    for part in parts:
+        if probes.get(part.range):
+            pieces = cut(part.range, probes[part.range], entries, heads[part.stream].length)
+            smaller += [replace(part, range=piece) for piece in pieces]
         else:
-            parts.append(whole_range)
-    return parts
+            smaller.append(part)
+    return smaller

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from spark_streams.model.ids import StreamId
 from spark_streams.source.batch.split_points import Probe, first_positions, further_positions
-from spark_streams.source.entry_range import EntryRange
+from spark_streams.source.range import Range
 from spark_streams.wire.connection.connection import ReplyError
 from spark_streams.wire.connection.server import Server
 
@@ -24,16 +24,16 @@ class ProbeTarget:
     """A range to probe. entries: wanted size of a part; length: how many entries the range may have; entry_bytes:
     estimated size of an entry; ids: how many IDs a probe asks for at most."""
 
-    range: EntryRange
+    range: Range
     entries: int
     length: int
     entry_bytes: int
     ids: int = _MAX_IDS
 
 
-def may_be_large(entry_range: EntryRange, length: int, entries: int) -> bool:
+def may_be_large(entry_range: Range, length: int, entries: int) -> bool:
     """Whether cutting may be worth it. Part of a stream may hold more entries than an even spread suggests."""
-    return not entry_range.ids and 2 * length > 3 * entries and entry_range.after.next() < entry_range.last
+    return 2 * length > 3 * entries and entry_range.after.next() < entry_range.last
 
 
 def probe_streams(server: Server, targets: Sequence[ProbeTarget], rounds: int = _ROUNDS) -> list[list[Probe]]:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from spark_streams.model.ids import StreamId
-from spark_streams.source.entry_range import EntryRange
+from spark_streams.source.range import Range
 
 _PROBES_PER_PART = 4
 _MAX_PIECES = 64  # that a stretch is cut into for the next round of probes
@@ -46,14 +46,14 @@ class Stretch:
     end: StreamId
 
 
-def first_positions(entry_range: EntryRange, entries: int, limit: int) -> list[StreamId]:
+def first_positions(entry_range: Range, entries: int, limit: int) -> list[StreamId]:
     """Return the positions of the first round, evenly over the range, at most `limit`. entries: wanted per part."""
     probes = min(limit, _PROBES_PER_PART * -(-entry_range.count // entries))
     return _between(entry_range.after.next(), entry_range.last, probes)
 
 
 def further_positions(
-    entry_range: EntryRange, probes: Sequence[Probe], entries: int, length: int, limit: int
+    entry_range: Range, probes: Sequence[Probe], entries: int, length: int, limit: int
 ) -> list[StreamId]:
     """Return at most `limit` positions within the stretches that are too large for a part.
 
@@ -71,9 +71,9 @@ def further_positions(
     return sorted(set(positions[:limit]) - {probe.position for probe in probes})
 
 
-def cut(entry_range: EntryRange, probes: Sequence[Probe], entries: int, length: int) -> list[EntryRange]:
+def cut(entry_range: Range, probes: Sequence[Probe], entries: int, length: int) -> list[Range]:
     """Return the range in parts of about `entries` entries: touching, in order, together the whole range."""
-    parts: list[EntryRange] = []
+    parts: list[Range] = []
     after, count = entry_range.after, 0
     for stretch in stretches_of(entry_range, probes, length):
         if count > 0 and stretch.first > after.next() and count + stretch.count > entries:
@@ -83,7 +83,7 @@ def cut(entry_range: EntryRange, probes: Sequence[Probe], entries: int, length: 
     return [*parts, replace(entry_range, after=after, count=max(1, count))]
 
 
-def stretches_of(entry_range: EntryRange, probes: Sequence[Probe], length: int) -> list[Stretch]:
+def stretches_of(entry_range: Range, probes: Sequence[Probe], length: int) -> list[Stretch]:
     """Return the stretches of a range. If the range has `length` entries, the estimates add up to that."""
     stretches = _estimates(entry_range, probes, length)
     return _scaled(stretches, length) if entry_range.count == length else stretches
@@ -102,7 +102,7 @@ def _between(first: StreamId, last: StreamId, pieces: int) -> list[StreamId]:
     return [first, *sorted(position for position in positions if position > first)]
 
 
-def _estimates(entry_range: EntryRange, probes: Sequence[Probe], length: int) -> list[Stretch]:
+def _estimates(entry_range: Range, probes: Sequence[Probe], length: int) -> list[Stretch]:
     stretches: list[Stretch] = []
     ordered = sorted(probes, key=lambda probe: probe.position)
     for number, probe in enumerate(ordered):

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from spark_streams.model.ids import MAX_ID, MIN_ID, U64_MAX, StreamId
-from spark_streams.source.entry_range import EntryRange
+from spark_streams.source.part import ALL, Part
+from spark_streams.source.range import Range
 
 _T = TypeVar("_T")
 
@@ -74,8 +75,8 @@ def _intersection(first: frozenset[_T] | None, second: frozenset[_T] | None) -> 
     return first & second
 
 
-def range_of(stream: str, head: Head, after: StreamId, last: StreamId, narrowing: Narrowing) -> EntryRange | None:
-    """Return the range to read between two positions, after < ID ≤ last; None if it is empty.
+def part_of(stream: str, head: Head, after: StreamId, last: StreamId, narrowing: Narrowing) -> Part | None:
+    """Return what to read between two positions, after < ID ≤ last; None if it is empty.
 
     The newest entry bounds the range: entries that are added later are never part of it. The count is an estimate,
     unless the range is the whole stream.
@@ -91,14 +92,12 @@ def range_of(stream: str, head: Head, after: StreamId, last: StreamId, narrowing
     if not after < last:
         return None
     if narrowing.ids is None:
-        return EntryRange(
-            stream, after, last, _share_of(head, head.first, head.last, after, last), owned=True, counted=False
-        )
+        return Part(Range(stream, after, last, _share_of(head, head.first, head.last, after, last)), ALL)
     ids = sorted(entry_id for entry_id in narrowing.ids if after < entry_id <= last)
     if not ids:
         return None
     packed = b"".join(b"$%d\r\n%b\r\n" % (len(bytes(entry_id)), bytes(entry_id)) for entry_id in ids)
-    return EntryRange(stream, ids[0].previous(), ids[-1], len(ids), owned=False, ids=packed, counted=False)
+    return Part(Range(stream, ids[0].previous(), ids[-1], len(ids)), packed)
 
 
 def _share_of(head: Head, first: StreamId, newest: StreamId, after: StreamId, last: StreamId) -> int:

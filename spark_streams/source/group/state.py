@@ -14,10 +14,10 @@ from spark_streams.errors import GroupMissingError, GroupSharedError, StreamStat
 from spark_streams.model.commit_mark import Mark, committed_key
 from spark_streams.model.ids import MIN_ID, StreamId
 from spark_streams.model.operator_commands import delete_consumer_command
-from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.group.findings import Finding, Kind
 from spark_streams.source.group.remedies import Place, error_of, problem_of
 from spark_streams.source.membership import Membership
+from spark_streams.source.part import Part
 from spark_streams.wire.connection.connection import Argument, Connection, Reply, ReplyError
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.multi_exec import Outcome, frame_transaction
@@ -271,9 +271,9 @@ def shared_at_restart(member: Membership, stream: str, state: GroupState) -> Gro
 
 @dataclass(frozen=True)
 class Reserved:
-    """Reserved entries. ranges: in order per stream; states: the groups of all requested streams after that; times: of
+    """Reserved entries. parts: in order per stream; states: the groups of all requested streams after that; times: of
     the server after that, in milliseconds, for streams whose entries were delivered."""
 
-    ranges: list[EntryRange]
+    parts: list[Part]
     states: Mapping[str, GroupState]
     times: Mapping[str, int]

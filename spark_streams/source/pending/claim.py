@@ -36,8 +36,9 @@ from spark_streams.source.group.stream_set import StreamSet
 from spark_streams.source.limits import Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.pending.dead_entries import DeadEntries
-from spark_streams.source.pending_list import PendingRange, pending_page, pending_ranges
+from spark_streams.source.pending_list import pending_ids, pending_page
 from spark_streams.source.quota import BatchQuota
+from spark_streams.source.range import Range
 from spark_streams.source.run_counters import RunCounters
 from spark_streams.wire.connection.connection import SKIP, Argument, pack
 from spark_streams.wire.connection.server import Server
@@ -189,10 +190,10 @@ class Claims:
         pending list. Other clients have acknowledged or claimed the other missing ones."""
         ids = texts_of(b"".join(requested_ids))
         first, last = StreamId.parse(ids[0].as_py()), StreamId.parse(ids[-1].as_py())
-        between = [PendingRange(stream, max(first, last), min(first, last).previous())]
+        between = Range(stream, min(first, last).previous(), max(first, last))
         size = self._limits.claim_page
-        ranges = pending_ranges(server, self._member, between, size, keep_ids=True, limits=self._limits)
-        held_ids = texts_of(b"".join([entries.ids for entries in ranges]))
+        held = pending_ids(server, self._member, [between], size, limits=self._limits)
+        held_ids = texts_of(b"".join([ids for _, ids in held]))
         missing = ids.filter(pc.invert(pc.is_in(ids, value_set=held_ids))).to_pylist()
         return count_missing(server, stream, missing)
 

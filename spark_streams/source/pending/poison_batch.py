@@ -26,12 +26,12 @@ from dataclasses import replace
 
 from spark_streams.model.ids import MIN_ID, StreamId
 from spark_streams.model.printable import printable
-from spark_streams.source.entry_range import EntryRange, entries_per_stream
 from spark_streams.source.group.findings import Finding, Kind
 from spark_streams.source.group.remedies import DataLoss
 from spark_streams.source.limits import Limits
 from spark_streams.source.membership import Membership
-from spark_streams.source.offset import Offset, Range
+from spark_streams.source.offset import Offset
+from spark_streams.source.part import Part, entries_per_stream, pending_parts
 from spark_streams.source.pending.dead_entries import DeadEntries
 from spark_streams.source.pending.poison_record import (
     CachedPoisonState,
@@ -43,7 +43,8 @@ from spark_streams.source.pending.poison_record import (
     is_done_in_sink,
 )
 from spark_streams.source.pending.poison_state import PIECES, Piece, PoisonState, Ranges
-from spark_streams.source.pending_list import PendingRange, pending_ranges
+from spark_streams.source.pending_list import pending_ids, pending_ranges
+from spark_streams.source.range import Range
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.entries.pending_page import texts_of
 
@@ -106,7 +107,7 @@ class PoisonBatch:
         if not died or may_go_on or is_done_in_sink(server, end):
             record.save(state)
             return False, record.cache
-        pending = pending_ranges(server, self._member, ranges_of(remaining), _PAGE, limits=self._limits)
+        pending = pending_ranges(server, self._member, remaining.all_ranges, _PAGE, limits=self._limits)
         if not pending:
             record.save(state)
             return False, record.cache
@@ -119,7 +120,7 @@ class PoisonBatch:
         record: Record,
         state: PoisonState,
         end: Offset,
-        pending: Sequence[EntryRange],
+        pending: Sequence[Range],
         remaining: Offset,
     ) -> None:
         """Make pieces of all entries of a batch. remaining: its end, without missing groups."""
@@ -156,21 +157,21 @@ class PoisonBatch:
         for stream, ranges in sorted(parts.items()):
             for part in ranges:
                 after = part.after
-                while entries := self._next_page(server, stream, part, after, min(_PAGE, capacity or size)):
+                while found := self._next_page(server, replace(part, after=after), min(_PAGE, capacity or size)):
+                    entries, first = found
                     if not capacity:
-                        first = StreamId.parse(entries.ids.split(b"\r\n", 2)[1])
                         name = f"{first.ms:020d}-{first.seq:020d}~{origin}.{len(pieces):04d}"
                         pieces[name], capacity = {}, size
                     capacity -= entries.count
-                    pieces[name].setdefault(stream, []).append(Range(after, entries.last, entries.count, part.until))
+                    pieces[name].setdefault(stream, []).append(entries)
                     after = entries.last
         return pieces
 
-    def _next_page(self, server: Server, stream: str, part: Range, after: StreamId, limit: int) -> EntryRange | None:
-        """Return the first pending entries of a range above an ID, with their IDs."""
-        pending = PendingRange(stream, part.last, after, part.until, limit)
-        found = pending_ranges(server, self._member, [pending], limit, keep_ids=True, limits=self._limits)
-        return found[0] if found else None
+    def _next_page(self, server: Server, entries: Range, limit: int) -> tuple[Range, StreamId] | None:
+        """Return the first pending entries of a range, and the ID of the first one."""
+        at_most = {entries.stream: limit}
+        found = pending_ids(server, self._member, [entries], limit, at_most, self._limits)
+        return next(((page, StreamId.parse(ids.split(b"\r\n", 2)[1])) for page, ids in found), None)
 
     def has_read(self, server: Server, end: Offset) -> bool:
         """Whether the tasks of a batch were given its entries. If the record says that they were set aside, or must say
@@ -207,7 +208,7 @@ class PoisonBatch:
 
     def next_piece(
         self, server: Server, streams: Sequence[str], begin: Offset, cache: CachedPoisonState
-    ) -> tuple[dict[str, tuple[Range, ...]], list[EntryRange], CachedPoisonState]:
+    ) -> tuple[dict[str, tuple[Range, ...]], list[Part], CachedPoisonState]:
         """Return the piece that is the next batch, with its pending entries, or nothing. begin: committed and
         acknowledged.
 
@@ -224,14 +225,14 @@ class PoisonBatch:
             parts = self._divided(server, state.pieces[large].ranges(), _sixteenth(state, large), origin)
             state = state.cut(large, parts)
         chosen: dict[str, tuple[Range, ...]] = {}
-        entries: list[EntryRange] = []
-        while not entries and (name := state.next_piece()) is not None:
-            state, chosen, entries = self._held(server, streams, state, name)
-        return self._chosen(record, state, chosen, entries)
+        tasks: list[Part] = []
+        while not tasks and (name := state.next_piece()) is not None:
+            state, chosen, tasks = self._held(server, streams, state, name)
+        return self._chosen(record, state, chosen, tasks)
 
     def fallback_piece(
         self, server: Server, streams: Sequence[str], begin: Offset, cache: CachedPoisonState
-    ) -> tuple[dict[str, tuple[Range, ...]], list[EntryRange], CachedPoisonState]:
+    ) -> tuple[dict[str, tuple[Range, ...]], list[Part], CachedPoisonState]:
         """Return the piece that is the next batch if there is nothing else to read, or nothing."""
         record = Record(server, cache, begin)
         name = record.state.fallback_piece()
@@ -241,35 +242,34 @@ class PoisonBatch:
 
     @staticmethod
     def _chosen(
-        record: Record, state: PoisonState, chosen: dict[str, tuple[Range, ...]], entries: list[EntryRange]
-    ) -> tuple[dict[str, tuple[Range, ...]], list[EntryRange], CachedPoisonState]:
+        record: Record, state: PoisonState, chosen: dict[str, tuple[Range, ...]], tasks: list[Part]
+    ) -> tuple[dict[str, tuple[Range, ...]], list[Part], CachedPoisonState]:
         """Save the state after a piece was chosen, and return the piece."""
         if state != record.state:
             record.save(state)
-        return chosen if entries else {}, entries, replace(record.cache, may_hold=bool(state.pieces))
+        return chosen if tasks else {}, tasks, replace(record.cache, may_hold=bool(state.pieces))
 
     def _held(
         self, server: Server, streams: Sequence[str], state: PoisonState, name: str
-    ) -> tuple[PoisonState, dict[str, tuple[Range, ...]], list[EntryRange]]:
+    ) -> tuple[PoisonState, dict[str, tuple[Range, ...]], list[Part]]:
         """Return a piece's ranges with the numbers that are pending now, and its entries; and the state without the
         piece if nothing is pending. Missing entries are reported."""
         ranges: dict[str, tuple[Range, ...]] = {}
-        entries: list[EntryRange] = []
+        tasks: list[Part] = []
         read = {*streams}
         for stream, parts in state.pieces[name].ranges().items():
             if stream not in read:
                 continue
             counted = []
             for part in parts:
-                pending = [PendingRange.of(stream, part)]
-                found = pending_ranges(server, self._member, pending, self._limits.reserve_step, limits=self._limits)
+                found = pending_ranges(server, self._member, [part], self._limits.reserve_step, limits=self._limits)
                 counted.append(replace(part, count=sum(one.count for one in found)))
-                entries += found
+                tasks += pending_parts(found)
                 self._report_missing(Counter({stream: part.count - counted[-1].count}), part.after)
             ranges[stream] = tuple(counted)
         piece = replace(state.pieces[name], parts={s: tuple(map(str, parts)) for s, parts in ranges.items()})
         without = state.without(name)
-        return (replace(state, pieces={**state.pieces, name: piece}) if entries else without), ranges, entries
+        return (replace(state, pieces={**state.pieces, name: piece}) if tasks else without), ranges, tasks
 
     def share_of(self, backlog: int, limit: int | None) -> int:
         """Return how many new entries of this backlog a batch may have while pieces wait for other batches."""
@@ -283,19 +283,18 @@ class PoisonBatch:
         piece = state.pieces[name]
         consumer = self._member.consumer
         for stream, parts in piece.ranges().items():
-            pending = [PendingRange.of(stream, part) for part in parts]
-            found = pending_ranges(server, self._member, pending, _PAGE, keep_ids=True, limits=self._limits)
-            for entry_id in [text for entries in found for text in texts_of(entries.ids).to_pylist()]:
+            found = pending_ids(server, self._member, parts, _PAGE, limits=self._limits)
+            for entry_id in [text for _, ids in found for text in texts_of(ids).to_pylist()]:
                 reply = server.execute("XPENDING", stream, self._member.group, entry_id, entry_id, 1, consumer)
                 if not reply:
                     continue  # another client has acknowledged it since
                 [[_, _, _, deliveries]] = reply
                 message = piece.message or "the query ended each time that it read this entry"
-                ids = [StreamId.parse(entry_id)]
+                entry = StreamId.parse(entry_id)
                 _log.warning(
-                    "stream %r: entry %s kills the query and is given up: %s", stream, ids[0], printable(message)
+                    "stream %r: entry %s kills the query and is given up: %s", stream, entry, printable(message)
                 )
-                dead = DeadEntries(stream, consumer, ids, [deliveries], "query", "poison", piece.error, message)
+                dead = DeadEntries(stream, consumer, [entry], [deliveries], "query", "poison", piece.error, message)
                 self._dead_letter(dead)
         return state.without(name)
 
@@ -322,8 +321,3 @@ def _sixteenth(state: PoisonState, name: str) -> int:
 def _entries_of(end: Offset) -> Counter[str]:
     """Return how many entries a batch has of each stream."""
     return Counter({stream: sum(part.count for part in end.ranges(stream)) for stream in end.taken_from})
-
-
-def ranges_of(end: Offset) -> list[PendingRange]:
-    """Return the ranges of a batch's pending entries, in order."""
-    return [PendingRange.of(stream, part) for stream in end.taken_from for part in end.ranges(stream)]

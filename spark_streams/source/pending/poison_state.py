@@ -28,7 +28,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Self
 
 from spark_streams.model.untyped import Json
-from spark_streams.source.offset import Range
+from spark_streams.source.range import Range
 
 PIECES = 16
 SINGLES = 128  # entries of a batch that is cut into single entries at once
@@ -64,7 +64,7 @@ class Piece:
 
     def ranges(self) -> dict[str, tuple[Range, ...]]:
         """Return the ranges of each stream."""
-        return {stream: tuple(map(Range.parse, texts)) for stream, texts in self.parts.items()}
+        return {stream: tuple(Range.parse(stream, text) for text in texts) for stream, texts in self.parts.items()}
 
     @classmethod
     def of(cls, ranges: Mapping[str, Sequence[Range]]) -> Piece:

@@ -1,11 +1,12 @@
-"""Read the entries of ranges page by page. Many small ranges share a page; a large range takes many pages.
+"""Read the parts of a task page by page. Many small ranges share a page; a large range takes many pages.
 
-The commands depend on the range:
-- owned: XRANGE, and every entry is ours;
-- shared: XRANGE, and XPENDING of the same range, whose IDs select our entries. A pending list takes the server less
+The commands depend on how the entries of a range are found (source.part):
+- ALL: XRANGE, and every entry is ours;
+- PENDING: XRANGE, and XPENDING of the same range, whose IDs select our entries. A pending list takes the server less
   time than entries, and does not count a delivery, as XREADGROUP would (FACTS R5, R8);
-- shared, with few entries of ours: XPENDING first, then XRANGE for each ID.
-If delivery counts are needed, the pending entries of owned ranges are requested, too.
+- PENDING, with few entries of ours: XPENDING first, then XRANGE for each ID;
+- IDs: XRANGE for each ID.
+If delivery counts are needed, the pending entries of whole ranges are requested, too.
 
 The size of the last page's entries keeps the next page near Limits.page_bytes. Entries may suddenly be large: a reply
 above Limits.max_reply_bytes is abandoned together with its connection, so that neither side buffers it, and is
@@ -16,7 +17,7 @@ work at the same time.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -25,10 +26,11 @@ import pyarrow.compute as pc
 from spark_streams.errors import GroupMissingError, RStreamError, ServerReplyError, ServerUnreachableError
 from spark_streams.model.ids import StreamId
 from spark_streams.model.keys import is_returned
-from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.limits import LIMITS, Limits
 from spark_streams.source.membership import Membership
-from spark_streams.source.pending_list import TIME, PendingRange, pack_pending, split_time
+from spark_streams.source.part import ALL, Part
+from spark_streams.source.pending_list import TIME, pack_pending, split_time
+from spark_streams.source.range import Range
 from spark_streams.wire.connection.connection import Connection, ReplyError, ReplyTooLargeError, pack
 from spark_streams.wire.connection.named_errors import reading_error
 from spark_streams.wire.connection.page_sizer import PageSizer
@@ -48,10 +50,12 @@ MIN_JUDGED = 32  # entries that are needed to decide whether a range is sparse
 
 @dataclass
 class RangeCursor:
-    """Position in one range. after: all entries up to here are read; by_id: entries are read one by one; ids: range.ids
-    as packed arguments; ids_read: how many of these are read; ours: our entries so far; ended: there are no more."""
+    """Position in one range. is_all: all its entries are ours; after: all entries up to here are read; by_id: entries
+    are read one by one; ids: those to read, as packed arguments; ids_read: how many of these are read; ours: our
+    entries so far; ended: there are no more."""
 
-    range: EntryRange
+    range: Range
+    is_all: bool
     after: StreamId
     by_id: bool
     ids: pa.Array | None = None
@@ -60,17 +64,17 @@ class RangeCursor:
     ended: bool = False
 
     @classmethod
-    def at_begin(cls, entries: EntryRange) -> RangeCursor:
-        """Return a cursor at the begin of a range."""
-        ids = arguments_of(entries.ids) if entries.ids else None
-        return cls(entries, entries.after, by_id=ids is not None, ids=ids)
+    def at_begin(cls, part: Part) -> RangeCursor:
+        """Return a cursor at the begin of a part."""
+        ids = arguments_of(part.by) if isinstance(part.by, bytes) else None
+        return cls(part.range, part.by == ALL, part.range.after, by_id=ids is not None, ids=ids)
 
     def page_size(self, limit: int) -> int:
         """Return how many entries to request, at most `limit`."""
         remaining = self.range.count - self.ours
         if remaining <= 0:  # the count was an estimate
             return limit
-        return min(limit, remaining if self.range.owned else max(2 * remaining, 2 * MIN_JUDGED))
+        return min(limit, remaining if self.is_all else max(2 * remaining, 2 * MIN_JUDGED))
 
     def advance(self, to: StreamId, ours: int) -> None:
         """Move the cursor to `to`, with this number of further entries of ours."""
@@ -101,7 +105,7 @@ class PageRequest:
         """Return the maximum size of the reply: `limit`, or None (unlimited) for a single entry."""
         return None if sum(self.counts) == 1 else limit
 
-    def ended_ranges(self) -> list[tuple[EntryRange, int]]:
+    def ended_ranges(self) -> list[tuple[Range, int]]:
         """Return the ranges that are read to their end, with the number of our entries in each."""
         return [(cursor.range, cursor.ours) for cursor in self.cursors if cursor.ended]
 
@@ -133,7 +137,7 @@ class PageRequest:
 # Pure: pages in, positions and masks out.
 
 
-_SPARSE = 4  # if fewer than one in four entries of a shared range are ours, it is read entry by entry
+_SPARSE = 4  # if fewer than one in four entries of a range are ours, it is read entry by entry
 
 
 @dataclass(frozen=True)
@@ -160,7 +164,7 @@ def match_pending(request: PageRequest, entries: EntryPage, rows: Index, pages: 
             # Beyond the end of either reply it is unknown which entries are ours.
             if page.last is not None and page.listed == request.counts[index]:
                 ends[index] = min(ends[index], page.last)
-            if cursor.range.owned:
+            if cursor.is_all:
                 ours[start:stop] = _up_to(entries.ids().slice(start, count), ends[index])
             else:
                 ours[start:stop] = positions.slice(start, count).is_valid().to_numpy(zero_copy_only=False)
@@ -202,26 +206,26 @@ class Page:
     rows: int
     streams: str | pa.Array
     deliveries: pa.Array | None
-    ended: list[tuple[EntryRange, int]]
+    ended: list[tuple[Range, int]]
     received: int
 
 
 class Fetcher:
-    """Reads `ranges` through `server`. group_may_be_missing: no entry is ours if a group is missing; otherwise that is
+    """Reads `parts` through `server`. group_may_be_missing: no entry is ours if a group is missing; otherwise that is
     an error."""
 
     def __init__(
         self,
         server: Session,
         member: Membership,
-        ranges: Sequence[EntryRange],
+        parts: Sequence[Part],
         deliveries: bool,
         group_may_be_missing: bool = False,
         limits: Limits = LIMITS,
     ) -> None:
         self._server = server
         self._member = member
-        self._cursors = [RangeCursor.at_begin(entries) for entries in ranges]
+        self._cursors = [RangeCursor.at_begin(part) for part in parts]
         self._deliveries = deliveries
         self._group_may_be_missing = group_may_be_missing
         self._limits = limits
@@ -335,11 +339,10 @@ class Fetcher:
         return IdSelection(arguments_of(page.ids), pa.array(page.deliveries), up_to)
 
     def _needs_pending(self, cursor: RangeCursor) -> bool:
-        return self._deliveries or not cursor.range.owned
+        return self._deliveries or not cursor.is_all
 
     def _pack_pending(self, cursor: RangeCursor, count: int) -> bytes:
-        entries = cursor.range
-        return pack_pending(self._member, PendingRange(entries.stream, entries.last, cursor.after), count)
+        return pack_pending(self._member, replace(cursor.range, after=cursor.after), count)
 
     # -- replies -----------------------------------------------------------------------------------------------
 
@@ -404,6 +407,6 @@ class Fetcher:
                     raise error
                 pages.append(NOTHING_PENDING)
             else:
-                # The entries of an owned range are ours, whenever they were delivered.
-                pages.append(page if cursor.range.owned else page.delivered_until(cursor.range.until, now))
+                # The entries of a whole range are ours, whenever they were delivered.
+                pages.append(page if cursor.is_all else page.delivered_until(cursor.range.until, now))
         return pages

@@ -15,8 +15,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from spark_streams.model.keys import key_beside
 from spark_streams.model.numbers import parse_number
-from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.membership import Membership
+from spark_streams.source.range import Range
 from spark_streams.wire.connection.server import Server
 
 
@@ -25,7 +25,7 @@ def missing_key(stream: str, member: Membership) -> bytes:
     return key_beside(stream, "missing", member.group, member.consumer)
 
 
-def write_missing(server: Server, member: Membership, token: str, run: str, entries: EntryRange, count: int) -> None:
+def write_missing(server: Server, member: Membership, token: str, run: str, entries: Range, count: int) -> None:
     """Write that `count` entries of a range are missing. token: of the batch; run: name of the query's run. Ranges of
     both backlogs may begin at the same ID. Raises ServerError."""
     field = b"%b %b %b/%b" % (token.encode(), run.encode(), bytes(entries.after), bytes(entries.last))

@@ -30,10 +30,11 @@ from spark_streams.deadletter.write.post import post
 from spark_streams.errors import DataLossError, DecodeError, InvalidOptionError, StreamStateError
 from spark_streams.model.ids import StreamId
 from spark_streams.model.keys import is_returned, key_beside, origin_of, retry_stream
-from spark_streams.source.entry_range import EntryRange, ranges_by_stream
 from spark_streams.source.limits import LIMITS, Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.offset import Offset
+from spark_streams.source.part import ALL, Part, by_stream
+from spark_streams.source.range import Range
 from spark_streams.source.rows.column_report import ColumnReport
 from spark_streams.source.rows.malformed import Dead
 from spark_streams.wire.connection.connection import ReplyError, pack
@@ -88,7 +89,7 @@ class NoteWriter:
         for stream, ids in entries.items():
             delete_notes(self.server, notes_key(stream, self.member), [prefix + entry for entry in ids], self.limits)
 
-    def columns(self, notes_stream: str, task: EntryRange, report: ColumnReport, is_complete: bool) -> None:
+    def columns(self, notes_stream: str, task: Range, report: ColumnReport, is_complete: bool) -> None:
         """Note the column report of a task. notes_stream: stream whose hash has the note; task: its first range;
         is_complete: False if the task ended early; then a report of an earlier run of the task stays."""
         name = b"%b/%b/%b" % (_quoted(task.stream), bytes(task.after), bytes(task.last))
@@ -301,31 +302,29 @@ def _parse(member: Membership, stream: str, note: Note) -> FailedEntry | ColumnR
 
 
 def keep_due_notes(
-    server: Server, member: Membership, end: Offset, ranges: Sequence[EntryRange], limits: Limits = LIMITS
+    server: Server, member: Membership, end: Offset, parts: Sequence[Part], limits: Limits = LIMITS
 ) -> frozenset[str]:
     """Delete the notes of earlier runs that the replay of a batch makes void. Return the streams with notes on entries,
     which tasks delete when they read the entry as good.
 
-    end, ranges: of the batch. May be repeated. Raises ServerError.
+    end, parts: of the batch. May be repeated. Raises ServerError.
     """
-    by_stream = ranges_by_stream(ranges)
+    of_stream = by_stream(parts)
     exist = server.execute_all([("EXISTS", notes_key(stream, member)) for stream in end.streams])
     noted = [stream for stream, exists in zip(end.streams, exist, strict=True) if exists]
     return frozenset(
-        stream for stream in noted if _keep(server, member, stream, end.token, by_stream.get(stream, []), limits)
+        stream for stream in noted if _keep(server, member, stream, end.token, of_stream.get(stream, []), limits)
     )
 
 
-def _keep(
-    server: Server, member: Membership, stream: str, token: str, ranges: Sequence[EntryRange], limits: Limits
-) -> bool:
+def _keep(server: Server, member: Membership, stream: str, token: str, parts: Sequence[Part], limits: Limits) -> bool:
     """Do so for one stream. Return whether it has notes on entries."""
     key = notes_key(stream, member)
     void: set[bytes] = set()
     has_letters = False
     for page in scan(server, key, limits.note_page):
         letters = [field for field in page if field.startswith(prefix_of(token, LETTER))]
-        due = _due(server, member, stream, ranges, letters)
+        due = _due(server, member, stream, parts, letters)
         has_letters = has_letters or bool(due)
         void |= page.keys() - due - {BATCH}
     delete_notes(server, key, sorted(void), limits)
@@ -333,7 +332,7 @@ def _keep(
 
 
 def _due(
-    server: Server, member: Membership, stream: str, ranges: Sequence[EntryRange], letters: Sequence[bytes]
+    server: Server, member: Membership, stream: str, parts: Sequence[Part], letters: Sequence[bytes]
 ) -> set[bytes]:
     """Return the notes on entries that are still of this batch."""
     ids = {field: field.split(b" ")[2] for field in letters}
@@ -345,13 +344,13 @@ def _due(
     return {
         field
         for field, holder in holders.items()
-        if _is_of_batch(StreamId.parse(ids[field]), holder, member.consumer, ranges)
+        if _is_of_batch(StreamId.parse(ids[field]), holder, member.consumer, parts)
     }
 
 
-def _is_of_batch(entry: StreamId, holder: str | None, consumer: str, ranges: Sequence[EntryRange]) -> bool:
+def _is_of_batch(entry: StreamId, holder: str | None, consumer: str, parts: Sequence[Part]) -> bool:
     """Whether a replay reads this entry. holder: the consumer that it is pending for, None: it is not pending;
-    consumer: of the query. If the batch is a range of IDs (owned), it has the entry also if nothing is pending.
+    consumer: of the query. If the batch has all entries of a range, it has the entry also if nothing is pending.
     Pure."""
-    within = [entries for entries in ranges if entries.after < entry <= entries.last]
-    return bool(within) if holder == consumer else holder is None and any(entries.owned for entries in within)
+    within = [part for part in parts if part.range.after < entry <= part.range.last]
+    return bool(within) if holder == consumer else holder is None and any(part.by == ALL for part in within)

@@ -10,12 +10,12 @@ import pyarrow as pa
 
 from spark_streams.errors import StreamStateError
 from spark_streams.model.keys import is_returned
-from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.group.findings import Finding, Kind
 from spark_streams.source.group.remedies import Place, error_of
 from spark_streams.source.limits import LIMITS, Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.partitioning import Task
+from spark_streams.source.range import Range
 from spark_streams.source.rows.column_report import ColumnTally, ReportColumns
 from spark_streams.source.rows.columns import Columns
 from spark_streams.source.rows.malformed import Dead
@@ -37,7 +37,7 @@ class TaskCallbacks:
     with the IDs of entries that fit, by stream. It is called for the streams in `noted`: an earlier run may have noted
     these entries."""
 
-    lost: Callable[[EntryRange, int], None]
+    lost: Callable[[Range, int], None]
     unreadable: Callable[[str | pa.Array, Dead], None]
     columns: ReportColumns
     noted: frozenset[str] = frozenset()
@@ -61,7 +61,7 @@ def read_task(
     Raises DataLossError if reserved entries are missing and `fail_on_data_loss`; GroupMissingError, ServerError.
     """
     freeze_imported_modules()
-    fetcher = Fetcher(server, member, task.ranges, columns.wants_deliveries, not fail_on_data_loss, limits)
+    fetcher = Fetcher(server, member, task.parts, columns.wants_deliveries, not fail_on_data_loss, limits)
     tally = ColumnTally(columns)
     with tally.reporting(callbacks.columns):
         for page in fetcher.pages():
@@ -75,12 +75,12 @@ def read_task(
                     callbacks.good(_good_entries(page, decoded.dead, callbacks.noted))
                 tally.add(entries, page.rows, streams, decoded)
                 yield decoded.batch
-            for entry_range, count in page.ended:
-                if not entry_range.counted or count >= entry_range.count:
+            for whole, count in page.ended:
+                if count >= whole.count:
                     continue
                 if fail_on_data_loss:
-                    raise _data_loss(server, member, entry_range, count)
-                callbacks.lost(entry_range, entry_range.count - count)
+                    raise _data_loss(server, member, whole, count)
+                callbacks.lost(whole, whole.count - count)
 
 
 def _good_entries(page: Page, dead: Dead | None, noted: frozenset[str]) -> dict[str, list[bytes]]:
@@ -110,7 +110,7 @@ def _unwrap_returned(page: Page) -> tuple[EntryPage, str | pa.Array, Attempts | 
     return returned, returned.streams(), returned.attempts()
 
 
-def _data_loss(server: Session, member: Membership, entries: EntryRange, count: int) -> StreamStateError:
+def _data_loss(server: Session, member: Membership, entries: Range, count: int) -> StreamStateError:
     missing = entries.count - count
     detail = f"of a batch of {entries.count}"
     finding = Finding(Kind.ENTRIES_LOST, entries.stream, above=entries.after, position=entries.last, lost=missing)

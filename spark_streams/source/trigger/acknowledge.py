@@ -30,9 +30,10 @@ from spark_streams.source.group.findings import Finding, Kind
 from spark_streams.source.group.remedies import DataLoss
 from spark_streams.source.limits import Limits
 from spark_streams.source.membership import Membership
-from spark_streams.source.offset import Offset, Range, StreamOffset
+from spark_streams.source.offset import Offset, StreamOffset
 from spark_streams.source.pending.poison_batch import PoisonBatch
-from spark_streams.source.pending_list import PendingRange, acknowledge
+from spark_streams.source.pending_list import acknowledge
+from spark_streams.source.range import Range
 from spark_streams.source.rows.column_report import STREAM_MODES, ColumnReport, ColumnWarnings
 from spark_streams.source.run_counters import RunCounters
 from spark_streams.source.task.missing_entries import delete_missing, fetch_missing
@@ -139,7 +140,7 @@ class Acknowledging:
 
     def _ranges(
         self, server: Server, start: Offset, run: RunState, marks: Marks, streams: AbstractSet[str] | None
-    ) -> list[PendingRange]:
+    ) -> list[Range]:
         """Return the pending entries of the batch, and of the one before if that was not acknowledged. A batch that the
         record does not prove read stays pending: better read again than acknowledged unread. A run asks for the record
         of its first batch in any case."""
@@ -147,7 +148,7 @@ class Acknowledging:
             return []
         may_have_record = bool(start.record) or run.settled is None
         is_read = not may_have_record or self._poison.has_read(server, start)
-        ranges: list[PendingRange] = []
+        ranges: list[Range] = []
         for stream in start.at:
             if streams is not None and stream not in streams:
                 continue
@@ -156,8 +157,8 @@ class Acknowledging:
             parts += start.ranges(stream) if is_read else ()
             if is_read:
                 parts = [*_restored(start, stream, marks.get(stream), parts), *parts]
-            ranges += [PendingRange.of(stream, part) for part in parts]
-        return [pending for pending in ranges if not pending.is_empty]
+            ranges += parts
+        return [entries for entries in ranges if not entries.is_empty]
 
     def sweep_when_idle(self, server: Server, start: Offset, run: RunState) -> None:
         """Remove entries that are due, if there is nothing to read and nothing to acknowledge."""
@@ -240,7 +241,7 @@ def _restored(start: Offset, stream: str, mark: Mark | None, parts: Sequence[Ran
     missing = sum([start.is_of_this_batch(stream), stream in start.owed])
     if at.number - mark.number <= missing:
         return []
-    return [Range(mark.id, at.position, 0, max((part.until for part in parts), default=0))]
+    return [Range(stream, mark.id, at.position, until=max((part.until for part in parts), default=0))]
 
 
 def _shows_move(mark: Mark | None, at: StreamOffset) -> bool:

@@ -7,11 +7,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from spark_streams.model.ids import StreamId
-from spark_streams.source.entry_range import EntryRange, ranges_by_stream
 from spark_streams.source.group.compare import lost_above
 from spark_streams.source.group.state import GroupState, fetch_state
 from spark_streams.source.membership import Membership
 from spark_streams.source.offset import Offset, StreamOffset
+from spark_streams.source.part import by_stream
+from spark_streams.source.range import Range
 from spark_streams.source.trigger.query_state import QueryState, as_bookmark, positions_of
 from spark_streams.source.trigger.run_state import RunState
 from spark_streams.wire.connection.server import Server
@@ -32,7 +33,7 @@ def as_left(
     if any(start.at[stream].read is None for stream in streams):
         return None  # others read from the group
     heads, groups = fetch_state(server, member, streams, run.heads, if_alone=True)
-    above = {} if run.prefetched is None else ranges_by_stream(run.prefetched.ranges)
+    above = {} if run.prefetched is None else by_stream(part.range for part in run.prefetched.parts)
     states: dict[str, GroupState] = {}
     for stream, group in groups.items():
         expected = _expected(stream, start, above.get(stream, []), run, no_ack)
@@ -43,7 +44,7 @@ def as_left(
 
 
 def _expected(
-    stream: str, start: Offset, above: Sequence[EntryRange], run: RunState, no_ack: bool
+    stream: str, start: Offset, above: Sequence[Range], run: RunState, no_ack: bool
 ) -> tuple[StreamId, int, int, int]:
     """Return where the group must be, how many entries are pending for us, how many of them are above the position,
     and how many entries of the stream were read up to there."""

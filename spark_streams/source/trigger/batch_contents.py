@@ -19,14 +19,15 @@ from dataclasses import dataclass, field, replace
 
 from spark_streams.model.ids import MIN_ID, StreamId
 from spark_streams.options.source_options import SourceOptions
-from spark_streams.source.entry_range import EntryRange, entries_per_stream, ranges_by_stream
 from spark_streams.source.group.state import GroupState, Reserved
 from spark_streams.source.limits import Limits
 from spark_streams.source.membership import Membership
-from spark_streams.source.offset import Offset, Range
+from spark_streams.source.offset import Offset
+from spark_streams.source.part import ALL, PENDING, Part, by_stream, entries_per_stream, pending_parts
 from spark_streams.source.pending.poison_batch import PoisonBatch
-from spark_streams.source.pending_list import PendingRange, pending_ranges
+from spark_streams.source.pending_list import NO_LIMIT, pending_ranges
 from spark_streams.source.quota import BatchQuota
+from spark_streams.source.range import Range
 from spark_streams.source.sampled_size import average_sizes
 from spark_streams.source.trigger.bookmark import NextRanges
 from spark_streams.source.trigger.query_state import QueryState
@@ -41,14 +42,14 @@ _OLD_PAGE = 10_000  # entries of one range of the second backlog
 class BatchContents:
     """Entries chosen so far.
 
-    old: ranges of the second backlog, or of one piece, per stream; new: ranges above the position, per stream; ranges:
+    old: ranges of the second backlog, or of one piece, per stream; new: ranges above the position, per stream; parts:
     all entries, for tasks; fresh: those that this trigger has reserved; after: the groups that they were reserved from,
     after that; takes_no_more: the batch takes nothing more; run: what the run knows now."""
 
     old: Mapping[str, tuple[Range, ...]] = field(default_factory=dict)
     new: Mapping[str, Range] = field(default_factory=dict)
-    ranges: list[EntryRange] = field(default_factory=list)
-    fresh: list[EntryRange] = field(default_factory=list)
+    parts: list[Part] = field(default_factory=list)
+    fresh: list[Part] = field(default_factory=list)
     after: Mapping[str, GroupState] = field(default_factory=dict)
     takes_no_more: bool = False
     run: RunState = field(default_factory=RunState)
@@ -56,17 +57,19 @@ class BatchContents:
     def __bool__(self) -> bool:
         return bool(self.old or self.new)
 
-    def with_new(self, ranges: Sequence[EntryRange], state: QueryState, times: Mapping[str, int]) -> BatchContents:
-        """Return the batch with these ranges above the positions. times: of the server after they were delivered."""
+    def with_new(self, parts: Sequence[Part], state: QueryState, times: Mapping[str, int]) -> BatchContents:
+        """Return the batch with these parts above the positions. times: of the server after they were delivered."""
         new = dict(self.new)
-        for entries in ranges:
-            before = new.get(entries.stream)
-            after = state.start[entries.stream] if before is None else before.after
-            count = entries.count + (0 if before is None else before.count)
-            until = max(times.get(entries.stream, 0), 0 if before is None else before.until)
-            new[entries.stream] = Range(after, entries.last, count, until)
-        ours = [entries if entries.owned else replace(entries, until=new[entries.stream].until) for entries in ranges]
-        return replace(self, new=new, ranges=self.ranges + ours)
+        for part in parts:
+            stream = part.stream
+            before = new.get(stream) or Range(stream, state.start[stream], state.start[stream])
+            until = max(times.get(stream, 0), before.until)
+            new[stream] = Range(stream, before.after, part.range.last, before.count + part.count, until)
+        ours = [
+            part if part.by == ALL else Part(replace(part.range, until=new[part.stream].until), part.by)
+            for part in parts
+        ]
+        return replace(self, new=new, parts=self.parts + ours)
 
 
 @dataclass(frozen=True)
@@ -119,49 +122,49 @@ class ContentsChooser:
         if contents or not state.is_settled or not contents.run.poison.holds_pieces:
             return contents
         run = contents.run
-        old, ranges, cache = self._poison.fallback_piece(server, list(state.groups), state.start, run.poison)
-        return replace(contents, old=old, ranges=ranges, run=replace(run, poison=cache))
+        old, parts, cache = self._poison.fallback_piece(server, list(state.groups), state.start, run.poison)
+        return replace(contents, old=old, parts=parts, run=replace(run, poison=cache))
 
     # -- what is pending for the query ---------------------------------------------------------------------------
 
     def _piece(self, server: Server, state: QueryState, contents: BatchContents) -> BatchContents:
         """Take a piece of a batch that killed its query."""
         run = contents.run
-        old, ranges, cache = self._poison.next_piece(server, list(state.groups), state.start, run.poison)
-        return replace(contents, old=old, ranges=ranges, run=replace(run, poison=cache))
+        old, parts, cache = self._poison.next_piece(server, list(state.groups), state.start, run.poison)
+        return replace(contents, old=old, parts=parts, run=replace(run, poison=cache))
 
     def _second_backlog(
         self, server: Server, state: QueryState, contents: BatchContents, quota: BatchQuota
     ) -> tuple[BatchContents, BatchQuota]:
         """Take entries at or below the positions, around the pieces of batches that killed the query."""
         old: dict[str, tuple[Range, ...]] = {}
-        ranges: list[EntryRange] = []
+        parts: list[Part] = []
         pieces = contents.run.poison.state if self._options.max_deliveries is not None else None
         for stream in state.second:
-            parts: list[Range] = []
+            ranges: list[Range] = []
             for pending in self._around(pieces.suspects(stream) if pieces is not None else [], stream, state):
                 limit = quota.limit_of(stream)
                 if limit == 0:
                     break
-                listed = replace(pending, limit=limit)
-                found = pending_ranges(server, self._member, [listed], _OLD_PAGE, limits=self._limits)
+                at_most = NO_LIMIT if limit is None else {stream: limit}
+                found = pending_ranges(server, self._member, [pending], _OLD_PAGE, at_most, self._limits)
                 count = sum(entries.count for entries in found)
                 if count:
-                    parts.append(Range(pending.after, found[-1].last, count, pending.until))
-                    ranges += found
+                    ranges.append(replace(pending, last=found[-1].last, count=count))
+                    parts += pending_parts(found)
                     quota = quota.without({stream: count})
-            if parts:
-                old[stream] = tuple(parts)
-        return replace(contents, old=old, ranges=ranges), quota
+            if ranges:
+                old[stream] = tuple(ranges)
+        return replace(contents, old=old, parts=parts), quota
 
-    def _around(self, suspects: Sequence[Range], stream: str, state: QueryState) -> list[PendingRange]:
+    def _around(self, suspects: Sequence[Range], stream: str, state: QueryState) -> list[Range]:
         """Return the ranges of a stream up to the position that hold no piece."""
-        after, around = MIN_ID, list[PendingRange]()
+        after, around = MIN_ID, list[Range]()
         until = state.times.get(stream, 0)
         for suspect in suspects:
-            around.append(PendingRange(stream, suspect.after, after, until))
+            around.append(Range(stream, after, suspect.after, until=until))
             after = max(after, suspect.last)
-        around.append(PendingRange(stream, state.start[stream], after, until))
+        around.append(Range(stream, after, state.start[stream], until=until))
         return [pending for pending in around if not pending.is_empty]
 
     def _reserved(
@@ -172,26 +175,25 @@ class ContentsChooser:
             return contents, quota
         prefetched = state.run.prefetched
         if prefetched is not None:
-            contents = contents.with_new(prefetched.ranges, state, prefetched.times)
-            return contents, quota.without(entries_per_stream(prefetched.ranges))
+            contents = contents.with_new(prefetched.parts, state, prefetched.times)
+            return contents, quota.without(entries_per_stream(prefetched.parts))
         if quota.is_full:
             return replace(contents, takes_no_more=True), quota
         counts = {stream: sum(entries.count for entries in ranges) for stream, ranges in state.above.items()}
         allowed = quota.divide(counts, turn)
         size = self._how(state).admission.size(list(allowed.values()))
         pending = [
-            PendingRange(s, state.groups[s].last_delivered, state.start[s], state.times[s], limit=entries)
-            for s, entries in allowed.items()
-            if entries
+            Range(stream, state.start[stream], state.groups[stream].last_delivered, until=state.times[stream])
+            for stream in allowed
         ]
-        found = pending_ranges(server, self._member, pending, size, limits=self._limits)
+        found = pending_ranges(server, self._member, pending, size, allowed, self._limits)
         taken = entries_per_stream(found)
         # If all are taken, the range ends where the group is: nothing else in between is ours.
         last = {entries.stream: index for index, entries in enumerate(found)}
         for stream, index in last.items():
             if taken[stream] >= counts[stream]:
                 found[index] = replace(found[index], last=state.groups[stream].last_delivered)
-        contents = contents.with_new(found, state, state.times)
+        contents = contents.with_new(pending_parts(found), state, state.times)
         return replace(contents, takes_no_more=True), quota.without(taken)
 
     # -- new entries -----------------------------------------------------------------------------------------------
@@ -220,46 +222,44 @@ class ContentsChooser:
         while backlog:
             reserved, _ = source.new_entries(server, state.heads, groups, backlog, quota, request.turn)
             after |= reserved.states
-            ranges = self._listed(server, state, contents, reserved)
-            if ranges:
-                contents = contents.with_new(ranges, state, reserved.times)
-                return replace(contents, fresh=ranges, after=after)
+            parts = self._listed(server, state, contents, reserved)
+            if parts:
+                contents = contents.with_new(parts, state, reserved.times)
+                return replace(contents, fresh=parts, after=after)
             if not reserved.states:
                 break
             # What these streams had was deleted, or others were faster: streams that had no share are tried.
             backlog = {stream: entries for stream, entries in backlog.items() if stream not in reserved.states}
         return replace(contents, after=after)
 
-    def _listed(
-        self, server: Server, state: QueryState, contents: BatchContents, reserved: Reserved
-    ) -> list[EntryRange]:
-        """Return the reserved ranges. If other clients could hand entries over or move the group since the trigger
+    def _listed(self, server: Server, state: QueryState, contents: BatchContents, reserved: Reserved) -> list[Part]:
+        """Return what was reserved. If other clients could hand entries over or move the group since the trigger
         looked, return what the pending list has above the position, up to the group's."""
         after = {
             stream: contents.new[stream].last if stream in contents.new else state.start[stream]
             for stream in reserved.times
         }
-        own = ranges_by_stream(reserved.ranges)
-        owned = {stream for stream, ranges in own.items() if stream in after and _are_owned(ranges, after[stream])}
+        own = by_stream(reserved.parts)
+        whole = {stream for stream, parts in own.items() if stream in after and _are_all(parts, after[stream])}
         doubtful = {
             stream
             for stream, position in after.items()
             if reserved.states[stream].last_delivered > position
-            and (reserved.states[stream].others or stream not in owned)
+            and (reserved.states[stream].others or stream not in whole)
         }
         if not doubtful:
-            return reserved.ranges
-        counts, ends = entries_per_stream(reserved.ranges), reserved.states
+            return reserved.parts
+        counts, ends = entries_per_stream(reserved.parts), reserved.states
         pending = [
-            PendingRange(stream, ends[stream].last_delivered, after[stream], reserved.times[stream])
+            Range(stream, after[stream], ends[stream].last_delivered, until=reserved.times[stream])
             for stream in sorted(doubtful)
         ]
         size = self._how(state).admission.size([counts[stream] for stream in doubtful])
         found = pending_ranges(server, self._member, pending, size, limits=self._limits)
         listed = entries_per_stream(found)
-        kept = {stream for stream in doubtful & owned if listed[stream] == counts[stream]}
-        ranges = [entries for entries in reserved.ranges if entries.stream not in doubtful - kept]
-        return ranges + [entries for entries in found if entries.stream not in kept]
+        kept = {stream for stream in doubtful & whole if listed[stream] == counts[stream]}
+        parts = [part for part in reserved.parts if part.stream not in doubtful - kept]
+        return parts + [Part(entries, PENDING) for entries in found if entries.stream not in kept]
 
     def _how(self, state: QueryState) -> Reserving:
         return Reserving(self._member, state.run.admission, self._limits)
@@ -278,7 +278,7 @@ class ContentsChooser:
         remaining.subtract(entries_per_stream(contents.fresh))
         if not how.is_worth_it(remaining, request.quota):
             return None
-        taken = entries_per_stream(contents.ranges)
+        taken = entries_per_stream(contents.parts)
         read = {stream: state.start.at[stream].read for stream in state.groups}
         if any(entries is None for entries in read.values()):
             return None
@@ -286,7 +286,7 @@ class ContentsChooser:
         return Prefetch(how, known, request.quota, request.turn, state.heads)
 
 
-def _are_owned(ranges: Sequence[EntryRange], position: StreamId) -> bool:
-    """Whether the group was at the position of a stream, and has delivered to nobody else above it. ranges: of the
+def _are_all(parts: Sequence[Part], position: StreamId) -> bool:
+    """Whether the group was at the position of a stream, and has delivered to nobody else above it. parts: of the
     stream."""
-    return all(entries.owned for entries in ranges) and ranges[0].after == position
+    return all(part.by == ALL for part in parts) and parts[0].range.after == position

@@ -28,7 +28,6 @@ from spark_streams.errors import DataLossError, GroupMissingError, OffsetError, 
 from spark_streams.model.counters import DEAD, LOST
 from spark_streams.model.keys import origin_of
 from spark_streams.options.source_options import SourceOptions
-from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.group.admin import begin_batches, streams_without_group
 from spark_streams.source.group.findings import Finding, Kind
 from spark_streams.source.group.opening import Opened, Opening
@@ -39,6 +38,7 @@ from spark_streams.source.group.stream_set import StreamSet
 from spark_streams.source.limits import LIMITS, Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.offset import Offset, StreamOffset
+from spark_streams.source.part import Part
 from spark_streams.source.partitioning import Plan, divide_into_tasks
 from spark_streams.source.pending.claim import Claims
 from spark_streams.source.pending.dead_entries import DeadEntries, dead_letter
@@ -73,14 +73,14 @@ T = TypeVar("T")
 class CurrentBatch:
     """The batch that Spark is running.
 
-    end: its offset, whose token names the batch; ranges: its entries, None: not known yet; is_new: this run has created
+    end: its offset, whose token names the batch; parts: its entries, None: not known yet; is_new: this run has created
     the batch; is_counted: this run's attempt at it was counted (maxDeliveries); is_opened: this run has created the key
     for the notes of its tasks (source.task.notes); is_cut: entries of it were set aside (source.pending.poison_batch);
     noted: see Plan.
     """
 
     end: Offset
-    ranges: list[EntryRange] | None = None
+    parts: list[Part] | None = None
     is_new: bool = False
     is_counted: bool = False
     is_opened: bool = False
@@ -254,21 +254,21 @@ class MicroBatchStream:
                 batch = self._current = replace(batch, is_cut=is_cut, is_counted=True)
             if first := _begun_with(begin, end):
                 self.ask(lambda server: begin_batches(server, self.member, end, first))
-            if batch.ranges is None:
+            if batch.parts is None:
                 again = batch
                 batch = self._current = self.ask(lambda server: self._read_again(server, begin, again))
-            ranges = batch.ranges or []
+            parts = batch.parts or []
         except GroupMissingError:
             self.ask(lambda server: self._require_groups(server, begin, end))
             raise
         if end.notes and not batch.is_opened:  # once per run: later calls would hide that the key was deleted
             self.ask(lambda server: open_notes(server, self.member, end.taken_from, end.token))
             self._current = replace(batch, is_opened=True)
-        size = self._run.admission.size([entries.count for entries in ranges])
+        size = self._run.admission.size([part.count for part in parts])
         # If earlier runs wrote rows that this batch does not have, other batches have these rows. Those batches are
         # still to come while pieces are held.
         holds_pieces = self._run.poison.may_hold and self._run.poison.holds_pieces
-        planned = divide_into_tasks(ranges, size, self._options.ordered, self._limits)
+        planned = divide_into_tasks(parts, size, self._options.ordered, self._limits)
         return Plan.of_tasks(planned, batch.is_cut or holds_pieces, batch.noted)
 
     def commit(self, end: Offset) -> None:
@@ -369,7 +369,7 @@ class MicroBatchStream:
             self.worker.submit(job)
         self._heads = triggered.run.heads
         return None if triggered.end is None else CurrentBatch(
-            triggered.end, triggered.ranges, is_new=True
+            triggered.end, triggered.parts, is_new=True
         ), triggered.run
 
     def _opened(self, server: Server, checkpoint: Offset, run: RunState) -> Opened:
@@ -434,16 +434,16 @@ class MicroBatchStream:
         return is_cut, replace(run, poison=poison_cache)
 
     def _read_again(self, server: Server, begin: Offset, batch: CurrentBatch) -> CurrentBatch:
-        """Return a batch that an earlier run has created, with its ranges."""
+        """Return a batch that an earlier run has created, with what its tasks read."""
         end = batch.end
         self._streams.hold(server, end.streams)
         replay = Replay(server, self.member, self._losses, self._run.admission.size, self._limits)
         replay.require_newest(begin, end)
-        ranges = [] if batch.is_cut else replay.ranges(end)
-        noted = keep_due_notes(server, self.member, end, ranges, self._limits)
+        parts = [] if batch.is_cut else replay.parts(end)
+        noted = keep_due_notes(server, self.member, end, parts, self._limits)
         if batch.is_cut:  # what the pieces of it lack is counted with them
             delete_missing(server, self.member, end.streams)
-        return replace(batch, ranges=ranges, noted=noted)
+        return replace(batch, parts=parts, noted=noted)
 
     def _dead_letter(self, entries: DeadEntries) -> None:
         """Write entries that were delivered too often to the dead-letter stream."""

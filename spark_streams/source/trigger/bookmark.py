@@ -19,7 +19,6 @@ from dataclasses import dataclass, field, replace
 
 from spark_streams.model.ids import StreamId
 from spark_streams.model.keys import probe_group
-from spark_streams.source.entry_range import EntryRange, entries_per_stream
 from spark_streams.source.group.account import count_between
 from spark_streams.source.group.admin import GroupChange, change_groups
 from spark_streams.source.group.findings import Start
@@ -27,8 +26,10 @@ from spark_streams.source.group.state import GroupState, Reserved, missing
 from spark_streams.source.limits import Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.offset import Offset
+from spark_streams.source.part import ALL, Part, entries_per_stream
 from spark_streams.source.partitioning import task_size
 from spark_streams.source.quota import BatchQuota
+from spark_streams.source.range import Range
 from spark_streams.source.trigger.admission import ENDLESS, Admission
 from spark_streams.source.trigger.reserve import send_steps, silent_step, xreadgroup
 from spark_streams.wire.connection.connection import ReplyError
@@ -82,32 +83,22 @@ def set_bookmarks(server: Server, member: Membership, committed: Offset, cached:
 _NOACK = "NOACK"
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """Entries of one stream. after, last: those with after < ID ≤ last; limit: at most this many; total: how many
-    there are, None: unknown."""
-
-    after: StreamId
-    last: StreamId
-    limit: int
-    total: int | None
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether the limit admits all entries."""
-        return self.total is not None and self.limit >= self.total
-
-
 @dataclass
 class Walk:
-    """The scratch group's way through one stream. reached: each step that moved it: the number of entries asked for,
+    """The scratch group's way through one stream. wanted: the first `count` entries of a range; is_whole: the range has
+    exactly as many; reached: each step that moved it: the number of entries asked for,
     and the position after it; is_at_the_end: a step has not moved it; is_missing: there is no scratch group."""
 
-    stream: str
-    wanted: Wanted
+    wanted: Range
+    is_whole: bool
     reached: list[tuple[int, StreamId]] = field(default_factory=list)
     is_at_the_end: bool = False
     is_missing: bool = False
+
+    @property
+    def stream(self) -> str:
+        """Its name."""
+        return self.wanted.stream
 
     @property
     def position(self) -> StreamId:
@@ -119,12 +110,12 @@ class Walk:
         """How many entries are still to be asked for: also one above the limit, as proof."""
         if self.is_at_the_end or self.is_missing or self.position >= self.wanted.last:
             return 0
-        return max(0, self.wanted.limit + (not self.wanted.is_whole) - sum(count for count, _ in self.reached))
+        return max(0, self.wanted.count + (not self.is_whole) - sum(count for count, _ in self.reached))
 
     def steps(self, size: int, budget: int) -> list[int]:
         """Return the numbers of entries of the next steps, of about `budget` entries in total. The entry above the
         limit is a step of its own."""
-        proof = 0 if self.wanted.is_whole else min(1, self.remaining)
+        proof = 0 if self.is_whole else min(1, self.remaining)
         counts: list[int] = []
         remaining = self.remaining - proof
         while remaining > 0 and budget > 0:
@@ -142,30 +133,31 @@ class Walk:
         else:
             self.reached.append((count, group.last_delivered))
 
-    def ranges(self) -> tuple[list[EntryRange], EntryRange | None]:
+    def ranges(self) -> tuple[list[Range], Range | None]:
         """Return the ranges whose number of entries is proven, and the range behind them, which has an unknown number.
         None: there is no such range. Pure."""
-        wanted, ranges = self.wanted, list[EntryRange]()
+        wanted, ranges = self.wanted, list[Range]()
         after, asked_for = wanted.after, 0
         inside = [step for step in self.reached if step[1] <= wanted.last]
         for count, position in inside[:-1]:
-            ranges.append(EntryRange(self.stream, after, position, count, owned=True))
+            ranges.append(Range(self.stream, after, position, count))
             after, asked_for = position, asked_for + count
-        if asked_for >= wanted.limit:  # the last step is the entry above the limit
+        if asked_for >= wanted.count:  # the last step is the entry above the limit
             return ranges, None
         within_limit = [position for _, position in self.reached if not self._is_above_limit(position)]
         end = wanted.last if self.is_at_the_end or not within_limit else min(within_limit[-1], wanted.last)
-        return ranges, EntryRange(self.stream, after, end, 0, owned=True) if after < end else None
+        return ranges, Range(self.stream, after, end) if after < end else None
 
     def _is_above_limit(self, position: StreamId) -> bool:
         """Whether the group got there with the entry above the limit."""
-        return position == self.position and sum(count for count, _ in self.reached) > self.wanted.limit
+        return position == self.position and sum(count for count, _ in self.reached) > self.wanted.count
 
 
 def exact_ranges(
-    server: Server, member: Membership, wanted: Mapping[str, Wanted], step: int, limits: Limits
-) -> dict[str, list[EntryRange]]:
-    """Return the wanted entries of each stream as touching ranges, each with its exact number of entries.
+    server: Server, member: Membership, wanted: Sequence[Range], whole: Collection[str], step: int, limits: Limits
+) -> dict[str, list[Range]]:
+    """Return the first `count` entries of each range as touching ranges, each with its exact number of entries. whole:
+    streams whose range has exactly as many.
 
     The last range ends at `last` if there are no more. If entries leave the stream meanwhile, the last range of a
     stream whose entries are all wanted may have fewer entries than its number says.
@@ -174,14 +166,14 @@ def exact_ranges(
     if not wanted:
         return {}
     scratch = replace(member, group=probe_group(member.group, member.consumer))
-    begins = {stream: Start(entries.after) for stream, entries in wanted.items()}
+    begins = {entries.stream: Start(entries.after) for entries in wanted}
     # The group may be of a run that was killed, and is set to the begin, too.
     changes = {stream: GroupChange(create=start, set_to=start) for stream, start in begins.items()}
     change_groups(server, scratch, changes)
-    walks = [Walk(stream, entries) for stream, entries in wanted.items()]
+    walks = [Walk(entries, entries.stream in whole) for entries in wanted]
     _walk(server, scratch, walks, step, limits)
     ranges = {walk.stream: _counted(server, walk) for walk in walks}
-    destroy_scratch_groups(server, member, list(wanted))
+    destroy_scratch_groups(server, member, list(begins))
     return ranges
 
 
@@ -219,13 +211,13 @@ def _step(scratch: Membership, walk: Walk, count: int) -> bytes:
     return silent_step(scratch, walk.stream, count, _NOACK)
 
 
-def _counted(server: Server, walk: Walk) -> list[EntryRange]:
+def _counted(server: Server, walk: Walk) -> list[Range]:
     """Return the ranges of a walk, each with its number of entries."""
     ranges, rest = walk.ranges()
     if rest is None:
         return ranges
-    remaining = (walk.wanted.total or 0) - sum(entries.count for entries in ranges)
-    is_known = walk.wanted.is_whole and not walk.is_at_the_end and remaining > 0
+    remaining = walk.wanted.count - sum(entries.count for entries in ranges)
+    is_known = walk.is_whole and not walk.is_at_the_end and remaining > 0
     count = remaining if is_known else count_between(server, walk.stream, rest.after, rest.last)
     return [*ranges, replace(rest, count=count)]
 
@@ -261,29 +253,25 @@ class NextRanges:
         """Return the ranges of each stream's backlog that the quota admits, the groups as if they had delivered these
         entries, and the remaining quota. Raises ServerError and its subclasses."""
         allowed = quota.divide(backlog, turn)
-        wanted: dict[str, Wanted] = {}
-        for stream, limit in allowed.items():
-            last = self.admission.end_of(stream, heads).last
-            if limit > 0 and states[stream].last_delivered < last:
-                total = backlog[stream] if backlog[stream] < ENDLESS else None
-                wanted[stream] = Wanted(states[stream].last_delivered, last, limit, total)
-        size = self._task_size(wanted)
-        whole = {
-            stream: [EntryRange(stream, entries.after, entries.last, entries.total, owned=True)]
-            for stream, entries in wanted.items()
-            if entries.total is not None
-            and entries.is_whole
-            and (self.ordered or self.admission.min_partitions is None or entries.total <= size)
+        between = [
+            Range(stream, states[stream].last_delivered, self.admission.end_of(stream, heads).last, count)
+            for stream, count in allowed.items()
+        ]
+        wanted = [entries for entries in between if entries.count and not entries.is_empty]
+        whole = {entries.stream for entries in wanted if entries.count == backlog[entries.stream] < ENDLESS}
+        counts = [entries.count for entries in wanted]
+        size = task_size(sum(counts), self.admission.size(counts), self.limits)
+        is_divided = not self.ordered and self.admission.min_partitions is not None
+        found = {
+            entries.stream: [entries]
+            for entries in wanted
+            if entries.stream in whole and not (is_divided and entries.count > size)
         }
-        parts = {stream: entries for stream, entries in wanted.items() if stream not in whole}
-        found = whole | exact_ranges(server, self.member, parts, min(self.limits.reserve_step, size), self.limits)
-        ranges = [entries for stream in wanted for entries in found[stream] if entries.count]
-        ends = {stream: found[stream][-1].last if found[stream] else wanted[stream].last for stream in wanted}
+        others = [entries for entries in wanted if entries.stream not in found]
+        step = min(self.limits.reserve_step, size)
+        found |= exact_ranges(server, self.member, others, whole, step, self.limits)
+        ranges = [entries for of in wanted for entries in found[of.stream] if entries.count]
+        ends = {of.stream: found[of.stream][-1].last if found[of.stream] else of.last for of in wanted}
         groups = {stream: states[stream]._replace(last_delivered=end) for stream, end in ends.items()}
-        return Reserved(ranges, groups, {}), quota.without(entries_per_stream(ranges))
-
-    def _task_size(self, wanted: Mapping[str, Wanted]) -> int:
-        """Return how many entries a task reads."""
-        counts = {stream: min(entries.limit, entries.total or entries.limit) for stream, entries in wanted.items()}
-        ranges = [EntryRange(s, wanted[s].after, wanted[s].last, count, owned=True) for s, count in counts.items()]
-        return task_size(ranges, self.admission.size(list(counts.values())), self.limits)
+        parts = [Part(entries, ALL) for entries in ranges]
+        return Reserved(parts, groups, {}), quota.without(entries_per_stream(parts))

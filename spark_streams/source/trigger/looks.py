@@ -7,14 +7,15 @@ from dataclasses import dataclass
 
 from spark_streams.errors import GroupMissingError
 from spark_streams.model.ids import MIN_ID, StreamId
-from spark_streams.source.entry_range import EntryRange, ranges_by_stream
 from spark_streams.source.group.compare import Above
 from spark_streams.source.group.state import Look, fetch_looks, require_alone, require_none_released
 from spark_streams.source.limits import Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.offset import Offset
+from spark_streams.source.part import by_stream
 from spark_streams.source.pending.claim import released_above
-from spark_streams.source.pending_list import PendingRange, pending_ranges
+from spark_streams.source.pending_list import pending_ranges
+from spark_streams.source.range import Range
 from spark_streams.wire.connection.server import Server
 
 
@@ -24,7 +25,7 @@ class Looks:
     number and last ID)."""
 
     looks: Mapping[str, Look]
-    above: Mapping[str, list[EntryRange]]
+    above: Mapping[str, list[Range]]
     released: Mapping[str, tuple[int, StreamId]]
 
     def above_of(self, stream: str) -> Above:
@@ -64,7 +65,7 @@ def look_at(
                 require_none_released(member, stream, look.group)
         return Looks(looks, {}, {})
     pending = [
-        PendingRange(stream, look.group.last_delivered, start[stream], look.time)
+        Range(stream, start[stream], look.group.last_delivered, until=look.time)
         for stream, look in looks.items()
         if look.group is not None and look.group.ours and look.group.last_delivered > start[stream]
     ]
@@ -72,7 +73,7 @@ def look_at(
         listed = pending_ranges(server, member, pending, limits.reserve_step, limits=limits)
     except GroupMissingError:  # destroyed since: look again
         return look_at(server, member, start, streams, no_ack, limits)
-    above = ranges_by_stream(listed)
+    above = by_stream(listed)
     released = {
         stream: released_above(server, member, stream, start[stream], look.group.last_delivered, limits.claim_page)
         for stream, look in looks.items()

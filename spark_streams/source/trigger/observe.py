@@ -48,7 +48,8 @@ from spark_streams.source.group.stream_set import StreamSet
 from spark_streams.source.limits import Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.offset import Offset, StreamOffset
-from spark_streams.source.pending_list import PendingRange, acknowledge
+from spark_streams.source.pending_list import acknowledge
+from spark_streams.source.range import Range
 from spark_streams.source.trigger.acknowledge import Acknowledging
 from spark_streams.source.trigger.as_left import as_left
 from spark_streams.source.trigger.bookmark import bookmarks_of, destroy_scratch_groups
@@ -369,7 +370,7 @@ class Observer:
 
         Raises StreamStateError if other entries are pending: no batch would read them."""
         pending = [stream for stream, group in groups.items() if group.ours]
-        reserved = [PendingRange(stream, MAX_ID, start[stream]) for stream in pending]
+        reserved = [Range(stream, start[stream], MAX_ID) for stream in pending]
         acknowledge(server, self._member, reserved, self._limits)
         for stream in pending:
             self._acknowledging.refuse_pending(server, stream)

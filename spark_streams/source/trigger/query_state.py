@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from spark_streams.model.ids import StreamId
-from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.group.state import GroupState
 from spark_streams.source.offset import Offset, StreamOffset
+from spark_streams.source.range import Range
 from spark_streams.source.trigger.run_state import RunState
 from spark_streams.wire.replies.xinfo import StreamState
 
@@ -30,7 +30,7 @@ class QueryState:
     positions: Mapping[str, StreamId]
     is_settled: bool
     times: Mapping[str, int] = field(default_factory=dict)
-    above: Mapping[str, list[EntryRange]] = field(default_factory=dict)
+    above: Mapping[str, list[Range]] = field(default_factory=dict)
     second: Mapping[str, int] = field(default_factory=dict)
     run: RunState = field(default_factory=RunState)
 

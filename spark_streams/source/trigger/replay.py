@@ -6,15 +6,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from spark_streams.errors import DataLossError, GroupMissingError
-from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.group.compare import is_older
 from spark_streams.source.group.findings import Finding, GroupUse, Kind
 from spark_streams.source.group.remedies import DataLoss
 from spark_streams.source.group.state import fetch_looks
 from spark_streams.source.limits import Limits
 from spark_streams.source.membership import Membership
-from spark_streams.source.offset import Offset, Range
-from spark_streams.source.pending_list import PendingRange, pending_ranges
+from spark_streams.source.offset import Offset
+from spark_streams.source.part import ALL, Part, pending_parts
+from spark_streams.source.pending_list import pending_ranges
+from spark_streams.source.range import Range
 from spark_streams.wire.connection.server import Server
 
 
@@ -51,46 +52,43 @@ class Replay:
                 )
         self.losses.report(*findings)
 
-    def ranges(self, end: Offset) -> list[EntryRange]:
-        """Return the ranges of the batch that ends here, those of the second backlog first. Raises DataLossError."""
-        old: list[EntryRange] = []
-        new: list[EntryRange] = []
-        for stream in end.taken_from:
-            for part in end.old.get(stream, ()):
-                found = self._still_pending(stream, part, spare=False)
-                self._compare(stream, part, found)
-                old += found
-            if stream in end.new:
-                new += self._new(stream, end.new[stream], end)
-        return old + new
+    def parts(self, end: Offset) -> list[Part]:
+        """Return what tasks read of the batch that ends here, the second backlog first. Raises DataLossError."""
+        old = [entries for stream in end.taken_from for entries in end.old.get(stream, ())]
+        new = [end.new[stream] for stream in end.taken_from if stream in end.new]
+        return [*self._pending(old), *(part for entries in new for part in self._new(entries, end))]
 
-    def _new(self, stream: str, part: Range, end: Offset) -> list[EntryRange]:
-        whole = EntryRange(stream, part.after, part.last, part.count, owned=True)
+    def _new(self, entries: Range, end: Offset) -> list[Part]:
         if end.no_ack:
-            return [whole]  # nothing is pending: the stream itself has the batch
-        if end.at[stream].read is None:
-            found = self._still_pending(stream, part, spare=False)
-            self._compare(stream, part, found)
-            return found
+            return [Part(entries, ALL)]  # nothing is pending: the stream itself has the batch
+        if end.at[entries.stream].read is None:
+            return self._pending([entries])
         # The query was alone: the stream itself has the batch, whatever has become of the pending list.
-        found = self._still_pending(stream, part, spare=True)
-        if sum(entries.count for entries in found) == part.count:
-            return found
-        return [whole]
+        found = self._still_pending(entries, spare=True)
+        if sum(pending.count for pending in found) == entries.count:
+            return pending_parts(found)
+        return [Part(entries, ALL)]
 
-    def _still_pending(self, stream: str, part: Range, spare: bool) -> list[EntryRange]:
+    def _pending(self, ranges: Sequence[Range]) -> list[Part]:
+        """Return what is pending of these ranges, and report what is not. Raises DataLossError."""
+        parts: list[Part] = []
+        for entries in ranges:
+            found = self._still_pending(entries, spare=False)
+            missing = entries.count - sum(pending.count for pending in found)
+            if missing > 0:
+                finding = Finding(
+                    Kind.ENTRIES_LOST, entries.stream, above=entries.after, position=entries.last, lost=missing
+                )
+                self.losses.report(replace(finding, detail=f"of a batch of {entries.count}"))
+            parts += pending_parts(found)
+        return parts
+
+    def _still_pending(self, entries: Range, spare: bool) -> list[Range]:
         """Return the entries that are still pending. If the group is missing, raise GroupMissingError or DataLossError,
         unless losses are allowed or the stream has the entries (`spare`)."""
-        pending = [PendingRange.of(stream, part)]
         try:
-            return pending_ranges(self.server, self.member, pending, self.size([part.count]), limits=self.limits)
+            return pending_ranges(self.server, self.member, [entries], self.size([entries.count]), limits=self.limits)
         except (GroupMissingError, DataLossError):
             if not spare and not self.losses.allowed:
                 raise
             return []
-
-    def _compare(self, stream: str, part: Range, found: Sequence[EntryRange]) -> None:
-        missing = part.count - sum(entries.count for entries in found)
-        if missing > 0:
-            finding = Finding(Kind.ENTRIES_LOST, stream, above=part.after, position=part.last, lost=missing)
-            self.losses.report(replace(finding, detail=f"of a batch of {part.count}"))

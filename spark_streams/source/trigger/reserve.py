@@ -14,8 +14,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from spark_streams.model.ids import StreamId
-from spark_streams.source.entry_range import EntryRange, entries_per_stream
 from spark_streams.source.group.compare import lost_above
 from spark_streams.source.group.state import (
     GroupState,
@@ -27,7 +25,9 @@ from spark_streams.source.group.state import (
 )
 from spark_streams.source.limits import LIMITS, Limits
 from spark_streams.source.membership import Membership
+from spark_streams.source.part import ALL, PENDING, Part, entries_per_stream
 from spark_streams.source.quota import BatchQuota
+from spark_streams.source.range import Range
 from spark_streams.source.trigger.admission import Admission
 from spark_streams.wire.connection.connection import SKIP, Connection, Reply, pack
 from spark_streams.wire.connection.server import Server
@@ -37,14 +37,6 @@ from spark_streams.wire.replies.xinfo import StreamState
 _SENT_AT_ONCE = 100  # steps
 _TIME = pack("TIME")
 Step = TypeVar("Step")
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """How many entries of a stream to reserve. until: stop when the group is at this ID."""
-
-    count: int
-    until: StreamId
 
 
 @dataclass(frozen=True)
@@ -68,14 +60,13 @@ class Reserving:
         `reserve` does."""
         ends = {stream: self.admission.end_of(stream, heads).last for stream in backlog}
         allowed = quota.divide(backlog, turn)
-        wanted = {
-            stream: Wanted(count, ends[stream])
-            for stream, count in allowed.items()
-            if count > 0 and states[stream].last_delivered < ends[stream]
-        }
+        between = [
+            Range(stream, states[stream].last_delivered, ends[stream], count) for stream, count in allowed.items()
+        ]
+        wanted = [entries for entries in between if entries.count and not entries.is_empty]
         step = min(self.limits.reserve_step, self.admission.size(list(allowed.values())))
         reserved = reserve(server, self.member, wanted, states, step, self.limits)
-        return reserved, quota.without(entries_per_stream(reserved.ranges))
+        return reserved, quota.without(entries_per_stream(reserved.parts))
 
     def is_worth_it(self, backlog: Mapping[str, int], quota: BatchQuota) -> bool:
         """Whether reserving the next batch, with this quota and backlog, takes long."""
@@ -87,17 +78,18 @@ class Reserving:
 def reserve(
     server: Server,
     member: Membership,
-    wanted: Mapping[str, Wanted],
+    wanted: Sequence[Range],
     states: Mapping[str, GroupState],
     step: int,
     limits: Limits = LIMITS,
 ) -> Reserved:
-    """Have up to the wanted entries delivered to the query's consumer.
+    """Have entries delivered to the query's consumer.
 
-    states: the group of each wanted stream, read just before; step: entries of one command at most.
+    wanted: of each stream, the first `count` entries of a range that begins at its group; states: the group of each
+    wanted stream, read just before; step: entries of one command at most.
     Raises GroupMissingError, DataLossError, ServerError.
     """
-    reserving = [_Reserving(stream, want, states[stream]) for stream, want in wanted.items()]
+    reserving = [_Reserving(entries, states[entries.stream]) for entries in wanted]
     times: dict[str, int] = {}
     unfinished = reserving
     while unfinished:
@@ -114,16 +106,14 @@ def reserve(
             else:  # another client has joined the group: all steps of this round are one range
                 after = read_group_now(server, member, name)
                 read_to_the_end.add(name)
-            stream.delivered(_range(name, stream.before, after), after)
+            stream.delivered(_part(name, stream.before, after), after)
         for stream in unfinished:
             if stream.is_finished and stream.got_nothing:
-                entries, after, times[stream.stream] = _read_one_with_reply(
-                    server, member, stream.stream, stream.before
-                )
-                stream.delivered(entries, after)
+                part, after, times[stream.stream] = _read_one_with_reply(server, member, stream.stream, stream.before)
+                stream.delivered(part, after)
         unfinished = [stream for stream in unfinished if not stream.is_finished]
     return Reserved(
-        [entries for stream in reserving for entries in stream.ranges],
+        [part for stream in reserving for part in stream.parts],
         {stream.stream: stream.now for stream in reserving},
         times,
     )
@@ -168,20 +158,19 @@ def send_steps(
 
 @dataclass
 class _Reserving:
-    """One stream. before: its group where the next range begins; now: its group as last seen; ranges: what was
+    """One stream. before: its group where the next range begins; now: its group as last seen; parts: what was
     delivered; remaining: how many entries it may still ask for; is_finished: nothing more is asked for."""
 
-    stream: str
-    wanted: Wanted
+    wanted: Range
     before: GroupState
 
     def __post_init__(self) -> None:
         self.now = self.before
-        self.ranges: list[EntryRange] = []
+        self.parts: list[Part] = []
         self.remaining = self.wanted.count
         self.is_finished = False
 
-    def delivered(self, entries: EntryRange, after: GroupState) -> None:
+    def delivered(self, part: Part, after: GroupState) -> None:
         """What a step has delivered, and the group after it.
 
         If other clients claimed as many entries from us as the step delivered, it seems to have delivered none. The
@@ -190,15 +179,20 @@ class _Reserving:
         """
         is_stuck = after.last_delivered <= self.now.last_delivered
         self.now = after
-        if entries.count:
+        if part.count:
             self.before = after
-            self.ranges.append(entries)
-        self.is_finished |= is_stuck or self.remaining <= 0 or after.last_delivered >= self.wanted.until
+            self.parts.append(part)
+        self.is_finished |= is_stuck or self.remaining <= 0 or after.last_delivered >= self.wanted.last
+
+    @property
+    def stream(self) -> str:
+        """Its name."""
+        return self.wanted.stream
 
     @property
     def got_nothing(self) -> bool:
         """Whether the group has not moved, although it is not at the end."""
-        return not self.ranges and self.now.last_delivered <= self.before.last_delivered < self.wanted.until
+        return not self.parts and self.now.last_delivered <= self.before.last_delivered < self.wanted.last
 
 
 def _round(streams: Sequence[_Reserving], step: int, limit: int) -> list[tuple[_Reserving, int]]:
@@ -234,27 +228,27 @@ def _step(member: Membership, reserving: _Reserving, count: int) -> bytes:
 
 def _read_one_with_reply(
     server: Server, member: Membership, stream: str, before: GroupState
-) -> tuple[EntryRange, GroupState, int]:
+) -> tuple[Part, GroupState, int]:
     """Read one entry with its reply, to get the error: nothing was delivered, although the group is not at the end.
-    Return the range, the group after that, and the server's time in milliseconds.
+    Return the part, the group after that, and the server's time in milliseconds.
 
     Raises ServerReplyError. If there is neither entry nor error, the entries were deleted, or other clients read them.
     """
     server.execute(*xreadgroup(member, stream, 1))
     now = milliseconds(server.connection_for(stream).execute("TIME"))
     after = read_group_now(server, member, stream)
-    return _range(stream, before, after), after, now
+    return _part(stream, before, after), after, now
 
 
-def _range(stream: str, before: GroupState, after: GroupState) -> EntryRange:
-    """What one step delivered to us. The range is owned when the group as a whole delivered no more than that."""
+def _part(stream: str, before: GroupState, after: GroupState) -> Part:
+    """What one step delivered to us: all entries of a range if the group as a whole delivered no more than that."""
     count = max(0, after.ours - before.ours)
-    owned = (
+    is_all = (
         before.entries_read is not None
         and after.entries_read is not None
         and after.entries_read - before.entries_read == count
     )
-    return EntryRange(stream, before.last_delivered, after.last_delivered, count, owned)
+    return Part(Range(stream, before.last_delivered, after.last_delivered, count), ALL if is_all else PENDING)
 
 
 # -- prefetch ----------------------------------------------------------------------------------------------------------
@@ -269,9 +263,9 @@ def _range(stream: str, before: GroupState, after: GroupState) -> EntryRange:
 
 @dataclass(frozen=True)
 class Prefetched:
-    """Ranges that are reserved for the next batch. times: of the server after that, per stream."""
+    """What is reserved for the next batch. times: of the server after that, per stream."""
 
-    ranges: list[EntryRange]
+    parts: list[Part]
     times: Mapping[str, int]
 
 
@@ -296,7 +290,7 @@ class Prefetch:
         if not self.reserving.is_worth_it(backlog, self.quota):
             return None
         reserved, _ = self.reserving.new_entries(server, heads, states, backlog, self.quota, self.turn)
-        return Prefetched(reserved.ranges, reserved.times) if reserved.ranges else None
+        return Prefetched(reserved.parts, reserved.times) if reserved.parts else None
 
     def _is_trimmed(self, stream: str, head: StreamState, state: GroupState) -> bool:
         """Whether the stream may have lost entries that the group has not delivered yet."""

@@ -61,10 +61,10 @@ from dataclasses import dataclass, field, replace
 from spark_streams.model.commit_mark import next_token, without_pending_list
 from spark_streams.model.ids import StreamId
 from spark_streams.options.source_options import SourceOptions
-from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.group.opening import Opened
 from spark_streams.source.group.state import GroupState
 from spark_streams.source.offset import Offset, StreamOffset
+from spark_streams.source.part import Part
 from spark_streams.source.pending.claim import Claims
 from spark_streams.source.pending.poison_record import first_stream
 from spark_streams.source.quota import BatchQuota
@@ -84,7 +84,7 @@ class TriggerResult:
 
     end: Offset | None  # of the batch; None: there is nothing to read
     run: RunState  # what the run knows now
-    ranges: list[EntryRange] = field(default_factory=list)  # entries of the batch
+    parts: list[Part] = field(default_factory=list)  # entries of the batch
     jobs: list[Job] = field(default_factory=list)  # for the background worker
     prefetch: Prefetch | None = None  # the reservation of the next batch: the worker's first job
 
@@ -136,7 +136,7 @@ class Trigger:
             acknowledged, jobs = self._acknowledging.in_background(server, state.start, contents.run)
             contents = replace(contents, run=acknowledged)
         prefetch = self._contents.plan_prefetch(state, contents, replace(request, turn=request.turn + 1))
-        return TriggerResult(end, self._run_after(state, contents, True), contents.ranges, jobs, prefetch)
+        return TriggerResult(end, self._run_after(state, contents, True), contents.parts, jobs, prefetch)
 
     def _settled_if_needed(self, server: Server, state: QueryState) -> QueryState:
         """Acknowledge the batch up to `start` now if entries of the second backlog may follow it, or if the batch has
@@ -201,7 +201,7 @@ class Trigger:
 def _positions_after(contents: BatchContents) -> dict[str, StreamId]:
     """Return where the groups are from which entries were reserved. A group at another place was moved by somebody
     else, or has delivered entries that could not be counted: the next trigger finds that."""
-    return {entries.stream: entries.last for entries in contents.fresh}
+    return {part.stream: part.range.last for part in contents.fresh}
 
 
 def end_of_batch(state: QueryState, contents: BatchContents, token: str, options: SourceOptions) -> Offset:

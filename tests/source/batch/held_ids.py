@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from spark_streams.model.ids import MIN_ID, U64_MAX, StreamId
 from spark_streams.source.batch.stream_bounds import Head
-from spark_streams.source.entry_range import EntryRange
+from spark_streams.source.part import Part
 from spark_streams.wire.entries.pending_page import texts_of
 
 IDS = st.builds(StreamId, st.integers(0, 1500) | st.integers(0, U64_MAX), st.integers(0, 12)).filter(
@@ -20,10 +20,10 @@ def head_of(ids: list[StreamId]) -> Head:
     return Head(min(ids), max(ids), len(ids), 20) if ids else Head(None, None, 0)
 
 
-def inside(run: EntryRange | None, ids: list[StreamId]) -> list[StreamId]:
+def inside(part: Part | None, ids: list[StreamId]) -> list[StreamId]:
     """Which of the stream's ids are read."""
-    if run is None:
+    if part is None:
         return []
-    if run.ids:
-        ids = sorted({StreamId.parse(one) for one in texts_of(run.ids).to_pylist()} & set(ids))
-    return ids[bisect.bisect_right(ids, run.after) : bisect.bisect_right(ids, run.last)]
+    if isinstance(part.by, bytes):
+        ids = sorted({StreamId.parse(one) for one in texts_of(part.by).to_pylist()} & set(ids))
+    return ids[bisect.bisect_right(ids, part.range.after) : bisect.bisect_right(ids, part.range.last)]

@@ -22,8 +22,8 @@ from spark_streams.options.source_options import BatchSourceOptions
 from spark_streams.source.archive.files import ArchiveFile
 from spark_streams.source.archive.tasks import cut_by_date
 from spark_streams.source.batch_reader import BatchReader
-from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.limits import LIMITS
+from spark_streams.source.range import Range
 from spark_streams.source.rows.columns import Columns
 from tests.source.batch.archived import SCHEMA, Archiver, write_batch
 from tests.source.batch.held_ids import IDS
@@ -370,7 +370,7 @@ def test_a_delta_table_is_read(server: Server, client: redis.Redis, tmp_path: Pa
 def test_tasks_cover_each_range_once(
     bounds: list[tuple[StreamId, StreamId]], sizes: list[tuple[int, int]], task_bytes: int
 ) -> None:
-    ranges = [EntryRange(f"s{n}", min(pair), max(pair), 1, owned=True, counted=False) for n, pair in enumerate(bounds)]
+    ranges = [Range(f"s{n}", min(pair), max(pair), 1) for n, pair in enumerate(bounds)]
     files = [ArchiveFile("f", size, day * 24 * HOUR) for day, size in sizes]
     tasks = cut_by_date(files, ranges, task_bytes)
     for whole in ranges:

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from spark_streams.model.ids import MAX_ID, MIN_ID, StreamId
 from spark_streams.source.batch.split_points import Probe, cut, first_positions, further_positions
-from spark_streams.source.batch.stream_bounds import Head, Narrowing, range_of
-from spark_streams.source.entry_range import EntryRange
+from spark_streams.source.batch.stream_bounds import Head, Narrowing, part_of
+from spark_streams.source.part import ALL, Part
+from spark_streams.source.range import Range
 from tests.source.batch.held_ids import IDS, head_of, inside
 
 # -- bounds ------------------------------------------------------------------------------------------------------------
@@ -23,26 +24,26 @@ def test_a_run_holds_exactly_what_lies_above_its_start_up_to_its_end(
     ids: set[StreamId], after: StreamId, last: StreamId
 ) -> None:
     held = sorted(ids)
-    run = range_of("s", head_of(held), after, last, Narrowing())
+    run = part_of("s", head_of(held), after, last, Narrowing())
     assert inside(run, held) == [one for one in held if after < one <= last]
     assert run is None or 1 <= run.count <= len(held)
 
 
 def test_a_run_ends_at_the_newest_entry_and_knows_the_size_of_a_whole_stream() -> None:
     head = Head(StreamId(5, 0), StreamId(9, 3), 700, 20)
-    whole = range_of("s", head, MIN_ID, MAX_ID, Narrowing())
+    whole = part_of("s", head, MIN_ID, MAX_ID, Narrowing())
     assert whole is not None
-    assert (whole.after, whole.last, whole.count) == (StreamId(5, 0).previous(), StreamId(9, 3), 700)
+    assert (whole.range.after, whole.range.last, whole.count) == (StreamId(5, 0).previous(), StreamId(9, 3), 700)
 
 
 def test_an_empty_stream_has_no_run() -> None:
-    assert range_of("s", Head(None, None, 0), MIN_ID, MAX_ID, Narrowing()) is None
+    assert part_of("s", Head(None, None, 0), MIN_ID, MAX_ID, Narrowing()) is None
 
 
 # -- cuts --------------------------------------------------------------------------------------------------------------
 
 
-def probe_of(ids: list[StreamId], run: EntryRange, position: StreamId, count: int = 8) -> Probe:
+def probe_of(ids: list[StreamId], run: Range, position: StreamId, count: int = 8) -> Probe:
     """A probe as a server would answer it."""
     begin = bisect.bisect_left(ids, position)
     above = [entry_id for entry_id in ids[begin : begin + count] if entry_id <= run.last]
@@ -51,7 +52,7 @@ def probe_of(ids: list[StreamId], run: EntryRange, position: StreamId, count: in
     return Probe(position, tuple(above), len(above) < count, deepest)
 
 
-def cut_up(ids: list[StreamId], run: EntryRange, entries: int) -> tuple[list[EntryRange], int]:
+def cut_up(ids: list[StreamId], run: Range, entries: int) -> tuple[list[Range], int]:
     """Return the parts, and the number of rounds of probes."""
     probes: list[Probe] = []
     positions = first_positions(run, entries, 256)
@@ -63,7 +64,7 @@ def cut_up(ids: list[StreamId], run: EntryRange, entries: int) -> tuple[list[Ent
     return cut(run, probes, entries, len(ids)), rounds
 
 
-def assert_whole(parts: list[EntryRange], run: EntryRange) -> None:
+def assert_whole(parts: list[Range], run: Range) -> None:
     assert parts[0].after == run.after
     assert parts[-1].last == run.last
     for before, after in itertools.pairwise(parts):
@@ -76,10 +77,10 @@ def test_parts_touch_and_cover_the_run_whatever_its_ids(
     ids: set[StreamId], after: StreamId, last: StreamId, entries: int
 ) -> None:
     held = sorted(ids)
-    run = range_of("s", head_of(held), after, last, Narrowing())
+    run = part_of("s", head_of(held), after, last, Narrowing())
     if run is not None:
-        parts, _ = cut_up(held, run, entries)
-        assert_whole(parts, run)
+        parts, _ = cut_up(held, run.range, entries)
+        assert_whole(parts, run.range)
 
 
 @pytest.mark.in_turn
@@ -87,7 +88,7 @@ def test_parts_touch_and_cover_the_run_whatever_its_ids(
 @given(st.data())
 def test_parts_touch_and_cover_the_run_whatever_the_probes_say(data: st.DataObject) -> None:
     """The stream may change between two probes, and estimates may be absurd: nothing is lost or doubled by it."""
-    run = EntryRange("s", StreamId(10, 3), StreamId(1000, 7), data.draw(st.integers(1, 500)), owned=True, counted=False)
+    run = Range("s", StreamId(10, 3), StreamId(1000, 7), data.draw(st.integers(1, 500)))
     probes = []
     for at in first_positions(run, 10, 64):
         drawn = data.draw(st.sets(st.builds(StreamId, st.integers(at.ms, 1000), st.integers(0, 12)), max_size=4))
@@ -117,11 +118,11 @@ SHAPES = {
 def test_parts_are_about_as_large_as_asked_for_whatever_the_rhythm(shape: str, part: str) -> None:
     ids = SHAPES[shape]
     bounds = (MIN_ID, MAX_ID) if part == "whole" else (ids[20_000], ids[25_000])
-    run = range_of("s", head_of(ids), *bounds, Narrowing())
+    run = part_of("s", head_of(ids), *bounds, Narrowing())
     assert run is not None
     entries = 5_000 if part == "whole" else 500
-    parts, rounds = cut_up(ids, run, entries)
-    sizes = [len(inside(one, ids)) for one in parts]
+    parts, rounds = cut_up(ids, run.range, entries)
+    sizes = [len(inside(Part(one, ALL), ids)) for one in parts]
     assert sum(sizes) == len(inside(run, ids))
     assert max(sizes) <= 2 * entries
     assert len(parts) <= 3 * sum(sizes) / entries

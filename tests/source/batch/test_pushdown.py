@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from spark_streams.model.ids import MAX_ID, MIN_ID, StreamId
 from spark_streams.source.batch.pushdown import narrowing_of
-from spark_streams.source.batch.stream_bounds import Narrowing, range_of
+from spark_streams.source.batch.stream_bounds import Narrowing, part_of
 from spark_streams.spark.filters import HAS_FILTERS
 from tests.source.batch.held_ids import IDS, head_of, inside
 
@@ -90,7 +90,7 @@ def test_no_entry_that_a_filter_keeps_is_narrowed_away(ids: set[StreamId], filte
     read = [
         one
         for stream in narrowing.among(["s"])
-        for one in inside(range_of(stream, head_of(held), MIN_ID, MAX_ID, narrowing), held)
+        for one in inside(part_of(stream, head_of(held), MIN_ID, MAX_ID, narrowing), held)
     ]
     kept = [one for one in held if all(keeps(one_filter, one) for one_filter in filters)]
     assert set(kept) <= set(read)
@@ -101,7 +101,7 @@ HELD = [StreamId(1_700_000_000_000 + n, 0) for n in range(0, 1000, 10)]
 
 def read_under(*filters: Filter, ids: list[StreamId] = HELD) -> list[int]:
     """The milliseconds above 1.7e12 of the entries that are read under these filters."""
-    run = range_of("s", head_of(ids), MIN_ID, MAX_ID, narrowing_of(filters, COLUMNS))
+    run = part_of("s", head_of(ids), MIN_ID, MAX_ID, narrowing_of(filters, COLUMNS))
     return [one.ms - 1_700_000_000_000 for one in inside(run, ids)]
 
 
@@ -139,7 +139,7 @@ def test_an_instant_keeps_its_meaning_whatever_the_zone_it_is_written_in() -> No
 def test_texts_of_ids_with_fewer_digits_are_ordered_differently_and_narrow_nothing() -> None:
     """'9-0' > '10-0' as texts: Spark must see them all."""
     ids = [StreamId(n, 0) for n in range(1, 30)]
-    run = range_of("s", head_of(ids), MIN_ID, MAX_ID, narrowing_of([GreaterThan(("_id",), "15-0")], COLUMNS))
+    run = part_of("s", head_of(ids), MIN_ID, MAX_ID, narrowing_of([GreaterThan(("_id",), "15-0")], COLUMNS))
     assert inside(run, ids) == ids
 
 

@@ -11,8 +11,8 @@ import pytest
 import redis
 
 from spark_streams.errors import DataLossError
-from spark_streams.source.offset import Range
 from spark_streams.source.quota import BatchQuota
+from spark_streams.source.range import Range
 from spark_streams.source.stream_reader import StreamReader
 from spark_streams.spark.read_limits import ReadMaxRows
 from tools.driving import ALL, NEVER_AHEAD, add, begin, drain, read, reader, stop_all
@@ -140,7 +140,7 @@ def test_a_batch_without_a_pending_list_behind_a_deleted_entry_is_counted(server
     at = one.latestOffset(one.initialOffset(), ReadMaxRows(5))
     client.xdel("s", ids[50])
     end = one.latestOffset(at, ReadMaxRows(20))
-    assert Range.parse(end["batch"]["s"]).count == len(read(one, at, end)) == 20
+    assert Range.parse("s", end["batch"]["s"]).count == len(read(one, at, end)) == 20
     assert client.xinfo_groups("s")[0]["lag"] is None
     trim(client, ids, 12)
     with pytest.raises(DataLossError, match="7 entries above"):

@@ -12,9 +12,10 @@ import redis
 
 from spark_streams.errors import DataLossError, ServerUnreachableError, StreamStateError
 from spark_streams.model.ids import MIN_ID, StreamId
-from spark_streams.source.offset import Offset, Range, StreamOffset
+from spark_streams.source.offset import Offset, StreamOffset
 from spark_streams.source.pending import poison_state
 from spark_streams.source.pending.poison_record import Failure, Record, attempt_key_of, is_done_in_sink, note_failure
+from spark_streams.source.range import Range
 from spark_streams.wire.address.address import Address
 from spark_streams.wire.connection.connection import Connection
 from tests.source.supervised import LETTERS, Supervised, consumers, dead_letters
@@ -383,7 +384,7 @@ def test_a_query_that_has_only_claimed_so_far_is_narrowed_too(server: Server, cl
 def test_the_sinks_record_tells_whether_it_has_completed_a_batch(
     server: Server, client: redis.Redis, note: str | None, closed: str | None, is_done: bool
 ) -> None:
-    new = Range(MIN_ID, StreamId(5, 0), 2)
+    new = Range("s", MIN_ID, StreamId(5, 0), 2)
     end = Offset("g", "spark", {"s": StreamOffset(StreamId(5, 0), 1, "t")}, {"s": new}, token="t")
     if note is not None:
         client.set(attempt_key_of(end), note)

@@ -14,10 +14,11 @@ import redis
 
 from spark_streams.errors import DataLossError, GroupMissingError, ServerReplyError
 from spark_streams.model.ids import MAX_ID, MIN_ID, StreamId
-from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.limits import LIMITS, Limits
 from spark_streams.source.membership import Membership
+from spark_streams.source.part import ALL, PENDING, Part
 from spark_streams.source.partitioning import Task
+from spark_streams.source.range import Range
 from spark_streams.source.rows.column_report import ColumnReport
 from spark_streams.source.rows.columns import Columns
 from spark_streams.source.rows.malformed import Dead
@@ -47,13 +48,13 @@ class Reading:
     def __init__(
         self,
         server: Server,
-        *runs: EntryRange,
+        *runs: Part,
         schema: pa.Schema = SCHEMA,
         mode: str = "PERMISSIVE",
         fail: bool = True,
         limits: Limits = SMALL,
     ):
-        self.lost: list[tuple[EntryRange, int]] = []
+        self.lost: list[tuple[Range, int]] = []
         self.dead: list[tuple[str, bytes]] = []
         self.rows: list[Row] = []
         self.found: tuple[ColumnReport, bool] | None = None
@@ -71,7 +72,7 @@ class Reading:
     def _record_report(self, report: ColumnReport, whole: bool) -> None:
         self.found = report, whole
 
-    def _lost(self, run: EntryRange, count: int) -> None:
+    def _lost(self, run: Range, count: int) -> None:
         self.lost.append((run, count))
 
     def _unreadable(self, streams: str | pa.Array, dead: Dead) -> None:
@@ -102,12 +103,12 @@ def expected(stream: str, ids: Sequence[StreamId]) -> list[Row]:
     return [(i.ms, stream, str(i)) for i in ids]
 
 
-def owned(stream: str, of: Sequence[StreamId], **more: Any) -> EntryRange:
-    return EntryRange(stream, of[0].previous(), of[-1], len(of), owned=True, **more)
+def owned(stream: str, of: Sequence[StreamId]) -> Part:
+    return Part(Range(stream, of[0].previous(), of[-1], len(of)), ALL)
 
 
-def shared(stream: str, of: Sequence[StreamId], **more: Any) -> EntryRange:
-    return EntryRange(stream, of[0].previous(), of[-1], len(of), owned=False, **more)
+def shared(stream: str, of: Sequence[StreamId]) -> Part:
+    return Part(Range(stream, of[0].previous(), of[-1], len(of)), PENDING)
 
 
 def pending(client: redis.Redis, stream: str) -> list[tuple[str, str, int]]:
@@ -170,7 +171,7 @@ def test_entries_that_are_no_longer_pending_are_read_by_the_ids_that_a_run_names
     ids = add(client, "s", *range(1, 201))
     ours = ids[0:100:3] + ids[150:190]
     packed = b"".join(pack(bytes(i)).split(b"\r\n", 1)[1] for i in ours)
-    reading = Reading(server, shared("s", ours, ids=packed), schema=COUNTED)
+    reading = Reading(server, replace(shared("s", ours), by=packed), schema=COUNTED)
     assert reading.rows == [(*row, None) for row in expected("s", ours)]
 
 
@@ -212,7 +213,7 @@ def test_delivery_counts_are_right_where_deleted_entries_are_pending(server: Ser
     left = [i for i in ids if i not in gone]
     reading = Reading(server, owned("s", ids), schema=COUNTED, fail=False)
     assert reading.rows == [(*row, 1) for row in expected("s", left)]
-    assert reading.lost == [(owned("s", ids), len(gone))]
+    assert reading.lost == [(owned("s", ids).range, len(gone))]
 
 
 @pytest.mark.parametrize("kind", [owned, shared])
@@ -227,7 +228,7 @@ def test_missing_entries_are_an_error_or_counted_for_each_run(server: Server, cl
         Reading(server, run, owned("t", others))
     reading = Reading(server, run, owned("t", others), fail=False)
     assert reading.rows == expected("s", ids[:20] + ids[90:]) + expected("t", others)
-    assert reading.lost == [(run, 70)]
+    assert reading.lost == [(run.range, 70)]
 
 
 def test_a_run_without_any_entry_ends_nothing_early(server: Server, client: redis.Redis) -> None:
@@ -242,13 +243,16 @@ def test_a_run_without_any_entry_ends_nothing_early(server: Server, client: redi
         assert [count for _, count in reading.lost] == [100]
 
 
-def test_an_estimate_is_not_held_against_what_was_read(server: Server, client: redis.Redis) -> None:
+def test_a_read_does_not_depend_on_the_number_of_entries_that_was_estimated(
+    server: Server, client: redis.Redis
+) -> None:
     ids = add(client, "s", *range(1, 101))
     for guess in (0, 3, 100, 5000):
-        run = EntryRange("s", MIN_ID, MAX_ID, guess, owned=True, counted=False)
-        found = Reading(server, run)
-        assert found.rows == expected("s", ids)
-        assert not found.lost
+        part = Part(Range("s", MIN_ID, MAX_ID, guess), ALL)
+        with Session(Address.parse(server.url), "reading") as connection:
+            pages = fetcher.Fetcher(connection, Membership(("s",), "", ""), [part], False, limits=SMALL).pages()
+            found = [entry for page in pages for entry in page.entries.ids().to_pylist()[: page.rows]]
+        assert found == [bytes(one) for one in ids]
 
 
 def test_rows_above_the_end_of_a_run_are_left_to_the_next(server: Server, client: redis.Redis) -> None:
@@ -313,7 +317,7 @@ def test_whatever_the_runs_each_entry_of_ours_is_read_once_and_in_order(
 ) -> None:
     chosen = random.Random(seed)
     limits = replace(SMALL, largest_page=chosen.choice([1, 3, 40, 500]))
-    runs: list[EntryRange] = []
+    runs: list[Part] = []
     rows: list[Row] = []
     for stream in [f"s{n}" for n in range(chosen.randrange(1, 12))]:
         group(client, stream)

@@ -10,7 +10,7 @@ import redis
 
 from spark_streams.options.source_options import BatchSourceOptions
 from spark_streams.source.batch_reader import BatchReader
-from spark_streams.source.offset import Range
+from spark_streams.source.range import Range
 from spark_streams.source.rows.columns import Columns
 from tools.driving import ALL, NEVER_AHEAD, SCHEMA, add, drain, reader, rows
 from tools.servers.server import Server
@@ -51,7 +51,7 @@ def test_what_comes_after_idle_triggers_is_read(server: Server, client: redis.Re
         add(client, 1, first=5 + n)
         client.xtrim("s", maxlen=5, approximate=False)
         end = one.latestOffset(at, ALL)
-        assert Range.parse(end["batch"]["s"]).count == 1
+        assert Range.parse("s", end["batch"]["s"]).count == 1
         at = end
     client.xtrim("s", maxlen=0, approximate=False)
     assert one.latestOffset(at, ALL) == at

@@ -13,9 +13,10 @@ import pytest
 import redis
 
 from spark_streams.errors import GroupMissingError, ServerUnreachableError
-from spark_streams.model.ids import MAX_ID, StreamId
+from spark_streams.model.ids import MAX_ID, MIN_ID, StreamId
 from spark_streams.source.membership import Membership
-from spark_streams.source.pending_list import PendingRange, acknowledge
+from spark_streams.source.pending_list import acknowledge
+from spark_streams.source.range import Range
 from spark_streams.source.trigger.background import BackgroundWorker, Job
 from spark_streams.wire.address.address import Address
 from spark_streams.wire.connection.connection import Connection
@@ -46,7 +47,7 @@ def worker(server: Server) -> Iterator[BackgroundWorker]:
     one.close()
 
 
-def settling(*ranges: PendingRange, then: Callable[[], None] = lambda: None) -> Job:
+def settling(*ranges: Range, then: Callable[[], None] = lambda: None) -> Job:
     """A job that settles these."""
 
     def job(server: Connection) -> None:
@@ -62,9 +63,9 @@ def pending_entries(client: redis.Redis, stream: str) -> int:
 
 def test_what_is_submitted_is_done_in_order(client: redis.Redis, worker: BackgroundWorker) -> None:
     worker.wait()
-    worker.submit(settling(PendingRange("s", StreamId(40, 0)), PendingRange("t", StreamId(10, 0))))
+    worker.submit(settling(Range("s", MIN_ID, StreamId(40, 0)), Range("t", MIN_ID, StreamId(10, 0))))
     seen: list[int] = []
-    worker.submit(settling(PendingRange("s", StreamId(60, 0)), then=lambda: seen.append(pending_entries(client, "s"))))
+    worker.submit(settling(Range("s", MIN_ID, StreamId(60, 0)), then=lambda: seen.append(pending_entries(client, "s"))))
     worker.wait()
     assert seen == [60]
     assert (pending_entries(client, "s"), pending_entries(client, "t")) == (40, 90)
@@ -77,7 +78,7 @@ def test_submitting_does_not_wait_for_the_server(client: redis.Redis, worker: Ba
         began.set()
         assert may_go.wait(60)
 
-    worker.submit(settling(PendingRange("s", MAX_ID), then=slowly))
+    worker.submit(settling(Range("s", MIN_ID, MAX_ID), then=slowly))
     assert began.wait(60)
     assert pending_entries(client, "s") == 100
     may_go.set()
@@ -88,12 +89,12 @@ def test_submitting_does_not_wait_for_the_server(client: redis.Redis, worker: Ba
 def test_an_error_comes_out_where_it_is_waited_for_and_the_next_try_works(
     client: redis.Redis, worker: BackgroundWorker
 ) -> None:
-    worker.submit(settling(PendingRange("u", MAX_ID)))
-    worker.submit(settling(PendingRange("s", MAX_ID)))
+    worker.submit(settling(Range("u", MIN_ID, MAX_ID)))
+    worker.submit(settling(Range("s", MIN_ID, MAX_ID)))
     with pytest.raises(GroupMissingError, match="XPENDING u g"):
         worker.wait()
     assert pending_entries(client, "s") == 0, "what else was submitted is settled"
-    worker.submit(settling(PendingRange("t", MAX_ID)))
+    worker.submit(settling(Range("t", MIN_ID, MAX_ID)))
     worker.wait()
     assert pending_entries(client, "t") == 0
 
@@ -107,35 +108,35 @@ def test_after_a_broken_connection_nothing_else_is_done_until_the_driver_has_loo
         raise ServerUnreachableError("it closed the connection")
 
     worker.submit(broken)
-    worker.submit(settling(PendingRange("s", MAX_ID)))
+    worker.submit(settling(Range("s", MIN_ID, MAX_ID)))
     with pytest.raises(ServerUnreachableError, match="closed the connection"):
         worker.wait()
     assert pending_entries(client, "s") == 100
-    worker.submit(settling(PendingRange("s", MAX_ID)))
+    worker.submit(settling(Range("s", MIN_ID, MAX_ID)))
     worker.wait()
     assert pending_entries(client, "s") == 0
 
 
 def test_a_server_that_is_not_there_is_an_error_when_it_is_waited_for() -> None:
     beside = BackgroundWorker(Address.parse("redis://127.0.0.1:1/0"))
-    beside.submit(settling(PendingRange("s", MAX_ID)))
+    beside.submit(settling(Range("s", MIN_ID, MAX_ID)))
     with pytest.raises(ServerUnreachableError, match="no stream server answers"):
         beside.wait()
     beside.close()
 
 
 def test_closing_finishes_what_was_submitted(client: redis.Redis, worker: BackgroundWorker) -> None:
-    worker.submit(settling(PendingRange("s", MAX_ID)))
+    worker.submit(settling(Range("s", MIN_ID, MAX_ID)))
     worker.close()
     worker.close()
     assert pending_entries(client, "s") == 0
 
 
 def test_a_copy_in_another_process_has_a_thread_of_its_own(client: redis.Redis, worker: BackgroundWorker) -> None:
-    worker.submit(settling(PendingRange("s", StreamId(50, 0))))
+    worker.submit(settling(Range("s", MIN_ID, StreamId(50, 0))))
     copy = pickle.loads(pickle.dumps(worker))
     copy.wait()
-    copy.submit(settling(PendingRange("t", MAX_ID)))
+    copy.submit(settling(Range("t", MIN_ID, MAX_ID)))
     copy.wait()
     assert pending_entries(client, "t") == 0
     copy.close()

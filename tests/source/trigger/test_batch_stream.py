@@ -16,6 +16,7 @@ from spark_streams.errors import (
     ServerReplyError,
     WrongKeyTypeError,
 )
+from spark_streams.source.part import ALL as ALL_OF_RANGE
 from spark_streams.source.trigger import reserve
 from spark_streams.spark.read_limits import ReadMaxRows
 from tools.driving import (
@@ -67,7 +68,7 @@ def test_a_batch_is_cut_into_tasks(server: Server, client: redis.Redis) -> None:
     start = one.initialOffset()
     end = one.latestOffset(start, ALL)
     assert [p.task.count for p in one.partitions(start, end)] == [30, 30, 40]
-    assert all(run.owned for p in one.partitions(start, end) for run in p.task.ranges)
+    assert all(part.by == ALL_OF_RANGE for p in one.partitions(start, end) for part in p.task.parts)
     assert one.partitions(end, end) == []
 
 
@@ -172,7 +173,7 @@ def test_a_range_read_by_others_before_our_first_round_is_not_owned(
     # Between looking at the group and reserving, another consumer reads 10 entries.
     with others_read_first(monkeypatch, client, 10):
         end = one.latestOffset(start, ALL)
-    assert not any(run.owned for partition in one.partitions(start, end) for run in partition.task.ranges)
+    assert not any(part.by == ALL_OF_RANGE for p in one.partitions(start, end) for part in p.task.parts)
     assert read(one, start, end) == list(range(10, 200))
 
 

@@ -9,7 +9,8 @@ from spark_streams.errors import ServerUnreachableError
 from spark_streams.model.ids import StreamId
 from spark_streams.options.source_options import SourceOptions
 from spark_streams.source.group.state import GroupState
-from spark_streams.source.offset import Offset, Range, StreamOffset
+from spark_streams.source.offset import Offset, StreamOffset
+from spark_streams.source.range import Range
 from spark_streams.source.stream_reader import StreamReader
 from spark_streams.source.trigger.batch_contents import BatchContents
 from spark_streams.source.trigger.query_state import QueryState
@@ -24,7 +25,7 @@ BEGIN = Offset(
     "g",
     "c",
     {"s": StreamOffset(StreamId(5, 0), 2, "before", 5, 5)},
-    {"s": Range(StreamId(2, 0), StreamId(5, 0), 3, 1600)},
+    {"s": Range("s", StreamId(2, 0), StreamId(5, 0), 3, 1600)},
     token="before",
 )
 
@@ -90,7 +91,7 @@ def state(run: RunState) -> QueryState:
 @pytest.mark.parametrize("is_settled", [False, True])
 def test_the_offset_is_a_function_of_the_checkpoint_and_what_was_taken(is_settled: bool) -> None:
     """It names the batch before if that is acknowledged in the background."""
-    new = Range(StreamId(5, 0), StreamId(8, 0), 3, 1700)
+    new = Range("s", StreamId(5, 0), StreamId(8, 0), 3, 1700)
     after = {"s": GroupState(StreamId(8, 0), 8, 1, 3)}
     run = RunState(settled=BEGIN) if is_settled else RunState()
     end = end_of_batch(state(run), BatchContents(new={"s": new}, after=after, run=run), "t", options("DEADLETTER"))

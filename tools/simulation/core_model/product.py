@@ -28,7 +28,8 @@ from spark_streams.shards import names
 from spark_streams.source.group.findings import Finding
 from spark_streams.source.group.remedies import DataLoss
 from spark_streams.source.limits import LIMITS
-from spark_streams.source.offset import Offset, Range
+from spark_streams.source.offset import Offset
+from spark_streams.source.range import Range
 from spark_streams.source.rows.columns import Columns
 from spark_streams.source.stream_reader import StreamReader
 from spark_streams.source.trigger import batch_stream

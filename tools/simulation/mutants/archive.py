@@ -22,8 +22,8 @@ ARCHIVE = (
     Mutant(
         "archive-reads-what-the-stream-has",
         "source/history_reader.py",
-        "yield from rows_beside(self._archive, ranges, seen)",
-        "yield from rows_of(self._archive, ranges)",
+        "yield from rows_beside(self._archive, task.ranges, seen)",
+        "yield from rows_of(self._archive, task.ranges)",
         "Entries that the stream has are read from the archive, too.",
     ),
     Mutant(

@@ -29,7 +29,7 @@ MODES = (
     Mutant(
         "scratch-group-goes-on",
         "source/trigger/bookmark.py",
-        "if asked_for >= wanted.limit:  # the last step is the entry above the limit",
+        "if asked_for >= wanted.count:  # the last step is the entry above the limit",
         "if False:",
         "noAck: a batch has the entry above its limit, too.",
     ),

@@ -43,7 +43,7 @@ TRIGGER = (
     Mutant(
         "task-reads-whatever-until",
         "source/task/fetcher.py",
-        "pages.append(page if cursor.range.owned else page.delivered_until(cursor.range.until, now))",
+        "pages.append(page if cursor.is_all else page.delivered_until(cursor.range.until, now))",
         "pages.append(page)",
         "A task reads entries that were handed over after the batch was made.",
     ),
@@ -202,7 +202,7 @@ TRIGGER = (
         "The next batch is reserved ahead although another consumer has joined the group.",
     ),
     Mutant(
-        "ranges-are-always-owned",
+        "others-read-nothing-of-a-range",
         "source/trigger/reserve.py",
         "and after.entries_read - before.entries_read == count",
         "or True",
@@ -239,14 +239,14 @@ TRIGGER = (
     Mutant(
         "replay-trusts-the-pending-list",
         "source/trigger/replay.py",
-        "return found\n        return [whole]",
-        "return found\n        return found",
+        "return pending_parts(found)\n        return [Part(entries, ALL)]",
+        "return pending_parts(found)\n        return pending_parts(found)",
         "A batch that was reserved alone lacks what is no longer pending.",
     ),
     Mutant(
         "task-misses-nothing",
         "source/task/read_partition.py",
-        "if not entry_range.counted or count >= entry_range.count:",
+        "if count >= whole.count:",
         "if True:",
         "A task does not notice that entries of its range are missing.",
     ),
