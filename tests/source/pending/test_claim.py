@@ -268,7 +268,7 @@ def test_entries_that_were_deleted_before_they_could_be_claimed_are_an_error_onc
     client.xdel("s", ids[0])
     strict = reader(server, claimIdle=IDLE)
     at = strict.initialOffset()
-    with pytest.raises(DataLossError, match="1 entry that other consumers of group 'g' had left"):
+    with pytest.raises(DataLossError, match="1 entry above .* that other consumers of group 'g' had left"):
         strict.latestOffset(at, ALL)
     assert drain(reader(server, claimIdle=IDLE), start=at) == [[9, 10, 11]]
     assert consumers(client) == {"bob": 0, "spark": 0}
