@@ -8,7 +8,7 @@ from typing import Any
 
 import hiredis
 
-from spark_streams.source.trigger.bookmark import NextRanges
+from spark_streams.source.trigger.next_ranges import NextRanges
 from spark_streams.wire.connection.connection import Connection
 from tools.chaos.query import Query
 from tools.chaos.strike import stand_still

@@ -29,7 +29,7 @@ from spark_streams.source.pending_list import NO_LIMIT, pending_ranges
 from spark_streams.source.quota import BatchQuota
 from spark_streams.source.range import Range
 from spark_streams.source.sampled_size import average_sizes
-from spark_streams.source.trigger.bookmark import NextRanges
+from spark_streams.source.trigger.next_ranges import NextRanges
 from spark_streams.source.trigger.query_state import QueryState
 from spark_streams.source.trigger.reserve import Prefetch, Reserving
 from spark_streams.source.trigger.run_state import RunState

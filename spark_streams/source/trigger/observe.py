@@ -52,10 +52,11 @@ from spark_streams.source.pending_list import acknowledge
 from spark_streams.source.range import Range
 from spark_streams.source.trigger.acknowledge import Acknowledging
 from spark_streams.source.trigger.as_left import as_left
-from spark_streams.source.trigger.bookmark import bookmarks_of, destroy_scratch_groups
+from spark_streams.source.trigger.bookmark import bookmarks_of
 from spark_streams.source.trigger.looks import Looks, look_at
 from spark_streams.source.trigger.query_state import QueryState, as_bookmark, positions_of
 from spark_streams.source.trigger.run_state import RunState
+from spark_streams.source.trigger.scratch_group import destroy_scratch_groups
 from spark_streams.wire.connection.server import Server
 
 _MOST_LOOKS = 40  # of one comparison: each finding needs up to three
