@@ -1,19 +1,24 @@
 """The account with which a query begins in a stream: its position, and how many entries were ever added up to there. It
 holds until the query's first batch there.
 
-    mark            the query begins          entries of the group that are pending for it
-    of a begin      at the mark               above its position: reserved by a run that was killed before an offset
-    none, a batch   where the group stands    at or below it (second backlog): left by an earlier checkpoint
-    a seek          at the mark               the same
+    mark of the group                  the checkpoint names       the query begins         entries up to there
+    a begin, with their number         no position, or the same   at the mark              as the mark says
+    a batch of this checkpoint         no position: an older copy at 0-0                   none
+    a batch of another checkpoint      any, or none               at it, or at the group   counted; numbers go on
+    a seek                             another position           at it; the mark moves it counted
+    any other, or none                 any, or none               at it, or at the group   counted
 
-What an earlier checkpoint has read may be acknowledged in part, also out of order (dead letters), and its mark shows
-that only afterwards. So what is not pending up to the group's position is acknowledged, or was lost before this
-checkpoint began.
+Entries of the group that are pending for the query above its position were reserved by a run that was killed before an
+offset. Those at or below it (second backlog) were left by an earlier checkpoint. What an earlier checkpoint has read
+may be acknowledged in part, also out of order (dead letters), and its mark shows that only afterwards. So what is not
+pending up to the group's position is acknowledged, or was lost before this checkpoint began.
 """
 
 from __future__ import annotations
 
-from spark_streams.model.commit_mark import UNKNOWN, Mark
+from dataclasses import dataclass
+
+from spark_streams.model.commit_mark import Mark
 from spark_streams.model.ids import MIN_ID, StreamId
 from spark_streams.source.group.account import count_read
 from spark_streams.source.group.compare import is_ahead
@@ -22,28 +27,46 @@ from spark_streams.source.offset import Offset, StreamOffset
 from spark_streams.wire.connection.server import Server
 
 
+@dataclass(frozen=True)
+class Begin:
+    """Where a query begins in a stream, as far as nobody need be asked. read: how many entries were ever added up to
+    there, None: to be counted; number, token: of the last batch there; mark: the commit mark, None: that of a begin."""
+
+    position: StreamId
+    read: int | None = None
+    number: int = 0
+    token: str | None = None
+    mark: Mark | None = None
+
+
+def begin_of(at: StreamOffset | None, start: Offset, look: Look) -> Begin:
+    """Return where a query begins in a stream that has the group, by the table above. at: what the checkpoint says of
+    the stream. Pure."""
+    group, mark = look.group, look.mark
+    assert group is not None
+    if mark is None:
+        return Begin(group.last_delivered if at is None else at.position)
+    is_same = at in (None, StreamOffset(mark.id))
+    if mark.is_begin and is_same and (known := mark.read_at_begin) is not None:
+        return Begin(mark.id, known, 0, mark.token, mark)
+    if mark.number and start.token and mark.checkpoint == start.checkpoint:
+        return Begin(MIN_ID, 0, 0, "", mark)
+    position = group.last_delivered if at is None else at.position
+    if mark.number:
+        return Begin(position, None, mark.number, mark.token, Mark(position, mark.number, mark.token))
+    is_sought = mark.is_seek and at is not None and mark.id != at.position
+    return Begin(position, mark=mark if is_sought else None)
+
+
 def first_account(server: Server, stream: str, start: Offset, look: Look) -> tuple[StreamOffset, Mark]:
     """Return where a query begins in a stream that has the group, and the commit mark for it."""
-    at = start.at.get(stream)
-    group, mark, head = look.group, look.mark, look.head
-    assert group is not None
-    added = head.added or 0
-    is_own = mark is not None and mark.is_begin and at in (None, StreamOffset(mark.id))
-    if mark is not None and is_own and (known := mark.read_at_begin) is not None:
-        return StreamOffset(mark.id, 0, mark.token, known, min(known, added)), mark
-    if mark is not None and mark.number and start.token and mark.checkpoint == start.checkpoint:
-        return StreamOffset(MIN_ID, read=0, added=added), mark  # an older copy, which does not know the stream
-    position = group.last_delivered if at is None else at.position
-    is_sought = at is not None and mark is not None and mark.is_seek and mark.id != at.position
-    if mark is not None and is_sought:  # since Spark has logged where the query begins
-        position = mark.id
-    number, token = (0, UNKNOWN) if mark is None else (mark.number, mark.token)
-    read, missed = _read_before(server, stream, position, look)
-    if number == 0:
-        begins = Mark.at_begin(position, read)
-        kept = mark if mark is not None and is_sought else begins  # until Spark has logged the new position
-        return StreamOffset(position, 0, begins.token, read, added, missed), kept
-    return StreamOffset(position, number, token, read, added, missed), Mark(position, number, token)
+    begin, added = begin_of(start.at.get(stream), start, look), look.head.added or 0
+    if begin.read is not None and begin.mark is not None:
+        return StreamOffset(begin.position, 0, begin.token or "", begin.read, min(begin.read, added)), begin.mark
+    read, missed = _read_before(server, stream, begin.position, look)
+    mark_of_begin = Mark.at_begin(begin.position, read)
+    token = mark_of_begin.token if begin.token is None else begin.token
+    return StreamOffset(begin.position, begin.number, token, read, added, missed), begin.mark or mark_of_begin
 
 
 def _read_before(server: Server, stream: str, position: StreamId, look: Look) -> tuple[int | None, int]:
