@@ -81,3 +81,17 @@ def test_a_hunt_ends_if_no_play_reaches_its_last_mutants() -> None:
     hunt = "from tools.simulation.mutants.hunt import Hunt; from tools.simulation.mutants.table import NAMED\n"
     hunt += "print(*Hunt([NAMED['done-is-not-written']], [['states/0']]).run())"
     assert "not reached by 1" in subprocess.check_output([sys.executable, "-c", hunt], cwd=ROOT, text=True)
+
+
+def test_a_mutant_changes_functions_that_the_engine_has_frozen() -> None:
+    """The engine's core calls gc.freeze() when it begins. A hunt begins one before it forks."""
+    lines = [
+        "import gc",
+        "from spark_streams.source.group import first_account",
+        "from tools.simulation.mutants.table import NAMED",
+        "gc.freeze()",
+        "before = first_account._read_before.__code__",
+        "NAMED['first-account-counts-from-the-end'].install()",
+        "print(first_account._read_before.__code__ is before)",
+    ]
+    assert subprocess.check_output([sys.executable, "-c", "\n".join(lines)], cwd=ROOT, text=True) == "False\n"

@@ -58,6 +58,7 @@ def exchange(module: str, code: CodeType) -> None:
     """Give each function of a module the code that it has in another text of the module. Functions whose name occurs
     more than once stay as they are."""
     import_module(module)
+    gc.unfreeze()  # the engine's core hides all objects that there were when it began
     inner = list(functions_in(code))
     counts = Counter(found.co_qualname for found in inner)
     codes = {found.co_qualname: found for found in inner if counts[found.co_qualname] == 1}
