@@ -36,7 +36,10 @@ def archive(world: World, step: Step) -> None:
             trimmed = part(len(archived), step.how)
             holes = archived[trimmed + 1 :][:1] if step.choice < 0.6 else []
             world.tell(f"        {name}: {len(batch)} archived, {archived[:trimmed]} trimmed, {holes} missing")
-            world.client.xdel(name, *archived[:trimmed], *holes)
+            missing = [*archived[:trimmed], *holes]
+            world.client.xdel(name, *missing)
+            if world.model.begun:  # of a stream that a pattern finds later, only what the stream has is read
+                world.model.take(world.model.entries_of(name, missing), "trimmed")
 
 
 def _write(folder: Path, stream: str, batch: list[Entry]) -> None:
