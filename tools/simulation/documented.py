@@ -27,7 +27,7 @@ KNOWN: dict[str, str] = {
     r"^uncounted \| (deleted|trimmed|deleted\+trimmed) \| after .*(commits lost|checkpoint set back)": (
         "an entry was removed before its committed batch was read again"
     ),
-    r"^named again \| DataLossError: stream _: at least # .* after (.*\+)?deleted\b.*(others read|entries taken from us)": (
+    r"^named again \| DataLossError: .* at least # .* after (.*\+)?deleted\b.*(others read|entries taken from us)": (
         "an XDEL above the position of a shared group"
     ),
     r"^reordered .*(checkpoint set back|server set back)": "batches are planned again after a set-back",
