@@ -9,6 +9,7 @@ import pytest
 import redis
 
 from spark_streams.errors import DataLossError, GroupMissingError, WrongKeyTypeError
+from spark_streams.model.counters import LOST
 from spark_streams.spark.read_limits import ReadMaxRows
 from spark_streams.wire.connection.connection import Connection
 from tests.remedies import carry_out
@@ -313,13 +314,13 @@ def test_losses_that_tasks_have_found_are_counted_wherever_the_driver_is_killed(
         one = reader(server, **options)
         with contextlib.suppress(KilledError), dying_at(turn // 2, executed=turn % 2 == 1) as sent:
             one.latestOffset(end, ALL)
-        first = one.batches.counters.lost
+        first = one.batches.counters.entries(LOST)
         stop_all()
         client.delete(*[f"rstream:lease:{{{name}}}:g:spark" for name in names])  # its process has ended
         one = reader(server, **options)
         assert one.latestOffset(end, ALL) == end
         for name in names:
-            times = [first[name], one.batches.counters.lost[name]]
+            times = [first[name], one.batches.counters.entries(LOST)[name]]
             assert max(times) == 2, sent[-1:]
             reported.add((*times,))
         if len(sent) < turn // 2:
