@@ -238,6 +238,8 @@ class Offset:
     def without(self, streams: Iterable[str]) -> Offset:
         """Return this offset without these streams."""
         removed = set(streams)
+        if not removed:
+            return self
         return replace(
             self,
             at=_without(self.at, removed),

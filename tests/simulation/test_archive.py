@@ -13,8 +13,9 @@ from tests.simulation.test_sees import more, plan
 from tools.simulation.in_process.server import ProcessServer
 from tools.simulation.options import ARCHIVE
 from tools.simulation.patched import product
-from tools.simulation.plan import Plan, make
+from tools.simulation.plan import make
 from tools.simulation.run import run
+from tools.simulation.setup import Plan
 from tools.simulation.step import Step
 
 SERVER = ProcessServer()

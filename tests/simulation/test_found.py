@@ -13,8 +13,9 @@ from spark_streams.source.stream_reader import StreamReader
 from tools.driving import ALL, add, drain, forget_all, pending_count, read, reader
 from tools.servers.server import Server
 from tools.simulation.patched import product
-from tools.simulation.plan import NEVER_AHEAD, Plan, Setup
+from tools.simulation.plan import NEVER_AHEAD
 from tools.simulation.run import run
+from tools.simulation.setup import Plan, Setup
 from tools.simulation.step import Step
 
 LENIENT = {"failOnDataLoss": "false"}

@@ -17,8 +17,9 @@ from spark_streams.wire.connection.connection import Connection
 from tests.simulation.test_sees import plan
 from tools.simulation.in_process.server import ProcessServer
 from tools.simulation.patched import product
-from tools.simulation.plan import Plan, make
+from tools.simulation.plan import make
 from tools.simulation.run import run
+from tools.simulation.setup import Plan
 from tools.simulation.step import Step
 
 SERVER = ProcessServer()

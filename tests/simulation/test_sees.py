@@ -27,8 +27,8 @@ from spark_streams.wire.connection.connection import Connection
 from tools.simulation.histories import LENIENT, more, plan
 from tools.simulation.in_process.server import ProcessServer
 from tools.simulation.patched import product
-from tools.simulation.plan import Plan
 from tools.simulation.run import run
+from tools.simulation.setup import Plan
 from tools.simulation.step import Step
 from tools.simulation.world import CONSUMER, GROUP
 

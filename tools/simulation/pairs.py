@@ -7,7 +7,8 @@ from itertools import combinations
 
 from spark_streams.options.table import SOURCE
 from tools.simulation.options import LEFT_OUT, VALUES, may_stand_together, with_needed, with_option
-from tools.simulation.plan import Plan, make
+from tools.simulation.plan import make
+from tools.simulation.setup import Plan
 
 Pair = tuple[str, str]
 

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tools.simulation.options import first, later
 from tools.simulation.seldom import SELDOM
+from tools.simulation.setup import Plan, Setup
 from tools.simulation.step import Step
 
 NEVER_AHEAD = 1 << 62
@@ -53,43 +54,6 @@ THEMES: tuple[tuple[str, ...], ...] = (
 # Weight of each kind among the faults that are added to a plan.
 FAULTS: Mapping[str, int] = {"slow": 3, "part": 4, "fail_over": 2, "hurry": 2}
 AT_ONCE = ("trigger", "drain", "twin", "rollback", "lose_commits", "renew", "stall")
-
-
-@dataclass(frozen=True)
-class Setup:
-    """Parameters of a run.
-
-    sink: `recorder` or `once`; ahead: minimum of entries for which the next batch is reserved ahead; pace: ticks of the
-    driver's thread for each tick of the world, 0: only while the driver waits for it, -1: all at once; options: of the
-    first start; before: entries that exist before it; has_values: entries have a field that may not fit (seldom.py).
-    """
-
-    seed: int
-    streams: int
-    sink: str
-    ahead: int
-    pace: int
-    options: Mapping[str, str]
-    before: int
-    retries: int = 0
-    chunk: int = 3
-    has_values: bool = False
-
-
-@dataclass(frozen=True)
-class Plan:
-    """A run."""
-
-    setup: Setup
-    steps: tuple[Step, ...]
-
-    def without(self, places: range) -> Plan:
-        """Return the plan without the steps at these indexes."""
-        return replace(self, steps=tuple(step for index, step in enumerate(self.steps) if index not in places))
-
-    def __str__(self) -> str:
-        lines = [str(self.setup), *[f"  {index:>3}  {step}" for index, step in enumerate(self.steps)]]
-        return "\n".join(lines)
 
 
 def make(seed: int, *additions: str) -> Plan:

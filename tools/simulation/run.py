@@ -30,10 +30,10 @@ from tools.simulation.model import Entry
 from tools.simulation.once import Once
 from tools.simulation.options import ID
 from tools.simulation.patched import in_world
-from tools.simulation.plan import Plan
 from tools.simulation.recorder import Recorder
 from tools.simulation.redrives import Redrives
 from tools.simulation.remedies import Operator
+from tools.simulation.setup import Plan
 from tools.simulation.spark import Query
 from tools.simulation.step import Step
 from tools.simulation.ticks import Killed

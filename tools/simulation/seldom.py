@@ -5,13 +5,10 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from tools.simulation.options import ARCHIVE, OF_THE_START, VALUES, with_option
+from tools.simulation.setup import Plan
 from tools.simulation.step import Step
-
-if TYPE_CHECKING:
-    from tools.simulation.plan import Plan
 
 
 def _with_letters(chance: random.Random, plan: Plan) -> Plan:

@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from tools.simulation.plan import NEVER_AHEAD, Plan
+from tools.simulation.plan import NEVER_AHEAD
+from tools.simulation.setup import Plan
 
 _ALWAYS = ("streams", "streamsPattern", "startingOffsets", "startingTimestamp")  # options that a plan needs
 _MAX_RUNS = 400

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tools.simulation.patched import product
-from tools.simulation.plan import Plan
 from tools.simulation.run import run
+from tools.simulation.setup import Plan
 from tools.simulation.soak import serving, shrunk
 
 

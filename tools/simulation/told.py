@@ -9,8 +9,8 @@ import redis
 
 from tools.servers.server import Server
 from tools.simulation.histories import LENIENT, more, plan
-from tools.simulation.plan import Plan
 from tools.simulation.run import run
+from tools.simulation.setup import Plan
 from tools.simulation.step import Step
 
 TRIM_ALL = Step("trim", amount=0.99)

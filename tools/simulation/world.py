@@ -24,7 +24,7 @@ from tools.simulation.in_process.server import ProcessServer
 from tools.simulation.model import Entry, Model
 from tools.simulation.network import Network, break_connection
 from tools.simulation.options import STREAMS
-from tools.simulation.plan import Plan
+from tools.simulation.setup import Plan
 from tools.simulation.step import Step
 from tools.simulation.ticks import Ticks
 

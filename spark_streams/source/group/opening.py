@@ -14,7 +14,7 @@ A query with a checkpoint is asked where it would begin, too (facts.md, S2). So 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from spark_streams.errors import StreamMissingError
@@ -219,14 +219,10 @@ class Opening:
         member = self._member
         named = {*member.streams, *(returned_stream(stream, member.group) for stream in member.streams)}
         _, states = fetch_state(server, member, [stream for stream in checkpoint.streams if stream not in named])
-        return _without(checkpoint, {stream for stream, state in states.items() if state is None})
+        return checkpoint.without(stream for stream, state in states.items() if state is None)
 
     def _confirm(self, server: Server, checkpoint: Offset) -> None:
         """Delete the keys that replace a missing checkpoint: first positions, and the key that the query has begun."""
         delete_initial_positions(server, self._keys, checkpoint.streams)
         if self._streams.by_pattern:
             server.execute("DEL", self._begun_key)
-
-
-def _without(offset: Offset, streams: Collection[str]) -> Offset:
-    return offset.without(streams) if streams else offset

@@ -382,7 +382,7 @@ class MicroBatchStream:
         names = streams.of_trigger(server, begin)
         start = streams.without_unused_returned(run.start_of(begin))
         forgotten = start.at.keys() - {*names} - checkpoint.at.keys()  # of a pattern, and missing: Spark logged none
-        return Opened(checkpoint, start.without(forgotten) if forgotten else start, names)
+        return Opened(checkpoint, start.without(forgotten), names)
 
     def _settled(self, run: RunState) -> RunState:
         """Wait for the background jobs. Return what this run knows then."""

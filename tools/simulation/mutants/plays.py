@@ -27,8 +27,9 @@ from tools.simulation.core_model.world import World
 from tools.simulation.histories import HISTORIES, moments, with_event
 from tools.simulation.in_process.server import ProcessServer
 from tools.simulation.patched import product
-from tools.simulation.plan import Plan, make
+from tools.simulation.plan import make
 from tools.simulation.run import run
+from tools.simulation.setup import Plan
 from tools.simulation.told import TOLD, missing
 
 MIX: tuple[tuple[str, ...], ...] = ((), ("faults",), ("renew",), ("renew", "faults"))
