@@ -29,6 +29,10 @@ class Range:
         """Return the text for an offset, which names the stream beside it."""
         return f"{self.after} {self.last} {self.count} {self.until}"
 
+    def covers(self, entry: StreamId) -> bool:
+        """Whether the ID of an entry is within the range."""
+        return self.after < entry <= self.last
+
     @property
     def is_empty(self) -> bool:
         """Whether it can have no entry."""

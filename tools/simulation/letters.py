@@ -15,14 +15,14 @@ from spark_streams.errors import DecodeError
 from spark_streams.model.keys import retry_stream, returned_stream
 from spark_streams.options.values import MOST_DELAYS
 from tools.chaos.history import id_key
-from tools.simulation.model import Entry
+from tools.simulation.model import DROPPED, Entry
 from tools.simulation.options import DEAD
 from tools.simulation.verdict import kind_of
 from tools.simulation.world import GROUP, World
 
 _ENVELOPE = frozenset(name.decode() for name in FIELDS)
 _MARK = MARK.decode()
-_A_LETTER, _WAITS, _DROPPED = "a dead letter", "waits for a retry", "does not fit, and was dropped"
+_A_LETTER, _WAITS = "a dead letter", "waits for a retry"
 # Events after which an entry may be read again, and fail again.
 _READ_AGAIN = {
     "flushed",
@@ -183,7 +183,7 @@ class Letters:
             if entry.place in waiting:
                 entry.excuses.add(_WAITS)
             if not entry.fits and "DROPMALFORMED" in query.modes:
-                entry.excuses.add(_DROPPED)
+                entry.excuses.add(DROPPED)
 
     def _waiting(self) -> set[tuple[str, str]]:
         """Return stream and ID of entries that wait, or were returned and not read yet."""

@@ -13,6 +13,7 @@ from tools.chaos.history import Place, id_key
 
 # Excuses of a missing entry; the query may have read it all the same.
 EARLY = "removed before there was a group, or a checkpoint"
+DROPPED = "does not fit, and was dropped"
 # A cause that lasts until the checkpoint names the stream: its commit mark may be of the checkpoint before.
 OTHER_CHECKPOINT = "another checkpoint was used"
 

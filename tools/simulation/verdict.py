@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from tools.chaos.checker import check
 from tools.chaos.history import Added, History, Outcome, id_key
 from tools.simulation import audience
-from tools.simulation.model import EARLY, Entry
+from tools.simulation.model import DROPPED, EARLY, Entry
 from tools.simulation.once import OUT
 from tools.simulation.world import World, counted, is_ours
 
@@ -135,10 +135,10 @@ def _check_counts(world: World, name: str, missing: list[Entry]) -> None:
 def _may_be_counted(world: World, entry: Entry) -> bool:
     """Whether the query may count an entry that it need not have read.
 
-    It had not read the state of the stream yet; or the entry is in the sink, and another execution of its task may have
-    missed it (documented).
+    It had not read the state of the stream yet; or the entry is in the sink, or was dropped, and another execution of
+    its task may have missed it (documented).
     """
-    was_found_missing = entry.looked_for and entry.n in world.model.sunk
+    was_found_missing = entry.looked_for and (entry.n in world.model.sunk or DROPPED in entry.excuses)
     return (EARLY in entry.excuses or was_found_missing) and not entry.settled
 
 

@@ -7,10 +7,13 @@ batch is committed, the driver converts the notes into dead letters. Each dead l
 emptying of its note are one transaction. A task only adds notes (HSETNX). So a task that is suspended until the driver
 has posted its dead letter changes nothing. The next batch's notes replace the emptied ones.
 
-If a batch may have dead letters, the driver writes the field `batch` with the batch's token into each hash before any
-task runs (`open_notes`). If that field is missing when the batch is committed, the hash was deleted in between, and
-notes may be lost with it: after a failover, for example. Nothing else would show that. A commit mark of the batch says
-that its notes were taken, whatever has become of the hash since.
+If a batch may have dead letters, the driver writes the field `batch` with the batch's number and token into each hash
+before any task runs (`open_notes`). If that field is missing when the batch is committed, or names an earlier batch,
+the hash was deleted in between, or the server has returned to an older state. Notes may be lost with it, and nothing
+else would show that. A commit mark of the batch says that its notes were taken, whatever has become of the hash since.
+
+A server that returns to an older state may have notes again whose dead letters it has lost. Their entries are pending
+again, too, and are acknowledged again as those of an earlier batch. So notes on such entries become dead letters again.
 
 Notes on columns (source.rows.column_report) are only statistics. All those of a batch are in the hash of its first
 stream, so that one command finds them. Numbers of missing entries are in a hash of their own (missing_entries).
@@ -20,7 +23,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from urllib.parse import quote
 
@@ -42,7 +45,7 @@ from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.replies import parse_replies
 
 LETTER, _COLUMNS = b"letter", b"columns"
-BATCH = b"batch"  # field with the token of the batch whose notes the hash holds
+BATCH = b"batch"  # field with the number and the token of the batch whose notes the hash holds
 _NewNote = tuple[str, bytes, bytes]  # stream, field, value
 _Notes = dict[bytes, FailedEntry | ColumnReport]  # parsed notes by their fields
 
@@ -121,9 +124,10 @@ class Destination:
 
 @dataclass(frozen=True)
 class OpenedNotes:
-    """Notes that were opened for a batch (`open_notes`). may_be_deleted: no error if they are deleted."""
+    """Notes that were opened for a batch (`open_notes`). numbers: of the batch in each stream; may_be_deleted: no error
+    if they are deleted."""
 
-    streams: Collection[str] = ()
+    numbers: Mapping[str, int] = field(default_factory=dict)
     may_be_deleted: bool = False
 
 
@@ -145,26 +149,33 @@ def collect(
     token: str,
     destination: Destination,
     opened: OpenedNotes = OpenedNotes(),
+    is_earlier: Callable[[str, StreamId], bool] = lambda stream, entry: False,
     limits: Limits = LIMITS,
 ) -> CollectedNotes:
     """Collect the notes of the committed batch with this token, and empty or remove them. Notes of other batches are
-    removed.
+    removed. is_earlier: whether an entry of a stream is of an earlier batch and is acknowledged again: a note on it
+    becomes a dead letter.
 
     Raises ServerError; InvalidOptionError if there are dead letters without a destination; DataLossError if notes were
     deleted, unless they `may_be_deleted`: the remaining notes are kept then.
     """
     keys = {stream: notes_key(stream, member) for stream in streams}
-    commands = [("HGET", key, BATCH) if stream in opened.streams else ("EXISTS", key) for stream, key in keys.items()]
+    commands = [("HGET", key, BATCH) if stream in opened.numbers else ("EXISTS", key) for stream, key in keys.items()]
     replies = dict(zip(keys, server.execute_all(commands), strict=True))
-    # If the field names another batch, that batch was read later: these notes were collected, and the checkpoint is an
-    # older one.
-    collected = CollectedNotes([stream for stream in keys if stream in opened.streams and replies[stream] is None])
+    # If the field names a later batch, these notes were collected, and the checkpoint is an older one.
+    collected = CollectedNotes(
+        [stream for stream in keys if stream in opened.numbers and _number_in(replies[stream]) < opened.numbers[stream]]
+    )
     if collected.deleted and not opened.may_be_deleted:
         raise _notes_are_deleted(server, member, collected.deleted[0])
-    streams_with_notes = [stream for stream, reply in replies.items() if reply or stream in opened.streams]
+    streams_with_notes = [stream for stream, reply in replies.items() if reply or stream in opened.numbers]
     for stream in streams_with_notes:
         for page in _pages(server, keys[stream], limits.note_page, token):
-            notes = _parse_page(page, keys[stream], stream, member, token)
+            notes = {
+                field: _parse(member, stream, Note(keys[stream], field, value))
+                for field, value in page.items()
+                if value and _is_due(field, stream, token, is_earlier)
+            }
             _process(server, member, stream, destination, notes, collected, limits)
             without_letter = [field for field in page if not isinstance(notes.get(field), FailedEntry)]
             if without_letter:
@@ -172,10 +183,15 @@ def collect(
     return collected  # the field `batch` stays, so that a second call finds it
 
 
-def _parse_page(page: Mapping[bytes, bytes], key: bytes, stream: str, member: Membership, token: str) -> _Notes:
-    """Parse those notes of a page that are of the batch with this token."""
-    of_batch = {field: value for field, value in page.items() if field.startswith(token.encode() + b" ")}
-    return {field: _parse(member, stream, Note(key, field, value)) for field, value in of_batch.items()}
+def _number_in(opened: bytes | None) -> int:
+    """Return the number of the batch that the field `batch` names; -1 if there is none."""
+    return -1 if opened is None else int(opened.partition(b".")[0])
+
+
+def _is_due(field: bytes, stream: str, token: str, is_earlier: Callable[[str, StreamId], bool]) -> bool:
+    """Whether a note is of the batch with this token, or on an entry of an earlier one."""
+    of, kind, entry = field.split(b" ")
+    return of == token.encode() or (kind == LETTER and is_earlier(stream, StreamId.parse(entry)))
 
 
 def _process(
@@ -215,8 +231,9 @@ def _attempts(entry: FailedEntry) -> int:
 def _notes_are_deleted(server: Server, member: Membership, stream: str) -> StreamStateError:
     key = notes_key(stream, member).decode("utf-8", "replace")
     return DataLossError(
-        f"stream {stream!r} at {server.address}: key {key!r} was deleted while a batch was read. It had the entries "
-        "that do not fit the schema. The entries of the batch are still pending. To list them, run rstream pending "
+        f"stream {stream!r} at {server.address}: key {key!r} was deleted while a batch was read, or the server has "
+        "returned to a state before that batch. It had the entries that do not fit the schema. The entries of the "
+        "batch are still pending. To list them, run rstream pending "
         f"{shlex.join([stream, '--group', member.group])} --entries 20. To acknowledge them without dead letters, set "
         "failOnDataLoss=false for one run"
     )
@@ -228,9 +245,10 @@ def delete_notes(server: Server, key: bytes, fields: Sequence[bytes], limits: Li
     server.execute_all([("HDEL", key, *page) for page in pages])
 
 
-def open_notes(server: Server, member: Membership, streams: Iterable[str], token: str) -> None:
-    """Allow the tasks of this batch to write notes on these streams. Raises ServerError."""
-    server.execute_all([("HSET", notes_key(stream, member), BATCH, token) for stream in streams])
+def open_notes(server: Server, member: Membership, end: Offset) -> None:
+    """Allow the tasks of the batch that ends here to write notes. Raises ServerError."""
+    opened = {stream: f"{end.at[stream].number}.{end.token}" for stream in end.taken_from}
+    server.execute_all([("HSET", notes_key(stream, member), BATCH, name) for stream, name in opened.items()])
 
 
 def _pages(server: Server, key: bytes, size: int, token: str) -> Iterator[dict[bytes, bytes]]:
@@ -297,7 +315,8 @@ def _parse(member: Membership, stream: str, note: Note) -> FailedEntry | ColumnR
 # leaves the field as it is. A task that finds it good deletes the field (NoteWriter.good).
 #
 #     note           what the replay does with it
-#     dead letters   kept, unless another consumer has the entry now, or it was set aside for a batch of its own
+#     dead letters   kept, unless another consumer has the entry now, or it was set aside for a batch of its own; of
+#                    another batch: kept if the entry is pending, and not of this one (a server in an older state)
 #     others         deleted: they describe what tasks have read, and no entry depends on them
 
 
@@ -323,18 +342,19 @@ def _keep(server: Server, member: Membership, stream: str, token: str, parts: Se
     void: set[bytes] = set()
     has_letters = False
     for page in scan(server, key, limits.note_page):
-        letters = [field for field in page if field.startswith(prefix_of(token, LETTER))]
-        due = _due(server, member, stream, parts, letters)
-        has_letters = has_letters or bool(due)
+        letters = [field for field in page if field != BATCH and field.split(b" ")[1] == LETTER]
+        due = _due(server, member, stream, token, parts, letters)
+        has_letters = has_letters or any(field.startswith(prefix_of(token, LETTER)) for field in due)
         void |= page.keys() - due - {BATCH}
     delete_notes(server, key, sorted(void), limits)
     return has_letters
 
 
 def _due(
-    server: Server, member: Membership, stream: str, parts: Sequence[Part], letters: Sequence[bytes]
+    server: Server, member: Membership, stream: str, token: str, parts: Sequence[Part], letters: Sequence[bytes]
 ) -> set[bytes]:
-    """Return the notes on entries that are still of this batch."""
+    """Return the notes on entries that are still of this batch, and the notes of other batches on entries that are
+    pending and not of this one."""
     ids = {field: field.split(b" ")[2] for field in letters}
     replies = server.pipeline([("XPENDING", stream, member.group, entry, entry, 1) for entry in ids.values()])
     holders = {
@@ -344,13 +364,17 @@ def _due(
     return {
         field
         for field, holder in holders.items()
-        if _is_of_batch(StreamId.parse(ids[field]), holder, member.consumer, parts)
+        if _is_kept(
+            StreamId.parse(ids[field]), field.startswith(prefix_of(token, LETTER)), holder, member.consumer, parts
+        )
     }
 
 
-def _is_of_batch(entry: StreamId, holder: str | None, consumer: str, parts: Sequence[Part]) -> bool:
-    """Whether a replay reads this entry. holder: the consumer that it is pending for, None: it is not pending;
-    consumer: of the query. If the batch has all entries of a range, it has the entry also if nothing is pending.
-    Pure."""
-    within = [part for part in parts if part.range.after < entry <= part.range.last]
+def _is_kept(entry: StreamId, is_of_batch: bool, holder: str | None, consumer: str, parts: Sequence[Part]) -> bool:
+    """Whether a replay keeps the note on this entry. is_of_batch: it is a note of this batch; holder: the consumer that
+    the entry is pending for, None: it is not pending; consumer: of the query. If the batch has all entries of a range,
+    it has the entry also if nothing is pending. Pure."""
+    within = [part for part in parts if part.range.covers(entry)]
+    if not is_of_batch:
+        return holder == consumer and not within
     return bool(within) if holder == consumer else holder is None and any(part.by == ALL for part in within)

@@ -22,7 +22,7 @@ from types import MappingProxyType
 from spark_streams.errors import StreamStateError
 from spark_streams.model.commit_mark import Mark, committed_key
 from spark_streams.model.counters import BAD, DEAD, RETRIED
-from spark_streams.model.ids import MIN_ID
+from spark_streams.model.ids import MIN_ID, StreamId
 from spark_streams.model.keys import is_returned
 from spark_streams.model.operator_commands import acknowledge_command
 from spark_streams.options.source_options import SourceOptions
@@ -152,12 +152,8 @@ class Acknowledging:
         for stream in start.at:
             if streams is not None and stream not in streams:
                 continue
-            # This run has acknowledged the batch before, or knows nothing.
-            parts = [start.owed[stream]] if stream in start.owed and run.settled is None else []
-            parts += start.ranges(stream) if is_read else ()
-            if is_read:
-                parts = [*_restored(start, stream, marks.get(stream), parts), *parts]
-            ranges += parts
+            parts = [*_owed(start, stream, run), *(start.ranges(stream) if is_read else ())]
+            ranges += [*(_restored(start, stream, marks.get(stream), parts) if is_read else ()), *parts]
         return [entries for entries in ranges if not entries.is_empty]
 
     def sweep_when_idle(self, server: Server, start: Offset, run: RunState) -> None:
@@ -197,13 +193,15 @@ class Acknowledging:
         takes_all = self._noted or is_first or start.notes
         if not (takes_all or read):
             return 0
+        numbers = {stream: start.at[stream].number for stream in read} if start.notes else {}
         notes = collect(
             server,
             self._member,
             start.streams if takes_all else read[:1],
             start.token,
             Destination(self._options.dead_letter_stream, self._retries),
-            OpenedNotes(read if start.notes else (), self._losses.allowed),
+            OpenedNotes(numbers, self._losses.allowed),
+            lambda stream, entry: _is_earlier(start, stream, entry, run, marks),
             self._limits,
         )
         for stream in notes.deleted:
@@ -230,6 +228,17 @@ class Acknowledging:
         for column, values in report.bad.items():
             self._counters.values(BAD).update({(stream, column): count for stream, count in values.counts.items()})
         self._column_warnings.warn(report, start.held, "of this batch")
+
+
+def _owed(start: Offset, stream: str, run: RunState) -> list[Range]:
+    """Return the batch before the last one, unless this run has acknowledged it."""
+    return [start.owed[stream]] if stream in start.owed and run.settled is None else []
+
+
+def _is_earlier(start: Offset, stream: str, entry: StreamId, run: RunState, marks: Marks) -> bool:
+    """Whether an entry is acknowledged with the batch that ends here, and is of an earlier one."""
+    earlier = [*_owed(start, stream, run), *_restored(start, stream, marks.get(stream), ())]
+    return any(part.covers(entry) for part in earlier) and not any(part.covers(entry) for part in start.ranges(stream))
 
 
 def _restored(start: Offset, stream: str, mark: Mark | None, parts: Sequence[Range]) -> list[Range]:

@@ -262,7 +262,7 @@ class MicroBatchStream:
             self.ask(lambda server: self._require_groups(server, begin, end))
             raise
         if end.notes and not batch.is_opened:  # once per run: later calls would hide that the key was deleted
-            self.ask(lambda server: open_notes(server, self.member, end.taken_from, end.token))
+            self.ask(lambda server: open_notes(server, self.member, end))
             self._current = replace(batch, is_opened=True)
         size = self._run.admission.size([part.count for part in parts])
         # If earlier runs wrote rows that this batch does not have, other batches have these rows. Those batches are

@@ -88,6 +88,52 @@ def test_missing_notes_end_the_query_before_anything_is_acknowledged(
     assert pending_count(client) == 0
 
 
+def test_notes_of_a_server_that_has_returned_to_an_older_state_are_missed(server: Server, client: redis.Redis) -> None:
+    """It has the hash, but of the batch before. Dead letters of the last batch would be missing in silence."""
+    some_bad(client, 5)
+    one = reader(server, **LETTERS)
+    start = one.initialOffset()
+    first = one.latestOffset(start, ALL)
+    read(one, start, first)
+    some_bad(client, 5)
+    second = one.latestOffset(first, ALL)
+    older = client.hgetall("rstream:notes:{s}:g:spark")
+    read(one, first, second)
+    client.delete("rstream:notes:{s}:g:spark")
+    client.hset("rstream:notes:{s}:g:spark", mapping=older)
+    with pytest.raises(DataLossError, match="the server has returned to a state before that batch"):
+        one.latestOffset(second, ALL)
+    assert pending_count(client) == 5
+    lenient = reader(server, failOnDataLoss="false", **LETTERS)
+    assert lenient.latestOffset(second, ALL) == second
+    assert lenient.reportLatestOffset()["lost"] == {"s": 1}, "their number is not known"
+
+
+def test_a_dead_letter_that_the_server_has_forgotten_is_written_again(server: Server, client: redis.Redis) -> None:
+    """A failover after the dead letters of a batch were posted. The next batch is committed when the driver starts
+    again: it acknowledges both, and the note is of the first."""
+    client.xadd("s", {"n": "no number"})
+    one = reader(server, **LETTERS)
+    start = one.initialOffset()
+    first = one.latestOffset(start, ALL)
+    read(one, start, first)
+    [(field, note)] = [
+        (field, value) for field, value in client.hgetall("rstream:notes:{s}:g:spark").items() if "letter" in field
+    ]
+    [pending] = client.xpending_range("s", "g", "-", "+", 1)
+    delivered = int(client.time()[0]) * 1000 - pending["time_since_delivered"] - 1000
+    add(client, 1)
+    second = one.latestOffset(first, ALL)
+    assert client.xlen("dead") == 1
+    read(one, first, second)
+    client.delete("dead", "rstream:committed:{s}:g:spark")
+    client.hset("rstream:notes:{s}:g:spark", field, note)
+    client.xclaim("s", "g", "spark", 0, [pending["message_id"]], time=delivered, force=True)
+    assert reader(server, **LETTERS).latestOffset(second, ALL) == second
+    assert client.xlen("dead") == 1
+    assert pending_count(client) == 0
+
+
 def test_notes_of_a_committed_batch_are_not_missed(server: Server, client: redis.Redis) -> None:
     """They were taken, and nothing has been read since. A restart meets a server that has lost them."""
     some_bad(client, 5)

@@ -76,6 +76,20 @@ LETTERS = (
         "The note on an entry stays after its dead letter was written.",
     ),
     Mutant(
+        "notes-of-an-older-state",
+        "source/task/notes.py",
+        "_number_in(replies[stream]) < opened.numbers[stream]",
+        "_number_in(replies[stream]) < 0",
+        "Notes that a server in an older state has forgotten are not missed.",
+    ),
+    Mutant(
+        "forgotten-dead-letters",
+        "source/task/notes.py",
+        "or (kind == LETTER and is_earlier(stream, StreamId.parse(entry)))",
+        "",
+        "A dead letter that a server in an older state has forgotten is not written again.",
+    ),
+    Mutant(
         "late-notes-count",
         "source/task/notes.py",
         '("HSETNX", notes_key(',

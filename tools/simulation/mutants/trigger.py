@@ -64,8 +64,8 @@ TRIGGER = (
     Mutant(
         "forgets-what-is-owed",
         "source/trigger/acknowledge.py",
-        "parts = [start.owed[stream]] if stream in start.owed and run.settled is None else []",
-        "parts: list[Range] = []",
+        "[start.owed[stream]] if stream in start.owed and run.settled is None else []",
+        "[]",
         "After a restart the batch before the last one stays pending.",
     ),
     Mutant(
