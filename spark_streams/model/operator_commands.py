@@ -30,6 +30,11 @@ def acknowledge_command(stream: str, group: str, consumer: str) -> str:
     return _command("groups ack", stream, group, "--consumer", consumer, "--yes")
 
 
+def pending_command(stream: str, group: str) -> str:
+    """Return the command that lists the first pending entries of a group."""
+    return _command("pending", stream, group, "--entries", "20")
+
+
 def forget_command(stream: str, group: str) -> str:
     """Return the command that shows what an idle group holds back. With --yes it lets the group hold nothing back."""
     exact = ["--exact"] if is_pattern(stream) or is_pattern(group) else []

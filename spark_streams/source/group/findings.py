@@ -25,6 +25,7 @@ class Kind(Enum):
     CHECKPOINT_OLDER = "The query has committed a batch that the checkpoint does not have: it is an older copy."
     SERVER_RESTORED = "The server has returned to an older state, without entries that the query has seen."
     ENTRIES_LOST = "Entries are missing that no batch has read."
+    NOTES_LOST = "The notes of a batch (`mode=DEADLETTER`) are missing, or older than the batch."
 
 
 class GroupUse(Enum):

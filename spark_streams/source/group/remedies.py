@@ -16,7 +16,8 @@ from typing import NamedTuple
 
 from spark_streams.errors import DataLossError, GroupMissingError, StreamStateError
 from spark_streams.model.ids import MIN_ID, StreamId
-from spark_streams.model.operator_commands import create_command, seek_command
+from spark_streams.model.keys import key_beside
+from spark_streams.model.operator_commands import create_command, pending_command, seek_command
 from spark_streams.source.group.findings import Finding, GroupUse, Kind
 from spark_streams.source.membership import Membership
 
@@ -57,6 +58,10 @@ PROBLEMS: Mapping[Kind, str] = {
         "stream {stream!r}: {lost}{where}{detail} {were} trimmed or deleted before group {group!r} read them, "
         "or another client has acknowledged or claimed them. The group is at {position}"
     ),
+    Kind.NOTES_LOST: (
+        "stream {stream!r} at {address}: key {notes!r} was deleted while a batch was read, or the server has returned "
+        "to a state before that batch. It had the entries that do not fit the schema"
+    ),
 }
 _RESTORE = "Restore it from a backup, or set failOnDataLoss=false to go on without what it held{forgets}"
 _RESTORE_REPLACED = (
@@ -95,6 +100,10 @@ _USE_LATER = (
 )
 _KEEP_LONGER = (
     "Keep the stream longer than the lag of its slowest group, or set failOnDataLoss=false to go on without them"
+)
+_WITHOUT_NOTES = (
+    "The entries of the batch are still pending. To list them, run {pending}. To acknowledge them without dead "
+    "letters, set failOnDataLoss=false for one run"
 )
 
 
@@ -163,6 +172,11 @@ ROWS = (
     Row(
         Kind.ENTRIES_LOST, DataLossError, _KEEP_LONGER, _KEEP_LONGER, "Keep the stream longer, or accept the loss",
         "counts them, and goes on", "counts at least so many, and goes on",
+    ),
+    Row(
+        Kind.NOTES_LOST, DataLossError, _WITHOUT_NOTES, _WITHOUT_NOTES, "List the pending entries, or accept the loss",
+        "counts one entry, because their number is not known, and acknowledges the batch",
+        "counts one entry, because their number is not known, and acknowledges the batch",
     ),
 )  # fmt: skip
 
@@ -246,6 +260,8 @@ def _words(finding: Finding, place: Place) -> dict[str, object]:
         "were": "was" if finding.lost == 1 else "were",
         "seek": seek_command(stream, member.group, finding.above, member.consumer),
         "skip": seek_command(stream, member.group, position, member.consumer),
+        "pending": pending_command(stream, member.group),
+        "notes": key_beside(stream, "notes", member.group, member.consumer).decode("utf-8", "replace"),
         "create": create_command(stream, member.group, finding.above),
     }
 

@@ -21,7 +21,6 @@ stream, so that one command finds them. Numbers of missing entries are in a hash
 
 from __future__ import annotations
 
-import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,7 +29,7 @@ from urllib.parse import quote
 from spark_streams.deadletter.retry.returned_entry import ReturnedEntry, attempts_in
 from spark_streams.deadletter.write.failed_entry import FailedEntry, Note, now
 from spark_streams.deadletter.write.post import post
-from spark_streams.errors import DataLossError, DecodeError, InvalidOptionError, StreamStateError
+from spark_streams.errors import DecodeError, InvalidOptionError
 from spark_streams.model.ids import StreamId
 from spark_streams.model.keys import is_returned, key_beside, origin_of, retry_stream
 from spark_streams.source.limits import LIMITS, Limits
@@ -123,23 +122,27 @@ class Destination:
 
 
 @dataclass(frozen=True)
-class OpenedNotes:
-    """Notes that were opened for a batch (`open_notes`). numbers: of the batch in each stream; may_be_deleted: no error
-    if they are deleted."""
-
-    numbers: Mapping[str, int] = field(default_factory=dict)
-    may_be_deleted: bool = False
-
-
-@dataclass(frozen=True)
 class CollectedNotes:
-    """Entries per stream: posted as dead letters, and sent to a retry stream. deleted: streams whose notes were deleted
-    before they were collected; columns: column reports of the tasks."""
+    """Entries per stream: posted as dead letters, and sent to a retry stream. columns: column reports of the tasks."""
 
-    deleted: Sequence[str] = ()
     dead_letters: Counter[str] = field(default_factory=Counter)
     retried: Counter[str] = field(default_factory=Counter)
     columns: list[ColumnReport] = field(default_factory=list)
+
+
+def noted_streams(
+    server: Server, member: Membership, streams: Sequence[str], numbers: Mapping[str, int]
+) -> tuple[list[str], list[str]]:
+    """Return which of these streams have notes, and of which they are lost. numbers: of the committed batch, in the
+    streams whose notes were opened for it (`open_notes`). Raises ServerError."""
+    commands = [
+        ("HGET" if stream in numbers else "EXISTS", notes_key(stream, member), *([BATCH] if stream in numbers else []))
+        for stream in streams
+    ]
+    replies = dict(zip(streams, server.execute_all(commands), strict=True))
+    # If the field names a later batch, these notes were collected, and the checkpoint is an older one.
+    lost = [stream for stream in streams if stream in numbers and _number_in(replies[stream]) < numbers[stream]]
+    return [stream for stream, reply in replies.items() if reply or stream in numbers], lost
 
 
 def collect(
@@ -148,38 +151,28 @@ def collect(
     streams: Sequence[str],
     token: str,
     destination: Destination,
-    opened: OpenedNotes = OpenedNotes(),
     is_earlier: Callable[[str, StreamId], bool] = lambda stream, entry: False,
     limits: Limits = LIMITS,
 ) -> CollectedNotes:
-    """Collect the notes of the committed batch with this token, and empty or remove them. Notes of other batches are
-    removed. is_earlier: whether an entry of a stream is of an earlier batch and is acknowledged again: a note on it
-    becomes a dead letter.
+    """Collect the notes on these streams of the committed batch with this token, and empty or remove them. Notes of
+    other batches are removed. is_earlier: whether an entry of a stream is of an earlier batch and is acknowledged
+    again: a note on it becomes a dead letter.
 
-    Raises ServerError; InvalidOptionError if there are dead letters without a destination; DataLossError if notes were
-    deleted, unless they `may_be_deleted`: the remaining notes are kept then.
+    Raises ServerError; InvalidOptionError if there are dead letters without a destination.
     """
-    keys = {stream: notes_key(stream, member) for stream in streams}
-    commands = [("HGET", key, BATCH) if stream in opened.numbers else ("EXISTS", key) for stream, key in keys.items()]
-    replies = dict(zip(keys, server.execute_all(commands), strict=True))
-    # If the field names a later batch, these notes were collected, and the checkpoint is an older one.
-    collected = CollectedNotes(
-        [stream for stream in keys if stream in opened.numbers and _number_in(replies[stream]) < opened.numbers[stream]]
-    )
-    if collected.deleted and not opened.may_be_deleted:
-        raise _notes_are_deleted(server, member, collected.deleted[0])
-    streams_with_notes = [stream for stream, reply in replies.items() if reply or stream in opened.numbers]
-    for stream in streams_with_notes:
-        for page in _pages(server, keys[stream], limits.note_page, token):
+    collected = CollectedNotes()
+    for stream in streams:
+        key = notes_key(stream, member)
+        for page in _pages(server, key, limits.note_page, token):
             notes = {
-                field: _parse(member, stream, Note(keys[stream], field, value))
+                field: _parse(member, stream, Note(key, field, value))
                 for field, value in page.items()
                 if value and _is_due(field, stream, token, is_earlier)
             }
             _process(server, member, stream, destination, notes, collected, limits)
             without_letter = [field for field in page if not isinstance(notes.get(field), FailedEntry)]
             if without_letter:
-                server.execute("HDEL", keys[stream], *without_letter)
+                server.execute("HDEL", key, *without_letter)
     return collected  # the field `batch` stays, so that a second call finds it
 
 
@@ -226,17 +219,6 @@ def _process(
 def _attempts(entry: FailedEntry) -> int:
     """Return how many attempts at an entry have failed."""
     return attempts_in(entry.envelope.get("deliveries", ""))
-
-
-def _notes_are_deleted(server: Server, member: Membership, stream: str) -> StreamStateError:
-    key = notes_key(stream, member).decode("utf-8", "replace")
-    return DataLossError(
-        f"stream {stream!r} at {server.address}: key {key!r} was deleted while a batch was read, or the server has "
-        "returned to a state before that batch. It had the entries that do not fit the schema. The entries of the "
-        "batch are still pending. To list them, run rstream pending "
-        f"{shlex.join([stream, '--group', member.group])} --entries 20. To acknowledge them without dead letters, set "
-        "failOnDataLoss=false for one run"
-    )
 
 
 def delete_notes(server: Server, key: bytes, fields: Sequence[bytes], limits: Limits = LIMITS) -> None:

@@ -14,7 +14,7 @@ acknowledged again. Dead letters acknowledge their entries when the notes are ta
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from types import MappingProxyType
@@ -37,7 +37,7 @@ from spark_streams.source.range import Range
 from spark_streams.source.rows.column_report import STREAM_MODES, ColumnReport, ColumnWarnings
 from spark_streams.source.run_counters import RunCounters
 from spark_streams.source.task.missing_entries import delete_missing, fetch_missing
-from spark_streams.source.task.notes import Destination, OpenedNotes, collect
+from spark_streams.source.task.notes import Destination, collect, noted_streams
 from spark_streams.source.trigger.background import Job
 from spark_streams.source.trigger.bookmark import set_bookmarks
 from spark_streams.source.trigger.remove import Removing
@@ -188,46 +188,48 @@ class Acknowledging:
         if run.has_settled(start) or _is_committed(marks, start):
             return 0
         is_first, read = run.settled is None, start.taken_from
-        if self._losses.allowed or is_first:  # an earlier run may have had other options
-            self._report_missing(server, start)
+        may_miss = self._losses.allowed or is_first  # an earlier run may have had other options
+        missing = fetch_missing(server, self._member, read, start.token) if may_miss else {}
         takes_all = self._noted or is_first or start.notes
-        if not (takes_all or read):
-            return 0
+        streams = start.streams if takes_all else read[:1]
         numbers = {stream: start.at[stream].number for stream in read} if start.notes else {}
+        noted, lost = noted_streams(server, self._member, streams, numbers)
+        self._losses.report(*_missing_entries(start, missing), *(_lost_notes(start, stream) for stream in lost))
+        delete_missing(server, self._member, missing)
         notes = collect(
             server,
             self._member,
-            start.streams if takes_all else read[:1],
+            noted,
             start.token,
             Destination(self._options.dead_letter_stream, self._retries),
-            OpenedNotes(numbers, self._losses.allowed),
             lambda stream, entry: _is_earlier(start, stream, entry, run, marks),
             self._limits,
         )
-        for stream in notes.deleted:
-            finding = Finding(Kind.ENTRIES_LOST, stream, above=start[stream], lost=1, is_exact=False)
-            self._losses.report(replace(finding, detail="of which tasks had noted that they do not fit the schema"))
         self._counters.entries(DEAD).update(notes.dead_letters)
         self._counters.entries(RETRIED).update(notes.retried)
         if notes.columns:
             self._take_columns(notes.columns, start)
         return notes.dead_letters.total() + notes.retried.total()
 
-    def _report_missing(self, server: Server, start: Offset) -> None:
-        """Report entries that tasks of the batch have found missing."""
-        missing = fetch_missing(server, self._member, start.taken_from, start.token)
-        for stream, count in missing.items():
-            if count:
-                after = min((part.after for part in start.ranges(stream)), default=MIN_ID)
-                finding = Finding(Kind.ENTRIES_LOST, stream, above=after, position=start[stream], lost=count)
-                self._losses.report(replace(finding, detail="of a batch", is_harmless=True))
-        delete_missing(server, self._member, missing)
-
     def _take_columns(self, reports: Sequence[ColumnReport], start: Offset) -> None:
         report = ColumnReport.of_batch(reports)
         for column, values in report.bad.items():
             self._counters.values(BAD).update({(stream, column): count for stream, count in values.counts.items()})
         self._column_warnings.warn(report, start.held, "of this batch")
+
+
+def _missing_entries(start: Offset, missing: Mapping[str, int]) -> Iterator[Finding]:
+    """Yield what tasks of the batch that ends here have found missing. The tasks of a strict query stop for it."""
+    for stream, count in missing.items():
+        if count:
+            above = min((part.after for part in start.ranges(stream)), default=MIN_ID)
+            lost = Finding(Kind.ENTRIES_LOST, stream, above=above, position=start[stream], lost=count)
+            yield replace(lost, detail="of a batch", is_harmless=True)
+
+
+def _lost_notes(start: Offset, stream: str) -> Finding:
+    """Return what is lost with the notes on a stream: at least one entry, for the key."""
+    return Finding(Kind.NOTES_LOST, stream, above=start[stream], lost=1, is_exact=False)
 
 
 def _owed(start: Offset, stream: str, run: RunState) -> list[Range]:

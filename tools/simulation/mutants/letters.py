@@ -78,7 +78,7 @@ LETTERS = (
     Mutant(
         "notes-of-an-older-state",
         "source/task/notes.py",
-        "_number_in(replies[stream]) < opened.numbers[stream]",
+        "_number_in(replies[stream]) < numbers[stream]",
         "_number_in(replies[stream]) < 0",
         "Notes that a server in an older state has forgotten are not missed.",
     ),
